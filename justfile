@@ -7,14 +7,15 @@ default:
 test:
     scripts/test.sh
 
-# Crash enumeration to its full depth; `test` goes one operation less deep.
+# Crash enumeration to its full depth; `test` goes less deep.
 histories:
     scripts/histories.sh
 
-# Format, clippy, layers.
+# Format, clippy, layers, sizes.
 lint:
     scripts/fmt.sh
     scripts/layers.sh
+    scripts/sizes.sh
     scripts/clippy.sh
 
 # API documentation; a broken link is an error.

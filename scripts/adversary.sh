@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Attacks real stores: every harness of cenote-adversary for ADVERSARY_SECONDS (default 300), or those that are named. Each ends with a line of its counts, and
-# with the seed and the command that repeat what it has found. ADVERSARY_SEED makes the rounds those of an earlier run.
+# Attacks real stores: every harness of cenote-adversary for ADVERSARY_SECONDS (default 300), or
+# those that are named. Each ends with a line of its counts, and
+# with the seed and the command that repeat what it has found. ADVERSARY_SEED makes the rounds those
+# of an earlier run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds="${ADVERSARY_SECONDS:-300}"

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# What the project depends on: licences (the allow-list of deny.toml), sources (one registry, no git), duplicates.
-# Security advisories need a database from the network and the tool cargo-deny: checked where both can be had, else said
+# What the project depends on: licences (the allow-list of deny.toml), sources (one registry, no
+# git), duplicates.
+# Security advisories need a database from the network and the tool cargo-deny: checked where both
+# can be had, else said
 # to be skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Runs each figure short, to see that it runs and that its rows are written; then figures that have other systems beside ours, as far as what those need is installed. For numbers worth
-# reading, run `cargo run --release -p cenote-bench -- FIGURE --json FILE`, or `-p cenote-bench-peers --features FEATURES` with what this names, on a machine with nothing else to do.
+# Runs each figure short, to see that it runs and that its rows are written; then figures that have
+# other systems beside ours, as far as what those need is installed. For numbers worth
+# reading, run `cargo run --release -p cenote-bench -- FIGURE --json FILE`, or `-p
+# cenote-bench-peers --features FEATURES` with what this names, on a machine with nothing else to
+# do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 features=mimalloc,lmdb

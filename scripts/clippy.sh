@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# No warning in any target: undocumented unsafe blocks and missing docs are among them (Cargo.toml, [workspace.lints]).
+# No warning in any target: undocumented unsafe blocks and missing docs are among them (Cargo.toml,
+# [workspace.lints]).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 exec cargo clippy --workspace --all-targets -- -D warnings

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for FUZZ_SECONDS (default 20) each, as many at a time as there are processors, with overflow checks on. FUZZ_SEED makes the inputs those of
+# Runs every fuzz target for FUZZ_SECONDS (default 20) each, as many at a time as there are
+# processors, with overflow checks on. FUZZ_SEED makes the inputs those of
 # an earlier run; a failure prints the command that repeats it.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Crash enumeration to its full depth, for a schedule and for releases; about 25 minutes of two cores.
-# scripts/test.sh runs the same tests one operation less deep. Prints what was visited.
+# Crash enumeration to its full depth, for a schedule and for releases; about 25 minutes of two
+# cores.
+# scripts/test.sh runs the same tests less deep: CONTRIBUTING.md has a table. Prints what was
+# visited.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 others=power_may_fail_anywhere_whatever

@@ -2,15 +2,25 @@
 # The rules of ARCHITECTURE.md that a compiler does not check:
 #   1. a crate depends on crates of lower layers only (tests may look up);
 #   2. assembly and raw system calls are in cenote-sys only;
-#   3. what replay needs (layout, medium, log, journal, store) knows nothing of heaps and transactions: it follows from 1;
-#   4. no test is left out: of a crate that names its test programs, each file of tests is one of them or a module of tests/all.rs,
-#      and a library or program that says `test = false` has no test inside.
+#   3. what replay needs (layout, medium, log, journal, store) knows nothing of heaps and
+#      transactions: it follows from 1;
+#   4. no test is left out: of a crate that names its test programs, each file of tests is one of
+#      them or a module of tests/all.rs, and a library or program that says `test = false` has no
+#      test inside;
+#   5. modules of a crate form no import cycle, except those that scripts/cycles.txt names; that
+#      list only shrinks;
+#   6. ARCHITECTURE.md draws the crates as their manifests have them (scripts/picture.sh);
+#   7. every "decision N" in the tree has one entry in docs/decisions, and its README lists it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-order=(cenote-sys cenote-layout cenote-archive cenote-atrest cenote-medium cenote-log cenote-journal cenote-sealed cenote-proto cenote-store cenote-recover cenote-object cenote-heap cenote-heap-models cenote-relocate cenoted cenote-tx
-    cenote-derive cenote-hostile-macros cenote cenote-collections cenote-crashtest cenote-cli cenote-bench cenote-bench-peers
-    cenote-fuzz cenote-adversary)
+order=(
+    cenote-structure cenote-sys cenote-layout cenote-archive cenote-atrest cenote-medium
+    cenote-log cenote-journal cenote-sealed cenote-proto cenote-store cenote-recover
+    cenote-object cenote-heap cenote-heap-models cenote-relocate cenoted cenote-tx cenote-derive
+    cenote-hostile-macros cenote cenote-collections cenote-crashtest cenote-cli cenote-bench
+    cenote-bench-peers cenote-fuzz cenote-adversary
+)
 failed=0
 
 rank() {
@@ -29,7 +39,8 @@ for manifest in crates/*/Cargo.toml; do
         failed=1
         continue
     fi
-    # Names in [dependencies], [build-dependencies] and [target.*.dependencies], not in [dev-dependencies].
+    # Names in [dependencies], [build-dependencies] and [target.*.dependencies], not in
+    # [dev-dependencies].
     used=$(awk '/^\[/ { on = ($0 ~ /dependencies/ && $0 !~ /dev-dependencies/)
                         if (on && match($0, /dependencies\.[a-z-]+/)) print substr($0, RSTART + 13, RLENGTH - 13); next }
                 on && match($0, /^cenote[a-z-]*/) { print substr($0, RSTART, RLENGTH) }' "$manifest")
@@ -72,6 +83,8 @@ for manifest in $(grep -l '^test = false' crates/*/Cargo.toml); do
         failed=1
     fi
 done
+
+cargo run --quiet -p cenote-structure -- check || failed=1
 
 [ "$failed" -eq 0 ] && echo "layers: ${#order[@]} known, $(ls -d crates/*/ | wc -l) present, none looks up"
 exit "$failed"

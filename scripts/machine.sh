@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Real DAX: a virtual machine with emulated persistent memory (ext4, dax=always), where `cenote doctor` must find MAP_SYNC and level `power`, the tour must
-# end with an identical index, and a program that says which steps it committed is stopped with the whole machine, MACHINE_STOPS times (default 4). After each stop the
-# next boot, with another boot id, must find every step that was said. Caches of the processor outlive such a stop; for missing flushes there is the simulated medium.
+# Real DAX: a virtual machine with emulated persistent memory (ext4, dax=always), where `cenote
+# doctor` must find MAP_SYNC and level `power`, the tour must
+# end with an identical index, and a program that says which steps it committed is stopped with the
+# whole machine, MACHINE_STOPS times (default 4). After each stop the
+# next boot, with another boot id, must find every step that was said. Caches of the processor
+# outlive such a stop; for missing flushes there is the simulated medium.
 # Skipped, with a reason, where QEMU, a kernel or root are not to be had.
 set -euo pipefail
 cd "$(dirname "$0")/.."

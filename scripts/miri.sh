@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs in Miri what works on the simulated medium: no undefined behaviour, no data race. Takes hours:
+# Runs in Miri what works on the simulated medium: no undefined behaviour, no data race. Takes
+# hours:
 # Miri needs minutes for what takes the processor 20 ms.
 #   scripts/miri.sh          every suite
 #   scripts/miri.sh NAME...  these: layout log heap medium collections

@@ -6,7 +6,8 @@ fn main() {
     {
         let mut build = cc::Build::new();
         build.file("src/libpmemobj.c").opt_level(2).warnings(true);
-        // The library's macros save registers with setjmp in a loop; nothing that is read after a jump changes in between.
+        // The library's macros save registers with setjmp in a loop; nothing that is read after a
+        // jump changes in between.
         build.flag_if_supported("-Wno-clobbered");
         build.compile("cenote_bench_libpmemobj");
         println!("cargo:rustc-link-lib=dylib=pmemobj");

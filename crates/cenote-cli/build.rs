@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn main() {
-    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../..");
+    let root =
+        PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../..");
     let mut files = Vec::new();
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
         if root.join(name).is_file() {
@@ -22,7 +23,8 @@ fn main() {
     for file in &files {
         println!("cargo::rerun-if-changed={}", file.display());
         let Ok(content) = fs::read_to_string(file) else { continue };
-        let content = if file.extension().is_some_and(|e| e == "rs") { comments(&content) } else { content };
+        let content =
+            if file.extension().is_some_and(|e| e == "rs") { comments(&content) } else { content };
         if !content.trim().is_empty() {
             documents += 1;
             text.push_str(&content);
@@ -31,8 +33,11 @@ fn main() {
     }
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
     fs::write(out.join("documents.txt"), text).expect("the build directory can be written");
-    fs::write(out.join("documents.rs"), format!("const EMBEDDED_DOCUMENTS: usize = {documents};\n"))
-        .expect("the build directory can be written");
+    fs::write(
+        out.join("documents.rs"),
+        format!("const EMBEDDED_DOCUMENTS: usize = {documents};\n"),
+    )
+    .expect("the build directory can be written");
 }
 
 /// Files with the extension under a directory, in the order of their names; `target` and hidden directories are left out.

@@ -23,7 +23,9 @@ pub(crate) type Role = fn(&[String]) -> Outcome;
 pub(crate) fn play(args: &[String], roles: &[(&str, Role)]) -> ExitCode {
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let Some((name, args)) = args.split_first() else { return ExitCode::from(2) };
-    let Some((_, role)) = roles.iter().find(|(known, _)| known == name) else { return ExitCode::from(2) };
+    let Some((_, role)) = roles.iter().find(|(known, _)| known == name) else {
+        return ExitCode::from(2);
+    };
     match role(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Trouble::Found(what) | Trouble::Skipped(what)) => {
@@ -96,7 +98,11 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts one; `dir` is for its standard error.
-    pub(crate) fn start(dir: &Path, role: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome<Self> {
+    pub(crate) fn start(
+        dir: &Path,
+        role: &str,
+        args: &[&dyn AsRef<std::ffi::OsStr>],
+    ) -> Outcome<Self> {
         let log = dir.join(format!("{role}.log"));
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(ROLE).arg(role);
@@ -130,7 +136,9 @@ impl Child {
         require(status.signal() == Some(9), || {
             format!("a child ended by itself, {status}: {}", self.said())
         })?;
-        require(self.heard.len().is_multiple_of(8), || format!("half a number, {} bytes", self.heard.len()))?;
+        require(self.heard.len().is_multiple_of(8), || {
+            format!("half a number, {} bytes", self.heard.len())
+        })?;
         Ok(self.heard.chunks_exact(8).map(word).collect())
     }
 
@@ -138,7 +146,14 @@ impl Child {
     fn said(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        text.lines().rev().take(6).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("; ")
+        text.lines()
+            .rev()
+            .take(6)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+            .collect::<Vec<_>>()
+            .join("; ")
     }
 }
 

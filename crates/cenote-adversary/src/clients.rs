@@ -62,7 +62,8 @@ fn takes(seed: u64, step: u64) -> bool {
 /// One transaction: the total goes up first, and the step last, so that what is half done shows.
 fn apply(pool: &Pool, seed: u64, client: usize) -> Result<u64> {
     pool.write(|tx| -> Result<u64> {
-        let shared = tx.root::<Shared>()?.ok_or_else(|| cenote::Error::Aborted("no root".into()))?;
+        let shared =
+            tx.root::<Shared>()?.ok_or_else(|| cenote::Error::Aborted("no root".into()))?;
         tx.get_mut(shared)?.total += 1;
         let List { step, mut first } = tx.get(shared)?.lists[client];
         for number in items(step) {
@@ -87,12 +88,16 @@ fn items(step: u64) -> std::ops::Range<u64> {
 }
 
 /// Tries again while the daemon may be on its way.
-fn patiently<T, E: std::fmt::Display>(mut what: impl FnMut() -> std::result::Result<T, E>) -> Outcome<T> {
+fn patiently<T, E: std::fmt::Display>(
+    mut what: impl FnMut() -> std::result::Result<T, E>,
+) -> Outcome<T> {
     let end = Instant::now() + PATIENCE;
     loop {
         match what() {
             Ok(done) => return Ok(done),
-            Err(error) if Instant::now() > end => return found(format!("after a minute still: {error}")),
+            Err(error) if Instant::now() > end => {
+                return found(format!("after a minute still: {error}"));
+            }
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
     }
@@ -145,8 +150,11 @@ impl Scene<'_> {
 
     fn start_client(&mut self, number: usize) -> Outcome {
         let socket = self.dir.join("socket");
-        let child =
-            Child::start(self.dir, "client", &[&socket, &self.seed.to_string(), &number.to_string()])?;
+        let child = Child::start(
+            self.dir,
+            "client",
+            &[&socket, &self.seed.to_string(), &number.to_string()],
+        )?;
         self.clients[number] = Some(child);
         Ok(())
     }
@@ -212,16 +220,26 @@ impl Scene<'_> {
             total += list.step;
             let mut at = list.first;
             for item_number in model(self.seed, list.step) {
-                let Some(item) = at else { return found(format!("client {number}: no item {item_number}")) };
+                let Some(item) = at else {
+                    return found(format!("client {number}: no item {item_number}"));
+                };
                 let item = view.get(item)?;
-                require(item.number == item_number && item.words == words(self.seed, item_number), || {
-                    format!("client {number}: item {} is where {item_number} must be", item.number)
-                })?;
+                require(
+                    item.number == item_number && item.words == words(self.seed, item_number),
+                    || {
+                        format!(
+                            "client {number}: item {} is where {item_number} must be",
+                            item.number
+                        )
+                    },
+                )?;
                 at = item.next;
             }
             require(at.is_none(), || format!("client {number} has more items than its model"))?;
         }
-        require(total == shared.total, || format!("total {}, and the steps make {total}", shared.total))?;
+        require(total == shared.total, || {
+            format!("total {}, and the steps make {total}", shared.total)
+        })?;
         Ok(shared.lists.iter().take(self.said.len()).map(|list| list.step).collect())
     }
 }
@@ -269,13 +287,16 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     for kill in 0..KILLS {
         scene.hear_all()?;
         if round.below(3) == 0 {
-            scene.back_up(round).map_err(|trouble| trouble.at(format_args!("before kill {kill}")))?;
+            scene
+                .back_up(round)
+                .map_err(|trouble| trouble.at(format_args!("before kill {kill}")))?;
         }
         std::thread::sleep(round.moment(20_000));
         let victim = round.below(count as u64) as usize;
         let what = ["client", "client", "daemon", "all"][round.below(4) as usize];
-        one_kill(&mut scene, round, what, victim)
-            .map_err(|trouble| trouble.at(format_args!("kill {kill}, of {what}, client {victim}")))?;
+        one_kill(&mut scene, round, what, victim).map_err(|trouble| {
+            trouble.at(format_args!("kill {kill}, of {what}, client {victim}"))
+        })?;
     }
     end(&mut scene, round)
 }

@@ -143,7 +143,8 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     }
     let number = round.seed as usize;
     let operation = OPERATIONS[number % OPERATIONS.len()];
-    let fault = Fault::ALL[(number % OPERATIONS.len() + number / OPERATIONS.len()) % Fault::ALL.len()];
+    let fault =
+        Fault::ALL[(number % OPERATIONS.len() + number / OPERATIONS.len()) % Fault::ALL.len()];
     let template = round.dir.join("template");
     std::fs::create_dir(&template)?;
     sample::make(&template, round.seed)?;
@@ -165,8 +166,9 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     for (call, number) in points {
         round.counts.add("faults", 1);
         let outcome = scene.fault(fault, &call, number);
-        let what = outcome
-            .map_err(|trouble| trouble.at(format_args!("{operation}, {}", fault.injection(&call, number))))?;
+        let what = outcome.map_err(|trouble| {
+            trouble.at(format_args!("{operation}, {}", fault.injection(&call, number)))
+        })?;
         round.counts.add(what, 1);
     }
     Ok(())
@@ -235,7 +237,8 @@ impl<'a> Scene<'a> {
     /// The store that the operation is about, and the file that it makes.
     fn look(&self, work: &Path) -> Outcome<Digest> {
         let fresh = self.operation.ends_with("{d}/fresh");
-        let mut digest = sample::digest_of(self.dir, &work.join(if fresh { "fresh" } else { "store" }))?;
+        let mut digest =
+            sample::digest_of(self.dir, &work.join(if fresh { "fresh" } else { "store" }))?;
         if self.operation.contains("{d}/out") {
             digest.parts.insert("out".into(), self.out(work)?.into());
         }
@@ -286,8 +289,10 @@ impl<'a> Scene<'a> {
         let log = self.dir.join("calls");
         let options = ["-o".as_ref(), log.as_os_str(), "-e".as_ref(), injection.as_ref()];
         let ended = child::run(&mut self.traced(&work, &options), self.dir, child::LIMIT)?;
-        let is_killed = fault == Fault::Kill && (ended.signal == Some(9) || ended.code == Some(128 + 9));
-        let documented = is_documented(&ended) || (is_rekey(self.operation) && ended.code == Some(5));
+        let is_killed =
+            fault == Fault::Kill && (ended.signal == Some(9) || ended.code == Some(128 + 9));
+        let documented =
+            is_documented(&ended) || (is_rekey(self.operation) && ended.code == Some(5));
         require(is_killed || documented, || format!("it ended badly: {ended:?}"))?;
         if is_killed && number.is_multiple_of(2) {
             let line = BETWEEN[(number / 2) as usize % BETWEEN.len()];
@@ -302,13 +307,18 @@ impl<'a> Scene<'a> {
         }
         let (before, after) = (self.is_before(&digest), self.is_after(&digest));
         require(before || after, || {
-            format!("{ended:?}; neither before nor after: {}", difference(&digest, &self.before, &self.after))
+            format!(
+                "{ended:?}; neither before nor after: {}",
+                difference(&digest, &self.before, &self.after)
+            )
         })?;
         match ended.code {
             Some(code) if is_rekey(self.operation) && after != matches!(code, 0 | 5) => {
                 return found(format!("it says that another key opens it: {ended:?}"));
             }
-            Some(0) if !after => return found(format!("it says that it is done, and is not: {ended:?}")),
+            Some(0) if !after => {
+                return found(format!("it says that it is done, and is not: {ended:?}"));
+            }
             Some(code) if code != 0 && fault == Fault::Space && !before && !says_done(&ended) => {
                 return found(format!("it says that it failed, and is done: {ended:?}"));
             }
@@ -322,7 +332,8 @@ impl<'a> Scene<'a> {
                 _ => "failed, done",
             });
         }
-        let again = child::run(&mut child::cenote_line(self.operation, &work), self.dir, child::LIMIT)?;
+        let again =
+            child::run(&mut child::cenote_line(self.operation, &work), self.dir, child::LIMIT)?;
         require(again.code == Some(0), || format!("{ended:?}; again, untouched: {again:?}"))?;
         let digest = self.look(&work)?;
         require(self.is_after(&digest), || {
@@ -363,8 +374,9 @@ fn difference(digest: &Digest, before: &Digest, after: &Digest) -> String {
         [digest, before, after].iter().flat_map(|digest| digest.parts.keys()).collect();
     names.sort();
     names.dedup();
-    let part =
-        |digest: &Digest, name: &String| digest.parts.get(name).cloned().unwrap_or_else(|| "nothing".into());
+    let part = |digest: &Digest, name: &String| {
+        digest.parts.get(name).cloned().unwrap_or_else(|| "nothing".into())
+    };
     let differ = names.into_iter().filter(|name| part(before, name) != part(digest, name));
     let told: Vec<String> = differ
         .map(|name| {
@@ -376,7 +388,12 @@ fn difference(digest: &Digest, before: &Digest, after: &Digest) -> String {
             )
         })
         .collect();
-    format!("{}; lists at {:x?}, were at {:x?}", told.join("; "), digest.addresses, before.addresses)
+    format!(
+        "{}; lists at {:x?}, were at {:x?}",
+        told.join("; "),
+        digest.addresses,
+        before.addresses
+    )
 }
 
 /// Of each name the number of the first call that is about the files in `work`, or comes after one

@@ -38,7 +38,8 @@ const KINDS: [(PoolMode, AtRest); 5] = [
 /// Opens the store and both pools.
 fn open(dir: &Path) -> Outcome<(Store, Pool, Pool)> {
     // One pool has a key, the others have none.
-    let options = OpenOptions { key: Some(key(0)?), accept_unprotected: true, ..OpenOptions::default() };
+    let options =
+        OpenOptions { key: Some(key(0)?), accept_unprotected: true, ..OpenOptions::default() };
     let store = Store::open_with(dir, &options)?;
     let (a, b) = (store.pool("table")?, store.pool("index")?);
     Ok((store, a, b))
@@ -49,7 +50,8 @@ pub(crate) fn prepare(dir: &Path, mode: PoolMode, at_rest: AtRest) -> Outcome {
     child::format(dir)?;
     let store = Store::open(dir)?;
     let key = if at_rest.mode().has_key() { Some(key(0)?) } else { None };
-    let options = PoolOptions { mode, at_rest, key, puddle_size: 512 << 10, ..PoolOptions::default() };
+    let options =
+        PoolOptions { mode, at_rest, key, puddle_size: 512 << 10, ..PoolOptions::default() };
     let (a, b) = (store.create_pool("table", &options)?, store.create_pool("index", &options)?);
     table::prepare(&store, [&a, &b])?;
     if mode == PoolMode::Shadowed {
@@ -68,7 +70,7 @@ pub(crate) fn child(args: &[String]) -> Outcome {
     let Some(target) = args.get(2) else { return work(&store, &a, &b, seed) };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            crate::plant();
+            crate::plant::plant();
             if let Err(trouble) = back_up(&store, Path::new(target)) {
                 eprintln!("backup: {trouble:?}");
                 std::process::exit(3);
@@ -129,7 +131,10 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
         std::thread::sleep(round.moment(40_000));
         let said = child.kill()?;
         let step = |psyncs: bool| {
-            said.iter().filter(|word| !psyncs || **word & PSYNCED != 0).map(|word| word & !PSYNCED).max()
+            said.iter()
+                .filter(|word| !psyncs || **word & PSYNCED != 0)
+                .map(|word| word & !PSYNCED)
+                .max()
         };
         let said_last = step(false).unwrap_or(model.step);
         let (least, most) = match at_rest {

@@ -14,13 +14,13 @@ mod faults;
 mod kill;
 mod mutate;
 mod others;
+mod plant;
 mod power;
 mod races;
 mod round;
 mod sample;
 mod table;
 
-use cenote_medium::planted::Bug;
 use round::{Harness, Plan};
 use std::path::Path;
 use std::process::ExitCode;
@@ -31,9 +31,17 @@ const HARNESSES: [(&str, Harness, &str); 7] = [
     ("clients", clients::round, "SIGKILL of a daemon and of clients that share a pool"),
     ("others", others::round, "SIGKILL of a program with objects, then commands without them"),
     ("power", power::round, "loss of power on ext4 in a file, behind a loop device"),
-    ("faults", faults::round, "an I/O error, a full disk or SIGKILL at one system call of a command"),
+    (
+        "faults",
+        faults::round,
+        "an I/O error, a full disk or SIGKILL at one system call of a command",
+    ),
     ("mutate", mutate::round, "damage under right checksums, opened by everything"),
-    ("races", races::round, "processes that open, write, remove, check and are killed, on one store"),
+    (
+        "races",
+        races::round,
+        "processes that open, write, remove, check and are killed, on one store",
+    ),
 ];
 
 /// What a child of a harness does; the arguments are its own.
@@ -47,26 +55,10 @@ const ROLES: [(&str, child::Role); 7] = [
     ("digest", sample::digest_role),
 ];
 
-/// Bugs that are planted in this process and its children if the environment names one: a harness
-/// that finds none of them is of no use.
-const PLANTED: [(&str, Bug); 3] = [
-    ("AbortKeepsAllocation", Bug::AbortKeepsAllocation),
-    ("PsyncNotSynced", Bug::PsyncNotSynced),
-    ("SettledByStranger", Bug::SettledByStranger),
-];
-
-/// Plants what the environment names.
-fn plant() {
-    let Ok(name) = std::env::var("CENOTE_ADVERSARY_PLANT") else { return };
-    match PLANTED.iter().find(|(known, _)| *known == name) {
-        Some((_, bug)) => cenote_medium::planted::plant(*bug),
-        None => eprintln!("no bug is called {name:?}"),
-    }
-}
-
 fn usage(problem: &str) -> ExitCode {
     eprintln!(
-        "{problem}\nusage: cenote-adversary HARNESS [--seed N] [--rounds N] [--seconds N] [--thorough]"
+        "{problem}\nusage: cenote-adversary HARNESS [--seed N] [--rounds N] [--seconds N] \
+         [--thorough]"
     );
     for (name, _, what) in HARNESSES {
         eprintln!("  {name:<8} {what}");
@@ -75,7 +67,7 @@ fn usage(problem: &str) -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    plant();
+    plant::plant();
     let mut args = std::env::args();
     let own = args.next().unwrap_or_default();
     if Path::new(&own).file_name().is_some_and(|name| name == child::COMMAND) {

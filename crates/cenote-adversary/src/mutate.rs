@@ -85,7 +85,8 @@ impl Place {
 }
 
 /// What is protected at rest.
-const PROTECTED: [&str; 5] = ["pool checked", "pool secret", "pool both", "pool sealed", "object box"];
+const PROTECTED: [&str; 5] =
+    ["pool checked", "pool secret", "pool both", "pool sealed", "object box"];
 
 /// See the module.
 pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
@@ -106,7 +107,10 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
         let mut input = Input::new(&bytes);
         let Some(touched) = scene.mutate(&mut input, place)? else { continue };
         let outcome = scene.judge(place, &touched);
-        round.counts.add(outcome.map_err(|trouble| trouble.at(format_args!("{place:?} of {touched:?}")))?, 1);
+        round.counts.add(
+            outcome.map_err(|trouble| trouble.at(format_args!("{place:?} of {touched:?}")))?,
+            1,
+        );
     }
     Ok(())
 }
@@ -158,14 +162,17 @@ fn copy(dir: &Path, template: &Path) -> Outcome<PathBuf> {
 
 /// Of each puddle's file the pool or object that it belongs to, as parts of a digest are named.
 fn owners(at: &Path) -> Outcome<BTreeMap<String, String>> {
-    let medium =
-        cenote::RealMedium::open(at, &cenote::MediumOptions { read_only: true, ..Default::default() })?;
+    let medium = cenote::RealMedium::open(
+        at,
+        &cenote::MediumOptions { read_only: true, ..Default::default() },
+    )?;
     let (store, _) =
         cenote_store::Store::open(std::sync::Arc::new(medium), cenote::OpenOptions::read_only())?;
     let mut out = BTreeMap::new();
     for puddle in store.puddle_records() {
         let pool = store.pools().into_iter().find(|pool| pool.record.id == puddle.pool);
-        let owner = pool.map_or_else(|| "other".into(), |pool| format!("pool {}", pool.record.name));
+        let owner =
+            pool.map_or_else(|| "other".into(), |pool| format!("pool {}", pool.record.name));
         out.insert(puddle.uuid.to_string().replace('-', ""), owner);
     }
     for object in store.objects() {
@@ -195,7 +202,11 @@ impl Scene<'_> {
             Place::Puddle | Place::Log => self.puddles(place == Place::Log)?,
             Place::Sealed => {
                 let of = |part: &&str| self.files.iter().find(|(_, owner)| *owner == *part);
-                PROTECTED.iter().filter_map(of).map(|(name, _)| store.join("puddles").join(name)).collect()
+                PROTECTED
+                    .iter()
+                    .filter_map(of)
+                    .map(|(name, _)| store.join("puddles").join(name))
+                    .collect()
             }
             Place::Archive => {
                 vec![self.work.join("direct.archive"), self.work.join("sealed.archive")]
@@ -226,7 +237,9 @@ impl Scene<'_> {
     fn puddles(&self, logs: bool) -> Outcome<Vec<PathBuf>> {
         let mut out = Vec::new();
         for dir in ["puddles", "primary"] {
-            let Ok(entries) = std::fs::read_dir(self.work.join("store").join(dir)) else { continue };
+            let Ok(entries) = std::fs::read_dir(self.work.join("store").join(dir)) else {
+                continue;
+            };
             for entry in entries {
                 let entry = entry?;
                 let owner = self.files.get(&*entry.file_name().to_string_lossy());
@@ -271,8 +284,11 @@ impl Scene<'_> {
                 typed(&ended).map_err(|trouble| trouble.at(format_args!("digest, {access:?}")))?;
                 // Without its superblock or catalog nothing can be said of a store. A psync that
                 // cannot be brought to the primary keeps writers out; what is there can be read.
-                let kept_out = access == Access::ReadWrite && ended.err.contains("the journal of psyncs");
-                require(!place.is_of_one() || kept_out, || format!("the whole store is refused: {ended:?}"))?;
+                let kept_out =
+                    access == Access::ReadWrite && ended.err.contains("the journal of psyncs");
+                require(!place.is_of_one() || kept_out, || {
+                    format!("the whole store is refused: {ended:?}")
+                })?;
                 return Ok(None);
             }
         };
@@ -303,7 +319,9 @@ impl Scene<'_> {
             return found("the store is refused after an import");
         };
         digest.parts.retain(|name, _| !name.ends_with(" copy"));
-        require(digest.parts == self.before.parts, || format!("{digest:?} where {:?} was", self.before))?;
+        require(digest.parts == self.before.parts, || {
+            format!("{digest:?} where {:?} was", self.before)
+        })?;
         self.command("check {s} --key-file {d}/key0")?;
         Ok(if taken { "taken in" } else { "refused" })
     }

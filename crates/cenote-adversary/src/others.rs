@@ -37,7 +37,8 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     command(round, "create {s} keep --size 256K")?;
     let mut number = 0;
     for kill in 0..KILLS {
-        let mut child = Child::start(round.dir, subject.role(), &[&store, &round.seed.to_string()])?;
+        let mut child =
+            Child::start(round.dir, subject.role(), &[&store, &round.seed.to_string()])?;
         // One of four while it opens the store.
         if round.below(4) > 0 {
             child.hear()?;

@@ -77,7 +77,9 @@ impl Disk {
         let mounts = std::fs::read_to_string("/proc/self/mounts")?;
         let at = self.at.display().to_string();
         let line = mounts.lines().find(|line| line.split(' ').nth(1) == Some(at.as_str()));
-        let Some(device) = line.and_then(|line| line.split(' ').next()) else { return found("not mounted") };
+        let Some(device) = line.and_then(|line| line.split(' ').next()) else {
+            return found("not mounted");
+        };
         let name = device.rsplit('/').next().unwrap_or_default();
         let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat"))?;
         let field = |at| stat.split_whitespace().nth(at).unwrap_or_default().to_owned();
@@ -158,7 +160,9 @@ fn write_back(store: &Path, random: &mut Random) {
         }
         return;
     }
-    let Ok(fd) = rustix::fs::open(file, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()) else { return };
+    let Ok(fd) = rustix::fs::open(file, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()) else {
+        return;
+    };
     let pages = rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_size as u64 / 4096).max(1);
     let mut buffer = vec![0u8; 2 * 4096];
     let start = buffer.as_ptr().align_offset(4096);
@@ -176,7 +180,8 @@ pub(crate) fn psyncs(args: &[String]) -> Outcome {
     for name in OBJECTS {
         attached.push(objects.attach(name, Permission::ReadWrite, None)?);
     }
-    let first = attached[0].as_slice()[..8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let first =
+        attached[0].as_slice()[..8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
     for step in first + 1.. {
         for (object, at, value) in stores(seed, step) {
             attached[object].as_mut_slice()?[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -214,7 +219,8 @@ pub(crate) enum Subject {
 
 impl Subject {
     fn prepare(store: &Path, round: &mut Round<'_>) -> Outcome<Self> {
-        let kinds = [AtRest::None, AtRest::Authenticated, AtRest::Encryption, AtRest::EncryptionIntegrity];
+        let kinds =
+            [AtRest::None, AtRest::Authenticated, AtRest::Encryption, AtRest::EncryptionIntegrity];
         match round.below(2) {
             0 => {
                 let at_rest = kinds[round.below(kinds.len() as u64) as usize];
@@ -254,7 +260,9 @@ impl Subject {
                     .collect();
                 (psyncs.last().copied().unwrap_or(model.step), psyncs.len() as u64)
             }
-            Self::Objects { step, .. } => (said.last().copied().unwrap_or(*step), said.len() as u64),
+            Self::Objects { step, .. } => {
+                (said.last().copied().unwrap_or(*step), said.len() as u64)
+            }
         }
     }
 
@@ -285,9 +293,13 @@ impl Subject {
                     }
                 }
                 for (object, must) in attached.iter().zip(contents) {
-                    let differs = object.as_slice().iter().zip(must.iter()).position(|(is, must)| is != must);
+                    let differs =
+                        object.as_slice().iter().zip(must.iter()).position(|(is, must)| is != must);
                     require(differs.is_none(), || {
-                        format!("{} is not as step {there} left it: byte {differs:?}", object.name())
+                        format!(
+                            "{} is not as step {there} left it: byte {differs:?}",
+                            object.name()
+                        )
                     })?;
                 }
                 drop(attached);
@@ -305,7 +317,8 @@ pub(crate) fn round(round: &mut Round<'_>) -> Outcome {
     let store = disk.store();
     let mut subject = Subject::prepare(&store, round)?;
     for loss in 0..LOSSES {
-        let mut child = Child::start(round.dir, subject.role(), &[&store, &round.seed.to_string()])?;
+        let mut child =
+            Child::start(round.dir, subject.role(), &[&store, &round.seed.to_string()])?;
         child.hear()?;
         let stop = AtomicBool::new(false);
         let mut random = Random(round.random.next_word());

@@ -65,8 +65,12 @@ impl Racer {
 pub(crate) fn racer(args: &[String]) -> Outcome {
     let seed = child::number(args, 2)?;
     let witness = File::options().append(true).open(&args[1])?;
-    let mut racer =
-        Racer { dir: PathBuf::from(&args[0]), random: Random(seed), witness, session: String::new() };
+    let mut racer = Racer {
+        dir: PathBuf::from(&args[0]),
+        random: Random(seed),
+        witness,
+        session: String::new(),
+    };
     for number in 0u64.. {
         racer.session = format!("{seed}.{number}");
         let ended = match racer.below(8) {
@@ -122,7 +126,11 @@ fn command(racer: &mut Racer) -> Outcome {
     let ran = child::cenote().args(words).arg(&racer.dir).output()?;
     require(matches!(ran.status.code(), Some(0 | 4)), || {
         let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-        format!("cenote {words:?} ended with {}: {said}{}", ran.status, String::from_utf8_lossy(&ran.stdout))
+        format!(
+            "cenote {words:?} ended with {}: {said}{}",
+            ran.status,
+            String::from_utf8_lossy(&ran.stdout)
+        )
     })
 }
 
@@ -142,7 +150,9 @@ fn count(pool: &Pool) -> Outcome<u64> {
     // A pool whose maker was killed before it had a root.
     let Some(at) = view.root::<Count>()? else { return Ok(0) };
     let at = view.get(at)?;
-    require(at.twice == 2 * at.count, || format!("half of a transaction: {} and {}", at.count, at.twice))?;
+    require(at.twice == 2 * at.count, || {
+        format!("half of a transaction: {} and {}", at.count, at.twice)
+    })?;
     Ok(at.count)
 }
 
@@ -218,7 +228,9 @@ fn step(racer: &mut Racer, store: &Store, there: &mut Pools) -> Outcome {
         racer.tell(&format!("try count {name}"))?;
         let count = count_up(&pool)?;
         let before = there.insert(name.into(), count).unwrap_or_default();
-        require(count == before + 1, || format!("{name} had counted {before}, and counts {count}"))?;
+        require(count == before + 1, || {
+            format!("{name} had counted {before}, and counts {count}")
+        })?;
         racer.tell("done")?;
     }
     Ok(())
@@ -256,7 +268,8 @@ impl Judge {
         match what {
             "in" => self.compare(words),
             "try" => {
-                let (what, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+                let (what, name) =
+                    (words.next().unwrap_or_default(), words.next().unwrap_or_default());
                 self.tried = Some((what.into(), name.into()));
                 Ok(())
             }
@@ -279,7 +292,10 @@ impl Judge {
         let mut perhaps = self.pools.clone();
         apply(&mut perhaps, self.tried.take().as_ref())?;
         require(there == self.pools || there == perhaps, || {
-            format!("session {} found {there:?} where {:?} or {perhaps:?} must be", self.session, self.pools)
+            format!(
+                "session {} found {there:?} where {:?} or {perhaps:?} must be",
+                self.session, self.pools
+            )
         })?;
         self.pools = there;
         Ok(())
@@ -332,9 +348,13 @@ fn end(dir: &Path, mut judge: Judge) -> Outcome {
     // A command that a racer had started may outlive it.
     let options = OpenOptions { lock_timeout: child::LIMIT, ..OpenOptions::default() };
     let store = Store::open_with(dir, &options)?;
-    require(store.report().damage.is_empty(), || format!("damage at the end: {:?}", store.report().damage))?;
-    let there: Vec<String> =
-        pools(&store, Access::ReadWrite)?.iter().map(|(name, count)| format!("{name}={count}")).collect();
+    require(store.report().damage.is_empty(), || {
+        format!("damage at the end: {:?}", store.report().damage)
+    })?;
+    let there: Vec<String> = pools(&store, Access::ReadWrite)?
+        .iter()
+        .map(|(name, count)| format!("{name}={count}"))
+        .collect();
     judge.compare(there.iter().map(String::as_str))?;
     for name in judge.pools.keys() {
         let report = store.pool(name)?.check()?;

@@ -100,7 +100,8 @@ pub(crate) struct Plan {
 impl Plan {
     /// From the arguments. Without a seed, another one every time; without a limit, one round.
     pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let seed = Random(now.as_nanos() as u64).next_word() >> 32;
         let mut plan = Self { seed, rounds: None, seconds: None, thorough: false };
         let thorough = |arg: &&String| *arg == "--thorough";

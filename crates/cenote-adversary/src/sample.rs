@@ -4,8 +4,8 @@
 use crate::child;
 use crate::round::{Outcome, Trouble, found, require};
 use cenote::{
-    Access, AtRest, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr,
-    Reader, RealMedium, Result, Store,
+    Access, AtRest, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode, PoolOptions,
+    Ptr, Reader, RealMedium, Result, Store,
 };
 use cenote_fuzz::Random;
 use cenote_object::{Objects, ObjectsOptions, Permission};
@@ -31,7 +31,8 @@ pub(crate) const OBJECT_LEN: usize = 64 << 10;
 const NODES: u64 = 40;
 /// More than any list has.
 const LINKS_MAX: u64 = 100_000;
-const KEYS: [&[u8; 32]; 2] = [b"a key of thirty-two bytes, known", b"another key, just as well known."];
+const KEYS: [&[u8; 32]; 2] =
+    [b"a key of thirty-two bytes, known", b"another key, just as well known."];
 
 #[derive(Persist)]
 #[persist(name = "adversary::Link")]
@@ -58,11 +59,13 @@ fn words(number: u64) -> [u64; 30] {
 pub(crate) fn make(dir: &Path, seed: u64) -> Outcome {
     let at = dir.join("store");
     child::format(&at)?;
-    let options = OpenOptions { journal_half_len: 64 << 10, spare_bytes_max: 0, ..OpenOptions::default() };
+    let options =
+        OpenOptions { journal_half_len: 64 << 10, spare_bytes_max: 0, ..OpenOptions::default() };
     let store = Store::open_with(&at, &options)?;
     for (name, mode, at_rest) in POOLS {
         let key = if at_rest.mode().has_key() { Some(key(0)?) } else { None };
-        let options = PoolOptions { mode, at_rest, key, puddle_size: 192 << 10, ..PoolOptions::default() };
+        let options =
+            PoolOptions { mode, at_rest, key, puddle_size: 192 << 10, ..PoolOptions::default() };
         let pool = store.create_pool(name, &options)?;
         fill(&pool, seed)?;
         if mode == PoolMode::Shadowed {
@@ -142,7 +145,9 @@ pub(crate) fn digest(at: &Path, access: Access) -> Outcome<Digest> {
     let mut digest = Digest::default();
     let options = OpenOptions { access, ..OpenOptions::default() };
     let store = match Store::open_with(at, &options) {
-        Err(cenote::Error::Open(OpenError::NotAStore { .. } | OpenError::FormatInterrupted { .. })) => None,
+        Err(cenote::Error::Open(
+            OpenError::NotAStore { .. } | OpenError::FormatInterrupted { .. },
+        )) => None,
         Err(_) if !at.exists() => None,
         store => Some(store?),
     };
@@ -189,7 +194,12 @@ fn with_keys<T>(
     Err(first)
 }
 
-fn pool_digest(store: &Store, name: &str, access: Access, digest: &mut Digest) -> Result<String, String> {
+fn pool_digest(
+    store: &Store,
+    name: &str,
+    access: Access,
+    digest: &mut Digest,
+) -> Result<String, String> {
     let (pool, key) = with_keys(|key| {
         let opened = match key {
             None => store.pool_with(name, access),
@@ -221,8 +231,9 @@ fn pool_digest(store: &Store, name: &str, access: Access, digest: &mut Digest) -
 }
 
 fn object_digest(objects: &Objects, name: &str) -> Result<String, String> {
-    let (object, key) =
-        with_keys(|key| objects.attach(name, Permission::Read, key).map_err(|error| error.to_string()))?;
+    let (object, key) = with_keys(|key| {
+        objects.attach(name, Permission::Read, key).map_err(|error| error.to_string())
+    })?;
     let mut bytes = vec![0; object.len() as usize];
     object.read_at(0, &mut bytes).map_err(|error| error.to_string())?;
     let sum = cenote_layout::checksum::checksum(0, &bytes);
@@ -262,9 +273,13 @@ pub(crate) fn digest_by_child(
     }
     let mut digest = Digest::default();
     for text in std::fs::read_to_string(&file)?.lines() {
-        let Some((name, what)) = text.split_once('\t') else { return found(format!("no line: {text:?}")) };
+        let Some((name, what)) = text.split_once('\t') else {
+            return found(format!("no line: {text:?}"));
+        };
         match name.strip_prefix("at ") {
-            Some(name) => drop(digest.addresses.insert(name.into(), what.parse().unwrap_or_default())),
+            Some(name) => {
+                digest.addresses.insert(name.into(), what.parse().unwrap_or_default());
+            }
             None => drop(digest.parts.insert(name.into(), what.into())),
         }
     }

@@ -139,7 +139,9 @@ pub(crate) fn apply(store: &Store, pools: [&Pool; 2], seed: u64, step: u64) -> O
                 body(tx, pools, seed, step)?;
                 Err(Error::Aborted("on purpose".into()))
             });
-            require(matches!(aborted, Err(Error::Aborted(_))), || format!("no abort: {aborted:?}"))?;
+            require(matches!(aborted, Err(Error::Aborted(_))), || {
+                format!("no abort: {aborted:?}")
+            })?;
         }
         1 => {
             let panics = || -> Result<()> {
@@ -253,7 +255,14 @@ fn unlink(tx: &mut Tx<'_>, first: Ptr<Node>, key: u64) -> Result<()> {
     tx.free(node)
 }
 
-fn link(tx: &mut Tx<'_>, pool: &Pool, first: Ptr<Node>, key: u64, sum: u64, height: usize) -> Result<()> {
+fn link(
+    tx: &mut Tx<'_>,
+    pool: &Pool,
+    first: Ptr<Node>,
+    key: u64,
+    sum: u64,
+    height: usize,
+) -> Result<()> {
     let before = before(tx, first, key)?;
     let mut next = [None; LEVELS];
     for level in 0..height {
@@ -273,7 +282,10 @@ pub(crate) fn compare(pools: [&Pool; 2], seed: u64, model: &Model) -> Outcome {
     let (Some(table), Some(index)) = (table, index) else { return found("a root is missing") };
     let (table, index) = (table_view.get(table)?, index_view.get(index)?);
     require(table.step == model.step && index.step == model.step, || {
-        format!("step {} of the table, {} of the list, {} of the model", table.step, index.step, model.step)
+        format!(
+            "step {} of the table, {} of the list, {} of the model",
+            table.step, index.step, model.step
+        )
     })?;
     let mut entries = 0;
     for (bucket, first) in table.buckets.iter().enumerate() {

@@ -15,7 +15,10 @@ fn short_from(harness: &str, seed: u64, rounds: u64) {
     let out = String::from_utf8_lossy(&ran.stdout);
     print!("{out}");
     assert!(ran.status.success(), "{}: {out}{}", ran.status, String::from_utf8_lossy(&ran.stderr));
-    assert!(out.starts_with(&format!("{harness}: {rounds} rounds")) || out.starts_with("skipped: "), "{out}");
+    assert!(
+        out.starts_with(&format!("{harness}: {rounds} rounds")) || out.starts_with("skipped: "),
+        "{out}"
+    );
 }
 
 /// The seed of this commit, the same wherever its tests run: over many commits the short runs come
@@ -25,7 +28,8 @@ fn seed_of_commit() -> u64 {
         return seed.parse().expect("a number");
     }
     let ran = Command::new("git").args(["rev-parse", "--short=8", "HEAD"]).output();
-    let id = ran.map(|ran| String::from_utf8_lossy(&ran.stdout).trim().to_owned()).unwrap_or_default();
+    let id =
+        ran.map(|ran| String::from_utf8_lossy(&ran.stdout).trim().to_owned()).unwrap_or_default();
     u64::from_str_radix(&id, 16).unwrap_or(1)
 }
 
@@ -49,7 +53,8 @@ fn finds(harness: &str, bug: &str) {
         return;
     }
     assert!(out.contains("FOUND in seed"), "{bug} was not found: {out}");
-    let kept = out.lines().find_map(|line| line.strip_prefix("files are kept in ")?.split_once(';'));
+    let kept =
+        out.lines().find_map(|line| line.strip_prefix("files are kept in ")?.split_once(';'));
     std::fs::remove_dir_all(kept.expect("the files are named").0).expect("they are there");
 }
 

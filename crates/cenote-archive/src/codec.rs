@@ -39,7 +39,12 @@ impl Packer {
 
     /// Packs `bytes` into `out`, if that is shorter. `None`: it is not, or the codec packs nothing.
     #[cfg(feature = "zstd")]
-    pub(crate) fn pack<'a>(&mut self, codec: Codec, bytes: &[u8], out: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    pub(crate) fn pack<'a>(
+        &mut self,
+        codec: Codec,
+        bytes: &[u8],
+        out: &'a mut Vec<u8>,
+    ) -> Option<&'a [u8]> {
         if codec != Codec::Zstd {
             return None;
         }

@@ -74,7 +74,10 @@ pub enum ArchiveError {
     )]
     NoZstd,
     /// The manifest is larger than any reader takes.
-    #[error("the archive's manifest has {len} bytes, of at most {max}: take fewer pools into one archive")]
+    #[error(
+        "the archive's manifest has {len} bytes, of at most {max}: take fewer pools into one \
+         archive"
+    )]
     ManifestLen {
         /// Bytes.
         len: u64,
@@ -82,7 +85,9 @@ pub enum ArchiveError {
         max: u64,
     },
     /// A chunk that cannot be in this archive.
-    #[error("chunk at byte {at} of the archive: {len} bytes at {offset:#x} of puddle {puddle}: {detail}")]
+    #[error(
+        "chunk at byte {at} of the archive: {len} bytes at {offset:#x} of puddle {puddle}: {detail}"
+    )]
     Chunk {
         /// Where its section starts.
         at: u64,

@@ -82,7 +82,8 @@ impl Manifest {
         self.check_pools()?;
         self.check_puddles()?;
         for (i, record) in self.types.iter().enumerate() {
-            let bad = |detail: &str| Err(ArchiveError::manifest(format!("type {}", record.id), detail));
+            let bad =
+                |detail: &str| Err(ArchiveError::manifest(format!("type {}", record.id), detail));
             if let Err(error) = record.check() {
                 return bad(&error.to_string());
             }
@@ -92,7 +93,9 @@ impl Manifest {
         }
         let mut left = HashSet::new();
         for entry in &self.left {
-            let bad = |detail| Err(ArchiveError::manifest(format!("pool {} left behind", entry.id), detail));
+            let bad = |detail| {
+                Err(ArchiveError::manifest(format!("pool {} left behind", entry.id), detail))
+            };
             if self.pool(entry.id).is_some() {
                 return bad("it is in the archive");
             }

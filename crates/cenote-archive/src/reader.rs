@@ -7,8 +7,8 @@ use crate::codec::Packer;
 use crate::error::ArchiveError;
 use crate::manifest::Manifest;
 use cenote_layout::archive::{
-    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, INCOMPAT_SEALED, INCOMPAT_TORN, MANIFEST_LEN_MAX,
-    SECTION_MAGIC, SectionHeader, SectionKind, Totals, is_chunk, section_sum,
+    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, INCOMPAT_SEALED, INCOMPAT_TORN,
+    MANIFEST_LEN_MAX, SECTION_MAGIC, SectionHeader, SectionKind, Totals, is_chunk, section_sum,
 };
 use cenote_layout::header::read;
 use std::collections::BTreeSet;
@@ -134,17 +134,23 @@ impl<R: Read> ArchiveReader<R> {
                 let (start, section) = loop {
                     let (start, section, known) = self.section()?;
                     // What is skipped counts as well, so that a manifest of nothing else has an end.
-                    manifest_len +=
-                        u64::from(section.len) + size_of::<SectionHeader>() as u64 * u64::from(!known);
+                    manifest_len += u64::from(section.len)
+                        + size_of::<SectionHeader>() as u64 * u64::from(!known);
                     if manifest_len > MANIFEST_LEN_MAX {
-                        return Err(ArchiveError::ManifestLen { len: manifest_len, max: MANIFEST_LEN_MAX });
+                        return Err(ArchiveError::ManifestLen {
+                            len: manifest_len,
+                            max: MANIFEST_LEN_MAX,
+                        });
                     }
                     if known {
                         break (start, section);
                     }
                 };
                 if section.kind != SectionKind::Entry as u32 {
-                    return Err(order(start, "the manifest has fewer entries than the header says"));
+                    return Err(order(
+                        start,
+                        "the manifest has fewer entries than the header says",
+                    ));
                 }
                 let Ok((entry, [])) = postcard::take_from_bytes::<Entry>(&self.payload) else {
                     return Err(order(start, "no entry of a manifest"));
@@ -298,7 +304,9 @@ impl<R: Read> ArchiveReader<R> {
         match SectionKind::from_u32(section.kind) {
             None if section.flags & FLAG_SKIP != 0 => return Ok((start, section, false)),
             None => return Err(ArchiveError::UnknownSection { kind: section.kind, at: start }),
-            Some(_) if section.flags != 0 => return Err(order(start, "a section has unknown flags")),
+            Some(_) if section.flags != 0 => {
+                return Err(order(start, "a section has unknown flags"));
+            }
             Some(SectionKind::Chunk) => {}
             Some(SectionKind::Entry | SectionKind::End) => {
                 let fits = (section.puddle, section.offset, section.codec) == (0, 0, 0)

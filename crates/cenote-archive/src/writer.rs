@@ -7,8 +7,8 @@ use crate::error::ArchiveError;
 use crate::manifest::Manifest;
 use crate::reader::Place;
 use cenote_layout::archive::{
-    ArchiveHeader, CHUNK_LEN_MAX, Codec, INCOMPAT_SEALED, INCOMPAT_TORN, MANIFEST_LEN_MAX, SECTION_MAGIC,
-    SectionHeader, SectionKind, Totals, section_sum,
+    ArchiveHeader, CHUNK_LEN_MAX, Codec, INCOMPAT_SEALED, INCOMPAT_TORN, MANIFEST_LEN_MAX,
+    SECTION_MAGIC, SectionHeader, SectionKind, Totals, section_sum,
 };
 use cenote_layout::header::{Header as _, HeaderPrefix, seal};
 use std::io::{self, IoSlice, Write};
@@ -81,7 +81,13 @@ impl<W: Write> ArchiveWriter<W> {
             if manifest_len > MANIFEST_LEN_MAX || payload.len() > CHUNK_LEN_MAX as usize {
                 return Err(ArchiveError::ManifestLen { len: manifest_len, max: MANIFEST_LEN_MAX });
             }
-            writer.section(SectionKind::Entry, (0, 0), Codec::None, payload.len() as u32, &payload)?;
+            writer.section(
+                SectionKind::Entry,
+                (0, 0),
+                Codec::None,
+                payload.len() as u32,
+                &payload,
+            )?;
         }
         Ok(writer)
     }

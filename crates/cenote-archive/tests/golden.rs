@@ -24,7 +24,10 @@ fn is_ours(bytes: &[u8]) {
 fn version_1_is_read_and_written_as_it_was() {
     let bytes = golden("version-1.cenote", || write(&manifest(), Codec::None));
     is_ours(&bytes);
-    assert!(bytes == write(&manifest(), Codec::None), "the same manifest and chunks give other bytes");
+    assert!(
+        bytes == write(&manifest(), Codec::None),
+        "the same manifest and chunks give other bytes"
+    );
 }
 
 /// Not compared with what is written: another release of the library may pack better.

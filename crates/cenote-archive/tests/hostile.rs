@@ -67,7 +67,8 @@ fn sections_that_change_places_or_are_missing_or_there_twice_are_found() {
     let mut stranger = manifest();
     stranger.archive = Uuid([9; 16]);
     let mut mixed = parts.clone();
-    mixed.sections[count - 2] = Parts::of(&write(&stranger, Codec::None)).sections[count - 2].clone();
+    mixed.sections[count - 2] =
+        Parts::of(&write(&stranger, Codec::None)).sections[count - 2].clone();
     assert!(matches!(read(mixed.bytes().as_slice()), Err(ArchiveError::Order { .. })));
 }
 
@@ -86,7 +87,8 @@ fn forged(manifest: &Manifest) -> Vec<u8> {
         (section, payload)
     });
     let mut sections: Vec<_> = made.collect();
-    sections.extend(parts.sections.into_iter().filter(|(s, _)| s.kind != SectionKind::Entry as u32));
+    sections
+        .extend(parts.sections.into_iter().filter(|(s, _)| s.kind != SectionKind::Entry as u32));
     parts.sections = sections;
     parts.header.pools = manifest.pools.len() as u32;
     parts.header.puddles = manifest.puddles.len() as u32;
@@ -149,8 +151,13 @@ fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
         }),
         ("a type of a later release", |m| m.types[0].version = 2),
         ("an empty repeating type", |m| {
-            m.types[0] =
-                TypeRecord { size: 0, repeats: true, fields: Vec::new(), pointers: Vec::new(), ..node() };
+            m.types[0] = TypeRecord {
+                size: 0,
+                repeats: true,
+                fields: Vec::new(),
+                pointers: Vec::new(),
+                ..node()
+            };
         }),
         ("left behind and there", |m| m.left[0].id = PoolId(3)),
         ("left behind without a number", |m| m.left[0].id = PoolId(0)),
@@ -170,7 +177,8 @@ fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
         other => panic!("{why}: {other:?}"),
     };
     let mut protected = manifest();
-    (protected.pools[0].at_rest, protected.pools[0].mode) = (AtRest::Authenticated, PoolMode::Direct);
+    (protected.pools[0].at_rest, protected.pools[0].mode) =
+        (AtRest::Authenticated, PoolMode::Direct);
     refused(&forged(&protected), "no pool in direct mode");
     // Who does not know of sealed puddles would take them for plain ones: the header says so, or the archive is none.
     protected.pools[0].mode = PoolMode::Shadowed;
@@ -241,7 +249,8 @@ fn a_protection_that_is_unknown_or_does_not_fit_is_refused_before_any_chunk() {
     let last = chunk_at(&parts, 0);
     parts.sections[last].0.offset = sealed.puddles[2].size;
     assert!(read(parts.clone().sealed().as_slice()).is_ok());
-    parts.sections[last].0.offset = AtRest::Integrity.stored_len(sealed.puddles[2].size).expect("it can be");
+    parts.sections[last].0.offset =
+        AtRest::Integrity.stored_len(sealed.puddles[2].size).expect("it can be");
     assert!(matches!(read(parts.sealed().as_slice()), Err(ArchiveError::Chunk { .. })));
     let mut parts = Parts::of(&whole());
     parts.sections[last].0.offset = sealed.puddles[2].size;
@@ -260,7 +269,10 @@ fn counts_that_promise_billions_of_entries_take_no_memory() {
         let mut parts = Parts::of(&whole());
         change(&mut parts);
         let found = read(parts.sealed().as_slice());
-        assert!(matches!(found, Err(ArchiveError::Order { .. } | ArchiveError::Header(_))), "{found:?}");
+        assert!(
+            matches!(found, Err(ArchiveError::Order { .. } | ArchiveError::Header(_))),
+            "{found:?}"
+        );
     }
     // Lengths inside an entry: a name of 2^60 bytes.
     let mut parts = Parts::of(&whole());
@@ -330,7 +342,10 @@ fn a_section_of_a_later_release_is_skipped_where_it_says_so_and_refused_where_no
         assert_eq!(read(later.clone().sealed().as_slice()).expect("it is whole").0, manifest());
         later.sections[at].0.flags = 0;
         let refused = read(later.sealed().as_slice());
-        assert!(matches!(refused, Err(ArchiveError::UnknownSection { kind: 77, .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(ArchiveError::UnknownSection { kind: 77, .. })),
+            "{refused:?}"
+        );
     }
     let mut later = parts.clone();
     later.header.prefix.version = 2;

@@ -17,7 +17,10 @@ impl Read for Drops<'_> {
 }
 
 fn codecs() -> Vec<Codec> {
-    [Codec::None, Codec::Zstd].into_iter().filter(|codec| cenote_archive::codec_is_built(*codec)).collect()
+    [Codec::None, Codec::Zstd]
+        .into_iter()
+        .filter(|codec| cenote_archive::codec_is_built(*codec))
+        .collect()
 }
 
 #[test]
@@ -54,12 +57,15 @@ fn what_does_not_get_shorter_is_stored_as_it_is() {
     let mut noise = 1u64;
     let bytes: Vec<u8> = (0..1 << 16)
         .map(|_| {
-            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            noise = noise
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (noise >> 56) as u8
         })
         .collect();
     for codec in codecs() {
-        let mut writer = ArchiveWriter::begin(Vec::new(), &manifest(), codec).expect("it can be written");
+        let mut writer =
+            ArchiveWriter::begin(Vec::new(), &manifest(), codec).expect("it can be written");
         writer.chunk(1, 1 << 20, &bytes).expect("it can be written");
         let (archive, totals, _) = writer.finish().expect("it can be written");
         assert_eq!(totals.stored_bytes, bytes.len() as u64);
@@ -73,7 +79,8 @@ fn the_writer_refuses_what_no_reader_takes() {
     bad.puddles[1].addr = bad.puddles[0].addr;
     let begun = ArchiveWriter::begin(Vec::new(), &bad, Codec::None);
     assert!(matches!(begun, Err(ArchiveError::Manifest { .. })));
-    let mut writer = ArchiveWriter::begin(Vec::new(), &manifest(), Codec::None).expect("it can be written");
+    let mut writer =
+        ArchiveWriter::begin(Vec::new(), &manifest(), Codec::None).expect("it can be written");
     for (puddle, offset, len) in [
         (9, 4096, 4096),
         (0, 0, 4096),
@@ -89,7 +96,10 @@ fn the_writer_refuses_what_no_reader_takes() {
     }
     writer.chunk(1, 8192, &page(1)).expect("it can be written");
     assert!(matches!(writer.chunk(1, 8192, &page(1)), Err(ArchiveError::Chunk { .. })), "twice");
-    assert!(matches!(writer.chunk(0, 8192, &page(1)), Err(ArchiveError::Chunk { .. })), "backwards");
+    assert!(
+        matches!(writer.chunk(0, 8192, &page(1)), Err(ArchiveError::Chunk { .. })),
+        "backwards"
+    );
 }
 
 /// A stream that has room for so many bytes.
@@ -114,12 +124,13 @@ impl std::io::Write for Full {
 fn a_stream_that_fails_anywhere_is_an_error_with_its_place() {
     let whole = write(&manifest(), Codec::None);
     for room in (0..whole.len()).step_by(97) {
-        let written = ArchiveWriter::begin(Full(room), &manifest(), Codec::None).and_then(|mut writer| {
-            for (puddle, offset, bytes) in chunks() {
-                writer.chunk(puddle, offset, &bytes)?;
-            }
-            writer.finish()
-        });
+        let written =
+            ArchiveWriter::begin(Full(room), &manifest(), Codec::None).and_then(|mut writer| {
+                for (puddle, offset, bytes) in chunks() {
+                    writer.chunk(puddle, offset, &bytes)?;
+                }
+                writer.finish()
+            });
         match written {
             Err(ArchiveError::Io { what: "write", at, .. }) => assert!(at <= room as u64),
             Err(other) => panic!("{other}"),

@@ -4,7 +4,9 @@
 //! `cargo bench -p cenote-atrest --bench at_rest -- [--quick] [--json FILE]`. Rows have the keys of the other figures. Runs are short, so
 //! that the fastest was not disturbed by what else the machine has to do.
 
-use cenote_atrest::{Expect, Keyring, MasterKey, Mode, PAGE_LEN, Page, PageSide, Protection, SealedPage};
+use cenote_atrest::{
+    Expect, Keyring, MasterKey, Mode, PAGE_LEN, Page, PageSide, Protection, SealedPage,
+};
 use cenote_layout::id::Uuid;
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -96,8 +98,9 @@ fn page_rows(report: &mut Report, mode: Mode) {
             black_box(&out);
         });
     }
-    let made: Vec<SealedPage> =
-        (0..WORKING_SET).map(|p| sealer.seal(p as u64, &plain[p], &mut sealed[p]).expect("sealed")).collect();
+    let made: Vec<SealedPage> = (0..WORKING_SET)
+        .map(|p| sealer.seal(p as u64, &plain[p], &mut sealed[p]).expect("sealed"))
+        .collect();
     let nothing: &[u8] = &[];
     let change = protection.prepare(&made, &nothing).expect("prepared");
     protection.commit(change).expect("committed");
@@ -159,18 +162,28 @@ fn object_rows(report: &mut Report, mode: Mode) {
         let source = &big.tree[..];
         report.micros(&format!("first touch, 4 GiB, whole path, {mode}"), best, 1.0, || {
             let tree = cenote_atrest::tree::Tree::new(OBJECT, shape, root);
-            let digest =
-                protection.sealer().digest(big.page, &big.sealed, big.side.as_ref()).expect("a digest");
+            let digest = protection
+                .sealer()
+                .digest(big.page, &big.sealed, big.side.as_ref())
+                .expect("a digest");
             tree.verify(big.page, &digest, &source).expect("verified");
-            protection.sealer().open(big.page, &big.sealed, big.side.as_ref(), &mut out).expect("opened");
+            protection
+                .sealer()
+                .open(big.page, &big.sealed, big.side.as_ref(), &mut out)
+                .expect("opened");
         });
         // The tree is the same in every mode.
         for k in [1u64, 16, 256, 4096].into_iter().filter(|_| mode == Mode::Authenticated) {
             let leaves: Vec<_> = (0..k).map(|i| (i * 251 % BIG, [i as u8 + 1; 32])).collect();
             let tree = cenote_atrest::tree::Tree::new(OBJECT, shape, root);
-            report.micros(&format!("tree, {k} scattered pages, a page"), "sha-256", k as f64, || {
-                black_box(tree.prepare(&leaves, &source).expect("prepared"));
-            });
+            report.micros(
+                &format!("tree, {k} scattered pages, a page"),
+                "sha-256",
+                k as f64,
+                || {
+                    black_box(tree.prepare(&leaves, &source).expect("prepared"));
+                },
+            );
         }
     }
 }
@@ -179,11 +192,16 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let quick = arguments.iter().any(|a| a == "--quick");
     let json = arguments.iter().position(|a| a == "--json").and_then(|at| arguments.get(at + 1));
-    let (runs, run) = if quick { (5, Duration::from_millis(1)) } else { (201, Duration::from_millis(2)) };
+    let (runs, run) =
+        if quick { (5, Duration::from_millis(1)) } else { (201, Duration::from_millis(2)) };
     let mut report = Report { runs, run, rows: String::new() };
-    for mode in
-        [Mode::None, Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated]
-    {
+    for mode in [
+        Mode::None,
+        Mode::Integrity,
+        Mode::Encryption,
+        Mode::EncryptionIntegrity,
+        Mode::Authenticated,
+    ] {
         page_rows(&mut report, mode);
     }
     for mode in [Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated] {

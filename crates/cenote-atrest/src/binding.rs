@@ -9,12 +9,14 @@
 //! of the others' headers ([`members`]), which every psync writes anew: after one puddle's file
 //! was put back, the list does not fit.
 
-use crate::HEADER_LEN;
 use crate::tree::{Digest, ZERO};
 use cenote_layout::at_rest::{AtRestHeader, NOTHING_REPLACED};
 use cenote_layout::id::Uuid;
 use sha2::{Digest as _, Sha256};
 use zerocopy::{FromBytes, IntoBytes};
+
+/// Bytes of a header.
+pub const HEADER_LEN: usize = size_of::<AtRestHeader>();
 
 /// What an object is bound to: its store, its name, and the bytes of its data.
 #[must_use]

@@ -15,9 +15,11 @@
 //!
 //! All keys of an object lie in one [`Secret`], which is one locked page.
 
-use crate::cipher::xts;
+use crate::cipher::{CipherFailed, aegis, xts};
+use crate::error::UnwrapError;
 use aes_gcm_siv::aead::{AeadInOut, KeyInit};
 use aes_gcm_siv::{Aes256GcmSiv, Nonce};
+use argon2::{Algorithm, Argon2, Params, Version};
 use cenote_layout::at_rest::{AtRestHeader, Mode};
 use cenote_layout::id::Uuid;
 use cenote_sys::secret::{Locking, Secret, scrub_stack, wipe_bytes};
@@ -32,8 +34,8 @@ use zerocopy::IntoBytes;
 pub(crate) struct Keys {
     data_key: [u8; 32],
     header_mac: [u8; 32],
-    pub(crate) aegis: [u8; 32],
-    pub(crate) xts: [u8; xts::KEY_LEN],
+    aegis: [u8; 32],
+    xts: [u8; xts::KEY_LEN],
 }
 
 impl Keys {
@@ -63,6 +65,50 @@ impl Keys {
         scrub_stack();
     }
 
+    /// [`xts::encrypt`], with these keys.
+    pub(crate) fn encrypt(
+        &self,
+        tweak: &[u8; 16],
+        from: Option<&[u8]>,
+        data: &mut [u8],
+    ) -> Result<(), CipherFailed> {
+        xts::encrypt(&self.xts, tweak, from, data)
+    }
+
+    /// [`xts::decrypt`], with these keys.
+    pub(crate) fn decrypt(
+        &self,
+        tweak: &[u8; 16],
+        from: Option<&[u8]>,
+        data: &mut [u8],
+    ) -> Result<(), CipherFailed> {
+        xts::decrypt(&self.xts, tweak, from, data)
+    }
+
+    /// [`aegis::seal`], with this key.
+    pub(crate) fn seal(
+        &self,
+        nonce: &[u8; 32],
+        ad: &[u8],
+        from: Option<&[u8]>,
+        data: &mut [u8],
+    ) -> [u8; 32] {
+        aegis::seal(&self.aegis, nonce, ad, from, data)
+    }
+
+    /// [`aegis::open`], with this key.
+    #[must_use]
+    pub(crate) fn open(
+        &self,
+        nonce: &[u8; 32],
+        ad: &[u8],
+        tag: &[u8; 32],
+        from: Option<&[u8]>,
+        data: &mut [u8],
+    ) -> bool {
+        aegis::open(&self.aegis, nonce, ad, tag, from, data)
+    }
+
     /// The key that puts others under this data key.
     pub(crate) fn subordinate(&self, object: Uuid, out: &mut [u8; 32]) {
         let hkdf = Hkdf::<Sha256>::new(Some(&object.0), &self.data_key);
@@ -72,7 +118,11 @@ impl Keys {
     }
 
     /// Puts the key of another's subordinates into the header of a new object. Once for each data key: the key that wraps it has no other message, so that the nonce may be zero.
-    pub(crate) fn wrap_inherited(&self, inherited: &[u8; 32], header: &mut AtRestHeader) -> io::Result<()> {
+    pub(crate) fn wrap_inherited(
+        &self,
+        inherited: &[u8; 32],
+        header: &mut AtRestHeader,
+    ) -> io::Result<()> {
         header.inherited_key = *inherited;
         let cipher = self.inheriting(header.object);
         let tag = cipher.encrypt_inout_detached(
@@ -120,12 +170,15 @@ impl Keys {
         let (check, cipher) = wrapping(master, &header.wrap_salt);
         header.key_check = check;
         let ad = wrap_context(header);
-        let tag =
-            cipher.encrypt_inout_detached(&Nonce::default(), &ad, header.wrapped_key.as_mut_slice().into());
+        let tag = cipher.encrypt_inout_detached(
+            &Nonce::default(),
+            &ad,
+            header.wrapped_key.as_mut_slice().into(),
+        );
         let tag = tag.inspect_err(|_| wipe_bytes(&mut header.wrapped_key));
-        header
-            .wrap_tag
-            .copy_from_slice(&tag.map_err(|_| io::Error::other("a key of 32 bytes cannot be wrapped"))?);
+        header.wrap_tag.copy_from_slice(
+            &tag.map_err(|_| io::Error::other("a key of 32 bytes cannot be wrapped"))?,
+        );
         drop(cipher);
         scrub_stack();
         Ok(())
@@ -163,21 +216,12 @@ impl Keys {
         copy.prefix.checksum = 0;
         copy.mac = [0; 32];
         // A key of 32 bytes is never refused.
-        let Ok(mut mac) = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.header_mac) else { return [0; 32] };
+        let Ok(mut mac) = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.header_mac) else {
+            return [0; 32];
+        };
         mac.update(copy.as_bytes());
         mac.finalize().into_bytes().into()
     }
-}
-
-/// Why a data key cannot be had.
-#[derive(Debug)]
-pub(crate) enum UnwrapError {
-    /// The caller's key is another one.
-    WrongKey,
-    /// The key is right and the wrapped key is not what was written.
-    Tampered,
-    /// No memory.
-    System(io::Error),
 }
 
 /// The check of a key, and the cipher that wraps under it.
@@ -189,6 +233,22 @@ fn wrapping(master: &[u8; 32], salt: &[u8; 32]) -> ([u8; 32], Aes256GcmSiv) {
     let cipher = Aes256GcmSiv::new(&key.into());
     wipe_bytes(&mut key);
     (check, cipher)
+}
+
+/// Argon2id of a passphrase, by KiB of memory, passes and lanes. An error says what the library
+/// refuses.
+pub(crate) fn argon2id(
+    passphrase: &[u8],
+    salt: &[u8; 32],
+    (memory_kib, passes, lanes): (u32, u32, u32),
+    key: &mut [u8; 32],
+) -> Result<(), String> {
+    Params::new(memory_kib, passes, lanes, Some(32))
+        .and_then(|params| {
+            Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+                .hash_password_into(passphrase, salt, key)
+        })
+        .map_err(|error| error.to_string())
 }
 
 /// What a wrapped key is bound to: object, pages, mode, cipher and version, epoch.
@@ -225,7 +285,9 @@ mod tests {
         expand(&hkdf, &hex("f0f1f2f3f4f5f6f7f8f9"), &mut out);
         assert_eq!(
             out.to_vec(),
-            hex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865")
+            hex(
+                "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
+            )
         );
     }
 
@@ -253,7 +315,9 @@ mod tests {
             ("0100000000000000", "c2ef328e5c71c83b843122130f7364b761e0b97427e3df28"),
         ] {
             let mut data = hex(plain);
-            let tag = cipher.encrypt_inout_detached(&nonce.into(), &[], data.as_mut_slice().into()).unwrap();
+            let tag = cipher
+                .encrypt_inout_detached(&nonce.into(), &[], data.as_mut_slice().into())
+                .unwrap();
             data.extend_from_slice(&tag);
             assert_eq!(data, hex(expected));
         }

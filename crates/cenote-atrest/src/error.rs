@@ -15,7 +15,7 @@ use std::io;
 #[non_exhaustive]
 pub enum AtRestError {
     /// The header is not believed: cut short, damaged, of a newer release, or impossible.
-    #[error("object {object}: {source}; restore the header from a copy")]
+    #[error("object {object}: {source}; restore the whole store from one copy")]
     Header {
         /// The object that was asked for.
         object: Uuid,
@@ -23,7 +23,9 @@ pub enum AtRestError {
         source: HeaderError,
     },
     /// The header is whole, and of another object.
-    #[error("object {expected}: the protection header is that of object {found}: files were swapped")]
+    #[error(
+        "object {expected}: the protection header is that of object {found}: files were swapped"
+    )]
     OtherObject {
         /// The object that was asked for.
         expected: Uuid,
@@ -105,14 +107,18 @@ pub enum AtRestError {
     },
     /// The key is right, and the data key under it was changed, by somebody who made the header's checksum fit.
     #[error(
-        "object {object}: the key is right, but the data key under it was tampered with; restore the header from a copy"
+        "object {object}: the key is right, but the data key under it was tampered with; \
+         restore the whole store from one copy"
     )]
     WrappedKey {
         /// The object.
         object: Uuid,
     },
     /// The key is right, and something else in the header was changed, by somebody who made its checksum fit.
-    #[error("object {object}: the key is right, but the header was tampered with; restore it from a copy")]
+    #[error(
+        "object {object}: the key is right, but the header was tampered with; restore the whole store \
+         from one copy"
+    )]
     Forged {
         /// The object.
         object: Uuid,
@@ -193,8 +199,17 @@ fn kind(passphrase: bool) -> &'static str {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
+    /// The program was built without the ciphers.
+    #[error(
+        "this program was built without ciphers, so it takes no key; build it with the feature \
+         `at-rest` of the crate `cenote`"
+    )]
+    NotBuilt,
     /// A key file must hold 32 bytes, or 64 hexadecimal digits.
-    #[error("a key file holds 32 bytes or 64 hexadecimal digits; this one has {len} bytes that are neither")]
+    #[error(
+        "a key file holds 32 bytes or 64 hexadecimal digits; this one has {len} bytes that are \
+         neither"
+    )]
     File {
         /// Bytes of the file.
         len: usize,
@@ -232,6 +247,18 @@ pub enum KeyError {
         /// What the system says.
         source: io::Error,
     },
+}
+
+/// Why a data key cannot be had.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "ciphers"), expect(dead_code, reason = "no key can be made"))]
+pub(crate) enum UnwrapError {
+    /// The caller's key is another one.
+    WrongKey,
+    /// The key is right and the wrapped key is not what was written.
+    Tampered,
+    /// No memory.
+    System(io::Error),
 }
 
 /// Why one page cannot be sealed, opened or verified. The other pages are not concerned, except where

@@ -6,8 +6,8 @@
 //!
 //! Nothing here is ever written to media, except Argon2's parameters and salt (by [`crate::Protection::header`]).
 
+use crate::data_key::argon2id;
 use crate::error::KeyError;
-use argon2::{Algorithm, Argon2, Params, Version};
 use cenote_layout::at_rest::{
     ARGON2_LANES_MAX, ARGON2_MEMORY_KIB_MAX, ARGON2_MEMORY_KIB_MIN, ARGON2_PASSES_MAX,
 };
@@ -37,6 +37,7 @@ impl MasterKey {
     /// # Errors
     /// As [`MasterKey::from_bytes`].
     pub fn with_locking(bytes: &mut [u8; 32], locking: Locking) -> Result<Self, KeyError> {
+        built()?;
         if bytes.iter().all(|b| *b == bytes[0]) {
             return Err(KeyError::Weak);
         }
@@ -61,10 +62,16 @@ impl MasterKey {
         };
         let len = contents.len();
         wipe_bytes(contents);
-        let made = if fits { Self::with_locking(&mut key, locking) } else { Err(KeyError::File { len }) };
+        let made =
+            if fits { Self::with_locking(&mut key, locking) } else { Err(KeyError::File { len }) };
         wipe_bytes(&mut key);
         made
     }
+}
+
+/// No key exists in a program that was built without the ciphers.
+fn built() -> Result<(), KeyError> {
+    if cfg!(feature = "ciphers") { Ok(()) } else { Err(KeyError::NotBuilt) }
 }
 
 fn parse_hex(digits: &[u8], key: &mut [u8; 32]) -> bool {
@@ -106,7 +113,7 @@ impl Default for Argon2Params {
 }
 
 impl Argon2Params {
-    fn params(self) -> Result<Params, KeyError> {
+    fn check(self) -> Result<(), KeyError> {
         let Self { memory_kib, passes, lanes } = self;
         let bad = |reason: String| KeyError::Argon2 { memory_kib, passes, lanes, reason };
         if !(1..=ARGON2_LANES_MAX).contains(&lanes) {
@@ -119,7 +126,7 @@ impl Argon2Params {
         if !(1..=ARGON2_PASSES_MAX).contains(&passes) {
             return Err(bad(format!("1 to {ARGON2_PASSES_MAX} passes are allowed")));
         }
-        Params::new(memory_kib, passes, lanes, Some(32)).map_err(|e| bad(e.to_string()))
+        Ok(())
     }
 }
 
@@ -175,12 +182,13 @@ impl Keyring {
         params: Argon2Params,
         locking: Locking,
     ) -> Result<Self, KeyError> {
+        built().inspect_err(|_| wipe_bytes(passphrase))?;
         let len = passphrase.len();
         if len == 0 || len > PASSPHRASE_MAX {
             wipe_bytes(passphrase);
             return Err(KeyError::PassphraseLen { len, max: PASSPHRASE_MAX });
         }
-        params.params()?;
+        params.check()?;
         let mut bytes = zeros::<PASSPHRASE_MAX>(locking)?;
         bytes[..len].copy_from_slice(passphrase);
         wipe_bytes(passphrase);
@@ -249,20 +257,25 @@ impl Keyring {
 
 impl Passphrase {
     fn derive(&self, kdf: Kdf) -> Result<Secret<[u8; 32]>, KeyError> {
-        let mut key =
-            zeros::<32>(if self.bytes.is_locked() { Locking::Required } else { Locking::IfPossible })?;
+        let mut key = zeros::<32>(if self.bytes.is_locked() {
+            Locking::Required
+        } else {
+            Locking::IfPossible
+        })?;
+        kdf.params.check()?;
         let Argon2Params { memory_kib, passes, lanes } = kdf.params;
-        Argon2::new(Algorithm::Argon2id, Version::V0x13, kdf.params.params()?)
-            .hash_password_into(&self.bytes[..self.len], &kdf.salt, &mut *key)
-            .map_err(|e| KeyError::Argon2 { memory_kib, passes, lanes, reason: e.to_string() })?;
+        let work = (memory_kib, passes, lanes);
+        argon2id(&self.bytes[..self.len], &kdf.salt, work, &mut key)
+            .map_err(|reason| KeyError::Argon2 { memory_kib, passes, lanes, reason })?;
         Ok(key)
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "ciphers"))]
 mod tests {
     use super::*;
     use crate::testing::{hex, sha256_hex};
+    use argon2::{Algorithm, Argon2, Version};
 
     const CHEAP: Argon2Params = Argon2Params { memory_kib: 64, passes: 1, lanes: 1 };
 
@@ -270,7 +283,9 @@ mod tests {
     fn key_files_hold_bytes_or_digits_and_nothing_else() {
         let bytes: Vec<u8> = (0..32).collect();
         let digits: String = bytes.iter().map(|b| format!("{b:02X}")).collect();
-        for contents in [bytes.clone(), digits.clone().into_bytes(), format!("{digits}\n").into_bytes()] {
+        for contents in
+            [bytes.clone(), digits.clone().into_bytes(), format!("{digits}\n").into_bytes()]
+        {
             let mut given = contents.clone();
             let key = MasterKey::from_key_file(&mut given, Locking::Required).unwrap();
             assert_eq!(key.bytes[..], bytes[..]);
@@ -297,7 +312,10 @@ mod tests {
         let mut text = *b"correct horse";
         let ring = Keyring::from_passphrase(&mut text, CHEAP, Locking::Required).unwrap();
         assert_eq!(text, [0; 13]);
-        assert_eq!(format!("{ring:?} {key:?}"), "Keyring(passphrase) MasterKey { bytes: Secret(locked) }");
+        assert_eq!(
+            format!("{ring:?} {key:?}"),
+            "Keyring(passphrase) MasterKey { bytes: Secret(locked) }"
+        );
     }
 
     /// RFC 9106, 5.3, through the crate that we rely on: with the secret and the data that we do not use.
@@ -315,14 +333,23 @@ mod tests {
             .unwrap()
             .hash_password_into(&[1; 32], &[2; 16], &mut out)
             .unwrap();
-        assert_eq!(out.to_vec(), hex("0d640df58d78766c08c037a34a8b53c9d01ef0452d75b65eb52520e96b01e659"));
+        assert_eq!(
+            out.to_vec(),
+            hex("0d640df58d78766c08c037a34a8b53c9d01ef0452d75b65eb52520e96b01e659")
+        );
     }
 
     /// FIPS 180-4's examples, through the crate that we rely on.
     #[test]
     fn sha256_is_fips_180s() {
-        assert_eq!(sha256_hex(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-        assert_eq!(sha256_hex(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+        assert_eq!(
+            sha256_hex(b"abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(
+            sha256_hex(b""),
+            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+        );
         assert_eq!(
             sha256_hex(b"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
             "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"
@@ -331,7 +358,8 @@ mod tests {
 
     #[test]
     fn a_passphrase_is_derived_once_for_each_salt() {
-        let ring = Keyring::from_passphrase(&mut b"pass".to_vec(), CHEAP, Locking::Required).unwrap();
+        let ring =
+            Keyring::from_passphrase(&mut b"pass".to_vec(), CHEAP, Locking::Required).unwrap();
         let first = ring.kdf_for_new().unwrap().unwrap();
         let key = ring.with_key(Some(first), |k| *k).unwrap();
         assert_eq!(ring.kdf_for_new().unwrap(), Some(first), "new objects are under what is known");
@@ -340,14 +368,16 @@ mod tests {
         assert_ne!(ring.with_key(Some(other), |k| *k).unwrap(), key);
         let Credential::Passphrase(p) = &ring.credential else { panic!() };
         assert_eq!(p.known.lock().unwrap().len(), 2);
-        let wrong = Keyring::from_passphrase(&mut b"Pass".to_vec(), CHEAP, Locking::Required).unwrap();
+        let wrong =
+            Keyring::from_passphrase(&mut b"Pass".to_vec(), CHEAP, Locking::Required).unwrap();
         assert_ne!(wrong.with_key(Some(first), |k| *k).unwrap(), key);
     }
 
     #[test]
     fn passphrases_and_parameters_out_of_bounds_are_refused() {
         for len in [0, PASSPHRASE_MAX + 1] {
-            let error = Keyring::from_passphrase(&mut vec![b'x'; len], CHEAP, Locking::Required).unwrap_err();
+            let error = Keyring::from_passphrase(&mut vec![b'x'; len], CHEAP, Locking::Required)
+                .unwrap_err();
             assert!(matches!(error, KeyError::PassphraseLen { .. }), "{error}");
         }
         for params in [
@@ -358,7 +388,8 @@ mod tests {
             Argon2Params { lanes: 0, ..CHEAP },
             Argon2Params { lanes: u32::MAX, ..CHEAP },
         ] {
-            let error = Keyring::from_passphrase(&mut b"x".to_vec(), params, Locking::Required).unwrap_err();
+            let error = Keyring::from_passphrase(&mut b"x".to_vec(), params, Locking::Required)
+                .unwrap_err();
             assert!(matches!(error, KeyError::Argon2 { .. }), "{error}");
         }
     }

@@ -1,14 +1,14 @@
 //! One object's protection: header, keys, sealer and tree together. What the object's crate uses.
 
-use crate::binding;
-use crate::data_key::{Keys, UnwrapError};
-use crate::error::{AtRestError, PageError, PageFault};
+use crate::binding::{self, HEADER_LEN};
+use crate::data_key::Keys;
+use crate::error::{AtRestError, PageError, PageFault, UnwrapError};
 use crate::key::{Argon2Params, Kdf, Keyring, MasterKey};
-use crate::seal::{PAGE_LEN, Page, PageSealer, SealedPage, is_zero};
-use crate::tree::{Digest, NodeSource, NodeWrite, Tree, TreeChange, TreeFault, ZERO};
+use crate::seal::{PAGE_LEN, Page, PageSealer, SealedPage};
+use crate::tree::{Digest, NodeSource, NodeWrite, Tree, TreeChange, TreeFault, ZERO, is_zero};
 use cenote_layout::at_rest::{
-    AtRestHeader, INCOMPAT_INHERITED, KDF_ARGON2ID, KDF_KEY, KDF_NONE, Mode, NOTHING_REPLACED, PageSide,
-    Regions, TREE_NONE, TREE_SHA256_16, TreeShape,
+    AtRestHeader, INCOMPAT_INHERITED, KDF_ARGON2ID, KDF_KEY, KDF_NONE, Mode, NOTHING_REPLACED,
+    PageSide, Regions, TREE_NONE, TREE_SHA256_16, TreeShape,
 };
 use cenote_layout::header::{self, Header, HeaderPrefix};
 use cenote_layout::id::Uuid;
@@ -17,9 +17,6 @@ use sha2::{Digest as _, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use subtle::ConstantTimeEq;
 use zerocopy::{FromZeros, IntoBytes};
-
-/// Bytes of a header.
-pub const HEADER_LEN: usize = size_of::<AtRestHeader>();
 
 /// What somebody has to remember elsewhere, so that putting back *everything* from earlier is noticed: which object, how
 /// far it had come, and its root then. Not secret.
@@ -152,7 +149,8 @@ impl Protection {
                 header.members = old.members;
                 header.replaced = binding::entry(&old).unwrap_or(NOTHING_REPLACED);
             }
-            let (Some(keys), Some(before_keys)) = (keys, before.sealer.keys().filter(|_| inherits)) else {
+            let (Some(keys), Some(before_keys)) = (keys, before.sealer.keys().filter(|_| inherits))
+            else {
                 return Ok(());
             };
             header.prefix.incompat |= INCOMPAT_INHERITED;
@@ -170,7 +168,9 @@ impl Protection {
     /// # Errors
     /// [`AtRestError::Forged`]; no memory that can be locked.
     pub fn inherited(&self, opened_by: Option<&Keyring>) -> Result<Option<Keyring>, AtRestError> {
-        let (Some(keys), Some(opened_by)) = (self.sealer.keys(), opened_by) else { return Ok(None) };
+        let (Some(keys), Some(opened_by)) = (self.sealer.keys(), opened_by) else {
+            return Ok(None);
+        };
         let header = *self.locked();
         if header.prefix.incompat & INCOMPAT_INHERITED == 0 {
             return Ok(None);
@@ -256,8 +256,10 @@ impl Protection {
         let mut keys = None;
         if mode.has_key() {
             let keyring = keyring.ok_or(AtRestError::NoKey { object, mode })?;
-            let made = Keys::generate(object, mode, keyring.wanted_locking())
-                .map_err(|source| AtRestError::System { object, what: "no key for a new object", source })?;
+            let made =
+                Keys::generate(object, mode, keyring.wanted_locking()).map_err(|source| {
+                    AtRestError::System { object, what: "no key for a new object", source }
+                })?;
             more(Some(&*made), &mut header)?;
             wrap(&made, keyring, &mut header)?;
             keys = Some(made);
@@ -273,7 +275,11 @@ impl Protection {
     /// # Errors
     /// The header's own ([`AtRestError::Header`]), then what does not fit the expectations, then the key's; see
     /// [`AtRestError`] for which is told apart how.
-    pub fn open(bytes: &[u8], expect: &Expect<'_>, keyring: Option<&Keyring>) -> Result<Self, AtRestError> {
+    pub fn open(
+        bytes: &[u8],
+        expect: &Expect<'_>,
+        keyring: Option<&Keyring>,
+    ) -> Result<Self, AtRestError> {
         let object = expect.object;
         let header: AtRestHeader =
             header::read(bytes, true).map_err(|source| AtRestError::Header { object, source })?;
@@ -400,7 +406,12 @@ impl Protection {
     ///
     /// # Errors
     /// As [`PageSealer::seal`].
-    pub fn seal(&self, page: u64, plain: &Page, sealed: &mut Page) -> Result<SealedPage, PageError> {
+    pub fn seal(
+        &self,
+        page: u64,
+        plain: &Page,
+        sealed: &mut Page,
+    ) -> Result<SealedPage, PageError> {
         self.sealer.seal(page, plain, sealed)
     }
 
@@ -476,7 +487,8 @@ impl Protection {
             cenote_sys::secret::wipe_bytes(&mut plain);
             opened?;
         } else {
-            self.fresh(page, sealed, side, source).or_else(|fault| self.sealer.fail(page, fault))?;
+            self.fresh(page, sealed, side, source)
+                .or_else(|fault| self.sealer.fail(page, fault))?;
         }
         Ok(Checked::Verified)
     }
@@ -583,7 +595,11 @@ impl Protection {
             pages.iter().map(|page| (page.page, page.digest.unwrap_or(ZERO))).collect();
         let mut header = *self.locked();
         let mut change = tree.prepare(&leaves, source).map_err(|(page, fault)| {
-            AtRestError::Page(PageError { object: self.object, page, fault: self.page_fault(fault) })
+            AtRestError::Page(PageError {
+                object: self.object,
+                page,
+                fault: self.page_fault(fault),
+            })
         })?;
         header.root = change.root;
         header.generation += 1;
@@ -625,7 +641,9 @@ impl Protection {
     /// # Errors
     /// No memory that can be locked.
     pub fn subordinate(&self, opened_by: Option<&Keyring>) -> Result<Option<Keyring>, AtRestError> {
-        let (Some(keys), Some(opened_by)) = (self.sealer.keys(), opened_by) else { return Ok(None) };
+        let (Some(keys), Some(opened_by)) = (self.sealer.keys(), opened_by) else {
+            return Ok(None);
+        };
         let mut bytes = [0; 32];
         keys.subordinate(self.object, &mut bytes);
         keyring_of(bytes, opened_by).map(Some)
@@ -656,7 +674,8 @@ impl Protection {
         let object = self.object;
         let new: AtRestHeader =
             header::read(bytes, true).map_err(|source| AtRestError::Header { object, source })?;
-        let fits = self.sealer.keys().is_some_and(|keys| keys.header_mac(&new).ct_eq(&new.mac).into());
+        let fits =
+            self.sealer.keys().is_some_and(|keys| keys.header_mac(&new).ct_eq(&new.mac).into());
         if !fits || new.object != object {
             return Err(AtRestError::Forged { object });
         }
@@ -665,7 +684,11 @@ impl Protection {
             || new.root != header.root
             || new.key_epoch != header.key_epoch + 1
         {
-            return Err(AtRestError::Stale { object, prepared: new.generation, current: header.generation });
+            return Err(AtRestError::Stale {
+                object,
+                prepared: new.generation,
+                current: header.generation,
+            });
         }
         *header = new;
         Ok(())
@@ -716,15 +739,17 @@ fn wrap(keys: &Keys, keyring: &Keyring, header: &mut AtRestHeader) -> Result<(),
             header.kdf_salt = salt;
         }
     }
-    keyring.with_key(kdf, |master| keys.wrap(master, header))?.map_err(|source| AtRestError::System {
-        object,
-        what: "the data key cannot be wrapped",
-        source,
+    keyring.with_key(kdf, |master| keys.wrap(master, header))?.map_err(|source| {
+        AtRestError::System { object, what: "the data key cannot be wrapped", source }
     })
 }
 
 /// The keys of an object, by the caller's.
-fn unwrap(header: &AtRestHeader, mode: Mode, keyring: &Keyring) -> Result<Secret<Keys>, AtRestError> {
+fn unwrap(
+    header: &AtRestHeader,
+    mode: Mode,
+    keyring: &Keyring,
+) -> Result<Secret<Keys>, AtRestError> {
     let object = header.object;
     let kdf = (header.kdf == KDF_ARGON2ID).then_some(Kdf {
         params: Argon2Params {
@@ -738,15 +763,15 @@ fn unwrap(header: &AtRestHeader, mode: Mode, keyring: &Keyring) -> Result<Secret
         return Err(AtRestError::WrongKeyKind { object, passphrase: kdf.is_some() });
     }
     let locking = keyring.wanted_locking();
-    keyring.with_key(kdf, |master| Keys::unwrap(master, header, mode, locking))?.map_err(
-        |error| match error {
+    keyring.with_key(kdf, |master| Keys::unwrap(master, header, mode, locking))?.map_err(|error| {
+        match error {
             UnwrapError::WrongKey => AtRestError::WrongKey { object },
             UnwrapError::Tampered => AtRestError::WrappedKey { object },
             UnwrapError::System(source) => {
                 AtRestError::System { object, what: "no memory for the object's keys", source }
             }
-        },
-    )
+        }
+    })
 }
 
 /// The HMAC, where there is a key, and the checksum: the last things to do before a header is written.

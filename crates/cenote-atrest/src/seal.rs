@@ -18,10 +18,9 @@
 //! same, whatever crashed in between, and in a copy of a running machine only until the next random bytes. A forked
 //! child cannot make any: it does not have the keys.
 
-use crate::cipher::{aegis, xts};
 use crate::data_key::Keys;
 use crate::error::{PageError, PageFault};
-use crate::tree::{self, Digest};
+use crate::tree::{self, Digest, is_zero};
 use cenote_layout::at_rest::{Mode, PageSide};
 use cenote_layout::id::Uuid;
 use cenote_sys::secret::Secret;
@@ -81,14 +80,23 @@ impl PageSealer {
     }
 
     fn check(&self, page: u64) -> Result<(), PageError> {
-        if page < self.pages { Ok(()) } else { self.fail(page, PageFault::OutOfRange { pages: self.pages }) }
+        if page < self.pages {
+            Ok(())
+        } else {
+            self.fail(page, PageFault::OutOfRange { pages: self.pages })
+        }
     }
 
     /// Seals a page into `sealed`.
     ///
     /// # Errors
     /// [`PageFault::OutOfRange`]; [`PageFault::Random`] if the kernel has no random bytes. `sealed` is then not to be used.
-    pub fn seal(&self, page: u64, plain: &Page, sealed: &mut Page) -> Result<SealedPage, PageError> {
+    pub fn seal(
+        &self,
+        page: u64,
+        plain: &Page,
+        sealed: &mut Page,
+    ) -> Result<SealedPage, PageError> {
         self.seal_from(page, Some(plain), sealed).inspect_err(|_| sealed.fill(0))
     }
 
@@ -100,18 +108,23 @@ impl PageSealer {
         self.seal_from(page, None, bytes)
     }
 
-    fn seal_from(&self, page: u64, plain: Option<&Page>, bytes: &mut Page) -> Result<SealedPage, PageError> {
+    fn seal_from(
+        &self,
+        page: u64,
+        plain: Option<&Page>,
+        bytes: &mut Page,
+    ) -> Result<SealedPage, PageError> {
         self.check(page)?;
         let from = plain.map(<[u8; PAGE_LEN]>::as_slice);
         let side = match (&self.keys, self.mode) {
             (Some(keys), Mode::Encryption | Mode::EncryptionIntegrity) => {
-                let done = xts::encrypt(&keys.xts, &self.tweak(page), from, bytes);
+                let done = keys.encrypt(&self.tweak(page), from, bytes);
                 done.or_else(|_| self.fail(page, PageFault::Cipher))?;
                 None
             }
             (Some(keys), Mode::Authenticated) => {
                 let nonce = self.nonce(page)?;
-                let tag = aegis::seal(&keys.aegis, &nonce, &self.context(page), from, bytes);
+                let tag = keys.seal(&nonce, &self.context(page), from, bytes);
                 Some(PageSide { nonce, tag })
             }
             _ => {
@@ -180,7 +193,7 @@ impl PageSealer {
                     bytes.fill(0);
                     return Ok(());
                 }
-                xts::decrypt(&keys.xts, &self.tweak(page), from, bytes).map_err(|_| PageFault::Cipher)
+                keys.decrypt(&self.tweak(page), from, bytes).map_err(|_| PageFault::Cipher)
             }
             (Some(keys), Mode::Authenticated) => {
                 let side = side.ok_or(PageFault::NoSide)?;
@@ -190,7 +203,7 @@ impl PageSealer {
                     never_written
                 } else {
                     let context = self.context(page);
-                    aegis::open(&keys.aegis, &side.nonce, &context, &side.tag, from, bytes)
+                    keys.open(&side.nonce, &context, &side.tag, from, bytes)
                 };
                 if open { Ok(()) } else { Err(PageFault::Damaged) }
             }
@@ -204,7 +217,13 @@ impl PageSealer {
     }
 
     /// Whether a page that is not authentic here is so elsewhere in the object: the nonce names the page it was made for.
-    fn explain(&self, page: u64, sealed: &Page, side: Option<&PageSide>, fault: PageFault) -> PageFault {
+    fn explain(
+        &self,
+        page: u64,
+        sealed: &Page,
+        side: Option<&PageSide>,
+        fault: PageFault,
+    ) -> PageFault {
         let (PageFault::Damaged, Some(side)) = (&fault, side) else { return fault };
         let from = page_of(side);
         if from == page {
@@ -220,7 +239,9 @@ impl PageSealer {
     #[must_use]
     pub fn digest(&self, page: u64, sealed: &Page, side: Option<&PageSide>) -> Option<Digest> {
         match self.mode {
-            Mode::Integrity | Mode::EncryptionIntegrity => Some(tree::page_digest(self.object, page, sealed)),
+            Mode::Integrity | Mode::EncryptionIntegrity => {
+                Some(tree::page_digest(self.object, page, sealed))
+            }
             Mode::Authenticated => side.map(|side| tree::side_digest(self.object, page, side)),
             Mode::None | Mode::Encryption => None,
         }
@@ -268,12 +289,6 @@ fn page_of(side: &PageSide) -> u64 {
     side.nonce.last_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Whether all bytes are zero; a page that is not is found out after its first bytes.
-pub(crate) fn is_zero(bytes: &[u8]) -> bool {
-    let (words, rest) = bytes.as_chunks::<64>();
-    words.iter().all(|chunk| chunk.iter().fold(0, |a, b| a | b) == 0) && rest.iter().all(|&b| b == 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,9 +306,13 @@ mod tests {
     #[test]
     fn pages_come_back_in_every_mode_in_place_and_not() {
         let plain: Page = pattern(PAGE_LEN).try_into().unwrap();
-        for mode in
-            [Mode::None, Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated]
-        {
+        for mode in [
+            Mode::None,
+            Mode::Integrity,
+            Mode::Encryption,
+            Mode::EncryptionIntegrity,
+            Mode::Authenticated,
+        ] {
             let sealer = sealer(mode);
             let mut sealed = [0; PAGE_LEN];
             let made = sealer.seal(7, &plain, &mut sealed).unwrap();
@@ -307,7 +326,11 @@ mod tests {
             sealer.open_in_place(7, &mut bytes, made.side.as_ref()).unwrap();
             assert!(bytes == plain, "{mode}");
             sealer.seal_in_place(7, &mut bytes).unwrap();
-            assert_eq!(bytes == sealed, !mode.has_side(), "a page is sealed anew only with a nonce");
+            assert_eq!(
+                bytes == sealed,
+                !mode.has_side(),
+                "a page is sealed anew only with a nonce"
+            );
         }
     }
 
@@ -332,13 +355,19 @@ mod tests {
         let sealer = sealer(Mode::Authenticated);
         let seen: HashSet<[u8; 32]> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
-                .map(|_| scope.spawn(|| (0..1000).map(|_| sealer.nonce(3).unwrap()).collect::<Vec<_>>()))
+                .map(|_| {
+                    scope.spawn(|| (0..1000).map(|_| sealer.nonce(3).unwrap()).collect::<Vec<_>>())
+                })
                 .collect();
             threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
         });
         assert_eq!(seen.len(), 4000);
         let draws: HashSet<&[u8]> = seen.iter().map(|n| &n[..16]).collect();
-        assert_eq!(draws.len(), 4000_usize.div_ceil(64), "random bytes are drawn once for 64 pages");
+        assert_eq!(
+            draws.len(),
+            4000_usize.div_ceil(64),
+            "random bytes are drawn once for 64 pages"
+        );
     }
 
     #[test]

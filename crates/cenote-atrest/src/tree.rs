@@ -19,8 +19,9 @@
 //! The functions over single digests, [`page_digest`], [`side_digest`] and [`node_digest`], and [`verify_path`] take no locks
 //! and allocate nothing.
 
-use crate::seal::is_zero;
-use cenote_layout::at_rest::{ARITY, DIGEST_LEN, LEVELS_MAX, NODE_LEN, NodeId, PageSide, TreeShape};
+use cenote_layout::at_rest::{
+    ARITY, DIGEST_LEN, LEVELS_MAX, NODE_LEN, NodeId, PageSide, TreeShape,
+};
 use cenote_layout::id::Uuid;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
@@ -124,7 +125,8 @@ pub trait NodeSource {
 impl NodeSource for &[u8] {
     fn read_node(&self, _: NodeId, offset: u64, bytes: &mut Node) -> io::Result<()> {
         let at = usize::try_from(offset).ok();
-        let found = at.and_then(|at| self.get(at..)).and_then(|rest| rest.first_chunk::<NODE_LEN>());
+        let found =
+            at.and_then(|at| self.get(at..)).and_then(|rest| rest.first_chunk::<NODE_LEN>());
         *bytes = *found.ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok(())
     }
@@ -244,7 +246,11 @@ impl Tree {
     }
 
     /// A verified node, and the version of the tree that it is of.
-    fn load<S: NodeSource + ?Sized>(&self, id: NodeId, source: &S) -> Result<(Box<Node>, u64), TreeFault> {
+    fn load<S: NodeSource + ?Sized>(
+        &self,
+        id: NodeId,
+        source: &S,
+    ) -> Result<(Box<Node>, u64), TreeFault> {
         loop {
             // What has to be read: from the wanted node up to the first whose parent is remembered.
             let mut missing: Vec<NodeId> = Vec::with_capacity(usize::from(LEVELS_MAX));
@@ -314,7 +320,8 @@ impl Tree {
             let base = self.read().version;
             let mut changes: Vec<(u64, u64, Digest)> =
                 leaves.iter().map(|(page, digest)| (*page, *page, *digest)).collect();
-            if let Some((page, ..)) = changes.iter().find(|(page, ..)| *page >= self.shape.pages()) {
+            if let Some((page, ..)) = changes.iter().find(|(page, ..)| *page >= self.shape.pages())
+            {
                 return Err((*page, TreeFault::OutOfRange));
             }
             changes.sort_by_key(|(page, ..)| *page); // stable: the last of equals stays last
@@ -327,7 +334,8 @@ impl Tree {
                 for group in changes.chunk_by(|a, b| a.0 / ARITY == b.0 / ARITY) {
                     let Some(&(child, page, _)) = group.first() else { continue };
                     let id = NodeId { level, index: child / ARITY };
-                    let (mut bytes, version) = self.load(id, source).map_err(|fault| (page, fault))?;
+                    let (mut bytes, version) =
+                        self.load(id, source).map_err(|fault| (page, fault))?;
                     torn |= version != base;
                     for (child, _, digest) in group {
                         set_slot(&mut bytes, *child, digest);
@@ -366,6 +374,13 @@ impl Tree {
     pub fn fits(&self, change: &TreeChange) -> bool {
         self.read().version == change.base
     }
+}
+
+/// Whether all bytes are zero; a page that is not is found out after its first bytes.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<64>();
+    words.iter().all(|chunk| chunk.iter().fold(0, |a, b| a | b) == 0)
+        && rest.iter().all(|&b| b == 0)
 }
 
 #[cfg(test)]

@@ -37,12 +37,16 @@ fn what_does_not_fit_is_told_apart() {
         let expect = Expect { pages: Some(4), ..Expect::of(OBJECT) };
         let error = Protection::open(&disk.header, &expect, Some(&keyring(1))).unwrap_err();
         assert!(matches!(error, AtRestError::WrongSize { expected: 4, found: 3, .. }), "{error}");
-        assert!(matches!(Protection::create(OBJECT, 3, mode, None), Err(AtRestError::NoKey { .. })));
+        assert!(matches!(
+            Protection::create(OBJECT, 3, mode, None),
+            Err(AtRestError::NoKey { .. })
+        ));
     }
     for mode in [Mode::None, Mode::Integrity] {
         // An encrypted object that somebody replaced by one of his own.
         let (disk, _) = create(3, mode, &keyring(1));
-        let error = Protection::open(&disk.header, &Expect::of(OBJECT), Some(&keyring(1))).unwrap_err();
+        let error =
+            Protection::open(&disk.header, &Expect::of(OBJECT), Some(&keyring(1))).unwrap_err();
         assert!(matches!(error, AtRestError::KeyNotUsed { .. }), "{error}");
         Protection::open(&disk.header, &Expect::of(OBJECT), None).unwrap();
     }
@@ -59,7 +63,8 @@ fn what_is_sealed_anew_shares_no_key_with_what_it_was_and_brings_along_that_of_i
         disk.write(&before, &[(1, plain(1, 1))]);
         let subordinate = before.subordinate(Some(&keyring(1))).unwrap();
         let of_child = Protection::create(child, 2, mode, subordinate.as_ref()).unwrap().header();
-        let opens = |by: Option<&Keyring>| Protection::open(&of_child, &Expect::of(child), by).map(drop);
+        let opens =
+            |by: Option<&Keyring>| Protection::open(&of_child, &Expect::of(child), by).map(drop);
         opens(subordinate.as_ref()).unwrap();
         for object in [OBJECT, copy] {
             let after = Protection::create_after(object, &before, true, Some(&keyring(1))).unwrap();
@@ -74,13 +79,17 @@ fn what_is_sealed_anew_shares_no_key_with_what_it_was_and_brings_along_that_of_i
             after.commit(change).unwrap();
             if object == OBJECT {
                 after.check_anchor(&before.anchor()).unwrap();
-                assert!(!mode.has_tree() || before.check_anchor(&after.anchor()).is_err(), "it is newer");
+                assert!(
+                    !mode.has_tree() || before.check_anchor(&after.anchor()).is_err(),
+                    "it is newer"
+                );
             }
             let own = after.subordinate(Some(&keyring(1))).unwrap();
             assert!(matches!(opens(own.as_ref()), Err(AtRestError::WrongKey { .. })));
             opens(after.inherited(Some(&keyring(1))).unwrap().as_ref()).unwrap();
             let header = after.rekey(&keyring(2)).unwrap();
-            let rekeyed = Protection::open(&header, &Expect::of(object), Some(&keyring(2))).unwrap();
+            let rekeyed =
+                Protection::open(&header, &Expect::of(object), Some(&keyring(2))).unwrap();
             opens(rekeyed.inherited(Some(&keyring(2))).unwrap().as_ref()).unwrap();
             // Once nothing needs it, it is in no further header.
             let done = Protection::open(&header, &Expect::of(object), Some(&keyring(2))).unwrap();
@@ -95,11 +104,14 @@ fn what_is_sealed_anew_shares_no_key_with_what_it_was_and_brings_along_that_of_i
                 let mut read = AtRestHeader::read_from_bytes(&header).unwrap();
                 read.as_mut_bytes()[at] ^= 1;
                 header::seal(&mut read);
-                let error = Protection::open(read.as_bytes(), &Expect::of(object), Some(&keyring(2)));
-                let found = matches!(error, Err(AtRestError::Forged { .. } | AtRestError::Header { .. }));
+                let error =
+                    Protection::open(read.as_bytes(), &Expect::of(object), Some(&keyring(2)));
+                let found =
+                    matches!(error, Err(AtRestError::Forged { .. } | AtRestError::Header { .. }));
                 assert!(found, "byte {at}: {error:?}");
             }
-            let alone = Protection::create_after(object, &before, false, Some(&keyring(1))).unwrap();
+            let alone =
+                Protection::create_after(object, &before, false, Some(&keyring(1))).unwrap();
             assert!(alone.inherited(Some(&keyring(1))).unwrap().is_none());
         }
     }
@@ -121,30 +133,43 @@ fn what_is_sealed_anew_goes_on_with_the_epoch_of_its_key() {
             before = disk.open(&keyring(epoch)).unwrap();
             let remembered = before.anchor();
             assert_eq!(remembered.key_epoch, u64::from(epoch), "{mode}");
-            let read = |protection: &Protection| AtRestHeader::read_from_bytes(&protection.header()).unwrap();
+            let read = |protection: &Protection| {
+                AtRestHeader::read_from_bytes(&protection.header()).unwrap()
+            };
             for inherits in [false, true] {
                 let by = keyring(epoch);
                 let after = Protection::create_after(OBJECT, &before, inherits, Some(&by)).unwrap();
                 let (old, new) = (read(&before), read(&after));
-                assert_eq!((new.key_epoch, new.generation), (old.key_epoch, old.generation), "{mode}");
+                assert_eq!(
+                    (new.key_epoch, new.generation),
+                    (old.key_epoch, old.generation),
+                    "{mode}"
+                );
                 assert_eq!(after.anchor().key_epoch, u64::from(epoch), "{mode}");
                 let expect = |anchor| Expect { anchor, ..Expect::of(OBJECT) };
                 // With a tree its first psync makes it newer than what is remembered.
                 if !mode.has_tree() {
-                    Protection::open(&after.header(), &expect(Some(&remembered)), Some(&by)).unwrap();
+                    Protection::open(&after.header(), &expect(Some(&remembered)), Some(&by))
+                        .unwrap();
                 }
                 let later = after.rekey(&keyring(9)).unwrap();
-                let later = Protection::open(&later, &Expect::of(OBJECT), Some(&keyring(9))).unwrap();
+                let later =
+                    Protection::open(&later, &Expect::of(OBJECT), Some(&keyring(9))).unwrap();
                 assert_eq!(later.anchor().key_epoch, u64::from(epoch) + 1, "{mode}");
-                let forgotten = Protection::open(&after.header(), &expect(Some(&later.anchor())), Some(&by));
-                let found = matches!(forgotten, Err(AtRestError::RolledBack { what: "its key's epoch", .. }));
+                let forgotten =
+                    Protection::open(&after.header(), &expect(Some(&later.anchor())), Some(&by));
+                let found = matches!(
+                    forgotten,
+                    Err(AtRestError::RolledBack { what: "its key's epoch", .. })
+                );
                 assert!(found, "{mode}: {forgotten:?}");
                 // The key is wrapped with it, so the header opens only with the one that it was made with.
                 for epoch in [new.key_epoch - 1, new.key_epoch + 1] {
                     let mut other = new;
                     other.key_epoch = epoch;
                     header::seal(&mut other);
-                    let refused = Protection::open(other.as_bytes(), &Expect::of(OBJECT), Some(&by));
+                    let refused =
+                        Protection::open(other.as_bytes(), &Expect::of(OBJECT), Some(&by));
                     assert!(refused.is_err(), "{mode}: an epoch that was changed");
                 }
                 let other = Protection::create_after(copy, &before, inherits, Some(&by)).unwrap();
@@ -180,7 +205,8 @@ fn rekey_changes_the_header_and_nothing_else() {
         Protection::open(&before.header, &expect(Some(&anchor)), Some(&old_keys)).unwrap();
         let later = reopened.anchor();
         assert_eq!(later.key_epoch, 1);
-        let error = Protection::open(&before.header, &expect(Some(&later)), Some(&old_keys)).unwrap_err();
+        let error =
+            Protection::open(&before.header, &expect(Some(&later)), Some(&old_keys)).unwrap_err();
         assert!(matches!(error, AtRestError::RolledBack { .. }), "{error}");
         // The old wrapping in the new header is refused.
         let mut mixed = AtRestHeader::read_from_bytes(&disk.header).unwrap();
@@ -190,7 +216,8 @@ fn rekey_changes_the_header_and_nothing_else() {
         mixed.wrapped_key = old.wrapped_key;
         mixed.wrap_tag = old.wrap_tag;
         header::seal(&mut mixed);
-        let error = Protection::open(mixed.as_bytes(), &Expect::of(OBJECT), Some(&old_keys)).unwrap_err();
+        let error =
+            Protection::open(mixed.as_bytes(), &Expect::of(OBJECT), Some(&old_keys)).unwrap_err();
         assert!(matches!(error, AtRestError::WrappedKey { .. }), "{error}");
     }
     let (_, plain_object) = create(3, Mode::Integrity, &keyring(1));
@@ -251,9 +278,11 @@ fn a_header_that_asks_for_more_work_than_allowed_is_refused_before_any_is_done()
         [(u32::MAX, 1, 1), (64, u32::MAX, 1), (64, 1, u32::MAX), (0, 1, 1), (64, 0, 1)]
     {
         let mut hostile = AtRestHeader::read_from_bytes(&disk.header).unwrap();
-        (hostile.argon2_memory_kib, hostile.argon2_passes, hostile.argon2_lanes) = (memory, passes, lanes);
+        (hostile.argon2_memory_kib, hostile.argon2_passes, hostile.argon2_lanes) =
+            (memory, passes, lanes);
         header::seal(&mut hostile);
-        let error = Protection::open(hostile.as_bytes(), &Expect::of(OBJECT), Some(&ring)).unwrap_err();
+        let error =
+            Protection::open(hostile.as_bytes(), &Expect::of(OBJECT), Some(&ring)).unwrap_err();
         assert!(matches!(error, AtRestError::Header { .. }), "{error}");
     }
 }
@@ -266,7 +295,9 @@ fn two_objects_and_two_wrappings_share_no_bytes() {
         AtRestHeader::read_from_bytes(&a.header).unwrap(),
         AtRestHeader::read_from_bytes(&b.header).unwrap(),
     );
-    assert!(a.wrap_salt != b.wrap_salt && a.key_check != b.key_check && a.wrapped_key != b.wrapped_key);
+    assert!(
+        a.wrap_salt != b.wrap_salt && a.key_check != b.key_check && a.wrapped_key != b.wrapped_key
+    );
 }
 
 proptest! {

@@ -21,7 +21,8 @@ fn pages_that_change_places_are_refused() {
             let side = disk.side(&protection, page);
             let mut out = [1; 4096];
             let sealed = &disk.pages[page as usize];
-            let error = protection.open_page(page, sealed, side, &&disk.tree[..], &mut out).unwrap_err();
+            let error =
+                protection.open_page(page, sealed, side, &&disk.tree[..], &mut out).unwrap_err();
             match error.fault {
                 PageFault::Moved { from: named } if mode.has_side() => assert_eq!(named, from),
                 PageFault::Damaged if !mode.has_side() => {}
@@ -128,7 +129,10 @@ fn nothing_of_another_object_under_the_same_key_is_accepted() {
         disk.write(&protection, &[(3, plain(3, 1))]);
         theirs.write(&their_protection, &[(3, plain(3, 1))]);
         let error = Protection::open(&theirs.header, &Expect::of(OBJECT), Some(&keys)).unwrap_err();
-        assert!(matches!(error, AtRestError::OtherObject { found, .. } if found == other), "{error}");
+        assert!(
+            matches!(error, AtRestError::OtherObject { found, .. } if found == other),
+            "{error}"
+        );
 
         let fresh = disk.open(&keys).unwrap();
         let mut attacked = disk.clone();

@@ -15,11 +15,16 @@ fn every_flipped_bit_of_a_page_is_refused_by_every_mode_that_says_so() {
         for bit in 0..8 * 4096 {
             disk.pages[1][bit / 8] ^= 1 << (bit % 8);
             let side = disk.side(&protection, 1);
-            let error = protection.check_page(1, &disk.pages[1], side, &&disk.tree[..]).unwrap_err();
+            let error =
+                protection.check_page(1, &disk.pages[1], side, &&disk.tree[..]).unwrap_err();
             assert!(matches!(error.fault, PageFault::Damaged), "{mode}, bit {bit}: {error}");
             disk.pages[1][bit / 8] ^= 1 << (bit % 8);
         }
-        assert_eq!(disk.read(&protection, 1).unwrap(), plain(1, 1), "the test undid its own damage");
+        assert_eq!(
+            disk.read(&protection, 1).unwrap(),
+            plain(1, 1),
+            "the test undid its own damage"
+        );
         disk.pages[1][77] ^= 4;
         let error = disk.read(&protection, 1).unwrap_err();
         assert_eq!((error.object, error.page), (OBJECT, 1));
@@ -70,8 +75,8 @@ fn every_flipped_bit_of_a_header_is_refused() {
         }
         disk.open(&keyring).unwrap();
         for len in 0..HEADER_LEN {
-            let error =
-                Protection::open(&disk.header[..len], &Expect::of(OBJECT), Some(&keyring)).unwrap_err();
+            let error = Protection::open(&disk.header[..len], &Expect::of(OBJECT), Some(&keyring))
+                .unwrap_err();
             assert!(matches!(error, AtRestError::Header { .. }), "{mode}, {len} bytes: {error}");
         }
     }

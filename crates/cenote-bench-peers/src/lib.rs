@@ -1,7 +1,8 @@
-//! Other systems, measured beside Cenote: their cases join the rows of `cenote-bench`'s figures, in the same process and in turns, and
-//! ratios to them are printed.
+//! Other systems, measured beside Cenote: their cases join the rows of `cenote-bench`'s figures, in
+//! the same process and in turns, and ratios to them are printed.
 //!
-//! Systems that need more than the C library are behind features, because nothing else of this project needs them:
+//! Systems that need more than the C library are behind features, because nothing else of this
+//! project needs them:
 //!
 //! | feature | system | needs |
 //! | --- | --- | --- |

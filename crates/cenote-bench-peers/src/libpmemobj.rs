@@ -1,8 +1,8 @@
-//! PMDK's libpmemobj, told to take tmpfs for persistent memory (`PMEM_IS_PMEM_FORCE=1`): it flushes and fences as on such memory, as
-//! Cenote does at level `power`.
+//! PMDK's libpmemobj, told to take tmpfs for persistent memory (`PMEM_IS_PMEM_FORCE=1`): it flushes
+//! and fences as on such memory, as Cenote does at level `power`.
 //!
-//! The loops are in C (`libpmemobj.c`), with the library's macros; the calls from here are one a batch. The pool is a file of
-//! 1 GiB in a temporary directory of the benchmark.
+//! The loops are in C (`libpmemobj.c`), with the library's macros; the calls from here are one a
+//! batch. The pool is a file of 1 GiB in a temporary directory of the benchmark.
 
 use cenote_bench::Allocator;
 use cenote_bench::case::{Case, Failure, POWER, Sample, Stopwatch};
@@ -105,12 +105,14 @@ impl Peer {
 /// A pool as an allocator: the calls that are atomic by themselves, without transactions.
 struct Atomic(Peer);
 
-// SAFETY: the library allows these calls from any thread; the directory is only removed when the pool is dropped.
+// SAFETY: the library allows these calls from any thread; the directory is only removed when the
+// pool is dropped.
 unsafe impl Send for Atomic {}
 // SAFETY: as above.
 unsafe impl Sync for Atomic {}
 
-// SAFETY: an object is at least `size` bytes of the pool's mapping, at a multiple of 16, until it is freed.
+// SAFETY: an object is at least `size` bytes of the pool's mapping, at a multiple of 16, until it
+// is freed.
 unsafe impl Allocator for Atomic {
     #[inline(always)]
     fn alloc(&self, size: usize) -> *mut u8 {
@@ -136,8 +138,10 @@ pub fn cases(figure: &Figure, settings: &Settings) -> Result<Vec<Case>, Failure>
         "figure1" => figure1(&Peer::open(settings)?, settings),
         "list-tail" => insert(&Peer::open(settings)?),
         "allocators" => {
-            // Room for what a scaled run of producer and consumer can have on the way, 128 bytes an object.
-            let more = settings.scale.map_or(0.0, |scale| scale * prodcon::OBJECTS as f64 * 128.0) as u64;
+            // Room for what a scaled run of producer and consumer can have on the way, 128 bytes an
+            // object.
+            let more =
+                settings.scale.map_or(0.0, |scale| scale * prodcon::OBJECTS as f64 * 128.0) as u64;
             let pool = Arc::new(Atomic(Peer::of_size(settings, POOL_SIZE + more)?));
             Ok(allocators::cases_of(&pool, SYSTEM, POWER, settings))
         }

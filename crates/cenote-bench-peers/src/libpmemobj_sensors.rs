@@ -1,5 +1,6 @@
-//! The sensor figure with libpmemobj: a pool file holds in one process's copy what it holds in another's, but its pointers name the pool, so whoever brings several together opens each copy and
-//! allocates what is in it again.
+//! The sensor figure with libpmemobj: a pool file holds in one process's copy what it holds in
+//! another's, but its pointers name the pool, so a program that brings several together opens each
+//! copy and allocates what is in it again.
 
 use crate::libpmemobj::{SYSTEM, checked, error, force_persistent_memory};
 use cenote_bench::case::{Failure, POWER};
@@ -60,7 +61,8 @@ fn aggregate(directory: &Path, nodes: u64, target: &Path) -> Result<Aggregated, 
     for node in 0..nodes {
         paths.push(pool_in(&directory.join(node.to_string()))?);
     }
-    // SAFETY: paths that end with a zero byte; the pool is open until `peer_gather_end`, which fills as many places as there are.
+    // SAFETY: paths that end with a zero byte; the pool is open until `peer_gather_end`, which
+    // fills as many places as there are.
     unsafe {
         // As for the others, the store of all is there before.
         let pool = peer_gather_begin(all.as_ptr(), ALL_SIZE);

@@ -70,7 +70,9 @@ impl Base {
         let transaction = base.begin(0)?;
         let mut table = 0;
         // SAFETY: a transaction in progress that may write; no name stands for the one table.
-        checked(unsafe { c::mdb_dbi_open(transaction.transaction, null(), c::MDB_CREATE, &raw mut table) })?;
+        checked(unsafe {
+            c::mdb_dbi_open(transaction.transaction, null(), c::MDB_CREATE, &raw mut table)
+        })?;
         transaction.commit()?;
         base.table = table;
         Ok(Arc::new(base))
@@ -104,7 +106,9 @@ impl Transaction<'_> {
         let key = number.to_ne_bytes();
         let (mut key, mut value) = (val(&key), val(&[]));
         // SAFETY: a transaction in progress; the key outlives the call, which does not change it.
-        checked(unsafe { c::mdb_get(self.transaction, self.base.table, &raw mut key, &raw mut value) })?;
+        checked(unsafe {
+            c::mdb_get(self.transaction, self.base.table, &raw mut key, &raw mut value)
+        })?;
         // SAFETY: LMDB gives bytes in its map that stay until the transaction ends or puts
         // something: both take `self` otherwise than by this reference. The pointer is not null.
         Ok(unsafe { std::slice::from_raw_parts(value.mv_data.cast(), value.mv_size) })
@@ -114,7 +118,9 @@ impl Transaction<'_> {
         let key = number.to_ne_bytes();
         let (mut key, mut value) = (val(&key), val(value));
         // SAFETY: a transaction in progress; key and value outlive the call, which copies both.
-        checked(unsafe { c::mdb_put(self.transaction, self.base.table, &raw mut key, &raw mut value, 0) })
+        checked(unsafe {
+            c::mdb_put(self.transaction, self.base.table, &raw mut key, &raw mut value, 0)
+        })
     }
 
     fn commit(mut self) -> Result<(), Failure> {
@@ -147,7 +153,9 @@ impl pmo_kernels::Memory for Computed {
     fn sync(&mut self) -> Result<(), Failure> {
         let mut transaction = self.base.begin(0)?;
         let pages = self.memory.bytes().chunks(PAGE).zip(self.committed.chunks_mut(PAGE));
-        for (number, (now, before)) in (0u32..).zip(pages).filter(|(_, (now, before))| now != before) {
+        for (number, (now, before)) in
+            (0u32..).zip(pages).filter(|(_, (now, before))| now != before)
+        {
             transaction.put(number, now)?;
             before.copy_from_slice(now);
         }

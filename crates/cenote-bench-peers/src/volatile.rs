@@ -1,7 +1,9 @@
 //! Allocators for memory that does not outlive the process: what a persistent one is compared with.
 //!
-//! All of them are called by address only (`malloc`, `free`), as Cenote is; jemalloc's and mimalloc's own symbols, not the ones that they would put in place of the C library's, so that
-//! each system of a run is itself and none serves the benchmark program, which takes the C library's.
+//! All of them are called by address only (`malloc`, `free`), as Cenote is; jemalloc's and
+//! mimalloc's own symbols, not the ones that they would put in place of the C library's, so that
+//! each system of a run is itself and none serves the benchmark program, which takes the C
+//! library's.
 
 use cenote_bench::Allocator;
 use cenote_bench::case::{Case, NO_LEVEL};
@@ -27,7 +29,8 @@ macro_rules! allocator {
         #[derive(Debug)]
         pub struct $name;
 
-        // SAFETY: blocks as malloc gives them: at least `size` bytes, at a multiple of 16, until they are freed.
+        // SAFETY: blocks as malloc gives them: at least `size` bytes, at a multiple of 16, until
+        // they are freed.
         unsafe impl Allocator for $name {
             #[inline(always)]
             fn alloc(&self, size: usize) -> *mut u8 {

@@ -1,9 +1,10 @@
 //! What an allocator has to offer to be measured, and how its blocks are checked.
 //!
-//! Every workload is generic over [`Allocator`]: each system gets its own copy of the loops, with whatever the compiler can inline. Blocks
-//! are taken by [`take`], which writes a stamp that no other live block has into the first and the last word, and given back by
-//! [`give`], which compares both: two blocks that overlap, or a block that two owners have, are found. So every system pays for touching
-//! what it hands out, and none can win by handing out what is in use.
+//! Every workload is generic over [`Allocator`]: each system gets its own copy of the loops, with
+//! whatever the compiler can inline. Blocks are taken by [`take`], which writes a stamp that no
+//! other live block has into the first and the last word, and given back by [`give`], which
+//! compares both: two blocks that overlap, or a block that two owners have, are found. So every
+//! system pays for touching what it hands out, and none can win by handing out what is in use.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -23,8 +24,9 @@ pub const SIZE_END: usize = 1 << SIZE_BITS;
 /// An allocator that threads share.
 ///
 /// # Safety
-/// A block that [`Allocator::alloc`] returns is null, or begins at a multiple of 8 and is `size` bytes of memory that stay readable and writable until it
-/// is freed. (That it overlaps no other is checked, not believed.)
+/// A block that [`Allocator::alloc`] returns is null, or begins at a multiple of 8 and is `size`
+/// bytes of memory that stay readable and writable until it is freed. (That it overlaps no other is
+/// checked, not believed.)
 pub unsafe trait Allocator: Send + Sync + 'static {
     /// A block of at least `size` bytes, [`SIZE_MIN`] or more; null if there is none.
     fn alloc(&self, size: usize) -> *mut u8;
@@ -36,7 +38,8 @@ pub unsafe trait Allocator: Send + Sync + 'static {
     unsafe fn free(&self, block: *mut u8) -> bool;
 }
 
-/// An allocator behind a call: what one in Rust looks like from another language, and how the others are called here.
+/// An allocator behind a call: what one in Rust looks like from another language, and how the
+/// others are called here.
 #[derive(Debug)]
 pub struct Called<A>(pub std::sync::Arc<A>);
 
@@ -67,9 +70,9 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfMemory(size) => write!(f, "no block of {size} bytes"),
-            Self::Wrong => {
-                f.write_str("a block was given out twice, overlaps another, or was refused when it was freed")
-            }
+            Self::Wrong => f.write_str(
+                "a block was given out twice, overlaps another, or was refused when it was freed",
+            ),
         }
     }
 }
@@ -98,7 +101,8 @@ impl Held {
     #[inline]
     pub fn touch(self) {
         for at in (PAGE..self.size().saturating_sub(PAGE)).step_by(PAGE) {
-            // SAFETY: inside a block that is not freed before its owner passes this value to `give`, at a multiple of 8; atomic as in `words`.
+            // SAFETY: inside a block that is not freed before its owner passes this value to
+            // `give`, at a multiple of 8; atomic as in `words`.
             unsafe { AtomicU64::from_ptr(self.block.as_ptr().add(at).cast()) }
                 .store(self.stamp, Ordering::Relaxed);
         }
@@ -108,8 +112,9 @@ impl Held {
     #[inline(always)]
     fn words(&self) -> (&AtomicU64, &AtomicU64) {
         let last = (self.size() & !7) - 8;
-        // SAFETY: a block of `size` bytes, at least 16, that begins at a multiple of 8 and is not freed before its owner passes this value to `give`.
-        // Shared access is atomic, so that even blocks that overlap are only found, not undefined.
+        // SAFETY: a block of `size` bytes, at least 16, that begins at a multiple of 8 and is not
+        // freed before its owner passes this value to `give`. Shared access is atomic, so that even
+        // blocks that overlap are only found, not undefined.
         unsafe {
             (
                 AtomicU64::from_ptr(self.block.as_ptr().cast()),
@@ -143,9 +148,15 @@ impl Numbers {
 /// # Errors
 /// [`Fault::OutOfMemory`].
 #[inline(always)]
-pub fn take<A: Allocator>(allocator: &A, size: usize, numbers: &mut Numbers) -> Result<Held, Fault> {
+pub fn take<A: Allocator>(
+    allocator: &A,
+    size: usize,
+    numbers: &mut Numbers,
+) -> Result<Held, Fault> {
     debug_assert!((SIZE_MIN..SIZE_END).contains(&size));
-    let Some(block) = NonNull::new(allocator.alloc(size)) else { return Err(Fault::OutOfMemory(size)) };
+    let Some(block) = NonNull::new(allocator.alloc(size)) else {
+        return Err(Fault::OutOfMemory(size));
+    };
     let held = Held { block, stamp: numbers.stamp(size) };
     let (first, last) = held.words();
     first.store(held.stamp, Ordering::Relaxed);
@@ -153,8 +164,8 @@ pub fn take<A: Allocator>(allocator: &A, size: usize, numbers: &mut Numbers) -> 
     Ok(held)
 }
 
-/// Looks at the stamps of a block and frees it. Not 0 if something is wrong: to be collected by `|=` and shown to [`verdict`] at the end, so that no branch is
-/// in the loop.
+/// Looks at the stamps of a block and frees it. Not 0 if something is wrong: to be collected by
+/// `|=` and shown to [`verdict`] at the end, so that no branch is in the loop.
 ///
 /// # Safety
 /// The block is from [`take`] of the same allocator and is given back once.
@@ -162,7 +173,8 @@ pub fn take<A: Allocator>(allocator: &A, size: usize, numbers: &mut Numbers) -> 
 #[must_use]
 pub unsafe fn give<A: Allocator>(allocator: &A, held: Held) -> u64 {
     let (first, last) = held.words();
-    let wrong = (first.load(Ordering::Relaxed) ^ held.stamp) | (last.load(Ordering::Relaxed) ^ held.stamp);
+    let wrong =
+        (first.load(Ordering::Relaxed) ^ held.stamp) | (last.load(Ordering::Relaxed) ^ held.stamp);
     // SAFETY: as the caller promises.
     wrong | u64::from(!unsafe { allocator.free(held.block.as_ptr()) })
 }
@@ -184,7 +196,8 @@ pub(crate) mod testing {
     /// Memory that is never used again, so that nothing that happens to it is undefined.
     #[derive(Debug, Default)]
     pub(crate) struct Arena {
-        /// Writes into the block before, each time: what an allocator with overlapping blocks leads to.
+        /// Writes into the block before, each time: what an allocator with overlapping blocks leads
+        /// to.
         pub(crate) scribbles: bool,
         /// Says, this often, that a block could not be freed.
         pub(crate) refuses: Option<u64>,
@@ -214,7 +227,8 @@ pub(crate) mod testing {
             if self.limit == Some(state.taken) {
                 return std::ptr::null_mut();
             }
-            let words: Box<[AtomicU64]> = (0..size.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+            let words: Box<[AtomicU64]> =
+                (0..size.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
             let block = Box::leak(words).as_mut_ptr();
             if self.scribbles && state.last != 0 {
                 let before = std::ptr::with_exposed_provenance_mut::<u64>(state.last);

@@ -22,7 +22,8 @@ pub struct Sample {
     pub operations: u64,
     /// Time of the timed parts together.
     pub elapsed: Duration,
-    /// Flushes, fences and streamed bytes in the timed parts, as far as `cenote-medium` executed them.
+    /// Flushes, fences and streamed bytes in the timed parts, as far as `cenote-medium` executed
+    /// them.
     pub counts: Counts,
 }
 
@@ -39,7 +40,8 @@ impl Sample {
 pub enum Unit {
     /// Nanoseconds an operation: less is better.
     Nanoseconds,
-    /// Million operations a second, of all threads together, under the name of what an operation is: more is better.
+    /// Million operations a second, of all threads together, under the name of what an operation
+    /// is: more is better.
     Millions(&'static str),
 }
 

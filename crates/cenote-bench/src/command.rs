@@ -2,6 +2,7 @@
 
 use crate::case::{Case, Failure};
 use crate::figures::{self, Body, FIGURES, Figure, daemon, open_after_kill, sensors};
+use crate::filter::Filter;
 use crate::place::Settings;
 use crate::report;
 use crate::runner::{self, Plan, Row};
@@ -20,32 +21,6 @@ pub struct Command {
     filter: Filter,
     list: bool,
     help: bool,
-}
-
-/// Which rows are wanted: those whose names begin so.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    row: Option<String>,
-    system: Option<String>,
-    level: Option<String>,
-}
-
-impl Filter {
-    /// Whether this row is wanted.
-    #[must_use]
-    pub fn admits(&self, row: &str, system: &str, level: &str) -> bool {
-        begins(row, self.row.as_deref()) && begins(system, self.system.as_deref()) && self.admits_level(level)
-    }
-
-    /// Whether rows of this level can be wanted.
-    #[must_use]
-    pub fn admits_level(&self, level: &str) -> bool {
-        begins(level, self.level.as_deref())
-    }
-}
-
-fn begins(name: &str, wanted: Option<&str>) -> bool {
-    wanted.is_none_or(|wanted| name.starts_with(wanted))
 }
 
 const OPTIONS: &str = "\
@@ -117,14 +92,19 @@ impl Command {
                 }
                 "--scale" => {
                     let text = value()?;
-                    let scale: f64 = text.parse().map_err(|_| format!("--scale {text}: not a number"))?;
+                    let scale: f64 =
+                        text.parse().map_err(|_| format!("--scale {text}: not a number"))?;
                     if !(scale > 0.0 && scale <= 1.0) {
                         return Err(format!("--scale {text}: above 0 and at most 1"));
                     }
                     command.settings.scale = Some(scale);
                 }
-                "--seconds" => command.settings.seconds = Some(number(&argument, &value()?, 1, 1800)?),
-                "--live-mib" => command.settings.live_mib = Some(number(&argument, &value()?, 4, 1 << 20)?),
+                "--seconds" => {
+                    command.settings.seconds = Some(number(&argument, &value()?, 1, 1800)?)
+                }
+                "--live-mib" => {
+                    command.settings.live_mib = Some(number(&argument, &value()?, 4, 1 << 20)?)
+                }
                 "--objects" => {
                     command.settings.objects = Some(number(&argument, &value()?, 1, 100_000_000)?);
                 }
@@ -132,9 +112,9 @@ impl Command {
                 name if name.starts_with('-') => return Err(format!("there is no option {name}")),
                 name => {
                     let figure = figures::find(name);
-                    command
-                        .figures
-                        .push(figure.ok_or(format!("there is no figure {name:?}: --list shows them"))?);
+                    command.figures.push(
+                        figure.ok_or(format!("there is no figure {name:?}: --list shows them"))?,
+                    );
                 }
             }
         }
@@ -150,7 +130,8 @@ impl Command {
         Ok(command)
     }
 
-    /// Does what was asked for. `program` is the name for messages; `peers` adds cases of other systems, and ratios to one of them.
+    /// Does what was asked for. `program` is the name for messages; `peers` adds cases of other
+    /// systems, and ratios to one of them.
     ///
     /// # Errors
     /// A case that fails, or a file that cannot be written.
@@ -167,7 +148,8 @@ impl Command {
         }
         let mut json = match &self.json {
             Some(path) => {
-                let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+                let file =
+                    File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
                 Some(BufWriter::new(file))
             }
             None => None,
@@ -188,7 +170,14 @@ impl Command {
         json: Option<&mut BufWriter<File>>,
     ) -> Result<(), Failure> {
         let out = &mut std::io::stdout();
-        writeln!(out, "{} ({}); {} runs, {}", figure.name, figure.title, self.plan.runs, machine())?;
+        writeln!(
+            out,
+            "{} ({}); {} runs, {}",
+            figure.name,
+            figure.title,
+            self.plan.runs,
+            machine()
+        )?;
         let rows = match figure.body {
             Body::Cases(cases) => self.measure_cases(figure, cases(&self.settings)?, peers, out)?,
             Body::Report(report) => {
@@ -238,7 +227,11 @@ impl Command {
 /// The value of an option that is a number.
 fn number(option: &str, text: &str, least: u64, most: u64) -> Result<u64, String> {
     let n = text.parse().map_err(|_| format!("{option} {text}: not a number"))?;
-    if (least..=most).contains(&n) { Ok(n) } else { Err(format!("{option} {n}: between {least} and {most}")) }
+    if (least..=most).contains(&n) {
+        Ok(n)
+    } else {
+        Err(format!("{option} {n}: between {least} and {most}"))
+    }
 }
 
 /// The processor, and how lines are flushed on it.
@@ -250,7 +243,8 @@ fn machine() -> String {
     format!("{model}, flush by {}", cenote_sys::cpu::flush_instruction())
 }
 
-/// `main` of both programs: 0 if all went well, 1 if something failed, 2 if the arguments are wrong.
+/// `main` of both programs: 0 if all went well, 1 if something failed, 2 if the arguments are
+/// wrong.
 pub fn main(program: &str, peers: Option<Peers>) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == open_after_kill::CHILD) {
@@ -308,10 +302,14 @@ mod tests {
 
     #[test]
     fn sizes_and_threads_are_set_and_rows_chosen_by_their_beginning() {
-        let line = "allocators --threads 1,3 --scale 0.01 --objects 7 --seconds 5 --live-mib 8 --row poseidon6_64 --level process";
+        let line = "allocators --threads 1,3 --scale 0.01 --objects 7 --seconds 5 --live-mib 8 \
+                    --row poseidon6_64 --level process";
         let Command { settings, filter, .. } = parse(line).expect("a good command line");
         assert_eq!((settings.threads(), settings.scale), (vec![1, 3], Some(0.01)));
-        assert_eq!((settings.objects, settings.seconds, settings.live_mib), (Some(7), Some(5), Some(8)));
+        assert_eq!(
+            (settings.objects, settings.seconds, settings.live_mib),
+            (Some(7), Some(5), Some(8))
+        );
         assert!(filter.admits("poseidon6_64K", "cenote", "process"));
         assert!(!filter.admits("poseidon6_256", "cenote", "process"));
         assert!(!filter.admits("poseidon6_64", "cenote", "power"));
@@ -321,6 +319,9 @@ mod tests {
     fn figures_are_found_by_name_and_all_at_once() {
         let command = parse("puddles-table3 --json rows --runs 7").expect("a good command line");
         assert_eq!((command.figures.len(), command.plan.runs), (1, 7));
-        assert_eq!(parse("--all --quick").expect("a good command line").figures.len(), FIGURES.len());
+        assert_eq!(
+            parse("--all --quick").expect("a good command line").figures.len(),
+            FIGURES.len()
+        );
     }
 }

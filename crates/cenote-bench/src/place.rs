@@ -1,10 +1,14 @@
-//! Where Cenote is measured: a fresh store in a temporary directory, by default on `/dev/shm`, at one level.
+//! Where Cenote is measured: a fresh store in a temporary directory, by default on `/dev/shm`, at
+//! one level.
 //!
-//! At `power` the medium is told to flush and fence as if it were persistent memory, which `/dev/shm` is not: that is how
-//! persistent memory is emulated where there is none, for Cenote and for its peers alike.
+//! At `power` the medium is told to flush and fence as if it were persistent memory, which
+//! `/dev/shm` is not: that is how persistent memory is emulated where there is none, for Cenote and
+//! for its peers alike.
 
 use crate::case::{Failure, POWER, PROCESS};
-use cenote::{Durability, FormatOptions, Medium, MediumOptions, OpenOptions, Pool, RealMedium, Store};
+use cenote::{
+    Durability, FormatOptions, Medium, MediumOptions, OpenOptions, Pool, RealMedium, Store,
+};
 use cenote_medium::MediumKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -17,7 +21,8 @@ pub struct Settings {
     pub directory: PathBuf,
     /// Whether sizes are small, to see that everything runs.
     pub quick: bool,
-    /// Numbers of threads of the rows that have several. Empty: 1, 2, and powers of two up to the number of processors.
+    /// Numbers of threads of the rows that have several. Empty: 1, 2, and powers of two up to the
+    /// number of processors.
     pub threads: Vec<u32>,
     /// Length of an allocator's run as a part of the paper's. `None`: as long as any other run.
     pub scale: Option<f64>,
@@ -62,7 +67,9 @@ impl Settings {
     /// It cannot be made.
     pub fn temporary(&self) -> Result<tempfile::TempDir, Failure> {
         let made = tempfile::Builder::new().prefix("cenote-bench.").tempdir_in(&self.directory);
-        made.map_err(|error| format!("no directory in {}: {error}", self.directory.display()).into())
+        made.map_err(|error| {
+            format!("no directory in {}: {error}", self.directory.display()).into()
+        })
     }
 }
 
@@ -79,7 +86,8 @@ pub fn medium(path: &Path, durability: Durability) -> Result<Arc<dyn Medium>, Fa
     Ok(Arc::new(RealMedium::open(path, &options)?))
 }
 
-/// The level that a store in the directory of temporary stores has by itself: `process` on tmpfs, where nothing has to be synced, else `power`.
+/// The level that a store in the directory of temporary stores has by itself: `process` on tmpfs,
+/// where nothing has to be synced, else `power`.
 ///
 /// # Errors
 /// There is no such directory.
@@ -110,8 +118,10 @@ impl Place {
         let directory = settings.temporary()?;
         let medium = medium(directory.path(), durability)?;
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
-        let store =
-            Store::open_on(medium, &OpenOptions { durability: Some(durability), ..OpenOptions::default() })?;
+        let store = Store::open_on(
+            medium,
+            &OpenOptions { durability: Some(durability), ..OpenOptions::default() },
+        )?;
         let pool = store.pool("bench")?;
         let level = match durability {
             Durability::Process => PROCESS,

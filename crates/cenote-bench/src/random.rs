@@ -1,4 +1,5 @@
-//! A small generator of pseudo-random numbers: a multiplication and an addition, the same for every system that is measured.
+//! A small generator of pseudo-random numbers: a multiplication and an addition, the same for every
+//! system that is measured.
 
 /// Numbers that look random; the same ones for the same seed.
 #[derive(Clone, Debug)]

@@ -46,7 +46,17 @@ pub fn header(out: &mut impl Write, reference: Option<&str>) -> io::Result<()> {
     write!(
         out,
         "{:<22} {:<22} {:<8} {:>7} {:>10} {:>10} {:>10} {:<10} {:>8} {:>8} {:>9}",
-        "row", "system", "level", "threads", "median", "min", "max", "unit", "flushes", "fences", "streamed"
+        "row",
+        "system",
+        "level",
+        "threads",
+        "median",
+        "min",
+        "max",
+        "unit",
+        "flushes",
+        "fences",
+        "streamed"
     )?;
     if let Some(reference) = reference {
         write!(out, "  of {reference}: median, best")?;
@@ -77,7 +87,9 @@ pub fn table(out: &mut impl Write, rows: &[Row], reference: Option<&str>) -> io:
             row.unit
         )?;
         match row.counts {
-            Some(c) => write!(out, " {:>8.2} {:>8.2} {:>9.1}", c.flushes, c.fences, c.streamed_bytes)?,
+            Some(c) => {
+                write!(out, " {:>8.2} {:>8.2} {:>9.1}", c.flushes, c.fences, c.streamed_bytes)?
+            }
             None => write!(out, " {:>8} {:>8} {:>9}", "-", "-", "-")?,
         }
         if let Some(base) = base {
@@ -127,9 +139,13 @@ mod tests {
     #[test]
     fn ratios_are_to_the_reference() {
         let mut out = Vec::new();
-        table(&mut out, &[row("ours", 3.0), row("theirs", 6.0)], Some("theirs")).expect("a vector takes all");
+        table(&mut out, &[row("ours", 3.0), row("theirs", 6.0)], Some("theirs"))
+            .expect("a vector takes all");
         let text = String::from_utf8_lossy(&out).into_owned();
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].ends_with(" 0.500  1.000") && lines[1].ends_with(" 1.000  1.000"), "{text}");
+        assert!(
+            lines[0].ends_with(" 0.500  1.000") && lines[1].ends_with(" 1.000  1.000"),
+            "{text}"
+        );
     }
 }

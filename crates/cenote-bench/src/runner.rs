@@ -1,9 +1,11 @@
 //! Measures cases fairly.
 //!
-//! The cases of one row and number of threads are measured together: each is warmed up while the number of operations that takes long enough is found; then, round by round,
-//! every case of the row has one run, in turns, another case first each round. Before each run an eighth of it is done without counting (unless the case
-//! warms itself up), so that nobody pays for what the case before left in the caches. The figure of a case is the median of its runs; least and greatest show how far
-//! to trust it. Nothing is pinned to a processor.
+//! The cases of one row and number of threads are measured together: each is warmed up while the
+//! number of operations that takes long enough is found; then, round by round, every case of the
+//! row has one run, in turns, another case first each round. Before each run an eighth of it is
+//! done without counting (unless the case warms itself up), so that no case pays for what the case
+//! before left in the caches. The figure of a case is the median of its runs; least and greatest
+//! show how far to trust it. Nothing is pinned to a processor.
 
 use crate::case::{Case, Failure, Length, Sample};
 use cenote_medium::counters::Counts;
@@ -138,12 +140,17 @@ pub fn measure(
     Ok(all)
 }
 
-fn measure_row(figure: &'static str, group: &mut [&mut Case], plan: Plan) -> Result<Vec<Row>, Failure> {
+fn measure_row(
+    figure: &'static str,
+    group: &mut [&mut Case],
+    plan: Plan,
+) -> Result<Vec<Row>, Failure> {
     let mut counts = Vec::with_capacity(group.len());
     for case in group.iter_mut() {
         counts.push(calibrate(case, plan)?);
     }
-    let mut samples: Vec<Vec<Sample>> = group.iter().map(|_| Vec::with_capacity(plan.runs)).collect();
+    let mut samples: Vec<Vec<Sample>> =
+        group.iter().map(|_| Vec::with_capacity(plan.runs)).collect();
     for round in 0..plan.runs {
         for turn in 0..group.len() {
             let i = (round + turn) % group.len();
@@ -160,8 +167,9 @@ fn run(case: &mut Case, operations: u64) -> Result<Sample, Failure> {
     (case.work)(operations).map_err(|error| format!("{case:?}: {error}").into())
 }
 
-/// Warms up, and finds how many operations take as long as a run must. That a number is large enough is believed when it was three times, so that a thread that
-/// was kept waiting once does not make all runs short.
+/// Warms up, and finds how many operations take as long as a run must. That a number is large
+/// enough is believed when it was three times, so that a thread that was kept waiting once does not
+/// make all runs short.
 fn calibrate(case: &mut Case, plan: Plan) -> Result<u64, Failure> {
     let target = match case.length {
         Length::Planned => plan.run_ms as f64 * 1e6,
@@ -243,14 +251,15 @@ mod tests {
             })
         };
         let plan = Plan { runs: 5, run_ms: 20 };
-        let rows = measure("figure", vec![case("a"), case("b")], plan, |_| {}).expect("both cases work");
+        let rows =
+            measure("figure", vec![case("a"), case("b")], plan, |_| {}).expect("both cases work");
         let order = order.borrow();
         // Each run comes after a short one of its own.
         let rounds = &order[order.len() - 20..];
         assert!(
-            rounds
-                .chunks(8)
-                .all(|two| two.iter().eq(["a", "a", "b", "b", "b", "b", "a", "a"].iter().take(two.len()))),
+            rounds.chunks(8).all(|two| two
+                .iter()
+                .eq(["a", "a", "b", "b", "b", "b", "a", "a"].iter().take(two.len()))),
             "{rounds:?}"
         );
         assert_eq!((rows[0].runs, rows[0].median), (5, 1e6));
@@ -259,7 +268,8 @@ mod tests {
     #[test]
     fn a_run_is_as_long_as_the_plan_says() {
         let mut longest = 0;
-        let mut case = Case::new("row", "a", "none", |operations| Ok(sample(operations, operations * 100)));
+        let mut case =
+            Case::new("row", "a", "none", |operations| Ok(sample(operations, operations * 100)));
         let operations = calibrate(&mut case, Plan { runs: 5, run_ms: 50 }).expect("it works");
         longest = operations.max(longest);
         assert_eq!(longest, 500_000);
@@ -294,7 +304,8 @@ mod tests {
         assert_eq!(*groups.borrow(), [2, 1]);
         let rows = rows.expect("all cases work");
         assert!(
-            rows.iter().all(|row| row.median == 2000.0 && row.unit == "Mops/s" && row.best() == row.max),
+            rows.iter()
+                .all(|row| row.median == 2000.0 && row.unit == "Mops/s" && row.best() == row.max),
             "{rows:?}"
         );
     }
@@ -321,6 +332,9 @@ mod tests {
         let case = Case::new("row", "a", "power", |_| Err("disk full".into()));
         let error = measure("figure", vec![case], Plan::QUICK, |_| {}).expect_err("the case fails");
         let text = error.to_string();
-        assert!(text.contains("row") && text.contains("power") && text.contains("disk full"), "{text}");
+        assert!(
+            text.contains("row") && text.contains("power") && text.contains("disk full"),
+            "{text}"
+        );
     }
 }

@@ -1,8 +1,10 @@
-//! Threads that do one thing together, timed from the moment when all are ready until the last is done.
+//! Threads that do one thing together, timed from the moment when all are ready until the last is
+//! done.
 //!
-//! Each thread prepares what it needs, and warms up, before it calls [`Member::timed`], which waits for the others; what it does afterwards (giving back
-//! what is left) does not count. The clock runs from the first thread that starts to the last that finishes. Flushes and fences of all of them are
-//! added up.
+//! Each thread prepares what it needs, and warms up, before it calls [`Member::timed`], which waits
+//! for the others; what it does afterwards (giving back what is left) does not count. The clock
+//! runs from the first thread that starts to the last that finishes. Flushes and fences of all of
+//! them are added up.
 
 use crate::allocator::Fault;
 use crate::case::{Failure, Sample};
@@ -104,7 +106,11 @@ pub fn team(
     }
     let (begin, end) = (gate.begin_ns.load(Ordering::Relaxed), gate.end_ns.load(Ordering::Relaxed));
     let counts = *gate.counts.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(Sample { operations, elapsed: Duration::from_nanos(end.saturating_sub(begin).max(1)), counts })
+    Ok(Sample {
+        operations,
+        elapsed: Duration::from_nanos(end.saturating_sub(begin).max(1)),
+        counts,
+    })
 }
 
 #[cfg(test)]

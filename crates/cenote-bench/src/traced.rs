@@ -1,11 +1,11 @@
-//! Cenote's traced heap as an allocator to measure: the pool of a store on real files, through the calls that transactions use, without transactions.
+//! Cenote's traced heap as an allocator to measure: the pool of a store on real files, through the
+//! calls that transactions use, without transactions.
 
 use crate::allocator::Allocator;
 use crate::case::{Failure, POWER, PROCESS};
 use crate::place::{self, Settings};
 use cenote::{Access, Durability, FormatOptions, OpenOptions, PoolOptions, TypeId};
-use cenote_heap::{AllocError, Taking, TracedHeap};
-use cenote_store::PoolHandle;
+use cenote_heap::{AllocError, PoolGround, Taking, TracedHeap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Traced {
     /// The heap; closed before the store, which its handle of the pool keeps open.
-    pub heap: TracedHeap<PoolHandle>,
+    pub heap: TracedHeap,
     /// `process` or `power`.
     pub level: &'static str,
     directory: tempfile::TempDir,
@@ -28,11 +28,16 @@ impl Traced {
         let directory = settings.temporary()?;
         let medium = place::medium(directory.path(), durability)?;
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
-        let options =
-            OpenOptions { durability: Some(durability), spare_bytes_max: 0, ..OpenOptions::default() };
+        let options = OpenOptions {
+            durability: Some(durability),
+            spare_bytes_max: 0,
+            ..OpenOptions::default()
+        };
         let (store, _) = cenote_store::Store::open(medium, options)?;
         store.create_pool("bench", &PoolOptions::default())?;
-        let heap = TracedHeap::open(store.open_pool("bench", Access::ReadWrite)?)?;
+        // SAFETY: the store is this benchmark's own, and nothing else opens the pool.
+        let ground = unsafe { PoolGround::of(store.open_pool("bench", Access::ReadWrite)?) };
+        let heap = TracedHeap::open(ground)?;
         let level = match durability {
             Durability::Process => PROCESS,
             Durability::Power => POWER,
@@ -54,7 +59,8 @@ fn refused(_: AllocError) -> *mut u8 {
     std::ptr::null_mut()
 }
 
-// SAFETY: a block of the heap is at least `size` bytes of the pool's mapping, at a multiple of 16, which stays as long as the heap.
+// SAFETY: a block of the heap is at least `size` bytes of the pool's mapping, at a multiple of 16,
+// which stays as long as the heap.
 unsafe impl Allocator for Traced {
     #[inline(always)]
     fn alloc(&self, size: usize) -> *mut u8 {

@@ -1,4 +1,5 @@
-//! Every figure runs, and its rows can be read by programs. The program itself is run, as a user would.
+//! Every figure runs, and its rows can be read by programs. The program itself is run, as a user
+//! would.
 
 use cenote_bench::figures::{FIGURES, puddles_table3};
 use std::process::Command;
@@ -12,14 +13,16 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
         .arg(&path)
         .output();
     let ran = ran.expect("the program starts");
-    let told = format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    let told =
+        format!("{}{}", String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "{told}");
     let text = std::fs::read_to_string(&path).expect("rows");
     for figure in &FIGURES {
         assert!(text.contains(&format!("\"figure\":\"{}\"", figure.name)), "{}", figure.name);
     }
     let has = |row: &str, system: &str, level: &str, rest: &str| {
-        let wanted = format!("\"row\":\"{row}\",\"system\":\"{system}\",\"level\":\"{level}\"{rest}");
+        let wanted =
+            format!("\"row\":\"{row}\",\"system\":\"{system}\",\"level\":\"{level}\"{rest}");
         assert!(text.contains(&wanted), "{wanted}");
     };
     for level in ["process", "power"] {
@@ -82,7 +85,9 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
         has(row, "cenote", "process", &format!(",\"threads\":1,\"unit\":\"{unit}\""));
     }
     for line in text.lines() {
-        for key in ["figure", "row", "system", "level", "threads", "unit", "median", "min", "max", "runs"] {
+        for key in
+            ["figure", "row", "system", "level", "threads", "unit", "median", "min", "max", "runs"]
+        {
             assert_eq!(line.matches(&format!("\"{key}\":")).count(), 1, "{line}");
         }
     }
@@ -92,5 +97,8 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
 fn a_child_that_was_not_asked_for_says_so_and_fails() {
     let ran = Command::new(env!("CARGO_BIN_EXE_cenote-bench")).arg("--fill-until-killed").output();
     let ran = ran.expect("the program starts");
-    assert!(!ran.status.success() && String::from_utf8_lossy(&ran.stderr).contains("only for this program"));
+    assert!(
+        !ran.status.success()
+            && String::from_utf8_lossy(&ran.stderr).contains("only for this program")
+    );
 }

@@ -5,7 +5,7 @@ use crate::units::{parse_bytes, parse_seconds};
 use cenote::PoolMode;
 use clap::{Args, Parser, Subcommand, ValueHint};
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Persistent memory for programs: stores, pools, and what is in them.
@@ -71,6 +71,8 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_HELP)]
     Backup(Backup),
     #[command(after_help = EXIT_HELP)]
+    Adopt(Adopt),
+    #[command(after_help = EXIT_HELP)]
     Export(Export),
     #[command(after_help = EXIT_HELP)]
     Import(Import),
@@ -82,6 +84,56 @@ pub(crate) enum Command {
     Completions(Completions),
     #[command(after_help = EXIT_HELP)]
     Man(Man),
+}
+
+impl Command {
+    /// The store that a message about a file belongs to.
+    pub(crate) fn store(&self) -> Option<&Path> {
+        let dir = match self {
+            Self::Format(Format { dir, .. }) => dir,
+            Self::Create(Create { store, .. })
+            | Self::Chmod(Chmod { store, .. })
+            | Self::Chown(Chown { store, .. })
+            | Self::Reclaim(Reclaim { store, .. })
+            | Self::Rm(Rm { store, .. })
+            | Self::Trim(Trim { store, .. })
+            | Self::Clone(ClonePool { store, .. })
+            | Self::Randomize(Randomize { store, .. })
+            | Self::Relocate(Relocate { store, .. })
+            | Self::Rekey(Rekey { store, .. })
+            | Self::Restore(Restore { store, .. })
+            | Self::Backup(Backup { store, .. })
+            | Self::Adopt(Adopt { store, .. })
+            | Self::Export(Export { store, .. })
+            | Self::Import(Import { store, .. }) => &store.at.dir,
+            Self::Ls(Ls { store })
+            | Self::Info(Info { store, .. })
+            | Self::Check(Check { store, .. })
+            | Self::Dump(Dump { store, .. })
+            | Self::Stats(Stats { store, .. })
+            | Self::Verify(Verify { store, .. })
+            | Self::Snapshot(Snapshot { store, .. }) => &store.dir,
+            Self::Logs(Logs { command }) => match command {
+                LogsCommand::List(list) => &list.store.dir,
+                LogsCommand::Apply(decide) | LogsCommand::Discard(decide) => &decide.store.at.dir,
+                LogsCommand::DeclareWhole(declare) => &declare.store.at.dir,
+            },
+            Self::Object(Object { command }) => match command {
+                ObjectCommand::Create(made) => &made.store.at.dir,
+                ObjectCommand::Ls(list) => &list.store.dir,
+                ObjectCommand::Info(info) => &info.store.dir,
+                ObjectCommand::Rm(removed) => &removed.store.at.dir,
+                ObjectCommand::Import(import) => &import.store.at.dir,
+                ObjectCommand::Export(export) => &export.store.dir,
+            },
+            Self::Top(_)
+            | Self::Doctor(_)
+            | Self::Tour(_)
+            | Self::Completions(_)
+            | Self::Man(_) => return None,
+        };
+        Some(dir)
+    }
 }
 
 /// Make a store in a directory that is missing or empty
@@ -107,10 +159,12 @@ pub(crate) struct Format {
 /// Create a pool
 ///
 /// Sizes are bytes, or have a suffix: 64K, 2M, 1G, 1T.
+///
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
 pub(crate) struct Create {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The pool's name
     pub(crate) pool: String,
     /// Bytes to begin with
@@ -125,7 +179,7 @@ pub(crate) struct Create {
     pub(crate) mode: Option<PoolMode>,
     /// How it is protected at rest: none, integrity, encryption, both, or authenticated. Such a pool is in shadowed mode, and every crash takes it back to its last psync.
     /// Without it: authenticated if there is a key, else none
-    #[arg(long, value_name = "MODE", value_parser = crate::commands::keys::parse_at_rest)]
+    #[arg(long, value_name = "MODE", value_parser = crate::keys::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
     /// Only say what would be done
     #[arg(short = 'n', long)]
@@ -138,7 +192,7 @@ pub(crate) struct Create {
 #[derive(Debug, Args)]
 pub(crate) struct Chmod {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The pool's name
     pub(crate) pool: String,
     /// Permission bits, as of a file, in octal: 640
@@ -152,7 +206,7 @@ pub(crate) struct Chmod {
 #[derive(Debug, Args)]
 pub(crate) struct Chown {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The pool's name
     pub(crate) pool: String,
     /// The owner, a group after a colon, or both, as names or numbers: alice, alice:staff, :100
@@ -203,7 +257,7 @@ pub(crate) enum LogsCommand {
 #[derive(Debug, Args)]
 pub(crate) struct LogsDeclare {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The pool
     pub(crate) pool: String,
 }
@@ -217,7 +271,7 @@ pub(crate) struct LogsList {
 #[derive(Debug, Args)]
 pub(crate) struct LogsDecide {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The client, as `cenote logs list` shows it
     #[arg(value_parser = parse_client)]
     pub(crate) client: cenote::Uuid,
@@ -243,6 +297,13 @@ fn parse_mode(text: &str) -> Result<PoolMode, String> {
 }
 
 /// List the pools of a store
+///
+/// STATE is how a pool was left: fresh (no program has written it), clean (its last writer closed
+/// the store), dirty (its last writer ended without that; the next to write recovers it). A pool
+/// whose files are damaged is listed, said to be damaged, and makes the exit status 1.
+///
+/// DIR is the store's directory, or the socket of the daemon that keeps it; a daemon's pools may
+/// be in use, and neither their state nor their roots are shown.
 #[derive(Debug, Args)]
 pub(crate) struct Ls {
     #[command(flatten)]
@@ -276,8 +337,12 @@ pub(crate) struct Check {
     #[arg(long)]
     pub(crate) all: bool,
     /// Most threads that follow pointers; as many as there are cores, if not given
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub(crate) threads: Option<NonZero<usize>>,
+}
+
+fn parse_threads(text: &str) -> Result<NonZero<usize>, String> {
+    text.parse().map_err(|_| "use a number from 1 on".into())
 }
 
 /// Show what is on the medium: superblock, catalog, puddles, logs, types, blocks
@@ -302,7 +367,7 @@ pub(crate) struct Dump {
 #[derive(Debug, Args)]
 pub(crate) struct Reclaim {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// Only these pools
     pub(crate) pools: Vec<String>,
     /// Only say what would be given back
@@ -313,10 +378,16 @@ pub(crate) struct Reclaim {
 /// Remove pools and all that is in them, for good
 ///
 /// On a terminal it asks first; elsewhere it wants --yes.
+///
+/// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "cenote rm [OPTIONS] <DIR> <POOLS>...\n       cenote rm [OPTIONS] <DIR> \
+                      --store"
+)]
 pub(crate) struct Rm {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The pools
     #[arg(required_unless_present = "whole", conflicts_with = "whole")]
     pub(crate) pools: Vec<String>,
@@ -366,7 +437,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 #[derive(Debug, Args)]
 pub(crate) struct Trim {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// Only these pools
     pub(crate) pools: Vec<String>,
     /// Only say what would be done
@@ -385,7 +456,7 @@ pub(crate) struct Trim {
 #[derive(Debug, Args)]
 pub(crate) struct ClonePool {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The pool
     pub(crate) pool: String,
     /// What the copy is to be called
@@ -407,7 +478,7 @@ pub(crate) struct ClonePool {
 #[derive(Debug, Args)]
 pub(crate) struct Randomize {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The pool
     pub(crate) pool: String,
     /// Rewrite all pointers now
@@ -421,7 +492,7 @@ pub(crate) struct Randomize {
 #[derive(Debug, Args)]
 pub(crate) struct Relocate {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// Only these pools
     pub(crate) pools: Vec<String>,
 }
@@ -464,7 +535,7 @@ pub(crate) enum ObjectCommand {
 #[derive(Debug, Args)]
 pub(crate) struct ObjectCreate {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The object's name
     pub(crate) object: String,
     /// Bytes of it
@@ -475,7 +546,7 @@ pub(crate) struct ObjectCreate {
     pub(crate) mode: u32,
     /// What protects it while nobody has it attached: none, integrity, encryption, both, or authenticated. For good. Without it: authenticated if a key is
     /// given, else none
-    #[arg(long, value_name = "MODE", value_parser = crate::commands::keys::parse_at_rest)]
+    #[arg(long, value_name = "MODE", value_parser = crate::keys::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
 }
 
@@ -536,7 +607,7 @@ pub(crate) struct Snapshot {
 #[derive(Debug, Args)]
 pub(crate) struct Restore {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The snapshot
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
@@ -561,7 +632,7 @@ pub(crate) struct Restore {
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The directory of the copy, which must not be there, or be empty
     #[arg(value_name = "TO", value_hint = ValueHint::DirPath)]
     pub(crate) target: PathBuf,
@@ -578,7 +649,7 @@ pub(crate) struct Backup {
 #[derive(Debug, Args)]
 pub(crate) struct Export {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The pools
     #[arg(required = true, value_name = "POOL")]
     pub(crate) pools: Vec<String>,
@@ -605,7 +676,7 @@ pub(crate) struct Export {
 #[derive(Debug, Args)]
 pub(crate) struct Import {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The archive; - for standard input
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
@@ -627,7 +698,7 @@ pub(crate) struct Import {
 #[derive(Debug, Args)]
 pub(crate) struct Rekey {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The pool or the object
     pub(crate) name: String,
     /// The new key: a file of 32 bytes, or of 64 hexadecimal digits
@@ -649,7 +720,7 @@ pub(crate) struct ObjectInfo {
 #[derive(Debug, Args)]
 pub(crate) struct ObjectRm {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The objects
     #[arg(required = true)]
     pub(crate) objects: Vec<String>,
@@ -660,7 +731,7 @@ pub(crate) struct ObjectRm {
 #[derive(Debug, Args)]
 pub(crate) struct ObjectImport {
     #[command(flatten)]
-    pub(crate) store: StoreDir,
+    pub(crate) store: ChangedStore,
     /// The object
     pub(crate) object: String,
     /// The file; standard input if not given
@@ -717,17 +788,33 @@ pub(crate) struct Tour {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) store: Option<PathBuf>,
     /// How often to kill
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse_kills)]
     pub(crate) kills: u32,
     /// Seed of the random moments; a random one if not given
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
     /// Words in each transaction
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_batch)]
     pub(crate) batch: u32,
     /// Keep the temporary directory
     #[arg(long)]
     pub(crate) keep: bool,
+}
+
+fn parse_kills(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| *number <= 100_000);
+    number.ok_or_else(|| "use a number from 0 to 100000".into())
+}
+
+fn parse_batch(text: &str) -> Result<u32, String> {
+    parse_kills(text)
+        .ok()
+        .filter(|number| *number > 0)
+        .ok_or_else(|| "use a number from 1 to 100000".into())
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "use a whole number".into())
 }
 
 /// Print a completion script for a shell
@@ -762,6 +849,26 @@ pub(crate) struct TourBuild {
     pub(crate) parent: u32,
 }
 
+/// Make a copy of a store that was not closed a store of its own
+///
+/// Such a copy (`cp -a` of a store in use, say) is refused without --accept-copy. This opens every
+/// pool and every object, which checks it. If all are found whole, the store opens as any other
+/// from then on. Otherwise those that are not are named: remove them, and say it again, or answer
+/// for them with --of-one-moment.
+///
+/// A copy of a store that a crash had left, made while no process had it open, is such a copy too:
+/// nothing in it shows that its files are of one moment.
+#[derive(Debug, Args)]
+pub(crate) struct Adopt {
+    #[command(flatten)]
+    pub(crate) store: ChangedStore,
+    /// Answer for it that no process had the store open while it was copied: what was in use when
+    /// the store was left is recovered by its logs and counts as whole. If a process had it open,
+    /// programs may read values that never were
+    #[arg(long)]
+    pub(crate) of_one_moment: bool,
+}
+
 /// A store, and how to come by it.
 #[derive(Debug, Args)]
 pub(crate) struct StoreDir {
@@ -771,11 +878,31 @@ pub(crate) struct StoreDir {
     /// Wait so long for a store that another process uses
     #[arg(long, value_name = "SECONDS", default_value = "0", hide_default_value = true, value_parser = parse_seconds)]
     pub(crate) wait: Duration,
-    /// Open a copy that was made while the store was open, and check every pool
+    /// Open a copy that was made while the store was open, and check every pool; `cenote adopt`
+    /// makes it a store of its own
     #[arg(long)]
     pub(crate) accept_copy: bool,
     #[command(flatten)]
     pub(crate) key: KeyOf,
+}
+
+/// A store that is changed.
+#[derive(Debug, Args)]
+pub(crate) struct ChangedStore {
+    #[command(flatten)]
+    pub(crate) at: StoreDir,
+    /// Make a new journal of psyncs of pools if the old one cannot be used; all pools in shadowed
+    /// mode may be torn then
+    #[arg(long)]
+    pub(crate) give_up_journal: bool,
+}
+
+impl std::ops::Deref for ChangedStore {
+    type Target = StoreDir;
+
+    fn deref(&self) -> &StoreDir {
+        &self.at
+    }
 }
 
 /// Options of commands that make or remove.

@@ -1,8 +1,7 @@
 //! How a command ends: the exit statuses, and the one line that says why.
 
-use cenote_medium::MediumError;
-use cenote_store::{FormatError, OpenError, StoreError};
 use std::fmt;
+use std::path::Path;
 
 /// Something was found: damage, a leak, a difference.
 pub(crate) const FOUND: u8 = 1;
@@ -51,6 +50,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// [`FAILED`].
     Failed(String),
+    /// [`FAILED`], by the medium under a store, which names its files only.
+    Medium(String),
     /// [`IN_USE`].
     InUse(String),
     /// [`UNFINISHED`].
@@ -71,11 +72,29 @@ impl Failure {
     pub(crate) fn status(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
-            Self::Failed(_) => FAILED,
+            Self::Failed(_) | Self::Medium(_) => FAILED,
             Self::InUse(_) => IN_USE,
             Self::Unfinished(_) => UNFINISHED,
             Self::Interrupted(_) => INTERRUPTED,
             Self::Pipe => 0,
+        }
+    }
+
+    /// Names the store whose medium it is.
+    pub(crate) fn in_store(self, dir: Option<&Path>) -> Self {
+        match (self, dir) {
+            (Self::Medium(text), Some(dir)) => Self::Failed(format!("{}: {text}", dir.display())),
+            (other, _) => other,
+        }
+    }
+
+    /// The same, with something said before it.
+    pub(crate) fn after(self, said: &str) -> Self {
+        match self {
+            Self::Failed(text) => Self::Failed(format!("{said}: {text}")),
+            Self::Medium(text) => Self::Medium(format!("{said}: {text}")),
+            Self::InUse(text) => Self::InUse(format!("{said}: {text}")),
+            other => other,
         }
     }
 
@@ -84,9 +103,12 @@ impl Failure {
         match self {
             Self::Usage(text)
             | Self::Failed(text)
+            | Self::Medium(text)
             | Self::InUse(text)
             | Self::Unfinished(text)
-            | Self::Interrupted(text) => Some(text.lines().map(str::trim).collect::<Vec<_>>().join("; ")),
+            | Self::Interrupted(text) => {
+                Some(text.lines().map(str::trim).collect::<Vec<_>>().join("; "))
+            }
             Self::Pipe => None,
         }
     }
@@ -95,7 +117,7 @@ impl Failure {
 /// Closes a store in which the work is done: an error of that says so.
 pub(crate) fn closed<E: Into<Failure>>(closed: Result<(), E>) -> Result<(), Failure> {
     closed.map_err(|error| match error.into() {
-        Failure::Failed(why) => Failure::Failed(format!(
+        Failure::Failed(why) | Failure::Medium(why) => Failure::Failed(format!(
             "done, but the store was not closed: {why}: the next to open it recovers it"
         )),
         other => other,
@@ -109,130 +131,6 @@ impl From<std::io::Error> for Failure {
             return Self::Pipe;
         }
         Self::Failed(format!("cannot write the output: {error}: check where it is redirected to"))
-    }
-}
-
-impl From<OpenError> for Failure {
-    fn from(error: OpenError) -> Self {
-        match error {
-            OpenError::Locked { path, holder, waited, .. } => {
-                let waited = if waited.is_zero() || waited.as_millis() < 100 {
-                    String::new()
-                } else {
-                    format!(", also after {:.1} s", waited.as_secs_f64())
-                };
-                Self::InUse(format!(
-                    "{path} is in use by {holder}{waited}: end that, or wait with --wait SECONDS"
-                ))
-            }
-            // Its advice is for programs.
-            OpenError::NotAStore { path } => Self::Failed(format!(
-                "{path} is not a store: it has no file \"superblock\": check the path, or make a store with \
-                 `cenote format {path}`"
-            )),
-            // Nor is what they say about policies, which are for programs that open stores.
-            OpenError::ReadOnlyMedium { path } => Self::Failed(format!(
-                "{path} cannot be written: it is mounted read-only, or this user may not write to it: make it writable, or only look (ls, \
-                 info, check, dump, stats)"
-            )),
-            OpenError::Catalog { path, damage } => Self::Failed(format!(
-                "{path}: the catalog is damaged in both files: {}: look with `cenote check {path}`; restore the whole store from one \
-                 copy (`cenote backup` makes one), or copy its pools out with `cenote export`",
-                listed(&damage)
-            )),
-            OpenError::CatalogRolledBack { path, found, at_least } => Self::Failed(format!(
-                "{path}: both files of the catalog were rolled back: they end with batch {found}, and there was a batch {at_least}: \
-                 look with `cenote check {path}`, and restore the whole store from one copy"
-            )),
-            error @ (OpenError::CopyOfOpen { .. } | OpenError::Guests { .. }) => {
-                Self::InUse(error.to_string())
-            }
-            OpenError::Copied { path } => Self::Failed(format!(
-                "{path} is a copy of a store that was not closed, or was put back from one: its files are of \
-                 different moments: use a copy that `cenote backup` made, or open it with --accept-copy, which \
-                 checks every pool"
-            )),
-            error => Self::failed(error),
-        }
-    }
-}
-
-/// The first few of a list.
-fn listed(damage: &[cenote_store::Damage]) -> String {
-    let mut text = damage.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    if damage.len() > 3 {
-        text += &format!("; and {} more", damage.len() - 3);
-    }
-    text
-}
-
-impl From<FormatError> for Failure {
-    fn from(error: FormatError) -> Self {
-        match error {
-            FormatError::Locked { .. } => Self::InUse(error.to_string()),
-            FormatError::NoWindow { len } => Self::Failed(format!(
-                "no {} of address space are free for the window: choose a smaller --window-size, or raise the limit \
-                 (ulimit -v)",
-                crate::units::bytes(len)
-            )),
-            error => Self::failed(error),
-        }
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::PoolDamaged { name, damage } => Self::Failed(format!(
-                "pool \"{name}\" is damaged: {}; or remove the pool with `cenote rm`",
-                listed(&damage)
-            )),
-            StoreError::PoolLogDamaged { name, damage } => Self::Failed(format!(
-                "pool \"{name}\" may hold half a transaction, because a log is set aside: {}: see `cenote logs list`, then `cenote logs apply` \
-                 or `cenote logs discard`",
-                listed(&damage)
-            )),
-            StoreError::PoolNotCovered { name } => Self::Failed(format!(
-                "pool \"{name}\" was open for writing when power failed, at durability level process, which does not cover that: look \
-                 with `cenote check`; a program has to decide whether to use it (PowerLossPolicy)"
-            )),
-            StoreError::PoolTorn { name } => Self::Failed(format!(
-                "pool \"{name}\" may hold half a transaction, because logs were discarded: restore it from \
-                 a backup or an archive, remove it with `cenote rm`, or answer for it by `cenote logs \
-                 declare-whole`"
-            )),
-            error => Self::failed(error),
-        }
-    }
-}
-
-impl From<cenote_object::ObjectError> for Failure {
-    fn from(error: cenote_object::ObjectError) -> Self {
-        match error {
-            cenote_object::ObjectError::Busy { .. } => Self::InUse(error.to_string()),
-            error => Self::failed(error),
-        }
-    }
-}
-
-impl From<MediumError> for Failure {
-    fn from(error: MediumError) -> Self {
-        Self::failed(error)
-    }
-}
-
-impl From<cenote::Error> for Failure {
-    fn from(error: cenote::Error) -> Self {
-        match error {
-            cenote::Error::Open(error) => error.into(),
-            cenote::Error::Format(error) => error.into(),
-            cenote::Error::Store(error) => error.into(),
-            cenote::Error::Ship(cenote::ShipError::Store(error)) => error.into(),
-            cenote::Error::Ship(cenote::ShipError::Stopped) => {
-                Self::Interrupted("stopped; nothing was kept".into())
-            }
-            error => Self::failed(error),
-        }
     }
 }
 

@@ -11,9 +11,11 @@
 //!   nothing panics on what a user, a medium or the system does, and a reader that goes away ends
 //!   the command quietly.
 
+mod advice;
 mod cli;
 mod commands;
 mod failure;
+mod keys;
 mod opening;
 mod output;
 mod progress;
@@ -37,7 +39,10 @@ pub fn main() -> ExitCode {
         // A bug of ours. One line, no backtrace; the store is recovered by its next opener.
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         let what = info.payload_as_str().unwrap_or("panic").replace('\n', "; ");
-        let _ = writeln!(std::io::stderr(), "cenote: internal error at {place}: {what}: please report it");
+        let _ = writeln!(
+            std::io::stderr(),
+            "cenote: internal error at {place}: {what}: please report it"
+        );
     }));
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_some_and(|first| first == cli::TOUR_BUILD) {
@@ -52,7 +57,8 @@ pub fn main() -> ExitCode {
         Err(error) => return refused(&error),
     };
     let mut out = Out::new(cli.json);
-    let result = run(&cli, &mut out).and_then(|verdict| out.finish().map(|()| verdict));
+    let result = run(&cli, &mut out).map_err(|failure| failure.in_store(cli.command.store()));
+    let result = result.and_then(|verdict| out.finish().map(|()| verdict));
     if result.is_err() {
         // What was said before the failure comes first.
         let _ = out.finish();
@@ -98,6 +104,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
         Command::Rekey(arguments) => commands::verify::rekey(arguments, out),
         Command::Snapshot(arguments) => commands::snapshot::run(arguments, out),
         Command::Restore(arguments) => commands::snapshot::restore(arguments, out),
+        Command::Adopt(arguments) => commands::adopt::run(arguments, out),
         Command::Backup(arguments) => commands::backup::run(arguments, out),
         Command::Export(arguments) => commands::ship::export(arguments, out),
         Command::Import(arguments) => commands::ship::import(arguments, out),
@@ -114,9 +121,12 @@ fn refused(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind;
     let missing = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if missing || !error.use_stderr() {
-        // A closed pipe is no error.
-        let _ = error.print();
-        return ExitCode::from(if missing { failure::USAGE } else { 0 });
+        let printed = error.print().and_then(|()| std::io::stdout().flush());
+        return match printed.map_err(Failure::from) {
+            // A closed pipe is no error.
+            Ok(()) | Err(Failure::Pipe) if missing => ExitCode::from(failure::USAGE),
+            printed => ended(printed.map(|()| Verdict::Clean)),
+        };
     }
     let text = error.to_string();
     let mut said = String::new();
@@ -131,6 +141,7 @@ fn refused(error: &clap::Error) -> ExitCode {
     let command = Cli::command();
     let sub = std::env::args().skip(1).find(|word| command.find_subcommand(word).is_some());
     let help = sub.map_or_else(|| "cenote --help".into(), |sub| format!("cenote {sub} --help"));
-    let _ = writeln!(std::io::stderr(), "cenote: {}: see `{help}`", said.trim_start_matches("error: "));
+    let _ =
+        writeln!(std::io::stderr(), "cenote: {}: see `{help}`", said.trim_start_matches("error: "));
     ExitCode::from(failure::USAGE)
 }

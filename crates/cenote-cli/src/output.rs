@@ -1,6 +1,7 @@
 //! Standard output: lines for people, in colour on a terminal, or JSON for programs.
 
 use crate::failure::Failure;
+use crate::stop::Stop;
 use serde_json::Value;
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write as _};
@@ -10,6 +11,8 @@ use std::io::{self, BufWriter, IsTerminal as _, Stdout, Write as _};
 pub(crate) struct Out {
     json: bool,
     colour: bool,
+    /// Whether to stop, for a command that prints much.
+    stop: Option<Stop>,
     writer: BufWriter<Stdout>,
 }
 
@@ -17,7 +20,16 @@ impl Out {
     /// Standard output; `json`: people get nothing.
     pub(crate) fn new(json: bool) -> Self {
         let colour = !json && io::stdout().is_terminal() && colour_is_welcome();
-        Self { json, colour, writer: BufWriter::new(io::stdout()) }
+        Self { json, colour, stop: None, writer: BufWriter::new(io::stdout()) }
+    }
+
+    /// From now on a line is an error once the user has asked to stop.
+    pub(crate) fn heed(&mut self, stop: Stop) {
+        self.stop = Some(stop);
+    }
+
+    fn go_on(&self) -> Result<(), Failure> {
+        self.stop.as_ref().map_or(Ok(()), Stop::check)
     }
 
     /// Whether the output is JSON.
@@ -28,6 +40,7 @@ impl Out {
     /// A line for people.
     pub(crate) fn line(&mut self, line: impl fmt::Display) -> Result<(), Failure> {
         if !self.json {
+            self.go_on()?;
             writeln!(self.writer, "{line}")?;
         }
         Ok(())
@@ -57,6 +70,7 @@ impl Out {
     /// An object for programs, on a line of its own.
     pub(crate) fn object(&mut self, value: &Value) -> Result<(), Failure> {
         if self.json {
+            self.go_on()?;
             writeln!(self.writer, "{value}")?;
         }
         Ok(())

@@ -66,7 +66,9 @@ impl Screen {
     /// Columns and lines.
     pub(crate) fn size() -> (usize, usize) {
         match rustix::termios::tcgetwinsize(io::stdout()) {
-            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
+            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
+                (size.ws_col.into(), size.ws_row.into())
+            }
             _ => (80, 24),
         }
     }
@@ -116,7 +118,8 @@ impl Screen {
         let mut keys = self.before.is_some();
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let timeout =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             let input = io::stdin();
             let mut fds = vec![
                 PollFd::from_borrowed_fd(self.ends.as_fd(), PollFlags::IN),
@@ -141,8 +144,10 @@ impl Screen {
                 drain(&self.suspends);
                 self.give_back();
                 // Nothing can be done about a system that does not suspend.
-                let _ =
-                    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+                let _ = rustix::process::kill_process(
+                    rustix::process::getpid(),
+                    rustix::process::Signal::STOP,
+                );
                 self.take()?;
                 return Ok(Woken::Redraw);
             }

@@ -2,6 +2,7 @@
 //!
 //! The first signal asks; the second ends the program at once. Nothing that a command does between two steps is worse off then than after a kill, which every store survives.
 
+use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{Error, Read, Result, Write};
 use std::ops::ControlFlow;
@@ -24,7 +25,9 @@ impl Stop {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // Where a signal cannot be handled it ends the program at once, as the second one does.
             let status = i32::from(crate::failure::INTERRUPTED);
-            if signal_hook::flag::register_conditional_shutdown(signal, status, Arc::clone(&stop)).is_ok() {
+            if signal_hook::flag::register_conditional_shutdown(signal, status, Arc::clone(&stop))
+                .is_ok()
+            {
                 let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
             }
         }
@@ -38,6 +41,14 @@ impl Stop {
     /// What a step is told.
     pub(crate) fn flow(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// What a command that only looks ends with, once the user has asked to stop.
+    pub(crate) fn check(&self) -> std::result::Result<(), Failure> {
+        match self.is_set() {
+            true => Err(Failure::Interrupted("stopped; nothing was changed".into())),
+            false => Ok(()),
+        }
     }
 
     /// Waits until a stream can go on. An error if somebody asks to stop: what went through so far is nothing whole, and the caller says why.
@@ -90,8 +101,10 @@ mod tests {
     fn a_pipe_that_nobody_reads_or_writes_does_not_outlast_the_flag() {
         let stop = Stop(Arc::default());
         let (from, to) = std::io::pipe().expect("a pipe");
-        let (mut from, mut to) =
-            (Awaited { stream: from, stop: stop.clone() }, Awaited { stream: to, stop: stop.clone() });
+        let (mut from, mut to) = (
+            Awaited { stream: from, stop: stop.clone() },
+            Awaited { stream: to, stop: stop.clone() },
+        );
         to.write_all(b"what fits").expect("there is room");
         let mut read = [0; 9];
         from.read_exact(&mut read).expect("it is there");

@@ -31,7 +31,8 @@ impl Table {
 
     /// Prints it, every line after `indent` spaces.
     pub(crate) fn print(&self, out: &mut Out, indent: usize) -> Result<(), Failure> {
-        let heading: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
+        let heading: Vec<String> =
+            self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
         let heading = self.line(&heading, indent);
         let heading = out.dim(&heading);
         out.line(heading)?;
@@ -45,7 +46,8 @@ impl Table {
     fn line(&self, cells: &[String], indent: usize) -> String {
         let mut line = " ".repeat(indent);
         for (i, (cell, (name, align))) in cells.iter().zip(&self.columns).enumerate() {
-            let widest = self.rows.iter().filter_map(|row| row.get(i)).map(|c| c.chars().count()).max();
+            let widest =
+                self.rows.iter().filter_map(|row| row.get(i)).map(|c| c.chars().count()).max();
             let width = widest.unwrap_or(0).max(name.chars().count());
             let padding = " ".repeat(width.saturating_sub(cell.chars().count()));
             if i > 0 {

@@ -11,7 +11,11 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let body = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
     let (digits, shift) = match body.chars().last() {
         Some(last) if !last.is_ascii_digit() => {
-            let shift = SUFFIXES.iter().find(|(c, _)| *c == last).map(|(_, shift)| *shift).ok_or_else(bad)?;
+            let shift = SUFFIXES
+                .iter()
+                .find(|(c, _)| *c == last)
+                .map(|(_, shift)| *shift)
+                .ok_or_else(bad)?;
             (&body[..body.len() - last.len_utf8()], shift)
         }
         _ => (body, 0),
@@ -101,13 +105,19 @@ pub(crate) fn date(seconds: u64) -> String {
     // Eras of 400 years, each year beginning in March, so that the leap day comes last.
     let shifted = days.saturating_add(719_468);
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
     let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", rest / 3600, rest / 60 % 60, rest % 60)
+    format!(
+        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
 }
 
 #[cfg(test)]
@@ -127,7 +137,8 @@ mod tests {
         ] {
             assert_eq!(parse_bytes(text), Ok(value), "{text}");
         }
-        for bad in ["", "K", "-1", "1.5G", "2X", "99999999999999999999", "99999999999T", "é", "1é"] {
+        for bad in ["", "K", "-1", "1.5G", "2X", "99999999999999999999", "99999999999T", "é", "1é"]
+        {
             assert!(parse_bytes(bad).is_err(), "{bad}");
         }
     }
@@ -154,7 +165,10 @@ mod tests {
             assert_eq!(bytes(value), text);
         }
         assert_eq!(count(1_234_567), "1,234,567");
-        assert_eq!((plural(1, "entry"), plural(1000, "entry")), ("1 entry".into(), "1,000 entries".into()));
+        assert_eq!(
+            (plural(1, "entry"), plural(1000, "entry")),
+            ("1 entry".into(), "1,000 entries".into())
+        );
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! The command, run as users run it: one program, because each program is linked for itself.
 
+mod advice;
 mod backup;
 mod bad_stores;
 mod commands;
 mod common;
+mod copies;
 mod daemon;
 mod damaged_pages;
 mod objects;
 mod out_of_use;
 mod progress;
 mod ship;
+mod stopped;
+mod table;
 mod told;
 mod tour;

@@ -52,7 +52,9 @@ fn unfinished(dir: &Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(dir).expect("the directory").flatten();
     entries
         .map(|entry| entry.path())
-        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".copy.")))
+        .filter(|path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".copy."))
+        })
         .collect()
 }
 
@@ -115,7 +117,9 @@ fn under_strace(
         command.args(["-e", injection]);
     }
     let plain = cenote();
-    command.arg(plain.get_program()).envs(plain.get_envs().filter_map(|(name, to)| Some((name, to?))));
+    command
+        .arg(plain.get_program())
+        .envs(plain.get_envs().filter_map(|(name, to)| Some((name, to?))));
     let ran: crate::common::Ran = command.arg("backup").args([store, target]).output().ok()?.into();
     if ran.err.starts_with("strace:") {
         return None;
@@ -162,7 +166,8 @@ fn a_disk_that_is_full_in_the_middle_of_a_backup_leaves_the_store_and_no_copy() 
     let fixture = empty();
     {
         let store = cenote::Store::open(&fixture.store).expect("a store");
-        let options = cenote::PoolOptions { puddle_size: 192 << 10, ..cenote::PoolOptions::default() };
+        let options =
+            cenote::PoolOptions { puddle_size: 192 << 10, ..cenote::PoolOptions::default() };
         let pool = store.create_pool("much", &options).expect("a pool");
         pool.write(|tx| -> cenote::Result<()> {
             let block = tx.alloc(7_u64)?;
@@ -187,13 +192,19 @@ fn a_disk_that_is_full_in_the_middle_of_a_backup_leaves_the_store_and_no_copy() 
         for number in 1..=count {
             let injection = format!("inject={name}:error=ENOSPC:when={number}");
             let (ran, _) = under_strace(files, &traced, Some(&injection)).expect("as before");
-            assert!(matches!(ran.status, Some(0 | 3)), "{injection}: {:?}: {}", ran.status, ran.err);
+            assert!(
+                matches!(ran.status, Some(0 | 3)),
+                "{injection}: {:?}: {}",
+                ran.status,
+                ran.err
+            );
             let is_made = ran.status == Some(0) || ran.err.contains("done, but");
             assert_eq!(target.exists(), is_made, "{injection}: {}", ran.err);
             assert!(unfinished(fixture.dir.path()).is_empty(), "{injection}");
             refused += u64::from(!is_made);
             for store in [&fixture.store, &target].into_iter().take(1 + usize::from(is_made)) {
-                let store = cenote::Store::open_with(store, &cenote::OpenOptions::default()).expect("opens");
+                let store = cenote::Store::open_with(store, &cenote::OpenOptions::default())
+                    .expect("opens");
                 let pool = store.pool("much").expect("the pool");
                 assert!(pool.check().expect("checked").is_sound(), "{injection}");
                 let view = pool.read().expect("whole");

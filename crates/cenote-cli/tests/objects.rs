@@ -12,7 +12,8 @@ fn objects_are_made_filled_shown_and_removed() {
         all.extend(&arguments[1..]);
         crate::common::run(all)
     };
-    let made = object(&["create", "matrix", "--size", "3M", "--mode", "640", "--json"]).exits(0).json();
+    let made =
+        object(&["create", "matrix", "--size", "3M", "--mode", "640", "--json"]).exits(0).json();
     assert_eq!((made["object"].as_str(), made["bytes"].as_u64()), (Some("matrix"), Some(3 << 20)));
     assert_eq!((made["state"].as_str(), made["permissions"].as_str()), (Some("D"), Some("640")));
     object(&["create", "matrix", "--size", "1M"]).complains(3, &["\"matrix\" already"]);
@@ -24,7 +25,8 @@ fn objects_are_made_filled_shown_and_removed() {
     let (input, output) = (fixture.dir.path().join("in"), fixture.dir.path().join("out"));
     std::fs::write(&input, &bytes).expect("written");
     let (input, output) = (input.to_str().expect("text"), output.to_str().expect("text"));
-    let done = object(&["import", "matrix", "--input", input, "--every", "1M", "--json"]).exits(0).json();
+    let done =
+        object(&["import", "matrix", "--input", input, "--every", "1M", "--json"]).exits(0).json();
     assert_eq!((done["bytes"].as_u64(), done["psyncs"].as_u64()), (Some(2_500_000), Some(3)));
     object(&["export", "matrix", "--output", output, "--len", "2500000"]).exits(0);
     assert!(std::fs::read(output).expect("read") == bytes);
@@ -32,7 +34,8 @@ fn objects_are_made_filled_shown_and_removed() {
     // Again: nothing has changed, so nothing is written.
     let done = object(&["import", "matrix", "--input", input, "--json"]).exits(0).json();
     assert_eq!((done["pages"].as_u64(), done["psyncs"].as_u64()), (Some(0), Some(0)));
-    object(&["import", "matrix", "--input", input, "--at", "1M"]).complains(3, &["longer than object"]);
+    object(&["import", "matrix", "--input", input, "--at", "1M"])
+        .complains(3, &["longer than object"]);
 
     let files = fixture.files();
     let list = object(&["ls", "--json"]).exits(0).json_lines();
@@ -77,7 +80,8 @@ fn a_journal_or_superblock_that_was_put_back_is_named_and_not_used() {
         std::fs::write(fixture.store.join(name), contents).expect("written");
         let before = fixture.files();
         fixture.run("check", &[]).exits(1);
-        object(&["export", "a", "--output", output.to_str().expect("text")]).complains(3, &["put back"]);
+        object(&["export", "a", "--output", output.to_str().expect("text")])
+            .complains(3, &["put back"]);
         assert!(fixture.files() == before, "{name}: looking at it wrote something");
         object(&["rm", "a", "-y"]).complains(3, &["put back"]);
         std::fs::write(fixture.store.join(name), newer).expect("written");
@@ -101,19 +105,42 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     let bytes: Vec<u8> = (0..100_000u32).map(|i| (i >> 4) as u8).collect();
     std::fs::write(&input, &bytes).expect("written");
     let run = |arguments: &[&str]| crate::common::run(arguments.iter().copied());
-    run(&["object", "create", &dir, "plain", "--size", "64K", "--key-file", &key, "--at-rest", "none"])
-        .complains(3, &["not protected"]);
+    run(&[
+        "object",
+        "create",
+        &dir,
+        "plain",
+        "--size",
+        "64K",
+        "--key-file",
+        &key,
+        "--at-rest",
+        "none",
+    ])
+    .complains(3, &["not protected"]);
     for option in ["--key-file", "--passphrase-file"] {
-        run(&["object", "create", &dir, "x", "--size", "64K", option, "/dev/zero", "--at-rest", "both"])
-            .complains(3, &["/dev/zero", "more than 1 MiB"]);
+        run(&[
+            "object",
+            "create",
+            &dir,
+            "x",
+            "--size",
+            "64K",
+            option,
+            "/dev/zero",
+            "--at-rest",
+            "both",
+        ])
+        .complains(3, &["/dev/zero", "more than 1 MiB"]);
     }
     run(&["object", "create", &dir, "x", "--size", "64K", "--at-rest", "both"])
         .complains(3, &["give its key"]);
     run(&["object", "create", &dir, "x", "--size", "64K", "--at-rest", "some"])
         .complains(2, &["authenticated"]);
-    let made = run(&["object", "create", &dir, "box", "--size", "100000", "--key-file", &key, "--json"])
-        .exits(0)
-        .json();
+    let made =
+        run(&["object", "create", &dir, "box", "--size", "100000", "--key-file", &key, "--json"])
+            .exits(0)
+            .json();
     assert_eq!(made["at_rest"].as_str(), Some("authenticated"));
     run(&["object", "import", &dir, "box", "--input", &input]).complains(3, &["give its key"]);
     run(&["object", "import", &dir, "box", "--input", &input, "--key-file", &key]).exits(0);
@@ -123,7 +150,8 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     let whole = run(&["verify", &dir, "--key-file", &key, "--json"]).exits(0).json();
     assert_eq!((whole["pages"].as_u64(), whole["covered"].as_bool()), (Some(25), Some(true)));
 
-    run(&["rekey", &dir, "box", "--key-file", &other, "--new-key-file", &key]).complains(3, &["not its key"]);
+    run(&["rekey", &dir, "box", "--key-file", &other, "--new-key-file", &key])
+        .complains(3, &["not its key"]);
     run(&["rekey", &dir, "box", "--key-file", &key]).complains(2, &["--new-key-file"]);
     run(&["rekey", &dir, "box", "--key-file", &key, "--new-key-file", &other]).exits(0);
     run(&["verify", &dir, "box", "--key-file", &key]).complains(3, &["not its key"]);
@@ -143,7 +171,10 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     run(&["restore", &dir, &key]).complains(3, &["no snapshot"]);
     assert!(run(&["object", "ls", &dir, "--json"]).exits(0).json_lines().is_empty());
     let back = run(&["restore", &dir, &snap, "--json"]).exits(0).json();
-    assert_eq!((back["address"].as_str(), back["moved_from"].is_null()), (made["address"].as_str(), true));
+    assert_eq!(
+        (back["address"].as_str(), back["moved_from"].is_null()),
+        (made["address"].as_str(), true)
+    );
     run(&["restore", &dir, &snap, "--as", "again"]).complains(3, &["remove that first"]);
     run(&["verify", &dir, "box", "--key-file", &key]).complains(3, &["not its key"]);
     run(&["verify", &dir, "box", "--key-file", &other]).exits(0);
@@ -153,11 +184,22 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     // Where there is no space for it, there is no file afterwards.
     let limited = "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"";
     let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", limited, env!("CARGO_BIN_EXE_cenote"), "snapshot", &dir, "open", &second, "--copy"]);
-    crate::common::Ran::from(shell.output().expect("a shell")).complains(3, &["cannot make snapshot"]);
+    shell.args([
+        "-c",
+        limited,
+        env!("CARGO_BIN_EXE_cenote"),
+        "snapshot",
+        &dir,
+        "open",
+        &second,
+        "--copy",
+    ]);
+    crate::common::Ran::from(shell.output().expect("a shell"))
+        .complains(3, &["cannot make snapshot"]);
     assert!(!std::path::Path::new(&second).exists());
     let taken = run(&["snapshot", &dir, "open", &second, "--json"]).exits(0).json();
-    let said = if taken["reflink"].as_bool() == Some(true) { "shares" } else { "blocks cannot be shared" };
+    let said =
+        if taken["reflink"].as_bool() == Some(true) { "shares" } else { "blocks cannot be shared" };
     assert!(run(&["snapshot", &dir, "open", &path("third")]).exits(0).out.contains(said));
     assert!(run(&["restore", &dir, &second, "--as", "twin"]).exits(0).out.contains("moved:"));
     run(&["object", "export", &dir, "twin", "--output", &output, "--len", "32"]).exits(0);
@@ -165,7 +207,8 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     std::fs::remove_file(&output).expect("removed");
 
     // One byte of page 2, as it lies in the file.
-    let puddle = fixture.store.join("puddles").join(made["puddle"].as_str().expect("text").replace('-', ""));
+    let puddle =
+        fixture.store.join("puddles").join(made["puddle"].as_str().expect("text").replace('-', ""));
     let mut file = std::fs::read(&puddle).expect("read");
     file[2 * 4096 + 2 * 4096 + 5] ^= 1;
     std::fs::write(&puddle, file).expect("written");
@@ -174,10 +217,24 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     run(&["object", "export", &dir, "box", "--output", &output, "--key-file", &other])
         .complains(3, &["page 2 of object"]);
     std::fs::remove_file(&output).expect("removed");
-    run(&["object", "export", &dir, "box", "--output", &output, "--key-file", &other, "--skip-damaged"])
-        .exits(1);
+    run(&[
+        "object",
+        "export",
+        &dir,
+        "box",
+        "--output",
+        &output,
+        "--key-file",
+        &other,
+        "--skip-damaged",
+    ])
+    .exits(1);
     let got = std::fs::read(&output).expect("read");
-    assert!(got[8192..12288] == [0; 4096] && got[..8192] == bytes[..8192] && got[12288..] == bytes[12288..]);
+    assert!(
+        got[8192..12288] == [0; 4096]
+            && got[..8192] == bytes[..8192]
+            && got[12288..] == bytes[12288..]
+    );
 }
 
 /// From the command line: every command that opens a pool takes its key in the same way, and none shows anything without one.
@@ -195,7 +252,10 @@ fn protected_pools_take_their_key_in_every_command() {
     run(&["create", &dir, "p", "--at-rest", "both"]).complains(3, &["give its key"]);
     run(&["create", &dir, "p", "--at-rest", "none", "--key-file", &key]).complains(3, &["no key"]);
     let made = run(&["create", &dir, "p", "--key-file", &key, "--json"]).exits(0).json();
-    assert_eq!((made["at_rest"].as_str(), made["mode"].as_str()), (Some("authenticated"), Some("shadowed")));
+    assert_eq!(
+        (made["at_rest"].as_str(), made["mode"].as_str()),
+        (Some("authenticated"), Some("shadowed"))
+    );
     let listed = run(&["ls", &dir, "--json"]).exits(0).json();
     assert_eq!(listed["at_rest"].as_str(), Some("authenticated"));
     assert!(listed["named_roots"].is_null(), "{listed}");
@@ -215,12 +275,14 @@ fn protected_pools_take_their_key_in_every_command() {
     run(&["stats", &dir, "p", "--key-file", &other]).exits(0);
     // A byte of the root puddle's last tree node or header: damage has a name and a number.
     let file = std::fs::read_dir(fixture.store.join("puddles")).expect("puddles").flatten();
-    let sealed =
-        file.map(|entry| entry.path()).find(|path| std::fs::metadata(path).is_ok_and(|m| m.len() > 2 << 20));
+    let sealed = file
+        .map(|entry| entry.path())
+        .find(|path| std::fs::metadata(path).is_ok_and(|m| m.len() > 2 << 20));
     let sealed = sealed.expect("the root puddle");
     let mut bytes = std::fs::read(&sealed).expect("read");
-    let page =
-        (1..512).find(|page| bytes[page * 4096..][..4096].iter().any(|byte| *byte != 0)).expect("a page");
+    let page = (1..512)
+        .find(|page| bytes[page * 4096..][..4096].iter().any(|byte| *byte != 0))
+        .expect("a page");
     bytes[page * 4096 + 9] ^= 1;
     std::fs::write(&sealed, bytes).expect("written");
     let found = run(&["verify", &dir, "p", "--key-file", &other, "--json"]).exits(1).json();
@@ -257,7 +319,8 @@ fn protected_pools_are_copied_and_shipped_without_a_key_and_used_with_it() {
     assert_eq!(written["unseen"][0].as_str(), Some("p"));
     run(&["export", &dir, "p", &path("more"), "--with-targets"]).complains(3, &["without its key"]);
     run(&["export", &dir, "p", &path("more"), "--key-file", &other]).complains(3, &["not its key"]);
-    let more = run(&["export", &dir, "p", &path("more"), "--with-targets", "--key-file", &key, "--json"]);
+    let more =
+        run(&["export", &dir, "p", &path("more"), "--with-targets", "--key-file", &key, "--json"]);
     assert_eq!(more.exits(0).json()["unseen"].as_array().map(Vec::len), Some(0));
     there.run("import", &[&archive, "-n"]).exits(0);
     there.run("import", &[&archive]).exits(0);
@@ -289,7 +352,10 @@ fn verify_lists_every_damaged_page_of_an_object() {
         let made = with(&create).exits(0).json();
         with(&["object", "import", &dir, mode, "--input", &input]).exits(0);
         let whole = with(&["verify", &dir, mode, "--json"]).exits(0).json();
-        assert_eq!((whole["pages"].as_u64(), whole["damaged"].as_array().map(Vec::len)), (Some(7), Some(0)));
+        assert_eq!(
+            (whole["pages"].as_u64(), whole["damaged"].as_array().map(Vec::len)),
+            (Some(7), Some(0))
+        );
         let puddle = made["puddle"].as_str().expect("text").replace('-', "");
         let puddle = fixture.store.join("puddles").join(puddle);
         let mut file = std::fs::read(&puddle).expect("read");
@@ -299,9 +365,12 @@ fn verify_lists_every_damaged_page_of_an_object() {
         std::fs::write(&puddle, file).expect("written");
         let found = with(&["verify", &dir, mode, "--json"]).exits(1).json();
         let listed = found["damaged"].as_array().expect("a list");
-        let pages: Vec<_> = listed.iter().map(|damage| damage["page"].as_u64().expect("a number")).collect();
+        let pages: Vec<_> =
+            listed.iter().map(|damage| damage["page"].as_u64().expect("a number")).collect();
         assert_eq!((pages, found["pages"].as_u64()), (vec![2, 4], Some(7)), "{found}");
-        assert!(listed.iter().all(|damage| damage["puddle"].is_null() && damage["what"].is_string()));
+        assert!(
+            listed.iter().all(|damage| damage["puddle"].is_null() && damage["what"].is_string())
+        );
         let text = with(&["verify", &dir, mode]).exits(1).out;
         for line in ["page 2 of object", "page 4 of object", "2 of 7 pages"] {
             assert!(text.contains(line), "{line:?} is not in {text}");
@@ -323,9 +392,11 @@ fn the_letter_of_an_object_says_how_its_last_writer_ended() {
     run(&["object", "create", &dir, "a", "--size", "8K"]).exits(0);
     // A session in which nothing is copied before somebody needs it, and which ends as if it were killed.
     let session = |psyncs: bool, value: u8| {
-        let medium = RealMedium::open(&fixture.store, &MediumOptions::default()).expect("a directory");
+        let medium =
+            RealMedium::open(&fixture.store, &MediumOptions::default()).expect("a directory");
         let options = cenote_store::OpenOptions::default();
-        let (store, _) = cenote_object::Store::open(std::sync::Arc::new(medium), options).expect("a store");
+        let (store, _) =
+            cenote_object::Store::open(std::sync::Arc::new(medium), options).expect("a store");
         let options = ObjectsOptions { trim: Trim::Inline, ..ObjectsOptions::default() };
         let objects = Objects::open(&store, &options).expect("objects");
         let mut a = objects.attach("a", Permission::ReadWrite, None).expect("attached");
@@ -344,14 +415,19 @@ fn the_letter_of_an_object_says_how_its_last_writer_ended() {
         for _ in 0..2 {
             let info = run(&["object", "info", &dir, "a", "--json"]).exits(0).json();
             assert_eq!(info["state"].as_str(), Some(letter), "{info}");
-            let died = info["left"].as_str().expect("text").contains(&std::process::id().to_string());
+            let died =
+                info["left"].as_str().expect("text").contains(&std::process::id().to_string());
             assert_eq!(died, letter != "D", "{info}");
             let list = run(&["object", "ls", &dir, "--json"]).exits(0).json_lines();
             assert_eq!(list[0]["state"].as_str(), Some(letter));
             let text = run(&["object", "info", &dir, "a"]).exits(0).out;
-            assert!(text.contains(&format!("{letter} (")) && text.contains(meaning), "{letter}: {text}");
+            assert!(
+                text.contains(&format!("{letter} (")) && text.contains(meaning),
+                "{letter}: {text}"
+            );
             let bytes = fixture.dir.path().join("out");
-            run(&["object", "export", &dir, "a", "--output", bytes.to_str().expect("text")]).exits(0);
+            run(&["object", "export", &dir, "a", "--output", bytes.to_str().expect("text")])
+                .exits(0);
             assert_eq!(std::fs::read(&bytes).expect("read")[5000], value, "{letter}");
             std::fs::remove_file(&bytes).expect("removed");
         }

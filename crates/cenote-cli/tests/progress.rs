@@ -33,7 +33,9 @@ fn full() -> Fixture {
     let mut seed = 1u64;
     for _ in 0..BLOCKS {
         let words = core::array::from_fn(|_| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             seed
         });
         pool.write(|tx| -> cenote::Result<()> {
@@ -83,7 +85,8 @@ impl Told {
 /// Has a command use a new pseudo terminal for standard error. Why not, where there is none to be had.
 fn on_a_terminal(command: &mut Command) -> Result<Told, String> {
     let failed = |error: rustix::io::Errno| format!("no pseudo terminal: {error}");
-    let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).map_err(failed)?;
+    let keyboard =
+        openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).map_err(failed)?;
     grantpt(&keyboard).and_then(|()| unlockpt(&keyboard)).map_err(failed)?;
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let screen = ioctl_tiocgptpeer(&keyboard, flags).map_err(failed)?;
@@ -176,7 +179,10 @@ fn an_export_and_an_import_draw_how_far_they_have_come_on_a_terminal() {
     assert!(child.wait().expect("it ends").success());
     let said = told.all();
     rises(&bars(&said, "exporting"));
-    assert!(bars(&said, "exporting").iter().all(|(_, of)| *of == 0 || *of >= BLOCKS / 8), "{said:?}");
+    assert!(
+        bars(&said, "exporting").iter().all(|(_, of)| *of == 0 || *of >= BLOCKS / 8),
+        "{said:?}"
+    );
 
     let mut import = cenote();
     import.args(["import", text(&to.store), "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());

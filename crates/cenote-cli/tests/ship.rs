@@ -25,7 +25,10 @@ fn pools_go_by_a_file_to_another_store_and_beside_the_original() {
     let archive = text(&archive);
     let done = from.run("export", &["tour", archive, "--json"]).exits(0).json();
     assert_eq!((done["pools"][0].as_str(), done["zstd"].as_bool()), (Some("tour"), Some(false)));
-    assert_eq!(done["archive_bytes"].as_u64(), std::fs::metadata(archive).ok().map(|file| file.len()));
+    assert_eq!(
+        done["archive_bytes"].as_u64(),
+        std::fs::metadata(archive).ok().map(|file| file.len())
+    );
     assert_eq!(done["left"].as_array().map(Vec::len), Some(0));
     from.run("export", &["tour", archive]).complains(3, &["is there already"]);
     from.run("export", &["other", "new"]).complains(3, &["\"other\""]);
@@ -39,11 +42,17 @@ fn pools_go_by_a_file_to_another_store_and_beside_the_original() {
     let made = to.run("import", &[archive, "--eager", "--json"]).exits(0).json_lines();
     assert_eq!(made[0]["was"].as_str(), Some("tour"));
     to.run("import", &[archive]).complains(3, &["\"tour\""]);
-    to.run("import", &[archive, "--as", "a", "--as", "b"]).complains(3, &["1 pool (", "2 names are given"]);
+    to.run("import", &[archive, "--as", "a", "--as", "b"])
+        .complains(3, &["1 pool (", "2 names are given"]);
     to.run("import", &[archive, "--as", "copy"]).exits(0);
     let taken = to.run("import", &[archive, "-n"]).complains(3, &["\"tour\""]);
-    assert!(taken.out.contains("name is taken"), "what is in it is said all the same: {}", taken.out);
-    to.run("import", &[archive, "-n", "--as", "a", "--as", "b"]).complains(3, &["2 names are given"]);
+    assert!(
+        taken.out.contains("name is taken"),
+        "what is in it is said all the same: {}",
+        taken.out
+    );
+    to.run("import", &[archive, "-n", "--as", "a", "--as", "b"])
+        .complains(3, &["2 names are given"]);
     // The copy that was not rewritten is told of, in words too.
     for command in ["ls", "info", "check"] {
         let out = to.run(command, &[]).out;
@@ -58,7 +67,10 @@ fn pools_go_by_a_file_to_another_store_and_beside_the_original() {
     assert_eq!(check.status, from.run("check", &["--all"]).status, "{}{}", check.out, check.err);
     let count = |fixture: &Fixture, pool: &str| {
         let lines = fixture.run("stats", &[pool, "--json"]).exits(0).json_lines();
-        lines.iter().find(|line| line["pool"].as_str() == Some(pool)).map(|line| line["blocks"].clone())
+        lines
+            .iter()
+            .find(|line| line["pool"].as_str() == Some(pool))
+            .map(|line| line["blocks"].clone())
     };
     assert_eq!(count(&to, "tour"), count(&from, "tour"));
     assert_eq!(count(&to, "copy"), count(&from, "tour"));
@@ -82,7 +94,11 @@ fn pools_go_through_a_pipe_packed() {
         .spawn()
         .expect("cenote runs");
     let stdout = export.stdout.take().expect("piped");
-    let import = cenote().args(["import", text(&to.store), "-"]).stdin(stdout).output().expect("cenote runs");
+    let import = cenote()
+        .args(["import", text(&to.store), "-"])
+        .stdin(stdout)
+        .output()
+        .expect("cenote runs");
     assert!(import.status.success(), "{}", String::from_utf8_lossy(&import.stderr));
     assert!(export.wait().expect("it ends").success());
     to.run("check", &[]).exits(from.run("check", &[]).status.expect("it ends"));
@@ -130,8 +146,15 @@ fn a_name_that_looks_like_a_path_makes_no_file_outside_the_store() {
         assert_eq!(everything(from.dir.path()), parent, "{name}");
         // Nor does one inside have a name that somebody chose.
         for path in everything(&to.store) {
-            let known =
-                ["superblock", "catalog.0", "catalog.1", "journal.pools", "lock", "primary", "puddles"];
+            let known = [
+                "superblock",
+                "catalog.0",
+                "catalog.1",
+                "journal.pools",
+                "lock",
+                "primary",
+                "puddles",
+            ];
             let file = path.file_name().and_then(|name| name.to_str()).expect("text");
             let number = file.len() == 32 && file.chars().all(|c| c.is_ascii_hexdigit());
             assert!(number || known.contains(&file), "{name}: {path:?}");
@@ -223,19 +246,33 @@ fn what_shares_blocks_says_so_and_what_cannot_says_that_it_copied() {
         let store = text(&store);
         run(["tour", "--store", store, "--kills", "1"]).exits(0);
         let cloned = run(["clone", store, "tour", "copy", "--reflink"]).exits(0);
-        let says =
-            if sharing { "shares the original's blocks" } else { "copied, because blocks cannot be shared" };
+        let says = if sharing {
+            "shares the original's blocks"
+        } else {
+            "copied, because blocks cannot be shared"
+        };
         assert!(cloned.out.contains(says), "{}", cloned.out);
-        let made = run(["clone", store, "tour", "again", "--reflink", "--json", "--eager"]).exits(0).json();
+        let made = run(["clone", store, "tour", "again", "--reflink", "--json", "--eager"])
+            .exits(0)
+            .json();
         assert_eq!(made["reflink"].as_bool(), Some(sharing), "{made}");
         let made = run(["clone", store, "tour", "third", "--json"]).exits(0).json();
-        assert_eq!(made["reflink"].as_bool(), Some(false), "copied, because nobody asked for another way");
+        assert_eq!(
+            made["reflink"].as_bool(),
+            Some(false),
+            "copied, because no option asked for another way"
+        );
         let blocks = |pool: &str| {
             let lines = run(["stats", store, pool, "--json"]).exits(0).json_lines();
-            lines.iter().find(|line| line["pool"].as_str() == Some(pool)).map(|line| line["blocks"].clone())
+            lines
+                .iter()
+                .find(|line| line["pool"].as_str() == Some(pool))
+                .map(|line| line["blocks"].clone())
         };
         assert!(
-            blocks("tour").is_some() && blocks("copy") == blocks("tour") && blocks("again") == blocks("tour")
+            blocks("tour").is_some()
+                && blocks("copy") == blocks("tour")
+                && blocks("again") == blocks("tour")
         );
         // Objects: their snapshots, and what comes of them.
         let (bytes, out, snapshot) = (dir.join("bytes"), dir.join("out"), dir.join("a.snapshot"));
@@ -243,8 +280,11 @@ fn what_shares_blocks_says_so_and_what_cannot_says_that_it_copied() {
         run(["object", "create", store, "a", "--size", "3M"]).exits(0);
         run(["object", "import", store, "a", "--input", text(&bytes)]).exits(0);
         let taken = run(["snapshot", store, "a", text(&snapshot)]).exits(0);
-        let says =
-            if sharing { "shares the object's blocks" } else { "copied, because blocks cannot be shared" };
+        let says = if sharing {
+            "shares the object's blocks"
+        } else {
+            "copied, because blocks cannot be shared"
+        };
         assert!(taken.out.contains(says), "{}", taken.out);
         // What comes into the object later is not in its snapshot.
         std::fs::write(&bytes, vec![8; 3 << 20]).expect("written");

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 /// Temporary stores of tours that this machine has.
 fn temporary() -> usize {
     std::fs::read_dir("/dev/shm").map_or(0, |dir| {
-        dir.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("cenote-tour-")).count()
+        dir.flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().starts_with("cenote-tour-"))
+            .count()
     })
 }
 
@@ -37,13 +39,25 @@ fn a_tour_of_given_files_tells_programs_what_happened() {
     let arguments =
         ["tour", file.to_str().expect("text"), "--store", store.to_str().expect("text"), "--json"];
     let object = run(arguments.into_iter().chain(["--kills", "10"])).exits(0).json();
-    assert_eq!((object["identical"].as_bool(), object["words"].as_u64()), (Some(true), Some(60_000)));
-    assert_eq!((object["entries"].as_u64(), object["difference_count"].as_u64()), (Some(614), Some(0)));
-    assert!(object["recoveries"].as_u64() >= object["kills"].as_u64().map(|kills| kills / 2), "{object}");
+    assert_eq!(
+        (object["identical"].as_bool(), object["words"].as_u64()),
+        (Some(true), Some(60_000))
+    );
+    assert_eq!(
+        (object["entries"].as_u64(), object["difference_count"].as_u64()),
+        (Some(614), Some(0))
+    );
+    assert!(
+        object["recoveries"].as_u64() >= object["kills"].as_u64().map(|kills| kills / 2),
+        "{object}"
+    );
     // The store is there, and as it should be; a further tour finds nothing to do.
     run(["check", store.to_str().expect("text")]).exits(0);
     let again = run(arguments).exits(0).json();
-    assert_eq!((again["words_indexed"].as_u64(), again["identical"].as_bool()), (Some(0), Some(true)));
+    assert_eq!(
+        (again["words_indexed"].as_u64(), again["identical"].as_bool()),
+        (Some(0), Some(true))
+    );
     // Of another text it does not make a mixture.
     std::fs::write(&file, "something else").expect("written");
     run(arguments).complains(3, &["another text", "cenote rm"]);
@@ -64,10 +78,13 @@ fn a_tour_says_what_differs() {
     let dir = tempfile::tempdir().expect("a directory");
     let (file, store) = (dir.path().join("text"), dir.path().join("store"));
     std::fs::write(&file, "a rose is a rose").expect("written");
-    let arguments = ["tour", file.to_str().expect("text"), "--store", store.to_str().expect("text")];
+    let arguments =
+        ["tour", file.to_str().expect("text"), "--store", store.to_str().expect("text")];
     run(arguments.into_iter().chain(["--kills", "0"])).exits(0);
     // First a position that is another one, then a word that is not there.
-    for (removed, says) in [(false, "\"rose\" has 2 positions"), (true, "\"rose\" is missing at the end")] {
+    for (removed, says) in
+        [(false, "\"rose\" has 2 positions"), (true, "\"rose\" is missing at the end")]
+    {
         let store = Store::open(&store).expect("opened");
         let pool = store.pool("tour").expect("a pool");
         pool.write(|tx| -> cenote::Result<()> {
@@ -110,7 +127,8 @@ fi
 exec "$(dirname "$0")/real" "$@"
 "#;
     std::fs::write(here("cenote-recover"), script).expect("written");
-    std::fs::set_permissions(here("cenote-recover"), std::fs::Permissions::from_mode(0o755)).expect("mode");
+    std::fs::set_permissions(here("cenote-recover"), std::fs::Permissions::from_mode(0o755))
+        .expect("mode");
     std::fs::copy(crate::common::recover(), here("real")).expect("copied");
     let text: String = (0..200_000_u64).map(|i| format!("w{} ", i * 7919 % 5003)).collect();
     std::fs::write(here("text"), text).expect("written");
@@ -124,7 +142,10 @@ exec "$(dirname "$0")/real" "$@"
     let err = String::from_utf8_lossy(&output.stderr);
     assert!(here("old.done").exists(), "no old state was brought back: {err}");
     assert_eq!(output.status.code(), Some(3), "{err}");
-    assert!(err.contains("a commit was lost: ") && err.contains("are there after recovery"), "{err}");
+    assert!(
+        err.contains("a commit was lost: ") && err.contains("are there after recovery"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -156,7 +177,8 @@ fn ctrl_c_leaves_a_store_that_another_tour_goes_on_with() {
     let (file, store) = (dir.path().join("text"), dir.path().join("store"));
     let text: String = (0..400_000_u64).map(|i| format!("w{} ", i * 7919 % 5003)).collect();
     std::fs::write(&file, text).expect("written");
-    let arguments = ["tour", file.to_str().expect("text"), "--store", store.to_str().expect("text")];
+    let arguments =
+        ["tour", file.to_str().expect("text"), "--store", store.to_str().expect("text")];
     let mut child = cenote()
         .args(arguments)
         .args(["--batch", "1", "--kills", "20"])
@@ -235,7 +257,8 @@ fn ctrl_c_removes_a_temporary_store() {
     wait_for(&mut child, &Path::new(&store).join("superblock"));
     interrupt(child.id());
     let mut err = String::new();
-    std::io::Read::read_to_string(&mut child.stderr.take().expect("piped"), &mut err).expect("text");
+    std::io::Read::read_to_string(&mut child.stderr.take().expect("piped"), &mut err)
+        .expect("text");
     assert_eq!(child.wait().expect("it ends").code(), Some(130), "{err}");
     assert!(!Path::new(&store).exists(), "{store} is still there, of {}", temporary());
 }
@@ -258,16 +281,29 @@ fn a_builder_dies_with_its_tour() {
     child.kill().expect("killed");
     child.wait().expect("reaped");
     // Nobody has the store open soon: the lock is free, and recovery works.
-    let object = run(["info", store.to_str().expect("text"), "--wait", "10", "--json"]).exits(0).json();
-    assert_eq!(object["clean"].as_bool(), Some(false), "the builder came to the end before it was killed");
+    let object =
+        run(["info", store.to_str().expect("text"), "--wait", "10", "--json"]).exits(0).json();
+    assert_eq!(
+        object["clean"].as_bool(),
+        Some(false),
+        "the builder came to the end before it was killed"
+    );
 }
 
 #[test]
 fn the_hidden_builder_is_not_for_users() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = dir.path().join("store");
-    run(["__tour-build", "--store", store.to_str().expect("text"), "--batch", "1", "--parent", "1"])
-        .complains(3, &["cenote tour"]);
+    run([
+        "__tour-build",
+        "--store",
+        store.to_str().expect("text"),
+        "--batch",
+        "1",
+        "--parent",
+        "1",
+    ])
+    .complains(3, &["cenote tour"]);
     assert!(!store.exists());
 }
 
@@ -306,6 +342,7 @@ fn wait_until(child: &mut std::process::Child, what: &str, mut there: impl FnMut
 
 /// As a terminal does, but to the tour alone.
 fn interrupt(pid: u32) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a number")).expect("a process");
+    let pid =
+        rustix::process::Pid::from_raw(i32::try_from(pid).expect("a number")).expect("a process");
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("sent");
 }

@@ -7,7 +7,8 @@
 //! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first` visits `len` live nodes and ends at `last`.
 
 use crate::shared::{
-    DESTROYED, Header, OrLost, Read, log, log_and_free, log_many, log_with, open, range, span, touch_any,
+    DESTROYED, Header, OrLost, Read, log, log_and_free, log_many, log_with, open, range, span,
+    touch_any,
 };
 use cenote::lost::Faults;
 use cenote::persist::Persist;
@@ -349,11 +350,17 @@ impl<T: Persist> ForwardList<T> {
             let link = before.map_or(place!(header, first), |before| place!(before, next));
             match (before, after) {
                 (Some(_), None) => {
-                    log_with(tx, node, &[range(link), span(place!(header, len), place!(header, last))])?;
+                    log_with(
+                        tx,
+                        node,
+                        &[range(link), span(place!(header, len), place!(header, last))],
+                    )?;
                 }
                 (None, Some(_)) => log_with(tx, node, &[span(link, place!(header, len))])?,
                 (None, None) => log_with(tx, node, &[range(header.as_ptr())])?,
-                (Some(_), Some(_)) => log_with(tx, node, &[range(link), range(place!(header, len))])?,
+                (Some(_), Some(_)) => {
+                    log_with(tx, node, &[range(link), range(place!(header, len))])?
+                }
             }
             *link = Some(node);
             if after.is_none() {
@@ -382,7 +389,9 @@ impl<T: Persist> ForwardList<T> {
             let after = (*node.as_ptr()).next;
             let link = before.map_or(place!(header, first), |before| place!(before, next));
             match (before, after) {
-                (None, Some(_)) => log_and_free(tx, header, node, &[span(link, place!(header, len))])?,
+                (None, Some(_)) => {
+                    log_and_free(tx, header, node, &[span(link, place!(header, len))])?
+                }
                 (None, None) => log_and_free(tx, header, node, &[range(header.as_ptr())])?,
                 (Some(_), Some(_)) => {
                     log_and_free(tx, header, node, &[range(link), range(place!(header, len))])?;

@@ -33,7 +33,8 @@ impl fmt::Display for TooLong {
         let Self { len_bytes, capacity_bytes } = self;
         write!(
             f,
-            "a text of {len_bytes} bytes does not fit an InlineStr of {capacity_bytes}: cut it, or use a longer one"
+            "a text of {len_bytes} bytes does not fit an InlineStr of {capacity_bytes}: cut it, \
+             or use a longer one"
         )
     }
 }
@@ -184,7 +185,11 @@ mod tests {
                 value(&mut state);
                 state.finish()
             };
-            assert_eq!(hash(&|s| inline.hash(s)), hash(&|s| text.hash(s)), "a map is asked with a str");
+            assert_eq!(
+                hash(&|s| inline.hash(s)),
+                hash(&|s| text.hash(s)),
+                "a map is asked with a str"
+            );
         }
         let error = InlineStr::<7>::try_from("12345678").unwrap_err();
         assert_eq!((error.len_bytes, error.capacity_bytes), (8, 7));
@@ -198,7 +203,8 @@ mod tests {
         let words = ["", "a", "aa", "ab", "b", "ö", "ööö"];
         for a in words {
             for b in words {
-                let (x, y) = (InlineStr::<8>::try_from(a).unwrap(), InlineStr::<8>::try_from(b).unwrap());
+                let (x, y) =
+                    (InlineStr::<8>::try_from(a).unwrap(), InlineStr::<8>::try_from(b).unwrap());
                 assert_eq!(x.cmp(&y), a.cmp(b));
                 assert_eq!(x == y, a == b);
             }

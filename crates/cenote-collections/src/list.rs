@@ -8,16 +8,17 @@
 //! `previous` leads the same way back. The header's order puts `len` beside both ends, so that a change of either end is one range of 16 bytes.
 
 use crate::shared::{
-    DESTROYED, Header, OrLost, Read, log, log_and_free, log_many, log_with, open, range, span, touch_any,
+    DESTROYED, Header, OrLost, log, log_and_free, log_many, log_with, open, range, span, touch_any,
 };
-use cenote::lost::Faults;
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
-use core::iter::FusedIterator;
 use core::marker::PhantomData;
 
 mod cursor;
+mod iter;
+
 pub use cursor::CursorMut;
+pub use iter::{Iter, IterMut};
 
 #[repr(C)]
 pub(crate) struct ListHeader<T> {
@@ -297,10 +298,12 @@ impl<T: Persist> List<T> {
         Ok(())
     }
 
-    /// Splits the list before element `at`: what follows becomes a list of its own, which is returned. Looks at up to half of the elements; 3 entries.
+    /// Splits the list before element `at`: what follows becomes a list of its own, which is
+    /// returned. Looks at up to half of the elements; 3 entries.
     ///
     /// # Errors
     /// As [`List::push_back`]; [`cenote::Error::OutOfBounds`] if `at` is greater than the length.
+    /// A log that is full may leave an empty list that nothing leads to.
     pub fn split_off(self, tx: &mut Tx<'_>, at: usize) -> Result<Self> {
         let ListHeader { first, len, last } = *open(tx, self.header)?;
         if at as u64 > len {
@@ -311,17 +314,29 @@ impl<T: Persist> List<T> {
         // SAFETY: as above.
         unsafe { touch_any(before).and_then(|()| touch_any(after)) }.or_lost(tx)?;
         let rest = ListHeader { first: after, len: len - at as u64, last: after.and(last) };
-        let other = Self { header: tx.alloc_beside(self.header, rest)? };
+        // Empty until nothing can fail any more: a stale handle may name this block, and a full log
+        // may keep it from being freed.
+        let other = Self { header: tx.alloc_beside(self.header, empty())? };
         let Some(after) = after else { return Ok(other) };
-        // SAFETY: live nodes of this list; after the writes those from `after` on belong to the other one.
+        // SAFETY: live nodes of this list; after the writes those from `after` on belong to the
+        // other one, whose header is fresh in this transaction.
         unsafe {
             let cut = before.map_or((core::ptr::null(), 0), |before| range(place!(before, next)));
-            log_with(tx, other.header, &[range(self.header.as_ptr()), range(place!(after, previous)), cut])?;
+            log_with(
+                tx,
+                other.header,
+                &[range(self.header.as_ptr()), range(place!(after, previous)), cut],
+            )?;
             if let Some(before) = before {
                 (*before.as_ptr()).next = None;
             }
             (*after.as_ptr()).previous = None;
-            self.header.as_ptr().write(ListHeader { first: before.and(first), len: at as u64, last: before });
+            self.header.as_ptr().write(ListHeader {
+                first: before.and(first),
+                len: at as u64,
+                last: before,
+            });
+            other.header.as_ptr().write(rest);
         }
         Ok(other)
     }
@@ -426,7 +441,10 @@ impl<T: Persist> List<T> {
                     log_with(
                         tx,
                         node,
-                        &[range(place!(before, next)), span(place!(header, len), place!(header, last))],
+                        &[
+                            range(place!(before, next)),
+                            span(place!(header, len), place!(header, last)),
+                        ],
                     )?;
                     (*before.as_ptr()).next = Some(node);
                     (*header.as_ptr()).last = Some(node);
@@ -435,7 +453,10 @@ impl<T: Persist> List<T> {
                     log_with(
                         tx,
                         node,
-                        &[range(place!(after, previous)), span(place!(header, first), place!(header, len))],
+                        &[
+                            range(place!(after, previous)),
+                            span(place!(header, first), place!(header, len)),
+                        ],
                     )?;
                     (*after.as_ptr()).previous = Some(node);
                     (*header.as_ptr()).first = Some(node);
@@ -481,10 +502,20 @@ impl<T: Persist> List<T> {
                     log_and_free(tx, header, node, &ranges)?;
                 }
                 (Some(_), None) => {
-                    log_and_free(tx, header, node, &[range(next), span(place!(header, len), previous)])?;
+                    log_and_free(
+                        tx,
+                        header,
+                        node,
+                        &[range(next), span(place!(header, len), previous)],
+                    )?;
                 }
                 (None, Some(_)) => {
-                    log_and_free(tx, header, node, &[range(previous), span(next, place!(header, len))])?;
+                    log_and_free(
+                        tx,
+                        header,
+                        node,
+                        &[range(previous), span(next, place!(header, len))],
+                    )?;
                 }
                 (None, None) => log_and_free(tx, header, node, &[range(header.as_ptr())])?,
             }
@@ -520,121 +551,5 @@ unsafe fn value_mut<'t, T: Persist>(tx: &'t mut Tx<'_>, node: Ptr<Node<T>>) -> R
         let value = place!(node, value);
         log(tx, &[range(value)])?;
         Ok(&mut *value)
-    }
-}
-
-/// Iterates over a [`List`].
-pub struct Iter<'r, T> {
-    first: Option<Ptr<Node<T>>>,
-    last: Option<Ptr<Node<T>>>,
-    remaining: usize,
-    faults: &'r Faults,
-    elements: PhantomData<&'r T>,
-}
-
-impl<'r, T> Iter<'r, T> {
-    /// A node; `None`, and the end, if it cannot be read.
-    #[inline(always)]
-    fn node(&mut self, node: Option<Ptr<Node<T>>>) -> Option<&'r Node<T>> {
-        // SAFETY: a live node: nothing changes while the reader is borrowed.
-        let node: Read<&'r Node<T>> = unsafe { node?.follow() };
-        if node.is_err() {
-            self.remaining = 1;
-        }
-        self.remaining -= 1;
-        self.faults.noted(node)
-    }
-}
-
-impl<'r, T> Iterator for Iter<'r, T> {
-    type Item = &'r T;
-
-    #[inline]
-    fn next(&mut self) -> Option<&'r T> {
-        if self.remaining == 0 {
-            return None;
-        }
-        let node = self.node(self.first)?;
-        self.first = node.next;
-        Some(&node.value)
-    }
-
-    #[inline]
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.remaining, Some(self.remaining))
-    }
-}
-
-impl<T> DoubleEndedIterator for Iter<'_, T> {
-    #[inline]
-    fn next_back(&mut self) -> Option<Self::Item> {
-        if self.remaining == 0 {
-            return None;
-        }
-        let node = self.node(self.last)?;
-        self.last = node.previous;
-        Some(&node.value)
-    }
-}
-
-impl<T> ExactSizeIterator for Iter<'_, T> {}
-impl<T> FusedIterator for Iter<'_, T> {}
-
-impl<T> Clone for Iter<'_, T> {
-    fn clone(&self) -> Self {
-        Self { ..*self }
-    }
-}
-
-impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_list().entries(self.clone()).finish()
-    }
-}
-
-/// Iterates over a [`List`], whose elements may be changed. Nodes are read through raw pointers, field by field, since values of them are borrowed.
-pub struct IterMut<'t, T> {
-    first: Option<Ptr<Node<T>>>,
-    last: Option<Ptr<Node<T>>>,
-    remaining: usize,
-    elements: PhantomData<&'t mut T>,
-}
-
-impl<'t, T> Iterator for IterMut<'t, T> {
-    type Item = &'t mut T;
-
-    fn next(&mut self) -> Option<&'t mut T> {
-        self.remaining = self.remaining.checked_sub(1)?;
-        let node = self.first?;
-        // SAFETY: a live node, logged; each is visited once, from one end or the other, and the transaction is borrowed exclusively.
-        unsafe {
-            self.first = (*node.as_ptr()).next;
-            Some(&mut *place!(node, value))
-        }
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.remaining, Some(self.remaining))
-    }
-}
-
-impl<T> DoubleEndedIterator for IterMut<'_, T> {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        self.remaining = self.remaining.checked_sub(1)?;
-        let node = self.last?;
-        // SAFETY: as in `next`.
-        unsafe {
-            self.last = (*node.as_ptr()).previous;
-            Some(&mut *place!(node, value))
-        }
-    }
-}
-
-impl<T> ExactSizeIterator for IterMut<'_, T> {}
-impl<T> FusedIterator for IterMut<'_, T> {}
-
-impl<T> core::fmt::Debug for IterMut<'_, T> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("IterMut").field("remaining", &self.remaining).finish_non_exhaustive()
     }
 }

@@ -116,7 +116,11 @@ pub(crate) unsafe fn log_and_free<H: Persist, N: Persist>(
 /// # Safety
 /// As [`log`]; nothing points to `fresh`.
 #[inline]
-pub(crate) unsafe fn log_with<T: Persist>(tx: &mut Tx<'_>, fresh: Ptr<T>, ranges: &[Range]) -> Result<()> {
+pub(crate) unsafe fn log_with<T: Persist>(
+    tx: &mut Tx<'_>,
+    fresh: Ptr<T>,
+    ranges: &[Range],
+) -> Result<()> {
     // SAFETY: passed on.
     let logged = unsafe { log(tx, ranges) };
     if logged.is_err() {
@@ -133,7 +137,10 @@ const MANY: usize = 256;
 ///
 /// # Safety
 /// As [`log`], for all that the iterator yields.
-pub(crate) unsafe fn log_many(tx: &mut Tx<'_>, ranges: impl IntoIterator<Item = Read<Range>>) -> Result<()> {
+pub(crate) unsafe fn log_many(
+    tx: &mut Tx<'_>,
+    ranges: impl IntoIterator<Item = Read<Range>>,
+) -> Result<()> {
     let mut ranges = ranges.into_iter();
     let mut part = Vec::with_capacity(MANY);
     loop {

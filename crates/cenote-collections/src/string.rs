@@ -90,7 +90,10 @@ impl String {
         let bytes = self.bytes.as_slice(reader)?;
         // SAFETY: only this file writes vectors of `Utf8`, and every operation leaves a text.
         Ok(unsafe {
-            core::str::from_utf8_unchecked(core::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()))
+            core::str::from_utf8_unchecked(core::slice::from_raw_parts(
+                bytes.as_ptr().cast(),
+                bytes.len(),
+            ))
         })
     }
 

@@ -7,7 +7,9 @@
 //! Invariant: the first `len` places of the array hold values; the others are zero, as the pointer map of an array block sees
 //! them too. Without an array `capacity` is 0, except that values of no size need none and `capacity` says nothing.
 
-use crate::shared::{DESTROYED, Header, OrLost, Range, log, log_and_free, open, range, touch_places};
+use crate::shared::{
+    DESTROYED, Header, OrLost, Range, log, log_and_free, open, range, touch_places,
+};
 use cenote::persist::{ArrayOf, Persist};
 use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::ptr::{NonNull, copy, copy_nonoverlapping};
@@ -81,7 +83,9 @@ impl<T: Persist> Vec<T> {
     /// # Errors
     /// As [`Tx::alloc_beside`].
     pub fn new_beside<N: Persist>(tx: &mut Tx<'_>, neighbour: Ptr<N>) -> Result<Self> {
-        Ok(Self { header: tx.alloc_beside(neighbour, VecHeader { array: None, len: 0, capacity: 0 })? })
+        Ok(Self {
+            header: tx.alloc_beside(neighbour, VecHeader { array: None, len: 0, capacity: 0 })?,
+        })
     }
 
     /// An empty vector with room for `capacity` values.
@@ -363,7 +367,8 @@ impl<T: Persist> Vec<T> {
         }
         // SAFETY: places with values, logged before they are written.
         unsafe {
-            let (place, last) = (header.places().add(index), header.places().add(header.len as usize - 1));
+            let (place, last) =
+                (header.places().add(index), header.places().add(header.len as usize - 1));
             touch_places(place, 1).and_then(|()| touch_places(last, 1)).or_lost(tx)?;
             log(tx, &[range(place), range(last), range(place!(self.header, len))])?;
             place.swap(last);
@@ -453,7 +458,10 @@ impl<T: Persist> Vec<T> {
         // SAFETY: places with values, logged before they are written; `to` never overtakes `from`.
         unsafe {
             let array = header.places();
-            log(tx, &[places(array.add(first), kept.len() - first), range(place!(self.header, len))])?;
+            log(
+                tx,
+                &[places(array.add(first), kept.len() - first), range(place!(self.header, len))],
+            )?;
             let mut to = first;
             for from in (first..kept.len()).filter(|&from| kept[from]) {
                 copy(array.add(from), array.add(to), 1);

@@ -3,12 +3,14 @@
 mod common;
 mod costs;
 mod filters;
+mod full_log;
 mod headers;
 mod keys;
 mod large;
 mod lost;
 mod models;
 mod places;
+mod readme;
 mod sound;
 mod touches;
 mod values;

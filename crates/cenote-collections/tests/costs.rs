@@ -41,13 +41,18 @@ fn list_operations_cost_two_fences_and_the_words_that_change() {
         list.clear(tx)?;
         Ok(list)
     });
-    assert_eq!(cost(&pool, |tx| list.push_back(tx, 1)), (2, ALLOC + undo(24) + SEAL), "into an empty list");
+    assert_eq!(
+        cost(&pool, |tx| list.push_back(tx, 1)),
+        (2, ALLOC + undo(24) + SEAL),
+        "into an empty list"
+    );
     let before = counters::snapshot();
     assert_eq!(cost(&pool, |tx| list.push_back(tx, 2)), (2, ALLOC + undo(8) + undo(16) + SEAL));
     let spent = counters::snapshot() - before;
     assert!(
         spent.flushes <= 6,
-        "new node, its mark, old last node, header, range of the log, and a node on two lines: {spent:?}"
+        "new node, its mark, old last node, header, range of the log, and a node on two lines: \
+         {spent:?}"
     );
     assert_eq!(cost(&pool, |tx| list.push_front(tx, 0)), (2, ALLOC + undo(8) + undo(16) + SEAL));
     assert_eq!(
@@ -67,9 +72,19 @@ fn list_operations_cost_two_fences_and_the_words_that_change() {
         }),
         (2, FREE + 3 * undo(8) + SEAL)
     );
-    assert_eq!(cost(&pool, |tx| list.pop_front(tx).map(drop)), (2, FREE + undo(8) + undo(16) + SEAL));
-    assert_eq!(cost(&pool, |tx| list.pop_back(tx).map(drop)), (2, FREE + undo(8) + undo(16) + SEAL));
-    assert_eq!(cost(&pool, |tx| list.pop_back(tx).map(drop)), (2, FREE + undo(24) + SEAL), "the last one");
+    assert_eq!(
+        cost(&pool, |tx| list.pop_front(tx).map(drop)),
+        (2, FREE + undo(8) + undo(16) + SEAL)
+    );
+    assert_eq!(
+        cost(&pool, |tx| list.pop_back(tx).map(drop)),
+        (2, FREE + undo(8) + undo(16) + SEAL)
+    );
+    assert_eq!(
+        cost(&pool, |tx| list.pop_back(tx).map(drop)),
+        (2, FREE + undo(24) + SEAL),
+        "the last one"
+    );
     assert_eq!(cost(&pool, |tx| list.pop_back(tx).map(drop)), (0, 0), "none");
     // Ten in one transaction: the header is logged once, nodes of this transaction not at all. So nothing has fenced the entries of the nine after the first when commit makes
     // the nodes' marks durable: it does, once.
@@ -106,7 +121,11 @@ fn tree_operations_cost_two_fences_and_the_slot_that_changes() {
     });
     let slot = undo(16) + 2 * undo(8);
     assert_eq!(cost(&pool, |tx| tree.insert(tx, 5, 5).map(drop)), (2, slot + SEAL));
-    assert_eq!(cost(&pool, |tx| tree.insert(tx, 5, 6).map(drop)), (2, undo(8) + SEAL), "over an old value");
+    assert_eq!(
+        cost(&pool, |tx| tree.insert(tx, 5, 6).map(drop)),
+        (2, undo(8) + SEAL),
+        "over an old value"
+    );
     assert_eq!(
         cost(&pool, |tx| {
             *tree.get_mut(tx, &5)?.expect("inserted") = 7;
@@ -130,7 +149,10 @@ fn tree_operations_cost_two_fences_and_the_slot_that_changes() {
     let append = |key: u64| cost(&pool, |tx| tree.insert(tx, key, 0).map(drop));
     let costs: std::vec::Vec<_> = (300..316).map(append).collect();
     assert_eq!(costs.iter().filter(|&&cost| cost == (2, slot + SEAL)).count(), 14, "{costs:?}");
-    assert!(costs.contains(&(2, ALLOC + undo(8) + undo(48) + undo(16) + undo(8) + SEAL)), "{costs:?}");
+    assert!(
+        costs.contains(&(2, ALLOC + undo(8) + undo(48) + undo(16) + undo(8) + SEAL)),
+        "{costs:?}"
+    );
 }
 
 #[test]
@@ -145,7 +167,11 @@ fn hash_operations_cost_two_fences_and_the_slot_that_changes() {
     });
     let slot = undo(16) + 2 * undo(8);
     assert_eq!(cost(&pool, |tx| map.insert(tx, 5, 5).map(drop)), (2, slot + SEAL));
-    assert_eq!(cost(&pool, |tx| map.insert(tx, 5, 6).map(drop)), (2, undo(8) + SEAL), "over an old value");
+    assert_eq!(
+        cost(&pool, |tx| map.insert(tx, 5, 6).map(drop)),
+        (2, undo(8) + SEAL),
+        "over an old value"
+    );
     assert_eq!(cost(&pool, |tx| map.remove(tx, &5).map(drop)), (2, slot + SEAL));
     // Four entries of 3.5 a bucket: the seventh is the last one that goes without a split.
     write(&pool, |tx| map.extend(tx, (5..7).map(|k| (k, 0))));
@@ -176,10 +202,17 @@ fn vector_operations_cost_two_fences_and_the_places_that_change() {
     assert_eq!(vec.capacity(&view).expect("alive"), 8);
     drop(view);
     assert_eq!(cost(&pool, |tx| vec.push(tx, 7)), (2, 2 * undo(8) + SEAL));
-    assert_eq!(cost(&pool, |tx| vec.push(tx, 8)), (2, ALLOC + FREE + undo(24) + SEAL), "a new array");
+    assert_eq!(
+        cost(&pool, |tx| vec.push(tx, 8)),
+        (2, ALLOC + FREE + undo(24) + SEAL),
+        "a new array"
+    );
     assert_eq!(cost(&pool, |tx| vec.pop(tx).map(drop)), (2, 2 * undo(8) + SEAL));
     assert_eq!(cost(&pool, |tx| vec.remove(tx, 2).map(drop)), (2, undo(6 * 8) + undo(8) + SEAL));
-    assert_eq!(cost(&pool, |tx| vec.extend_from_slice(tx, &[1; 5])), (2, undo(40) + undo(8) + SEAL));
+    assert_eq!(
+        cost(&pool, |tx| vec.extend_from_slice(tx, &[1; 5])),
+        (2, undo(40) + undo(8) + SEAL)
+    );
 }
 
 #[test]

@@ -4,11 +4,13 @@
 
 use crate::common::{assert_sound, directory};
 use cenote::persist::TypeSetError;
-use cenote::{Error, Persist, Reader, Store};
+use cenote::{Error, Persist, Pool, Reader, Store};
 use cenote_collections::{InlineStr, List};
 use cenote_medium::planted::{Bug, plant};
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, OnceLock, mpsc};
+use std::time::Duration;
 
 /// Its id is that of the header of [`Texts`], which is private to the collections.
 #[derive(Persist, Clone, Copy)]
@@ -94,4 +96,44 @@ fn a_filter_that_is_asked_about_every_type_of_its_id_is_found() {
     let dir = directory();
     make(dir.path());
     assert!(collect_elsewhere(dir.path(), true) >= LEN);
+}
+
+/// What a filter asked of its pool, and was told.
+static ASKED: Mutex<Vec<(bool, bool)>> = Mutex::new(Vec::new());
+static POOL: OnceLock<Pool> = OnceLock::new();
+
+#[derive(Persist)]
+#[persist(name = "filters::Asking")]
+struct Asking {
+    list: List<u64>,
+}
+
+#[test]
+fn a_filter_that_asks_for_its_pool_does_not_wait_for_ever() {
+    let dir = directory();
+    let pool = Store::open(dir.path()).unwrap().pool("test").unwrap();
+    pool.write(|tx| -> cenote::Result<()> {
+        let list = List::from_iter(tx, 0..10)?;
+        let asking = tx.alloc(Asking { list })?;
+        tx.set_root(asking)
+    })
+    .unwrap();
+    POOL.set(pool.clone()).unwrap();
+    let replaced = cenote::filter::register::<Asking>(|_, _| {
+        let pool = POOL.get().unwrap();
+        let written = pool.write(|tx| tx.alloc(1u64)).is_ok();
+        ASKED.lock().unwrap().push((pool.read().is_ok(), written));
+    });
+    assert!(replaced.unwrap().is_none());
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        let checked = pool.check().map(drop);
+        let collected = pool.collect().map(drop);
+        let _ = done.send((checked.is_ok(), collected.is_ok()));
+    });
+    let both = ended.recv_timeout(Duration::from_secs(30)).expect("it waits for ever");
+    assert_eq!(both, (true, true));
+    let asked = ASKED.lock().unwrap().clone();
+    assert!(asked.len() >= 2 && asked.iter().all(|(_, written)| !written), "{asked:?}");
+    assert_eq!(asked.last(), Some(&(false, false)), "a collection refuses both");
 }

@@ -10,8 +10,8 @@
 use crate::common::{directory, random};
 use cenote::persist::{Rule, TypeId};
 use cenote::{
-    Error, ExportOptions, ImportOptions, OpenOptions, Persist, Pool, PoolOptions, Reader, Result, ShipError,
-    Store,
+    Error, ExportOptions, ImportOptions, OpenOptions, Persist, Pool, PoolOptions, Reader, Result,
+    ShipError, Store,
 };
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, String, Vec};
 use cenote_layout::archive::{SectionHeader, section_sum};
@@ -194,7 +194,8 @@ fn section(bytes: &[u8], at: usize) -> SectionHeader {
 impl Archive {
     fn of(store: &Store, pool: &str) -> Result<Self> {
         let (bytes, _) = store.export(&[pool], std::vec::Vec::new(), ExportOptions::default())?;
-        let id = store.pools().iter().find(|info| info.record.name == pool).expect("there").record.id;
+        let id =
+            store.pools().iter().find(|info| info.record.name == pool).expect("there").record.id;
         let mut puddles = store.puddle_records();
         puddles.retain(|puddle| puddle.pool == id);
         puddles.sort_by_key(|puddle| puddle.index);
@@ -212,7 +213,8 @@ impl Archive {
 
     /// The place of a word.
     fn place(&self, addr: u64) -> usize {
-        let (base, (place, len)) = self.chunks.range(..=addr).next_back().expect("it is in the archive");
+        let (base, (place, len)) =
+            self.chunks.range(..=addr).next_back().expect("it is in the archive");
         assert!(addr - base + 8 <= *len as u64, "it is in the archive");
         place + (addr - base) as usize
     }
@@ -267,7 +269,8 @@ fn words_of(name: &str, size: u64) -> std::ops::Range<u64> {
 
 fn changes(store: &Store, pool: &Pool, archive: &Archive) -> std::vec::Vec<Change> {
     let mut blocks: Map<TypeId, std::vec::Vec<u64>> = Map::new();
-    let walked = pool.heap().walk(&mut |block| blocks.entry(block.type_id).or_default().push(block.addr));
+    let walked =
+        pool.heap().walk(&mut |block| blocks.entry(block.type_id).or_default().push(block.addr));
     walked.expect("walked");
     let names: Map<TypeId, (std::string::String, u64)> = blocks
         .keys()
@@ -283,7 +286,9 @@ fn changes(store: &Store, pool: &Pool, archive: &Archive) -> std::vec::Vec<Chang
         // The first, one inside, and the last.
         let mut some = vec![own[0], own[own.len() / 2], last];
         some.dedup();
-        for (block, word) in some.iter().flat_map(|block| words_of(name, *size).map(move |w| (*block, w))) {
+        for (block, word) in
+            some.iter().flat_map(|block| words_of(name, *size).map(move |w| (*block, w)))
+        {
             let addr = block + 8 * word;
             let old = archive.word(addr);
             let values = [
@@ -308,7 +313,8 @@ fn changes(store: &Store, pool: &Pool, archive: &Archive) -> std::vec::Vec<Chang
                 0x7fff_ffff_f000,
             ];
             for value in values.into_iter().filter(|value| *value != old) {
-                let what = format!("{name} at {block:#x}, word {word}: {old:#x} becomes {value:#x}");
+                let what =
+                    format!("{name} at {block:#x}, word {word}: {old:#x} becomes {value:#x}");
                 changes.push(Change { what, addr, word: value });
             }
         }
@@ -368,7 +374,8 @@ fn take_in((part, parts): (u64, u64), which: Which) -> Result<(u64, u64)> {
             plant(Bug::StructuresBelieved);
         }
         let names = vec!["q".to_owned()];
-        let imported = store.import(&bytes[..], ImportOptions { names, ..ImportOptions::default() });
+        let imported =
+            store.import(&bytes[..], ImportOptions { names, ..ImportOptions::default() });
         plant(Bug::None);
         match imported {
             Err(Error::Ship(ShipError::Values { .. })) => refused += 1,
@@ -384,10 +391,16 @@ fn take_in((part, parts): (u64, u64), which: Which) -> Result<(u64, u64)> {
 }
 
 /// Runs [`take_in`] in a child: what it says, or how it ended.
-fn in_child(which: Which, parts: u64) -> std::result::Result<std::string::String, std::string::String> {
+fn in_child(
+    which: Which,
+    parts: u64,
+) -> std::result::Result<std::string::String, std::string::String> {
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     child.args(["--exact", "headers::a_child", "--nocapture"]);
-    child.envs([("CENOTE_HEADERS_CHILD", which.name()), ("CENOTE_HEADERS_PARTS", &parts.to_string())]);
+    child.envs([
+        ("CENOTE_HEADERS_CHILD", which.name()),
+        ("CENOTE_HEADERS_PARTS", &parts.to_string()),
+    ]);
     let out = child.output().expect("run");
     let text = std::string::String::from_utf8_lossy(&out.stdout).into_owned();
     if out.status.success() {
@@ -402,7 +415,9 @@ fn in_child(which: Which, parts: u64) -> std::result::Result<std::string::String
 fn a_child() -> Result<()> {
     let variable = |name| std::env::var(name).unwrap_or_default();
     let wanted = variable("CENOTE_HEADERS_CHILD");
-    let Some(which) = Which::ALL.into_iter().find(|which| which.name() == wanted) else { return Ok(()) };
+    let Some(which) = Which::ALL.into_iter().find(|which| which.name() == wanted) else {
+        return Ok(());
+    };
     let parts = variable("CENOTE_HEADERS_PARTS").parse().unwrap_or(1);
     let seed = variable("CENOTE_SEED").parse().unwrap_or(0);
     // SAFETY: a loop without an end ends the child, by another signal than a fault.
@@ -410,7 +425,10 @@ fn a_child() -> Result<()> {
     let (refused, used) = take_in((seed, parts), which)?;
     println!("refused {refused}, used {used}");
     // Keys and values of nodes are among the words, and any number is one.
-    assert!(refused > used || which != Which::Some, "hardly anything is refused: {refused}, used {used}");
+    assert!(
+        refused > used || which != Which::Some,
+        "hardly anything is refused: {refused}, used {used}"
+    );
     Ok(())
 }
 
@@ -449,12 +467,15 @@ fn a_pool_with_a_broken_header_shows_no_values_when_it_is_verified() -> Result<(
     let changes = changes(&store, &store.pool("p")?, &archive);
     let puddle = store.puddle_records().into_iter().find(|puddle| puddle.pool.0 != 0).expect("one");
     store.close()?;
-    let file = dir.path().join("puddles").join(std::str::from_utf8(&puddle.uuid.to_hex()).expect("text"));
+    let file =
+        dir.path().join("puddles").join(std::str::from_utf8(&puddle.uuid.to_hex()).expect("text"));
     let verified = OpenOptions { verify_values: true, ..OpenOptions::default() };
     let (mut seed, mut tried) = (3, 0);
     let names = ["VecHeader", "ListHeader", "BTreeHeader", "HashHeader"];
     // A length that is one more, of each.
-    for change in changes.iter().filter(|change| names.iter().any(|name| change.what.contains(name))) {
+    for change in
+        changes.iter().filter(|change| names.iter().any(|name| change.what.contains(name)))
+    {
         let old = archive.word(change.addr);
         if change.word != old.wrapping_add(1) || !random(&mut seed).is_multiple_of(2) {
             continue;
@@ -463,7 +484,8 @@ fn a_pool_with_a_broken_header_shows_no_values_when_it_is_verified() -> Result<(
         let write = |word: u64| {
             let file = std::fs::File::options().write(true).open(&file).expect("open");
             let at = change.addr - puddle.addr;
-            std::os::unix::fs::FileExt::write_all_at(&file, &word.to_le_bytes(), at).expect("write");
+            std::os::unix::fs::FileExt::write_all_at(&file, &word.to_le_bytes(), at)
+                .expect("write");
         };
         write(change.word);
         let store = Store::open_with(dir.path(), &verified)?;

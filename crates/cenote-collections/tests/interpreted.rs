@@ -4,7 +4,9 @@
 //!
 //! Values have no padding: Miri reports padding that is read as bytes, see `cenote_sys::bytes`.
 
-use cenote::{Durability, Error, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, Result, Store};
+use cenote::{
+    Durability, Error, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, Result, Store,
+};
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, String, Vec};
 use cenote_medium::Medium;
 use cenote_medium::sim::{CrashKind, SimMedium, SimOptions};
@@ -18,7 +20,8 @@ fn formatted() -> Result<Arc<SimMedium>> {
     let base = cenote_sys::memory::find_free(WINDOW_LEN as usize, 1 << 30).expect("addresses");
     let options = SimOptions { record: false, ..SimOptions::new(Durability::Process) };
     let sim = SimMedium::new(options);
-    let format = FormatOptions { window_base: Some(base as u64), window_len: WINDOW_LEN, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(base as u64), window_len: WINDOW_LEN, uuid: None };
     cenote_store::format(sim.clone(), &format)?;
     Ok(sim)
 }

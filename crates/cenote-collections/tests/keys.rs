@@ -153,9 +153,13 @@ fn change(map: Map, tx: &mut Tx<'_>, model: &mut BTreeMap<u64, u64>, seed: &mut 
 #[test]
 fn maps_of_colliding_keys_are_as_their_model() {
     let rounds = number("CENOTE_KEYS_ROUNDS", 3);
-    for (number, manner) in
-        (0..).zip([Manner::Honest, Manner::OneHash, Manner::Few(2), Manner::Few(9), Manner::Few(130)])
-    {
+    for (number, manner) in (0..).zip([
+        Manner::Honest,
+        Manner::OneHash,
+        Manner::Few(2),
+        Manner::Few(9),
+        Manner::Few(130),
+    ]) {
         for round in 0..rounds {
             let hash_key = [None, Some([0, 0]), Some([u64::MAX; 2])][round as usize % 3];
             let directory = directory();
@@ -297,7 +301,9 @@ const MAKES: [(&str, Make, bool); 8] = [
     ),
     (
         "makes it grow",
-        |tx, map, _| (5000..6000).try_for_each(|key| map.insert(tx, Key(key), key).map(drop)).map(|()| 8),
+        |tx, map, _| {
+            (5000..6000).try_for_each(|key| map.insert(tx, Key(key), key).map(drop)).map(|()| 8)
+        },
         true,
     ),
     (
@@ -305,7 +311,9 @@ const MAKES: [(&str, Make, bool); 8] = [
         |tx, map, _| {
             let all: Vec<(Key, u64)> = map.iter(tx)?.map(|(key, value)| (*key, *value)).collect();
             map.clear(tx)?;
-            all.into_iter().rev().try_for_each(|(key, value)| map.insert(tx, key, value).map(drop))?;
+            all.into_iter()
+                .rev()
+                .try_for_each(|(key, value)| map.insert(tx, key, value).map(drop))?;
             Ok(8)
         },
         true,
@@ -323,7 +331,8 @@ fn closures_that_change_the_map_they_make_a_value_for_find_it_as_it_is_then() {
             pool.write(|tx| (0..len).try_for_each(|key| map.insert(tx, Key(key), key).map(drop)))
                 .expect("filled");
             let made = pool.write(|tx| -> Result<Option<u64>> {
-                let made = map.entry(tx, Key(key))?.or_try_insert_with(|tx| make(tx, map, Key(key)));
+                let made =
+                    map.entry(tx, Key(key))?.or_try_insert_with(|tx| make(tx, map, Key(key)));
                 let made = made.map(|value| *value);
                 match (&made, there) {
                     (Ok(value), true) => assert_eq!(map.get(tx, &Key(key))?, Some(value), "{what}"),
@@ -360,7 +369,8 @@ fn keys_of_any_size_and_alignment_are_found() {
     let pool = pool(directory.path());
     pool.write(|tx| -> Result<()> {
         let (units, wide) = (HashMap::<(), ()>::new(tx)?, HashMap::<Wide, Wide>::new(tx)?);
-        let (large, lists) = (HashMap::<[u64; 512], u8>::new(tx)?, HashMap::<u8, List<u64>>::new(tx)?);
+        let (large, lists) =
+            (HashMap::<[u64; 512], u8>::new(tx)?, HashMap::<u8, List<u64>>::new(tx)?);
         for n in 0..150u64 {
             assert_eq!(units.insert(tx, (), ())?.is_some(), n > 0);
             assert_eq!(wide.insert(tx, Wide([n; 8]), Wide([!n; 8]))?, None);

@@ -109,7 +109,8 @@ fn a_hash_map_grows_shrinks_and_is_freed() {
     .unwrap();
     assert_sound(&pool);
     let view = pool.read().unwrap();
-    let count = map.iter(&view).unwrap().inspect(|(k, v)| assert!(**k % 6 == 0 && **v == !**k)).count();
+    let count =
+        map.iter(&view).unwrap().inspect(|(k, v)| assert!(**k % 6 == 0 && **v == !**k)).count();
     assert_eq!(count as u64, N.div_ceil(6));
     assert_eq!(map.len(&view).unwrap(), count);
     drop(view);

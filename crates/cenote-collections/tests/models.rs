@@ -3,7 +3,9 @@
 
 use crate::common::{assert_sound, directory, pool};
 use cenote::{Error, Persist, Pool, Reader, Tx};
-use cenote_collections::{BTreeMap, ForwardList, HashMap, InlineStr, List, String, Vec, btree, hash};
+use cenote_collections::{
+    BTreeMap, ForwardList, HashMap, InlineStr, List, String, Vec, btree, hash,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap as StdBTreeMap, HashMap as StdHashMap, LinkedList, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -270,7 +272,9 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
             model.forward.iter_mut().skip(1).for_each(|v| *v ^= n);
         }
         Op::TreeInsert(k, v) => assert_eq!(all.tree.insert(tx, k, v)?, model.tree.insert(k, v)),
-        Op::TreeRemove(k) => assert_eq!(all.tree.remove_entry(tx, &k)?, model.tree.remove_entry(&k)),
+        Op::TreeRemove(k) => {
+            assert_eq!(all.tree.remove_entry(tx, &k)?, model.tree.remove_entry(&k))
+        }
         Op::TreeGetMut(k, v) => {
             let place = all.tree.get_mut(tx, &k)?;
             assert_eq!(place.as_deref(), model.tree.get(&k));
@@ -306,7 +310,10 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
                 assert_eq!(Some(&*place), model.tree.get(&k));
             }
             _ => match (all.tree.entry(tx, k)?, model.tree.entry(k)) {
-                (btree::Entry::Vacant(entry), std::collections::btree_map::Entry::Vacant(model)) => {
+                (
+                    btree::Entry::Vacant(entry),
+                    std::collections::btree_map::Entry::Vacant(model),
+                ) => {
                     assert_eq!(entry.key(), model.key());
                     match kind {
                         3 => assert_eq!(entry.into_key(), k),
@@ -349,7 +356,8 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
             }
         }
         Op::TreeIterMut(from, n, v) => {
-            let change = |(k, value): (&u16, &mut u64)| *value = value.wrapping_add(v ^ u64::from(*k));
+            let change =
+                |(k, value): (&u16, &mut u64)| *value = value.wrapping_add(v ^ u64::from(*k));
             all.tree.range_mut(tx, from..from + n)?.for_each(change);
             model.tree.range_mut(from..from + n).for_each(change);
             all.tree.range_mut(tx, ..=from)?.take(9).for_each(change);
@@ -375,7 +383,9 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
         }
         Op::WordRemove(k) => assert_eq!(all.words.remove(tx, k.as_str())?, model.words.remove(&k)),
         Op::HashInsert(k, v) => assert_eq!(all.hash.insert(tx, k, v)?, model.hash.insert(k, v)),
-        Op::HashRemove(k) => assert_eq!(all.hash.remove_entry(tx, &k)?, model.hash.remove_entry(&k)),
+        Op::HashRemove(k) => {
+            assert_eq!(all.hash.remove_entry(tx, &k)?, model.hash.remove_entry(&k))
+        }
         Op::HashGetMut(k, v) => {
             let place = all.hash.get_mut(tx, &k)?;
             assert_eq!(place.as_deref(), model.hash.get(&k));
@@ -441,8 +451,13 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
             let entries = all.hash.iter_mut(tx)?;
             assert_eq!(entries.len(), model.hash.len());
             let entries: StdVec<(&u16, &mut u64)> = entries.collect();
-            entries.into_iter().for_each(|(k, value)| *value = value.wrapping_add(v ^ u64::from(*k)));
-            model.hash.iter_mut().for_each(|(k, value)| *value = value.wrapping_add(v ^ u64::from(*k)));
+            entries
+                .into_iter()
+                .for_each(|(k, value)| *value = value.wrapping_add(v ^ u64::from(*k)));
+            model
+                .hash
+                .iter_mut()
+                .for_each(|(k, value)| *value = value.wrapping_add(v ^ u64::from(*k)));
             assert_eq!(all.hash.values_mut(tx)?.count(), model.hash.len());
         }
         Op::HashRetain(n) => {
@@ -541,7 +556,10 @@ fn compare(reader: &impl Reader, all: All, model: &Model) -> cenote::Result<()> 
     assert_eq!(all.list.len(reader)?, model.list.len());
     assert!(all.list.iter(reader)?.eq(model.list.iter()));
     assert!(all.list.iter(reader)?.rev().eq(model.list.iter().rev()));
-    assert_eq!((all.list.front(reader)?, all.list.back(reader)?), (model.list.front(), model.list.back()));
+    assert_eq!(
+        (all.list.front(reader)?, all.list.back(reader)?),
+        (model.list.front(), model.list.back())
+    );
 
     assert!(all.forward.iter(reader)?.eq(model.forward.iter()));
     assert_eq!(all.forward.len(reader)?, model.forward.len());
@@ -553,7 +571,10 @@ fn compare(reader: &impl Reader, all: All, model: &Model) -> cenote::Result<()> 
     assert_eq!(all.tree.len(reader)?, model.tree.len());
     assert!(all.tree.iter(reader)?.eq(model.tree.iter()));
     assert!(all.tree.iter(reader)?.rev().eq(model.tree.iter().rev()));
-    assert!(all.tree.keys(reader)?.eq(model.tree.keys()) && all.tree.values(reader)?.eq(model.tree.values()));
+    assert!(
+        all.tree.keys(reader)?.eq(model.tree.keys())
+            && all.tree.values(reader)?.eq(model.tree.values())
+    );
     assert_eq!(all.tree.first_key_value(reader)?, model.tree.first_key_value());
     assert_eq!(all.tree.last_key_value(reader)?, model.tree.last_key_value());
     for start in (0..520).step_by(47) {
@@ -562,7 +583,9 @@ fn compare(reader: &impl Reader, all: All, model: &Model) -> cenote::Result<()> 
         for len in [0, 1, 30, 400] {
             let end = start + len;
             assert!(all.tree.range(reader, start..end)?.eq(model.tree.range(start..end)));
-            assert!(all.tree.range(reader, start..=end)?.rev().eq(model.tree.range(start..=end).rev()));
+            assert!(
+                all.tree.range(reader, start..=end)?.rev().eq(model.tree.range(start..=end).rev())
+            );
         }
         assert!(all.tree.range(reader, ..start)?.eq(model.tree.range(..start)));
         assert!(all.tree.range(reader, start..)?.rev().eq(model.tree.range(start..).rev()));

@@ -13,7 +13,10 @@ fn is_dangling<T>(result: cenote::Result<T>) -> bool {
 }
 
 /// Fences and streamed bytes of one transaction.
-fn cost(pool: &cenote::Pool, body: impl FnOnce(&mut cenote::Tx<'_>) -> cenote::Result<()>) -> (u64, u64) {
+fn cost(
+    pool: &cenote::Pool,
+    body: impl FnOnce(&mut cenote::Tx<'_>) -> cenote::Result<()>,
+) -> (u64, u64) {
     let before = counters::snapshot();
     pool.write(body).expect("a commit");
     let spent = counters::snapshot() - before;
@@ -37,7 +40,9 @@ fn changing_all_values_takes_two_fences_and_whole_nodes() {
     let all = cost(&pool, |tx| tree.values_mut(tx).map(|values| values.for_each(|v| *v += 1)));
     assert_eq!(all, (2, 320 + SEAL));
     // Two of them: two entries.
-    let two = cost(&pool, |tx| tree.range_mut(tx, 3..5).map(|entries| entries.for_each(|(_, v)| *v += 1)));
+    let two = cost(&pool, |tx| {
+        tree.range_mut(tx, 3..5).map(|entries| entries.for_each(|(_, v)| *v += 1))
+    });
     assert_eq!(two, (2, 2 * 64 + SEAL));
     // Three values of a page of 128 bytes: one entry of 3 lines would be no less.
     let page = cost(&pool, |tx| map.values_mut(tx).map(|values| values.for_each(|v| *v += 1)));
@@ -119,7 +124,9 @@ impl Ord for Liar {
 fn lying_keys_never_yield_a_value_twice() {
     let directory = directory();
     let pool = pool(directory.path());
-    let tree = pool.write(|tx| BTreeMap::<Liar, u64>::from_iter(tx, (0..400).map(|k| (Liar(k), k)))).unwrap();
+    let tree = pool
+        .write(|tx| BTreeMap::<Liar, u64>::from_iter(tx, (0..400).map(|k| (Liar(k), k))))
+        .unwrap();
     for seed in 1..200 {
         LIES.set(seed);
         pool.write(|tx| -> cenote::Result<()> {
@@ -160,12 +167,14 @@ fn a_value_that_cannot_be_made_leaves_no_entry() {
             assert!(tree.entry(tx, round)?.or_try_insert_with(refused).is_err());
             assert!(map.entry(tx, round)?.or_try_insert_with(refused).is_err());
             let panicked = catch_unwind(AssertUnwindSafe(|| {
-                tree.entry(tx, round)?.or_insert_with(|| std::panic::resume_unwind(Box::new("asked for")))?;
+                tree.entry(tx, round)?
+                    .or_insert_with(|| std::panic::resume_unwind(Box::new("asked for")))?;
                 Ok::<_, Error>(())
             }));
             assert!(panicked.is_err());
             let panicked = catch_unwind(AssertUnwindSafe(|| {
-                map.entry(tx, round)?.or_insert_with(|| std::panic::resume_unwind(Box::new("asked for")))?;
+                map.entry(tx, round)?
+                    .or_insert_with(|| std::panic::resume_unwind(Box::new("asked for")))?;
                 Ok::<_, Error>(())
             }));
             assert!(panicked.is_err());
@@ -212,7 +221,9 @@ fn an_option_of_a_collection_is_a_field_like_any_other() {
     let pool = crate::common::pool(directory.path());
     let view = pool.read().unwrap();
     let drawer = view.get(view.root::<Drawer>().unwrap().unwrap()).unwrap();
-    assert!(drawer.words.unwrap().iter(&view).unwrap().copied().eq(0..10) && drawer.title.is_none());
+    assert!(
+        drawer.words.unwrap().iter(&view).unwrap().copied().eq(0..10) && drawer.title.is_none()
+    );
     let index = drawer.index.unwrap();
     assert_eq!(index.get(&view, &1).unwrap().unwrap().unwrap().as_slice(&view).unwrap(), [1, 2, 3]);
     assert_eq!(index.get(&view, &2).unwrap(), Some(&None));

@@ -260,7 +260,8 @@ fn compare(dir: &Path, model: &mut Model, acknowledged: Option<u64>, thorough: b
 
 #[test]
 fn kill_9_loses_nothing_that_was_acknowledged() {
-    let number = |name, default| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    let number =
+        |name, default| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
     let (kills, seed): (u64, u64) = (number("CENOTE_KILLS", 300), number("CENOTE_SEED", 1));
     let dir = tempfile::tempdir().unwrap();
     prepare(dir.path()).unwrap();
@@ -280,6 +281,13 @@ fn kill_9_loses_nothing_that_was_acknowledged() {
         }
         acknowledged = model.step;
     }
-    println!("{kills} kills, {early} of them before the first commit; {} steps, all there", model.step);
-    assert!(model.step > kills && early < kills, "children hardly got to work: {} steps", model.step);
+    println!(
+        "{kills} kills, {early} of them before the first commit; {} steps, all there",
+        model.step
+    );
+    assert!(
+        model.step > kills && early < kills,
+        "children hardly got to work: {} steps",
+        model.step
+    );
 }

@@ -12,7 +12,8 @@ fn is_dangling<T>(result: cenote::Result<T>) -> bool {
     matches!(result, Err(Error::Dangling { .. }))
 }
 
-type OneOfEach = (List<u64>, ForwardList<u64>, BTreeMap<u64, u64>, HashMap<u64, u64>, Vec<u64>, String);
+type OneOfEach =
+    (List<u64>, ForwardList<u64>, BTreeMap<u64, u64>, HashMap<u64, u64>, Vec<u64>, String);
 
 /// Everything that takes a handle refuses a stale one.
 fn assert_stale(pool: &Pool, (list, forward, tree, hash, vec, text): OneOfEach) {
@@ -49,10 +50,14 @@ fn assert_stale(pool: &Pool, (list, forward, tree, hash, vec, text): OneOfEach) 
                 && is_dangling(hash.get(tx, &1))
         );
         assert!(
-            is_dangling(hash.iter(tx)) && is_dangling(hash.destroy(tx)) && is_dangling(hash.get_mut(tx, &1))
+            is_dangling(hash.iter(tx))
+                && is_dangling(hash.destroy(tx))
+                && is_dangling(hash.get_mut(tx, &1))
         );
         assert!(
-            is_dangling(vec.push(tx, 1)) && is_dangling(vec.as_slice(tx)) && is_dangling(vec.destroy(tx))
+            is_dangling(vec.push(tx, 1))
+                && is_dangling(vec.as_slice(tx))
+                && is_dangling(vec.destroy(tx))
         );
         assert!(
             is_dangling(text.push_str(tx, "x"))
@@ -284,7 +289,9 @@ fn a_panicking_key_leaves_the_maps_as_they_were() {
         .unwrap();
     }
     let view = pool.read().unwrap();
-    assert!(tree.iter(&view).unwrap().map(|(k, v)| (k.0, *v)).eq(model.iter().map(|(k, v)| (*k, *v))));
+    assert!(
+        tree.iter(&view).unwrap().map(|(k, v)| (k.0, *v)).eq(model.iter().map(|(k, v)| (*k, *v)))
+    );
     let in_hash: std::collections::BTreeMap<_, _> =
         hash.iter(&view).unwrap().map(|(k, v)| (k.0, *v)).collect();
     assert_eq!(in_hash, model);
@@ -359,7 +366,11 @@ fn panicking_closures_leave_collections_whole() {
             let mut keep = at(limit);
             assert!(catch_unwind(AssertUnwindSafe(|| vec.retain(tx, |_| keep()))).is_err());
         }
-        assert_eq!((tree.len(tx)?, vec.len(tx)?), (40, 40), "all is looked at before anything changes");
+        assert_eq!(
+            (tree.len(tx)?, vec.len(tx)?),
+            (40, 40),
+            "all is looked at before anything changes"
+        );
         assert_eq!(list.iter(tx)?.count(), list.len(tx)?);
         assert_eq!(list.iter(tx)?.rev().count(), list.len(tx)?);
         assert_eq!(forward.iter(tx)?.count(), forward.len(tx)?);
@@ -425,18 +436,26 @@ fn elements_may_be_empty_aligned_large_or_collections() {
             assert_eq!(empty.2.insert(tx, i, ())?, None);
             assert_eq!(empty.3.insert(tx, i, ())?, None);
         }
-        assert_eq!((empty.0.iter(tx)?.count(), empty.1.len(tx)?, empty.1.pop(tx)?), (100, 100, Some(())));
+        assert_eq!(
+            (empty.0.iter(tx)?.count(), empty.1.len(tx)?, empty.1.pop(tx)?),
+            (100, 100, Some(()))
+        );
         assert_eq!((empty.2.remove(tx, &7)?, empty.3.remove(tx, &7)?), (Some(()), Some(())));
 
-        let aligned =
-            (Vec::<Aligned>::new(tx)?, BTreeMap::<u64, Aligned>::new(tx)?, HashMap::<u64, Aligned>::new(tx)?);
+        let aligned = (
+            Vec::<Aligned>::new(tx)?,
+            BTreeMap::<u64, Aligned>::new(tx)?,
+            HashMap::<u64, Aligned>::new(tx)?,
+        );
         for i in 0..100 {
             aligned.0.push(tx, Aligned(i))?;
             aligned.1.insert(tx, i, Aligned(i))?;
             aligned.2.insert(tx, i, Aligned(i))?;
         }
         for i in 0..100 {
-            for found in [aligned.0.get(tx, i as usize)?, aligned.1.get(tx, &i)?, aligned.2.get(tx, &i)?] {
+            for found in
+                [aligned.0.get(tx, i as usize)?, aligned.1.get(tx, &i)?, aligned.2.get(tx, &i)?]
+            {
                 let found = found.expect("inserted");
                 assert_eq!(*found, Aligned(i));
                 assert_eq!(std::ptr::from_ref(found).addr() % 64, 0);
@@ -511,7 +530,8 @@ fn what_was_removed_leaves_no_pointer_behind() {
     }
     let roots = pool
         .write(|tx| -> cenote::Result<_> {
-            let roots = Roots { tree: BTreeMap::new(tx)?, hash: HashMap::new(tx)?, vec: Vec::new(tx)? };
+            let roots =
+                Roots { tree: BTreeMap::new(tx)?, hash: HashMap::new(tx)?, vec: Vec::new(tx)? };
             let root = tx.alloc(roots)?;
             tx.set_root(root)?;
             Ok(roots)

@@ -4,7 +4,8 @@
 use crate::common::{directory, random};
 use cenote::persist::Rule;
 use cenote::{
-    Error, ExportOptions, ImportOptions, OpenOptions, Persist, PoolOptions, Result, ShipError, Store,
+    Error, ExportOptions, ImportOptions, OpenOptions, Persist, PoolOptions, Result, ShipError,
+    Store,
 };
 use cenote_collections::{BTreeMap, ForwardList, HashMap, InlineStr, List, String, Vec};
 use std::num::NonZeroU32;
@@ -36,7 +37,8 @@ struct All {
 }
 
 #[test]
-fn places_that_are_not_in_use_are_no_invalid_values_and_places_in_use_are_looked_at() -> Result<()> {
+fn places_that_are_not_in_use_are_no_invalid_values_and_places_in_use_are_looked_at() -> Result<()>
+{
     let dir = directory();
     let options = PoolOptions { puddle_size: 1 << 20, ..PoolOptions::default() };
     let pool = Store::open(dir.path())?.create_pool("p", &options)?;
@@ -164,7 +166,10 @@ fn bytes_of_a_text_that_are_no_utf8_are_found_by_check_import_and_open() -> Resu
         let other = directory();
         let target = Store::open(other.path())?;
         let refused = target.import(archive.as_slice(), ImportOptions::default());
-        assert!(matches!(refused, Err(Error::Ship(ShipError::Values { count: 1, .. }))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::Ship(ShipError::Values { count: 1, .. }))),
+            "{refused:?}"
+        );
         let options = OpenOptions { verify_values: true, ..OpenOptions::default() };
         let refused = Store::open_with(dir.path(), &options)?.pool("p")?.read().map(drop);
         assert!(matches!(refused, Err(Error::InvalidValues { count: 1, .. })), "{refused:?}");

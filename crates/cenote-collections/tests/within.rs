@@ -261,7 +261,9 @@ const WITHIN: [(&str, Within); 10] = [
         let _ = at.store.export(&["other"], Calls(std::io::sink(), act), Default::default());
     }),
     ("an import", |at, act| {
-        let Ok((archive, _)) = at.store.export(&["other"], Vec::new(), Default::default()) else { return };
+        let Ok((archive, _)) = at.store.export(&["other"], Vec::new(), Default::default()) else {
+            return;
+        };
         let mut calls = 0;
         let act = || {
             calls += 1;
@@ -269,7 +271,8 @@ const WITHIN: [(&str, Within); 10] = [
                 act(at);
             }
         };
-        let options = cenote::ImportOptions { names: vec!["imported".into()], ..Default::default() };
+        let options =
+            cenote::ImportOptions { names: vec!["imported".into()], ..Default::default() };
         let _ = at.store.import(Calls(&archive[..], act), options);
     }),
     ("a hash", |at, act| {
@@ -342,8 +345,9 @@ fn callers_code_that_is_called_calls_whatever_it_likes() {
             drop(pool);
             store.close().expect("closed");
         });
-        let heard =
-            ACTS.iter().try_for_each(|(what, _)| ended.recv_timeout(WAIT).map(drop).map_err(|e| (*what, e)));
+        let heard = ACTS
+            .iter()
+            .try_for_each(|(what, _)| ended.recv_timeout(WAIT).map(drop).map_err(|e| (*what, e)));
         match heard {
             Err((what, mpsc::RecvTimeoutError::Timeout)) => {
                 wrong.push(format!("from {from}: {what} waits for ever"));

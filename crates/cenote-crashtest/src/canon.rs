@@ -36,12 +36,13 @@
 
 use cenote_layout::checksum::checksum;
 use cenote_layout::heap::{
-    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SWEEP_SIZE, TINY_MARKS_SIZE, is_tiny, mark,
+    BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SWEEP_SIZE, TINY_MARKS_SIZE,
+    is_tiny, mark,
 };
 use cenote_layout::log::{
-    CONTROL_OFFSET, ContentHash, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind,
-    LAST_BASE, LogControl, LogHeader, LogRange, RANGE_OFFSET, Seal, SequenceRange, Stage, TailWord,
-    entry_seed, entry_size, epoch_from_word,
+    CONTROL_OFFSET, ContentHash, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX,
+    EntryHeader, Kind, LAST_BASE, LogControl, LogHeader, LogRange, RANGE_OFFSET, Seal,
+    SequenceRange, Stage, TailWord, entry_seed, entry_size, epoch_from_word,
 };
 use cenote_layout::log_space::{LOG_SPACE_ENTRIES_OFFSET, Listing, LogSpaceEntry};
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
@@ -102,9 +103,11 @@ fn heap_parts(image: &Image, name: &str, size: u64, root: bool) -> Option<Parts>
         let at = g.descriptors + number * line;
         parts.session.push(at + std::mem::offset_of!(Descriptor, anchor) as u64..at + line);
         let mut bytes = [0; size_of::<Descriptor>()];
-        let Ok(descriptor) =
-            Descriptor::read_from_bytes(if image.read(name, at, &mut bytes) { &bytes[..] } else { &[] })
-        else {
+        let Ok(descriptor) = Descriptor::read_from_bytes(if image.read(name, at, &mut bytes) {
+            &bytes[..]
+        } else {
+            &[]
+        }) else {
             continue;
         };
         let size = descriptor.block_size;
@@ -166,7 +169,8 @@ pub(crate) struct EntryAt {
 impl EntryAt {
     /// The word and the bits of a mark that replay writes, in whatever direction it goes.
     pub(crate) fn mark(&self) -> Option<(u64, u64)> {
-        let word = |at: usize| Some(u64::from_le_bytes(self.data.get(at..at + 8)?.try_into().ok()?));
+        let word =
+            |at: usize| Some(u64::from_le_bytes(self.data.get(at..at + 8)?.try_into().ok()?));
         match self.kind {
             Kind::Allocation => Some((word(0)?, word(8)?)),
             Kind::ClearBitsOnCommit => Some((self.addr, word(0)?)),
@@ -268,8 +272,9 @@ pub(crate) fn view(image: &Image, puddles: &[PuddleAt], head: &PuddleAt) -> Opti
         (word.base == base).then_some(word.entries)
     };
     // What a running transaction has not counted is as good as counted to none; so are segments in any stage.
-    let counted =
-        |word: u64| if range.stage() == Stage::Running { about(word).or(Some(0)) } else { about(word) };
+    let counted = |word: u64| {
+        if range.stage() == Stage::Running { about(word).or(Some(0)) } else { about(word) }
+    };
     let segments = about(words.overflow).unwrap_or(0);
     let left = Some(LAST_BASE.saturating_sub(base)).filter(|left| *left < 64);
     let committed = range.stage() == Stage::Committed;
@@ -281,13 +286,21 @@ pub(crate) fn view(image: &Image, puddles: &[PuddleAt], head: &PuddleAt) -> Opti
     let half = (header.capacity / 2) as usize;
     for start in [first, first + half] {
         let newest = base + if power { 4 } else { 0 };
-        if whole(&bytes, start, start + half, seed).is_some_and(|(entry, ..)| entry.seq & !3 > newest) {
+        if whole(&bytes, start, start + half, seed)
+            .is_some_and(|(entry, ..)| entry.seq & !3 > newest)
+        {
             return None;
         }
     }
     let at = first + ((base as usize / 4) & 1) * half;
-    let mut view =
-        LogView { running: !committed, sealed: false, fits: false, entries: Vec::new(), hash: 0, shape: 0 };
+    let mut view = LogView {
+        running: !committed,
+        sealed: false,
+        fits: false,
+        entries: Vec::new(),
+        hash: 0,
+        shape: 0,
+    };
     let mut area = Area { bytes, at, end: at + half };
     let (mut kinds, mut sums) = (0u16, 0);
     let ours = |seq: u32| matches!(seq.wrapping_sub(base), 1 | 3);
@@ -296,7 +309,10 @@ pub(crate) fn view(image: &Image, puddles: &[PuddleAt], head: &PuddleAt) -> Opti
             break;
         }
         let index = view.entries.len() as u32;
-        if entry.index != index || entry.seq != base + kind.class() || entry.order != kind.order() as u8 {
+        if entry.index != index
+            || entry.seq != base + kind.class()
+            || entry.order != kind.order() as u8
+        {
             return None;
         }
         kinds |= 1 << entry.kind;
@@ -323,10 +339,12 @@ pub(crate) fn view(image: &Image, puddles: &[PuddleAt], head: &PuddleAt) -> Opti
             break;
         }
         if kind == Kind::Jump {
-            let next = puddles.iter().find(|p| p.addr == entry.addr && p.role == Some(Role::Log))?;
+            let next =
+                puddles.iter().find(|p| p.addr == entry.addr && p.role == Some(Role::Log))?;
             named.contains(&next.addr).then_some(())?;
             let bytes = bytes_of(image, next);
-            let (segment, _) = LogHeader::read_from_prefix(bytes.get(next.body as usize..)?).ok()?;
+            let (segment, _) =
+                LogHeader::read_from_prefix(bytes.get(next.body as usize..)?).ok()?;
             segment.as_bytes().hash(&mut hash);
             let at = (next.body + ENTRIES_OFFSET) as usize;
             let end = at + segment.capacity as usize;
@@ -386,8 +404,10 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
     let views: Vec<Option<LogView>> = logs.iter().map(|log| view(image, &puddles, log)).collect();
     let known = named(image, &puddles);
     let unnamed = |log: &PuddleAt| !known.contains(&log.addr);
-    let understood =
-        logs.iter().zip(&views).all(|(log, view)| view.is_some() || unnamed(log) || segment(log) != 0);
+    let understood = logs
+        .iter()
+        .zip(&views)
+        .all(|(log, view)| view.is_some() || unnamed(log) || segment(log) != 0);
     if understood {
         for (log, view) in logs.iter().zip(&views).filter(|(log, _)| !unnamed(log)) {
             form.clear(&log.name, log.body + CONTROL_OFFSET, log.size);
@@ -405,7 +425,8 @@ pub fn canonical(image: &Image, context: &Context) -> Canonical {
     let mut new = DefaultHasher::new();
     let entries = || views.iter().flatten().flat_map(|view| &view.entries);
     let is_new = |puddle: &PuddleAt| {
-        let within = |entry: &EntryAt| (puddle.addr..puddle.addr + puddle.size).contains(&entry.addr);
+        let within =
+            |entry: &EntryAt| (puddle.addr..puddle.addr + puddle.size).contains(&entry.addr);
         understood && context.new.contains(&puddle.name) && !entries().any(within)
     };
     for &(start, end) in &context.taken {
@@ -452,13 +473,15 @@ pub(crate) fn allocated(word: u64) -> u64 {
 fn keep_allocated(form: &mut Image, name: &str, part: &Range<u64>) {
     let mut bytes = vec![0; (part.end - part.start) as usize];
     // Many at a time: most are one of the two.
-    let settled =
-        |some: &[u8]| some.iter().fold(true, |all, &byte| all & (byte == 0 || byte == mark::ALLOCATED));
+    let settled = |some: &[u8]| {
+        some.iter().fold(true, |all, &byte| all & (byte == 0 || byte == mark::ALLOCATED))
+    };
     if !form.read(name, part.start, &mut bytes) || bytes.chunks(256).all(settled) {
         return;
     }
     form.clear(name, part.start, part.end - part.start);
-    for (number, line) in bytes.chunks(64).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0))
+    for (number, line) in
+        bytes.chunks(64).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0))
     {
         for (at, byte) in line.iter().enumerate().filter(|(_, byte)| counts(**byte)) {
             form.overwrite(name, part.start + (64 * number + at) as u64, &[*byte]);
@@ -475,7 +498,9 @@ fn roll_back(form: &mut Image, puddles: &[PuddleAt], entries: &[EntryAt]) {
             Kind::Undo => {
                 form.overwrite(&puddle.name, offset, &entry.data);
             }
-            Kind::Fresh | Kind::Allocation => form.clear(&puddle.name, offset, u64::from(entry.size)),
+            Kind::Fresh | Kind::Allocation => {
+                form.clear(&puddle.name, offset, u64::from(entry.size))
+            }
             _ => {}
         }
     }
@@ -497,7 +522,10 @@ mod tests {
     fn after(ops: &str, place: usize) -> Image {
         let base = base_image(Durability::Power, window_base(8000 + place)).expect("a store");
         let mut rig = Rig::start(&base, Strategy::LAZY).expect("a rig");
-        History::parse(ops).0.iter().for_each(|&op: &Op| rig.step(op, Bug::None).expect("an operation"));
+        History::parse(ops)
+            .0
+            .iter()
+            .for_each(|&op: &Op| rig.step(op, Bug::None).expect("an operation"));
         rig.sim.state_now().image_latest().at_event(0)
     }
 
@@ -531,7 +559,11 @@ mod tests {
         for (what, one, other) in [
             ("memory under no entry", image.clone(), changed(&heap.name, offset + 8, 77)),
             ("an entry", image.clone(), changed(&log.name, last, 77)),
-            ("a mark that says \"allocated\"", image.clone(), changed(&heap.name, marks.start, 0xff)),
+            (
+                "a mark that says \"allocated\"",
+                image.clone(),
+                changed(&heap.name, marks.start, 0xff),
+            ),
             ("the kind of the crash", image.clone(), process.clone()),
             (
                 "marks after a crash of the process",

@@ -1,8 +1,9 @@
 //! What histories change: the persistent types, and the oracle's model of them.
 //!
-//! Invariant: a value that a history writes differs from what is committed there, from what stood there before, and (for blocks) from all others that are
-//! attached, so that a mixture of two transactions never equals a state that was committed. Values are *colours*, few of them and used again, so that
-//! histories that lead to the same state write the same bytes.
+//! Invariant: a value that a history writes differs from what is committed there, from what stood
+//! there before, and (for blocks) from all others that are attached, so that a mixture of two
+//! transactions never equals a state that was committed. Values are *colours*, few of them and used
+//! again, so that histories that lead to the same state write the same bytes.
 
 use cenote::{Persist, Pool, Ptr, Reader};
 
@@ -27,8 +28,9 @@ pub struct Root {
     pub words: [u64; 11],
     /// Logged whole, written here and there.
     pub wide: [u64; WIDE],
-    /// Never written after the first state: they lead to the node that is attached then, and to places where nodes were before. So they dangle whenever nothing is
-    /// attached there, above all while a transaction writes there that is not committed.
+    /// Never written after the first state: they lead to the node that is attached then, and to
+    /// places where nodes were before. So they dangle whenever nothing is attached there, above all
+    /// while a transaction writes there that is not committed.
     pub stale: [Option<Ptr<Node>>; SLOTS],
 }
 
@@ -67,14 +69,16 @@ pub fn value_of(colour: u64) -> u64 {
     colour * 0x1000
 }
 
-/// The colour that a word gets which has the colour `working` now and `committed` before the transaction: one step on from the committed one, or two.
+/// The colour that a word gets which has the colour `working` now and `committed` before the
+/// transaction: one step on from the committed one, or two.
 #[must_use]
 pub fn next_colour(committed: u64, working: u64) -> u64 {
     let step = if working == (committed + 1) % COLOURS { 2 } else { 1 };
     (committed + step) % COLOURS
 }
 
-/// The colour of a fresh block: another one than that of what stood there before, and than all in `used`.
+/// The colour of a fresh block: another one than that of what stood there before, and than all in
+/// `used`.
 #[must_use]
 pub fn block_colour(before: u64, used: &[u64]) -> u64 {
     let after = |colour: u64| colour % 7 + 1;
@@ -117,10 +121,12 @@ pub struct Model {
     pub other: u64,
 }
 
-/// Reads the model, and start and length of every live block of the first pool, through the safe interface.
+/// Reads the model, and start and length of every live block of the first pool, through the safe
+/// interface.
 ///
 /// # Errors
-/// What cannot be: a root that is not there, a pointer to a block that is not allocated, a torn node; a node that is shown through a pointer that dangles.
+/// What cannot be: a root that is not there, a pointer to a block that is not allocated, a torn
+/// node; a node that is shown through a pointer that dangles.
 pub fn observe(a: &Pool, b: &Pool) -> Result<(Model, Vec<(u64, u64)>), String> {
     let text = |error: cenote::Error| error.to_string();
     let mut model = Model::default();
@@ -143,7 +149,9 @@ pub fn observe(a: &Pool, b: &Pool) -> Result<(Model, Vec<(u64, u64)>), String> {
             Ok(_) if root.slots.contains(&Some(*stale)) => {}
             Ok(node) => {
                 let (value, twin) = (node.value, node.twin);
-                return Err(format!("a pointer that dangles leads to a value: {value:#x}, {twin:#x}"));
+                return Err(format!(
+                    "a pointer that dangles leads to a value: {value:#x}, {twin:#x}"
+                ));
             }
             Err(cenote::Error::Dangling { .. }) => {}
             Err(error) => return Err(text(error)),

@@ -1,24 +1,31 @@
 //! Runs histories and looks at the crashes of them.
 //!
-//! Every history is a node of the tree of histories: of each only the crash points of its *last* operation are looked at, because those of the
-//! others belong to its prefixes, which are histories too. What leads there is run without a history; what it left undecided was noted when the
-//! prefix itself was looked at, and the run must come to the same bytes.
+//! Every history is a node of the tree of histories: of each only the crash points of its *last*
+//! operation are looked at, because those of the others belong to its prefixes, which are histories
+//! too. What leads there is run without a history; what it left undecided was noted when the prefix
+//! itself was looked at, and the run must come to the same bytes.
 //!
 //! # What is merged
 //!
-//! Every history is run, whatever state it comes to: what a process keeps in its own memory (caches of the allocator, what a transaction has logged) is nothing that
-//! this crate could compare. Merged are *crash states*: what a crash leaves is bytes, recovery is a function of them, and two images with the same canonical form
-//! ([`crate::canon`]) to which the same is allowed need one recovery. Each is recovered once. Of the others, those that differ in bytes from the one that was
-//! recovered, one in [`Plan::merged_every`] is recovered all the same, and must be found to hold the same data in the same places.
-//! What a new puddle holds and all else are merged apart ([`crate::canon`], 8).
+//! Every history is run, whatever state it comes to: what a process keeps in its own memory (caches
+//! of the allocator, what a transaction has logged) is nothing that this crate could compare.
+//! Merged are *crash states*: what a crash leaves is bytes, recovery is a function of them, and two
+//! images with the same canonical form ([`crate::canon`]) to which the same is allowed need one
+//! recovery. Each is recovered once. Of the others, those that differ in bytes from the one that
+//! was recovered, one in [`Plan::merged_every`] is recovered all the same, and must be found to
+//! hold the same data in the same places. What a new puddle holds and all else are merged apart
+//! ([`crate::canon`], 8).
 //!
 //! # Crashes of recoveries
 //!
-//! Of every *shape* of what replay finds (kind of the crash, stages of logs, which kinds of entries there are and which is last, whether a seal fits: see
-//! [`crate::canon::Canonical::shape`]), and of everything that the open looks at before (superblock, catalog, log spaces, names), one
-//! recovery is recorded, and crashed at each of its events as histories are. What such a crash leaves is checked unless it is known: its canonical form, or else
-//! both halves of it, namely what the open looks at together with that shape, and what replay and tracing look at. The halves are independent: the open
-//! reads neither logs nor heaps, and replay and tracing learn from it only which logs and pools there are, and what kind of crash it was.
+//! Of every *shape* of what replay finds (kind of the crash, stages of logs, which kinds of entries
+//! there are and which is last, whether a seal fits: see [`crate::canon::Canonical::shape`]), and
+//! of everything that the open looks at before (superblock, catalog, log spaces, names), one
+//! recovery is recorded, and crashed at each of its events as histories are. What such a crash
+//! leaves is checked unless it is known: its canonical form, or else both halves of it, namely what
+//! the open looks at together with that shape, and what replay and tracing look at. The halves are
+//! independent: the open reads neither logs nor heaps, and replay and tracing learn from it only
+//! which logs and pools there are, and what kind of crash it was.
 
 use crate::canon::{Context, canonical};
 use crate::data::Model;
@@ -47,7 +54,8 @@ pub fn run(plan: &Plan) -> (Tally, Option<Violation>) {
         for _ in 0..plan.threads {
             let (next, stop, total) = (&next, &stop, &total);
             scope.spawn(move || {
-                let mut work = Worker { plan, tally: Tally::default(), known: Known::default(), stop };
+                let mut work =
+                    Worker { plan, tally: Tally::default(), known: Known::default(), stop };
                 let violation = work.run(window(), next);
                 if violation.is_some() {
                     stop.store(true, Ordering::Relaxed);
@@ -128,7 +136,8 @@ impl Worker<'_> {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(history) = self.plan.histories.get(number) else { break };
             // A bug may well make an assertion fail: that counts.
-            let result = catch_unwind(AssertUnwindSafe(|| self.history(&base, number, &mut prefixes)));
+            let result =
+                catch_unwind(AssertUnwindSafe(|| self.history(&base, number, &mut prefixes)));
             let what = match result {
                 Ok(Ok(())) => continue,
                 Ok(Err(what)) => what,
@@ -146,24 +155,32 @@ impl Worker<'_> {
         plant(if when == When::Running { Bug::None } else { bug });
     }
 
-    fn history(&mut self, base: &Image, number: usize, prefixes: &mut Vec<Prefix>) -> Result<(), String> {
+    fn history(
+        &mut self,
+        base: &Image,
+        number: usize,
+        prefixes: &mut Vec<Prefix>,
+    ) -> Result<(), String> {
         let history = &self.plan.histories[number];
         self.tally.histories += 1;
         plant(Bug::None);
         let played = if self.plan.all_operations {
             self.play(base, history)
         } else {
-            let goes_on = self.plan.histories.get(number + 1).is_some_and(|h| h.0.starts_with(&history.0));
+            let goes_on =
+                self.plan.histories.get(number + 1).is_some_and(|h| h.0.starts_with(&history.0));
             self.play_last(base, history, goes_on, prefixes)
         };
         self.recovering();
         let (sim, oracle) = played?;
         let again = History::parse(["sCs", "pXsC", "sCpC", "sXs"][history.0.len() % 4]);
         let length = history.0.len();
-        let reach = self.plan.reach.iter().find(|(up_to, _)| *up_to >= length).or(self.plan.reach.last());
+        let reach =
+            self.plan.reach.iter().find(|(up_to, _)| *up_to >= length).or(self.plan.reach.last());
         let reach = reach.ok_or("a plan without reach")?.1;
         self.tally.fault_hits += sim.fault_hits();
-        let mut states = Visits::new(&sim, reach, self.plan.level == Durability::Power, length as u64);
+        let mut states =
+            Visits::new(&sim, reach, self.plan.level == Durability::Power, length as u64);
         while let Some((state, images)) = states.next() {
             let allowed = oracle.allowed(state.note() as usize);
             self.state(&state, &images, &allowed, &again)?;
@@ -172,10 +189,17 @@ impl Worker<'_> {
     }
 
     /// Runs one operation, with the bug that is planted while histories run.
-    fn step(&self, rig: &mut Rig, oracle: &mut Oracle, number: usize, op: Op) -> Result<(), String> {
+    fn step(
+        &self,
+        rig: &mut Rig,
+        oracle: &mut Oracle,
+        number: usize,
+        op: Op,
+    ) -> Result<(), String> {
         let (bug, when) = self.plan.bug;
         let bug = if when == When::Recovering { Bug::None } else { bug };
-        let expected = if op == Op::Commit { rig.working().clone() } else { rig.committed().clone() };
+        let expected =
+            if op == Op::Commit { rig.working().clone() } else { rig.committed().clone() };
         rig.step(op, bug).map_err(|e| format!("operation {number}: {e}"))?;
         oracle.committed.push(expected);
         Ok(())
@@ -209,8 +233,9 @@ impl Worker<'_> {
         Ok((rig.crash(), oracle))
     }
 
-    /// Runs a history; the medium remembers the events of its last operation, which begin with what its prefix left undecided. `goes_on`: what it leaves
-    /// undecided itself is added to `prefixes`.
+    /// Runs a history; the medium remembers the events of its last operation, which begin with what
+    /// its prefix left undecided. `goes_on`: what it leaves undecided itself is added to
+    /// `prefixes`.
     fn play_last(
         &self,
         base: &Image,
@@ -241,8 +266,14 @@ impl Worker<'_> {
         Ok((rig.crash(), oracle))
     }
 
-    /// Runs `ops`, of which the medium remembers those that come after `known`; where there is nothing known, all from the open on.
-    fn play_to(&self, base: &Image, ops: &[Op], known: Option<&Prefix>) -> Result<(Rig, Oracle), String> {
+    /// Runs `ops`, of which the medium remembers those that come after `known`; where there is
+    /// nothing known, all from the open on.
+    fn play_to(
+        &self,
+        base: &Image,
+        ops: &[Op],
+        known: Option<&Prefix>,
+    ) -> Result<(Rig, Oracle), String> {
         let mut rig = match known {
             Some(_) => Rig::start_paused(base, self.plan.strategy)?,
             None => Rig::start(base, self.plan.strategy)?,
@@ -252,7 +283,9 @@ impl Worker<'_> {
             if known.is_some_and(|known| known.ops.len() == number)
                 && !rig.sim.resume(known.map(|known| &known.after))
             {
-                return Err("the same operations came to other bytes: this rig is not deterministic".into());
+                return Err(
+                    "the same operations came to other bytes: this rig is not deterministic".into(),
+                );
             }
             if known.is_none_or(|known| known.ops.len() <= number) {
                 rig.sim.note(number as u64);
@@ -265,7 +298,8 @@ impl Worker<'_> {
         Ok((rig, oracle))
     }
 
-    /// Looks at the crash of the process at one moment, and at the losses of power that `images` names.
+    /// Looks at the crash of the process at one moment, and at the losses of power that `images`
+    /// names.
     fn state(
         &mut self,
         state: &CrashState,
@@ -275,7 +309,8 @@ impl Worker<'_> {
     ) -> Result<(), String> {
         let requirement = requirement(allowed);
         let context = &images.context;
-        let mut result = self.image(state.image_process(), state, context, allowed, requirement, again);
+        let mut result =
+            self.image(state.image_process(), state, context, allowed, requirement, again);
         self.tally.points += 1;
         self.tally.units_max = self.tally.units_max.max(images.units);
         let small = self.plan.level == Durability::Process || images.units <= 12;
@@ -316,7 +351,8 @@ impl Worker<'_> {
             let again = guarded(|| verify(&image, allowed, false)).map_err(named)?;
             if again != found {
                 return Err(named(
-                    "recovered to other data or other blocks than an image that was taken for its equal"
+                    "recovered to other data or other blocks than an image that was taken for its \
+                     equal"
                         .into(),
                 ));
             }
@@ -331,7 +367,8 @@ impl Worker<'_> {
             }
         }
         self.tally.images += 1;
-        let thorough = self.plan.thorough_every != 0 && bytes.is_multiple_of(self.plan.thorough_every);
+        let thorough =
+            self.plan.thorough_every != 0 && bytes.is_multiple_of(self.plan.thorough_every);
         let found = guarded(|| verify(&image, allowed, thorough)).map_err(named)?;
         self.known.whole.insert((form.whole, requirement), (found, bytes));
         self.known.data.insert((form.data, requirement));
@@ -383,8 +420,14 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Crashes the recovery of an image at each of its events; whatever that leaves must be recovered to the same.
-    fn recovery(&mut self, image: &Image, allowed: &[&Model], requirement: u64) -> Result<(), String> {
+    /// Crashes the recovery of an image at each of its events; whatever that leaves must be
+    /// recovered to the same.
+    fn recovery(
+        &mut self,
+        image: &Image,
+        allowed: &[&Model],
+        requirement: u64,
+    ) -> Result<(), String> {
         let sim = SimMedium::from_image(image);
         let (store, a, b) = open(&sim)?;
         sim.note(1);
@@ -457,7 +500,8 @@ pub(crate) fn name_image(state: &CrashState, image: &Image) -> String {
         CrashKind::Process => "crash of the process",
         CrashKind::Power => "loss of power",
     };
-    let mut out = format!("  {kind} after event {}, {} operations acknowledged", state.event(), state.note());
+    let mut out =
+        format!("  {kind} after event {}, {} operations acknowledged", state.event(), state.note());
     if image.kind() == CrashKind::Power {
         for (unit, pick) in image.picks().iter().enumerate() {
             let fate = if *pick == 0 { "lost    " } else { "survived" };

@@ -24,8 +24,8 @@ use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, MapMode, Medium, MediumError, Operation};
 use cenote_store::{
-    Access, Credentials, Damage, FormatOptions, LogDecision, OpenOptions, PoolHandle, PoolOptions, Store,
-    StoreError,
+    Access, Credentials, Damage, FormatOptions, LogDecision, OpenOptions, PoolHandle, PoolOptions,
+    Store, StoreError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -118,7 +118,12 @@ fn text(error: impl std::fmt::Display) -> String {
 
 fn options() -> OpenOptions {
     let journal_half_len = 2 * PAGE_SIZE;
-    OpenOptions { log_puddle_size: SMALL_LOG, spare_bytes_max: 0, journal_half_len, ..OpenOptions::default() }
+    OpenOptions {
+        log_puddle_size: SMALL_LOG,
+        spare_bytes_max: 0,
+        journal_half_len,
+        ..OpenOptions::default()
+    }
 }
 
 /// Where a value is kept in a puddle of a pool in shadowed mode: in two pages, which do not lie side by side.
@@ -127,7 +132,9 @@ fn places(size: u64) -> [u64; 2] {
 }
 
 fn hosting() -> OpenOptions {
-    OpenOptions { hosting: true, ..options() }
+    // SAFETY: pools are opened by no process here: their files are read.
+    let hosting = Some(unsafe { cenote_store::Hosting::new() });
+    OpenOptions { hosting, ..options() }
 }
 
 fn root() -> Credentials {
@@ -204,7 +211,9 @@ impl Run {
 
     fn step(&mut self, step: Step) -> Result<(), String> {
         match step {
-            Step::Serve => self.store = Some(Store::open(self.sim.clone(), hosting()).map_err(text)?.0),
+            Step::Serve => {
+                self.store = Some(Store::open(self.sim.clone(), hosting()).map_err(text)?.0)
+            }
             Step::Create(name) => {
                 self.store()?.create_pool(name, &pool_options(1)).map_err(text)?;
             }
@@ -278,7 +287,8 @@ impl Run {
             store.admit(record).map_err(text)?;
         }
         let grant = store.guest_open(client(guest), &root(), name, access).map_err(text)?;
-        let (puddles, writable) = store.guest_puddles(client(guest), grant.record.id, 0, 1).map_err(text)?;
+        let (puddles, writable) =
+            store.guest_puddles(client(guest), grant.record.id, 0, 1).map_err(text)?;
         let puddle = *puddles.first().ok_or("a pool without a puddle")?;
         let new = self.guest(guest).pools.insert(name, puddle).is_none();
         if writable && new && access == Access::ReadWrite {
@@ -326,8 +336,10 @@ impl Run {
                 let data = log.append(Kind::Undo, at as u64, 8, at.cast()).map_err(text)?;
                 log.fence();
                 if word == 1 {
-                    let puddle =
-                        guest.mapped.iter().find(|p| (p.addr..p.addr + p.size).contains(&(data as u64)));
+                    let puddle = guest
+                        .mapped
+                        .iter()
+                        .find(|p| (p.addr..p.addr + p.size).contains(&(data as u64)));
                     guest.entry = puddle.map(|puddle| (file(puddle), data as u64 - puddle.addr));
                 }
                 at.write(at.read() + by);
@@ -378,19 +390,24 @@ fn after(known: &Known, step: Step) -> Known {
     for shadowed in known.pools.values_mut().filter_map(|pool| pool.shadowed.as_mut()) {
         shadowed.before = shadowed.stored;
     }
-    let shadowed_of = |known: &mut Known, names: &[&'static str], change: &dyn Fn(&mut Shadowed)| {
-        for name in names {
-            if let Some(shadowed) = known.pools.get_mut(name).and_then(|pool| pool.shadowed.as_mut()) {
-                change(shadowed);
+    let shadowed_of =
+        |known: &mut Known, names: &[&'static str], change: &dyn Fn(&mut Shadowed)| {
+            for name in names {
+                if let Some(shadowed) =
+                    known.pools.get_mut(name).and_then(|pool| pool.shadowed.as_mut())
+                {
+                    change(shadowed);
+                }
             }
-        }
-    };
+        };
     match step {
         Step::Create(name) => {
             known.pools.insert(name, Pool::default());
         }
         Step::CreateShadowed(name) => {
-            known.pools.insert(name, Pool { shadowed: Some(Shadowed::default()), ..Pool::default() });
+            known
+                .pools
+                .insert(name, Pool { shadowed: Some(Shadowed::default()), ..Pool::default() });
         }
         Step::Store(_, names, value) => shadowed_of(&mut known, names, &|pool| pool.stored = value),
         Step::Psync(_, names) => shadowed_of(&mut known, names, &|pool| pool.psynced = pool.stored),
@@ -443,7 +460,8 @@ pub fn run(
     }
     for (number, &step) in script.iter().enumerate() {
         let sim = SimMedium::new(SimOptions::new(level));
-        let format = FormatOptions { window_base: Some(window), window_len: WINDOW_LEN, uuid: None };
+        let format =
+            FormatOptions { window_base: Some(window), window_len: WINDOW_LEN, uuid: None };
         cenote_store::format(sim.clone(), &format).map_err(text)?;
         let (store, guests, known) = (None, BTreeMap::new(), Known::default());
         let mut run = Run { sim: sim.clone(), alive, store, guests, known };
@@ -531,15 +549,16 @@ impl Check {
         if lives {
             let there: BTreeSet<Uuid> = store.guests().iter().map(|guest| guest.client).collect();
             let known = |k: &Known| {
-                k.guests
-                    .keys()
-                    .all(|guest| there.contains(&client(*guest)) || k.pools.values().any(|p| p.aside))
+                k.guests.keys().all(|guest| {
+                    there.contains(&client(*guest)) || k.pools.values().any(|p| p.aside)
+                })
             };
             if !may.iter().any(known) {
                 return Err(format!("guests that live are not known: {there:?}, {may:?}"));
             }
             for guest in there {
-                damage.extend(store.guest_end(guest, false).map_err(|e| format!("end: {e}"))?.damage);
+                damage
+                    .extend(store.guest_end(guest, false).map_err(|e| format!("end: {e}"))?.damage);
             }
         }
         let found = may.iter().map(|known| self.fits(&sim, &store, &damage, known, lost));
@@ -562,7 +581,8 @@ impl Check {
             return Err(format!("{files} puddle files, {} records", store.info().puddles));
         }
         let undecided = !store.set_aside().map_err(text)?.is_empty();
-        let shadowed = store.pools().into_iter().filter(|pool| pool.record.mode == PoolMode::Shadowed);
+        let shadowed =
+            store.pools().into_iter().filter(|pool| pool.record.mode == PoolMode::Shadowed);
         let shadowed: Vec<PoolHandle> = shadowed
             .map(|pool| store.open_pool(&pool.record.name, Access::ReadWrite).map_err(text))
             .collect::<Result<_, _>>()?;
@@ -572,18 +592,25 @@ impl Check {
             .map(|puddle| (puddle.uuid(), puddle.size()))
             .collect();
         drop(shadowed);
-        store.end_hosting().map_err(|e| format!("close: {e}"))?;
-        drop(store);
+        let closed = match self.alive {
+            true => store.end_hosting().map(|()| drop(store)),
+            false => store.close(),
+        };
+        closed.map_err(|e| format!("close: {e}"))?;
         for (uuid, size) in puddles {
-            let [primary, shadow] = ["primary", "puddles"].map(|dir| words(&sim, &file_in(dir, uuid), size));
+            let [primary, shadow] =
+                ["primary", "puddles"].map(|dir| words(&sim, &file_in(dir, uuid), size));
             if primary? != shadow? {
                 return Err(format!("after a close the shadow of {uuid} is not its primary"));
             }
         }
-        let (store, report) = Store::open(sim, options()).map_err(|e| format!("open again: {e}"))?;
+        let (store, report) =
+            Store::open(sim, options()).map_err(|e| format!("open again: {e}"))?;
         let logs = report.damage.iter().all(|damage| matches!(damage, Damage::Log { .. }));
-        let fine =
-            report.clean && report.orphans_removed == 0 && logs && report.damage.is_empty() != undecided;
+        let fine = report.clean
+            && report.orphans_removed == 0
+            && logs
+            && report.damage.is_empty() != undecided;
         store.abandon();
         if fine { Ok(()) } else { Err(format!("the second open finds {report:?}")) }
     }
@@ -597,13 +624,17 @@ impl Check {
         known: &Known,
         (lost, power): (bool, bool),
     ) -> Result<(), String> {
-        let names: BTreeSet<String> = store.pools().into_iter().map(|pool| pool.record.name).collect();
+        let names: BTreeSet<String> =
+            store.pools().into_iter().map(|pool| pool.record.name).collect();
         if !names.iter().map(String::as_str).eq(known.pools.keys().copied()) {
             return Err(format!("the pools are {names:?}"));
         }
         let aside = known.pools.values().any(|pool| pool.aside);
         if damage.is_empty() == aside && !lost {
-            return Err(format!("a log is {}set aside: {damage:?}", if aside { "not " } else { "" }));
+            return Err(format!(
+                "a log is {}set aside: {damage:?}",
+                if aside { "not " } else { "" }
+            ));
         }
         let due = store.pools_due();
         for (name, pool) in &known.pools {
@@ -619,7 +650,9 @@ impl Check {
                 let found = words(sim, &file_in("puddles", puddle.uuid()), puddle.size())?;
                 let may = if power { [psynced; 2] } else { [stored, before] };
                 if !found.iter().all(|word| may.contains(word)) {
-                    return Err(format!("pool {name} holds {found:?}, not {may:?}; power lost: {power}"));
+                    return Err(format!(
+                        "pool {name} holds {found:?}, not {may:?}; power lost: {power}"
+                    ));
                 }
                 continue;
             }
@@ -629,7 +662,9 @@ impl Check {
             let value = pool.value + if pool.aside && pool.half { HALF } else { 0 };
             // A log that is set aside says nothing of how far its transaction had come on the medium.
             let half = pool.aside && pool.half;
-            if words != [value; 2] && !(half && words.iter().all(|w| *w == value || *w + HALF == value)) {
+            if words != [value; 2]
+                && !(half && words.iter().all(|w| *w == value || *w + HALF == value))
+            {
                 return Err(format!("pool {name} holds {words:x?}, not {value:x}"));
             }
             if pool.due && !due.contains(&handle.id()) {

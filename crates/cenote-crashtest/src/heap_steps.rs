@@ -1,20 +1,26 @@
-//! Steps of the heap, crashed everywhere: superblocks that are taken and change hands, refill, spill, large blocks, growth, trim; and the recovery from each.
+//! Steps of the heap, crashed everywhere: superblocks that are taken and change hands, refill,
+//! spill, large blocks, growth, trim; and the recovery from each.
 //!
-//! A *script* is a list of [`Do`]; what comes before the crashed part only prepares. Crash points are flushes, fences, file operations, and the steps between
-//! stores that the heap's own code names ([`cenote_medium::planted::reach`]), which is where a killed process stops.
+//! A *script* is a list of [`Do`]; what comes before the crashed part only prepares. Crash points
+//! are flushes, fences, file operations, and the steps between stores that the heap's own code
+//! names ([`cenote_medium::planted::reach`]), which is where a killed process stops.
 //!
-//! **Oracle.** What a program holds is the blocks that are allocated, and the chains of them that roots lead to. After every action it is noted. An image between two
-//! actions must hold what both sides have, and nothing that neither has:
+//! **Oracle.** What a program holds is the blocks that are allocated, and the chains of them that
+//! roots lead to. After every action it is noted. An image between two actions must hold what both
+//! sides have, and nothing that neither has:
 //!
-//! * after a crash of the process: allocated blocks are at least those of both sides and at most those of either;
-//! * after a loss of power (tracing): allocated blocks are exactly those that the roots lead to, which are those of one side;
-//! * in both: contents are whole, no descriptor is damaged, nothing is left in caches; every free block is found by who needs it before the heap grows; new blocks lie
-//!   on nothing; no store goes where the file has no space.
+//! * after a crash of the process: allocated blocks are at least those of both sides and at most
+//!   those of either;
+//! * after a loss of power (tracing): allocated blocks are exactly those that the roots lead to,
+//!   which are those of one side;
+//! * in both: contents are whole, no descriptor is damaged, nothing is left in caches; every free
+//!   block is found by who needs it before the heap grows; new blocks lie on nothing; no store goes
+//!   where the file has no space.
 
 use crate::explore::{Tally, When, guarded, name_image};
 use crate::rig::{SMALL_LOG, WINDOW_LEN};
 use crate::units::{Grain, Images, Reach};
-use cenote_heap::{Heap, TracedHeap};
+use cenote_heap::{Heap, PoolGround, TracedHeap};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{PointerField, RECORD_VERSION, TypeRecord};
@@ -30,7 +36,8 @@ use std::time::Instant;
 /// One thing that a program does. Types are numbers from 1 to [`TYPES`].
 #[derive(Clone, Copy, Debug)]
 pub enum Do {
-    /// Allocates `count` blocks of `size` bytes, links each to the one before, makes them durable, and sets root `slot` to the last.
+    /// Allocates `count` blocks of `size` bytes, links each to the one before, makes them durable,
+    /// and sets root `slot` to the last.
     Chain {
         /// The root.
         slot: u16,
@@ -124,7 +131,8 @@ fn open_store(sim: &Arc<SimMedium>) -> Result<Store, String> {
 /// Opens the heap as an application does: traced, if power failed.
 fn open_heap(store: &Store) -> Result<(PoolHandle, TracedHeap), String> {
     let pool = store.open_pool("p", Access::ReadWrite).map_err(text)?;
-    let heap = TracedHeap::open(pool.clone()).map_err(text)?;
+    // SAFETY: the store is on a simulated medium, and nothing else opens its pools.
+    let heap = TracedHeap::open(unsafe { PoolGround::of(pool.clone()) }).map_err(text)?;
     if pool.trace_due() {
         let report = heap.recover(&types(), &[]).map_err(text)?;
         if !report.damage.is_empty() || report.trace.faults != 0 {
@@ -210,7 +218,8 @@ impl Run<'_> {
     }
 }
 
-/// Runs a script and checks every crash of its second part; one image in `recovery_every` has its recovery crashed as well.
+/// Runs a script and checks every crash of its second part; one image in `recovery_every` has its
+/// recovery crashed as well.
 ///
 /// # Errors
 /// The first thing that does not hold.
@@ -223,8 +232,11 @@ pub fn run(
 ) -> Result<Tally, String> {
     let began = Instant::now();
     let sim = SimMedium::new(SimOptions::new(level));
-    let format =
-        FormatOptions { window_base: Some(window), window_len: WINDOW_LEN, ..FormatOptions::default() };
+    let format = FormatOptions {
+        window_base: Some(window),
+        window_len: WINDOW_LEN,
+        ..FormatOptions::default()
+    };
     cenote_store::format(sim.clone(), &format).map_err(text)?;
     plant(if bug.1 == When::Recovering { Bug::None } else { bug.0 });
     let states = play(script, &sim);
@@ -252,7 +264,8 @@ pub fn run(
 #[must_use]
 pub fn told(tally: &Tally) -> String {
     format!(
-        "{} crash points ({} with every subset; up to {} units), {} images recovered and checked, {} the same as one of those; {} recoveries crashed at {} points, {} \
+        "{} crash points ({} with every subset; up to {} units), {} images recovered and checked, \
+         {} the same as one of those; {} recoveries crashed at {} points, {} \
          images recovered again; {:.1?}",
         tally.points,
         tally.exhausted,
@@ -266,16 +279,26 @@ pub fn told(tally: &Tally) -> String {
     )
 }
 
-/// Plays a script; the medium remembers what is to be crashed. What was held after each of its actions.
+/// Plays a script; the medium remembers what is to be crashed. What was held after each of its
+/// actions.
 fn play(script: &Script, sim: &Arc<SimMedium>) -> Result<Vec<Held>, String> {
     let store = open_store(sim)?;
-    let options =
-        PoolOptions { puddle_size: script.puddle_size, size_max: 16 << 20, ..PoolOptions::default() };
+    let options = PoolOptions {
+        puddle_size: script.puddle_size,
+        size_max: 16 << 20,
+        ..PoolOptions::default()
+    };
     store.create_pool("p", &options).map_err(text)?;
     let (pool, heap) = open_heap(&store)?;
     let persistence = store.persistence();
-    let mut run =
-        Run { sim, heap: &heap, persistence, held: Held::default(), states: Vec::new(), fill: true };
+    let mut run = Run {
+        sim,
+        heap: &heap,
+        persistence,
+        held: Held::default(),
+        states: Vec::new(),
+        fill: true,
+    };
     let mut result = script.before.iter().try_for_each(|&step| run.step(step));
     run.fill = false;
     run.states = vec![run.held.clone()];
@@ -321,9 +344,11 @@ impl Check {
             self.tally.images += 1;
             let power = image.kind() == CrashKind::Power;
             result = guarded(|| verify(&image, before, after, power))
-                .and_then(|()| match self.recovery_every != 0 && hash.is_multiple_of(self.recovery_every) {
-                    true => self.recovery(&image, before, after),
-                    false => Ok(()),
+                .and_then(|()| {
+                    match self.recovery_every != 0 && hash.is_multiple_of(self.recovery_every) {
+                        true => self.recovery(&image, before, after),
+                        false => Ok(()),
+                    }
                 })
                 .map_err(|what| format!("{what}\n{}", describe(state, &image)));
             result.is_ok()
@@ -357,15 +382,18 @@ impl Check {
         self.tally.recoveries += 1;
         let reach = Reach { grain: Grain::Unmarked, exhaustive: 5, samples: 8 };
         let mut seen = HashSet::new();
-        let walk = if self.level == Durability::Power { sim.walk() } else { sim.walk_of_processes() };
+        let walk =
+            if self.level == Durability::Power { sim.walk() } else { sim.walk_of_processes() };
         for state in walk.skip(1) {
             self.tally.recovery_points += 1;
             let mut result = Ok(());
             let mut check = |again: Image| {
                 if seen.insert(again.hash()) {
                     self.tally.recovery_images += 1;
-                    // Whoever comes next finds marks that were traced, or traces: power failed once.
-                    let power = [image, &again].iter().any(|image| image.kind() == CrashKind::Power);
+                    // The next opener finds marks that were traced, or traces: power failed
+                    // once.
+                    let power =
+                        [image, &again].iter().any(|image| image.kind() == CrashKind::Power);
                     result = guarded(|| verify(&again, before, after, power)).map_err(|what| {
                         format!("crash of the recovery: {what}\n{}", describe(&state, &again))
                     });
@@ -373,7 +401,8 @@ impl Check {
                 result.is_ok()
             };
             if check(state.image_process()) {
-                Images::of(&state, reach, self.level == Durability::Power).visit(&state, &mut check);
+                Images::of(&state, reach, self.level == Durability::Power)
+                    .visit(&state, &mut check);
             }
             result?;
         }
@@ -387,7 +416,8 @@ fn describe(state: &CrashState, image: &Image) -> String {
     format!("  at \"{at}\"\n{}", lines.join("\n"))
 }
 
-/// What the next opener finds, and that it can go on. `power`: power has failed since the script began.
+/// What the next opener finds, and that it can go on. `power`: power has failed since the script
+/// began.
 fn verify(image: &Image, before: &Held, after: &Held, power: bool) -> Result<(), String> {
     let sim = SimMedium::from_image_unrecorded(image);
     let store = open_store(&sim).map_err(|e| format!("open: {e}"))?;
@@ -400,7 +430,12 @@ fn verify(image: &Image, before: &Held, after: &Held, power: bool) -> Result<(),
 }
 
 /// Compares what is there with what may be. Returns start and end of all allocated blocks.
-fn look(heap: &TracedHeap, before: &Held, after: &Held, power: bool) -> Result<Vec<(u64, u64)>, String> {
+fn look(
+    heap: &TracedHeap,
+    before: &Held,
+    after: &Held,
+    power: bool,
+) -> Result<Vec<(u64, u64)>, String> {
     let mut reached = BTreeSet::new();
     let slots: BTreeSet<u16> = before.roots.keys().chain(after.roots.keys()).copied().collect();
     for slot in slots {
@@ -442,7 +477,8 @@ fn look(heap: &TracedHeap, before: &Held, after: &Held, power: bool) -> Result<V
             return Err(format!("the block at {addr:#x} is not reachable, and was not freed"));
         }
     }
-    for (addr, block) in before.blocks.iter().filter(|(addr, b)| after.blocks.get(addr) == Some(b)) {
+    for (addr, block) in before.blocks.iter().filter(|(addr, b)| after.blocks.get(addr) == Some(b))
+    {
         if !power && found.get(addr) != Some(block) {
             return Err(format!("the block at {addr:#x} ({block:x?}) is lost"));
         }
@@ -468,7 +504,12 @@ fn look(heap: &TracedHeap, before: &Held, after: &Held, power: bool) -> Result<V
 }
 
 /// Allocates beside what is there.
-fn go_on(sim: &SimMedium, heap: &TracedHeap, found: &[(u64, u64)], hash: u64) -> Result<(), String> {
+fn go_on(
+    sim: &SimMedium,
+    heap: &TracedHeap,
+    found: &[(u64, u64)],
+    hash: u64,
+) -> Result<(), String> {
     let mut all = found.to_vec();
     let mut new = Vec::new();
     let mut alloc = |size: u64, kind: u64| -> Result<u64, String> {
@@ -487,7 +528,8 @@ fn go_on(sim: &SimMedium, heap: &TracedHeap, found: &[(u64, u64)], hash: u64) ->
     // On some: all that is free is found before the heap grows.
     if hash.is_multiple_of(8) {
         let stats = heap.stats().map_err(text)?;
-        let same = |bin: &&cenote_heap::BinStats| (bin.type_id, bin.block_size) == (TypeId(1), 8192);
+        let same =
+            |bin: &&cenote_heap::BinStats| (bin.type_id, bin.block_size) == (TypeId(1), 8192);
         let beside = stats.bins.iter().find(same).map_or(0, |bin| bin.capacity - bin.blocks);
         for _ in 0..stats.free_superblocks * 8 + beside {
             alloc(8192, 1)?;

@@ -1,7 +1,7 @@
 //! Histories: sequences of operations that a grammar allows, in depth-first order.
 //!
-//! The first operation of a transaction begins it; commit and abort end one, and come only where one is running with something in it;
-//! "free" comes only where something is attached.
+//! The first operation of a transaction begins it; commit and abort end one, and come only where
+//! one is running with something in it; "free" comes only where something is attached.
 
 use crate::data::{BIGS, SLOTS};
 use std::fmt;
@@ -45,7 +45,8 @@ impl Op {
     }
 }
 
-/// A sequence of operations, written as letters: `a`lloc, `f`ree, `s`et, `g`row, second `p`ool, `C`ommit, `X` abort.
+/// A sequence of operations, written as letters: `a`lloc, `f`ree, `s`et, `g`row, second `p`ool,
+/// `C`ommit, `X` abort.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct History(pub Vec<Op>);
 
@@ -68,7 +69,8 @@ impl History {
         Self(text.chars().filter_map(|c| Op::ALL.into_iter().find(|op| op.letter() == c)).collect())
     }
 
-    /// All histories of 1 to `depth` operations of `alphabet`, each prefix before what it is a prefix of.
+    /// All histories of 1 to `depth` operations of `alphabet`, each prefix before what it is a
+    /// prefix of.
     #[must_use]
     pub fn all(alphabet: &[Op], depth: usize) -> Vec<Self> {
         let mut out = Vec::new();
@@ -136,8 +138,10 @@ mod tests {
             assert!(!all.contains(&History::parse(impossible)), "{impossible}");
         }
         for length in 1..=6 {
-            let core = History::all(&Op::CORE, length).iter().filter(|h| h.0.len() == length).count();
-            let full = History::all(&Op::ALL, length).iter().filter(|h| h.0.len() == length).count();
+            let core =
+                History::all(&Op::CORE, length).iter().filter(|h| h.0.len() == length).count();
+            let full =
+                History::all(&Op::ALL, length).iter().filter(|h| h.0.len() == length).count();
             println!("{length} operations: {core} core histories, {full} of the full alphabet");
         }
     }

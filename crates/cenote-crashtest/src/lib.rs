@@ -9,6 +9,7 @@ pub mod explore;
 pub mod guests;
 pub mod heap_steps;
 pub mod history;
+pub mod logged;
 pub mod plan;
 pub mod rig;
 pub mod units;

@@ -1,6 +1,7 @@
 //! What a run is to look at, and what it has seen.
 //!
-//! Invariant: what is counted was looked at; what a run leaves out by its plan is not in the sums as if it had been there.
+//! Invariant: what is counted was looked at; what a run leaves out by its plan is not in the sums
+//! as if it had been there.
 
 use crate::history::History;
 use crate::rig::Strategy;
@@ -20,15 +21,18 @@ pub struct Plan {
     pub strategy: Strategy,
     /// The histories.
     pub histories: Vec<History>,
-    /// How far states of histories are enumerated, by the number of their operations: the first whose number is not smaller counts.
+    /// How far states of histories are enumerated, by the number of their operations: the first
+    /// whose number is not smaller counts.
     pub reach: Vec<(usize, Reach)>,
     /// Crashes of the recovery are looked at too.
     pub recoveries: Recoveries,
-    /// Of the images that have the canonical form of one that was recovered, but other bytes, one in so many is recovered too; 0: none.
+    /// Of the images that have the canonical form of one that was recovered, but other bytes, one
+    /// in so many is recovered too; 0: none.
     pub merged_every: u64,
     /// One image in so many is also written to, closed and opened again.
     pub thorough_every: u64,
-    /// On one image in so many another session runs a short history, which is crashed everywhere too; 0: on none.
+    /// On one image in so many another session runs a short history, which is crashed everywhere
+    /// too; 0: on none.
     pub again_every: u64,
     /// A bug that is planted, and where.
     pub bug: (Bug, When),
@@ -81,7 +85,8 @@ pub struct Tally {
     pub images: u64,
     /// Images whose canonical form, or all of whose bytes, had been checked before.
     pub duplicates: u64,
-    /// Images of which what a new puddle holds, and all else, had been checked before, but not both together.
+    /// Images of which what a new puddle holds, and all else, had been checked before, but not both
+    /// together.
     pub halves: u64,
     /// Of them, those that were recovered all the same, and found to hold what the first one holds.
     pub compared: u64,
@@ -135,17 +140,29 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { histories, points, exhausted, small, small_sampled, visited, images, duplicates, .. } =
-            self;
+        let Self {
+            histories,
+            points,
+            exhausted,
+            small,
+            small_sampled,
+            visited,
+            images,
+            duplicates,
+            ..
+        } = self;
         write!(
             f,
-            "{histories} histories, {points} crash points ({exhausted} with every subset; of {small} with up to 12 units all but {small_sampled}; \
-             up to {} units), {visited} images, {images} recovered and checked, {duplicates} merged with those ({} of them compared), {} by halves; ",
+            "{histories} histories, {points} crash points ({exhausted} with every subset; of \
+             {small} with up to 12 units all but {small_sampled}; \
+             up to {} units), {visited} images, {images} recovered and checked, {duplicates} \
+             merged with those ({} of them compared), {} by halves; ",
             self.units_max, self.compared, self.halves
         )?;
         write!(
             f,
-            "{} recoveries crashed at {} points ({} with every subset), {} images, {} recovered again; \
+            "{} recoveries crashed at {} points ({} with every subset), {} images, {} recovered \
+             again; \
              {} times another session crashed with {} images; {:.1?}",
             self.recoveries,
             self.recovery_points,

@@ -4,8 +4,8 @@
 //! that one thread can have several logs and the history stays deterministic.
 
 use crate::data::{
-    BIG_WRITTEN, Big, Model, Node, Other, Root, SLOTS, WIDE, WIDE_WRITTEN, WORDS_WRITTEN, block_colour,
-    next_colour, observe, value_of, wide_at_first, words_of,
+    BIG_WRITTEN, Big, Model, Node, Other, Root, SLOTS, WIDE, WIDE_WRITTEN, WORDS_WRITTEN,
+    block_colour, next_colour, observe, value_of, wide_at_first, words_of,
 };
 use crate::history::Op;
 use cenote::raw::Heap;
@@ -66,14 +66,17 @@ impl Strategy {
     pub const LAZY: Self =
         Self { name: "sealed, lazy", logs: 1, write: Write::Undo, wide: false, wrap: false };
     /// Two logs, undo: marked commits.
-    pub const MARKED: Self = Self { name: "marked", logs: 2, write: Write::Undo, wide: false, wrap: false };
+    pub const MARKED: Self =
+        Self { name: "marked", logs: 2, write: Write::Undo, wide: false, wrap: false };
     /// One log, redo.
-    pub const REDO: Self = Self { name: "redo, lazy", logs: 1, write: Write::Redo, wide: false, wrap: false };
+    pub const REDO: Self =
+        Self { name: "redo, lazy", logs: 1, write: Write::Redo, wide: false, wrap: false };
     /// Two logs, redo: sealed, not lazy.
     pub const REDO_TWO_LOGS: Self =
         Self { name: "redo, two logs", logs: 2, write: Write::Redo, wide: false, wrap: false };
     /// Undo and redo in one transaction.
-    pub const HYBRID: Self = Self { name: "hybrid", logs: 1, write: Write::Hybrid, wide: false, wrap: false };
+    pub const HYBRID: Self =
+        Self { name: "hybrid", logs: 1, write: Write::Hybrid, wide: false, wrap: false };
     /// Undo entries that span several segments.
     pub const SPANNING: Self =
         Self { name: "spanning undo", logs: 1, write: Write::Undo, wide: true, wrap: false };
@@ -134,12 +137,18 @@ pub fn base_image(level: Durability, window_base: u64) -> Result<Image, String> 
     let gone = a
         .write(|tx| -> cenote::Result<_> {
             let node = tx.alloc(Node { value: 1, twin: !1 })?;
-            let gone = [tx.alloc(Node { value: 2, twin: !2 })?, tx.alloc(Node { value: 3, twin: !3 })?];
+            let gone =
+                [tx.alloc(Node { value: 2, twin: !2 })?, tx.alloc(Node { value: 3, twin: !3 })?];
             let mut slots = [None; SLOTS];
             slots[0] = Some(node);
             let stale = [Some(node), Some(gone[0]), Some(gone[1])];
-            let root =
-                tx.alloc(Root { slots, bigs: [None; 2], words: [0; 11], wide: wide_at_first(), stale })?;
+            let root = tx.alloc(Root {
+                slots,
+                bigs: [None; 2],
+                words: [0; 11],
+                wide: wide_at_first(),
+                stale,
+            })?;
             tx.set_root(root)?;
             Ok(gone)
         })
@@ -162,7 +171,10 @@ struct Segments {
 }
 
 impl SegmentSource for Segments {
-    fn segment(&mut self, number: u32) -> Result<(u64, Body), Box<dyn std::error::Error + Send + Sync>> {
+    fn segment(
+        &mut self,
+        number: u32,
+    ) -> Result<(u64, Body), Box<dyn std::error::Error + Send + Sync>> {
         Ok(self.store.grow_log(self.log_id, number)?)
     }
 }
@@ -216,8 +228,9 @@ impl Second {
     fn run<'a>(&mut self, job: impl FnOnce() -> Result<(), String> + Send + 'a) -> Done {
         let job: Box<dyn FnOnce() -> Result<(), String> + Send + 'a> = Box::new(job);
         // SAFETY: the job is over when this function returns: either its result has come, or the thread is gone.
-        let job =
-            unsafe { std::mem::transmute::<Box<dyn FnOnce() -> Result<(), String> + Send + 'a>, Job>(job) };
+        let job = unsafe {
+            std::mem::transmute::<Box<dyn FnOnce() -> Result<(), String> + Send + 'a>, Job>(job)
+        };
         let gone = || Ok(Err("the second thread is gone".to_owned()));
         match self.jobs.as_ref().map(|jobs| jobs.send(job)) {
             Some(Ok(())) => self.results.recv().unwrap_or_else(|_| gone()),
@@ -286,7 +299,13 @@ impl Rig {
             let root = view.root::<Root>().map_err(text)?.ok_or("no root")?;
             let value = view.get(root).map_err(text)?;
             let slots = std::array::from_fn(|i| value.slots[i].map_or(0, |node| node.addr()));
-            (root, Places { slots, bigs: std::array::from_fn(|i| value.bigs[i].map_or(0, |big| big.addr())) })
+            (
+                root,
+                Places {
+                    slots,
+                    bigs: std::array::from_fn(|i| value.bigs[i].map_or(0, |big| big.addr())),
+                },
+            )
         };
         let other = b.read().map_err(text)?.root::<Other>().map_err(text)?.ok_or("no root")?;
         let mut volatile = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
@@ -320,7 +339,8 @@ impl Rig {
         // SAFETY: log puddles stay mapped until the store is dropped, which `self` does after its contexts; a leased log has no other user, and all
         // logs of the process are in the group.
         let context = unsafe {
-            let mut writer = LogWriter::attach(lease.body(), store.persistence(), source).map_err(text)?;
+            let mut writer =
+                LogWriter::attach(lease.body(), store.persistence(), source).map_err(text)?;
             if self.strategy.wrap {
                 writer.skip_to_last_base();
             }
@@ -376,7 +396,8 @@ impl Rig {
             Op::Set => self.set(),
             Op::Grow => self.grow(),
             Op::Other => {
-                let value = value_of(next_colour(self.committed.0.other >> 12, self.working.0.other >> 12));
+                let value =
+                    value_of(next_colour(self.committed.0.other >> 12, self.working.0.other >> 12));
                 self.working.0.other = value;
                 // SAFETY: the root object of the second pool, which is open for writing.
                 let word = unsafe { &raw mut (*self.other).word };
@@ -531,7 +552,10 @@ impl Rig {
         self.working = self.committed.clone();
         let note = *self.volatile.note;
         if note != self.note_saved {
-            return Err(format!("abort left {note:#x} in volatile data, not {:#x}", self.note_saved));
+            return Err(format!(
+                "abort left {note:#x} in volatile data, not {:#x}",
+                self.note_saved
+            ));
         }
         Ok(())
     }

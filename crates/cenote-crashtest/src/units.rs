@@ -1,18 +1,24 @@
 //! Which images of a crash state are looked at.
 //!
-//! Two grains. *Words*: every undecided word, sector, length and name is a unit of its own; all combinations of all values of up to 12 units
-//! are visited, of more a sample. (Only what means something to the running processes alone, which no opener believes after a loss of power, survives or not
-//! as a hash of the other choices says: there are hundreds of such words. Words of marks none of whose values differ in which blocks are allocated are among them.) *Classes*: the same, but combinations that recovery cannot tell apart (see [`crate::canon`], whose numbers these are) are
-//! visited once, and what does not matter is drawn by hash:
+//! Two grains. *Words*: every undecided word, sector, length and name is a unit of its own; all
+//! combinations of all values of up to 12 units are visited, of more a sample. (Only what means
+//! something to the running processes alone, which no opener believes after a loss of power,
+//! survives or not as a hash of the other choices says: there are hundreds of such words. Words of
+//! marks none of whose values differ in which blocks are allocated are among them.) *Classes*: the
+//! same, but combinations that recovery cannot tell apart (see [`crate::canon`], whose numbers
+//! these are) are visited once, and what does not matter is drawn by hash:
 //!
-//! * marks that durable entries name (1), hints (2), memory under entries that are certainly there (6), blocks that were taken and cannot be committed (7): whether they survive is drawn;
-//! * an entry of a log (4), the memory that a seal covers (6), a descriptor of the heap and an entry of a log space (they have checksums): all of it is lost, all survives,
-//!   or a part that is drawn.
+//! * marks that durable entries name (1), hints (2), memory under entries that are certainly there
+//!   (6), blocks that were taken and cannot be committed (7): whether they survive is drawn;
+//! * an entry of a log (4), the memory that a seal covers (6), a descriptor of the heap and an
+//!   entry of a log space (they have checksums): all of it is lost, all survives, or a part that is
+//!   drawn.
 //!
-//! Everything else stays alone, above all every word of data that no durable entry covers, ranges, lengths, names and sectors.
+//! Everything else stays alone, above all every word of data that no durable entry covers, ranges,
+//! lengths, names and sectors.
 //!
-//! A state all of whose images are images of the next one too (nothing became durable in between, and nothing was acknowledged) is not visited if that one
-//! is visited without gaps.
+//! A state all of whose images are images of the next one too (nothing became durable in between,
+//! and nothing was acknowledged) is not visited if that one is visited without gaps.
 
 use crate::canon::{Context, EntryAt, PuddleAt, allocated, puddles, view};
 use cenote_layout::log::{ENTRIES_OFFSET, EntryHeader, Kind, LogHeader, RANGE_OFFSET, entry_size};
@@ -27,7 +33,8 @@ use zerocopy::FromBytes;
 pub enum Grain {
     /// Each by itself.
     Words,
-    /// The same, but words of marks are drawn: for heaps without transactions, whose recovery believes none after a loss of power.
+    /// The same, but words of marks are drawn: for heaps without transactions, whose recovery
+    /// believes none after a loss of power.
     Unmarked,
     /// By classes of what recovery tells apart, besides samples of the rest.
     Classes,
@@ -40,7 +47,8 @@ pub struct Reach {
     pub grain: Grain,
     /// All combinations of up to 2 to the power of this many.
     pub exhaustive: u32,
-    /// Images of a state with more, besides the extremes; with [`Grain::Classes`], also images of every state by words.
+    /// Images of a state with more, besides the extremes; with [`Grain::Classes`], also images of
+    /// every state by words.
     pub samples: u32,
 }
 
@@ -99,7 +107,8 @@ impl Images {
         // Where every word was combined with every other, there is nothing left to sample.
         let samples = if by_words && self.exhausted { 0 } else { self.reach.samples };
         if going && samples > 0 {
-            let limits = Limits { exhaustive_units: 0, samples, process: false, ..Limits::default() };
+            let limits =
+                Limits { exhaustive_units: 0, samples, process: false, ..Limits::default() };
             Explorer::new(limits).visit(state, &mut |image| going = going && f(image));
         }
     }
@@ -136,10 +145,13 @@ fn combine(state: &CrashState, classes: &Classes, all: bool, f: &mut dyn FnMut(I
         (picks, state.event()).hash(&mut hash);
         let hash = hash.finish();
         let drawn = |number: usize| hash.rotate_left(number as u32) & 1 == 1;
-        let value = |unit: usize, survives: bool| if survives { state.latest(unit) as u16 } else { 0 };
+        let value =
+            |unit: usize, survives: bool| if survives { state.latest(unit) as u16 } else { 0 };
         for (class, &pick) in classes.choices.iter().zip(picks) {
             match &class[pick] {
-                Choice::Values(values) => values.iter().for_each(|&(unit, value)| units[unit] = value),
+                Choice::Values(values) => {
+                    values.iter().for_each(|&(unit, value)| units[unit] = value)
+                }
                 Choice::Torn(torn) => {
                     let last = torn.len() - 1;
                     for (i, &unit) in torn.iter().enumerate() {
@@ -157,7 +169,8 @@ fn combine(state: &CrashState, classes: &Classes, all: bool, f: &mut dyn FnMut(I
         for (i, &unit) in classes.indifferent.iter().enumerate() {
             units[unit] = value(unit, drawn(i + 31));
         }
-        // There are so many that only one image in eight is worth the time that drawing them takes; in the others all are lost.
+        // There are so many that only one image in eight is worth the time that drawing them takes;
+        // in the others all are lost.
         let fate = hash.rotate_right(17).is_multiple_of(8);
         for (i, &unit) in classes.volatile.iter().enumerate() {
             units[unit] = value(unit, fate && drawn(i * 7 + 3));
@@ -197,13 +210,16 @@ fn combine(state: &CrashState, classes: &Classes, all: bool, f: &mut dyn FnMut(I
 /// Start and end of ranges of memory that belong to a transaction in progress.
 #[derive(Default)]
 struct Ranges {
-    /// In every image of the state, replay overwrites it, or gives it back, whatever is there: see [`crate::canon`], 6.
+    /// In every image of the state, replay overwrites it, or gives it back, whatever is there: see
+    /// [`crate::canon`], 6.
     covered: Vec<(u64, u64)>,
     /// Blocks that a transaction has taken which cannot be committed in any image of the state: 7.
     taken: Vec<(u64, u64)>,
-    /// What a seal covers that is not durable yet. Replay does the same unless all of it is there: 6.
+    /// What a seal covers that is not durable yet. Replay does the same unless all of it is there:
+    /// 6.
     sealed: Vec<(u64, u64)>,
-    /// Words and bits of marks that replay writes in every image of the state, in one direction or the other: 1.
+    /// Words and bits of marks that replay writes in every image of the state, in one direction or
+    /// the other: 1.
     named: Vec<(u64, u64)>,
 }
 
@@ -233,8 +249,11 @@ fn ranges(state: &CrashState, latest: &Image, at_latest: &[PuddleAt]) -> Ranges 
         }
         let range = |e: &EntryAt| (e.addr, e.addr + u64::from(e.size));
         let undo = durable.entries.iter().filter(|e| e.kind == Kind::Undo).map(range);
-        let fresh =
-            now.entries.iter().filter(|e| matches!(e.kind, Kind::Fresh | Kind::Allocation)).map(range);
+        let fresh = now
+            .entries
+            .iter()
+            .filter(|e| matches!(e.kind, Kind::Fresh | Kind::Allocation))
+            .map(range);
         if now.sealed {
             out.sealed.extend(undo.chain(fresh));
         } else {
@@ -260,7 +279,9 @@ fn classes(state: &CrashState, grain: Grain) -> (Classes, Vec<(u64, u64)>) {
         .collect();
     let mut out = Classes::default();
     let alone = |unit: usize| -> Vec<Choice> {
-        (0..state.alternatives(unit)).map(|value| Choice::Values(vec![(unit, value as u16)])).collect()
+        (0..state.alternatives(unit))
+            .map(|value| Choice::Values(vec![(unit, value as u16)]))
+            .collect()
     };
     let mut sealed = Vec::new();
     let mut together: BTreeMap<(&str, u64), Vec<usize>> = BTreeMap::new();
@@ -272,9 +293,13 @@ fn classes(state: &CrashState, grain: Grain) -> (Classes, Vec<(u64, u64)>) {
                     match p.parts.marks.iter().any(|part| part.contains(&offset)) {
                         true if grain == Grain::Unmarked => Part::Volatile,
                         true => marks(p.addr + offset, state.words(unit), &ranges),
-                        false => {
-                            part(p, offset, &ranges, entries.get(file).map_or(&[], Vec::as_slice), grain)
-                        }
+                        false => part(
+                            p,
+                            offset,
+                            &ranges,
+                            entries.get(file).map_or(&[], Vec::as_slice),
+                            grain,
+                        ),
                     }
                 })
             }
@@ -291,7 +316,8 @@ fn classes(state: &CrashState, grain: Grain) -> (Classes, Vec<(u64, u64)>) {
         }
     }
     for ((file, _), units) in together {
-        // A value in between may be a whole descriptor too; of an entry it is one of an older transaction at most, which is as good as none.
+        // A value in between may be a whole descriptor too; of an entry it is one of an older
+        // transaction at most, which is as good as none.
         if !entries.contains_key(file) && units.iter().any(|&unit| state.alternatives(unit) > 2) {
             out.choices.extend(units.into_iter().map(alone));
             continue;
@@ -333,7 +359,11 @@ enum Part {
 fn marks(addr: u64, values: &[u64], ranges: &Ranges) -> Part {
     let first = values.first().map_or(0, |value| allocated(*value));
     let differs = values.iter().fold(0, |bits, value| bits | (allocated(*value) ^ first));
-    let named = ranges.named.iter().filter(|(word, _)| *word == addr).fold(0, |bits, (_, mask)| bits | mask);
+    let named = ranges
+        .named
+        .iter()
+        .filter(|(word, _)| *word == addr)
+        .fold(0, |bits, (_, mask)| bits | mask);
     match (differs, differs & !named) {
         (0, _) => Part::Volatile,
         (_, 0) => Part::Indifferent,
@@ -341,14 +371,21 @@ fn marks(addr: u64, values: &[u64], ranges: &Ranges) -> Part {
     }
 }
 
-fn part(puddle: &PuddleAt, offset: u64, ranges: &Ranges, entries: &[(u64, u64)], grain: Grain) -> Part {
+fn part(
+    puddle: &PuddleAt,
+    offset: u64,
+    ranges: &Ranges,
+    entries: &[(u64, u64)],
+    grain: Grain,
+) -> Part {
     let line = Part::Together(offset / 64 * 64);
     match puddle.role {
         Some(Role::Heap) => {
             let addr = puddle.addr + offset;
             let volatile = puddle.parts.session.iter().any(|part| part.contains(&offset));
-            let lies_in =
-                |ranges: &[(u64, u64)]| ranges.iter().any(|(start, end)| *start <= addr && addr + 8 <= *end);
+            let lies_in = |ranges: &[(u64, u64)]| {
+                ranges.iter().any(|(start, end)| *start <= addr && addr + 8 <= *end)
+            };
             if volatile {
                 Part::Volatile
             } else if lies_in(&ranges.covered) {
@@ -374,7 +411,8 @@ fn part(puddle: &PuddleAt, offset: u64, ranges: &Ranges, entries: &[(u64, u64)],
     }
 }
 
-/// Start and end of the entries that stand one after the other from the places where a transaction's first entry goes.
+/// Start and end of the entries that stand one after the other from the places where a
+/// transaction's first entry goes.
 fn log_entries(latest: &Image, log: &PuddleAt) -> Vec<(u64, u64)> {
     let mut out = Vec::new();
     let mut bytes = vec![0; log.size as usize];
@@ -383,14 +421,18 @@ fn log_entries(latest: &Image, log: &PuddleAt) -> Vec<(u64, u64)> {
     let (true, Ok((header, _))) = (read, header) else { return out };
     let first = log.body + ENTRIES_OFFSET;
     let end = (first + header.capacity).min(log.size);
-    let starts = if header.segment == 0 { vec![first, first + header.capacity / 2] } else { vec![first] };
+    let starts =
+        if header.segment == 0 { vec![first, first + header.capacity / 2] } else { vec![first] };
     for mut at in starts {
         let mut before: Option<EntryHeader> = None;
         while at < end {
-            let Ok((entry, _)) = EntryHeader::read_from_prefix(&bytes[at as usize..]) else { break };
+            let Ok((entry, _)) = EntryHeader::read_from_prefix(&bytes[at as usize..]) else {
+                break;
+            };
             let Some(kind) = Kind::from_u8(entry.kind) else { break };
-            let follows =
-                before.is_none_or(|b| b.seq & !3 == entry.seq & !3 && b.index.wrapping_add(1) == entry.index);
+            let follows = before.is_none_or(|b| {
+                b.seq & !3 == entry.seq & !3 && b.index.wrapping_add(1) == entry.index
+            });
             if !follows {
                 break;
             }

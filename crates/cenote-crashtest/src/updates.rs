@@ -1,20 +1,24 @@
-//! Updates of the store itself, crashed everywhere: format, open, create, grow, remove, register, compact, close.
+//! Updates of the store itself, crashed everywhere: format, open, create, grow, remove, register,
+//! compact, close.
 //!
-//! A *script* of updates runs on one simulated medium; what has been acknowledged is a [`Known`]. Whatever a crash leaves, the next open works,
-//! what was acknowledged is there, what was in flight is there whole or not at all, and no file is left that nobody knows.
+//! A *script* of updates runs on one simulated medium; what has been acknowledged is a [`Known`].
+//! Whatever a crash leaves, the next open works, what was acknowledged is there, what was in flight
+//! is there whole or not at all, and no file is left that no record names.
 
 use crate::explore::{Tally, When};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::walk::Walk;
 use cenote::Persist;
-use cenote_heap::{Heap, TracedHeap};
+use cenote_heap::{Heap, PoolGround, TracedHeap};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::read;
 use cenote_layout::puddle::{PuddleHeader, Role};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
-use cenote_store::{Access, FormatOptions, LogLease, OpenError, OpenOptions, PoolHandle, Store, StoreError};
+use cenote_store::{
+    Access, FormatOptions, LogLease, OpenError, OpenOptions, PoolHandle, Store, StoreError,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -111,9 +115,12 @@ impl Run {
     fn step(&mut self, update: Update) -> Result<(), String> {
         match update {
             Update::Format => {
-                cenote_store::format(self.sim.clone(), &format_options(self.window)).map_err(text)?;
+                cenote_store::format(self.sim.clone(), &format_options(self.window))
+                    .map_err(text)?;
             }
-            Update::Open => self.store = Some(Store::open(self.sim.clone(), options()).map_err(text)?.0),
+            Update::Open => {
+                self.store = Some(Store::open(self.sim.clone(), options()).map_err(text)?.0)
+            }
             Update::Create(name) => {
                 self.store()?.create_pool(name, &pool_options(1)).map_err(text)?;
             }
@@ -122,13 +129,18 @@ impl Run {
                 self.pools.insert(name, pool);
             }
             Update::Grow(name) => {
-                self.pools.get(name).ok_or("the pool is not open")?.take_puddle(128 << 10).map_err(text)?;
+                self.pools
+                    .get(name)
+                    .ok_or("the pool is not open")?
+                    .take_puddle(128 << 10)
+                    .map_err(text)?;
             }
             Update::Fill(name) => {
                 let pool = self.pools.get(name).ok_or("the pool is not open")?;
                 let puddle = pool.puddles().pop().ok_or("the pool has no puddle")?;
                 let word = (puddle.addr() + puddle.size() - 8) as *mut u64;
-                // SAFETY: the last word of a puddle that is mapped for writing; no heap has given it out.
+                // SAFETY: the last word of a puddle that is mapped for writing; no heap has given
+                // it out.
                 unsafe {
                     word.write(FILLED);
                     self.store()?.persistence().persist(word.cast(), 8);
@@ -139,7 +151,10 @@ impl Run {
             }
             Update::Release(name) => drop(self.pools.remove(name)),
             Update::Remove(name) => self.store()?.remove_pool(name).map_err(text)?,
-            Update::Register => self.store()?.register_type(&Thing::record()).map_err(text)?,
+            Update::Register => {
+                // SAFETY: `Thing` is as its record says.
+                unsafe { self.store()?.register_type(&Thing::record()) }.map_err(text)?;
+            }
             Update::TakeLog => self.log = Some(self.store()?.acquire_log().map_err(text)?),
             Update::GrowLog => {
                 let log_id = self.log.as_ref().ok_or("no log")?.log_id();
@@ -229,8 +244,9 @@ fn allowed(known: &Known, update: Update) -> Vec<Known> {
     out
 }
 
-/// Runs a script and checks every crash of it; one image in `recovery_every` has its recovery crashed as well. Every update is crashed in a run of
-/// its own, which ends with it: an image wants the window that the run has.
+/// Runs a script and checks every crash of it; one image in `recovery_every` has its recovery
+/// crashed as well. Every update is crashed in a run of its own, which ends with it: an image wants
+/// the window that the run has.
 ///
 /// # Errors
 /// The first thing that does not hold.
@@ -247,7 +263,8 @@ pub fn run(
     for (number, &update) in script.iter().enumerate() {
         let sim = SimMedium::new(SimOptions::new(level));
         let known = Known::default();
-        let mut run = Run { sim: sim.clone(), window, pools: BTreeMap::new(), log: None, store: None, known };
+        let mut run =
+            Run { sim: sim.clone(), window, pools: BTreeMap::new(), log: None, store: None, known };
         let mut before = Known::default();
         plant(if bug.1 == When::Recovering { Bug::None } else { bug.0 });
         let result = script[..=number].iter().try_for_each(|&step| {
@@ -306,7 +323,8 @@ impl Check {
         let Some((store, found)) = self.open(&sim, may)? else { return Ok(()) };
         self.look(&sim, &store, &found, may, lost)?;
         store.close().map_err(|e| format!("close: {e}"))?;
-        let (store, report) = Store::open(sim.clone(), options()).map_err(|e| format!("open again: {e}"))?;
+        let (store, report) =
+            Store::open(sim.clone(), options()).map_err(|e| format!("open again: {e}"))?;
         if !report.clean || !report.damage.is_empty() || report.orphans_removed != 0 {
             return Err(format!("the second open finds {report:?}"));
         }
@@ -333,14 +351,18 @@ impl Check {
         };
         let (store, report) = opened.map_err(|e| format!("open: {e}"))?;
         if !report.damage.is_empty() || report.demoted {
-            return Err(format!("a crash that is legal is reported as damage: {:?}", report.damage));
+            return Err(format!(
+                "a crash that is legal is reported as damage: {:?}",
+                report.damage
+            ));
         }
         let found = self.found(&store);
         Ok(Some((store, found)))
     }
 
     fn found(&self, store: &Store) -> Known {
-        let pools = store.pools().into_iter().map(|p| (p.record.name, p.puddles as usize)).collect();
+        let pools =
+            store.pools().into_iter().map(|p| (p.record.name, p.puddles as usize)).collect();
         Known {
             formatted: true,
             pools,
@@ -367,7 +389,9 @@ impl Check {
             return Err(format!("{files} puddle files, {} records", store.info().puddles));
         }
         let mut others = sim.list("").map_err(text)?;
-        others.retain(|name| !["catalog.0", "catalog.1", "lock", "puddles", "superblock"].contains(&&**name));
+        others.retain(|name| {
+            !["catalog.0", "catalog.1", "lock", "puddles", "superblock"].contains(&&**name)
+        });
         if !others.is_empty() {
             return Err(format!("files are left: {others:?}"));
         }
@@ -382,9 +406,14 @@ impl Check {
                 other => other.map_err(|e| format!("pool {name}: {e}"))?,
             };
             if pool.puddles().len() != *puddles {
-                return Err(format!("pool {name} has {} puddles, not {puddles}", pool.puddles().len()));
+                return Err(format!(
+                    "pool {name} has {} puddles, not {puddles}",
+                    pool.puddles().len()
+                ));
             }
-            let heap = TracedHeap::open(pool).map_err(|e| format!("heap of pool {name}: {e}"))?;
+            // SAFETY: the store is on a simulated medium, and nothing else opens its pools.
+            let heap = TracedHeap::open(unsafe { PoolGround::of(pool) })
+                .map_err(|e| format!("heap of pool {name}: {e}"))?;
             let report = heap.check(None).map_err(text)?;
             if !report.is_sound() {
                 return Err(format!("heap of pool {name}: {report:?}"));
@@ -395,7 +424,8 @@ impl Check {
         Ok(())
     }
 
-    /// What was written into a pool that is removed comes to no other, and a spare puddle that says it is zeros is.
+    /// What was written into a pool that is removed comes to no other, and a spare puddle that says
+    /// it is zeros is.
     fn nothing_left(&self, sim: &SimMedium, store: &Store, may: &[Known]) -> Result<(), String> {
         let pools = store.pools();
         for name in sim.list("puddles").map_err(text)? {
@@ -408,12 +438,16 @@ impl Check {
             let clean = match Role::from_u32(header.role) {
                 Some(Role::Spare) => true,
                 Some(Role::Heap) => pools.iter().any(|pool| {
-                    pool.record.id == header.pool && !may.iter().any(|k| k.filled.contains(&pool.record.name))
+                    pool.record.id == header.pool
+                        && !may.iter().any(|k| k.filled.contains(&pool.record.name))
                 }),
                 _ => false,
             };
             if clean && u64::from_le_bytes(word) == FILLED {
-                return Err(format!("what a removed pool held is in puddle {name} of role {}", header.role));
+                return Err(format!(
+                    "what a removed pool held is in puddle {name} of role {}",
+                    header.role
+                ));
             }
         }
         Ok(())

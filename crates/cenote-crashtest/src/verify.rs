@@ -1,12 +1,17 @@
 //! The oracle: what must hold of any store that a crash left behind.
 //!
 //! 1. It opens, nothing is damaged, no log is set aside.
-//! 2. Its data are one of the states that are allowed: what was acknowledged, or that with the commit in flight.
-//! 3. Marks are exact: no block is allocated that nothing leads to, none is reachable that is not allocated, but for the pointers that are meant to dangle; and these lead to an error, or to
-//!    a node that is attached. After a crash of processes this holds without tracing, after a loss of power once the pool has been opened.
+//! 2. Its data are one of the states that are allowed: what was acknowledged, or that with the
+//!    commit in flight.
+//! 3. Marks are exact: no block is allocated that nothing leads to, none is reachable that is not
+//!    allocated, but for the pointers that are meant to dangle; and these lead to an error, or to a
+//!    node that is attached. After a crash of processes this holds without tracing, after a loss of
+//!    power once the pool has been opened.
 //! 4. What is allocated now does not overlap what is there, and an abort gives it back.
-//! 5. (Some images.) A read-only open shows the same, and changes no byte. (After a loss of power it may say that marks have to be computed first.)
-//! 6. (Some images.) A commit on the recovered store is there after a clean close, which leaves nothing to recover.
+//! 5. (Some images.) A read-only open shows the same, and changes no byte. (After a loss of power
+//!    it may say that marks have to be computed first.)
+//! 6. (Some images.) A commit on the recovered store is there after a clean close, which leaves
+//!    nothing to recover.
 
 use crate::data::{Model, Node, Root, observe};
 use crate::rig::{POOLS, open_options};
@@ -37,8 +42,8 @@ pub fn open(sim: &Arc<SimMedium>) -> Result<(Store, Pool, Pool), String> {
     Ok((store, a, b))
 }
 
-/// Checks one image against the states that are allowed; `thorough` adds points 5 and 6. Gives a hash of what was found: the data, where every block is,
-/// and how many are allocated.
+/// Checks one image against the states that are allowed; `thorough` adds points 5 and 6. Gives a
+/// hash of what was found: the data, where every block is, and how many are allocated.
 ///
 /// # Errors
 /// What does not hold.
@@ -114,7 +119,8 @@ fn is_sound(report: &HeapReport, stale: &[u64]) -> bool {
     let meant = |addr: u64| stale.contains(&addr);
     let listed = report.unallocated.len() as u64 == report.unallocated_blocks;
     let findings = report.trace.iter().flat_map(|trace| &trace.findings);
-    let told = report.trace.as_ref().is_none_or(|trace| trace.findings.len() as u64 == trace.faults);
+    let told =
+        report.trace.as_ref().is_none_or(|trace| trace.findings.len() as u64 == trace.faults);
     let mut others = report.clone();
     (others.unallocated_blocks, others.trace) = (0, None);
     others.is_sound()

@@ -1,6 +1,7 @@
 //! The crash states of one history, each with the images that are to be looked at.
 //!
-//! Invariant: a state is given without losses of power only if the next one has all of its images, to the same requirement, and is given with every combination of them.
+//! Invariant: a state is given without losses of power only if the next one has all of its images,
+//! to the same requirement, and is given with every combination of them.
 
 use crate::units::{Images, Reach};
 use cenote_medium::sim::{CrashState, SimMedium, Walk};
@@ -17,7 +18,8 @@ fn names(state: &CrashState) -> Vec<Arc<str>> {
     out
 }
 
-/// The states of a history that are looked at, each with its images of losses of power; none, where the next state has them all.
+/// The states of a history that are looked at, each with its images of losses of power; none, where
+/// the next state has them all.
 pub(crate) struct Visits {
     walk: Walk,
     reach: Reach,
@@ -40,7 +42,8 @@ impl Visits {
     fn fetch(&mut self) -> Option<(CrashState, Images, bool)> {
         let state = self.walk.next().filter(|state| state.note() <= self.last_note)?;
         let mut images = Images::of(&state, self.reach, self.power);
-        images.context.new = names(&state).into_iter().filter(|name| !self.old.contains(name)).collect();
+        images.context.new =
+            names(&state).into_iter().filter(|name| !self.old.contains(name)).collect();
         Some((state, images, self.walk.next_only_adds()))
     }
 

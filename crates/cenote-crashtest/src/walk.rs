@@ -1,4 +1,5 @@
-//! The walk over what crashes leave, for scripts of updates: every state of a trace, its images, and crashes of the recoveries of some of these.
+//! The walk over what crashes leave, for scripts of updates: every state of a trace, its images,
+//! and crashes of the recoveries of some of these.
 //!
 //! Invariant: an image to which the same is allowed is looked at once.
 
@@ -8,7 +9,8 @@ use cenote_medium::sim::{CrashState, Image, SimMedium};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Says what an image holds, or what does not hold; with the image whose recovery was crashed, if this one is of such a crash.
+/// Says what an image holds, or what does not hold; with the image whose recovery was crashed, if
+/// this one is of such a crash.
 pub(crate) type Look<'a> = &'a dyn Fn(&Image, Option<&Image>) -> Result<(), String>;
 /// Recovers an image on a medium that records it; false: there is nothing to be recovered.
 pub(crate) type Recover<'a> = &'a dyn Fn(&Arc<SimMedium>) -> bool;
@@ -18,7 +20,8 @@ pub(crate) type Recover<'a> = &'a dyn Fn(&Arc<SimMedium>) -> bool;
 pub(crate) struct Walk {
     /// One image in so many has its recovery crashed as well; 0: none.
     pub(crate) recovery_every: u64,
-    /// States of at most so many units that may be lost have every subset looked at; of others there are samples.
+    /// States of at most so many units that may be lost have every subset looked at; of others
+    /// there are samples.
     pub(crate) exhaustive: u32,
     seen: HashSet<(u64, u64)>,
     pub(crate) tally: Tally,
@@ -48,9 +51,11 @@ impl Walk {
             }
             self.tally.images += 1;
             result = guarded(|| look(&image, None))
-                .and_then(|()| match self.recovery_every != 0 && hash.is_multiple_of(self.recovery_every) {
-                    true => self.recovery(&image, look, recover),
-                    false => Ok(()),
+                .and_then(|()| {
+                    match self.recovery_every != 0 && hash.is_multiple_of(self.recovery_every) {
+                        true => self.recovery(&image, look, recover),
+                        false => Ok(()),
+                    }
                 })
                 .map_err(|what| format!("{what}\n{}", name_image(state, &image)));
             result.is_ok()
@@ -65,7 +70,12 @@ impl Walk {
     }
 
     /// Crashes the recovery of an image.
-    fn recovery(&mut self, image: &Image, look: Look<'_>, recover: Recover<'_>) -> Result<(), String> {
+    fn recovery(
+        &mut self,
+        image: &Image,
+        look: Look<'_>,
+        recover: Recover<'_>,
+    ) -> Result<(), String> {
         let sim = SimMedium::from_image(image);
         if !recover(&sim) {
             return Ok(());

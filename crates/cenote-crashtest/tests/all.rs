@@ -7,6 +7,7 @@ mod golden_counts;
 mod guests;
 mod heap_steps;
 mod hosted;
+mod logged;
 mod planted;
 mod relocation;
 mod shadowed;

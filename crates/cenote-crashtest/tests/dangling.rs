@@ -1,7 +1,9 @@
-//! Pointers that dangle in reachable data, through the safe interface, and power that fails: what is free is no value for whoever opens the pool next, whatever
-//! leads there and whatever a transaction that was not committed had written there.
+//! Pointers that dangle in reachable data, through the safe interface, and power that fails: what
+//! is free is no value for the next opener of the pool, whatever leads there and whatever a
+//! transaction that was not committed had written there.
 //!
-//! Each scenario ends in a transaction that is not committed, and looks at what a loss of power may leave then: everything old, everything new, and draws.
+//! Each scenario ends in a transaction that is not committed, and looks at what a loss of power may
+//! leave then: everything old, everything new, and draws.
 
 use cenote::{Error, FormatOptions, Persist, Pool, Ptr, Reader, Result, Store};
 use cenote_crashtest::rig::{WINDOW_LEN, open_options, pool_options, window_base};
@@ -63,7 +65,8 @@ impl Scene {
         Self { sim, store, pool }
     }
 
-    /// Images of what a loss of power leaves while a transaction is under way that takes `blocks` values.
+    /// Images of what a loss of power leaves while a transaction is under way that takes `blocks`
+    /// values.
     fn interrupted(self, blocks: u64) -> Vec<Image> {
         let mut images = Vec::new();
         let ended = self.pool.write(|tx| -> Result<()> {
@@ -101,14 +104,16 @@ impl Scene {
 /// In how many of the images a pointer at one of these places leads to a value.
 fn shown(images: &[Image], places: &[usize]) -> usize {
     let shows = |image: &&Image| {
-        let store = Store::open_on(SimMedium::from_image_unrecorded(image), &open_options()).expect("open");
+        let store =
+            Store::open_on(SimMedium::from_image_unrecorded(image), &open_options()).expect("open");
         let pool = store.pool("p").expect("the pool");
         let report = pool.traced().expect("power failed");
         assert!(report.revived_blocks == 0 && report.damage.is_empty(), "{report:?}");
         let shows = {
             let view = pool.read().expect("a view");
-            let keeper =
-                view.get(view.root::<Keeper>().expect("a root").expect("it is set")).expect("a keeper");
+            let keeper = view
+                .get(view.root::<Keeper>().expect("a root").expect("it is set"))
+                .expect("a keeper");
             places.iter().any(|&place| {
                 let kept = keeper.kept[place].expect("it was kept");
                 match view.get(kept) {
@@ -209,7 +214,10 @@ fn what_a_superblock_held_before_is_not_taken_for_marks() -> Result<()> {
     let pages = scene.pool.write(|tx| -> Result<Vec<_>> {
         (0..4).map(|_| tx.alloc(Page { words: [u64::MAX; 2000] })).collect()
     })?;
-    assert!(pages.iter().any(|page| page.addr() >> 16 == first.addr() >> 16), "in the same superblock");
+    assert!(
+        pages.iter().any(|page| page.addr() >> 16 == first.addr() >> 16),
+        "in the same superblock"
+    );
     scene.pool.write(|tx| pages.into_iter().try_for_each(|page| tx.free(page)))?;
     let scene = scene.reopened();
     let images = scene.interrupted(1);

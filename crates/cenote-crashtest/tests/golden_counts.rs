@@ -1,7 +1,9 @@
-//! What each primitive costs, exactly: the table in `docs/counts.md` is what is executed, at both levels.
+//! What each primitive costs, exactly: the table in `docs/counts.md` is what is executed, at both
+//! levels.
 //!
-//! Counts are of the second of two equal transactions: the store that finished the one before it ("lazy", see `cenote-tx`) is flushed there and
-//! made durable by the first fence of the next, and no superblock has to be taken.
+//! Counts are of the second of two equal transactions: the store that finished the one before it
+//! ("lazy", see `cenote-tx`) is flushed there and made durable by the first fence of the next, and
+//! no superblock has to be taken.
 
 use cenote::raw::Heap;
 use cenote::{Pool, Store, TypeId};
@@ -17,7 +19,8 @@ use cenote_tx::{LogGroup, Transaction, TxContext};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Name, flushed lines, fences, streamed bytes at `power`; bytes of log entries at `process`, where nothing else is spent.
+/// Name, flushed lines, fences, streamed bytes at `power`; bytes of log entries at `process`, where
+/// nothing else is spent.
 type Row = (String, u64, u64, u64, u64);
 
 struct NoMore;
@@ -45,7 +48,8 @@ fn new_context(store: &Store, group: &Arc<LogGroup>) -> (TxContext, Body) {
     let lease = raw.acquire_log().expect("a log");
     // SAFETY: the log is mapped until the store is dropped, after the context; nobody else uses it.
     let context = unsafe {
-        let writer = LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoMore)).expect("attach");
+        let writer =
+            LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoMore)).expect("attach");
         TxContext::new(writer, group.clone())
     };
     (context, lease.body())
@@ -55,7 +59,8 @@ impl Place {
     fn new(level: Durability, place: usize) -> Self {
         let sim = SimMedium::new(SimOptions { record: false, ..SimOptions::new(level) });
         let window = Some(window_base(6000 + place));
-        let options = cenote::FormatOptions { window_base: window, window_len: WINDOW_LEN, uuid: None };
+        let options =
+            cenote::FormatOptions { window_base: window, window_len: WINDOW_LEN, uuid: None };
         cenote_store::format(sim.clone(), &options).expect("format");
         let store = Store::open_on(sim, &cenote::OpenOptions::default()).expect("open");
         let pool = store.create_pool("a", &pool_options(20)).expect("a pool");
@@ -72,7 +77,8 @@ impl Place {
     }
 
     fn heap(&self) -> &'static dyn Heap {
-        // SAFETY: the pool is dropped after everything that uses its heap: the measurements are over then.
+        // SAFETY: the pool is dropped after everything that uses its heap: the measurements are
+        // over then.
         unsafe { std::mem::transmute::<&dyn Heap, &'static dyn Heap>(self.pool.raw_heap()) }
     }
 
@@ -86,14 +92,19 @@ impl Place {
     /// Bytes of the entries of the transaction in progress.
     fn logged(&self) -> u64 {
         // SAFETY: mapped; nobody writes meanwhile.
-        let summary = unsafe { inspect(self.log, CrashKind::Process, &mut |_, _| None) }.expect("a log");
+        let summary =
+            unsafe { inspect(self.log, CrashKind::Process, &mut |_, _| None) }.expect("a log");
         let data = |e: &cenote_log::scan::Entry| u64::from(e.kind.data_len(e.size));
         summary.entries.iter().map(|entry| entry_size(data(entry))).sum()
     }
 }
 
 /// Runs a transaction twice, ended by commit or abort, and counts the second.
-fn steady(place: &mut Place, abort: bool, mut body: impl FnMut(&mut Transaction<'_>)) -> (Counts, u64) {
+fn steady(
+    place: &mut Place,
+    abort: bool,
+    mut body: impl FnMut(&mut Transaction<'_>),
+) -> (Counts, u64) {
     let mut result = (Counts::default(), 0);
     for _ in 0..2 {
         let context: *mut TxContext = &raw mut place.context;
@@ -127,10 +138,14 @@ fn measure(level: Durability) -> Vec<Row> {
     let mut row = |name: &str, (counts, logged): (Counts, u64)| {
         rows.push((name.into(), counts.flushes, counts.fences, counts.streamed_bytes, logged));
     };
-    let commits = |place: &mut Place, body: &mut dyn FnMut(&mut Transaction<'_>)| steady(place, false, body);
+    let commits =
+        |place: &mut Place, body: &mut dyn FnMut(&mut Transaction<'_>)| steady(place, false, body);
     row("empty", commits(&mut place, &mut |_| {}));
     row("add 8", commits(&mut place, &mut |tx| add(tx, page, 0, 8)));
-    row("add 8, twice the same", commits(&mut place, &mut |tx| (0..2).for_each(|_| add(tx, page, 0, 8))));
+    row(
+        "add 8, twice the same",
+        commits(&mut place, &mut |tx| (0..2).for_each(|_| add(tx, page, 0, 8))),
+    );
     let words = 0..64usize;
     row(
         "add 8, 64 times",
@@ -158,8 +173,10 @@ fn measure(level: Durability) -> Vec<Row> {
     };
     row("set 8", commits(&mut place, &mut |tx| set(tx, 1)));
     row("set 8, 4 words", commits(&mut place, &mut |tx| set(tx, 4)));
-    // SAFETY: the heap outlives the transactions; blocks are used by nobody.
-    let alloc = |tx: &mut Transaction<'_>| unsafe { tx.alloc(heap, 64, 8, TypeId::UNTYPED) }.expect("alloc");
+    let alloc = |tx: &mut Transaction<'_>| {
+        // SAFETY: the heap outlives the transactions; no code uses the blocks.
+        unsafe { tx.alloc(heap, 64, 8, TypeId::UNTYPED) }.expect("alloc")
+    };
     // A block stays, so that the superblock does.
     place.run(|tx| {
         alloc(tx);
@@ -234,8 +251,13 @@ fn at_process_level_nothing_is_flushed_fenced_or_streamed() {
 fn document() -> BTreeMap<String, [u64; 4]> {
     let text = include_str!("../../../docs/counts.md");
     let rows = text.lines().filter_map(|line| {
-        let cells: Vec<&str> =
-            line.trim().strip_prefix('|')?.trim_end_matches('|').split('|').map(str::trim).collect();
+        let cells: Vec<&str> = line
+            .trim()
+            .strip_prefix('|')?
+            .trim_end_matches('|')
+            .split('|')
+            .map(str::trim)
+            .collect();
         let [name, numbers @ ..] = &cells[..] else { return None };
         let numbers: Vec<u64> =
             numbers.iter().map(|n| n.replace(',', "").parse().ok()).collect::<Option<_>>()?;
@@ -246,8 +268,10 @@ fn document() -> BTreeMap<String, [u64; 4]> {
 
 #[test]
 fn the_documented_counts_are_what_is_executed() {
-    let logged: BTreeMap<String, u64> =
-        measure(Durability::Process).into_iter().map(|(name, _, _, _, logged)| (name, logged)).collect();
+    let logged: BTreeMap<String, u64> = measure(Durability::Process)
+        .into_iter()
+        .map(|(name, _, _, _, logged)| (name, logged))
+        .collect();
     let measured: BTreeMap<String, [u64; 4]> = measure(Durability::Power)
         .into_iter()
         .map(|(name, flushes, fences, streamed, _)| {
@@ -261,7 +285,8 @@ fn the_documented_counts_are_what_is_executed() {
     assert_eq!(document(), measured, "docs/counts.md and what is executed differ");
 }
 
-/// What other processes store is not to be compared with a seal of this one: where they share a pool, no commit leaves its range unfenced.
+/// What other processes store is not to be compared with a seal of this one: where they share a
+/// pool, no commit leaves its range unfenced.
 #[test]
 fn commits_beside_other_processes_fence_their_range() {
     let fences = |place: &mut Place| {

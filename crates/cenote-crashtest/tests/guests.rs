@@ -1,8 +1,9 @@
-//! Whatever a crash interrupts of what a daemon does for its guests, their transactions are over or never were, and nobody who was there is forgotten.
+//! Whatever a crash interrupts of what a daemon does for its guests, their transactions are over or
+//! never were, and no client that was there is forgotten.
 
 use Step::{
-    Commit, Create, CreateShadowed, Damage, Decide, End, Grant, Half, Kill, Log, Psync, Repair, Serve,
-    Settle, Stop, Store,
+    Commit, Create, CreateShadowed, Damage, Decide, End, Grant, Half, Kill, Log, Psync, Repair,
+    Serve, Settle, Stop, Store,
 };
 use cenote_crashtest::explore::When;
 use cenote_crashtest::guests::{Step, run};
@@ -34,8 +35,16 @@ const GUESTS: &[Step] = &[
     Stop,
 ];
 /// The daemon is killed with guests, and another follows.
-const KILLED: &[Step] =
-    &[Serve, Create("a"), Grant(1, "a", ReadWrite), Log(1), Commit(1, "a"), Half(1, "a"), Kill, Serve];
+const KILLED: &[Step] = &[
+    Serve,
+    Create("a"),
+    Grant(1, "a", ReadWrite),
+    Log(1),
+    Commit(1, "a"),
+    Half(1, "a"),
+    Kill,
+    Serve,
+];
 /// A log is set aside, and somebody brings back what was damaged.
 const APPLIED: &[Step] = &[
     Serve,
@@ -63,7 +72,8 @@ const DISCARDED: &[Step] = &[
     Stop,
 ];
 
-/// Two guests psync pools in shadowed mode, one of them two pools together; one dies with stores that no psync has seen, and whoever has its pool next psyncs them.
+/// Two guests psync pools in shadowed mode, one of them two pools together; one dies with stores
+/// that no psync has seen, and the next owner of its pool psyncs them.
 const PSYNCS: &[Step] = &[
     Serve,
     CreateShadowed("a"),
@@ -149,7 +159,14 @@ fn logs_that_are_set_aside_are_applied_or_discarded() {
 fn guests_psync_pools_in_shadowed_mode() {
     visit("psyncs", PSYNCS, Durability::Process, false, 10, 100);
     visit("psyncs in turns of the journal's halves", HALVES, Durability::Process, false, 10, 100);
-    visit("psyncs of guests that die with the daemon", PSYNCS_KILLED, Durability::Process, false, 10, 20);
+    visit(
+        "psyncs of guests that die with the daemon",
+        PSYNCS_KILLED,
+        Durability::Process,
+        false,
+        10,
+        20,
+    );
     visit("psyncs of guests that live", PSYNCS_KILLED, Durability::Process, true, 10, 20);
 }
 
@@ -240,5 +257,11 @@ fn a_journal_half_that_guests_write_anew_too_early_is_found() {
 
 #[test]
 fn a_shadow_that_a_guest_left_and_that_is_believed_after_a_loss_of_power_is_found() {
-    caught_in((Bug::ShadowNotRestored, When::Recovering, 0), &PSYNCS[..11], Durability::Process, false, 15);
+    caught_in(
+        (Bug::ShadowNotRestored, When::Recovering, 0),
+        &PSYNCS[..11],
+        Durability::Process,
+        false,
+        15,
+    );
 }

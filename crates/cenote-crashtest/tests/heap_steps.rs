@@ -1,5 +1,6 @@
-//! Every step of the heap is crashed at every moment, with every subset of up to 12 units of what was not durable, at both levels; and so is the recovery. No block is there
-//! twice, what is committed is there, nothing is lost, and the heap goes on.
+//! Every step of the heap is crashed at every moment, with every subset of up to 12 units of what
+//! was not durable, at both levels; and so is the recovery. No block is there twice, what is
+//! committed is there, nothing is lost, and the heap goes on.
 
 use Do::{Chain, Cut, Trim};
 use cenote_crashtest::explore::When;
@@ -12,16 +13,25 @@ const fn chain(slot: u16, count: u64, size: u64, kind: u64) -> Do {
     Chain { slot, count, size, kind }
 }
 
-/// A free superblock becomes one of small blocks: marks beside it, marks inside, and one that had other blocks before.
+/// A free superblock becomes one of small blocks: marks beside it, marks inside, and one that had
+/// other blocks before.
 const TAKEN: Script = Script {
     puddle_size: 384 << 10,
     before: &[],
     crashed: &[chain(0, 1, 64, 1), chain(1, 2, 16, 2), chain(2, 1, 8192, 3), Cut(1)],
 };
-/// The pool is full of empty superblocks, whose blocks were all ones; they become those of other types.
+/// The pool is full of empty superblocks, whose blocks were all ones; they become those of other
+/// types.
 const CHANGES_HANDS: Script = Script {
     puddle_size: 256 << 10,
-    before: &[chain(0, 1024, 64, 1), chain(1, 8, 8192, 2), chain(2, 64, 1000, 3), Cut(0), Cut(1), Cut(2)],
+    before: &[
+        chain(0, 1024, 64, 1),
+        chain(1, 8, 8192, 2),
+        chain(2, 64, 1000, 3),
+        Cut(0),
+        Cut(1),
+        Cut(2),
+    ],
     crashed: &[chain(3, 1, 16, 4), chain(4, 1, 64, 5), chain(5, 1, 130_000, 6)],
 };
 /// Blocks are freed, one after the other, until half of the cache goes back.
@@ -40,7 +50,13 @@ const REFILL: Script = Script {
 const LARGE: Script = Script {
     puddle_size: 512 << 10,
     before: &[],
-    crashed: &[chain(0, 1, 130_000, 1), Cut(0), chain(1, 1, 65_536, 2), chain(2, 1, 130_000, 3), Cut(1)],
+    crashed: &[
+        chain(0, 1, 130_000, 1),
+        Cut(0),
+        chain(1, 1, 65_536, 2),
+        chain(2, 1, 130_000, 3),
+        Cut(1),
+    ],
 };
 /// No superblock is free: the store gives a puddle.
 const GROWTH: Script = Script {
@@ -51,8 +67,22 @@ const GROWTH: Script = Script {
 /// Free superblocks become holes, and are taken again.
 const TRIMMED: Script = Script {
     puddle_size: 512 << 10,
-    before: &[chain(0, 9, 8192, 1), chain(1, 1, 130_000, 2), chain(2, 1024, 64, 3), Cut(0), Cut(1), Cut(2)],
-    crashed: &[chain(3, 1, 8192, 4), Trim, chain(4, 2, 64, 5), chain(5, 1, 130_000, 6), Cut(3), Trim],
+    before: &[
+        chain(0, 9, 8192, 1),
+        chain(1, 1, 130_000, 2),
+        chain(2, 1024, 64, 3),
+        Cut(0),
+        Cut(1),
+        Cut(2),
+    ],
+    crashed: &[
+        chain(3, 1, 8192, 4),
+        Trim,
+        chain(4, 2, 64, 5),
+        chain(5, 1, 130_000, 6),
+        Cut(3),
+        Trim,
+    ],
 };
 
 /// What is behind blocks is given back, and taken again for blocks of other sizes.

@@ -1,14 +1,18 @@
-//! After any crash of any short history, the store opens and holds what was acknowledged: all of a transaction or nothing of it.
+//! After any crash of any short history, the store opens and holds what was acknowledged: all of a
+//! transaction or nothing of it.
 //!
-//! Each test prints what it visits: every history up to a depth, and beyond it a sample of those of
-//! up to 6 operations. Two tiers:
+//! Each test prints what it visits, in two tiers (a table of them is in CONTRIBUTING.md):
 //!
-//! * Each change: depth 5 with one log, which commits sealed and lazily, at both levels; in the
-//!   other strategies depth 4 at level `process` and 3 at `power`.
+//! * Each change: every history up to a depth, and a sample of those of up to 6. The depth is 4
+//!   with one log, which commits sealed and lazily, at both levels; in the other strategies 4 at
+//!   level `process` and 3 at `power`. With one log also all that extend one in eight of the
+//!   longest.
 //! * `scripts/histories.sh` (`just histories`): depth 6 with one log at both levels and in all
 //!   strategies at level `process`; 4 in the other strategies at `power`.
 //!
-//! `CENOTE_CRASH_DEPTH` sets the depth of every test here but the one that goes word by word.
+//! Which eighth follows from the commit: changes after each other extend different ones. A test
+//! says which, and `CENOTE_CRASH_EIGHTH` repeats it. `CENOTE_CRASH_DEPTH` sets the depth of every
+//! test here but the one that goes word by word.
 
 use cenote_crashtest::explore::{Plan, Recoveries, Tally, When, run};
 use cenote_crashtest::history::{History, Op};
@@ -16,7 +20,9 @@ use cenote_crashtest::rig::Strategy;
 use cenote_crashtest::units::{Grain, Reach};
 use cenote_medium::Durability;
 use cenote_medium::planted::Bug;
+use std::collections::HashSet;
 use std::io::Write as _;
+use std::process::Command;
 
 /// Every subset of up to 12 words.
 const WORDS: Reach = Reach { grain: Grain::Words, exhaustive: 12, samples: 64 };
@@ -44,17 +50,47 @@ fn depth(or: usize) -> usize {
     std::env::var("CENOTE_CRASH_DEPTH").ok().and_then(|text| text.parse().ok()).unwrap_or(or)
 }
 
-/// All histories of the full alphabet up to `exhaustive` operations, and of those up to 6, one in `every`.
+/// Which eighth of the longer histories is visited.
+fn eighth() -> usize {
+    if let Ok(number) = std::env::var("CENOTE_CRASH_EIGHTH") {
+        return number.parse::<usize>().expect("a number") % 8;
+    }
+    let ran = Command::new("git").args(["rev-parse", "--short=8", "HEAD"]).output();
+    let id = ran.map(|ran| String::from_utf8_lossy(&ran.stdout).into_owned());
+    usize::from_str_radix(id.unwrap_or_default().trim(), 16).unwrap_or(1) % 8
+}
+
+/// All histories of the full alphabet up to `exhaustive` operations, and of those up to 6, one in
+/// `every`.
 fn histories(exhaustive: usize, every: usize, seed: usize) -> (Vec<History>, String) {
     let exhaustive = depth(exhaustive);
     let mut out = History::all(&Op::ALL, exhaustive);
-    let mut text =
-        format!("all {} histories of up to {exhaustive} operations of the full alphabet", out.len());
+    let mut text = format!(
+        "all {} histories of up to {exhaustive} operations of the full alphabet",
+        out.len()
+    );
     if exhaustive < 6 && every > 0 {
         let longer = History::all(&Op::ALL, 6).into_iter().filter(|h| h.0.len() > exhaustive);
         let sample: Vec<_> = longer.skip(seed % every).step_by(every).collect();
         text += &format!(", {} sampled of up to 6", sample.len());
         out.extend(sample);
+    }
+    (out, text)
+}
+
+/// The same with one log: beside the sample, all that extend one in eight of the longest ones.
+fn histories_of_one_log(every: usize) -> (Vec<History>, String) {
+    let (mut out, mut text) = histories(4, every, 7);
+    let exhaustive = depth(4);
+    if exhaustive < 6 {
+        let eighth = eighth();
+        let longest = out.iter().filter(|h| h.0.len() == exhaustive);
+        let extended: HashSet<_> = longest.skip(eighth).step_by(8).cloned().collect();
+        let extends = |h: &History| extended.contains(&History(h.0[..exhaustive].to_vec()));
+        let mut longer = History::all(&Op::ALL, exhaustive + 1);
+        longer.retain(|h| h.0.len() > exhaustive && extends(h));
+        text += &format!(", {} one longer (CENOTE_CRASH_EIGHTH={eighth})", longer.len());
+        out.extend(longer);
     }
     (out, text)
 }
@@ -77,7 +113,7 @@ fn visit(what: &str, plan: &Plan) -> Tally {
 /// Histories that begin with one of these operations, at every crash point, with every subset of
 /// what was undecided.
 fn power_may_fail_in_any_history_that_begins_with(first: &[Op]) {
-    let (mut histories, text) = histories(5, 100, 7);
+    let (mut histories, text) = histories_of_one_log(100);
     histories.retain(|history| first.contains(&history.0[0]));
     let text = format!("{text}: the {} of them that begin with one of {first:?}", histories.len());
     let tally = visit(&text, &plan(Durability::Power, Strategy::LAZY, histories));
@@ -92,19 +128,28 @@ fn power_may_fail_anywhere_in_histories_that_begin_with_an_allocation() {
 /// The other half, for another thread.
 #[test]
 fn power_may_fail_anywhere_in_histories_that_begin_with_a_change() {
-    power_may_fail_in_any_history_that_begins_with(&[Op::Free, Op::Set, Op::Other, Op::Commit, Op::Abort]);
+    power_may_fail_in_any_history_that_begins_with(&[
+        Op::Free,
+        Op::Set,
+        Op::Other,
+        Op::Commit,
+        Op::Abort,
+    ]);
 }
 
 #[test]
 fn a_process_may_die_anywhere() {
     for strategy in Strategy::ALL {
-        let (exhaustive, every) = if strategy == Strategy::LAZY { (5, 20) } else { (4, 100) };
-        let (histories, text) = histories(exhaustive, every, 7);
+        let (histories, text) = match strategy == Strategy::LAZY {
+            true => histories_of_one_log(20),
+            false => histories(4, 100, 7),
+        };
         visit(&text, &plan(Durability::Process, strategy, histories));
     }
 }
 
-/// Short histories word by word: nothing about logs, marks or checksums is taken for granted, and every recovery is crashed.
+/// Short histories word by word: nothing about logs, marks or checksums is taken for granted, and
+/// every recovery is crashed.
 #[test]
 fn power_may_fail_anywhere_with_any_words_lost() {
     let mut sum = Tally::default();
@@ -114,7 +159,10 @@ fn power_may_fail_anywhere_with_any_words_lost() {
             (History::all(&Op::ALL, depth), format!("up to {depth} operations, by words"));
         let reach = vec![(usize::MAX, WORDS)];
         let plan = plan(Durability::Power, strategy, histories);
-        sum.add(&visit(&text, &Plan { reach, recoveries: Recoveries::All, merged_every: 16, ..plan }));
+        sum.add(&visit(
+            &text,
+            &Plan { reach, recoveries: Recoveries::All, merged_every: 16, ..plan },
+        ));
     }
     tell(&format!("power level, by words: {sum}"));
 }

@@ -1,6 +1,8 @@
-//! A daemon that dies while it makes a pool for a client, copies one, takes one in or moves it: the client, which lives, asks the next daemon again, and has one pool.
+//! A daemon that dies while it makes a pool for a client, copies one, takes one in or moves it: the
+//! client, which lives, asks the next daemon again, and has one pool.
 //!
-//! Every crash point of the request; of each, the image that a crash of processes leaves, and those of losses of power (after which the client is gone, and the pool is there whole or not at all).
+//! Every crash point of the request; of each, the image that a crash of processes leaves, and those
+//! of losses of power (after which the client is gone, and the pool is there whole or not at all).
 
 use cenote_crashtest::rig::{SMALL_LOG, WINDOW_LEN, pool_options, window_base};
 use cenote_crashtest::units::{Grain, Images, Reach};
@@ -39,7 +41,9 @@ fn start_of(pid: u32) -> u64 {
 
 fn options() -> OpenOptions {
     let relocation = cenote_relocate::options(Backend::Eager);
-    OpenOptions { log_puddle_size: SMALL_LOG, hosting: true, relocation, ..OpenOptions::default() }
+    // SAFETY: pools are opened by no process here: their files are read.
+    let hosting = Some(unsafe { cenote_store::Hosting::new() });
+    OpenOptions { log_puddle_size: SMALL_LOG, hosting, relocation, ..OpenOptions::default() }
 }
 
 fn root() -> Credentials {
@@ -73,9 +77,9 @@ impl Asks {
             return Ok(made.pools[0].id.0);
         }
         match self {
-            Self::Create => {
-                store.guest_create((CLIENT, TOKEN), &root(), "a", &pool_options(1)).map(|pool| pool.0)
-            }
+            Self::Create => store
+                .guest_create((CLIENT, TOKEN), &root(), "a", &pool_options(1))
+                .map(|pool| pool.0),
             Self::Clone(_) => {
                 let source = store.guest_source(&root(), "there")?;
                 Ok(store.guest_clone(source, (CLIENT, TOKEN), &root(), "a")?.pools[0].id.0)
@@ -98,7 +102,8 @@ impl Asks {
                 let mut import = store.guest_begin_import(&root(), manifest)?;
                 import.write(0, size - 8192, &[MARK; 4096])?;
                 import.write(0, size - 4096, &[MARK; 4096])?;
-                Ok(import.commit_for(CLIENT, TOKEN)?.pools[0].id.0)
+                // SAFETY: no value of the pool is looked at.
+                Ok(unsafe { import.commit_for(CLIENT, TOKEN) }?.pools[0].id.0)
             }
             Self::Randomize(_) => {
                 store.guest_randomize(&root(), "there")?;
@@ -130,14 +135,17 @@ fn mark(sim: &SimMedium, store: &Store, name: &str, mode: PoolMode) {
 /// A pool can be granted, and holds what it should.
 fn whole(sim: &SimMedium, store: &Store, name: &str) -> Result<(), String> {
     let text = |error: StoreError| format!("pool {name}: {error}");
-    let due = store.pools().into_iter().find(|pool| pool.record.name == name).map_or(0, |pool| pool.due);
+    let due =
+        store.pools().into_iter().find(|pool| pool.record.name == name).map_or(0, |pool| pool.due);
     let granted = store.guest_open(CLIENT, &root(), name, Access::ReadWrite);
     match granted {
         Err(StoreError::RelocationDue { .. }) if due > 0 => {
             store.guest_finish(&root(), name).map_err(text)?;
             store.guest_open(CLIENT, &root(), name, Access::ReadWrite).map_err(text)?;
         }
-        Ok(_) if due > 0 => return Err(format!("pool {name} is granted with {due} puddles to be rewritten")),
+        Ok(_) if due > 0 => {
+            return Err(format!("pool {name} is granted with {due} puddles to be rewritten"));
+        }
         other => drop(other.map_err(text)?),
     }
     let id = store.pool_id(name).map_err(text)?;
@@ -187,7 +195,8 @@ fn next(asks: Asks, image: &Image) -> Result<(), String> {
     if store.guests().is_empty() {
         store.admit(guest()).map_err(text)?;
     }
-    let made = asks.ask(&store).map_err(|error| format!("asked again: {error}; there is {names:?}"))?;
+    let made =
+        asks.ask(&store).map_err(|error| format!("asked again: {error}; there is {names:?}"))?;
     let again = asks.ask(&store).map_err(text)?;
     let pools = store.pools().len();
     if pools != before + new || made != again {
@@ -202,7 +211,11 @@ fn next(asks: Asks, image: &Image) -> Result<(), String> {
 
 fn run(asks: Asks, bug: Bug, worker: usize) -> Result<u64, String> {
     let sim = SimMedium::new(SimOptions::new(Durability::Power));
-    let format = FormatOptions { window_base: Some(window_base(worker)), window_len: WINDOW_LEN, uuid: None };
+    let format = FormatOptions {
+        window_base: Some(window_base(worker)),
+        window_len: WINDOW_LEN,
+        uuid: None,
+    };
     cenote_store::format(sim.clone(), &format).map_err(|error| error.to_string())?;
     let (store, _) = Store::open(sim.clone(), options()).map_err(|error| error.to_string())?;
     store.admit(guest()).map_err(|error| error.to_string())?;
@@ -224,7 +237,8 @@ fn run(asks: Asks, bug: Bug, worker: usize) -> Result<u64, String> {
         let mut result = Ok(());
         let mut check = |image: Image| {
             images += 1;
-            result = next(asks, &image).map_err(|what| format!("after event {event} of {events}: {what}"));
+            result = next(asks, &image)
+                .map_err(|what| format!("after event {event} of {events}: {what}"));
             result.is_ok()
         };
         if check(state.image_process()) {
@@ -259,7 +273,8 @@ fn a_copy_an_import_and_a_move_for_a_client_are_whole_or_not_there_wherever_the_
 
 #[test]
 fn an_import_that_its_batch_does_not_remember_is_found() {
-    let found = run(Asks::Import(PoolMode::Direct), Bug::ImportNotRemembered, 5110).expect_err("asked twice");
+    let found = run(Asks::Import(PoolMode::Direct), Bug::ImportNotRemembered, 5110)
+        .expect_err("asked twice");
     assert!(found.contains("already"), "{found}");
 }
 
@@ -267,7 +282,8 @@ fn an_import_that_its_batch_does_not_remember_is_found() {
 fn a_grant_that_does_not_ask_what_is_to_be_rewritten_is_found() {
     assert!(granted_while_due(Bug::None, 5111).is_none());
     let found = granted_while_due(Bug::GrantedWhileDue, 5112).expect("it is granted");
-    // The header of its puddle is the one of before: whoever was granted it would have found it damaged.
+    // The header of its puddle is the one of before: a client that was granted it would have found
+    // it damaged.
     assert!(found.starts_with("pool a: "), "{found}");
 }
 
@@ -285,7 +301,11 @@ fn granted_while_due(bug: Bug, worker: usize) -> Option<String> {
 /// A daemon's store with a pool.
 fn serving(worker: usize) -> (std::sync::Arc<SimMedium>, Store) {
     let sim = SimMedium::new(SimOptions::new(Durability::Power));
-    let format = FormatOptions { window_base: Some(window_base(worker)), window_len: WINDOW_LEN, uuid: None };
+    let format = FormatOptions {
+        window_base: Some(window_base(worker)),
+        window_len: WINDOW_LEN,
+        uuid: None,
+    };
     cenote_store::format(sim.clone(), &format).expect("format");
     let (store, _) = Store::open(sim.clone(), options()).expect("open");
     store.admit(guest()).expect("admit");
@@ -301,7 +321,10 @@ fn is_held(bug: Bug, worker: usize) -> bool {
     let source = store.guest_source(&root(), "there").expect("held");
     assert_eq!((source.puddles(), source.bytes()), (1, PUDDLE));
     store.guest_open(CLIENT, &root(), "there", Access::ReadOnly).expect("who reads is no matter");
-    assert!(matches!(store.guest_remove(CLIENT, &root(), "there"), Err(StoreError::PoolInUse { .. })));
+    assert!(matches!(
+        store.guest_remove(CLIENT, &root(), "there"),
+        Err(StoreError::PoolInUse { .. })
+    ));
     assert!(matches!(store.guest_randomize(&root(), "there"), Err(StoreError::PoolInUse { .. })));
     plant(bug);
     let writable = store.guest_open(CLIENT, &root(), "there", Access::ReadWrite);
@@ -324,7 +347,8 @@ fn a_pool_that_is_copied_is_granted_to_readers_only_and_one_that_is_not_held_is_
 
 #[test]
 fn a_request_that_is_recorded_apart_from_its_pool_is_found() {
-    let found = run(Asks::Create, Bug::PoolMadeApart, 5101).expect_err("a crash between the two batches");
+    let found =
+        run(Asks::Create, Bug::PoolMadeApart, 5101).expect_err("a crash between the two batches");
     assert!(found.contains("already"), "{found}");
 }
 

@@ -17,7 +17,8 @@ use cenote_medium::sim::{CrashKind, SimMedium};
 #[track_caller]
 fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories: &[&str]) {
     // Torn entries are seen by words only, and so is what replay does to marks that it finds in either state; recoveries are crashed where only that shows the bug.
-    let by_words = matches!(bug, Bug::ChecksumIgnored | Bug::RollBackKeepsFree | Bug::ReplayMarkNotFlushed);
+    let by_words =
+        matches!(bug, Bug::ChecksumIgnored | Bug::RollBackKeepsFree | Bug::ReplayMarkNotFlushed);
     let grain = if by_words { Grain::Words } else { Grain::Classes };
     let recovery = matches!(bug, Bug::ReplayNotFenced | Bug::ReplayMarkNotFlushed);
     let reach = Reach { grain, exhaustive: 12, samples: 32 };
@@ -189,8 +190,10 @@ fn recovered(
     let text = |e: &dyn std::fmt::Display| e.to_string();
     let base = base_image(Process, window_base(7300 + place))?;
     let roots = |store: &Store| -> cenote::Result<[u64; 2]> {
-        let (a, b) =
-            (store.pool_with(POOLS[0], Access::ReadOnly)?, store.pool_with(POOLS[1], Access::ReadOnly)?);
+        let (a, b) = (
+            store.pool_with(POOLS[0], Access::ReadOnly)?,
+            store.pool_with(POOLS[1], Access::ReadOnly)?,
+        );
         let root = a.read()?.root::<Root>()?.map_or(0, |root| root.addr());
         let other = b.read()?.root::<Other>()?.map_or(0, |other| other.addr());
         Ok([root + std::mem::offset_of!(Root, words) as u64, other])
@@ -206,10 +209,12 @@ fn recovered(
         let lease = raw.acquire_log().map_err(|e| text(&e))?;
         // SAFETY: the log is mapped until the store is dropped, and nobody else uses it; the contents are readable.
         unsafe {
-            let mut writer =
-                LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoMore)).map_err(|e| text(&e))?;
+            let mut writer = LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoMore))
+                .map_err(|e| text(&e))?;
             for (addr, contents) in entries(word, other) {
-                writer.append(Kind::Undo, addr, 8, (&raw const contents).cast()).map_err(|e| text(&e))?;
+                writer
+                    .append(Kind::Undo, addr, 8, (&raw const contents).cast())
+                    .map_err(|e| text(&e))?;
             }
         }
         drop(pool);
@@ -225,7 +230,9 @@ fn recovered(
     }
     let [word, other] = roots(&store).map_err(|e| text(&e))?;
     // SAFETY: words of live root objects, in pools that were just opened and stay mapped as long as the store.
-    let found = unsafe { [word, other].map(|addr| *std::ptr::with_exposed_provenance::<u64>(addr as usize)) };
+    let found = unsafe {
+        [word, other].map(|addr| *std::ptr::with_exposed_provenance::<u64>(addr as usize))
+    };
     store.abandon();
     Ok((found[0], found[1]))
 }
@@ -243,7 +250,11 @@ fn a_log_that_writes_where_its_owner_had_no_lease() {
     let forged = |_, other| vec![(other, 0xbad)];
     let refused = recovered(Bug::None, 0, forged).expect_err("the log is set aside");
     assert!(refused.contains("had no right to write"), "{refused}");
-    assert_eq!(recovered(Bug::LeaseIgnored, 1, forged), Ok((0, 0xbad)), "the bug writes to the foreign pool");
+    assert_eq!(
+        recovered(Bug::LeaseIgnored, 1, forged),
+        Ok((0, 0xbad)),
+        "the bug writes to the foreign pool"
+    );
 }
 
 #[test]
@@ -251,5 +262,9 @@ fn undo_entries_that_are_applied_first_to_last() {
     // The transactions of this project log every byte once, so order could not matter; other writers of the format need not.
     let twice = |word, _| vec![(word, 7), (word, 8)];
     assert_eq!(recovered(Bug::None, 2, twice), Ok((7, 0)), "the oldest contents");
-    assert_eq!(recovered(Bug::UndoAppliedForward, 3, twice), Ok((8, 0)), "the bug leaves the middle ones");
+    assert_eq!(
+        recovered(Bug::UndoAppliedForward, 3, twice),
+        Ok((8, 0)),
+        "the bug leaves the middle ones"
+    );
 }

@@ -7,17 +7,22 @@
 //!
 //! And every planted bug of this is found.
 
+mod windows;
+
 use cenote::{
-    Access, AtRest, Error, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode, PoolOptions,
-    Ptr, Reader, RelPtr, Store, field,
+    Access, AtRest, Error, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode,
+    PoolOptions, Ptr, Reader, RelPtr, Store, field,
 };
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium, SimOptions};
+use cenote_medium::sim::{
+    CrashKind, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium, SimOptions,
+};
 use cenote_medium::{Durability, Medium, Operation};
 use cenote_store::{OpenError, StoreError};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use windows::{Taken, window_base};
 
 thread_local! {
     /// How this test's pool in shadowed mode is protected.
@@ -71,7 +76,8 @@ struct Wide {
     rest: [u64; 1000],
 }
 
-const WIDE: Wide = Wide { back: None, data: [7; 8000], again: [None; 4], other: None, rest: [8; 1000] };
+const WIDE: Wide =
+    Wide { back: None, data: [7; 8000], again: [None; 4], other: None, rest: [8; 1000] };
 
 const NAMES: [&str; 3] = ["direct", "beside", "shadowed"];
 
@@ -115,35 +121,6 @@ fn open_options() -> OpenOptions {
     }
 }
 
-/// A free window for this thread's simulations.
-fn window_base() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    thread_local! { static MINE: u64 = 0x3900_0000_0000 + (NEXT.fetch_add(1, Ordering::Relaxed) << 32) }
-    MINE.with(|base| *base)
-}
-
-/// A window that another store of this thread has.
-struct Taken {
-    window: (u64, u64),
-    sim: Arc<SimMedium>,
-}
-
-impl Taken {
-    fn new(window: (u64, u64)) -> Result<Self, String> {
-        let sim = SimMedium::new(SimOptions::new(Durability::Process));
-        sim.reserve_window(window.0, window.1).map_err(text)?;
-        Ok(Self { window, sim })
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        // SAFETY: reserved by `new`; nothing was mapped there.
-        let _ = unsafe { self.sim.release_window(self.window.0, self.window.1) };
-    }
-}
-
 fn base_image(level: Durability) -> Result<Image, String> {
     let sim = SimMedium::new(SimOptions::new(level));
     let medium: Arc<dyn Medium> = sim.clone();
@@ -155,7 +132,9 @@ fn base_image(level: Durability) -> Result<Image, String> {
     cenote_store::format(medium.clone(), &format).map_err(text)?;
     let store = Store::open_on(medium, &open_options()).map_err(text)?;
     let mut pools = Vec::new();
-    for (name, mode) in NAMES.into_iter().zip([PoolMode::Direct, PoolMode::Direct, PoolMode::Shadowed]) {
+    for (name, mode) in
+        NAMES.into_iter().zip([PoolMode::Direct, PoolMode::Direct, PoolMode::Shadowed])
+    {
         let mut options = PoolOptions { puddle_size: 2 << 16, mode, ..PoolOptions::default() };
         if mode == PoolMode::Shadowed {
             (options.at_rest, options.key) = (AT_REST.with(Cell::get), own_key());
@@ -211,7 +190,8 @@ impl World {
             Twin(from, to) => self.store.clone_pool(from, to).map(drop),
             Randomize(name) => self.store.randomize_pool(name),
             Write(name) | Read(name) => {
-                let access = if matches!(step, Write(_)) { Access::ReadWrite } else { Access::ReadOnly };
+                let access =
+                    if matches!(step, Write(_)) { Access::ReadWrite } else { Access::ReadOnly };
                 self.pools.insert(name, self.store.pool_with(name, access)?);
                 Ok(())
             }
@@ -249,7 +229,8 @@ impl World {
 
     /// Contents of all pools. One that a loss of power may have torn is `None`.
     fn contents(&self) -> Result<BTreeMap<String, Option<Content>>, String> {
-        let names: Vec<String> = self.store.pools().into_iter().map(|info| info.record.name).collect();
+        let names: Vec<String> =
+            self.store.pools().into_iter().map(|info| info.record.name).collect();
         let mut contents = BTreeMap::new();
         for name in names {
             if is_protected() {
@@ -284,7 +265,10 @@ impl World {
             || wide.rest != WIDE.rest
         {
             let leads = (wide.back, wide.again);
-            return Err(format!("pool {}: what is wide leads to {leads:?}, not {at:?}", pool.name()));
+            return Err(format!(
+                "pool {}: what is wide leads to {leads:?}, not {at:?}",
+                pool.name()
+            ));
         }
         let near = view.get(root.near.get().ok_or("no off-holder")?).map_err(failed)?;
         if near.value != 1 {
@@ -313,7 +297,9 @@ impl World {
             } else {
                 match self.store.pool_with("direct", Access::ReadOnly) {
                     Ok(home) => Some(home),
-                    Err(Error::Store(StoreError::PoolNotCovered { .. })) => return Ok((count, sum, away)),
+                    Err(Error::Store(StoreError::PoolNotCovered { .. })) => {
+                        return Ok((count, sum, away));
+                    }
                     Err(error) => return Err(failed(error)),
                 }
             };
@@ -353,7 +339,8 @@ struct State {
 
 impl State {
     fn first() -> Self {
-        let all: BTreeMap<String, Content> = NAMES.map(|name| (name.to_string(), (1, 1, false))).into();
+        let all: BTreeMap<String, Content> =
+            NAMES.map(|name| (name.to_string(), (1, 1, false))).into();
         let shadowed = NAMES.map(|name| (name.to_string(), name == "shadowed")).into();
         Self { written: all.clone(), psynced: all, shadowed }
     }
@@ -476,11 +463,14 @@ fn verify_where_taken(
         };
         let contents = world.contents();
         world.die();
-        let compared = contents.and_then(|contents| compare(contents, states, kind, image.note(), level));
+        let compared =
+            contents.and_then(|contents| compare(contents, states, kind, image.note(), level));
         match compared {
             // A reader cannot trace, at home neither.
             Err(what) if access == Access::ReadOnly && what.contains("must be traced") => {}
-            compared => compared.map_err(|what| format!("{access:?}, where its window is taken: {what}"))?,
+            compared => {
+                compared.map_err(|what| format!("{access:?}, where its window is taken: {what}"))?
+            }
         }
         let changed = |name: &String| sim.read(name).ok() != image.file(name);
         if access == Access::ReadOnly && image.names().iter().any(changed) {
@@ -550,8 +540,13 @@ fn explore(steps: &[Step], level: Durability, bug: Bug, every: u64) -> (Tally, O
         tally.images += 1;
         tally.power += u64::from(image.kind() != CrashKind::Process);
         plant(bug);
-        let mut found =
-            verify(&SimMedium::from_image_unrecorded(&image), &states, image.kind(), image.note(), level);
+        let mut found = verify(
+            &SimMedium::from_image_unrecorded(&image),
+            &states,
+            image.kind(),
+            image.note(),
+            level,
+        );
         if found.is_ok() && MEETING.get() && tally.images.is_multiple_of(3) {
             tally.met += 1;
             found = verify_where_taken(&image, &states, image.kind(), level);
@@ -561,7 +556,12 @@ fn explore(steps: &[Step], level: Durability, bug: Bug, every: u64) -> (Tally, O
             found = crash_recovery(&states, &image, level, &mut tally);
         }
         violation = found.err().map(|what| {
-            format!("crash after event {} ({:?}), note {}: {what}", crash.event(), image.kind(), image.note())
+            format!(
+                "crash after event {} ({:?}), note {}: {what}",
+                crash.event(),
+                image.kind(),
+                image.note()
+            )
         });
     });
     println!("{seen} images in all");
@@ -587,7 +587,8 @@ fn crash_recovery(
         }
         tally.recovery += 1;
         let kinds = [image.kind(), inner.kind()];
-        let kind = if kinds.contains(&CrashKind::Power) { CrashKind::Power } else { CrashKind::Process };
+        let kind =
+            if kinds.contains(&CrashKind::Power) { CrashKind::Power } else { CrashKind::Process };
         let sim = SimMedium::from_image_unrecorded(&inner);
         result = verify(&sim, states, kind, image.note(), level).map_err(|what| {
             format!("in recovery, after event {} ({:?}): {what}", crash.event(), inner.kind())
@@ -598,7 +599,9 @@ fn crash_recovery(
 
 /// Of so many images one is verified; `CENOTE_RELOCATION_EVERY=1`: all.
 fn every(default: u64) -> u64 {
-    std::env::var("CENOTE_RELOCATION_EVERY").ok().map_or(default, |text| text.parse().expect("a number"))
+    std::env::var("CENOTE_RELOCATION_EVERY")
+        .ok()
+        .map_or(default, |text| text.parse().expect("a number"))
 }
 
 #[track_caller]
@@ -706,8 +709,12 @@ fn found_rewritten(level: Durability, bug: Bug) -> Result<(), String> {
     world.step(Twin("direct", "copy")).map_err(text)?;
     let copies = world.store.pools().into_iter().find(|info| info.record.name == "copy");
     let id = copies.ok_or("no copy")?.record.id;
-    let puddle =
-        world.store.puddle_records().into_iter().find(|puddle| puddle.pool == id).ok_or("no puddle")?;
+    let puddle = world
+        .store
+        .puddle_records()
+        .into_iter()
+        .find(|puddle| puddle.pool == id)
+        .ok_or("no puddle")?;
     let file = String::from_utf8_lossy(&puddle.uuid.to_hex()).into_owned();
     sim.inject(Fault::once(FaultPoint::Operation(Operation::Sync), 1, FaultEffect::Io).on(&file));
     let failed = world.step(Read("copy")).is_err();
@@ -746,7 +753,11 @@ fn a_puddle_that_is_found_rewritten_is_made_durable_before_it_counts() {
 
 #[test]
 fn a_rewritten_puddle_that_is_not_synced_before_it_is_renamed() {
-    caught(Bug::RewrittenNotSynced, &[Twin("direct", "copy"), Read("copy"), Release], Durability::Process);
+    caught(
+        Bug::RewrittenNotSynced,
+        &[Twin("direct", "copy"), Read("copy"), Release],
+        Durability::Process,
+    );
 }
 
 #[test]
@@ -842,32 +853,44 @@ fn moves_of_protected_pools_at_level_power() {
 
 #[test]
 fn a_sealed_puddle_that_is_sealed_anew_in_its_file() {
-    protected(AtRest::Authenticated, || caught(Bug::RewrittenInPlace, &SEALED[5..7], Durability::Power));
+    protected(AtRest::Authenticated, || {
+        caught(Bug::RewrittenInPlace, &SEALED[5..7], Durability::Power)
+    });
 }
 
 #[test]
 fn a_sealed_puddle_that_is_not_synced_before_it_is_renamed() {
-    protected(AtRest::Authenticated, || caught(Bug::RewrittenNotSynced, &SEALED[5..7], Durability::Power));
+    protected(AtRest::Authenticated, || {
+        caught(Bug::RewrittenNotSynced, &SEALED[5..7], Durability::Power)
+    });
 }
 
 #[test]
 fn an_import_that_forgets_whose_seals_are_on_its_puddles() {
-    protected(AtRest::Authenticated, || caught(Bug::SealedAsForgotten, &SEALED[5..7], Durability::Power));
+    protected(AtRest::Authenticated, || {
+        caught(Bug::SealedAsForgotten, &SEALED[5..7], Durability::Power)
+    });
 }
 
 #[test]
 fn a_root_puddle_that_takes_the_key_of_the_others_with_it() {
-    protected(AtRest::Authenticated, || caught(Bug::NothingInherited, &SEALED[5..7], Durability::Power));
+    protected(AtRest::Authenticated, || {
+        caught(Bug::NothingInherited, &SEALED[5..7], Durability::Power)
+    });
 }
 
 #[test]
 fn a_copy_without_what_only_memory_has() {
-    protected(AtRest::Authenticated, || caught(Bug::CopyNotPsynced, &SEALED[..6], Durability::Process));
+    protected(AtRest::Authenticated, || {
+        caught(Bug::CopyNotPsynced, &SEALED[..6], Durability::Process)
+    });
 }
 
 #[test]
 fn a_sealed_copy_that_is_taken_for_its_own() {
-    protected(AtRest::Authenticated, || caught(Bug::ImportNotDue, &SEALED[5..7], Durability::Power));
+    protected(AtRest::Authenticated, || {
+        caught(Bug::ImportNotDue, &SEALED[5..7], Durability::Power)
+    });
 }
 
 fn meeting(test: impl FnOnce()) {
@@ -937,15 +960,21 @@ fn windows_of_protected_pools_that_are_taken() {
 
 #[test]
 fn a_window_that_moves_before_the_store_is_recovered() {
-    meeting(|| caught(Bug::MovedBeforeRecovery, &[Write("direct"), Push("direct", 2)], Durability::Power));
+    meeting(|| {
+        caught(Bug::MovedBeforeRecovery, &[Write("direct"), Push("direct", 2)], Durability::Power)
+    });
 }
 
 #[test]
 fn a_window_that_moves_and_forgets_what_is_due() {
-    meeting(|| caught(Bug::MovedNotDue, &[Write("direct"), Push("direct", 2)], Durability::Process));
+    meeting(|| {
+        caught(Bug::MovedNotDue, &[Write("direct"), Push("direct", 2)], Durability::Process)
+    });
 }
 
 #[test]
 fn a_reader_that_moves_a_window_for_others() {
-    meeting(|| caught(Bug::MovedByReader, &[Write("direct"), Push("direct", 2)], Durability::Process));
+    meeting(|| {
+        caught(Bug::MovedByReader, &[Write("direct"), Push("direct", 2)], Durability::Process)
+    });
 }

@@ -9,8 +9,8 @@
 //! And every planted bug of this is found.
 
 use cenote::{
-    Access, AtRest, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr,
-    Reader, Store, field,
+    Access, AtRest, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode, PoolOptions,
+    Ptr, Reader, Store, field,
 };
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium, SimOptions};
@@ -82,7 +82,8 @@ fn at_rest() -> AtRest {
 }
 
 fn key(number: u8) -> Arc<Keyring> {
-    let mut bytes: [u8; 32] = core::array::from_fn(|i| number.wrapping_add((i as u8).wrapping_mul(31)));
+    let mut bytes: [u8; 32] =
+        core::array::from_fn(|i| number.wrapping_add((i as u8).wrapping_mul(31)));
     let key = MasterKey::with_locking(&mut bytes, Locking::IfPossible).expect("a key");
     Arc::new(Keyring::new(key).locking(Locking::IfPossible))
 }
@@ -157,10 +158,15 @@ struct World {
 }
 
 impl World {
-    fn open(sim: &Arc<SimMedium>, options: &OpenOptions, level: Durability) -> Result<Self, String> {
+    fn open(
+        sim: &Arc<SimMedium>,
+        options: &OpenOptions,
+        level: Durability,
+    ) -> Result<Self, String> {
         let medium: Arc<dyn Medium> = sim.clone();
         let store = Store::open_on(medium, options).map_err(|e| format!("open: {e}"))?;
-        let open = |name: &&str| store.pool_with(name, options.access).map_err(|e| format!("{name}: {e}"));
+        let open =
+            |name: &&str| store.pool_with(name, options.access).map_err(|e| format!("{name}: {e}"));
         match names(level).iter().map(open).collect() {
             Ok(pools) => Ok(Self { store, pools }),
             Err(error) => {
@@ -180,7 +186,12 @@ impl World {
     }
 
     fn chosen(&self, mask: u8) -> Vec<&Pool> {
-        self.pools.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1).map(|(_, pool)| pool).collect()
+        self.pools
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| mask >> i & 1 == 1)
+            .map(|(_, pool)| pool)
+            .collect()
     }
 
     fn step(&self, step: Step) -> cenote::Result<()> {
@@ -194,7 +205,8 @@ impl World {
                             let root = tx.get(root)?;
                             (root.count, root.sum, root.first)
                         };
-                        let node = tx.alloc_in(pool, Node { value, next: first, pad: [value; 170] })?;
+                        let node =
+                            tx.alloc_in(pool, Node { value, next: first, pad: [value; 170] })?;
                         tx.set(root, field!(Root, count), count + 1)?;
                         tx.set(root, field!(Root, sum), sum + value)?;
                         tx.set(root, field!(Root, first), Some(node))?;
@@ -289,8 +301,11 @@ fn history(sim: &Arc<SimMedium>, steps: &[Step], level: Durability) -> Result<Hi
     let mut lists: Vec<Vec<u64>> = vec![Vec::new(); world.pools.len()];
     let mut psynced_lists = lists.clone();
     let mut state: State = vec![(0, 0); world.pools.len()];
-    let mut known =
-        History { level, transactions: vec![state.clone()], psyncs: vec![state[..SHADOWED].to_vec()] };
+    let mut known = History {
+        level,
+        transactions: vec![state.clone()],
+        psyncs: vec![state[..SHADOWED].to_vec()],
+    };
     let note = |known: &History| {
         sim.note((known.transactions.len() as u64 - 1) << 32 | (known.psyncs.len() as u64 - 1));
     };
@@ -333,7 +348,10 @@ fn history(sim: &Arc<SimMedium>, steps: &[Step], level: Durability) -> Result<Hi
                 }
                 world = World::open(sim, &open_options(), level)?;
                 if world.state(false)? != state {
-                    return Err(format!("after {step:?} {:?} is there, not {state:?}", world.state(false)?));
+                    return Err(format!(
+                        "after {step:?} {:?} is there, not {state:?}",
+                        world.state(false)?
+                    ));
                 }
             }
         }
@@ -348,7 +366,8 @@ impl History {
     fn allows(&self, state: &State, kind: CrashKind, note: u64) -> Result<(), String> {
         let (transactions, psyncs) = ((note >> 32) as usize, (note & 0xffff_ffff) as usize);
         let last = |all: &[State], from: usize, more: usize| (from + more).min(all.len() - 1);
-        let in_transactions = &self.transactions[transactions..=last(&self.transactions, transactions, 1)];
+        let in_transactions =
+            &self.transactions[transactions..=last(&self.transactions, transactions, 1)];
         if kind == CrashKind::Process && at_rest() == AtRest::None {
             return if in_transactions.contains(state) {
                 Ok(())
@@ -433,7 +452,8 @@ enum When {
 
 /// What protected pools do in memory is no event: in one session there are few of these, and each is looked at more closely.
 fn has_few_events(steps: &[Step]) -> bool {
-    at_rest() != AtRest::None && !steps.iter().any(|step| matches!(step, Die | Reopen | Push(4..8, _)))
+    at_rest() != AtRest::None
+        && !steps.iter().any(|step| matches!(step, Die | Reopen | Push(4..8, _)))
 }
 
 fn explore(steps: &[Step], level: Durability, bug: Bug, when: When) -> (Tally, Option<String>) {
@@ -479,7 +499,11 @@ fn explore(steps: &[Step], level: Durability, bug: Bug, when: When) -> (Tally, O
         }
         plant(Bug::None);
         violation = found.err().map(|what| {
-            format!("crash after event {} ({:?}), note {note:#x}: {what}", crash.event(), image.kind())
+            format!(
+                "crash after event {} ({:?}), note {note:#x}: {what}",
+                crash.event(),
+                image.kind()
+            )
         });
     });
     (tally, violation)
@@ -498,7 +522,8 @@ fn crash_recovery(known: &History, image: &Image, tally: &mut Tally) -> Result<(
         tally.recovery += 1;
         // What a loss of power has taken stays taken; what recovery has completed may be there.
         let kinds = [image.kind(), inner.kind()];
-        let kind = if kinds.contains(&CrashKind::Power) { CrashKind::Power } else { CrashKind::Process };
+        let kind =
+            if kinds.contains(&CrashKind::Power) { CrashKind::Power } else { CrashKind::Process };
         let sim = SimMedium::from_image_unrecorded(&inner);
         result = World::open(&sim, &open_options(), known.level)
             .and_then(|world| {
@@ -559,7 +584,8 @@ fn a_pool_that_grew_goes_back_to_what_it_was() {
 
 #[test]
 fn sessions_that_die_go_on_and_psync_what_the_dead_left() {
-    let steps = [Push(1, 1), Psync(1), Push(3, 2), Die, Push(1, 3), Psync(3), Push(2, 4), Die, Psync(2)];
+    let steps =
+        [Push(1, 1), Psync(1), Push(3, 2), Die, Push(1, 3), Psync(3), Push(2, 4), Die, Psync(2)];
     holds("sessions", &steps, Durability::Process);
 }
 
@@ -572,8 +598,17 @@ fn a_store_that_was_closed_is_not_older_than_its_close() {
 /// Where commits survive loss of power, those of a pool in direct mode do, whatever becomes of one in shadowed mode.
 #[test]
 fn pools_of_both_modes_are_each_as_their_mode_says() {
-    let steps =
-        [Push(1, 1), Push(4, 1), Psync(1), Push(1, 2), Push(4, 2), Push(1, 3), Die, Push(4, 3), Psync(1)];
+    let steps = [
+        Push(1, 1),
+        Push(4, 1),
+        Psync(1),
+        Push(1, 2),
+        Push(4, 2),
+        Push(1, 3),
+        Die,
+        Push(4, 3),
+        Psync(1),
+    ];
     holds("both modes", &steps, Durability::Power);
 }
 
@@ -692,7 +727,10 @@ fn every_file_operation_of_a_psync_may_fail() {
                     Err(_) => &[(0, 0), (1, 5)],
                 };
                 failed += u64::from(psynced.is_err());
-                assert!(psynced.is_ok() || effect != short(4, Rest::Written), "{op:?} {skip}: {psynced:?}");
+                assert!(
+                    psynced.is_ok() || effect != short(4, Rest::Written),
+                    "{op:?} {skip}: {psynced:?}"
+                );
                 let again = world.step(Psync(3));
                 // What a failed sync has left is not known; of anything else the next psync has all.
                 assert_eq!(
@@ -701,13 +739,17 @@ fn every_file_operation_of_a_psync_may_fail() {
                     "{op:?} {effect:?} {skip}: {psynced:?}, {again:?}"
                 );
                 poisoned += u64::from(again.is_err());
-                assert!(again.is_ok() || psynced.is_err(), "{op:?} {skip}: {psynced:?}, then {again:?}");
+                assert!(
+                    again.is_ok() || psynced.is_err(),
+                    "{op:?} {skip}: {psynced:?}, then {again:?}"
+                );
                 let states = if again.is_ok() { &[(1, 5)] } else { states };
                 let crashed = sim.state_now();
                 world.die();
                 for image in [crashed.image_oldest(), crashed.image_latest()] {
                     let sim = SimMedium::from_image_unrecorded(&image);
-                    let world = World::open(&sim, &open_options(), Durability::Process).expect("open");
+                    let world =
+                        World::open(&sim, &open_options(), Durability::Process).expect("open");
                     let state = world.state(true).expect("a state");
                     world.die();
                     assert!(
@@ -721,7 +763,10 @@ fn every_file_operation_of_a_psync_may_fail() {
             }
         }
     }
-    assert!(failed > 6 && poisoned > 1 && poisoned < failed, "{failed} failed, {poisoned} poisoned");
+    assert!(
+        failed > 6 && poisoned > 1 && poisoned < failed,
+        "{failed} failed, {poisoned} poisoned"
+    );
 }
 
 /// The same histories of pools that are protected at rest.
@@ -736,7 +781,8 @@ fn holds_at_rest(name: &str, steps: &[Step], level: Durability, modes: &[AtRest]
 
 #[test]
 fn a_protected_pool_is_as_its_last_psync_after_every_crash() {
-    let modes = [AtRest::Integrity, AtRest::Encryption, AtRest::EncryptionIntegrity, AtRest::Authenticated];
+    let modes =
+        [AtRest::Integrity, AtRest::Encryption, AtRest::EncryptionIntegrity, AtRest::Authenticated];
     holds_at_rest("one", &ONE, Durability::Process, &modes);
 }
 
@@ -754,7 +800,8 @@ fn a_protected_pool_that_grew_goes_back_to_what_it_was() {
 
 #[test]
 fn sessions_of_protected_pools_that_die_begin_at_the_last_psync() {
-    let steps = [Push(1, 1), Psync(1), Push(3, 2), Die, Push(1, 3), Psync(3), Push(2, 4), Die, Psync(2)];
+    let steps =
+        [Push(1, 1), Psync(1), Push(3, 2), Die, Push(1, 3), Psync(3), Push(2, 4), Die, Psync(2)];
     holds_at_rest("sessions", &steps, Durability::Process, &[AtRest::Authenticated]);
 }
 
@@ -766,8 +813,17 @@ fn a_store_with_protected_pools_that_was_closed_is_not_older_than_its_close() {
 
 #[test]
 fn protected_pools_beside_one_in_direct_mode_are_each_as_their_mode_says() {
-    let steps =
-        [Push(1, 1), Push(4, 1), Psync(1), Push(1, 2), Push(4, 2), Push(1, 3), Die, Push(4, 3), Psync(1)];
+    let steps = [
+        Push(1, 1),
+        Push(4, 1),
+        Psync(1),
+        Push(1, 2),
+        Push(4, 2),
+        Push(1, 3),
+        Die,
+        Push(4, 3),
+        Psync(1),
+    ];
     holds_at_rest("both modes", &steps, Durability::Power, &[AtRest::Authenticated]);
 }
 
@@ -805,7 +861,8 @@ fn every_crash_of(
         let look = |image: &Image| -> Result<Arc<SimMedium>, String> {
             let sim = SimMedium::from_image(image);
             let medium: Arc<dyn Medium> = sim.clone();
-            let store = Store::open_on(medium, &OpenOptions { key: None, ..open_options() }).map_err(text)?;
+            let store = Store::open_on(medium, &OpenOptions { key: None, ..open_options() })
+                .map_err(text)?;
             let held = holds(&store, image.note() == DONE);
             store.abandon();
             held.map(|()| sim)
@@ -813,7 +870,9 @@ fn every_crash_of(
         result = look(&image).and_then(|recovered| {
             // And after a crash of that.
             let state = recovered.state_now();
-            [state.image_oldest(), state.image_latest()].iter().try_for_each(|image| look(image).map(drop))
+            [state.image_oldest(), state.image_latest()]
+                .iter()
+                .try_for_each(|image| look(image).map(drop))
         });
         result = core::mem::replace(&mut result, Ok(()))
             .map_err(|what| format!("after event {} ({:?}): {what}", crash.event(), image.kind()));

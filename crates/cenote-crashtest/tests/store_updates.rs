@@ -1,9 +1,10 @@
-//! Whatever update of the store itself a crash interrupts, the next open works, what was acknowledged is there, what was in flight is there whole or
-//! not at all, and nothing is left over.
+//! Whatever update of the store itself a crash interrupts, the next open works, what was
+//! acknowledged is there, what was in flight is there whole or not at all, and nothing is left
+//! over.
 
 use Update::{
-    Close, Compact, Create, Expect, Fill, Format, Grow, GrowLog, Kill, Lease, Open, Register, Release,
-    Remove, ReturnLog, TakeLog,
+    Close, Compact, Create, Expect, Fill, Format, Grow, GrowLog, Kill, Lease, Open, Register,
+    Release, Remove, ReturnLog, TakeLog,
 };
 use cenote_crashtest::explore::When;
 use cenote_crashtest::rig::window_base;
@@ -56,7 +57,8 @@ const AGAIN: &[Update] = &[
 /// The catalog is written anew.
 const COMPACTION: &[Update] = &[Format, Open, Create("a"), Register, Compact, Create("b"), Close];
 
-/// Puddles of a removed pool become spare and are taken; others are made ahead, taken, and named by a close.
+/// Puddles of a removed pool become spare and are taken; others are made ahead, taken, and named by
+/// a close.
 const SPARES: &[Update] = &[
     Format,
     Open,

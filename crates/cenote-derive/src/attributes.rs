@@ -61,7 +61,8 @@ pub(crate) struct TypeAttributes {
 impl TypeAttributes {
     pub(crate) fn read(attributes: &[Attribute]) -> Result<Self> {
         let mut this = Self::default();
-        for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("persist")) {
+        for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("persist"))
+        {
             attribute.parse_nested_meta(|meta| {
                 if meta.path.is_ident("name") {
                     let name = read_name(&meta, this.name.is_some())?;
@@ -75,7 +76,9 @@ impl TypeAttributes {
                 } else if meta.path.is_ident("crate") {
                     this.cenote = Some(meta.value()?.parse::<LitStr>()?.parse()?);
                 } else {
-                    return Err(meta.error("unknown attribute: a type has `name`, `bound` and `crate`"));
+                    return Err(
+                        meta.error("unknown attribute: a type has `name`, `bound` and `crate`")
+                    );
                 }
                 Ok(())
             })?;
@@ -105,7 +108,10 @@ fn read_name(meta: &ParseNestedMeta<'_>, again: bool) -> Result<LitStr> {
         return Err(meta.error("`name` is given twice"));
     }
     let allowed = |c: char| c.is_alphanumeric() || matches!(c, '_' | ':' | '-' | '.');
-    if name.value().is_empty() || name.value().len() > NAME_LEN_MAX || !name.value().chars().all(allowed) {
+    if name.value().is_empty()
+        || name.value().len() > NAME_LEN_MAX
+        || !name.value().chars().all(allowed)
+    {
         let message = "a name is 1 to 255 bytes of letters, digits, `_`, `-`, `.` and `:`";
         return Err(Error::new(name.span(), message));
     }
@@ -156,8 +162,9 @@ impl Repr {
             return Err(Error::new(c.span(), message));
         }
         let Some(integer) = &self.integer else {
-            let message =
-                format!("a persistent enum needs {help}: only that fixes where the discriminant lies");
+            let message = format!(
+                "a persistent enum needs {help}: only that fixes where the discriminant lies"
+            );
             return Err(Error::new(ident.span(), message));
         };
         match integer.to_string().as_str() {

@@ -22,8 +22,8 @@ use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{
-    Data, DataEnum, DataStruct, DeriveInput, Error, Expr, Fields, GenericParam, Generics, Ident, Member,
-    Path, Result, parse_quote,
+    Data, DataEnum, DataStruct, DeriveInput, Error, Expr, Fields, GenericParam, Generics, Ident,
+    Member, Path, Result, parse_quote,
 };
 
 pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
@@ -37,7 +37,8 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
         return Err(Error::new(lifetime.span(), message));
     }
     if let Some(packed) = &repr.packed {
-        let message = "persistent types cannot be packed, as pointers must lie at multiples of 8 bytes";
+        let message =
+            "persistent types cannot be packed, as pointers must lie at multiples of 8 bytes";
         return Err(Error::new(packed.span(), message));
     }
     let writer = Writer::new(&cenote);
@@ -88,7 +89,8 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
 
 /// Adds `T: Persist` for every type parameter, or the bounds that the user gave instead.
 fn bound_parameters(generics: &mut Generics, attributes: &TypeAttributes, cenote: &Path) {
-    let parameters: Vec<Ident> = generics.type_params().map(|parameter| parameter.ident.clone()).collect();
+    let parameters: Vec<Ident> =
+        generics.type_params().map(|parameter| parameter.ident.clone()).collect();
     let predicates = &mut generics.make_where_clause().predicates;
     match &attributes.bound {
         Some(bound) => predicates.extend(bound.iter().cloned()),
@@ -135,7 +137,10 @@ fn read_fields(fields: &Fields) -> Result<Vec<Field>> {
         };
         let name = member_name(&field.attrs, &default)?;
         if out.iter().any(|other| other.name == name) {
-            return Err(Error::new(field.span(), format!("two fields have the persistent name `{name}`")));
+            return Err(Error::new(
+                field.span(),
+                format!("two fields have the persistent name `{name}`"),
+            ));
         }
         let variable = format_ident!("__cenote_{i}", span = Span::mixed_site());
         let span = field.ty.span().resolved_at(Span::mixed_site());
@@ -180,7 +185,11 @@ impl<'a> Writer<'a> {
     }
 
     /// Expressions for the type id and the type name.
-    fn names(&self, input: &DeriveInput, attributes: &TypeAttributes) -> Result<(TokenStream, TokenStream)> {
+    fn names(
+        &self,
+        input: &DeriveInput,
+        attributes: &TypeAttributes,
+    ) -> Result<(TokenStream, TokenStream)> {
         let Self { cenote, builder, .. } = self;
         let name = declared_name(input, attributes)?;
         let mut id = quote!(<#cenote::persist::TypeId>::of_name(#name));
@@ -196,7 +205,9 @@ impl<'a> Writer<'a> {
                     let ident = &parameter.ident;
                     let ty = parameter.ty.to_token_stream().to_string();
                     id = match ty.as_str() {
-                        "u128" | "i128" => quote!(#id.apply(#ident as _).apply((#ident >> 64) as _)),
+                        "u128" | "i128" => {
+                            quote!(#id.apply(#ident as _).apply((#ident >> 64) as _))
+                        }
                         _ => quote!(#builder::__applied(#id, #ident as _, &#ident)),
                     };
                     arguments.push(quote!(#ident));

@@ -1,8 +1,9 @@
-//! Archives: one that is kept as a test of the format, with entries, numbers and pages changed, left out, repeated and exchanged; as they are then, or with every
-//! checksum made right again, so that what lies behind the checksums is reached too; or bytes of nothing but chance.
+//! Archives: one that is kept as a test of the format, with entries, numbers and pages changed,
+//! left out, repeated and exchanged; as they are then, or with every checksum made right again, so
+//! that what lies behind the checksums is reached too; or bytes of nothing but chance.
 //!
-//! What is asserted: nothing panics; what is read keeps the manifest's rules; chunks are whole pages of bodies, in order; and what was
-//! read can be written, and is read as the same.
+//! What is asserted: nothing panics; what is read keeps the manifest's rules; chunks are whole
+//! pages of bodies, in order; and what was read can be written, and is read as the same.
 
 use crate::forge;
 use crate::input::Input;
@@ -34,8 +35,8 @@ pub(crate) fn run(input: &mut Input<'_>) {
         }
     };
     let Some((manifest, chunks)) = read(&bytes) else { return };
-    let mut writer =
-        ArchiveWriter::begin(Vec::new(), &manifest, Codec::None).expect("what was read can be written");
+    let mut writer = ArchiveWriter::begin(Vec::new(), &manifest, Codec::None)
+        .expect("what was read can be written");
     for (puddle, offset, bytes) in &chunks {
         writer.chunk(*puddle, *offset, bytes).expect("what was read can be written");
     }
@@ -57,8 +58,9 @@ fn read(bytes: &[u8]) -> Option<(Manifest, Chunks)> {
     let mut chunks = Vec::new();
     let mut before = (0, 0);
     loop {
-        let extent =
-            |manifest: &Manifest, puddle: usize| manifest.puddles.get(puddle).map(|p| manifest.extent_of(p));
+        let extent = |manifest: &Manifest, puddle: usize| {
+            manifest.puddles.get(puddle).map(|p| manifest.extent_of(p))
+        };
         match reader.next_chunk() {
             Ok(Some(chunk)) => {
                 let (puddle, offset, bytes) = (chunk.puddle, chunk.offset, chunk.bytes.to_vec());

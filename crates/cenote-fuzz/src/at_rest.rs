@@ -1,4 +1,5 @@
-//! Protection at rest: headers, pages, side data and nodes, damaged and put under a right checksum again. What is accepted must be what was sealed.
+//! Protection at rest: headers, pages, side data and nodes, damaged and put under a right checksum
+//! again. What is accepted must be what was sealed.
 
 use crate::input::Input;
 use cenote_atrest::tree::{Node, NodeSource};
@@ -11,7 +12,8 @@ use std::io;
 use std::sync::OnceLock;
 use zerocopy::{FromBytes, IntoBytes};
 
-const MODES: [Mode; 4] = [Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated];
+const MODES: [Mode; 4] =
+    [Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated];
 
 /// Nodes by their place; those that were never written are zeros.
 #[derive(Debug, Default)]
@@ -51,9 +53,12 @@ pub(crate) fn run(input: &mut Input<'_>) {
     plain[..8].copy_from_slice(&input.array::<8>());
     let mut sealed = [0u8; PAGE_LEN];
     let done = made.seal(page, &plain, &mut sealed).expect("a page of its own");
-    let change = made.prepare(core::slice::from_ref(&done), &Nodes::default()).expect("an empty tree");
-    let mut nodes = Nodes(change.nodes.iter().map(|node| (node.offset, node.bytes.to_vec())).collect());
-    let original = change.header.as_ref().map_or_else(|| made.header().to_vec(), |header| header.to_vec());
+    let change =
+        made.prepare(core::slice::from_ref(&done), &Nodes::default()).expect("an empty tree");
+    let mut nodes =
+        Nodes(change.nodes.iter().map(|node| (node.offset, node.bytes.to_vec())).collect());
+    let original =
+        change.header.as_ref().map_or_else(|| made.header().to_vec(), |header| header.to_vec());
     let mut side = done.side;
 
     let mut bytes = original.clone();
@@ -108,12 +113,14 @@ pub(crate) fn run(input: &mut Input<'_>) {
     let at = if input.one_in(4) { input.below(pages as usize) as u64 } else { page };
     let mut found = [0u8; PAGE_LEN];
     match opened.open_page(at, &sealed, side.as_ref(), &nodes, &mut found) {
-        // Without a tree nothing tells; and whoever forges tree and header where there is no key forges pages.
+        // Without a tree nothing tells; and a forger of tree and header where there is no key
+        // forges pages.
         Ok(()) if !mode.has_tree() || forged => {}
         Ok(()) => {
             // A page that was never written is zeros under the tree, in modes that seal none.
             let nothing = at != page && !mode.has_side() && sealed == [0; PAGE_LEN];
-            let as_sealed = if nothing { found == [0; PAGE_LEN] } else { at == page && found == plain };
+            let as_sealed =
+                if nothing { found == [0; PAGE_LEN] } else { at == page && found == plain };
             assert!(as_sealed, "{mode:?}: accepted what was not sealed for page {at}");
         }
         Err(error) => {

@@ -1,15 +1,15 @@
-//! Catalog files: a history as the store writes it, damaged in one file or both, or forged with right checksums, then read frame by frame
-//! and put together by the store's own reader.
+//! Catalog files: a history as the store writes it, damaged in one file or both, or forged with
+//! right checksums, then read frame by frame and put together by the store's own reader.
 //!
-//! What is asserted: nothing panics; frames are whole; damage to one file alone loses nothing; what is called whole can be
-//! read again and says the same.
+//! What is asserted: nothing panics; frames are whole; damage to one file alone loses nothing; what
+//! is called whole can be read again and says the same.
 
 use crate::file::merge;
 use crate::forge;
 use crate::input::Input;
 use cenote_layout::catalog::{
-    AtRest, ClientRecord, FRAME_HEADER_LEN, Frame, GuestRecord, HeapKind, LeaseRecord, PoolMode, PoolRecord,
-    PuddleRecord, Record, decode_frame, encode_frame,
+    AtRest, ClientRecord, FRAME_HEADER_LEN, Frame, GuestRecord, HeapKind, LeaseRecord, PoolMode,
+    PoolRecord, PuddleRecord, Record, decode_frame, encode_frame,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::pointer::PointerKind;
@@ -70,7 +70,9 @@ fn change(input: &mut Input<'_>, file: &mut Vec<u8>) {
 
 /// Puts two files together as an open does.
 fn check_pair(first: &[u8], second: &[u8], expected: Option<(&[u8], &[Record])>) {
-    for files in [[Some(first), Some(second)], [None, Some(second)], [Some(first), None], [None, None]] {
+    for files in
+        [[Some(first), Some(second)], [None, Some(second)], [Some(first), None], [None, None]]
+    {
         let merged = merge(files, 0);
         for damage in &merged.damage {
             assert!(!damage.to_string().is_empty());
@@ -85,7 +87,10 @@ fn check_pair(first: &[u8], second: &[u8], expected: Option<(&[u8], &[Record])>)
                 "a catalog that was put together has damage: {:?}",
                 again.damage
             );
-            assert_eq!(again.records, merged.records, "a catalog that was put together reads otherwise");
+            assert_eq!(
+                again.records, merged.records,
+                "a catalog that was put together reads otherwise"
+            );
             assert_eq!(again.canonical.as_ref(), Some(canonical));
             assert!(again.last_batch <= merged.last_batch);
         }
@@ -102,7 +107,11 @@ fn check_frames(bytes: &[u8], expected: Option<&[Record]>) {
     while at < bytes.len() {
         match decode_frame(&bytes[at..]) {
             Ok(frame) => {
-                assert!(frame.len % 8 == 0 && frame.len >= FRAME_HEADER_LEN && at + frame.len <= bytes.len());
+                assert!(
+                    frame.len % 8 == 0
+                        && frame.len >= FRAME_HEADER_LEN
+                        && at + frame.len <= bytes.len()
+                );
                 assert_eq!(again(&frame), frame, "a frame that was read does not encode to itself");
                 use_record(&frame.record);
                 at += frame.len;
@@ -200,9 +209,16 @@ fn record(input: &mut Input<'_>) -> Record {
         }),
         3 => Record::PuddleRemoved(Uuid(input.array())),
         4 => Record::Type(type_record(input)),
-        5 => Record::Client(ClientRecord { client: Uuid(input.array()), log_space: Uuid(input.array()) }),
+        5 => Record::Client(ClientRecord {
+            client: Uuid(input.array()),
+            log_space: Uuid(input.array()),
+        }),
         6 => Record::ClientRemoved(Uuid(input.array())),
-        7 => Record::Lease(LeaseRecord { client: Uuid(input.array()), pool, writable: input.one_in(2) }),
+        7 => Record::Lease(LeaseRecord {
+            client: Uuid(input.array()),
+            pool,
+            writable: input.one_in(2),
+        }),
         8 => Record::LeasesEnded(Uuid(input.array())),
         9 => Record::TypeRemoved(TypeId(input.word())),
         10 => Record::Guest(GuestRecord {
@@ -227,7 +243,7 @@ fn record(input: &mut Input<'_>) -> Record {
     }
 }
 
-fn type_record(input: &mut Input<'_>) -> TypeRecord {
+pub(crate) fn type_record(input: &mut Input<'_>) -> TypeRecord {
     let condition = |input: &mut Input<'_>| Condition {
         offset: input.number(0),
         size: 1 << input.below(5),

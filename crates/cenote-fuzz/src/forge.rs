@@ -13,8 +13,8 @@ use cenote_layout::catalog::{FRAME_HEADER_LEN, RecordHeader as FrameHeader, deco
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::header::{Header, seal};
 use cenote_layout::log::{
-    CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind, LogHeader, RANGE_OFFSET,
-    SequenceRange, entry_seed, entry_size, epoch_from_word,
+    CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind, LogHeader,
+    RANGE_OFFSET, SequenceRange, entry_seed, entry_size, epoch_from_word,
 };
 use cenote_layout::log_space::LogSpaceHeader;
 use cenote_layout::object::{JOURNAL_HALVES_OFFSET, JournalHeader, ObjectHeader, RecordHeader};
@@ -50,8 +50,9 @@ const fn of<H: Header>() -> ([u8; 8], usize, u64) {
 pub fn header(input: &mut Input<'_>, bytes: &mut [u8]) -> bool {
     let mut found = Vec::new();
     for at in (0..bytes.len()).step_by(64) {
-        let kind =
-            HEADERS.iter().find(|(magic, len, _)| bytes[at..].starts_with(magic) && bytes.len() - at >= *len);
+        let kind = HEADERS
+            .iter()
+            .find(|(magic, len, _)| bytes[at..].starts_with(magic) && bytes.len() - at >= *len);
         found.extend(kind.map(|(_, len, seed)| (at, *len, *seed)));
     }
     if found.is_empty() {
@@ -75,12 +76,14 @@ pub fn header(input: &mut Input<'_>, bytes: &mut [u8]) -> bool {
 /// Changes an entry of a log, or the number of its transaction, and puts the checksum right.
 /// `bytes` is the file of a log's segment; one that is none stays.
 pub fn log(input: &mut Input<'_>, bytes: &mut [u8]) {
-    let start =
-        (0..bytes.len()).step_by(PAGE_SIZE as usize).find(|at| bytes[*at..].starts_with(&LogHeader::MAGIC));
+    let start = (0..bytes.len())
+        .step_by(PAGE_SIZE as usize)
+        .find(|at| bytes[*at..].starts_with(&LogHeader::MAGIC));
     let Some(start) = start else { return };
     let segment = &mut bytes[start..];
     let word = |segment: &[u8], at: u64| {
-        let bytes = segment.get(at as usize..at as usize + 8).and_then(|bytes| bytes.try_into().ok());
+        let bytes =
+            segment.get(at as usize..at as usize + 8).and_then(|bytes| bytes.try_into().ok());
         u64::from_le_bytes(bytes.unwrap_or_default())
     };
     let Ok((header, _)) = LogHeader::read_from_prefix(segment) else { return };
@@ -90,18 +93,21 @@ pub fn log(input: &mut Input<'_>, bytes: &mut [u8]) {
         segment[RANGE_OFFSET as usize..][..8].copy_from_slice(&value);
         return;
     }
-    let seed = entry_seed(header.log_id, epoch_from_word(word(segment, CONTROL_OFFSET)).unwrap_or(1));
+    let seed =
+        entry_seed(header.log_id, epoch_from_word(word(segment, CONTROL_OFFSET)).unwrap_or(1));
     let half = u64::from(base) / 4 % 2 * (header.capacity / 2);
     let mut at = (ENTRIES_OFFSET + half) as usize;
     for _ in 0..input.below(8) {
-        let Some((entry, _)) = segment.get(at..).and_then(|rest| EntryHeader::read_from_prefix(rest).ok())
+        let Some((entry, _)) =
+            segment.get(at..).and_then(|rest| EntryHeader::read_from_prefix(rest).ok())
         else {
             return;
         };
         let len = Kind::from_u8(entry.kind).map_or(0, |kind| kind.data_len(entry.size));
         at += entry_size(u64::from(len)) as usize;
     }
-    let Some((mut entry, _)) = segment.get(at..).and_then(|rest| EntryHeader::read_from_prefix(rest).ok())
+    let Some((mut entry, _)) =
+        segment.get(at..).and_then(|rest| EntryHeader::read_from_prefix(rest).ok())
     else {
         return;
     };
@@ -218,7 +224,9 @@ pub fn archive(input: &mut Input<'_>, bytes: &[u8]) -> Option<Vec<u8>> {
     let (mut header, mut rest) = ArchiveHeader::read_from_prefix(bytes).ok()?;
     let mut sections: Vec<Section> = Vec::new();
     while let Ok((section, tail)) = SectionHeader::read_from_prefix(rest) {
-        let Some((payload, tail)) = tail.split_at_checked(section.stored_len as usize) else { break };
+        let Some((payload, tail)) = tail.split_at_checked(section.stored_len as usize) else {
+            break;
+        };
         sections.push((section, payload.to_vec()));
         rest = tail;
     }

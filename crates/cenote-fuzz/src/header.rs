@@ -6,7 +6,7 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log::LogHeader;
 use cenote_layout::log_space::{ENTRY_CONTINUATION, ENTRY_HEAD, LogSpaceEntry, LogSpaceHeader};
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
-use cenote_layout::superblock::{INCOMPAT_CATALOG_TIED, JournalMark, Superblock};
+use cenote_layout::superblock::{INCOMPAT_ALWAYS, JournalMark, Superblock};
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -29,7 +29,9 @@ pub(crate) fn run(input: &mut Input<'_>) {
             );
             let _ = header_space(p.size);
         }),
-        2 => each(input, log, |l: &LogHeader| assert!(l.capacity.is_multiple_of(128) && l.capacity >= 2048)),
+        2 => each(input, log, |l: &LogHeader| {
+            assert!(l.capacity.is_multiple_of(128) && l.capacity >= 2048)
+        }),
         3 => each(input, log_space, |_: &LogSpaceHeader| ()),
         _ => log_space_entry(input),
     }
@@ -41,7 +43,7 @@ fn prefix<H: Header>() -> HeaderPrefix {
 
 fn superblock(input: &mut Input<'_>) -> Superblock {
     Superblock {
-        prefix: HeaderPrefix { incompat: INCOMPAT_CATALOG_TIED, ..prefix::<Superblock>() },
+        prefix: HeaderPrefix { incompat: INCOMPAT_ALWAYS, ..prefix::<Superblock>() },
         store: Uuid(input.array()),
         window_base: input.number(1 << 45),
         window_len: input.number(1 << 40),
@@ -61,7 +63,9 @@ fn superblock(input: &mut Input<'_>) -> Superblock {
         tied_from: 0,
         journal_states: input.below(17) as u64,
         tied_batch: input.below(3) as u64,
-        reserved1: [0; 3816],
+        mounting: input.word(),
+        era: input.word(),
+        reserved1: [0; 3800],
         journals: [JournalMark {
             epoch: input.below(3) as u64,
             generation: input.below(3) as u64,
@@ -82,7 +86,7 @@ fn puddle(input: &mut Input<'_>) -> PuddleHeader {
         role: input.below(6) as u32,
         index: input.number(0) as u32,
         generation: input.number(0),
-        reserved: [0; 3976],
+        reserved: [0; 3968],
     }
 }
 
@@ -154,7 +158,13 @@ fn each<H: Header + core::fmt::Debug + PartialEq>(
 fn log_space_entry(input: &mut Input<'_>) {
     let state = input.number(1);
     let segment = input.number(0);
-    let entry = LogSpaceEntry::new(state, Uuid(input.array()), input.number(1 << 45), input.word(), segment);
+    let entry = LogSpaceEntry::new(
+        state,
+        Uuid(input.array()),
+        input.number(1 << 45),
+        input.word(),
+        segment,
+    );
     let known = state == ENTRY_HEAD || state == ENTRY_CONTINUATION;
     assert_eq!(entry.is_valid(), known);
     let mut bytes = entry.as_bytes().to_vec();

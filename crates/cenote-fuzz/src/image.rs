@@ -1,8 +1,10 @@
-//! Images of puddles that have moved: superblocks with descriptors whose checksums fit and whose fields need not, marks and words of all kinds, pointer maps that point anywhere, ranges that anybody
-//! may have written down; or bytes of nothing but chance.
+//! Images of puddles that have moved: superblocks with descriptors whose checksums fit and whose
+//! fields need not, marks and words of all kinds, pointer maps that point anywhere, ranges that
+//! anybody may have written down; or bytes of nothing but chance.
 //!
-//! What is asserted: nothing panics; an image that is refused is as it was; of one that is rewritten no more words have changed than are counted, all of them in superblocks with blocks or among the
-//! roots; looking changes nothing; values that are none are found inside the puddle.
+//! What is asserted: nothing panics; an image that is refused is as it was; of one that is
+//! rewritten no more words have changed than are counted, all of them in superblocks with blocks or
+//! among the roots; looking changes nothing; values that are none are found inside the puddle.
 
 use crate::input::{Input, Random};
 use cenote_layout::catalog::{MoveRecord, PuddleRecord, RelocationRecord};
@@ -11,7 +13,9 @@ use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::moves::Moves;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::puddle::Role;
-use cenote_layout::types::{Condition, FieldRecord, PointerField, RECORD_VERSION, TypeRecord, VariantRecord};
+use cenote_layout::types::{
+    Condition, FieldRecord, PointerField, RECORD_VERSION, TypeRecord, VariantRecord,
+};
 use cenote_relocate::image;
 use cenote_relocate::ship::values_in;
 use cenote_store::relocate::{RewriteJob, TypeTable};
@@ -27,7 +31,8 @@ const SUPERBLOCKS: u64 = 6;
 
 fn a_type(input: &mut Input<'_>, id: u64) -> TypeRecord {
     let size = input.number(64);
-    let kinds = [PointerKind::NATIVE, PointerKind::RELATIVE, PointerKind::REGION, PointerKind::PERHAPS];
+    let kinds =
+        [PointerKind::NATIVE, PointerKind::RELATIVE, PointerKind::REGION, PointerKind::PERHAPS];
     let pointers = (0..input.below(4))
         .map(|_| PointerField {
             offset: input.number(8),
@@ -110,10 +115,12 @@ fn values(image: &[u8], puddle: &PuddleRecord, types: &TypeTable) {
 fn ranges(input: &mut Input<'_>) -> RelocationRecord {
     let mut moves = vec![MoveRecord { from: OLD, to: NEW, size: SUPERBLOCKS * SUPERBLOCK_SIZE }];
     for _ in 0..input.below(4) {
-        let (from, to, size) = (input.number(OLD), input.number(NEW), input.number(SUPERBLOCK_SIZE));
+        let (from, to, size) =
+            (input.number(OLD), input.number(NEW), input.number(SUPERBLOCK_SIZE));
         moves.insert(input.below(moves.len() + 1), MoveRecord { from, to, size });
     }
-    let pools = (0..input.below(3)).map(|_| (PoolId(input.number(1)), PoolId(input.number(2)))).collect();
+    let pools =
+        (0..input.below(3)).map(|_| (PoolId(input.number(1)), PoolId(input.number(2)))).collect();
     RelocationRecord { id: Uuid([1; 16]), moves, pools }
 }
 
@@ -206,7 +213,8 @@ pub(crate) fn run(input: &mut Input<'_>) {
     // A pointer that no word's place holds changes two.
     let words = (0..image.len() / 8).filter(|word| changed(word * 8)).count() as u64;
     assert!(words <= 2 * rewritten, "{words} words: {done:?}");
-    let (roots, first) = (geometry.roots as usize, (geometry.first_usable * SUPERBLOCK_SIZE) as usize);
+    let (roots, first) =
+        (geometry.roots as usize, (geometry.first_usable * SUPERBLOCK_SIZE) as usize);
     let outside = (0..first / 8 * 8).step_by(8).find(|at| changed(*at) && !(root && *at >= roots));
     assert_eq!(outside, None, "metadata was changed");
 }

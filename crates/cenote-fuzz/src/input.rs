@@ -1,4 +1,5 @@
-//! A byte string read as a sequence of decisions; at its end every decision is 0, so that every string is a valid program.
+//! A byte string read as a sequence of decisions; at its end every decision is 0, so that every
+//! string is a valid program.
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -42,8 +43,11 @@ impl<'a> Input<'a> {
 
     /// A number below `n`, which is at least 1 and at most 2^16.
     pub fn below(&mut self, n: usize) -> usize {
-        let value =
-            if n <= 256 { usize::from(self.byte()) } else { usize::from(u16::from_le_bytes(self.array())) };
+        let value = if n <= 256 {
+            usize::from(self.byte())
+        } else {
+            usize::from(u16::from_le_bytes(self.array()))
+        };
         value % n.max(1)
     }
 
@@ -52,7 +56,8 @@ impl<'a> Input<'a> {
         self.below(n) == n - 1
     }
 
-    /// A number as programs get wrong: small, large, near a power of two, or `near` something that means something here.
+    /// A number as programs get wrong: small, large, near a power of two, or `near` something that
+    /// means something here.
     pub fn number(&mut self, near: u64) -> u64 {
         match self.below(6) {
             0 => u64::from(self.byte()),
@@ -68,8 +73,8 @@ impl<'a> Input<'a> {
         (0..len).map(|_| self.byte()).collect()
     }
 
-    /// Damages `bytes` somewhere, as media do ([`Input::spoil`]) or by a piece that stands where another belongs. Nothing if there
-    /// are none.
+    /// Damages `bytes` somewhere, as media do ([`Input::spoil`]) or by a piece that stands where
+    /// another belongs. Nothing if there are none.
     pub fn damage(&mut self, bytes: &mut [u8]) {
         if bytes.is_empty() {
             return;

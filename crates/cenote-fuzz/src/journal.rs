@@ -1,4 +1,5 @@
-//! Journals of psyncs: written by the production writer, damaged or forged, then scanned. What is asserted:
+//! Journals of psyncs: written by the production writer, damaged or forged, then scanned. What is
+//! asserted:
 //!
 //! * nothing panics, and no record lies outside of what the file can hold;
 //! * records come in the order of their numbers, without a gap, from the one behind the last trim;
@@ -47,8 +48,8 @@ pub(crate) fn run(input: &mut Input<'_>) {
         unsafe { OwnedMedium::new(SimMedium::new(SimOptions::new(Durability::Process))) };
     let half_len = PAGE_SIZE * (2 + input.below(3) as u64);
     let settings = Settings { half_len_max: 64 * PAGE_SIZE, syncs: true, background: false };
-    let journal =
-        Journal::create(home(&medium), half_len, (1, Roots::default()), settings).expect("a new journal");
+    let journal = Journal::create(home(&medium), half_len, (1, Roots::default()), settings)
+        .expect("a new journal");
     let ids = [Uuid([1; 16]), Uuid([2; 16])];
     let targets: Vec<Target> = ["p", "q"]
         .into_iter()
@@ -71,7 +72,8 @@ pub(crate) fn run(input: &mut Input<'_>) {
         if changes.runs.is_empty() {
             continue;
         }
-        let runs = changes.iter().map(|(run, data)| (run.object, run.first_line, data.to_vec())).collect();
+        let runs =
+            changes.iter().map(|(run, data)| (run.object, run.first_line, data.to_vec())).collect();
         let draft = Draft::new(&ids, &changes).expect("a small record");
         let ticket = journal.append(&draft).expect("there is space");
         written.insert(ticket.seq, runs);
@@ -123,7 +125,10 @@ pub(crate) fn run(input: &mut Input<'_>) {
         for record in &found.records {
             let seq = record.header.seq;
             assert!(record.header.total_len <= bytes.len() as u64, "longer than its file");
-            assert!(found.damage.is_some() || last.is_none_or(|last| seq == last + 1), "a gap before {seq}");
+            assert!(
+                found.damage.is_some() || last.is_none_or(|last| seq == last + 1),
+                "a gap before {seq}"
+            );
             last = Some(seq);
             let data = record.read_data(&file).expect("it can be read");
             let mut runs = Runs::new();
@@ -134,11 +139,17 @@ pub(crate) fn run(input: &mut Input<'_>) {
                     Ok::<(), ()>(())
                 })
                 .expect("nothing fails");
-            assert!(forged || written.get(&seq) == Some(&runs), "record {seq} is not as it was written");
+            assert!(
+                forged || written.get(&seq) == Some(&runs),
+                "record {seq} is not as it was written"
+            );
         }
         if !damaged && !forged && bytes == original {
             assert!(found.damage.is_none() && found.torn.is_empty(), "{found:?}");
-            assert_eq!(last.unwrap_or(found.last_seq()), written.keys().last().copied().unwrap_or(0));
+            assert_eq!(
+                last.unwrap_or(found.last_seq()),
+                written.keys().last().copied().unwrap_or(0)
+            );
         }
         if writing && found.damage.is_none() {
             let records = found.records.len();
@@ -149,8 +160,12 @@ pub(crate) fn run(input: &mut Input<'_>) {
                 settings,
             );
             drop(again.expect("a header is written"));
-            let next = scan(&file, STORE, true).expect("it can be read").expect("its header is whole");
-            assert!(next.records.is_empty() && next.damage.is_none(), "{records} records, then {next:?}");
+            let next =
+                scan(&file, STORE, true).expect("it can be read").expect("its header is whole");
+            assert!(
+                next.records.is_empty() && next.damage.is_none(),
+                "{records} records, then {next:?}"
+            );
         }
     }
 }

@@ -1,17 +1,19 @@
 //! Fuzz targets: everything that reads bytes which it did not write must take any bytes.
 //!
-//! A target is a function of a byte string, [`Target::run`]. It reads the string as a program ([`Input`]): how to make a valid
-//! superblock, log or catalog, what to damage in it, and whether to put checksums right again afterwards, so that what lies behind the
-//! checksums is reached too. Then it feeds the result to the production readers and asserts what must hold. It panics
-//! if that does not hold, and returns otherwise.
+//! A target is a function of a byte string, [`Target::run`]. It reads the string as a program
+//! ([`Input`]): how to make a valid superblock, log or catalog, what to damage in it, and whether
+//! to put checksums right again afterwards, so that what lies behind the checksums is reached too.
+//! Then it feeds the result to the production readers and asserts what must hold. It panics if that
+//! does not hold, and returns otherwise.
 //!
-//! Two drivers call the targets: the program `cenote-fuzz` of this crate, with random strings and a stable compiler; and the coverage-guided ones
-//! under `fuzz/`, for those who have the tool.
+//! Two drivers call the targets: the program `cenote-fuzz` of this crate, with random strings and a
+//! stable compiler; and the coverage-guided ones under `fuzz/`, for those who have the tool.
 
 mod archive;
 mod at_rest;
 mod catalog;
-/// The store's reader of catalog files. It is private to that crate, and is compiled here from the same source.
+/// The store's reader of catalog files. It is private to that crate, and is compiled here from the
+/// same source.
 #[allow(dead_code)]
 #[path = "../../cenote-store/src/catalog/file.rs"]
 mod file;

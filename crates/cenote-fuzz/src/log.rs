@@ -1,16 +1,19 @@
-//! Logs: written by the production writer, left in any state, damaged or forged, then inspected and replayed.
+//! Logs: written by the production writer, left in any state, damaged or forged, then inspected and
+//! replayed.
 //!
 //! What is asserted:
 //!
 //! * nothing panics, and nothing outside of the owner's puddles and the log itself changes;
-//! * a log that is refused changes nothing, its own bytes included except for the mark, and is refused again;
+//! * a log that is refused changes nothing, its own bytes included except for the mark, and is
+//!   refused again;
 //! * what is recovered once is not recovered twice;
 //! * `inspect` and `replay` see the same;
 //! * a log that nobody damaged is never refused, and ends in the state that its model says.
 
 use crate::input::Input;
 use crate::world::{
-    DATA, DATA_ADDR, DATA_AT, LEASED, LOG_ID, SEGMENT_ADDR, SEGMENT_MAX, SEGMENT_STEP, SEGMENTS, World,
+    DATA, DATA_ADDR, DATA_AT, LEASED, LOG_ID, SEGMENT_ADDR, SEGMENT_MAX, SEGMENT_STEP, SEGMENTS,
+    World,
 };
 use cenote_layout::checksum::checksum;
 use cenote_layout::header;
@@ -88,7 +91,8 @@ fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> 
     let mut covered: Vec<(u64, usize)> = Vec::new();
     let mut redo: Vec<(u64, Vec<u8>)> = Vec::new();
     let mut unowned = Vec::new();
-    // Words of marks: nothing else is written there, because replay sets and clears their bits in both directions.
+    // Words of marks: nothing else is written there, because replay sets and clears their bits in
+    // both directions.
     let mut marks: Vec<u64> = Vec::new();
     for _ in 0..input.below(12) {
         let (addr, len) = range(input);
@@ -106,10 +110,13 @@ fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> 
             match input.below(6) {
                 0..=2 => {
                     let parts = &mut covered;
-                    let logged =
-                        writer.append_range(Kind::Undo, addr, len, world.at(addr, len), &mut |a, l, _| {
-                            parts.push((a, l))
-                        });
+                    let logged = writer.append_range(
+                        Kind::Undo,
+                        addr,
+                        len,
+                        world.at(addr, len),
+                        &mut |a, l, _| parts.push((a, l)),
+                    );
                     writer.fence();
                     if logged.is_ok() {
                         world.write(addr, &vec![new; len]);
@@ -118,8 +125,13 @@ fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> 
                 }
                 3 => {
                     let bytes = vec![new; len];
-                    let logged =
-                        writer.append_range(Kind::Redo, addr, len, bytes.as_ptr(), &mut |_, _, _| {});
+                    let logged = writer.append_range(
+                        Kind::Redo,
+                        addr,
+                        len,
+                        bytes.as_ptr(),
+                        &mut |_, _, _| {},
+                    );
                     if logged.is_err() {
                         break; // a part of it is logged: this one can only be rolled back
                     }
@@ -133,14 +145,20 @@ fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> 
                     let is_mark = !overlaps(word, 8) && is_unused(&covered, &redo, word);
                     let mark = AllocationMark { word, mask };
                     let logged = match is_mark {
-                        true => writer.append(Kind::Allocation, addr, len as u32, (&raw const mark).cast()),
+                        true => writer.append(
+                            Kind::Allocation,
+                            addr,
+                            len as u32,
+                            (&raw const mark).cast(),
+                        ),
                         false => writer.append(Kind::Fresh, addr, len as u32, core::ptr::null()),
                     };
                     if logged.is_ok() {
                         if is_mark {
                             set_bits(world, word, mask);
                             marks.push(word);
-                            unowned.push((word - DATA_ADDR) as usize..(word - DATA_ADDR) as usize + 8);
+                            unowned
+                                .push((word - DATA_ADDR) as usize..(word - DATA_ADDR) as usize + 8);
                         }
                         covered.push((addr, len));
                         unowned.push(offset..offset + len);
@@ -154,8 +172,9 @@ fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> 
                         continue;
                     }
                     let mask = 1u64 << input.below(64);
-                    let logged =
-                        writer.append(Kind::ClearBitsOnAbort, word, 8, (&raw const mask).cast()).map(drop);
+                    let logged = writer
+                        .append(Kind::ClearBitsOnAbort, word, 8, (&raw const mask).cast())
+                        .map(drop);
                     if logged.is_ok() {
                         set_bits(world, word, mask);
                         marks.push(word);
@@ -175,13 +194,15 @@ fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> 
         let at = (addr - DATA_ADDR) as usize;
         committed[at..at + bytes.len()].copy_from_slice(bytes);
     }
-    let apply = |count: usize| redo.iter().take(count).for_each(|(addr, bytes)| world.write(*addr, bytes));
+    let apply =
+        |count: usize| redo.iter().take(count).for_each(|(addr, bytes)| world.write(*addr, bytes));
     match input.below(5) {
         // Killed while it ran.
         0 => Some(Expected { data: before, unowned }),
         // Killed with a seal.
         1 => {
-            let hash = covered.iter().fold(ContentHash::EMPTY, |h, &(a, l)| h.with(&world.read(a, l)));
+            let hash =
+                covered.iter().fold(ContentHash::EMPTY, |h, &(a, l)| h.with(&world.read(a, l)));
             match writer.append_seal(hash.0) {
                 Ok(()) => Some(Expected { data: committed, unowned: Vec::new() }),
                 Err(_) => Some(Expected { data: before, unowned }),
@@ -228,9 +249,13 @@ fn damage(input: &mut Input<'_>, world: &World) {
         2 => {
             // The range word, to a later one that is allowed, or to nonsense.
             let base = base_of(world).wrapping_add(4 * input.below(8) as u32).min(END_BASE);
-            let range =
-                if input.one_in(2) { SequenceRange::running(base) } else { SequenceRange::committed(base) };
-            let word = if input.one_in(4) { input.number(range.to_word()) } else { range.to_word() };
+            let range = if input.one_in(2) {
+                SequenceRange::running(base)
+            } else {
+                SequenceRange::committed(base)
+            };
+            let word =
+                if input.one_in(4) { input.number(range.to_word()) } else { range.to_word() };
             put_word(world, RANGE_OFFSET, word);
         }
         3 => {
@@ -263,7 +288,8 @@ fn base_of(world: &World) -> u32 {
     SequenceRange::from_word(word(world, RANGE_OFFSET)).map_or(0, SequenceRange::base)
 }
 
-/// Where the entries of the transaction stand, as far as they are whole, and the place behind the last.
+/// Where the entries of the transaction stand, as far as they are whole, and the place behind the
+/// last.
 fn places(world: &World) -> Vec<usize> {
     let capacity = word(world, 72) as usize;
     let half = base_of(world) as usize / 4 % 2 * (capacity / 2);
@@ -290,11 +316,14 @@ fn forge(input: &mut Input<'_>, world: &World) {
     let index = input.below(places.len().min(256));
     let at = places[index];
     let bytes = &mut world.bytes_mut()[..DATA_AT];
-    let Some((mut header, rest)) = bytes.get(at..).and_then(|b| EntryHeader::read_from_prefix(b).ok()) else {
+    let Some((mut header, rest)) =
+        bytes.get(at..).and_then(|b| EntryHeader::read_from_prefix(b).ok())
+    else {
         return;
     };
     let mut data = rest.get(..header.size as usize).unwrap_or_default().to_vec();
-    let base = u32::from_le_bytes(bytes[RANGE_OFFSET as usize..][..4].try_into().unwrap_or_default()) & !3;
+    let base =
+        u32::from_le_bytes(bytes[RANGE_OFFSET as usize..][..4].try_into().unwrap_or_default()) & !3;
     if index + 1 == places.len() {
         // A new one behind the last.
         let len = input.below(40);
@@ -314,7 +343,8 @@ fn forge(input: &mut Input<'_>, world: &World) {
         match input.below(8) {
             0 => {
                 header.addr = input.number(
-                    DATA_ADDR + (LEASED.start + usize::from(header.unfenced) % 3) as u64 * DATA as u64,
+                    DATA_ADDR
+                        + (LEASED.start + usize::from(header.unfenced) % 3) as u64 * DATA as u64,
                 )
             }
             1 => header.size = input.number(u64::from(header.size)) as u32,
@@ -359,8 +389,8 @@ fn forge(input: &mut Input<'_>, world: &World) {
     }
 }
 
-/// Inspects and replays a copy. A log that somebody `forged` may hold entries of transactions to come, which show only
-/// once it is their turn: then it is refused later.
+/// Inspects and replays a copy. A log that was `forged` may hold entries of transactions to
+/// come, which show only once it is their turn: then it is refused later.
 fn judge(world: &World, crash: CrashKind, forged: bool) {
     let copy = world.clone();
     let before = copy.image();
@@ -373,8 +403,12 @@ fn judge(world: &World, crash: CrashKind, forged: bool) {
         assert!(old == new || own.contains(&at), "{outcome:?}: a stray write at {at}");
     }
     let refused = matches!(outcome, Outcome::Quarantined(_) | Outcome::AlreadyQuarantined);
-    let changed_log =
-        before[..DATA_AT].iter().zip(&after).enumerate().filter(|(_, (a, b))| a != b).map(|(at, _)| at);
+    let changed_log = before[..DATA_AT]
+        .iter()
+        .zip(&after)
+        .enumerate()
+        .filter(|(_, (a, b))| a != b)
+        .map(|(at, _)| at);
     if refused {
         assert!(before[DATA_AT..] == after[DATA_AT..], "{outcome:?}, but something was applied");
         let mark = CONTROL_OFFSET as usize + 8..CONTROL_OFFSET as usize + 16;

@@ -1,4 +1,5 @@
-//! `cenote-fuzz TARGET [--seconds N] [--seed S] [--once]`: runs a fuzz target over random inputs; a failure prints the seed that repeats it.
+//! `cenote-fuzz TARGET [--seconds N] [--seed S] [--once]`: runs a fuzz target over random inputs; a
+//! failure prints the seed that repeats it.
 
 use cenote_fuzz::{Random, Target};
 use std::process::ExitCode;
@@ -39,7 +40,8 @@ fn main() -> ExitCode {
     }
     // Without a seed, other inputs every time.
     let first = first.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Random(now.as_nanos() as u64).next_word() >> 16
     });
     let start = Instant::now();
@@ -57,6 +59,9 @@ fn main() -> ExitCode {
             break;
         }
     }
-    println!("fuzz: {name}, {count} inputs, {:.1} seconds, from seed {first}", start.elapsed().as_secs_f64());
+    println!(
+        "fuzz: {name}, {count} inputs, {:.1} seconds, from seed {first}",
+        start.elapsed().as_secs_f64()
+    );
     ExitCode::SUCCESS
 }

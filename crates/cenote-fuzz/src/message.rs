@@ -1,13 +1,17 @@
-//! Messages between a daemon and its clients: whole ones of every kind, with fields that nobody would send; and such that are damaged, cut off, or made of
-//! nothing but chance, with a header that fits.
+//! Messages between a daemon and its clients: whole ones of every kind, with fields that no client
+//! would send; and such that are damaged, cut off, or made of nothing but chance, with a header
+//! that fits.
 //!
-//! What is asserted: nothing panics; what is decoded is encoded to the same bytes or to shorter ones that mean the same (numbers may be written in more bytes than they need); a message
-//! that was not touched comes back.
+//! What is asserted: nothing panics; what is decoded is encoded to the same bytes or to shorter
+//! ones that mean the same (numbers may be written in more bytes than they need); a message that
+//! was not touched comes back.
 
+use crate::catalog::type_record;
 use crate::input::Input;
 use cenote_journal::{Limits, Receiver};
 use cenote_layout::catalog::{AtRest, HeapKind, PoolMode};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::types::TypeRecord;
 use cenote_proto::{ImportPoolSpec, ImportSpec, PoolSpec, Reply, Request, decode, encode, peek};
 use std::os::unix::fs::FileExt;
 
@@ -42,7 +46,8 @@ pub(crate) fn run(input: &mut Input<'_>) {
     again::<Reply>(&packet);
 }
 
-/// The list of lines that comes with a psync: whatever it says, what is accepted lies in its primaries.
+/// The list of lines that comes with a psync: whatever it says, what is accepted lies in its
+/// primaries.
 fn parcel(bytes: &[u8]) {
     let Ok(file) = cenote_sys::twin::nameless_file("cenote-fuzz") else { return };
     if file.write_all_at(bytes, 0).is_err() {
@@ -67,7 +72,8 @@ fn import(input: &mut Input<'_>) {
         torn: input.one_in(2),
         puddles: (0..input.below(4)).map(|_| (input.word(), input.word())).collect(),
     };
-    let spec = ImportSpec { pools: (0..input.below(3)).map(|_| pool(input)).collect(), types: Vec::new() };
+    let spec =
+        ImportSpec { pools: (0..input.below(3)).map(|_| pool(input)).collect(), types: Vec::new() };
     let Ok(mut bytes) = spec.encode() else { return };
     assert_eq!(ImportSpec::decode(&bytes), Ok(spec), "a list does not come back");
     for _ in 0..=input.below(3) {
@@ -110,19 +116,13 @@ fn text(input: &mut Input<'_>) -> String {
 fn request(input: &mut Input<'_>) -> Request {
     let some = input.one_in(2);
     let pool = PoolId(input.word());
-    match input.below(42) {
+    match input.below(Request::KINDS.len()) {
         0 => Request::Hello { resume: some.then(|| Uuid(input.array())) },
         1 => Request::Ping,
         2 => Request::Stat,
         3 => Request::Pools { after: some.then_some(pool) },
         4 => {
-            let spec = PoolSpec {
-                mode: if some { PoolMode::Direct } else { PoolMode::Shadowed },
-                heap: HeapKind::Traced,
-                puddle_size: input.word(),
-                size_max: input.word(),
-                permissions: input.word() as u32,
-            };
+            let spec = pool_spec(some, input);
             Request::CreatePool { name: text(input), spec, token: Uuid(input.array()) }
         }
         5 => Request::RemovePool { name: text(input) },
@@ -144,7 +144,11 @@ fn request(input: &mut Input<'_>) -> Request {
             }
         }
         15 => Request::Primaries { pool, first: input.word() as u32 },
-        16 => Request::PsyncPools { parcel: input.word(), puddles: ids(input), runs: input.word() as u32 },
+        16 => Request::PsyncPools {
+            parcel: input.word(),
+            puddles: ids(input),
+            runs: input.word() as u32,
+        },
         17 => Request::Objects { after: some.then(|| text(input)) },
         18 => Request::Object { name: text(input) },
         19 => Request::CreateObject {
@@ -164,7 +168,12 @@ fn request(input: &mut Input<'_>) -> Request {
             runs: input.word() as u32,
             settled: some,
         },
-        24 => Request::SetObjectOwner { name: text(input), uid: None, gid: None, permissions: Some(0o640) },
+        24 => Request::SetObjectOwner {
+            name: text(input),
+            uid: None,
+            gid: None,
+            permissions: Some(0o640),
+        },
         25 => Request::SharePool { name: text(input) },
         26 => Request::Members { pool },
         27 => Request::SetAside,
@@ -173,9 +182,15 @@ fn request(input: &mut Input<'_>) -> Request {
         30 => Request::Metrics,
         31 => Request::Parcel,
         32 => Request::Places { after: some.then(|| (pool, input.word() as u32)) },
-        33 => Request::ClonePool { name: text(input), copy: text(input), token: Uuid(input.array()) },
+        33 => {
+            Request::ClonePool { name: text(input), copy: text(input), token: Uuid(input.array()) }
+        }
         34 => Request::RandomizePool { name: text(input) },
-        35 => Request::BeginImport { parcel: input.word(), len: input.word() as u32, check_only: some },
+        35 => Request::BeginImport {
+            parcel: input.word(),
+            len: input.word() as u32,
+            check_only: some,
+        },
         36 => Request::FillImport {
             import: input.word(),
             slot: input.word() as u32,
@@ -191,10 +206,40 @@ fn request(input: &mut Input<'_>) -> Request {
         39 => Request::Attend,
         40 => Request::Backup { target: text(input), within_ms: input.word() as u32 },
         41 => Request::DeclareWhole { name: text(input) },
+        42 => Request::RegisterTypes { records: types(input) },
         _ => Request::Goodbye,
     }
 }
 
+fn pool_spec(is_direct: bool, input: &mut Input<'_>) -> PoolSpec {
+    PoolSpec {
+        mode: if is_direct { PoolMode::Direct } else { PoolMode::Shadowed },
+        heap: HeapKind::Traced,
+        puddle_size: input.word(),
+        size_max: input.word(),
+        permissions: input.word() as u32,
+    }
+}
+
+fn types(input: &mut Input<'_>) -> Vec<TypeRecord> {
+    (0..input.below(3)).map(|_| type_record(input)).collect()
+}
+
 fn ids(input: &mut Input<'_>) -> Vec<Uuid> {
     (0..input.below(5)).map(|_| Uuid(input.array())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::Random;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn requests_of_every_kind_are_made() {
+        let kinds: BTreeSet<usize> = (0..4000)
+            .map(|seed| request(&mut Input::new(&Random(seed).bytes(512))).kind())
+            .collect();
+        assert_eq!(kinds, (0..Request::KINDS.len()).collect());
+    }
 }

@@ -1,4 +1,5 @@
-//! A log of three segments, and memory around what its owner may write, so that a write anywhere else is seen.
+//! A log of three segments, and memory around what its owner may write, so that a write anywhere
+//! else is seen.
 
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_log::{
@@ -67,7 +68,13 @@ impl World {
         for number in 0..SEGMENTS {
             // SAFETY: the world's own memory.
             unsafe {
-                format_segment(world.segment(number), OWNER, LOG_ID, number as u32, Persistence::PROCESS)
+                format_segment(
+                    world.segment(number),
+                    OWNER,
+                    LOG_ID,
+                    number as u32,
+                    Persistence::PROCESS,
+                )
             };
         }
         world
@@ -110,7 +117,8 @@ impl World {
 
     pub(crate) fn attach(&self) -> Result<LogWriter, LogError> {
         let source = Segments((0..SEGMENTS).map(|n| self.segment(n)).collect());
-        // SAFETY: the memory outlives the writer in all uses, and only the writer writes to the log.
+        // SAFETY: the memory outlives the writer in all uses, and only the writer writes to the
+        // log.
         unsafe { LogWriter::attach(self.segment(0), Persistence::PROCESS, Box::new(source)) }
     }
 
@@ -121,14 +129,19 @@ impl World {
 
     pub(crate) fn inspect(&self, crash: CrashKind) -> Result<LogSummary, LogDamage> {
         // SAFETY: the world's own memory.
-        unsafe { inspect(self.segment(0), crash, &mut |owner, addr| Guard(self).segment(owner, addr)) }
+        unsafe {
+            inspect(self.segment(0), crash, &mut |owner, addr| Guard(self).segment(owner, addr))
+        }
     }
 }
 
 struct Segments(Vec<Body>);
 
 impl SegmentSource for Segments {
-    fn segment(&mut self, number: u32) -> Result<(u64, Body), Box<dyn std::error::Error + Send + Sync>> {
+    fn segment(
+        &mut self,
+        number: u32,
+    ) -> Result<(u64, Body), Box<dyn std::error::Error + Send + Sync>> {
         let body = self.0.get(number as usize).ok_or("no further segment")?;
         Ok((SEGMENT_ADDR + u64::from(number) * SEGMENT_STEP, *body))
     }
@@ -155,7 +168,8 @@ impl ReplayTarget for Guard<'_> {
 
     fn segment(&mut self, owner: Uuid, addr: u64) -> Option<Body> {
         let offset = addr.checked_sub(SEGMENT_ADDR)?;
-        let known = owner == OWNER && offset % SEGMENT_STEP == 0 && offset / SEGMENT_STEP < SEGMENTS as u64;
+        let known =
+            owner == OWNER && offset % SEGMENT_STEP == 0 && offset / SEGMENT_STEP < SEGMENTS as u64;
         known.then(|| self.0.segment((offset / SEGMENT_STEP) as usize))
     }
 

@@ -1,16 +1,17 @@
-//! The kernel under the model checker: every interleaving of two or three threads on a superblock of two blocks.
+//! The kernel under the model checker: every interleaving of two or three threads on a superblock
+//! of two blocks.
 
 #[allow(dead_code)]
-#[path = "../../cenote-heap/src/anchor.rs"]
+#[path = "../../cenote-heap/src/traced/anchor.rs"]
 mod anchor;
 #[allow(dead_code)]
-#[path = "../../cenote-heap/src/gate.rs"]
+#[path = "../../cenote-heap/src/traced/gate.rs"]
 mod gate;
 #[allow(dead_code)]
-#[path = "../../cenote-heap/src/list.rs"]
+#[path = "../../cenote-heap/src/traced/list.rs"]
 mod list;
 #[allow(dead_code)]
-#[path = "../../cenote-heap/src/marks.rs"]
+#[path = "../../cenote-heap/src/traced/marks.rs"]
 mod marks;
 #[allow(dead_code, unreachable_pub)]
 // Here it looks once only.
@@ -18,7 +19,7 @@ mod marks;
 #[path = "../../cenote-heap/src/robust.rs"]
 mod robust;
 #[allow(dead_code)]
-#[path = "../../cenote-heap/src/runs.rs"]
+#[path = "../../cenote-heap/src/traced/runs.rs"]
 mod runs;
 
 mod sync {
@@ -29,7 +30,8 @@ mod sync {
     /// Whoever waits goes to sleep at once.
     pub(crate) const LOOKS: u32 = 1;
 
-    /// Whether anybody is woken or wakes by himself is all the same here: the word is looked at again, and it is time to ask for the owner.
+    /// Whether anybody is woken or wakes by himself is all the same here: the word is looked at
+    /// again, and it is time to ask for the owner.
     pub(crate) fn sleep(_: &AtomicU64, _: u64) -> bool {
         loom::thread::yield_now();
         true
@@ -69,7 +71,8 @@ struct Superblock {
     anchor: AtomicU64,
     next: AtomicU64,
     marks: Vec<AtomicU8>,
-    /// Whoever has a block writes to it: the checker finds two that do so without one handing it to the other.
+    /// A thread that has a block writes to it: the checker finds two that do so without one handing
+    /// it to the other.
     blocks: Vec<UnsafeCell<u32>>,
     /// As the blocks, for whoever owns the whole superblock.
     whole: UnsafeCell<u32>,
@@ -85,7 +88,10 @@ impl Heap {
             blocks: (0..BLOCKS).map(|_| UnsafeCell::new(0)).collect(),
             whole: UnsafeCell::new(0),
         };
-        Arc::new(Self { head: AtomicU64::new(0), superblocks: (0..superblocks).map(superblock).collect() })
+        Arc::new(Self {
+            head: AtomicU64::new(0),
+            superblocks: (0..superblocks).map(superblock).collect(),
+        })
     }
 
     fn get(&self, reference: u32) -> &Superblock {
@@ -148,7 +154,8 @@ impl Heap {
         Some(reference)
     }
 
-    /// After all threads: every FREE block is in a listed superblock, and every listed one is in the list, once.
+    /// After all threads: every FREE block is in a listed superblock, and every listed one is in
+    /// the list, once.
     fn check(&self) -> usize {
         let mut listed = Vec::new();
         while let Some(reference) = self.pop() {
@@ -213,7 +220,8 @@ fn a_head_that_comes_back_is_not_taken_for_unchanged() {
         heap.push(2);
         heap.push(1);
         let other = heap.clone();
-        // Pops two and pushes the first again, while we pop: without the counter our pop would make the second first.
+        // Pops two and pushes the first again, while we pop: without the counter our pop would make
+        // the second first.
         let thread = thread::spawn(move || {
             let (a, b) = (other.pop(), other.pop());
             if let Some(a) = a {
@@ -435,7 +443,10 @@ fn faults_of_a_robust_lock_are_noticed() {
         let found = std::panic::catch_unwind(|| {
             model(3, move || {
                 plant(bug);
-                assert_eq!(both(&Robust::new(owner, 0), Robust::write, does), u32::from(owner == DEAD));
+                assert_eq!(
+                    both(&Robust::new(owner, 0), Robust::write, does),
+                    u32::from(owner == DEAD)
+                );
             });
         });
         plant(Bug::None);
@@ -478,7 +489,8 @@ fn sweep(heap: &Heap, gate: &Gate) {
     gate::open(&gate.closed);
 }
 
-/// A dead member has superblock 1 in hands; a living one refills and spills while another one sweeps.
+/// A dead member has superblock 1 in hands; a living one refills and spills while another one
+/// sweeps.
 fn sweep_against_a_refill() {
     let heap = Heap::new(2);
     heap.spill(1, 0);

@@ -1,12 +1,15 @@
 //! Size classes: which block size serves a request.
 //!
-//! Invariants, all checked by tests over every size: a class is a multiple of 16 bytes; a request is served by the smallest
-//! class that holds it (and, above 16 bytes of alignment, whose size is a multiple of the alignment: superblocks begin at multiples of
-//! 64 KiB, so every block of such a class is aligned); less than 12.5 % of a block is waste, or less than 16 bytes, of large blocks too ([`large_size`]).
-//! What is behind the last block of a superblock is less than an eighth of it, or is given back to the file system where that is cheap ([`small_end`]).
+//! Invariants, all checked by tests over every size: a class is a multiple of 16 bytes; a request
+//! is served by the smallest class that holds it (and, above 16 bytes of alignment, whose size is a
+//! multiple of the alignment: superblocks begin at multiples of 64 KiB, so every block of such a
+//! class is aligned); less than 12.5 % of a block is waste, or less than 16 bytes, of large blocks
+//! too ([`large_size`]). What is behind the last block of a superblock is less than an eighth of
+//! it, or is given back to the file system where that is cheap ([`small_end`]).
 //!
-//! Class numbers are stored in descriptors: they are part of the format. Never change the table; a new one needs a
-//! feature bit. Number 0 stands for large blocks. Numbers rise with sizes up to 16 KiB; above, they are in the order in which classes were thought of.
+//! Class numbers are stored in descriptors: they are part of the format. Never change the table; a
+//! new one needs a feature bit. Number 0 stands for large blocks. Numbers rise with sizes up to 16
+//! KiB; above, they are in the order in which classes were thought of.
 
 pub use cenote_layout::heap::{large_size, small_end};
 
@@ -35,7 +38,8 @@ const GRANULES: usize = (SMALL_SIZE_MAX / 16) as usize + 1;
 /// Class by size in granules of 16 bytes.
 static BY_GRANULE: [u8; GRANULES] = by_granule();
 
-/// Classes by alignment: `ALIGNED[a][c]` is the smallest class from `c` on whose size is a multiple of `32 << a`, or 0.
+/// Classes by alignment: `ALIGNED[a][c]` is the smallest class from `c` on whose size is a multiple
+/// of `32 << a`, or 0.
 static ALIGNED: [[u8; CLASS_COUNT]; ALIGNMENTS] = aligned();
 const ALIGNMENTS: usize = 11;
 
@@ -99,7 +103,8 @@ const fn aligned() -> [[u8; CLASS_COUNT]; ALIGNMENTS] {
     table
 }
 
-/// The class for a block of `size` bytes (0 counts as 1) at a multiple of `align`, a power of two; `None` if that takes a large block.
+/// The class for a block of `size` bytes (0 counts as 1) at a multiple of `align`, a power of two;
+/// `None` if that takes a large block.
 #[inline]
 #[must_use]
 pub fn class_of(size: u64, align: u64) -> Option<u8> {
@@ -128,7 +133,8 @@ pub fn class_size(class: u32) -> u64 {
     CLASS_SIZES.get(class as usize).map_or(0, |&size| u64::from(size))
 }
 
-/// Bytes of the block that a request of `size` bytes at a multiple of `align` gets; `None` if no block can be that large.
+/// Bytes of the block that a request of `size` bytes at a multiple of `align` gets; `None` if no
+/// block can be that large.
 #[inline]
 #[must_use]
 pub fn block_size(size: u64, align: u64) -> Option<u64> {
@@ -173,7 +179,8 @@ mod tests {
             let block = class_size(u32::from(class));
             assert!(block >= size.max(1));
             // No smaller class holds it.
-            let smaller = (1..CLASS_COUNT as u32).map(class_size).filter(|&other| other < block).max();
+            let smaller =
+                (1..CLASS_COUNT as u32).map(class_size).filter(|&other| other < block).max();
             assert!(before == block || smaller.is_none_or(|smaller| smaller < size), "size {size}");
             before = block;
             let waste = block - size.max(1);

@@ -36,7 +36,9 @@ pub enum OpenError {
     #[error("the pool has no root puddle")]
     NoPuddle,
     /// A puddle is too small to hold a heap's metadata and one superblock.
-    #[error("heap puddle {index} at {addr:#x} has {size} bytes, too few for a heap (128 KiB at least)")]
+    #[error(
+        "heap puddle {index} at {addr:#x} has {size} bytes, too few for a heap (128 KiB at least)"
+    )]
     TooSmall {
         /// Its number in the pool.
         index: u32,
@@ -46,7 +48,9 @@ pub enum OpenError {
         size: u64,
     },
     /// As many processes have the pool open for writing as can.
-    #[error("{most} processes have this pool open for writing, and more cannot: close it in one of them")]
+    #[error(
+        "{most} processes have this pool open for writing, and more cannot: close it in one of them"
+    )]
     Members {
         /// How many can.
         most: u32,
@@ -158,7 +162,9 @@ pub enum FreeError {
         addr: u64,
     },
     /// In a superblock whose descriptor or marks are damaged.
-    #[error("address {addr:#x} is in a superblock whose descriptor or marks are damaged: run check")]
+    #[error(
+        "address {addr:#x} is in a superblock whose descriptor or marks are damaged: run check"
+    )]
     Damaged {
         /// The address.
         addr: u64,
@@ -180,7 +186,8 @@ pub enum RootError {
     },
     /// Bits of the root have flipped: what it led to is not known.
     #[error(
-        "root {index} (at {addr:#x}) is damaged: its check does not fit; set it again, or restore a copy of the pool"
+        "root {index} (at {addr:#x}) is damaged: its check does not fit; set it again, \
+         or restore the whole store from one copy"
     )]
     Damaged {
         /// Its number.
@@ -201,7 +208,8 @@ pub enum RootError {
     ReadOnly,
 }
 
-/// Why leaks were not looked for to the end, or not given back. Nothing is lost: what was given back before was proven to be a leak.
+/// Why leaks were not looked for to the end, or not given back. Nothing is lost: what was given
+/// back before was proven to be a leak.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReclaimError {
@@ -228,7 +236,9 @@ pub enum ReclaimError {
         index: u16,
     },
     /// More was changed than could be looked at meanwhile.
-    #[error("the pool was changed faster than its changes could be traced: try again when less goes on")]
+    #[error(
+        "the pool was changed faster than its changes could be traced: try again when less goes on"
+    )]
     Overrun,
     /// It was not begun, or something ended it: a recovery of the heap, a filter that panicked.
     #[error("no reclaim is under way on this heap, or it was broken off: begin it again")]
@@ -259,7 +269,8 @@ pub enum RecoverError {
         /// How many.
         others: u32,
     },
-    /// A living member of the pool stayed in a slow path for too long: it is stopped, perhaps. Nothing is lost.
+    /// A living member of the pool stayed in a slow path for too long: it is stopped, perhaps.
+    /// Nothing is lost.
     #[error("member {member} of the pool is busy or stopped: try again")]
     NotQuiet {
         /// Its number.
@@ -272,8 +283,8 @@ pub enum RecoverError {
     /// Which blocks are allocated cannot be told.
     #[error(
         "the root puddle at {addr:#x} does not say how far the last sweep of this heap has come, so \
-         nobody can tell which blocks are allocated: it is damaged, or a later version wrote it; \
-         restore the pool from an archive"
+         nothing tells which blocks are allocated: it is damaged, or a later version wrote it; import \
+         the pool from an archive (`cenote import`), or restore the whole store from one copy"
     )]
     Sweep {
         /// Address of the root puddle.

@@ -1,6 +1,8 @@
-//! What a heap stands on: puddles that are mapped, more of them on request, and a way to make stores durable.
+//! What a heap stands on: puddles that are mapped, more of them on request, and a way to make
+//! stores durable.
 //!
-//! The seam between heap and store. It keeps the heap testable without files, and lets a checker drive it.
+//! The seam between heap and store. It keeps the heap testable without files, and lets a checker
+//! drive it.
 
 use crate::error::GroundError;
 use cenote_layout::pointer::RegionAddress;
@@ -20,11 +22,14 @@ pub struct Plot {
 /// The memory under one heap.
 ///
 /// # Safety
-/// Once `map` succeeded, the bytes of a plot are mapped (writable if `is_writable`) at `addr` for as long as the `Ground` lives, are used by
-/// nobody but this heap and those it gave blocks to, and `slot` answers for every address in them. A slot is null when the heap is opened.
+/// Once `map` succeeded, the bytes of a plot are mapped (writable if `is_writable`) at `addr` for
+/// as long as the `Ground` lives, are used by none but this heap and those it gave blocks to, and
+/// `slot` answers for every address in them. A slot is null when the heap is opened.
 ///
-/// If there is a `sharing`, "this heap" is that of all members: each has the same bytes mapped shared, at the same addresses, in one coherent memory. `plots` and
-/// `slot` know a puddle that any member took as soon as its `take` has returned there; slots are each process's own. What [`Sharing`] asks holds.
+/// If there is a `sharing`, "this heap" is that of all members: each has the same bytes mapped
+/// shared, at the same addresses, in one coherent memory. `plots` and `slot` know a puddle that any
+/// member took as soon as its `take` has returned there; slots are each process's own. What
+/// [`Sharing`] asks holds.
 pub unsafe trait Ground: Send + Sync + 'static {
     /// All heap puddles of the pool, in order of their numbers.
     fn plots(&self) -> Vec<Plot>;
@@ -35,29 +40,34 @@ pub unsafe trait Ground: Send + Sync + 'static {
     /// It cannot be mapped.
     fn map(&self, plot: &Plot) -> Result<(), GroundError>;
 
-    /// Adds a puddle of `size` bytes (a multiple of 64 KiB), zero filled after its header space, mapped and durable.
+    /// Adds a puddle of `size` bytes (a multiple of 64 KiB), zero filled after its header space,
+    /// mapped and durable.
     ///
     /// # Errors
     /// The pool's limit, no space, or an error of the medium. The pool is as before.
     fn take(&self, size: u64) -> Result<Plot, GroundError>;
 
-    /// Told that the pool will ask for a puddle of `size` bytes next, so that one can be made ready meanwhile. Does not wait.
+    /// Told that the pool will ask for a puddle of `size` bytes next, so that one can be made ready
+    /// meanwhile. Does not wait.
     fn expect(&self, size: u64) {
         let _ = size;
     }
 
-    /// Where the heap's own data for the puddle that contains `addr` hang; `None` if no heap puddle of *this* pool does. Constant time, without locks.
+    /// Where the heap's own data for the puddle that contains `addr` hang; `None` if no heap puddle
+    /// of *this* pool does. Constant time, without locks.
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>>;
 
     /// Whether `addr` is in a puddle of another pool.
     fn is_foreign(&self, addr: u64) -> bool;
 
-    /// How this process and others have the pool open for writing together; `None`: there is one process. Always the same answer.
+    /// How this process and others have the pool open for writing together; `None`: there is one
+    /// process. Always the same answer.
     fn sharing(&self) -> Option<&dyn Sharing> {
         None
     }
 
-    /// The address that a region pointer leads to, in this pool or another of its store; `None` if the store has no such puddle, or the offset is beyond its end.
+    /// The address that a region pointer leads to, in this pool or another of its store; `None` if
+    /// the store has no such puddle, or the offset is beyond its end.
     fn region(&self, region: &RegionAddress) -> Option<u64> {
         let _ = region;
         None
@@ -69,6 +79,15 @@ pub unsafe trait Ground: Send + Sync + 'static {
         GroundError::Store { doing: "reading a puddle", source }
     }
 
+    /// Whether what was done may be acknowledged: no page of metadata was lost meanwhile, say.
+    /// Asked before what no later step takes back.
+    ///
+    /// # Errors
+    /// Why nothing may be acknowledged.
+    fn usable(&self) -> Result<(), GroundError> {
+        Ok(())
+    }
+
     /// Whether the pool is open for writing.
     fn is_writable(&self) -> bool;
 
@@ -78,8 +97,9 @@ pub unsafe trait Ground: Send + Sync + 'static {
     /// Most bytes of all puddles of the pool.
     fn size_max(&self) -> u64;
 
-    /// Gives the space of `len` bytes at `addr`, whole pages in one plot, back to the system. They read as zeros then, and nobody stores into them before
-    /// [`Ground::ensure`]. `false`: that cannot be done here, and nothing has changed.
+    /// Gives the space of `len` bytes at `addr`, whole pages in one plot, back to the system. They
+    /// read as zeros then, and no thread stores into them before [`Ground::ensure`]. `false`: that
+    /// cannot be done here, and nothing has changed.
     ///
     /// # Safety
     /// Nobody uses the range, or needs what is in it.
@@ -91,12 +111,14 @@ pub unsafe trait Ground: Send + Sync + 'static {
         Ok(false)
     }
 
-    /// Whether [`Ground::release`] can give anything back here. What says "no" is never told of space that nobody needs.
+    /// Whether [`Ground::release`] can give anything back here. What says "no" is never told of
+    /// space that no thread needs.
     fn releases(&self) -> bool {
         true
     }
 
-    /// Takes space for whatever of a range has none, for good at the durability level: stores into it cannot fail any more. Bytes stay as they are.
+    /// Takes space for whatever of a range has none, for good at the durability level: stores into
+    /// it cannot fail any more. Bytes stay as they are.
     ///
     /// # Errors
     /// No space, or an error of the medium.
@@ -122,19 +144,24 @@ pub unsafe trait Ground: Send + Sync + 'static {
 
 /// Several processes on one pool: who they are, who lives, and a lock between them.
 ///
-/// What a [`Ground`] that has one promises: two members never have the same identity in one epoch, also one after the other; `lives` is right; the lock excludes.
+/// What a [`Ground`] that has one promises: two members never have the same identity in one epoch,
+/// also one after the other; `lives` is right; the lock excludes.
 pub trait Sharing: Send + Sync {
-    /// Names the boot of the machine, and the store: another one after each boot. Never 0. What stands in the mapping under another epoch means nothing.
+    /// Names the boot of the machine, and the store: another one after each boot. Never 0. What
+    /// stands in the mapping under another epoch means nothing.
     fn epoch(&self) -> u64;
 
-    /// This member's identity: neither 0 nor `u64::MAX`, bit 31 clear; say, process number and start time.
+    /// This member's identity: neither 0 nor `u64::MAX`, bit 31 clear; say, process number and
+    /// start time.
     fn me(&self) -> u64;
 
-    /// Whether that member may still write to the mapping, or has left a log that was not replayed yet. "No" is certain, and for ever. Often asked, for all members
-    /// in turn, but never on a fast path.
+    /// Whether that member may still write to the mapping, or has left a log that was not replayed
+    /// yet. "No" is certain, and for ever. Often asked, for all members in turn, but never on a
+    /// fast path.
     fn lives(&self, who: u64) -> bool;
 
-    /// The same answer as `!lives`, or why it is not known, or why it will stay so: what the dead one left cannot be dealt with.
+    /// The same answer as `!lives`, or why it is not known, or why it will stay so: what the dead
+    /// one left cannot be dealt with.
     ///
     /// # Errors
     /// As said.
@@ -142,7 +169,8 @@ pub trait Sharing: Send + Sync {
         Ok(!self.lives(who))
     }
 
-    /// Waits for the pool's lock. It lets go of itself when its holder dies. Only one thread of this process comes here at a time.
+    /// Waits for the pool's lock. It lets go of itself when its holder dies. Only one thread of
+    /// this process comes here at a time.
     ///
     /// # Errors
     /// It cannot be had.

@@ -1,11 +1,16 @@
-//! The locks of `robust.rs` for whoever wants one: beside data in a pool, or in any memory that processes share.
+//! The locks of `robust.rs` for a caller that wants one: beside data in a pool, or in any memory
+//! that processes share.
 //!
-//! A lock is used where it lies, by its address: 8 bytes for a mutex, 512 for readers and writers, all zero to begin with. It is no value that a transaction changes: **no transaction adds its bytes to its log**, else an abort
-//! or a recovery would bring back who had it once. What a lock protects is for its users to say.
+//! A lock is used where it lies, by its address: 8 bytes for a mutex, 512 for readers and writers,
+//! all zero to begin with. It is no value that a transaction changes: **no transaction adds its
+//! bytes to its log**, else an abort or a recovery would bring back who had it once. What a lock
+//! protects is for its users to say.
 //!
-//! A lock does not make a change whole, and a transaction does: so change what it protects in transactions that begin and end while the lock is held. Then whoever takes it over from a dead process finds the data as
-//! the last commit left them, and [`Taken::Recovered`] is news, not trouble. That this is so already when the lock is taken over is what the [`Judge`] is for: the one of a pool ([`PoolJudge`]) says that a process has ended when its logs
-//! are replayed.
+//! A lock does not make a change whole, and a transaction does: so change what it protects in
+//! transactions that begin and end while the lock is held. Then the thread that takes it over from
+//! a dead process finds the data as the last commit left them, and [`Taken::Recovered`] is news,
+//! not trouble. That this is so already when the lock is taken over is what the [`Judge`] is for:
+//! the one of a pool ([`PoolJudge`]) says that a process has ended when its logs are replayed.
 
 pub use crate::robust::{Judge, Taken};
 
@@ -84,7 +89,8 @@ impl RobustMutex {
     /// The mutex that lies there.
     ///
     /// # Safety
-    /// The 8 bytes are mapped for writing during `'a`, were zero once, and are used as a mutex by everybody since.
+    /// The 8 bytes are mapped for writing during `'a`, were zero once, and are used as a mutex by
+    /// everybody since.
     #[must_use]
     pub unsafe fn at<'a>(place: NonNull<u64>) -> &'a Self {
         // SAFETY: the caller's; a word is aligned as an atomic one is.
@@ -94,7 +100,8 @@ impl RobustMutex {
     /// Waits for the mutex; how it was found is said with it.
     ///
     /// # Errors
-    /// The judge's: the owner has died, and what it left cannot be dealt with now. The lock stays the dead one's.
+    /// The judge's: the owner has died, and what it left cannot be dealt with now. The lock stays
+    /// the dead one's.
     pub fn lock<J: Judge>(&self, judge: &J) -> Result<(MutexGuard<'_>, Taken), J::Error> {
         let taken = robust::lock(&self.0, judge)?;
         Ok((MutexGuard(&self.0), taken))
@@ -104,7 +111,10 @@ impl RobustMutex {
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].
-    pub fn try_lock<J: Judge>(&self, judge: &J) -> Result<Option<(MutexGuard<'_>, Taken)>, J::Error> {
+    pub fn try_lock<J: Judge>(
+        &self,
+        judge: &J,
+    ) -> Result<Option<(MutexGuard<'_>, Taken)>, J::Error> {
         let taken = robust::try_lock(&self.0, judge)?;
         Ok(taken.map(|taken| (MutexGuard(&self.0), taken)))
     }
@@ -114,7 +124,8 @@ impl RobustRwLock {
     /// The lock that lies there.
     ///
     /// # Safety
-    /// The 512 bytes are aligned to 64 and mapped for writing during `'a`, were zero once, and are used as such a lock by everybody since.
+    /// The 512 bytes are aligned to 64 and mapped for writing during `'a`, were zero once, and are
+    /// used as such a lock by everybody since.
     #[must_use]
     pub unsafe fn at<'a>(place: NonNull<[u64; 64]>) -> &'a Self {
         // SAFETY: the caller's.
@@ -134,12 +145,16 @@ impl RobustRwLock {
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].
-    pub fn try_write<J: Judge>(&self, judge: &J) -> Result<Option<(WriteGuard<'_>, Taken)>, J::Error> {
+    pub fn try_write<J: Judge>(
+        &self,
+        judge: &J,
+    ) -> Result<Option<(WriteGuard<'_>, Taken)>, J::Error> {
         let taken = robust::try_write(&self.writer, &self.readers, judge)?;
         Ok(taken.map(|taken| (WriteGuard(&self.writer), taken)))
     }
 
-    /// Waits until no writer has the lock or waits for it, and takes it for reading. A thread that reads already waits for itself if a writer waits.
+    /// Waits until no writer has the lock or waits for it, and takes it for reading. A thread that
+    /// reads already waits for itself if a writer waits.
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].
@@ -151,7 +166,8 @@ impl RobustRwLock {
     }
 }
 
-/// Says which processes of this machine live, and nothing of what they left: for locks in memory that no transaction changes.
+/// Says which processes of this machine live, and nothing of what they left: for locks in memory
+/// that no transaction changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Processes(u64);
 
@@ -177,7 +193,8 @@ impl Judge for Processes {
     }
 }
 
-/// Says which processes that have a pool live, or have logs that are not replayed yet. In a store of this process alone, there is no other.
+/// Says which processes that have a pool live, or have logs that are not replayed yet. In a store
+/// of this process alone, there is no other.
 #[derive(Clone, Debug)]
 pub struct PoolJudge {
     pool: PoolHandle,

@@ -1,6 +1,7 @@
 //! A ground of plain memory: for tests of whatever uses a heap, and for measurements without files.
 //!
-//! One contiguous window of zeroed memory, puddles in 2 MiB slots of it, a table from slot to puddle: the lookups cost what a store's cost.
+//! One contiguous window of zeroed memory, puddles in 2 MiB slots of it, a table from slot to
+//! puddle: the lookups cost what a store's cost.
 
 use crate::error::GroundError;
 use crate::ground::{Ground, Plot};
@@ -64,7 +65,8 @@ struct Slot {
     heap: AtomicPtr<()>,
 }
 
-// SAFETY: the raw memory is owned; it is freed when the last clone goes, and used through `Ground`'s contract otherwise.
+// SAFETY: the raw memory is owned; it is freed when the last clone goes, and used through
+// `Ground`'s contract otherwise.
 unsafe impl Send for Window {}
 // SAFETY: everything else in it is atomic or behind a lock.
 unsafe impl Sync for Window {}
@@ -76,8 +78,8 @@ impl Drop for Window {
     }
 }
 
-/// Plain memory as the ground of a heap. A clone is the same memory: opening a heap on a clone, after the first heap was dropped, is
-/// what a next process finds after a crash of the first.
+/// Plain memory as the ground of a heap. A clone is the same memory: opening a heap on a clone,
+/// after the first heap was dropped, is what a next process finds after a crash of the first.
 #[derive(Clone, Debug)]
 pub struct MemoryGround {
     window: Arc<Window>,
@@ -135,7 +137,8 @@ impl MemoryGround {
         Self { window: Arc::clone(&self.window), writable: false, power: self.power }
     }
 
-    /// The same memory, as a pool at level `process`: its flushes and fences are counted all the same.
+    /// The same memory, as a pool at level `process`: its flushes and fences are counted all the
+    /// same.
     #[must_use]
     pub fn at_process(&self) -> Self {
         Self { window: Arc::clone(&self.window), writable: self.writable, power: false }
@@ -175,7 +178,8 @@ impl MemoryGround {
 
     #[inline]
     fn lookup(&self, addr: u64) -> Option<&Slot> {
-        let slot = self.window.slots.get((addr.wrapping_sub(self.window.base) / SLOT_SIZE) as usize)?;
+        let slot =
+            self.window.slots.get((addr.wrapping_sub(self.window.base) / SLOT_SIZE) as usize)?;
         let puddle = slot.puddle.load(Ordering::Acquire);
         if puddle == 0 {
             return None;
@@ -185,7 +189,8 @@ impl MemoryGround {
     }
 }
 
-// SAFETY: the window is one allocation that lives as long as any clone; puddles are disjoint parts of it; `slot` answers from the table.
+// SAFETY: the window is one allocation that lives as long as any clone; puddles are disjoint parts
+// of it; `slot` answers from the table.
 unsafe impl Ground for MemoryGround {
     fn plots(&self) -> Vec<Plot> {
         self.window.plots.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -208,7 +213,9 @@ unsafe impl Ground for MemoryGround {
                 source: "no space left on device".into(),
             });
         }
-        let addr = plots.last().map_or(self.window.base, |p| (p.addr + p.size).next_multiple_of(SLOT_SIZE));
+        let addr = plots
+            .last()
+            .map_or(self.window.base, |p| (p.addr + p.size).next_multiple_of(SLOT_SIZE));
         let first = (addr - self.window.base) / SLOT_SIZE;
         let last = first + size.div_ceil(SLOT_SIZE);
         let Some(slots) = self.window.slots.get(first as usize..last as usize) else {

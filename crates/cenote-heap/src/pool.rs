@@ -1,20 +1,23 @@
 //! A store's pool as the ground of a heap.
 //!
-//! A pool that a daemon has granted to several writers is one that processes share: who lives is the daemon's to say, which has replayed the logs of all others; the pool's lock is a word in its root puddle,
-//! of the kind that dies with its owner.
+//! A pool that a daemon has granted to several writers is one that processes share: who lives is
+//! the daemon's to say, which has replayed the logs of all others; the pool's lock is a word in its
+//! root puddle, of the kind that dies with its owner.
 
 use crate::error::GroundError;
 use crate::ground::{Ground, Plot, Sharing};
-use crate::members::turn_word;
+use crate::pool_ground::PoolGround;
 use crate::robust::{self, Judge};
+use crate::traced::turn_word;
 use cenote_layout::pointer::RegionAddress;
 use cenote_layout::puddle::Role;
 use cenote_store::PoolHandle;
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
-// SAFETY: puddles stay in the store's window, at their address, as long as the store is open, which a handle keeps it; only the heap uses a heap
-// puddle's body, and it hangs its data on `heap_slot`. A puddle that is refused is not among the plots.
-unsafe impl Ground for PoolHandle {
+// SAFETY: puddles stay in the store's window, at their address, as long as the store is open, which
+// a handle keeps it; only the heap uses a heap puddle's body (contract of `PoolGround::of`), and it
+// hangs its data on `heap_slot`. A puddle that is refused is not among the plots.
+unsafe impl Ground for PoolGround {
     fn plots(&self) -> Vec<Plot> {
         if self.member().is_some() {
             // What cannot be learned now is learned later: `catch_up` says so.
@@ -30,20 +33,23 @@ unsafe impl Ground for PoolHandle {
     fn map(&self, plot: &Plot) -> Result<(), GroundError> {
         let failed = |source| GroundError::Store { doing: "mapping a puddle", source };
         match self.store().puddle_of(plot.addr) {
-            Some(puddle) => self.store().ensure_mapped(puddle).map_err(|error| failed(Box::new(error))),
+            Some(puddle) => {
+                self.store().ensure_mapped(puddle).map_err(|error| failed(Box::new(error)))
+            }
             None => Err(failed("the store has no such puddle any more".into())),
         }
     }
 
     fn unreadable(&self, addr: u64) -> GroundError {
-        let source = Box::new(Self::unreadable(self, addr));
+        let source = Box::new(PoolHandle::unreadable(self, addr));
         GroundError::Store { doing: "reading a puddle", source }
     }
 
     fn take(&self, size: u64) -> Result<Plot, GroundError> {
-        let puddle = self
-            .take_puddle(size)
-            .map_err(|error| GroundError::Store { doing: "taking a puddle", source: Box::new(error) })?;
+        let puddle = self.take_puddle(size).map_err(|error| GroundError::Store {
+            doing: "taking a puddle",
+            source: Box::new(error),
+        })?;
         Ok(Plot { index: puddle.index(), addr: puddle.addr(), size: puddle.size() })
     }
 
@@ -59,7 +65,10 @@ unsafe impl Ground for PoolHandle {
     unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
         // SAFETY: the caller's.
         let released = unsafe { self.release_space(addr, len) };
-        released.map_err(|error| GroundError::Store { doing: "giving back space", source: Box::new(error) })
+        released.map_err(|error| GroundError::Store {
+            doing: "giving back space",
+            source: Box::new(error),
+        })
     }
 
     fn ensure(&self, addr: u64, len: u64) -> Result<(), GroundError> {
@@ -72,8 +81,8 @@ unsafe impl Ground for PoolHandle {
     #[inline]
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {
         let puddle = self.store().puddle_of(addr)?;
-        // Log puddles belong to no pool.
-        // SAFETY: this is the pool's heap; should there be two, the second finds the slot of the root puddle taken and is not opened.
+        // Log puddles belong to no pool. SAFETY: this is the pool's heap; should there be two, the
+        // second finds the slot of the root puddle taken and is not opened.
         (puddle.pool() == self.id()).then(|| unsafe { puddle.heap_slot() })
     }
 
@@ -89,8 +98,14 @@ unsafe impl Ground for PoolHandle {
         self.member().map(|_| self as &dyn Sharing)
     }
 
+    fn usable(&self) -> Result<(), GroundError> {
+        let failed =
+            |error| GroundError::Store { doing: "changing a pool", source: Box::new(error) };
+        self.store().check_usable().map_err(failed)
+    }
+
     fn is_writable(&self) -> bool {
-        Self::is_writable(self)
+        PoolHandle::is_writable(self)
     }
 
     fn puddle_size(&self) -> u64 {
@@ -115,7 +130,7 @@ unsafe impl Ground for PoolHandle {
     }
 }
 
-impl Sharing for PoolHandle {
+impl Sharing for PoolGround {
     fn epoch(&self) -> u64 {
         self.store().epoch()
     }
@@ -130,7 +145,7 @@ impl Sharing for PoolHandle {
     }
 
     fn has_ended(&self, who: u64) -> Result<bool, GroundError> {
-        Self::has_ended(self, who).map_err(|error| GroundError::Store {
+        PoolHandle::has_ended(self, who).map_err(|error| GroundError::Store {
             doing: "asking whether a process that had the pool has ended, and its logs are replayed",
             source: Box::new(error),
         })
@@ -153,7 +168,7 @@ impl Sharing for PoolHandle {
 }
 
 /// The pool's members judge each other through [`Sharing`].
-struct ByHandle<'p>(&'p PoolHandle);
+struct ByHandle<'p>(&'p PoolGround);
 
 impl Judge for ByHandle<'_> {
     type Error = GroundError;
@@ -169,14 +184,16 @@ impl Judge for ByHandle<'_> {
 
 /// Does something with the word of the pool's lock.
 fn turn(
-    pool: &PoolHandle,
+    pool: &PoolGround,
     act: impl FnOnce(&AtomicU64, &ByHandle<'_>) -> Result<bool, GroundError>,
 ) -> Result<bool, GroundError> {
     let root = pool.root_puddle().filter(|root| !root.is_refused());
     let word = root.and_then(|root| {
-        // SAFETY: a daemon's client has puddles mapped when they are granted, those of shared pools for writing; they stay so until the store is dropped.
+        // SAFETY: a daemon's client has puddles mapped when they are granted, those of shared pools
+        // for writing; they stay so until the store is dropped.
         unsafe { turn_word(root.addr(), root.size()) }
     });
-    let none = || GroundError::Store { doing: "locking the pool", source: "it has no root puddle".into() };
+    let none =
+        || GroundError::Store { doing: "locking the pool", source: "it has no root puddle".into() };
     act(word.ok_or_else(none)?, &ByHandle(pool))
 }

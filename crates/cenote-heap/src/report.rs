@@ -1,10 +1,7 @@
-//! What recovery, check and statistics tell. Plain data; `Display` of the parts is what a person reads.
+//! What recovery, check and statistics tell. Plain data; `Display` of the parts is what a person
+//! reads.
 
-use crate::adopt::ILLEGAL;
-use crate::class::class_size;
-use crate::heap::BlockInfo;
-use crate::superblock::PuddleHeap;
-use crate::survey::Survey;
+use crate::block::BlockInfo;
 use cenote_layout::id::TypeId;
 use cenote_layout::values::InvalidValue;
 use core::fmt;
@@ -26,7 +23,8 @@ pub struct Damage {
     pub reason: &'static str,
     /// Pointers that lead into it, if that was looked at: what they point to is lost.
     pub pointers: u64,
-    /// Whether the superblock is lost. If not, a whole descriptor says what it is, or nothing was in it.
+    /// Whether the superblock is lost. If not, a whole descriptor says what it is, or nothing was
+    /// in it.
     pub lost: bool,
     /// Of a superblock whose descriptor is whole: what its marks say. Its blocks can be read, and
     /// none is handed out or freed.
@@ -51,31 +49,6 @@ pub struct Quarantine {
 }
 
 impl Damage {
-    /// The superblock's descriptor cannot be believed.
-    pub(crate) fn lost(puddle: &PuddleHeap, number: u32, reason: &'static str, pointers: u64) -> Self {
-        let (puddle, addr) = (puddle.index, puddle.address(number));
-        Self { puddle, superblock: number, addr, reason, pointers, lost: true, quarantine: None }
-    }
-
-    /// The descriptor is damaged or was being written, and what it was about is known.
-    pub(crate) fn harmless(puddle: &PuddleHeap, number: u32, reason: &'static str, pointers: u64) -> Self {
-        Self { lost: false, ..Self::lost(puddle, number, reason, pointers) }
-    }
-
-    /// The superblock's marks cannot be believed.
-    pub(crate) fn quarantined(puddle: &PuddleHeap, number: u32, class: u32, survey: Survey) -> Self {
-        let (block, found) = survey.first;
-        let quarantine = Quarantine {
-            type_id: puddle.line(number).type_id(),
-            block_size: class_size(class),
-            blocks: survey.used,
-            marks: survey.illegal,
-            first: puddle.address(number) + u64::from(block) * class_size(class),
-            found,
-        };
-        Self { quarantine: Some(quarantine), ..Self::harmless(puddle, number, ILLEGAL, 0) }
-    }
-
     /// Whether the superblock is out of use.
     #[must_use]
     pub fn is_out_of_use(&self) -> bool {
@@ -87,7 +60,9 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { puddle, superblock, addr, reason, pointers, .. } = self;
         write!(f, "superblock {superblock} of heap puddle {puddle} (address {addr:#x}): ")?;
-        if let Some(Quarantine { type_id, block_size, blocks, marks, first, found }) = self.quarantine {
+        if let Some(Quarantine { type_id, block_size, blocks, marks, first, found }) =
+            self.quarantine
+        {
             return write!(
                 f,
                 "{reason}: {marks} of blocks of {block_size} bytes of type {type_id}, the first {found:#04x} at {first:#x}; {blocks} blocks can be read, none is handed out or freed there until the pool is recovered by tracing"
@@ -110,13 +85,15 @@ pub enum Fault {
     Dangling,
     /// It leads into a superblock whose descriptor is damaged.
     Lost,
-    /// It leads inside a block, although its type says that it leads to the start. The block is kept.
+    /// It leads inside a block, although its type says that it leads to the start. The block is
+    /// kept.
     Inexact,
     /// The block that it leads to has another type. The block is kept.
     OtherType,
     /// It leads to no puddle of this store.
     Outside,
-    /// It is no pointer of the kind that its type says: an off-holder or a region pointer without the bits that make it one.
+    /// It is no pointer of the kind that its type says: an off-holder or a region pointer without
+    /// the bits that make it one.
     Malformed,
 }
 
@@ -195,7 +172,8 @@ pub struct RecoveryReport {
     pub freed_blocks: u64,
     /// Blocks that were not marked and are reachable: allocated now. None where marks are believed.
     pub revived_blocks: u64,
-    /// Blocks that are not marked and that something leads to, where marks are believed: free, and what leads there dangles.
+    /// Blocks that are not marked and that something leads to, where marks are believed: free, and
+    /// what leads there dangles.
     pub dangling_blocks: u64,
     /// Superblocks whose taking the crash had interrupted: free now, nothing lost.
     pub interrupted: u64,
@@ -206,6 +184,9 @@ pub struct RecoveryReport {
     /// Numbered roots that are damaged. What they led to is not known: then no block that was
     /// allocated is made free.
     pub damaged_roots: Vec<u16>,
+    /// Blocks that are allocated and not reached, and stay allocated: what is damaged, here or in
+    /// another pool, may lead to them.
+    pub kept_blocks: u64,
     /// How long it took.
     pub took: Duration,
 }
@@ -229,7 +210,8 @@ pub struct HeapReport {
     pub leaked_bytes: u64,
     /// The first of them, up to [`LISTED_MAX`].
     pub leaks: Vec<BlockInfo>,
-    /// Blocks that are reachable and not allocated: they will be given out again while something points to them.
+    /// Blocks that are reachable and not allocated: they will be given out again while something
+    /// points to them.
     pub unallocated_blocks: u64,
     /// The first of them, up to [`LISTED_MAX`].
     pub unallocated: Vec<BlockInfo>,
@@ -240,8 +222,9 @@ pub struct HeapReport {
     pub dangling_blocks: u64,
     /// The first of them, up to [`LISTED_MAX`].
     pub dangling: Vec<BlockInfo>,
-    /// Superblocks whose marks do not fit what they are used for in this session: somebody wrote over the heap's metadata, or a member of the pool died and
-    /// nobody has swept. May name a superblock wrongly that others use meanwhile.
+    /// Superblocks whose marks do not fit what they are used for in this session: a stray store
+    /// wrote over the heap's metadata, or a member of the pool died and no member has swept. May
+    /// name a superblock wrongly that others use meanwhile.
     pub miscounted: Vec<u64>,
     /// Values, if they were looked at: `cenote::Pool::check` does so, [`crate::Heap::check`] not.
     pub values: Option<ValueReport>,

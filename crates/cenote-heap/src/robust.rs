@@ -1,8 +1,10 @@
 //! Locks in shared memory that die with their owner: a mutex, and a lock for readers and writers.
 //!
-//! A lock is a word, or a word and a place for each reader. A word is 0, or the name of the *process* that has the lock ([`Judge::me`]), with bit 31 set while somebody sleeps on it. So
-//! who has the lock, and that somebody has it, is one store: a process may be killed between any two instructions, and whoever comes next finds a free lock or a dead owner's name. What the words say
-//! outlives a loss of power and is not asked for then: no process of another boot lives.
+//! A lock is a word, or a word and a place for each reader. A word is 0, or the name of the
+//! *process* that has the lock ([`Judge::me`]), with bit 31 set while a thread sleeps on it. So who
+//! has the lock, and that a thread has it, is one store: a process may be killed between any two
+//! instructions, and the thread that comes next finds a free lock or a dead owner's name. What the
+//! words say outlives a loss of power and is not asked for then: no process of another boot lives.
 //!
 //! # States, and what commits
 //!
@@ -12,14 +14,19 @@
 //! | writer | *coming*: its name in the word, readers are there; *in*: no place of a reader has a name | the last reader's going, which the writer sees |
 //! | reader | its name in a place, the word not looked at yet; *in*: the word was 0 after that | the name in the place, if the word is 0 afterwards |
 //!
-//! **A writer and a reader are never in together.** Each first says that it is there, and then looks for the other, with a sequentially consistent fence in between; so one of them sees the other. A reader that
-//! sees a writer goes out again and waits; a writer that sees a reader waits.
+//! **A writer and a reader are never in together.** Each first says that it is there, and then
+//! looks for the other, with a sequentially consistent fence in between; so one of them sees the
+//! other. A reader that sees a writer goes out again and waits; a writer that sees a reader waits.
 //!
-//! **Nobody waits for the dead.** Who waits sleeps for some milliseconds at most, and then asks the judge whether the owner has ended *and what it left was dealt with*. If so, a writer's word is swapped for the
-//! waiter's own name, who is told ([`Taken::Recovered`]); a dead reader's place is cleared, which nobody needs to be told.
-//! A waiter that dies leaves nothing but bit 31. A lock whose next holder could not be told (an error came between) is *abandoned*: the word has a name that no process has, which counts as dead.
+//! **No thread waits for the dead.** Who waits sleeps for some milliseconds at most, and then asks
+//! the judge whether the owner has ended *and what it left was dealt with*. If so, a writer's word
+//! is swapped for the waiter's own name, who is told ([`Taken::Recovered`]); a dead reader's place
+//! is cleared, which no thread needs to be told. A waiter that dies leaves nothing but bit 31. A
+//! lock whose next holder could not be told (an error came between) is *abandoned*: the word has a
+//! name that no process has, which counts as dead.
 //!
-//! **Writers come first**: a reader that comes while a writer waits, waits. So a thread that reads does not come again as a reader: it would wait for itself.
+//! **Writers come first**: a reader that comes while a writer waits, waits. So a thread that reads
+//! does not come again as a reader: it would wait for itself.
 
 use crate::sync::{AtomicU64, LOOKS, Ordering, fence, pause, sleep, wake_all};
 use cenote_medium::planted::{Bug, planted};
@@ -34,10 +41,12 @@ pub trait Judge {
     /// Why that cannot be known.
     type Error;
 
-    /// This process's name: not 0, bit 31 clear; that of no other process which uses the same locks.
+    /// This process's name: not 0, bit 31 clear; that of no other process which uses the same
+    /// locks.
     fn me(&self) -> u64;
 
-    /// Whether that owner has ended, for ever, and what it left was dealt with: whoever asks takes its lock over then. Asked by waiters only.
+    /// Whether that owner has ended, for ever, and what it left was dealt with: the thread that
+    /// asks takes its lock over then. Asked by waiters only.
     ///
     /// # Errors
     /// It cannot be known now, or what it left cannot be dealt with.
@@ -50,12 +59,13 @@ pub trait Judge {
 pub enum Taken {
     /// Its last holder gave it back, or there was none.
     Clean,
-    /// Its last holder died with it. What it had begun in transactions was taken back or completed; what it changed otherwise may be half done.
+    /// Its last holder died with it. What it had begun in transactions was taken back or completed;
+    /// what it changed otherwise may be half done.
     Recovered,
 }
 
 /// The places of readers.
-pub(crate) trait Places {
+pub(crate) trait Places: Sync {
     fn len(&self) -> usize;
 
     fn place(&self, at: usize) -> &AtomicU64;
@@ -75,7 +85,8 @@ fn is_over<J: Judge>(judge: &J, owner: u64) -> Result<bool, J::Error> {
     Ok(owner == ABANDONED || judge.has_ended(owner)?)
 }
 
-/// Says on the word that somebody sleeps on it, and sleeps; whether it is time to ask for the owner. False also if the word has changed.
+/// Says on the word that a thread sleeps on it, and sleeps; whether it is time to ask for the
+/// owner. False also if the word has changed.
 fn doze(word: &AtomicU64, seen: u64) -> bool {
     let marked = seen & WAITED != 0
         || word.compare_exchange(seen, seen | WAITED, Ordering::SeqCst, Ordering::Relaxed).is_ok();
@@ -88,7 +99,9 @@ fn acquire<J: Judge>(word: &AtomicU64, judge: &J, take: bool) -> Result<Taken, J
     loop {
         let seen = word.load(Ordering::SeqCst);
         if seen == 0 {
-            if !take || word.compare_exchange(0, judge.me(), Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            if !take
+                || word.compare_exchange(0, judge.me(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            {
                 return Ok(Taken::Clean);
             }
             continue;
@@ -99,7 +112,10 @@ fn acquire<J: Judge>(word: &AtomicU64, judge: &J, take: bool) -> Result<Taken, J
         } else if doze(word, seen) && is_over(judge, seen & !WAITED)? {
             // Those who slept before sleep on, and ask for this owner then.
             let over = judge.me() | WAITED;
-            if word.compare_exchange(seen | WAITED, over, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            if word
+                .compare_exchange(seen | WAITED, over, Ordering::SeqCst, Ordering::Relaxed)
+                .is_ok()
+            {
                 return Ok(Taken::Recovered);
             }
         }
@@ -165,7 +181,11 @@ fn wait_out<J: Judge>(place: &AtomicU64, judge: &J) -> Result<(), J::Error> {
 }
 
 /// Takes a lock for writing: waits for the writer that is there, then for readers.
-pub(crate) fn write<P: Places, J: Judge>(word: &AtomicU64, places: &P, judge: &J) -> Result<Taken, J::Error> {
+pub(crate) fn write<P: Places + ?Sized, J: Judge>(
+    word: &AtomicU64,
+    places: &P,
+    judge: &J,
+) -> Result<Taken, J::Error> {
     let taken = lock(word, judge)?;
     if planted(Bug::ReadersNotAwaited) {
         return Ok(taken);
@@ -181,7 +201,7 @@ pub(crate) fn write<P: Places, J: Judge>(word: &AtomicU64, places: &P, judge: &J
 }
 
 /// The same, if nobody living has the lock.
-pub(crate) fn try_write<P: Places, J: Judge>(
+pub(crate) fn try_write<P: Places + ?Sized, J: Judge>(
     word: &AtomicU64,
     places: &P,
     judge: &J,
@@ -195,7 +215,8 @@ pub(crate) fn try_write<P: Places, J: Judge>(
             Ok(true) if seen == 0 => {}
             Ok(true) => {
                 // It is the dead one's, and stays so: nobody else takes a place that is not 0.
-                let _ = places.place(at).compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed);
+                let _ =
+                    places.place(at).compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
             Ok(false) => {
                 give_back(word, taken);
@@ -211,7 +232,7 @@ pub(crate) fn try_write<P: Places, J: Judge>(
 }
 
 /// A place of a reader, taken: the first that is free from `first` on.
-fn claim<P: Places>(places: &P, first: usize, me: u64) -> Option<usize> {
+fn claim<P: Places + ?Sized>(places: &P, first: usize, me: u64) -> Option<usize> {
     (first..places.len()).chain(0..first).find(|&at| {
         let place = places.place(at);
         place.load(Ordering::Relaxed) == 0
@@ -220,7 +241,7 @@ fn claim<P: Places>(places: &P, first: usize, me: u64) -> Option<usize> {
 }
 
 /// Takes a lock for reading; the place that it has then. `first`: where to look for one first.
-pub(crate) fn read<P: Places, J: Judge>(
+pub(crate) fn read<P: Places + ?Sized, J: Judge>(
     word: &AtomicU64,
     places: &P,
     first: usize,
@@ -229,7 +250,8 @@ pub(crate) fn read<P: Places, J: Judge>(
     let first = if first < places.len() { first } else { 0 };
     let mut full = 0;
     loop {
-        // A dead writer's word is this thread's now: nobody else comes in, and readers that come go out again.
+        // A dead writer's word is this thread's now: no other thread comes in, and readers that
+        // come go out again.
         let taken = acquire(word, judge, false)?;
         let claimed = claim(places, first, judge.me());
         if taken == Taken::Recovered {
@@ -257,7 +279,8 @@ pub(crate) fn read<P: Places, J: Judge>(
                     let seen = places.place(at).load(Ordering::SeqCst);
                     if seen != 0 && is_over(judge, seen & !WAITED)? {
                         let place = places.place(at);
-                        let _ = place.compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed);
+                        let _ =
+                            place.compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed);
                     }
                 }
             }
@@ -266,7 +289,7 @@ pub(crate) fn read<P: Places, J: Judge>(
 }
 
 /// The same, if no writer is there or waits, and a place is free.
-pub(crate) fn try_read<P: Places, J: Judge>(
+pub(crate) fn try_read<P: Places + ?Sized, J: Judge>(
     word: &AtomicU64,
     places: &P,
     first: usize,

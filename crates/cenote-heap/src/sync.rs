@@ -1,8 +1,10 @@
-//! The atomics of the kernel, and how marks are read many at a time. The model checker has its own version of this file.
+//! The atomics of the kernel, and how marks are read many at a time. The model checker has its own
+//! version of this file.
 //!
-//! Eight marks are read as one word. The language's model of memory says nothing of atomic accesses of different sizes to the same place; every machine
-//! that this project runs on reads each byte of an aligned word as some value that was stored to that byte, no older than what
-//! the reader has synchronised with, which is all that the kernel asks.
+//! Eight marks are read as one word. The language's model of memory says nothing of atomic accesses
+//! of different sizes to the same place; every machine that this project runs on reads each byte of
+//! an aligned word as some value that was stored to that byte, no older than what the reader has
+//! synchronised with, which is all that the kernel asks.
 
 pub(crate) use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
@@ -28,7 +30,8 @@ pub(crate) const STEP: usize = 8;
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// Bit `i` for each mark `at + i` that has this value, `STEP` of them. `at` is a multiple of that; marks begin at a multiple of 64, and padding up to a multiple of 8 follows.
+/// Bit `i` for each mark `at + i` that has this value, `STEP` of them. `at` is a multiple of that;
+/// marks begin at a multiple of 64, and padding up to a multiple of 8 follows.
 #[inline]
 pub(crate) fn equal(marks: &[AtomicU8], at: usize, value: u8) -> u64 {
     let place = &raw const marks[at];
@@ -41,10 +44,13 @@ pub(crate) fn equal(marks: &[AtomicU8], at: usize, value: u8) -> u64 {
     (zero >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
 }
 
-/// Stores a value to `STEP` marks that all belong to this thread; `at` as above, and all of them exist.
+/// Stores a value to `STEP` marks that all belong to this thread; `at` as above, and all of them
+/// exist.
 #[inline]
 pub(crate) fn fill(marks: &[AtomicU8], at: usize, value: u8) {
     let place = &raw const marks[at];
     // SAFETY: as in `equal`.
-    unsafe { (*place.cast::<AtomicU64>()).store(ONES.wrapping_mul(u64::from(value)), Ordering::Relaxed) }
+    unsafe {
+        (*place.cast::<AtomicU64>()).store(ONES.wrapping_mul(u64::from(value)), Ordering::Relaxed)
+    }
 }

@@ -6,6 +6,7 @@ mod damage;
 mod flips;
 mod large;
 mod locks;
+mod logged;
 mod members;
 mod model;
 mod parallel;

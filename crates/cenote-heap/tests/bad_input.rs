@@ -2,7 +2,8 @@
 
 use crate::common::{A, ground, heap, room_for};
 use cenote_heap::{
-    AllocError, Cancelled, FreeError, GroundError, Heap as _, OpenError, RecoverError, RootError, TracedHeap,
+    AllocError, Cancelled, FreeError, GroundError, Heap as _, OpenError, RecoverError, RootError,
+    TracedHeap,
 };
 use cenote_layout::id::TypeId;
 
@@ -91,7 +92,10 @@ fn every_alignment_up_to_2_mib_is_kept_with_every_size() {
         let align = 1u64 << shift;
         for size in [0, 1, 17, 100, 8192, 14_336, 14_337, 65_536, 70_000] {
             let block = heap.alloc(size, align, A).unwrap();
-            assert!(addr(block).is_multiple_of(align) && block.size >= size.max(1), "{size} at {align}");
+            assert!(
+                addr(block).is_multiple_of(align) && block.size >= size.max(1),
+                "{size} at {align}"
+            );
             assert_eq!(heap.usable_size(addr(block)), Ok(block.size));
             heap.free(addr(block)).unwrap();
             assert!(heap.free(addr(block)).is_err(), "{size} at {align}: freed twice");
@@ -121,7 +125,8 @@ fn a_cancelled_allocation_leaves_nothing() {
             // The mark is not set yet.
             seen = Some(heap.ground().clone());
             // SAFETY: the mark's word lies in the heap.
-            let word = unsafe { block.mark.word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed);
+            let word =
+                unsafe { block.mark.word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed);
             assert_ne!(word & block.mark.mask, block.mark.mask);
             Err(Cancelled)
         });
@@ -166,7 +171,10 @@ fn a_read_only_heap_answers_and_refuses_changes() {
     heap.clear_mark(&heap.find(block).unwrap());
     assert!(heap.is_live(block, A));
     assert_eq!(heap.set_root(3, 0, A), Err(RootError::ReadOnly));
-    assert!(matches!(heap.recover(&crate::common::TypeMap::new(), &[]), Err(RecoverError::ReadOnly)));
+    assert!(matches!(
+        heap.recover(&crate::common::TypeMap::new(), &[]),
+        Err(RecoverError::ReadOnly)
+    ));
     assert!(heap.check(None).unwrap().is_sound());
 }
 
@@ -181,7 +189,10 @@ fn a_heap_is_open_once_and_needs_a_puddle() {
     first.free(block).unwrap();
     drop(first);
     TracedHeap::open(ground).unwrap();
-    assert!(matches!(TracedHeap::open(crate::common::ground(2 << 20, 1 << 20)), Err(OpenError::NoPuddle)));
+    assert!(matches!(
+        TracedHeap::open(crate::common::ground(2 << 20, 1 << 20)),
+        Err(OpenError::NoPuddle)
+    ));
     assert!(matches!(
         TracedHeap::open(crate::common::ground(64 << 10, 1 << 20)),
         Err(OpenError::TooSmall { .. })

@@ -7,14 +7,18 @@ use cenote_layout::id::TypeId;
 
 /// Address of the descriptor of the superblock at `addr`.
 fn descriptor_of(ground: &MemoryGround, addr: u64) -> u64 {
-    let plot = ground.plots().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
+    let plot =
+        ground.plots().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
     let geometry = HeapGeometry::new(plot.size, plot.index == 0).unwrap();
-    plot.addr + geometry.descriptors + (addr - plot.addr) / SUPERBLOCK_SIZE * size_of::<Descriptor>() as u64
+    plot.addr
+        + geometry.descriptors
+        + (addr - plot.addr) / SUPERBLOCK_SIZE * size_of::<Descriptor>() as u64
 }
 
 /// Address of the marks of the superblock at `addr`.
 fn marks_of(ground: &MemoryGround, addr: u64) -> u64 {
-    let plot = ground.plots().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
+    let plot =
+        ground.plots().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
     let geometry = HeapGeometry::new(plot.size, plot.index == 0).unwrap();
     plot.addr + geometry.marks + (addr - plot.addr) / SUPERBLOCK_SIZE * MARKS_SIZE
 }
@@ -37,7 +41,10 @@ fn every_flipped_bit_of_a_descriptor_in_use_is_named_and_the_rest_goes_on() {
         write(descriptor, bit / 64 * 8, read(descriptor, bit / 64 * 8) ^ (1 << (bit % 64)));
         let heap = TracedHeap::open(ground.clone()).unwrap();
         assert!(heap.is_live(other, B));
-        assert!(!heap.is_live(hit, A) && !heap.is_live(hit, TypeId(A.0 ^ (1 << (bit % 64)))), "bit {bit}");
+        assert!(
+            !heap.is_live(hit, A) && !heap.is_live(hit, TypeId(A.0 ^ (1 << (bit % 64)))),
+            "bit {bit}"
+        );
         assert_eq!(heap.free(hit), Err(FreeError::Damaged { addr: hit }), "bit {bit}");
         let report = heap.check(None).unwrap();
         assert_eq!(report.damage.len(), 1, "bit {bit}");
@@ -57,8 +64,17 @@ fn every_flipped_bit_of_a_descriptor_in_use_is_named_and_the_rest_goes_on() {
 fn damage_in_every_field_of_a_descriptor_loses_what_it_held_and_nothing_else() {
     let types = TypeMap::from([(A, record(A, 64, false, vec![field(0, 8, TypeId::UNTYPED)]))]);
     // Checksum, state and class, block size, type, span; each wholly wrong, and wrong so that it could be right.
-    let damages =
-        [(0, 1), (8, 4 << 32 | 3), (8, 5), (8, 77), (16, 4096), (16, 0), (24, A.0), (24, 0), (32, 9)];
+    let damages = [
+        (0, 1),
+        (8, 4 << 32 | 3),
+        (8, 5),
+        (8, 77),
+        (16, 4096),
+        (16, 0),
+        (24, A.0),
+        (24, 0),
+        (32, 9),
+    ];
     for (at, value) in damages {
         for recover in [false, true] {
             let ground = ground(2 << 20, 2 << 20);
@@ -85,7 +101,8 @@ fn damage_in_every_field_of_a_descriptor_loses_what_it_held_and_nothing_else() {
                 );
             }
             let report = heap.check(Some(&types)).unwrap();
-            let named: Vec<_> = report.damage.iter().map(|d| (d.addr, d.lost, d.pointers)).collect();
+            let named: Vec<_> =
+                report.damage.iter().map(|d| (d.addr, d.lost, d.pointers)).collect();
             assert_eq!(named, [(damaged, true, 4)], "{at} {value:#x}");
             // The rest is as it was: found, readable, freed, and given out again.
             assert!(heap.is_live(root, A) && heap.is_live(large, B) && heap.is_live(kept, B));
@@ -163,7 +180,10 @@ fn recovery_frees_torn_takings_and_names_damage_that_something_points_into() {
     // Later opens remember: the damaged one is not used, the torn one is free.
     let heap = TracedHeap::open(ground).unwrap();
     let check = heap.check(None).unwrap();
-    assert_eq!(check.damage.iter().map(|d| (d.addr, d.lost)).collect::<Vec<_>>(), [(lost & !0xffff, true)]);
+    assert_eq!(
+        check.damage.iter().map(|d| (d.addr, d.lost)).collect::<Vec<_>>(),
+        [(lost & !0xffff, true)]
+    );
     assert_eq!(check.stats.damaged_superblocks, 1);
     assert_eq!(new(&heap, 64, B) & !0xffff, torn & !0xffff);
 }
@@ -179,7 +199,10 @@ fn a_damaged_head_takes_its_tails_along() {
     let heap = TracedHeap::open(ground).unwrap();
     assert_eq!(heap.stats().unwrap().damaged_superblocks, 3);
     assert!(heap.is_live(after, B));
-    assert_eq!(heap.free(large + SUPERBLOCK_SIZE), Err(FreeError::Damaged { addr: large + SUPERBLOCK_SIZE }));
+    assert_eq!(
+        heap.free(large + SUPERBLOCK_SIZE),
+        Err(FreeError::Damaged { addr: large + SUPERBLOCK_SIZE })
+    );
     let next = new(&heap, SUPERBLOCK_SIZE, A);
     assert!(next >= after + 2 * SUPERBLOCK_SIZE);
 }
@@ -249,7 +272,11 @@ fn nonsense_everywhere_in_the_metadata_never_panics() {
         let metadata = geometry.first_usable * SUPERBLOCK_SIZE - geometry.descriptors;
         for _ in 0..1 + random.below(60) {
             let offset = geometry.descriptors + random.below(metadata / 8) * 8;
-            write(plot.addr, offset, if round % 2 == 0 { random.next() } else { 1 << random.below(64) });
+            write(
+                plot.addr,
+                offset,
+                if round % 2 == 0 { random.next() } else { 1 << random.below(64) },
+            );
         }
         let heap = TracedHeap::open(ground.clone()).unwrap();
         heap.check(Some(&TypeMap::new())).unwrap();
@@ -269,6 +296,9 @@ fn nonsense_everywhere_in_the_metadata_never_panics() {
             blocks.push((block.addr.as_ptr() as u64, block.size));
         }
         blocks.sort_unstable();
-        assert!(blocks.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0), "blocks overlap in round {round}");
+        assert!(
+            blocks.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0),
+            "blocks overlap in round {round}"
+        );
     }
 }

@@ -56,7 +56,8 @@ impl Left {
         for (i, &size) in kinds.iter().enumerate() {
             let type_id = TypeId(A.0 + i as u64);
             let many = if size > 32 << 10 { 1 } else { 5 };
-            let blocks: Vec<_> = (0..many).map(|_| heap.alloc(size, 16, type_id).unwrap()).collect();
+            let blocks: Vec<_> =
+                (0..many).map(|_| heap.alloc(size, 16, type_id).unwrap()).collect();
             for (n, block) in blocks.iter().enumerate() {
                 match n {
                     3 => heap.free(block.addr.as_ptr() as u64).unwrap(),
@@ -90,12 +91,20 @@ impl Left {
     fn is_as(&self, opened: &[u8]) -> bool {
         let (g, now) = (self.geometry(), &*bytes(&self.ground));
         let line = |image: &[u8], i: u64| {
-            let (d, _) = Descriptor::read_from_prefix(&image[(g.descriptors + 64 * i) as usize..]).unwrap();
+            let (d, _) =
+                Descriptor::read_from_prefix(&image[(g.descriptors + 64 * i) as usize..]).unwrap();
             // The state of the anchor; the geometry without its generation.
-            Descriptor { anchor: d.anchor & 0xff, next: 0, geometry: d.geometry & !(0x1_ffff << 46), ..d }
+            Descriptor {
+                anchor: d.anchor & 0xff,
+                next: 0,
+                geometry: d.geometry & !(0x1_ffff << 46),
+                ..d
+            }
         };
         let same = |i: u64| match i < g.first_usable {
-            true => line(now, i).is_valid() && line(now, i).state == SuperblockState::Metadata as u32,
+            true => {
+                line(now, i).is_valid() && line(now, i).state == SuperblockState::Metadata as u32
+            }
             false => line(now, i) == line(opened, i),
         };
         let rest = g.tiny as usize..(g.first_usable * SUPERBLOCK_SIZE) as usize;
@@ -113,7 +122,8 @@ impl Left {
     /// Allocates all that there is: how many blocks overlap with one that lives, or with each
     /// other.
     fn overlaps(&self, heap: &Heap) -> usize {
-        let mut all: Vec<(u64, u64)> = self.live.iter().map(|(addr, size, _)| (*addr, *size)).collect();
+        let mut all: Vec<(u64, u64)> =
+            self.live.iter().map(|(addr, size, _)| (*addr, *size)).collect();
         for (i, &size) in self.kinds.iter().enumerate() {
             while let Ok(block) = heap.alloc(size, 16, TypeId(A.0 + i as u64)) {
                 all.push((block.addr.as_ptr() as u64, block.size));
@@ -169,7 +179,8 @@ fn flip_each(left: &Left, bits: impl Iterator<Item = u64>) -> Counts {
         if damage.is_empty() {
             damage = heap.check(None).unwrap().damage;
         }
-        let named = damage.iter().any(|d| Some(u64::from(d.superblock)) == left.superblock_of(bit / 8));
+        let named =
+            damage.iter().any(|d| Some(u64::from(d.superblock)) == left.superblock_of(bit / 8));
         counts.named += usize::from(named);
         counts.silent += usize::from(!named);
         // Of those that are named a part, because it takes long.
@@ -185,10 +196,12 @@ fn described(left: &Left) -> impl Iterator<Item = u64> {
     let g = left.geometry();
     let image = &left.image;
     let used = (0..g.superblocks).map(|i| g.marks_at(i, 16)..g.marks_at(i + 1, 16));
-    let used =
-        used.filter(|page| image[page.start as usize..page.end as usize].iter().any(|byte| *byte != 0));
-    let parts: Vec<Range<u64>> =
-        std::iter::once(g.descriptors..g.tiny).chain(used).chain(std::iter::once(g.marks..g.hints)).collect();
+    let used = used
+        .filter(|page| image[page.start as usize..page.end as usize].iter().any(|byte| *byte != 0));
+    let parts: Vec<Range<u64>> = std::iter::once(g.descriptors..g.tiny)
+        .chain(used)
+        .chain(std::iter::once(g.marks..g.hints))
+        .collect();
     parts.into_iter().flat_map(|part| part.start * 8..part.end * 8)
 }
 
@@ -198,19 +211,26 @@ fn every_flipped_bit_of_descriptors_and_marks_is_named_or_harmless() {
         let left = Left::new(PUDDLE, kinds);
         let counts = flip_each(&left, described(&left).step_by(step));
         assert_eq!((counts.silent, counts.handed_out_twice), (0, 0), "{kinds:?}: {counts:?}");
-        assert!(counts.named > 8000 / step && counts.harmless > 1000 / step, "{kinds:?}: {counts:?}");
+        assert!(
+            counts.named > 8000 / step && counts.harmless > 1000 / step,
+            "{kinds:?}: {counts:?}"
+        );
     }
 }
 
 #[test]
 fn what_members_left_is_named_if_a_bit_of_it_flips() {
     let left = Left::new(PUDDLE, &[64]);
-    let first =
-        left.geometry().marks + (left.live[0].0 - left.ground.plots()[0].addr) / SUPERBLOCK_SIZE * 1024;
-    let marks = (1..=56).flat_map(|member| [mark::cached(member), mark::held(member)]).chain([mark::TAKEN]);
+    let first = left.geometry().marks
+        + (left.live[0].0 - left.ground.plots()[0].addr) / SUPERBLOCK_SIZE * 1024;
+    let marks =
+        (1..=56).flat_map(|member| [mark::cached(member), mark::held(member)]).chain([mark::TAKEN]);
     for mark in marks {
-        let mut left =
-            Left { image: left.image.clone(), ground: left.ground.clone(), ..Left::new(PUDDLE, &[64]) };
+        let mut left = Left {
+            image: left.image.clone(),
+            ground: left.ground.clone(),
+            ..Left::new(PUDDLE, &[64])
+        };
         left.image[first as usize + 100] = mark;
         let at = (first + 100) * 8;
         let counts = flip_each(&left, at..at + 8);
@@ -225,7 +245,8 @@ fn what_only_running_processes_read_is_written_anew_whatever_stands_there() {
     let volatile = [g.hints..g.hints + 8, g.lists..g.members];
     let mut random = Random(11);
     let bits: Vec<u64> = volatile.iter().flat_map(|part| part.start * 8..part.end * 8).collect();
-    let some = (0..3000).map(|_| bits[random.below(bits.len() as u64) as usize]).collect::<Vec<_>>();
+    let some =
+        (0..3000).map(|_| bits[random.below(bits.len() as u64) as usize]).collect::<Vec<_>>();
     let counts = flip_each(&left, some.into_iter());
     assert_eq!((counts.named, counts.silent), (0, 0), "{counts:?}");
     // The table of members means nothing to a process that has the pool alone: the heap neither
@@ -282,7 +303,10 @@ fn what_a_damaged_root_led_to_is_kept_by_recovery() {
         assert!(left.live.iter().all(|(addr, _, type_id)| heap.is_live(*addr, *type_id)));
         heap.set_root(0, left.live[0].0, A).unwrap();
         let report = heap.recover(&types, &[]).unwrap();
-        assert_eq!((report.damaged_roots.len(), report.freed_blocks as usize), (0, left.live.len() - 1));
+        assert_eq!(
+            (report.damaged_roots.len(), report.freed_blocks as usize),
+            (0, left.live.len() - 1)
+        );
     }
 }
 
@@ -301,7 +325,10 @@ fn blocks_of_a_quarantined_superblock_can_be_read_and_are_not_freed_until_tracin
             let heap = left.open();
             let [damage] = heap.damage()[..] else { panic!("{:?}", heap.damage()) };
             let found = damage.quarantine.unwrap();
-            assert_eq!((found.type_id, found.block_size, found.blocks, found.marks), (A, size, 2, 1));
+            assert_eq!(
+                (found.type_id, found.block_size, found.blocks, found.marks),
+                (A, size, 2, 1)
+            );
             assert_eq!((found.first, found.found), (hit, 0xff ^ 1 << bit));
             for text in [format!("{hit:#x}"), A.to_string(), format!("{:#04x}", found.found)] {
                 assert!(damage.to_string().contains(&text), "{damage}");
@@ -316,7 +343,10 @@ fn blocks_of_a_quarantined_superblock_can_be_read_and_are_not_freed_until_tracin
             heap.set_root(2, other, A).unwrap();
             let options = believing(true);
             let report = heap.recover_with(&types, &[], options).unwrap();
-            assert_eq!((report.repaired_marks, report.freed_blocks, report.dangling_blocks), (1, 0, 0));
+            assert_eq!(
+                (report.repaired_marks, report.freed_blocks, report.dangling_blocks),
+                (1, 0, 0)
+            );
             assert!(heap.damage().is_empty() && heap.check(None).unwrap().is_sound());
             assert!(heap.is_live(hit, A) && heap.is_live(other, A));
             heap.free(hit).unwrap();
@@ -376,7 +406,10 @@ fn garbage_in_marks_is_named_and_nothing_is_handed_out_there() {
             let heap = left.open();
             let legal = |mark: &u8| !mark::is_illegal(*mark);
             if garbage.iter().any(|mark| !legal(mark)) {
-                assert!(heap.damage().iter().any(|d| u64::from(d.superblock) == number), "{garbage:?}");
+                assert!(
+                    heap.damage().iter().any(|d| u64::from(d.superblock) == number),
+                    "{garbage:?}"
+                );
                 assert_eq!(left.overlaps(&heap), 0, "{garbage:?}");
             }
         }

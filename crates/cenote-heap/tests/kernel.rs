@@ -1,12 +1,12 @@
 //! The kernel, one thread: scans of marks and runs of superblocks against plain models. (The crate `cenote-heap-models` has several.)
 
 #[allow(dead_code)]
-#[path = "../src/anchor.rs"]
+#[path = "../src/traced/anchor.rs"]
 mod anchor;
 #[allow(dead_code)]
-#[path = "../src/marks.rs"]
+#[path = "../src/traced/marks.rs"]
 mod marks;
-#[path = "../src/runs.rs"]
+#[path = "../src/traced/runs.rs"]
 mod runs;
 #[allow(dead_code, unused_imports)]
 #[path = "../src/sync.rs"]

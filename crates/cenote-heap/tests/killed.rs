@@ -107,7 +107,8 @@ fn child() {
         })));
     }
     let heap = Heap::open(ground).unwrap();
-    let (seed, operations) = (number("MEMBERS_SEED").unwrap(), number("MEMBERS_OPERATIONS").unwrap());
+    let (seed, operations) =
+        (number("MEMBERS_SEED").unwrap(), number("MEMBERS_OPERATIONS").unwrap());
     let work = |worker: &Worker, seed: u64| {
         let (mut random, mut left) = (Random(seed), operations);
         while left > 0 && control.stop.load(Ordering::Relaxed) == 0 {
@@ -188,12 +189,19 @@ fn free_all(heap: &Heap, worker: &Worker) {
 fn settle(heap: &Heap, control: &Control, context: &str) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            let noted =
-                |w: &Worker| w.blocks.iter().filter(|b| b.load(Ordering::Acquire) != 0).count() as u64;
+            let noted = |w: &Worker| {
+                w.blocks.iter().filter(|b| b.load(Ordering::Acquire) != 0).count() as u64
+            };
             let expected: u64 = control.workers.iter().map(noted).sum();
             let report = heap.check(None).unwrap();
-            assert!(report.miscounted.is_empty() && report.damage.is_empty(), "{context}: {report:?}");
-            assert_eq!(report.stats.blocks, expected, "{context}: blocks that nobody has, or that are lost");
+            assert!(
+                report.miscounted.is_empty() && report.damage.is_empty(),
+                "{context}: {report:?}"
+            );
+            assert_eq!(
+                report.stats.blocks, expected,
+                "{context}: blocks that no thread has, or that are lost"
+            );
             control.workers.iter().for_each(|worker| free_all(heap, worker));
         });
         // A scope by itself does not wait until caches are given up.
@@ -305,7 +313,8 @@ fn kill_at_random(kills: u64, workers: usize, seed: u64) {
         let victim = random.below(workers as u64) as usize;
         let its = workers_of(control, victim + 1);
         // It has come to work, and works a little more.
-        let done = || its.iter().map(|worker| worker.operations.load(Ordering::Relaxed)).sum::<u64>();
+        let done =
+            || its.iter().map(|worker| worker.operations.load(Ordering::Relaxed)).sum::<u64>();
         let before = done();
         wait_for("a member works", || done() > before + 200);
         let until = Instant::now() + Duration::from_micros(random.below(3000));

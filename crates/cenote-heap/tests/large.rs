@@ -14,7 +14,8 @@ fn addr(block: cenote_heap::Block) -> u64 {
 fn neighbours_coalesce_in_whatever_order_they_are_freed() {
     let heap = heap(room_for(31), room_for(31));
     for order in 0..6u64 {
-        let mut blocks: Vec<u64> = (0..10).map(|_| addr(heap.alloc(3 * S, 16, A).unwrap())).collect();
+        let mut blocks: Vec<u64> =
+            (0..10).map(|_| addr(heap.alloc(3 * S, 16, A).unwrap())).collect();
         assert!(heap.alloc(2 * S, 16, A).is_err());
         let mut random = Random(order);
         while !blocks.is_empty() {
@@ -34,7 +35,9 @@ fn idle_runs_serve_their_own_size_and_are_free_space_for_all_others() {
     let blocks: Vec<u64> = (0..10).map(|_| addr(heap.alloc(3 * S, 16, A).unwrap())).collect();
     for &block in &blocks {
         heap.free(block).unwrap();
-        assert!(heap.free(block).is_err() && !heap.is_live(block, A) && heap.owner(block + S).is_none());
+        assert!(
+            heap.free(block).is_err() && !heap.is_live(block, A) && heap.owner(block + S).is_none()
+        );
     }
     assert_eq!(heap.stats().unwrap().free_superblocks, 31);
     // The last one freed is the first one used again.
@@ -92,13 +95,17 @@ fn idle_runs_are_free_after_a_crash_and_after_recovery() {
     };
     let heap = TracedHeap::open(ground).unwrap();
     assert!(heap.is_live(kept, A));
-    assert_eq!((heap.stats().unwrap().large_blocks, heap.stats().unwrap().free_superblocks), (1, 28));
+    assert_eq!(
+        (heap.stats().unwrap().large_blocks, heap.stats().unwrap().free_superblocks),
+        (1, 28)
+    );
     // What was idle can be had in other sizes; and idle runs of this session are computed anew by recovery.
     for size in [9 * S, S, 2 * S] {
         heap.free(addr(heap.alloc(size, 16, B).unwrap())).unwrap();
     }
     heap.set_root(0, kept, A).unwrap();
-    let types = crate::common::TypeMap::from([(A, crate::common::record(A, 3 * S, false, Vec::new()))]);
+    let types =
+        crate::common::TypeMap::from([(A, crate::common::record(A, 3 * S, false, Vec::new()))]);
     heap.recover(&types, &[]).unwrap();
     assert!(heap.is_live(kept, A));
     // It was the last one of ten: what is before it is one run again.
@@ -123,7 +130,9 @@ fn kinds_follow_each_other(bug: Bug) -> bool {
     let heap = heap(1 << 20, 1 << 20);
     let mut right = true;
     plant(bug);
-    for (type_id, size) in [(A, 64), (B, 64), (A, 128), (A, 64), (B, 48), (B, 3 * S), (A, 48), (A, 64)] {
+    for (type_id, size) in
+        [(A, 64), (B, 64), (A, 128), (A, 64), (B, 48), (B, 3 * S), (A, 48), (A, 64)]
+    {
         let mut blocks = Vec::new();
         while let Ok(block) = heap.alloc(size, 16, type_id) {
             blocks.push(addr(block));
@@ -134,7 +143,10 @@ fn kinds_follow_each_other(bug: Bug) -> bool {
         right &= heap.stats().is_ok_and(|stats| stats.blocks == 0);
     }
     plant(Bug::None);
-    right && heap.check(None).is_ok_and(|report| report.damage.is_empty() && report.miscounted.is_empty())
+    right
+        && heap
+            .check(None)
+            .is_ok_and(|report| report.damage.is_empty() && report.miscounted.is_empty())
 }
 
 #[test]

@@ -34,7 +34,8 @@ fn is_whole(heap: &Heap) -> bool {
 
 /// In a thread that ends, so that nothing stays in a cache.
 fn passing<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| scope.spawn(f).join()).unwrap_or_else(|e| std::panic::resume_unwind(e))
+    std::thread::scope(|scope| scope.spawn(f).join())
+        .unwrap_or_else(|e| std::panic::resume_unwind(e))
 }
 
 fn sound(heap: &Heap) {
@@ -64,7 +65,8 @@ fn work_in_turns(seed: u64) {
             let (addr, round) = all.swap_remove(random.below(all.len() as u64) as usize);
             let size = other.usable_size(addr).unwrap();
             assert!(
-                crate::common::read(addr, 0) == round && crate::common::read(addr, size - 8) == !round,
+                crate::common::read(addr, 0) == round
+                    && crate::common::read(addr, size - 8) == !round,
                 "given out twice"
             );
             other.free(addr).unwrap();
@@ -224,7 +226,8 @@ fn the_first_member_after_all_have_died_begins_a_session() {
 #[test]
 fn seats_are_limited_and_dead_ones_do_not_count() {
     let files = Files::new(1 << 20, 1 << 20);
-    let heaps: Vec<Heap> = (1..=MEMBER_COUNT).map(|n| Heap::open(files.played(n)).unwrap()).collect();
+    let heaps: Vec<Heap> =
+        (1..=MEMBER_COUNT).map(|n| Heap::open(files.played(n)).unwrap()).collect();
     let refused = Heap::open(files.played(70)).unwrap_err();
     assert!(matches!(refused, OpenError::Members { most } if u64::from(most) == MEMBER_COUNT));
     let highest = heaps.last().unwrap();

@@ -47,7 +47,8 @@ impl Model {
     }
 
     fn free(&mut self, heap: &crate::common::Heap, which: u64, two_steps: bool) {
-        let Some((&addr, &live)) = self.live.iter().nth(which as usize % self.live.len().max(1)) else {
+        let Some((&addr, &live)) = self.live.iter().nth(which as usize % self.live.len().max(1))
+        else {
             return;
         };
         verify(addr, live);
@@ -79,7 +80,10 @@ impl Model {
             verify(addr, live);
             for inside in [addr, addr + 1, addr + live.size - 1] {
                 let owner = heap.owner(inside).unwrap();
-                assert_eq!((owner.addr, owner.size, owner.type_id), (addr, live.size, live.type_id));
+                assert_eq!(
+                    (owner.addr, owner.size, owner.type_id),
+                    (addr, live.size, live.type_id)
+                );
             }
         }
         let report = heap.check(None).unwrap();
@@ -87,13 +91,18 @@ impl Model {
         assert_eq!(report.stats.blocks, self.live.len() as u64);
         assert_eq!(report.stats.block_bytes, self.live.values().map(|l| l.size).sum::<u64>());
         let s = &report.stats;
-        let parts = s.free_superblocks + s.small_superblocks + s.large_superblocks + s.metadata_superblocks;
+        let parts =
+            s.free_superblocks + s.small_superblocks + s.large_superblocks + s.metadata_superblocks;
         assert_eq!(parts + s.damaged_superblocks, s.superblocks);
     }
 }
 
 fn verify(addr: u64, live: Live) {
-    assert_eq!((read(addr, 0), read(addr, live.size - 8)), (live.stamp, live.stamp), "block {addr:#x}");
+    assert_eq!(
+        (read(addr, 0), read(addr, live.size - 8)),
+        (live.stamp, live.stamp),
+        "block {addr:#x}"
+    );
 }
 
 fn size_of_kind(kind: u8, random: u64) -> u64 {
@@ -188,7 +197,8 @@ fn threads_never_get_one_block_twice() {
             scope.spawn(move || {
                 let mut random = Random(seed);
                 for _ in 0..150_000 {
-                    let size = if random.below(1000) == 0 { 70_000 } else { 16 + random.below(1000) };
+                    let size =
+                        if random.below(1000) == 0 { 70_000 } else { 16 + random.below(1000) };
                     let block = heap.alloc(size, 16, TypeId(random.below(3))).unwrap();
                     let addr = block.addr.as_ptr() as u64;
                     let stamp = stamps.fetch_add(1, Ordering::Relaxed);
@@ -231,7 +241,10 @@ fn a_held_block_is_not_given_out_before_it_is_released() {
         heap.clear_mark(&held);
         let addr = held.addr.as_ptr() as u64;
         assert!(heap.find(addr).is_err() && heap.free(addr).is_err());
-        assert!(heap.alloc(size, 16, TypeId(1)).is_err(), "a held block of {size} bytes was given out");
+        assert!(
+            heap.alloc(size, 16, TypeId(1)).is_err(),
+            "a held block of {size} bytes was given out"
+        );
         assert!(heap.check(None).unwrap().miscounted.is_empty());
         // What is not held is not released.
         heap.release(&blocks[0]);

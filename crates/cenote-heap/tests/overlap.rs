@@ -219,7 +219,10 @@ fn what_was_in_caches_when_a_process_was_killed_is_free_again() {
             });
         }
         let stats = heap.stats().unwrap();
-        assert!(stats.blocks == 1 && stats.cached_blocks > 4096 + 1365 + 1024 + 63 - 3, "{stats:?}");
+        assert!(
+            stats.blocks == 1 && stats.cached_blocks > 4096 + 1365 + 1024 + 63 - 3,
+            "{stats:?}"
+        );
     }
     for _ in 0..2 {
         let heap = TracedHeap::open(ground.clone()).unwrap();

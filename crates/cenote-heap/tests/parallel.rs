@@ -4,7 +4,8 @@ use crate::common::{Random, TypeMap, field, ground, pointers, read, record, writ
 use cenote_heap::report::{Fault, TraceCounts};
 use cenote_heap::trace::{Filter, Progress, Scanned, Visitor};
 use cenote_heap::{
-    Ground, GroundError, Heap as _, MemoryGround, Plot, RecoverError, TraceOptions, TracedHeap, Types,
+    Ground, GroundError, Heap as _, MemoryGround, Plot, RecoverError, TraceOptions, TracedHeap,
+    Types,
 };
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, encode_relative};
@@ -145,8 +146,11 @@ unsafe impl Ground for Regions {
 impl Regions {
     fn region_of(&self, addr: u64) -> u64 {
         let plots = self.plots();
-        let plot = plots.iter().find(|plot| (plot.addr..plot.addr + plot.size).contains(&addr)).unwrap();
-        RegionAddress { pool: PoolId(1), puddle: plot.index, offset: addr - plot.addr }.encode().unwrap()
+        let plot =
+            plots.iter().find(|plot| (plot.addr..plot.addr + plot.size).contains(&addr)).unwrap();
+        RegionAddress { pool: PoolId(1), puddle: plot.index, offset: addr - plot.addr }
+            .encode()
+            .unwrap()
     }
 }
 
@@ -366,7 +370,9 @@ fn a_recovery_that_is_cancelled_at_any_report_changes_nothing_and_can_be_repeate
             let mut calls = 0;
             let mut last = 0;
             let mut progress = |progress: &Progress| {
-                assert!(progress.blocks >= last && progress.blocks <= count && progress.superblocks > 0);
+                assert!(
+                    progress.blocks >= last && progress.blocks <= count && progress.superblocks > 0
+                );
                 last = progress.blocks;
                 calls += 1;
                 if calls > at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -436,14 +442,18 @@ fn off_holders_and_region_pointers_that_are_none_are_named() {
             NODE,
             64,
             false,
-            vec![pointers(0, 4, NODE, PointerKind::RELATIVE), pointers(32, 4, NODE, PointerKind::REGION)],
+            vec![
+                pointers(0, 4, NODE, PointerKind::RELATIVE),
+                pointers(32, 4, NODE, PointerKind::REGION),
+            ],
         ),
     )]));
     let ground = Regions(ground(1 << 20, 1 << 20));
     let heap = TracedHeap::open(ground.clone()).unwrap();
     let (root, node, other) = (new(&heap, 64, NODE), new(&heap, 64, NODE), new(&heap, 64, STRANGE));
-    let region =
-        |pool, puddle, offset| RegionAddress { pool: PoolId(pool), puddle, offset }.encode().unwrap();
+    let region = |pool, puddle, offset| {
+        RegionAddress { pool: PoolId(pool), puddle, offset }.encode().unwrap()
+    };
     write(root, 0, encode_relative(root, node).unwrap());
     write(root, 8, encode_relative(root + 8, other).unwrap());
     write(root, 16, node); // an address is no off-holder
@@ -528,6 +538,9 @@ fn a_block_with_many_pointers_is_shared_among_threads() {
     heap.set_root(0, block, ARRAY).unwrap();
     for workers in [1, 4] {
         let report = heap.recover_with(&array, &[], by(workers)).unwrap();
-        assert_eq!((report.trace.blocks, report.freed_blocks, report.trace.faults), (count + 1, 0, 0));
+        assert_eq!(
+            (report.trace.blocks, report.freed_blocks, report.trace.faults),
+            (count + 1, 0, 0)
+        );
     }
 }

@@ -6,7 +6,11 @@ use cenote_layout::id::TypeId;
 
 fn since(ground: &cenote_heap::MemoryGround, before: Counts) -> (u64, u64, u64) {
     let now = ground.counts();
-    (now.flushes - before.flushes, now.flushed_lines - before.flushed_lines, now.fences - before.fences)
+    (
+        now.flushes - before.flushes,
+        now.flushed_lines - before.flushed_lines,
+        now.fences - before.fences,
+    )
 }
 
 #[test]

@@ -54,7 +54,15 @@ fn types() -> Known {
         (A, record(A, 32, false, vec![field(0, 2, TypeId::UNTYPED)])),
         (ARRAY, record(ARRAY, 24, true, vec![field(8, 1, TypeId::UNTYPED)])),
         (CHOICE, record(CHOICE, 32, false, vec![choice])),
-        (RELATIVE, record(RELATIVE, 32, false, vec![pointers(0, 2, TypeId::UNTYPED, PointerKind::RELATIVE)])),
+        (
+            RELATIVE,
+            record(
+                RELATIVE,
+                32,
+                false,
+                vec![pointers(0, 2, TypeId::UNTYPED, PointerKind::RELATIVE)],
+            ),
+        ),
         (LEAF, record(LEAF, 16, false, vec![])),
     ])))
 }
@@ -158,7 +166,9 @@ impl Block {
     /// Makes a cell lead to an address, 0 for none. `said`: others may be told of it.
     fn point(&self, cell: usize, to: u64, said: bool) {
         let (addr, offset) = (self.addr, self.offset(cell));
-        let put = |offset, value| if said { set(addr, offset, value) } else { write(addr, offset, value) };
+        let put = |offset, value| {
+            if said { set(addr, offset, value) } else { write(addr, offset, value) }
+        };
         match self.kind {
             _ if to == 0 => put(offset, 0),
             Kind::Packed => put(offset, to ^ KEY),
@@ -215,8 +225,10 @@ fn history(seed: u64) -> Result<(), String> {
         heap.set_root(0, blocks[0].as_ref().unwrap().addr, TypeId::UNTYPED).unwrap();
     }
     let live = reachable(&blocks);
-    let leaks: BTreeSet<u64> =
-        (0..600).filter(|at| !live.contains(at)).map(|at| blocks[at].as_ref().unwrap().addr).collect();
+    let leaks: BTreeSet<u64> = (0..600)
+        .filter(|at| !live.contains(at))
+        .map(|at| blocks[at].as_ref().unwrap().addr)
+        .collect();
     // Nobody knows of leaks.
     (0..600).filter(|at| !live.contains(at)).for_each(|at| blocks[at] = None);
 
@@ -300,7 +312,8 @@ fn histories_notice_a_free_that_is_not_recorded() {
     let _alone = alone();
     plant(Bug::ReclaimMissesFree);
     let failed = (0..120).any(|seed| {
-        std::panic::catch_unwind(|| history(0x4ec1_a100 + seed)).map_or(true, |result| result.is_err())
+        std::panic::catch_unwind(|| history(0x4ec1_a100 + seed))
+            .map_or(true, |result| result.is_err())
     });
     plant(Bug::None);
     assert!(failed, "no history noticed that what freed blocks held was not looked at");
@@ -447,7 +460,8 @@ fn a_block_of_this_session_is_never_given_back() {
 fn a_dry_run_names_leaks_and_changes_nothing() {
     let _alone = alone();
     let heap = crate::common::heap(512 << 10, 64 << 20);
-    let leaks: BTreeSet<u64> = (0..5000).map(|_| new(&heap, 32, A)).chain([new(&heap, 200_000, A)]).collect();
+    let leaks: BTreeSet<u64> =
+        (0..5000).map(|_| new(&heap, 32, A)).chain([new(&heap, 200_000, A)]).collect();
     begin(&heap);
     while slice(&heap) {}
     let mut named = BTreeSet::new();
@@ -461,7 +475,8 @@ fn a_dry_run_names_leaks_and_changes_nothing() {
     let not_condemned = heap.give_back_slice(10, false, &mut |_| {});
     assert!(matches!(not_condemned, Err(ReclaimError::NotUnderWay)));
     assert!(heap.condemn().unwrap());
-    while heap.give_back_slice(10, false, &mut |block| assert!(given.insert(block.addr))).unwrap() {}
+    while heap.give_back_slice(10, false, &mut |block| assert!(given.insert(block.addr))).unwrap() {
+    }
     heap.end_reclaim();
     assert_eq!((given, allocated(&heap)), (leaks, BTreeSet::new()));
     // Free, and free once: they are given out again, each once.
@@ -520,7 +535,8 @@ fn a_recovery_ends_a_reclaim_and_damage_refuses_one() {
 #[test]
 fn a_heap_of_several_processes_is_refused() {
     let _alone = alone();
-    let heap = TracedHeap::open(crate::common::shared::Files::new(1 << 20, 16 << 20).played(1)).unwrap();
+    let heap =
+        TracedHeap::open(crate::common::shared::Files::new(1 << 20, 16 << 20).played(1)).unwrap();
     heap.begin_reclaim(Arc::new(types()));
     assert!(matches!(heap.prepare_reclaim(), Err(ReclaimError::Shared)));
     heap.end_reclaim();

@@ -1,7 +1,9 @@
 //! The heap on a store: a pool's puddles, growth by the store, and every crash of a short history on simulated persistent memory.
 
 use crate::common::{A, B, TypeMap, field, read, record, write, zero};
-use cenote_heap::{AllocError, FreeError, GroundError, Heap as _, OpenError, TracedHeap};
+use cenote_heap::{
+    AllocError, FreeError, GroundError, Heap as _, OpenError, PoolGround, TracedHeap,
+};
 use cenote_layout::id::{TypeId, Uuid};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{Image, Limits, SimMedium, SimOptions, Visited};
@@ -22,10 +24,18 @@ fn pool_options() -> PoolOptions {
 }
 
 fn open(medium: Arc<dyn Medium>) -> Store {
-    Store::open(medium, OpenOptions { log_puddle_size: 64 << 10, ..OpenOptions::default() }).unwrap().0
+    Store::open(medium, OpenOptions { log_puddle_size: 64 << 10, ..OpenOptions::default() })
+        .unwrap()
+        .0
 }
 
-fn new(heap: &TracedHeap<PoolHandle>, size: u64, type_id: TypeId) -> u64 {
+/// The ground of a pool that this test alone uses.
+fn ground(pool: PoolHandle) -> PoolGround {
+    // SAFETY: a second heap of the pool is refused, and no reference is given out.
+    unsafe { PoolGround::of(pool) }
+}
+
+fn new(heap: &TracedHeap, size: u64, type_id: TypeId) -> u64 {
     let block = heap.alloc(size, 16, type_id).unwrap();
     block.addr.as_ptr() as u64
 }
@@ -45,9 +55,10 @@ fn a_pool_holds_its_blocks_over_a_close_and_grows_to_its_limit() {
             store.create_pool(name, &pool_options()).unwrap();
         }
         let pool = store.open_pool("one", Access::ReadWrite).unwrap();
-        let heap = TracedHeap::open(pool.clone()).unwrap();
-        assert!(matches!(TracedHeap::open(pool), Err(OpenError::AlreadyOpen)));
-        let other = TracedHeap::open(store.open_pool("two", Access::ReadWrite).unwrap()).unwrap();
+        let heap = TracedHeap::open(ground(pool.clone())).unwrap();
+        assert!(matches!(TracedHeap::open(ground(pool)), Err(OpenError::AlreadyOpen)));
+        let other =
+            TracedHeap::open(ground(store.open_pool("two", Access::ReadWrite).unwrap())).unwrap();
         let foreign = new(&other, 100, A);
         assert_eq!(heap.free(foreign), Err(FreeError::OtherPool { addr: foreign }));
         let error = loop {
@@ -56,7 +67,10 @@ fn a_pool_holds_its_blocks_over_a_close_and_grows_to_its_limit() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(error, AllocError::Full { source: GroundError::Limit { .. }, .. }), "{error}");
+        assert!(
+            matches!(error, AllocError::Full { source: GroundError::Limit { .. }, .. }),
+            "{error}"
+        );
         for (i, &block) in blocks.iter().enumerate() {
             write(block, 0, i as u64);
         }
@@ -65,7 +79,7 @@ fn a_pool_holds_its_blocks_over_a_close_and_grows_to_its_limit() {
     let store = open(medium());
     let pool = store.open_pool("one", Access::ReadWrite).unwrap();
     assert!(pool.puddles().iter().map(|p| p.size()).sum::<u64>() <= 8 << 20);
-    let heap = TracedHeap::open(pool).unwrap();
+    let heap = TracedHeap::open(ground(pool)).unwrap();
     assert_eq!(heap.root(0).unwrap().addr, blocks[0]);
     let before = counters::snapshot();
     for (i, &block) in blocks.iter().enumerate().rev() {
@@ -82,7 +96,7 @@ const SIZES: [u64; 6] = [64, 300, 130_000, 64, 9_000, 300];
 
 /// Appends nodes of several types and sizes to a list, each attached durably before it is acknowledged; between them, blocks that are
 /// never attached come and go, so that superblocks change hands.
-fn history(store: &Store, heap: &TracedHeap<PoolHandle>, sim: &SimMedium) {
+fn history(store: &Store, heap: &TracedHeap, sim: &SimMedium) {
     let persistence = store.persistence();
     for (i, &size) in SIZES.iter().enumerate() {
         let type_id = TypeId(1 + i as u64 % 3);
@@ -120,7 +134,7 @@ fn verify(image: &Image, power_failed: bool, acknowledged: u64) {
     let store = open(sim.clone());
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
     assert!(!power_failed || pool.trace_due());
-    let heap = TracedHeap::open(pool.clone()).unwrap();
+    let heap = TracedHeap::open(ground(pool.clone())).unwrap();
     if pool.trace_due() {
         let report = heap.recover(&types(), &[]).unwrap();
         assert!(report.damage.is_empty(), "{report:?}");
@@ -170,7 +184,7 @@ fn explore(durability: Durability, number: u8) -> Visited {
     let store = open(medium());
     store.create_pool("p", &pool_options()).unwrap();
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
-    let heap = TracedHeap::open(pool.clone()).unwrap();
+    let heap = TracedHeap::open(ground(pool.clone())).unwrap();
     sim.forget_trace();
     history(&store, &heap, &sim);
     drop((heap, pool));
@@ -206,7 +220,7 @@ fn recovery_can_be_cut_anywhere_and_repeated() {
     let store = open(medium);
     store.create_pool("p", &pool_options()).unwrap();
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
-    let heap = TracedHeap::open(pool.clone()).unwrap();
+    let heap = TracedHeap::open(ground(pool.clone())).unwrap();
     history(&store, &heap, &sim);
     let lost = new(&heap, 64, B);
     zero(lost, 64);
@@ -218,7 +232,7 @@ fn recovery_can_be_cut_anywhere_and_repeated() {
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
     assert!(pool.trace_due());
     next.forget_trace();
-    let heap = TracedHeap::open(pool.clone()).unwrap();
+    let heap = TracedHeap::open(ground(pool.clone())).unwrap();
     heap.recover(&types(), &[]).unwrap();
     next.crash_point("recovered");
     drop((heap, pool));

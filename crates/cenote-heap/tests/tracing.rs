@@ -200,7 +200,10 @@ fn untyped_and_unknown_blocks_are_scanned_word_by_word() {
     let report = heap.recover(&TypeMap::new(), &[]).unwrap();
     assert_eq!(allocated(&heap), BTreeSet::from([unknown, large, small]));
     assert_eq!(report.trace.unknown_types, [B]);
-    assert_eq!((report.trace.conservative_blocks, report.freed_blocks, report.trace.faults), (3, 1, 0));
+    assert_eq!(
+        (report.trace.conservative_blocks, report.freed_blocks, report.trace.faults),
+        (3, 1, 0)
+    );
     assert!(!heap.is_live(lost, TypeId::UNTYPED));
 }
 

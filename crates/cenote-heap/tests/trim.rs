@@ -81,8 +81,9 @@ fn holes_are_known_to_the_next_opener_and_after_a_recovery() {
         let heap = TracedHeap::open(ground.clone()).unwrap();
         if recover {
             // A pointer into what was there before brings nothing back.
-            let report =
-                heap.recover(&types, &[kept / SUPERBLOCK_SIZE * SUPERBLOCK_SIZE + SUPERBLOCK_SIZE]).unwrap();
+            let report = heap
+                .recover(&types, &[kept / SUPERBLOCK_SIZE * SUPERBLOCK_SIZE + SUPERBLOCK_SIZE])
+                .unwrap();
             assert_eq!((report.trace.blocks, report.interrupted), (1, 0));
         }
         assert_eq!(heap.stats().unwrap().hole_superblocks * SUPERBLOCK_SIZE, holes);
@@ -136,7 +137,8 @@ fn threads_allocate_and_free_while_others_trim() {
                     let mut mine: Vec<(u64, u64)> = Vec::new();
                     for i in 0..20_000u64 {
                         if mine.len() > 60 || (i % 2 == 1 && !mine.is_empty()) {
-                            let (block, stamp) = mine.swap_remove(random.below(mine.len() as u64) as usize);
+                            let (block, stamp) =
+                                mine.swap_remove(random.below(mine.len() as u64) as usize);
                             assert_eq!(
                                 read(block, 0),
                                 stamp,
@@ -181,7 +183,11 @@ fn a_trim_tells_how_far_it_is_and_can_be_ended() {
     let half = heap
         .trim_with(&mut |at| {
             seen.push(*at);
-            if at.released_bytes >= 4 << 20 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if at.released_bytes >= 4 << 20 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         })
         .unwrap();
     assert_eq!(half.released_bytes, 4 << 20);
@@ -232,7 +238,11 @@ fn a_descriptor_of_a_hole_that_is_damaged_costs_nothing() {
         let heap = TracedHeap::open(ground.clone()).unwrap();
         assert!(heap.check(None).unwrap().damage.iter().all(|damage| !damage.lost));
         let block = new(&heap, 64);
-        assert_eq!(block / SUPERBLOCK_SIZE, plot.addr / SUPERBLOCK_SIZE + geometry.first_usable, "bit {bit}");
+        assert_eq!(
+            block / SUPERBLOCK_SIZE,
+            plot.addr / SUPERBLOCK_SIZE + geometry.first_usable,
+            "bit {bit}"
+        );
         assert!(!ground.is_hole(block, 64), "bit {bit}");
     }
 }
@@ -247,7 +257,11 @@ fn what_is_behind_blocks_is_given_back_at_process_and_taken_again() {
         let mut blocks = Vec::new();
         for size in (20_000..600_000).step_by(40_000) {
             let block = heap.alloc(size, 16, A).unwrap();
-            assert!(block.size >= size && (block.size - size) * 8 < block.size, "{size} in {}", block.size);
+            assert!(
+                block.size >= size && (block.size - size) * 8 < block.size,
+                "{size} in {}",
+                block.size
+            );
             if block.size > 32 << 10 {
                 missing += block.size.next_multiple_of(SUPERBLOCK_SIZE) - block.size;
             }
@@ -325,8 +339,14 @@ fn a_heap_is_recovered_while_it_is_trimmed() {
             let more: Vec<u64> = (0..20).map(|_| new(&heap, 60_000)).collect();
             more.iter().for_each(|&block| write(block, 59_992, round ^ block));
             std::thread::yield_now();
-            assert!(blocks[..30].iter().all(|&block| read(block, 8) == round ^ block), "round {round}");
-            assert!(more.iter().all(|&block| read(block, 59_992) == round ^ block), "round {round}");
+            assert!(
+                blocks[..30].iter().all(|&block| read(block, 8) == round ^ block),
+                "round {round}"
+            );
+            assert!(
+                more.iter().all(|&block| read(block, 59_992) == round ^ block),
+                "round {round}"
+            );
             no_block_in_a_hole(&ground, &heap);
             blocks[..30].iter().chain(&more).for_each(|&block| heap.free(block).unwrap());
         }

@@ -1,27 +1,23 @@
 //! Which lines of written pages differ from the primary.
 //!
-//! A page that was written is compared with the primary by lines of 64 bytes. Lines that differ become *runs*; a run goes on
-//! over a few equal lines if those cost less than a further run. A page with many runs is taken as a whole. What is equal is not
-//! written at all: a page may be in the list because it was read, or written with what it held.
+//! A written page is compared with the primary by lines of 64 bytes. Lines that differ become
+//! *runs*. A run goes on over a few equal lines if those cost less than a further run. A page with
+//! many changed lines is taken as a whole. Equal pages are not written: a page may be in the list
+//! because it was read, or written with the value that it held.
 //!
-//! A psync of many pages that all changed as a whole compares only some of them: after 8 such pages one in 5, then fewer and fewer, at least one in 65, until one comes that did not. What is taken without a
-//! comparison is right in any case: it is what the shadow holds. At most as many pages are taken in vain as half of those that had changed as a whole before them.
+//! A psync of many pages that all changed as a whole compares only some of them: after 8 such pages
+//! one in 5, then fewer, at least one in 65, until one comes that did not. A page that is taken
+//! without a comparison is right too: it is what the shadow holds. At most half as many pages are
+//! taken in vain as had changed as a whole before them.
 //!
-//! Invariant: nobody stores into a page while it is compared and copied; the copy is what is journalled and written to the primary.
+//! Invariant: no thread stores into a page while it is compared and copied. The journal and the
+//! primary get that copy.
 
-use crate::later::Primary;
-use cenote_layout::object::Run;
-use cenote_layout::{LINE_SIZE, PAGE_SIZE};
+use crate::apply_queue::Primary;
+use crate::changes::{Changes, LINE, LINES, PAGE, Pages};
+use cenote_layout::PAGE_SIZE;
 use cenote_medium::MediumError;
-use core::ops::Range;
 
-/// Pages of a primary's data, by number.
-pub type Pages = Range<u64>;
-
-const PAGE: usize = PAGE_SIZE as usize;
-const LINE: usize = LINE_SIZE as usize;
-/// Lines of a page.
-const LINES: usize = PAGE / LINE;
 /// Equal lines that a run goes on over: 4 cost less to write than a run of its own costs to describe and to apply.
 const GAP_LINES: usize = 4;
 /// Changed lines of a page from which on it is taken as a whole.
@@ -34,32 +30,7 @@ const STREAK: u32 = 8;
 /// Most pages that are taken between two that are compared.
 const UNSEEN_MAX: u32 = 64;
 
-/// What one psync changes, of any number of primaries.
-#[derive(Debug, Default)]
-pub struct Changes {
-    /// Lines that differ, in order.
-    pub runs: Vec<Run>,
-    /// Contents of the runs, one after the other.
-    pub data: Vec<u8>,
-    /// Pages in which something differs.
-    pub pages: u64,
-    /// Pages that changed as a whole since one that did not.
-    streak: u32,
-    /// How many they are when the next one is compared.
-    look_at: u32,
-    /// Contents of pages of the primary that are being compared.
-    theirs: Vec<u8>,
-}
-
 impl Changes {
-    /// Forgets all, but keeps the memory.
-    pub fn clear(&mut self) {
-        self.runs.clear();
-        self.data.clear();
-        self.pages = 0;
-        (self.streak, self.look_at) = (0, 0);
-    }
-
     /// Adds what differs in `pages` of primary number `object`, whose shadow begins at `shadow`.
     ///
     /// # Errors
@@ -140,19 +111,6 @@ impl Changes {
         Ok(())
     }
 
-    /// Adds whole lines from number `first_line` on, whatever the primary holds: what belongs to pages, and is not one.
-    pub fn add_lines(&mut self, object: u32, first_line: u64, lines: &[u8]) {
-        debug_assert!(lines.len().is_multiple_of(LINE));
-        self.add_run(object, first_line, lines);
-    }
-
-    /// Adds a whole page, whatever the primary holds.
-    pub fn add_whole_page(&mut self, object: u32, page: u64, ours: &[u8]) {
-        debug_assert_eq!(ours.len(), PAGE);
-        self.pages += 1;
-        self.add_run(object, page * LINES as u64, ours);
-    }
-
     fn add_page(&mut self, object: u32, page: u64, ours: &[u8], theirs: &[u8]) {
         let mut runs = [(0usize, 0usize); LINES];
         let (mut count, mut changed) = (0, 0);
@@ -181,46 +139,6 @@ impl Changes {
         for (from, to) in &runs[..count] {
             self.add_run(object, first + *from as u64, &ours[from * LINE..to * LINE]);
         }
-    }
-
-    fn add_run(&mut self, object: u32, first_line: u64, data: &[u8]) {
-        self.data.extend_from_slice(data);
-        let lines = (data.len() / LINE) as u32;
-        if let Some(last) = self.runs.last_mut()
-            && last.object == object
-            && last.first_line + u64::from(last.lines) == first_line
-            && let Some(sum) = last.lines.checked_add(lines)
-        {
-            last.lines = sum;
-            return;
-        }
-        self.runs.push(Run { object, lines, first_line });
-    }
-
-    /// The pages of primary number `object` that the runs lie in, if they came in order: of primaries, and of lines.
-    #[must_use]
-    pub fn pages_of(&self, object: u32) -> Vec<Pages> {
-        let mut pages: Vec<Pages> = Vec::new();
-        let from = self.runs.partition_point(|run| run.object < object);
-        for run in self.runs.iter().skip(from).take_while(|run| run.object == object) {
-            let (first, end) = (run.first_line, run.first_line + u64::from(run.lines));
-            let (first, end) = (first / LINES as u64, end.div_ceil(LINES as u64));
-            match pages.last_mut() {
-                Some(last) if first <= last.end => last.end = last.end.max(end),
-                _ => pages.push(first..end),
-            }
-        }
-        pages
-    }
-
-    /// The runs with their contents.
-    pub fn iter(&self) -> impl Iterator<Item = (&Run, &[u8])> {
-        let mut rest = self.data.as_slice();
-        self.runs.iter().map(move |run| {
-            let (data, behind) = rest.split_at((run.len_bytes() as usize).min(rest.len()));
-            rest = behind;
-            (run, data)
-        })
     }
 }
 
@@ -273,8 +191,9 @@ mod tests {
         for _ in 0..500 {
             let (mut ours, mut theirs) = page_with(&[]);
             for _ in 0..random % 40 {
-                random =
-                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 ours[(random >> 33) as usize % PAGE] = (random >> 50) as u8;
             }
             random = random.wrapping_add(0x9e37_79b9);

@@ -7,13 +7,17 @@ use crate::roots::Roots;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::{HeaderPrefix, read, seal};
 use cenote_layout::id::Uuid;
-use cenote_layout::object::{INCOMPAT_TIED, JOURNAL_HALVES_OFFSET, JournalHeader, RecordHeader};
+use cenote_layout::object::{INCOMPAT_TIED, JournalHeader, RecordHeader};
 use cenote_layout::superblock::JournalMark;
 use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
 use zerocopy::IntoBytes;
 
 /// A header of a journal, to be sealed by [`write_header`].
-pub(crate) fn new_header((store, session): (Uuid, u64), half_len: u64, epoch: u64) -> JournalHeader {
+pub(crate) fn new_header(
+    (store, session): (Uuid, u64),
+    half_len: u64,
+    epoch: u64,
+) -> JournalHeader {
     let prefix = HeaderPrefix::new(*b"CENJOURN", size_of::<JournalHeader>() as u32);
     JournalHeader {
         prefix: HeaderPrefix { incompat: INCOMPAT_TIED, ..prefix },
@@ -85,12 +89,6 @@ pub(crate) fn found_in(
     Found { mark: mark(header), alone, session: header.session, used, last, names }
 }
 
-/// Where half 0 or 1 begins, and where it ends.
-pub(crate) fn half(number: usize, half_len: u64) -> (u64, u64) {
-    let start = JOURNAL_HALVES_OFFSET.saturating_add(half_len.saturating_mul(number as u64));
-    (start, start.saturating_add(half_len))
-}
-
 /// Writes a header into the place of its generation, with the list that it names, and syncs both.
 /// Of the list that the header names until now nothing is overwritten.
 pub(crate) fn write_header(
@@ -126,18 +124,21 @@ pub(crate) fn read_header(
         let got = file.read_at(slot * PAGE_SIZE, &mut bytes)?;
         match read::<JournalHeader>(&bytes[..got], writing) {
             Ok(header) => match Roots::read(file, &header)? {
-                Some(_) if newest.as_ref().is_some_and(|(n, _)| n.generation >= header.generation) => {}
+                Some(_)
+                    if newest.as_ref().is_some_and(|(n, _)| n.generation >= header.generation) => {}
                 Some(roots) => newest = Some((header, roots)),
                 None => problem = "its list of protected primaries is not whole".into(),
             },
             Err(error) => problem = error.to_string(),
         }
     }
-    let Some((header, roots)) = newest else { return Ok(Err(format!("neither header is whole: {problem}"))) };
+    let Some((header, roots)) = newest else {
+        return Ok(Err(format!("neither header is whole: {problem}")));
+    };
     if header.store != store {
         return Ok(Err(format!("it is the journal of store {}", header.store)));
     }
-    let (_, end) = half(1, header.half_len);
+    let (_, end) = header.half(1);
     let len = file.len_bytes()?;
     if len < end {
         return Ok(Err(format!("it was truncated: it has {len} of {end} bytes")));
@@ -159,9 +160,10 @@ pub(crate) fn replace(
     if medium.exists(new)? {
         medium.remove(new)?;
     }
-    let (_, end) = half(1, header.half_len);
+    let (_, end) = header.half(1);
     medium.create(new, end)?;
-    let made = fill(medium, new, (header, roots), end).and_then(|mut file| file.rename(name).map(|()| file));
+    let made = fill(medium, new, (header, roots), end)
+        .and_then(|mut file| file.rename(name).map(|()| file));
     let file = made.inspect_err(|_| drop(medium.remove(new)))?;
     medium.sync_dir("")?;
     Ok(file)

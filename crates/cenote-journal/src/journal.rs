@@ -5,7 +5,7 @@
 //! * *Appending* is under the lock, so that the records in the file are a prefix of those that were given out.
 //! * *Group commit.* Whoever needs a record durable and finds no sync running becomes the leader: it notes how far records are written,
 //!   syncs without the lock, and then everything up to there is durable. Others wait, and look again.
-//! * *Applying* is queued: [`crate::later`].
+//! * *Applying* is queued: [`crate::apply`].
 //! * *A half is reused* when (a) the other is full, (b) all records are durable, (c) those of the half to be reused are
 //!   applied, (d) the primaries that they changed are synced, and (e) the header says that these records are trimmed: **its sync
 //!   commits the trim**. Without (e) a first record that is torn would leave a gap before those of the other half. Who comes first does
@@ -14,10 +14,10 @@
 //!
 //! Nothing waits for a thread that waits for it: a psync that has appended goes on to its end without needing space.
 
-use crate::file::{half, mark, new_header, replace, write_header};
-use crate::later::Later;
-use crate::parcel::Room;
+use crate::apply_queue::Queued;
+use crate::file::{mark, new_header, replace, write_header};
 use crate::record::{Draft, Place, Read, read};
+use crate::room::Room;
 use crate::roots::{Root, Roots};
 use crate::scan::Scan;
 use crate::{Changes, Guard, JournalError, Stopped, Tie};
@@ -108,7 +108,7 @@ pub(crate) struct State {
     tail: u64,
     pub(crate) halves: [Half; 2],
     /// What is committed and not applied, in order; and whether somebody applies the first.
-    pub(crate) queue: VecDeque<Arc<Later>>,
+    pub(crate) queue: VecDeque<Arc<Queued>>,
     pub(crate) applying: bool,
     /// Memory of earlier psyncs.
     pub(crate) spare: Vec<Changes>,
@@ -194,7 +194,8 @@ impl Journal {
         let (trimmed, chain) = scan.last;
         let epoch = scan.epoch + u64::from(!planted(Bug::JournalEpochIgnored));
         let (generation, session) = (scan.header.generation + 1, home.session);
-        let [other, catalog] = if planted(Bug::TieNotInHeader) { [0; 2] } else { home.tie.to_name() };
+        let [other, catalog] =
+            if planted(Bug::TieNotInHeader) { [0; 2] } else { home.tie.to_name() };
         let begun = generation;
         let header = JournalHeader { generation, epoch, trimmed, chain, ..scan.header };
         let mut header = JournalHeader { session, begun, other, catalog, ..header };
@@ -287,7 +288,7 @@ impl Journal {
     #[must_use]
     pub fn figures(&self) -> (u64, u64, u64) {
         let state = self.lock();
-        (half(1, state.header.half_len).1, state.written, state.syncs)
+        (state.header.half(1).1, state.written, state.syncs)
     }
 
     /// Appends a record; it is not durable yet. If this fails there is no such record, now or after a crash.
@@ -305,15 +306,19 @@ impl Journal {
             names: self.home.tie.to_name(),
             store: self.home.store,
         };
-        let at = half(state.active, state.header.half_len).0 + state.tail;
+        let at = state.header.half(state.active).0 + state.tail;
         let sum = match draft.write(&state.file, at, &place) {
             Ok(sum) => sum,
             Err(error) => {
                 // All of it may have arrived. Without its head it is no record.
-                let taken_back =
-                    state.file.write_at(at, &[0; PAGE_SIZE as usize]).and_then(|()| state.file.sync());
+                let taken_back = state
+                    .file
+                    .write_at(at, &[0; PAGE_SIZE as usize])
+                    .and_then(|()| state.file.sync());
                 if let Err(worse) = taken_back {
-                    self.home.guard.poison(&format!("a failed psync could not be taken back: {worse}"));
+                    self.home
+                        .guard
+                        .poison(&format!("a failed psync could not be taken back: {worse}"));
                 }
                 return Err(self.failed(error));
             }
@@ -347,7 +352,9 @@ impl Journal {
             }
             let grows = len > state.header.half_len;
             let other = 1 - state.active;
-            if state.halves[other].unapplied > 0 || (grows && state.halves[state.active].unapplied > 0) {
+            if state.halves[other].unapplied > 0
+                || (grows && state.halves[state.active].unapplied > 0)
+            {
                 state = self.apply_or_wait(state)?;
             } else if !planted(Bug::JournalReusedEarly) && !state.is_reusable(other) {
                 state = self.trim_or_wait(state, other)?;
@@ -426,7 +433,7 @@ impl Journal {
         // Records behind it go with it: none of them was acknowledged.
         let zeros = state.file.write_at(ticket.at, &[0; PAGE_SIZE as usize]);
         let taken_back = zeros.is_ok() && state.file.sync().is_ok();
-        let (_, end) = half(ticket.half, state.header.half_len);
+        let (_, end) = state.header.half(ticket.half);
         let counts = !taken_back
             && match read(&state.file, ticket.at, end) {
                 Ok(found) => matches!(found, Read::Committed(_)),
@@ -470,8 +477,11 @@ impl Journal {
         let touched = core::mem::take(&mut state.halves[number].touched);
         state.halves[number].trimming = true;
         drop(state);
-        let synced =
-            if self.settings.syncs { touched.values().try_for_each(|file| file.sync()) } else { Ok(()) };
+        let synced = if self.settings.syncs {
+            touched.values().try_for_each(|file| file.sync())
+        } else {
+            Ok(())
+        };
         let mut state = self.lock();
         state.halves[number].trimming = false;
         if let Err(error) = synced {
@@ -490,7 +500,8 @@ impl Journal {
     /// Notes that nothing up to record `trimmed` has to be recovered: **the sync of the header commits**.
     fn trim(&self, state: &mut State, trimmed: u64, chain: u64) -> Result<(), JournalError> {
         let (generation, [other, catalog]) = (state.header.generation + 1, self.home.tie.to_name());
-        let mut header = JournalHeader { generation, trimmed, chain, other, catalog, ..state.header };
+        let mut header =
+            JournalHeader { generation, trimmed, chain, other, catalog, ..state.header };
         self.check_owner()?;
         write_header(&state.file, &mut header, &state.roots).map_err(|error| self.failed(error))?;
         state.header = header;
@@ -543,7 +554,8 @@ impl Journal {
             let due = !failed && half.unapplied == 0 && !half.trimming && !state.is_reusable(full);
             let behind = !state.queue.is_empty() && !state.applying;
             if (due || behind) && self.usable().is_ok() {
-                let done = if behind { self.apply_or_wait(state) } else { self.trim_or_wait(state, full) };
+                let done =
+                    if behind { self.apply_or_wait(state) } else { self.trim_or_wait(state, full) };
                 // If the store is poisoned, whoever psyncs next is told.
                 failed = done.is_err();
                 state = done.unwrap_or_else(|_| self.lock());

@@ -17,13 +17,16 @@
 //!
 //! Invariant: a record counts only whole, in the order of the records' numbers, and only until all that it says is durable in the primaries.
 
+mod apply;
+mod apply_queue;
+mod changes;
 mod diff;
 mod file;
 mod journal;
-mod later;
 mod parcel;
 mod quiet;
 mod record;
+mod room;
 mod roots;
 mod scan;
 #[cfg(test)]
@@ -32,10 +35,10 @@ mod tests;
 mod tie_tests;
 mod ties;
 
-pub use diff::{Changes, Pages};
+pub use apply_queue::{Primary, Target};
+pub use changes::{Changes, Pages};
 pub use file::{Found, look};
 pub use journal::{Home, Journal, Settings, Ticket};
-pub use later::{Primary, Target};
 pub use parcel::{Delivered, Limits, Parcel, ParcelError, Receiver, distinct};
 pub use quiet::Quiet;
 pub use record::{Draft, Record};

@@ -9,9 +9,9 @@
 //! journals is what it has copied, whatever the sender does with the file meanwhile; and the file is one in memory, so that reading it never waits for anybody. It compares pages with the primary as last committed, which the sender does not know; lines it takes as they are, where
 //! that is allowed. What does not fit ([`ParcelError`]) has changed nothing.
 
-use crate::diff::{Changes, Pages};
+use crate::apply_queue::{Primary, Target};
+use crate::changes::{Changes, Pages};
 use crate::journal::Journal;
-use crate::later::{Primary, Target};
 use crate::record::Draft;
 use crate::{JournalError, Stopped};
 use cenote_layout::id::Uuid;
@@ -26,11 +26,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::sync::{Condvar, Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
-/// Bytes of parcels that are worked on at once, by all threads together; a larger one is alone.
-const ROOM: u64 = 64 << 20;
 /// Bytes that are read and compared at once.
 const STEP: usize = 256 << 10;
 /// Lines of a page.
@@ -97,7 +94,10 @@ impl Parcel {
         let lines = u32::try_from(len / LINE_SIZE).unwrap_or(u32::MAX);
         let table = (self.runs.len() + 1) * size_of::<Run>();
         if table as u64 > self.room || u64::from(lines) * LINE_SIZE != len {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many pages for one psync"));
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "too many pages for one psync",
+            ));
         }
         write(&self.file, self.room + self.len)?;
         self.runs.push(Run { object, lines, first_line });
@@ -219,14 +219,18 @@ impl Receiver {
         runs.truncate(runs.iter().rposition(|run| run.lines != 0).map_or(0, |last| last + 1));
         let mut places = Vec::with_capacity(runs.len());
         for run in &runs {
-            let limits = limits.get(run.object as usize).ok_or(ParcelError::Nonsense("no such primary"))?;
-            let end =
-                run.first_line.checked_mul(LINE_SIZE).and_then(|from| from.checked_add(run.len_bytes()));
+            let limits =
+                limits.get(run.object as usize).ok_or(ParcelError::Nonsense("no such primary"))?;
+            let end = run
+                .first_line
+                .checked_mul(LINE_SIZE)
+                .and_then(|from| from.checked_add(run.len_bytes()));
             let inside = end.is_some_and(|end| end <= limits.len) && run.offset() >= limits.from;
             if run.lines == 0 || !inside {
                 return Err(ParcelError::Nonsense("lines that the primary does not have"));
             }
-            let whole = run.first_line.is_multiple_of(LINES) && u64::from(run.lines).is_multiple_of(LINES);
+            let whole =
+                run.first_line.is_multiple_of(LINES) && u64::from(run.lines).is_multiple_of(LINES);
             if !limits.lines && !whole {
                 return Err(ParcelError::Nonsense("parts of pages"));
             }
@@ -328,38 +332,6 @@ impl Journal {
     }
 }
 
-/// Keeps what parcels take in memory within [`ROOM`], in the order in which they come.
-#[derive(Debug, Default)]
-pub(crate) struct Room {
-    /// Whose turn it is to come in.
-    door: Mutex<()>,
-    taken: Mutex<u64>,
-    left: Condvar,
-}
-
-/// A parcel that was let in.
-struct Inside<'a>(&'a Room, u64);
-
-impl Room {
-    fn enter(&self, bytes: u64) -> Inside<'_> {
-        let _turn = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = |taken: &mut u64| *taken > 0 && taken.saturating_add(bytes) > ROOM;
-        let mut taken = self.left.wait_while(taken, full).unwrap_or_else(PoisonError::into_inner);
-        *taken = taken.saturating_add(bytes);
-        Inside(self, bytes)
-    }
-}
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        let mut taken = self.0.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        *taken = taken.saturating_sub(self.1);
-        drop(taken);
-        self.0.left.notify_all();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -393,7 +365,8 @@ mod tests {
         let primaries = [(both[0], primary()), (both[1], primary())];
         let mut changes = Changes::default();
         receiver.add_to(&sent, &mut changes, &primaries, 1 << 20).expect("added");
-        let found: Vec<_> = changes.runs.iter().map(|run| (run.object, run.first_line, run.lines)).collect();
+        let found: Vec<_> =
+            changes.runs.iter().map(|run| (run.object, run.first_line, run.lines)).collect();
         assert_eq!(found, [(0, 3 * 64 + 2, 1), (1, 70, 1)]);
         let small = receiver.add_to(&sent, &mut Changes::default(), &primaries, 64);
         assert!(matches!(small, Err(ParcelError::TooLarge { limit: 64 })), "{small:?}");
@@ -448,29 +421,5 @@ mod tests {
         let proc = File::open("/proc/self/maps").expect("open");
         let read = Receiver::read(&proc, 1, &[limits(true)]);
         assert!(matches!(read, Err(ParcelError::Nonsense(_))), "{read:?}");
-    }
-
-    #[test]
-    fn large_parcels_wait_for_each_other_and_none_for_ever() {
-        let room = Room::default();
-        let (now, most) = (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));
-        std::thread::scope(|scope| {
-            for thread in 0..6u64 {
-                let (room, now, most) = (&room, &now, &most);
-                scope.spawn(move || {
-                    for round in 0..200 {
-                        let bytes = if (thread + round) % 5 == 0 { 3 * ROOM } else { ROOM / 3 };
-                        let inside = room.enter(bytes);
-                        let sum = now.fetch_add(bytes, core::sync::atomic::Ordering::Relaxed) + bytes;
-                        most.fetch_max(sum, core::sync::atomic::Ordering::Relaxed);
-                        assert!(sum <= ROOM || sum == bytes, "{sum} with {bytes} among them");
-                        std::thread::yield_now();
-                        now.fetch_sub(bytes, core::sync::atomic::Ordering::Relaxed);
-                        drop(inside);
-                    }
-                });
-            }
-        });
-        assert!(most.into_inner() >= 3 * ROOM);
     }
 }

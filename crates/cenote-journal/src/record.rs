@@ -1,6 +1,6 @@
 //! One psync as bytes: written in three parts, read believing nothing.
 
-use crate::diff::Changes;
+use crate::changes::Changes;
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::{COMMIT_MAGIC, CommitRecord, PSYNC_MAGIC, RecordHeader, Run};
@@ -44,7 +44,8 @@ impl<'a> Draft<'a> {
         if count > cenote_layout::object::RECORD_OBJECTS_MAX {
             return None;
         }
-        let data_sum = (changes.data.len() <= GATHER_MAX).then(|| checksum(seed::PSYNC, &changes.data));
+        let data_sum =
+            (changes.data.len() <= GATHER_MAX).then(|| checksum(seed::PSYNC, &changes.data));
         Some(Self { objects, changes, data_sum, total_len })
     }
 
@@ -89,7 +90,12 @@ impl<'a> Draft<'a> {
 
     /// Writes the record at `offset` and returns its checksum. Nothing of it counts before a sync, so parts are written in the order in which they are ready: much data
     /// first, and the device begins with it while it is summed.
-    pub(crate) fn write(&self, file: &FileHandle, offset: u64, place: &Place) -> Result<u64, MediumError> {
+    pub(crate) fn write(
+        &self,
+        file: &FileHandle,
+        offset: u64,
+        place: &Place,
+    ) -> Result<u64, MediumError> {
         let data = &self.changes.data;
         let data_at = offset + self.head_len();
         let tail_at = data_at + data.len() as u64;
@@ -147,7 +153,9 @@ pub(crate) enum Read {
 /// Reads what stands at `offset`; nothing beyond `end` counts.
 pub(crate) fn read(file: &FileHandle, offset: u64, end: u64) -> Result<Read, MediumError> {
     let mut bytes = [0; size_of::<RecordHeader>()];
-    if offset.saturating_add(bytes.len() as u64) > end || file.read_at(offset, &mut bytes)? < bytes.len() {
+    if offset.saturating_add(bytes.len() as u64) > end
+        || file.read_at(offset, &mut bytes)? < bytes.len()
+    {
         return Ok(Read::Nothing);
     }
     let Ok(header) = RecordHeader::read_from_bytes(&bytes) else { return Ok(Read::Nothing) };
@@ -166,10 +174,14 @@ pub(crate) fn read(file: &FileHandle, offset: u64, end: u64) -> Result<Read, Med
     let (objects, runs) = tables.split_at(header.objects as usize * size_of::<Uuid>());
     let objects: Vec<Uuid> =
         objects.chunks_exact(16).filter_map(|bytes| Uuid::read_from_bytes(bytes).ok()).collect();
-    let runs: Vec<Run> =
-        runs.chunks_exact(size_of::<Run>()).filter_map(|bytes| Run::read_from_bytes(bytes).ok()).collect();
+    let runs: Vec<Run> = runs
+        .chunks_exact(size_of::<Run>())
+        .filter_map(|bytes| Run::read_from_bytes(bytes).ok())
+        .collect();
     let sum: u64 = runs.iter().map(Run::len_bytes).sum();
-    if sum != header.data_len || runs.iter().any(|run| run.lines == 0 || run.object >= header.objects) {
+    if sum != header.data_len
+        || runs.iter().any(|run| run.lines == 0 || run.object >= header.objects)
+    {
         return Ok(Read::Nothing);
     }
     let record = Record { header, objects, runs, data_at: offset + head_len };

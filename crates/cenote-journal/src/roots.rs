@@ -33,8 +33,6 @@ use cenote_medium::{FileHandle, MediumError};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::file::half;
-
 /// A digest of the header of a primary's protection.
 pub type Root = [u8; 32];
 
@@ -84,7 +82,11 @@ impl Roots {
 
     /// Writes the list, if it is not the one that `header` has: beside that one. `header` names it
     /// then; it is to be written next, and one sync covers both.
-    pub(crate) fn write(&self, file: &FileHandle, header: &mut JournalHeader) -> Result<(), MediumError> {
+    pub(crate) fn write(
+        &self,
+        file: &FileHandle,
+        header: &mut JournalHeader,
+    ) -> Result<(), MediumError> {
         let bytes = self.to_bytes();
         let (len, sum) = (bytes.len() as u64, checksum(seed::JOURNAL_ROOTS, &bytes));
         if bytes.is_empty() {
@@ -94,7 +96,7 @@ impl Roots {
         if (header.roots_len, header.roots_sum) == (len, sum) {
             return Ok(());
         }
-        let (_, end) = half(1, header.half_len);
+        let (_, end) = header.half(1);
         let at = match header.roots_len {
             0 => end,
             _ if planted(Bug::RootsInPlace) => header.roots_at,
@@ -107,7 +109,10 @@ impl Roots {
     }
 
     /// The list that a header names. `None`: it is not whole.
-    pub(crate) fn read(file: &FileHandle, header: &JournalHeader) -> Result<Option<Self>, MediumError> {
+    pub(crate) fn read(
+        file: &FileHandle,
+        header: &JournalHeader,
+    ) -> Result<Option<Self>, MediumError> {
         if header.roots_len == 0 {
             return Ok(Some(Self::default()));
         }

@@ -4,7 +4,7 @@
 //! half, or in the older one and go on in the other. They must be there without a gap; the first place where none follows is the end
 //! if nothing later relies on it, and damage if a later record says that one was durable there.
 
-use super::file::{Found, found_in, half, read_header};
+use super::file::{Found, found_in, read_header};
 use super::record::{Read, Record, read};
 use super::roots::Roots;
 use cenote_layout::PAGE_SIZE;
@@ -59,7 +59,7 @@ struct Chain {
 }
 
 fn chain(file: &FileHandle, header: &JournalHeader, number: usize) -> Result<Chain, MediumError> {
-    let (start, end) = half(number, header.half_len);
+    let (start, end) = header.half(number);
     let mut found = Chain { records: Vec::new(), end: start, torn: None };
     loop {
         let next = read(file, found.end, end)?;
@@ -95,7 +95,7 @@ fn relied_on(
     from: u64,
     seq: u64,
 ) -> Result<bool, MediumError> {
-    let (_, end) = half(number, header.half_len);
+    let (_, end) = header.half(number);
     let mut chunk = vec![0; (64 * PAGE_SIZE) as usize];
     let mut at = from;
     while at < end {
@@ -106,8 +106,10 @@ fn relied_on(
                 continue;
             }
             let Ok((later, _)) = RecordHeader::read_from_prefix(page) else { continue };
-            let relies =
-                later.seq > seq && later.durable >= seq && later.trimmed < seq && later.store == header.store;
+            let relies = later.seq > seq
+                && later.durable >= seq
+                && later.trimmed < seq
+                && later.store == header.store;
             // Believed only with its checksum.
             if relies && !matches!(read(file, at + index as u64 * PAGE_SIZE, end)?, Read::Nothing) {
                 return Ok(true);
@@ -129,7 +131,11 @@ pub const ROOTS_LOST: &str =
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn scan(file: &FileHandle, store: Uuid, writing: bool) -> Result<Result<Scan, String>, MediumError> {
+pub fn scan(
+    file: &FileHandle,
+    store: Uuid,
+    writing: bool,
+) -> Result<Result<Scan, String>, MediumError> {
     let (header, alone, roots) = match read_header(file, store, writing)? {
         Ok(found) => (found.header, found.alone, Some(found.roots)),
         Err(problem) => return Ok(Err(problem)),

@@ -56,7 +56,8 @@ impl Rig {
             tie: Tie::default(),
         };
         let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
-        let journal = Journal::create(home, half_len, (1, Roots::default()), settings).expect("a journal");
+        let journal =
+            Journal::create(home, half_len, (1, Roots::default()), settings).expect("a journal");
         medium.create("p", 1 << 20).expect("a file");
         medium.sync("p").expect("its length");
         medium.sync_dir("").expect("names");
@@ -65,15 +66,25 @@ impl Rig {
     }
 
     /// Psyncs lines of a value, as of `ids` primaries.
-    fn psync(&self, ids: usize, first_line: u64, lines: u32, value: u8) -> Result<(), JournalError> {
+    fn psync(
+        &self,
+        ids: usize,
+        first_line: u64,
+        lines: u32,
+        value: u8,
+    ) -> Result<(), JournalError> {
         let mut changes = Changes::default();
         changes.runs.push(Run { object: 0, lines, first_line });
         changes.data.resize(lines as usize * 64, value);
         let ids: Vec<Uuid> = (0..ids).map(id).collect();
         let ticket = self.journal.append(&Draft::new(&ids, &changes).expect("a record"))?;
         self.journal.make_durable(&ticket)?;
-        let target =
-            |id: &Uuid| Target { id: *id, file: Arc::clone(&self.file), data_offset: 0, rooted: None };
+        let target = |id: &Uuid| Target {
+            id: *id,
+            file: Arc::clone(&self.file),
+            data_offset: 0,
+            rooted: None,
+        };
         self.journal.apply_later(ticket, changes, ids.iter().map(target).collect())
     }
 
@@ -109,7 +120,8 @@ fn id(number: usize) -> Uuid {
 fn a_sync_that_fails_poisons_whatever_the_system_says() {
     for effect in EFFECTS {
         let rig = Rig::new(16 << 10);
-        rig.sim.inject(Fault::once(FaultPoint::Operation(Operation::Sync), 0, effect).on("journal"));
+        rig.sim
+            .inject(Fault::once(FaultPoint::Operation(Operation::Sync), 0, effect).on("journal"));
         assert!(rig.psync(1, 0, 1, 1).is_err(), "{effect:?}");
         assert!(rig.is_poisoned(), "{effect:?}");
     }
@@ -149,7 +161,10 @@ fn however_growth_fails_what_is_acknowledged_later_survives() {
             let differs = differs.filter(|line| grown.is_ok() || *line < 64);
             assert_eq!(differs, None, "{effect:?} of call {skip}: {grown:?}");
             if !hit {
-                assert!(grown.is_ok() && failed > 5 && poisoned > 2, "{effect:?}: {failed} {poisoned}");
+                assert!(
+                    grown.is_ok() && failed > 5 && poisoned > 2,
+                    "{effect:?}: {failed} {poisoned}"
+                );
                 break;
             }
         }
@@ -161,7 +176,8 @@ fn however_growth_fails_what_is_acknowledged_later_survives() {
 fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
     const MANY: usize = 600;
     for effect in EFFECTS {
-        let header = || Fault::once(FaultPoint::Operation(Operation::Write), 0, effect).on("journal");
+        let header =
+            || Fault::once(FaultPoint::Operation(Operation::Write), 0, effect).on("journal");
         // Whoever needs the file itself.
         let rig = Rig::new(64 << 10);
         rig.psync(MANY, 0, 1, 1).expect("psynced");
@@ -177,7 +193,8 @@ fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
         changes.runs.push(Run { object: 0, lines: 1, first_line: 1000 });
         changes.data.resize(64, 2);
         let ids: Vec<Uuid> = (0..MANY).map(id).collect();
-        let ticket = rig.journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");
+        let ticket =
+            rig.journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("appended");
         assert_eq!(ticket.half(), 1);
         rig.journal.make_durable(&ticket).expect("durable");
         rig.sim.inject(header());
@@ -193,7 +210,10 @@ fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
         // Whoever needs the half does what is left.
         for value in 3..9 {
             rig.psync(MANY, 0, 600, value).expect("psynced");
-            assert_eq!(rig.recovered()[..601 * 64], [[value; 64].repeat(600), vec![0; 64]].concat());
+            assert_eq!(
+                rig.recovered()[..601 * 64],
+                [[value; 64].repeat(600), vec![0; 64]].concat()
+            );
         }
         rig.journal.checkpoint().expect("nothing is in the way");
         assert_eq!(rig.recovered()[1000 * 64], 2);
@@ -253,7 +273,9 @@ fn a_list_that_is_damaged_takes_its_header_along_and_leaves_the_one_before() {
         let of = id(number % 90);
         rig.journal.expect_root(of, (number < 120).then_some([number as u8; 32])).expect("written");
         let whole = newest(&rig.sim);
-        assert!(!whole.alone && whole.roots.get(of) == (number < 120).then_some([number as u8; 32]));
+        assert!(
+            !whole.alone && whole.roots.get(of) == (number < 120).then_some([number as u8; 32])
+        );
         if whole.header.roots_len == 0 {
             continue;
         }
@@ -262,6 +284,9 @@ fn a_list_that_is_damaged_takes_its_header_along_and_leaves_the_one_before() {
         let at = whole.header.roots_at + whole.header.roots_len - 1;
         assert!(image.flip_bit("journal", at, 0), "{at}");
         let before = newest(&SimMedium::from_image_unrecorded(&image));
-        assert!(before.alone && before.header.generation + 1 == whole.header.generation, "{number}");
+        assert!(
+            before.alone && before.header.generation + 1 == whole.header.generation,
+            "{number}"
+        );
     }
 }

@@ -123,7 +123,10 @@ impl Rig {
         let settings = Settings { half_len_max: 1 << 20, syncs: true, background: false };
         let journals = [0, 1].map(|of| {
             let home = Self::home(&medium, of, &ties);
-            Some(Journal::create(home, half_len, (1, Roots::default()), settings).expect("a journal"))
+            Some(
+                Journal::create(home, half_len, (1, Roots::default()), settings)
+                    .expect("a journal"),
+            )
         });
         let (pending, entries) = (Default::default(), Default::default());
         let moments = Vec::new();
@@ -178,7 +181,8 @@ impl Rig {
                 changes.runs.push(Run { object: 0, lines, first_line: 0 });
                 changes.data.resize(lines as usize * 64, 1);
                 let ids = [Uuid([1; 16])];
-                let ticket = journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("room");
+                let ticket =
+                    journal.append(&Draft::new(&ids, &changes).expect("a record")).expect("room");
                 self.entries[of].push((self.moments.len(), None));
                 assert_eq!(ticket.seq as usize, self.entries[of].len(), "numbers go on");
                 self.pending[of].push((ticket, changes));
@@ -256,7 +260,8 @@ impl Rig {
         let Some(Moment { ends, durable }) = self.moments.last() else { return Ok(()) };
         for which in 0..8usize {
             let kinds: [End; TIED] = core::array::from_fn(|of| ends[which >> of & 1][of]);
-            let lost = kinds.iter().zip(durable).any(|(end, durable)| (end.last as usize) < *durable);
+            let lost =
+                kinds.iter().zip(durable).any(|(end, durable)| (end.last as usize) < *durable);
             if is_refused(&kinds) || lost {
                 return Err(format!("crash {which}: {kinds:?}, durable were {durable:?}"));
             }
@@ -274,7 +279,10 @@ impl Rig {
             if is_refused(&taken) {
                 refused += 1;
             } else if !self.is_a_state(taken.map(|end| end.last as usize)) {
-                return Err(format!("of moments, {number} of {count}: {taken:?}, {:?}", self.entries));
+                return Err(format!(
+                    "of moments, {number} of {count}: {taken:?}, {:?}",
+                    self.entries
+                ));
             }
         }
         Ok(refused)
@@ -305,13 +313,17 @@ impl Rig {
 fn every(len: u32, of: &[Step]) -> Result<[u64; 2], String> {
     let mut counts = [0; 2];
     for number in 0..of.len().pow(len) {
-        let steps: Vec<Step> = (0..len).map(|place| of[number / of.len().pow(place) % of.len()]).collect();
+        let steps: Vec<Step> =
+            (0..len).map(|place| of[number / of.len().pow(place) % of.len()]).collect();
         let idle = |(at, step): (usize, &Step)| match step {
             Step::Sync(which) | Step::Trim(which) => {
                 let before = steps[..at].iter().rev().find(|step| {
                     matches!(step, Step::Append(of, _) | Step::Sync(of) | Step::Trim(of) if of == which)
                 });
-                !matches!((before, step), (Some(Step::Append(..)), _) | (Some(Step::Sync(_)), Step::Trim(_)))
+                !matches!(
+                    (before, step),
+                    (Some(Step::Append(..)), _) | (Some(Step::Sync(_)), Step::Trim(_))
+                )
             }
             Step::SyncBatch => {
                 let ours = |step: &&Step| matches!(step, Step::Batch | Step::SyncBatch);
@@ -331,7 +343,8 @@ fn every(len: u32, of: &[Step]) -> Result<[u64; 2], String> {
 use Step::{Append, Batch, Die, Sync, SyncBatch, Trim};
 
 const STEPS: [Step; 6] = [Append(0, 1), Sync(0), Trim(0), Append(1, 1), Sync(1), Trim(1)];
-const WITH_BATCHES: [Step; 7] = [Append(0, 1), Sync(0), Trim(0), Batch, SyncBatch, Append(1, 1), Sync(1)];
+const WITH_BATCHES: [Step; 7] =
+    [Append(0, 1), Sync(0), Trim(0), Batch, SyncBatch, Append(1, 1), Sync(1)];
 
 #[test]
 fn whatever_two_journals_do_no_crash_is_refused_and_what_passes_is_a_state_of_the_store() {
@@ -341,7 +354,8 @@ fn whatever_two_journals_do_no_crash_is_refused_and_what_passes_is_a_state_of_th
 }
 
 #[test]
-fn whatever_the_catalog_and_journals_do_no_crash_is_refused_and_what_passes_is_a_state_of_the_store() {
+fn whatever_the_catalog_and_journals_do_no_crash_is_refused_and_what_passes_is_a_state_of_the_store()
+ {
     let [histories, refused] = every(5, &WITH_BATCHES).unwrap_or_else(|error| panic!("{error}"));
     println!("{histories} histories, {refused} mixtures of three moments are refused");
     assert!(histories > 1000 && refused > 10_000, "{histories} {refused}");
@@ -388,7 +402,8 @@ fn long_histories_keep_what_short_ones_keep() {
             .collect();
         // A record that finds no room waits for psyncs that no thread goes on with.
         let steps = with_room(&steps);
-        let (rig, refused) = Rig::run(&steps, 8192).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let (rig, refused) =
+            Rig::run(&steps, 8192).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         pairs += refused;
         let half_len = |journal: &Journal| journal.figures().0 > 8192 * 3;
         grown += rig.journals.iter().flatten().filter(|journal| half_len(journal)).count();
@@ -435,7 +450,8 @@ fn a_record_that_names_what_is_not_durable_is_found() {
 
 #[test]
 fn a_header_that_forgets_what_records_named_is_found() {
-    let found = caught(Bug::TieNotInHeader, 5, &[Append(0, 1), Sync(0), Append(1, 1), Die([false, true])]);
+    let found =
+        caught(Bug::TieNotInHeader, 5, &[Append(0, 1), Sync(0), Append(1, 1), Die([false, true])]);
     assert!(found.contains("moments"), "{found}");
     let found = caught(Bug::TieNotInHeader, 5, &[Append(0, 1), Batch, SyncBatch, Die([true; 2])]);
     assert!(found.contains("moments"), "{found}");

@@ -254,7 +254,9 @@ impl Header for AtRestHeader {
         if self.pages > PAGES_MAX {
             return bad("pages", self.pages);
         }
-        let Some(mode) = Mode::from_u32(self.mode) else { return bad("mode", u64::from(self.mode)) };
+        let Some(mode) = Mode::from_u32(self.mode) else {
+            return bad("mode", u64::from(self.mode));
+        };
         if !mode.has_tree() && (self.members != [0; 32] || self.replaced != [0; 32]) {
             return bad("members", 1);
         }
@@ -273,13 +275,16 @@ impl Header for AtRestHeader {
         }
         let argon2 = [self.argon2_memory_kib, self.argon2_passes, self.argon2_lanes];
         match (mode.has_key(), self.kdf) {
-            (false, KDF_NONE) | (true, KDF_KEY) if argon2 == [0; 3] && self.kdf_salt == [0; 32] => {}
+            (false, KDF_NONE) | (true, KDF_KEY) if argon2 == [0; 3] && self.kdf_salt == [0; 32] => {
+            }
             (true, KDF_ARGON2ID) => self.check_argon2()?,
             _ => return bad("kdf", u64::from(self.kdf)),
         }
         let key_fields = [&self.wrap_salt, &self.key_check, &self.wrapped_key, &self.mac];
         if !mode.has_key()
-            && (key_fields.iter().any(|f| **f != [0; 32]) || self.wrap_tag != [0; 16] || self.key_epoch != 0)
+            && (key_fields.iter().any(|f| **f != [0; 32])
+                || self.wrap_tag != [0; 16]
+                || self.key_epoch != 0)
         {
             return bad("key fields", 1);
         }
@@ -311,7 +316,9 @@ impl AtRestHeader {
     }
 
     fn check_argon2(&self) -> Result<(), HeaderError> {
-        let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value: u64::from(value) });
+        let bad = |field, value| {
+            Err(HeaderError::Field { what: Self::NAME, field, value: u64::from(value) })
+        };
         if !(1..=ARGON2_LANES_MAX).contains(&self.argon2_lanes) {
             return bad("argon2_lanes", self.argon2_lanes);
         }
@@ -534,9 +541,13 @@ mod tests {
 
     #[test]
     fn regions_do_not_overlap() {
-        for mode in
-            [Mode::None, Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated]
-        {
+        for mode in [
+            Mode::None,
+            Mode::Integrity,
+            Mode::Encryption,
+            Mode::EncryptionIntegrity,
+            Mode::Authenticated,
+        ] {
             for pages in [0, 1, 100, 1 << 28] {
                 let regions = Regions::new(mode, pages).unwrap();
                 assert!(regions.side_of(pages) <= regions.tree || !mode.has_side());

@@ -11,13 +11,14 @@
 //! frame:  RecordHeader (56 bytes) | payload: postcard encoding of Record | zeroes up to a multiple of 8
 //! ```
 
+mod frame;
+
 use crate::PAGE_SIZE;
 use crate::at_rest::{Mode, Regions};
-use crate::checksum::{checksum, seed};
 use crate::id::{PoolId, TypeId, Uuid};
 use crate::object::object_puddle_size;
 use crate::puddle::Role;
-use crate::types::TypeRecord;
+use crate::types::{TYPE_RECORD_LEN_MAX, TypeRecord};
 use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -25,12 +26,15 @@ extern crate alloc;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+pub use frame::{Frame, RecordError, decode_frame, encode_frame};
+
 /// Start of every frame.
 pub const RECORD_MAGIC: [u8; 8] = *b"CENRECRD";
 /// Set on the last frame of a batch.
 pub const FLAG_LAST: u32 = 1;
 /// Most bytes of a payload.
 pub const PAYLOAD_LEN_MAX: u32 = 1 << 20;
+const _: () = assert!(TYPE_RECORD_LEN_MAX + 64 <= PAYLOAD_LEN_MAX as usize);
 /// Highest number of a batch: far beyond what is ever reached, so that the next one can always be counted.
 pub const BATCH_NUMBER_MAX: u64 = 1 << 62;
 /// Most bytes of a pool's name.
@@ -257,6 +261,9 @@ pub struct LeaseRecord {
 /// Most ranges of one [`RelocationRecord`], and most pools: such a record always fits into one frame.
 pub const RELOCATION_MOVES_MAX: usize = 16_384;
 
+/// Most puddles of one [`Record::Sealed`]: such a record always fits into one frame.
+pub const SEALED_MAX: usize = 16_384;
+
 /// Where puddles have gone that were imported, cloned or moved together: what native pointers into them are to become.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelocationRecord {
@@ -288,8 +295,17 @@ pub struct DueRecord {
     pub relocation: Uuid,
     /// The address for which its contents are right. The header of its file says the same until it is rewritten.
     pub from: u64,
-    /// The generation that the header says once it is rewritten; one less until then.
+    /// The generation that the header says once it is rewritten; one less until then. 0: its file
+    /// was damaged when it moved, so that is not known; it is said before the puddle is rewritten.
     pub generation: u64,
+}
+
+impl DueRecord {
+    /// Whether the generation is not known.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.generation == 0
+    }
 }
 
 /// One change of the catalog. The order of variants is part of the format: add at the end only.
@@ -413,9 +429,25 @@ pub enum Record {
     },
     /// It is in the primary. Also with the puddle's end.
     KeptEnded(Uuid),
+    /// The files of these puddles, and their primaries, have this stamp ([`crate::puddle`]) since a
+    /// session closed the store. At most [`SEALED_MAX`]. It ends with a later one, and with the
+    /// puddle.
+    Sealed {
+        /// The stamp.
+        seal: u64,
+        /// The puddles.
+        puddles: Vec<Uuid>,
+    },
 }
 
 impl Record {
+    /// The records that name this seal for these puddles.
+    #[must_use]
+    pub fn sealed(seal: u64, puddles: &[Uuid]) -> Vec<Self> {
+        let record = |puddles: &[Uuid]| Self::Sealed { seal, puddles: puddles.to_vec() };
+        puddles.chunks(SEALED_MAX).map(record).collect()
+    }
+
     /// Whether it is about a daemon's clients: such records come into a catalog only after the superblock names
     /// [`crate::superblock::INCOMPAT_HOSTED`].
     #[must_use]
@@ -428,174 +460,5 @@ impl Record {
                 | Self::ObjectLease { .. }
                 | Self::ObjectLeaseEnded { .. }
         )
-    }
-}
-
-/// Why bytes are no record.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecordError {
-    /// The bytes end inside the record: a torn write, if nothing follows.
-    #[error("catalog record is cut short")]
-    Truncated,
-    /// No frame begins here.
-    #[error("no catalog record begins here")]
-    Magic,
-    /// The checksum does not fit.
-    #[error("catalog record is damaged: checksum {found:#018x}, computed {computed:#018x}")]
-    Checksum {
-        /// Checksum on media.
-        found: u64,
-        /// Checksum of what is there.
-        computed: u64,
-    },
-    /// The frame is whole, but its batch number, flags, reserved bytes or payload are none of this release.
-    #[error("catalog record has a payload that this release does not understand")]
-    Payload,
-}
-
-/// One frame, read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
-    /// Number of its batch.
-    pub batch: u64,
-    /// Number in its batch.
-    pub index: u32,
-    /// Whether it ends its batch.
-    pub last: bool,
-    /// [`RecordHeader::journals`].
-    pub journals: [u64; 2],
-    /// What it says.
-    pub record: Record,
-    /// Bytes of the frame, padding included.
-    pub len: usize,
-}
-
-/// Appends the frame of `record` to `out`.
-///
-/// # Panics
-/// If the record encodes to more than [`PAYLOAD_LEN_MAX`] bytes; names and maps are limited so that none does.
-pub fn encode_frame(
-    (batch, journals): (u64, [u64; 2]),
-    (index, last): (u32, bool),
-    record: &Record,
-    out: &mut Vec<u8>,
-) {
-    let payload = postcard::to_allocvec(record).unwrap_or_default();
-    assert!(!payload.is_empty() && payload.len() <= PAYLOAD_LEN_MAX as usize, "catalog record out of bounds");
-    let mut header = RecordHeader {
-        magic: RECORD_MAGIC,
-        batch,
-        index,
-        flags: if last { FLAG_LAST } else { 0 },
-        payload_len: payload.len() as u32,
-        reserved0: 0,
-        journals,
-        checksum: 0,
-    };
-    let start = out.len();
-    out.extend_from_slice(header.as_bytes());
-    out.extend_from_slice(&payload);
-    header.checksum = checksum(seed::CATALOG, &out[start..]);
-    out[start..start + FRAME_HEADER_LEN].copy_from_slice(header.as_bytes());
-    while !out.len().is_multiple_of(8) {
-        out.push(0);
-    }
-}
-
-/// Reads the frame at the start of `bytes`.
-///
-/// # Errors
-/// Why there is none.
-pub fn decode_frame(bytes: &[u8]) -> Result<Frame, RecordError> {
-    let Ok((header, rest)) = RecordHeader::read_from_prefix(bytes) else {
-        return Err(RecordError::Truncated);
-    };
-    if header.magic != RECORD_MAGIC {
-        return Err(RecordError::Magic);
-    }
-    if header.payload_len > PAYLOAD_LEN_MAX || header.payload_len == 0 {
-        return Err(RecordError::Magic);
-    }
-    let payload_len = header.payload_len as usize;
-    let len = (FRAME_HEADER_LEN + payload_len).next_multiple_of(8);
-    if bytes.len() < len {
-        return Err(RecordError::Truncated);
-    }
-    let mut covered = Vec::with_capacity(FRAME_HEADER_LEN + payload_len);
-    covered.extend_from_slice(RecordHeader { checksum: 0, ..header }.as_bytes());
-    covered.extend_from_slice(&rest[..payload_len]);
-    let computed = checksum(seed::CATALOG, &covered);
-    if computed != header.checksum {
-        return Err(RecordError::Checksum { found: header.checksum, computed });
-    }
-    if header.batch == 0 || header.batch > BATCH_NUMBER_MAX {
-        return Err(RecordError::Payload);
-    }
-    // Written by nobody yet: a later release may give them a meaning.
-    if header.reserved0 != 0 || header.flags & !FLAG_LAST != 0 {
-        return Err(RecordError::Payload);
-    }
-    // Numbers of records, which can always be counted on.
-    if header.journals.iter().any(|number| *number >= BATCH_NUMBER_MAX) {
-        return Err(RecordError::Payload);
-    }
-    let record = postcard::from_bytes(&rest[..payload_len]).map_err(|_| RecordError::Payload)?;
-    let RecordHeader { batch, index, journals, .. } = header;
-    Ok(Frame { batch, index, last: header.flags & FLAG_LAST != 0, journals, record, len })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sample() -> Record {
-        Record::Lease(LeaseRecord { client: Uuid([7; 16]), pool: PoolId(3), writable: true })
-    }
-
-    #[test]
-    fn frames_round_trip() {
-        let mut bytes = Vec::new();
-        encode_frame((9, [3, 4]), (2, true), &sample(), &mut bytes);
-        assert_eq!(bytes.len() % 8, 0);
-        let frame = decode_frame(&bytes).unwrap();
-        assert_eq!((frame.batch, frame.index, frame.last, frame.len), (9, 2, true, bytes.len()));
-        assert_eq!((frame.journals, frame.record), ([3, 4], sample()));
-    }
-
-    #[test]
-    fn the_longest_relocation_fits_into_a_frame() {
-        let far = u64::MAX;
-        let moves = alloc::vec![MoveRecord { from: far, to: far, size: far }; RELOCATION_MOVES_MAX];
-        let pools = alloc::vec![(PoolId(far), PoolId(far)); RELOCATION_MOVES_MAX];
-        let record = Record::Relocation(RelocationRecord { id: Uuid([7; 16]), moves, pools });
-        let mut bytes = Vec::new();
-        encode_frame((1, [0; 2]), (0, true), &record, &mut bytes);
-        assert_eq!(decode_frame(&bytes).unwrap().record, record);
-    }
-
-    #[test]
-    fn every_flipped_bit_is_noticed() {
-        let mut bytes = Vec::new();
-        encode_frame((1, [0; 2]), (0, true), &sample(), &mut bytes);
-        let used = FRAME_HEADER_LEN
-            + decode_frame(&bytes).map(|_| ()).map_or(0, |()| {
-                let header = RecordHeader::read_from_prefix(&bytes).unwrap().0;
-                header.payload_len as usize
-            });
-        for bit in 0..used * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode_frame(&damaged).is_err(), "bit {bit}");
-        }
-    }
-
-    #[test]
-    fn every_shorter_prefix_is_refused() {
-        let mut bytes = Vec::new();
-        encode_frame((1, [0; 2]), (0, true), &sample(), &mut bytes);
-        for len in 0..bytes.len() {
-            assert!(decode_frame(&bytes[..len]).is_err(), "{len} bytes");
-        }
     }
 }

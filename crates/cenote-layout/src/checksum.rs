@@ -40,6 +40,22 @@ pub mod seed {
     pub const KEPT: u64 = 0x4345_4e4f_5445_000f;
     /// [`crate::archive::ArchiveHeader`] and sections.
     pub const ARCHIVE: u64 = 0x4345_4e4f_5445_0010;
+    /// [`crate::logged::SubHeapHeader`].
+    pub const SUB_HEAP: u64 = 0x4345_4e4f_5445_0011;
+    /// [`crate::logged::BlockRecord`].
+    pub const BLOCK_RECORD: u64 = 0x4345_4e4f_5445_0012;
+    /// [`crate::logged::ListHead`].
+    pub const LIST_HEAD: u64 = 0x4345_4e4f_5445_0013;
+    /// [`crate::logged::LevelEntry`].
+    pub const LEVEL_ENTRY: u64 = 0x4345_4e4f_5445_0014;
+    /// An undo record: [`crate::logged::UndoHeader`] and entries.
+    pub const UNDO: u64 = 0x4345_4e4f_5445_0015;
+    /// New contents of the cells of a change, [`crate::logged::seal_of_contents`].
+    pub const UNDO_SEAL: u64 = 0x4345_4e4f_5445_0016;
+    /// [`crate::logged::MicroEntry`].
+    pub const MICRO: u64 = 0x4345_4e4f_5445_0017;
+    /// [`crate::logged::LaneWord`].
+    pub const LANE: u64 = 0x4345_4e4f_5445_0018;
 }
 
 /// XXH3-64 of `bytes` with a seed of [`seed`].
@@ -64,10 +80,15 @@ mod tests {
 
     #[test]
     fn both_libraries_compute_the_same_function() {
-        let bytes: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let bytes: Vec<u8> =
+            (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for len in (0..600).chain([1024, 4095, 4096, 4097, 5000]) {
             for seed in [0, seed::LOG, seed::SEAL, u64::MAX] {
-                assert_eq!(wide(seed, &bytes[..len]), xxh3_64_with_seed(&bytes[..len], seed), "{len} bytes");
+                assert_eq!(
+                    wide(seed, &bytes[..len]),
+                    xxh3_64_with_seed(&bytes[..len], seed),
+                    "{len} bytes"
+                );
             }
         }
     }

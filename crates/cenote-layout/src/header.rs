@@ -142,9 +142,13 @@ impl fmt::Debug for MagicText {
     }
 }
 
+/// As text, or as the bytes where they are none.
 impl fmt::Display for MagicText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
+        if self.0.iter().all(|byte| matches!(byte, b' '..=b'~')) {
+            return fmt::Debug::fmt(self, f);
+        }
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -152,7 +156,15 @@ impl HeaderPrefix {
     /// The prefix that this release writes; the checksum is filled in by [`seal`].
     #[must_use]
     pub const fn new(magic: [u8; 8], header_len: u32) -> Self {
-        Self { magic, version: FORMAT_VERSION, header_len, compat: 0, ro_compat: 0, incompat: 0, checksum: 0 }
+        Self {
+            magic,
+            version: FORMAT_VERSION,
+            header_len,
+            compat: 0,
+            ro_compat: 0,
+            incompat: 0,
+            checksum: 0,
+        }
     }
 }
 
@@ -212,10 +224,17 @@ pub fn read<H: Header>(bytes: &[u8], writing: bool) -> Result<H, HeaderError> {
         return Err(HeaderError::Version { what, found: prefix.version, known: FORMAT_VERSION });
     }
     if !sum_fits {
-        return Err(HeaderError::Checksum { what, found: prefix.checksum, computed: computed.checksum });
+        return Err(HeaderError::Checksum {
+            what,
+            found: prefix.checksum,
+            computed: computed.checksum,
+        });
     }
     if prefix.incompat & !H::KNOWN_INCOMPAT != 0 {
-        return Err(HeaderError::Incompatible { what, unknown: prefix.incompat & !H::KNOWN_INCOMPAT });
+        return Err(HeaderError::Incompatible {
+            what,
+            unknown: prefix.incompat & !H::KNOWN_INCOMPAT,
+        });
     }
     if writing && prefix.ro_compat & !KNOWN_RO_COMPAT != 0 {
         return Err(HeaderError::ReadOnly { what, unknown: prefix.ro_compat & !KNOWN_RO_COMPAT });
@@ -224,7 +243,11 @@ pub fn read<H: Header>(bytes: &[u8], writing: bool) -> Result<H, HeaderError> {
         return Err(HeaderError::Field { what, field: "version", value: 0 });
     }
     if prefix.header_len as usize != size_of::<H>() {
-        return Err(HeaderError::Field { what, field: "header_len", value: u64::from(prefix.header_len) });
+        return Err(HeaderError::Field {
+            what,
+            field: "header_len",
+            value: u64::from(prefix.header_len),
+        });
     }
     header.check_fields()?;
     Ok(header)
@@ -234,7 +257,8 @@ pub fn read<H: Header>(bytes: &[u8], writing: bool) -> Result<H, HeaderError> {
 /// the prefix names, with its own field zero.
 #[cold]
 fn fits_longer<H: Header>(bytes: &[u8], prefix: &HeaderPrefix) -> bool {
-    let Some(bytes) = bytes.get(..prefix.header_len as usize).filter(|bytes| bytes.len() >= 48) else {
+    let Some(bytes) = bytes.get(..prefix.header_len as usize).filter(|bytes| bytes.len() >= 48)
+    else {
         return false;
     };
     let mut copy = bytes.to_vec();

@@ -39,8 +39,6 @@ pub const MARKS_SIZE: u64 = 1024;
 pub const TINY_MARKS_SIZE: u64 = SUPERBLOCK_SIZE / BLOCK_SIZE_MIN;
 /// Heads of lists in a pool's root puddle, 16 bytes each.
 pub const LIST_COUNT: u64 = 384;
-/// Most processes that have a pool open for writing at one time.
-pub const MEMBER_COUNT: u64 = 56;
 /// Bytes of the table of members in a pool's root puddle: a line about all of them, and 32 bytes for each.
 pub const MEMBERS_SIZE: u64 = 64 + 32 * MEMBER_COUNT;
 /// Bytes of the sweep line in a pool's root puddle: the word of [`SweepState`], the rest reserved.
@@ -52,7 +50,7 @@ pub const HEAP_PUDDLE_SIZE_MIN: u64 = 2 * SUPERBLOCK_SIZE;
 /// Most bytes of a block that shares its superblock with others; larger ones take whole superblocks.
 pub const SMALL_SIZE_MAX: u64 = 32 << 10;
 
-pub use crate::mark;
+pub use crate::mark::{self, MEMBER_COUNT};
 
 /// What an opener makes of [`mark::CONDEMNED`]: the word at [`HeapGeometry::sweep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -195,6 +193,22 @@ pub struct Descriptor {
 
 const _: () = assert!(size_of::<Descriptor>() == 64);
 
+/// What stands in memory in the place of each byte of a page of metadata, descriptors aside, that
+/// is lost while the puddle is in use. As a mark it is illegal and of no live block. As a root it
+/// is damaged; as a link it leads to no address that a process has.
+pub const LOST_BYTE: u8 = 0xe0;
+const LOST_WORD: u64 = u64::from_ne_bytes([LOST_BYTE; 8]);
+
+const _: () = {
+    assert!(RootSlot { word: LOST_WORD, type_id: TypeId(LOST_WORD) }.read().is_none());
+    assert!(SweepState::from_u64(LOST_WORD).is_none() && !mark::is_live(LOST_BYTE));
+    // Every legal mark has an even number of bits set.
+    assert!(LOST_BYTE.count_ones() % 2 == 1);
+    assert!(SuperblockState::from_u32(LOST_WORD as u32).is_none());
+    // A link is an address divided by `SUPERBLOCK_SIZE`, in 32 bits.
+    assert!((LOST_WORD & 0xffff_ffff) * SUPERBLOCK_SIZE >= 1 << 47);
+};
+
 impl Descriptor {
     /// The descriptor of a superblock that nobody uses: all zero, as a new file is.
     pub const FREE: Self = Self {
@@ -207,6 +221,18 @@ impl Descriptor {
         anchor: 0,
         next: 0,
         geometry: 0,
+    };
+
+    /// What stands in memory in the place of a descriptor whose page is lost while the puddle is in
+    /// use: no state has its number, no block begins in its superblock, its anchor says "damaged",
+    /// and its link is the address of nothing. It is never in a file.
+    pub const LOST: Self = Self {
+        checksum: LOST_WORD,
+        state: LOST_WORD as u32,
+        type_id: TypeId(LOST_WORD),
+        anchor: 7,
+        next: LOST_WORD,
+        ..Self::FREE
     };
 
     /// The descriptor of a superblock of metadata. `holes`: the file may have no space for tiny
@@ -252,8 +278,15 @@ impl Descriptor {
 
     /// A descriptor with its checksum.
     #[must_use]
-    pub fn new(state: SuperblockState, class: u32, block_size: u64, type_id: TypeId, span: u64) -> Self {
-        let mut descriptor = Self { state: state as u32, class, block_size, type_id, span, ..Self::FREE };
+    pub fn new(
+        state: SuperblockState,
+        class: u32,
+        block_size: u64,
+        type_id: TypeId,
+        span: u64,
+    ) -> Self {
+        let mut descriptor =
+            Self { state: state as u32, class, block_size, type_id, span, ..Self::FREE };
         descriptor.checksum = descriptor.compute();
         descriptor
     }
@@ -304,7 +337,8 @@ impl HeapGeometry {
     pub const fn new(size: u64, root: bool) -> Option<Self> {
         let superblocks = size / SUPERBLOCK_SIZE;
         let descriptors = header_space(size);
-        let Some(tiny) = round_up(descriptors + superblocks * size_of::<Descriptor>() as u64, SPACE_UNIT)
+        let Some(tiny) =
+            round_up(descriptors + superblocks * size_of::<Descriptor>() as u64, SPACE_UNIT)
         else {
             return None;
         };
@@ -359,13 +393,15 @@ mod tests {
                     assert!(size < 3 * SUPERBLOCK_SIZE);
                     continue;
                 };
-                for offset in [g.descriptors, g.tiny, g.marks, g.hints, g.roots, g.lists, g.members, g.sweep]
+                for offset in
+                    [g.descriptors, g.tiny, g.marks, g.hints, g.roots, g.lists, g.members, g.sweep]
                 {
                     assert_eq!(offset % 64, 0);
                 }
                 assert!((g.roots - g.hints) * 8 >= g.superblocks);
                 assert!(
-                    g.first_usable * SUPERBLOCK_SIZE >= if root { g.sweep + SWEEP_SIZE } else { g.roots }
+                    g.first_usable * SUPERBLOCK_SIZE
+                        >= if root { g.sweep + SWEEP_SIZE } else { g.roots }
                 );
                 assert!(g.superblocks * SUPERBLOCK_SIZE <= size);
             }

@@ -145,8 +145,10 @@ impl TypeId {
     /// The id of a type without parameters, from its declared name.
     #[must_use]
     pub const fn of_name(name: &str) -> Self {
-        let hash =
-            xxhash_rust::const_xxh3::xxh3_64_with_seed(name.as_bytes(), crate::checksum::seed::TYPE_NAME);
+        let hash = xxhash_rust::const_xxh3::xxh3_64_with_seed(
+            name.as_bytes(),
+            crate::checksum::seed::TYPE_NAME,
+        );
         Self(if hash == 0 { 1 } else { hash })
     }
 
@@ -161,7 +163,8 @@ impl TypeId {
             bytes[8 + i] = b[i];
             i += 1;
         }
-        let hash = xxhash_rust::const_xxh3::xxh3_64_with_seed(&bytes, crate::checksum::seed::TYPE_NAME);
+        let hash =
+            xxhash_rust::const_xxh3::xxh3_64_with_seed(&bytes, crate::checksum::seed::TYPE_NAME);
         Self(if hash == 0 { 1 } else { hash })
     }
 }

@@ -25,6 +25,7 @@ pub mod id;
 pub mod kept;
 pub mod log;
 pub mod log_space;
+pub mod logged;
 pub mod mark;
 pub mod moves;
 pub mod object;

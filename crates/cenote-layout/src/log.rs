@@ -184,7 +184,9 @@ impl SequenceRange {
     pub const fn from_word(word: u64) -> Option<Self> {
         let (lo, hi) = (word as u32, (word >> 32) as u32);
         match lo.checked_add(2) {
-            Some(expected) if expected == hi && lo % 2 == 0 && lo <= END_BASE => Some(Self { lo, hi }),
+            Some(expected) if expected == hi && lo % 2 == 0 && lo <= END_BASE => {
+                Some(Self { lo, hi })
+            }
             _ => None,
         }
     }

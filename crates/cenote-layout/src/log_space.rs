@@ -141,7 +141,10 @@ mod tests {
         for state in [ENTRY_HEAD, ENTRY_CONTINUATION] {
             let entry = LogSpaceEntry::new(state, Uuid([7; 16]), 0x3000_0000_0000, 0x1234, 3);
             assert_eq!(entry.read(false), Listing::Names(entry));
-            assert_eq!(LogSpaceEntry { state: ENTRY_FREE, ..entry }.read(false), Listing::Names(entry));
+            assert_eq!(
+                LogSpaceEntry { state: ENTRY_FREE, ..entry }.read(false),
+                Listing::Names(entry)
+            );
             for bit in 0..512 {
                 let mut bytes = [0; 64];
                 bytes.copy_from_slice(entry.as_bytes());
@@ -159,9 +162,10 @@ mod tests {
     #[test]
     fn what_is_cut_short_is_free_at_the_end_and_damage_before_it() {
         let whole = LogSpaceEntry::new(ENTRY_HEAD, Uuid([7; 16]), 0x3000_0000_0000, 0x1234, 0);
-        for torn in
-            [LogSpaceEntry { state: 0, addr: 0, ..whole }, LogSpaceEntry { state: 0, checksum: 0, ..whole }]
-        {
+        for torn in [
+            LogSpaceEntry { state: 0, addr: 0, ..whole },
+            LogSpaceEntry { state: 0, checksum: 0, ..whole },
+        ] {
             assert_eq!((torn.read(false), torn.read(true)), (Listing::Free, Listing::Damaged));
         }
         let zeros = LogSpaceEntry::read_from_bytes(&[0; 64][..]).unwrap();

@@ -18,7 +18,8 @@
 //! flipped bits of a mark are found there too. FREE and ALLOCATED are at distance 8. Words above
 //! TAKEN have no meaning but ALLOCATED, so one comparison says whether a block is live.
 
-use crate::heap::MEMBER_COUNT;
+/// Most processes that have a pool open for writing at one time.
+pub const MEMBER_COUNT: u64 = 56;
 
 /// No process has the block: it can be claimed.
 pub const FREE: u8 = 0;
@@ -161,7 +162,9 @@ mod tests {
 
     #[test]
     fn what_one_process_writes_is_four_bits_from_what_survives() {
-        for mark in [CACHED, HELD, TAKEN, TINY, CONDEMNED].into_iter().chain((1..=8).map(held)).chain(SPARE) {
+        for mark in
+            [CACHED, HELD, TAKEN, TINY, CONDEMNED].into_iter().chain((1..=8).map(held)).chain(SPARE)
+        {
             assert_eq!(mark.count_ones(), 4, "{mark:#x}");
         }
         assert!((1..=MEMBER_COUNT as u8).all(|member| cached(member).count_ones() == 4));
@@ -173,7 +176,8 @@ mod tests {
             assert_eq!(meaning(cached(member)), Some(Meaning::Cached(member)));
             assert_eq!(meaning(held(member)), Some(Meaning::Held(member)));
         }
-        let live: Vec<u8> = (0..=255).filter(|&mark| meaning(mark).is_some() && is_live(mark)).collect();
+        let live: Vec<u8> =
+            (0..=255).filter(|&mark| meaning(mark).is_some() && is_live(mark)).collect();
         assert_eq!(live, [TAKEN, ALLOCATED]);
         assert_eq!((0..=255).filter(|&mark| meaning(mark).is_some()).count(), 5 + 2 * MEMBERS);
     }

@@ -61,7 +61,10 @@ pub fn and_window(moves: &[MoveRecord], (base, len): (u64, u64), distance: u64) 
     for moved in moves {
         out.extend(rest(at, moved.from));
         let inside = moved.to >= base && moved.to < end;
-        out.push(MoveRecord { to: moved.to.wrapping_add(if inside { distance } else { 0 }), ..*moved });
+        out.push(MoveRecord {
+            to: moved.to.wrapping_add(if inside { distance } else { 0 }),
+            ..*moved
+        });
         at = at.max(moved.from.saturating_add(moved.size));
     }
     out.extend(rest(at, end));
@@ -91,21 +94,26 @@ impl Moves {
             free_from = last;
             let delta = moved.to.wrapping_sub(moved.from);
             match ranges.last_mut() {
-                Some(before) if before.last == moved.from && before.delta == delta => before.last = last,
+                Some(before) if before.last == moved.from && before.delta == delta => {
+                    before.last = last
+                }
                 _ => ranges.push(Range { first: moved.from + 1, last, delta }),
             }
         }
         let mut ends: Vec<u64> = record.moves.iter().map(|moved| moved.to + moved.size).collect();
         ends.sort_unstable();
         let starts = |range: &Range| {
-            let (start, goes_to) = (range.first - 1, range.first.wrapping_add(range.delta).wrapping_sub(1));
+            let (start, goes_to) =
+                (range.first - 1, range.first.wrapping_add(range.delta).wrapping_sub(1));
             let at = ranges.partition_point(|other| other.last < goes_to);
-            let moves_from = ranges.get(at).is_some_and(|other| other.first <= goes_to && other.delta != 0);
+            let moves_from =
+                ranges.get(at).is_some_and(|other| other.first <= goes_to && other.delta != 0);
             !moves_from
                 && ranges.binary_search_by_key(&start, |other| other.last).is_err()
                 && ends.binary_search(&start).is_err()
         };
-        let first: Vec<u64> = ranges.iter().map(|range| range.first - u64::from(starts(range))).collect();
+        let first: Vec<u64> =
+            ranges.iter().map(|range| range.first - u64::from(starts(range))).collect();
         ranges.iter_mut().zip(first).for_each(|(range, first)| range.first = first);
         Ok(Self { ranges, pools: record.pools.iter().copied().collect() })
     }
@@ -169,7 +177,8 @@ impl Moves {
         moving().all(|range| {
             let new = range.first.wrapping_add(range.delta)..=range.last.wrapping_add(range.delta);
             let at = self.ranges.partition_point(|other| other.last < *new.start());
-            let mut near = self.ranges.iter().skip(at).take_while(|other| other.first <= *new.end());
+            let mut near =
+                self.ranges.iter().skip(at).take_while(|other| other.first <= *new.end());
             near.all(|other| other.delta == 0)
         })
     }
@@ -191,7 +200,11 @@ mod tests {
 
     fn moves(list: &[(u64, u64, u64)]) -> Result<Moves, &'static str> {
         let moves = list.iter().map(|&(from, to, size)| MoveRecord { from, to, size }).collect();
-        Moves::new(&RelocationRecord { id: Uuid([1; 16]), moves, pools: alloc::vec![(PoolId(3), PoolId(7))] })
+        Moves::new(&RelocationRecord {
+            id: Uuid([1; 16]),
+            moves,
+            pools: alloc::vec![(PoolId(3), PoolId(7))],
+        })
     }
 
     #[test]
@@ -227,7 +240,8 @@ mod tests {
         let kept = holder(0x20_0010, 0x60_0000);
         assert_eq!(moved(kept, 0x20_0010, 0x100_0010), Some(holder(0x100_0010, 0x60_0000)));
         assert_eq!(moved(0, 0x20_0010, 0x100_0010), None, "null");
-        let region = |pool| RegionAddress { pool: PoolId(pool), puddle: 1, offset: 32 }.encode().unwrap();
+        let region =
+            |pool| RegionAddress { pool: PoolId(pool), puddle: 1, offset: 32 }.encode().unwrap();
         assert_eq!(
             (m.region(region(3)), m.region(region(4)), m.region(5)),
             (Some(region(7)), Some(region(4)), None)
@@ -265,7 +279,10 @@ mod tests {
             (&[(0x1000, 0x9000, 0x1000), (0x8000, 0x20_0000, 0x1000)], true),
             (&[(0x1000, 0x7000, 0x1000), (0x8000, 0x20_0000, 0x1000)], true),
             (&[(0x1000, 0x8000, 0x1000), (0x8000, 0x8000, 0x1000)], true),
-            (&[(0x1000, 0x9000, 0x1000), (0x8000, 0x8000, 0x1000), (0x9000, 0x20_0000, 0x1000)], false),
+            (
+                &[(0x1000, 0x9000, 0x1000), (0x8000, 0x8000, 0x1000), (0x9000, 0x20_0000, 0x1000)],
+                false,
+            ),
         ] {
             assert_eq!(moves(list).unwrap().is_repeatable(), expected, "{list:x?}");
         }

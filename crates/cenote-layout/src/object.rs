@@ -243,6 +243,16 @@ pub const ROOTS_MAX: u64 = 1 << 24;
 /// Offset of the first half in the journal; the headers are at 0 and [`PAGE_SIZE`].
 pub const JOURNAL_HALVES_OFFSET: u64 = 2 * PAGE_SIZE;
 
+impl JournalHeader {
+    /// Offsets in bytes where half 0 or 1 begins and ends.
+    #[must_use]
+    pub fn half(&self, number: usize) -> (u64, u64) {
+        let start =
+            JOURNAL_HALVES_OFFSET.saturating_add(self.half_len.saturating_mul(number as u64));
+        (start, start.saturating_add(self.half_len))
+    }
+}
+
 impl Header for JournalHeader {
     const NAME: &'static str = "journal header";
     const MAGIC: [u8; 8] = *b"CENJOURN";
@@ -255,10 +265,14 @@ impl Header for JournalHeader {
             // Its records would be taken for none.
             return bad("set of features, of an earlier build", self.prefix.incompat);
         }
-        if self.half_len == 0 || !self.half_len.is_multiple_of(PAGE_SIZE) || self.half_len > OBJECT_LEN_MAX {
+        if self.half_len == 0
+            || !self.half_len.is_multiple_of(PAGE_SIZE)
+            || self.half_len > OBJECT_LEN_MAX
+        {
             return bad("half_len", self.half_len);
         }
-        let highest = self.trimmed.max(self.generation).max(self.epoch).max(self.other).max(self.catalog);
+        let highest =
+            self.trimmed.max(self.generation).max(self.epoch).max(self.other).max(self.catalog);
         if highest >= 1 << 62 {
             return bad("counter", highest);
         }
@@ -434,9 +448,18 @@ mod tests {
 
     #[test]
     fn puddle_sizes_hold_headers_and_data_and_not_a_page_more() {
-        for len in
-            [1, 64, 4096, 4097, 2 << 20, (2 << 20) - 8192, (2 << 20) - 8191, 1 << 30, 1 << 40, OBJECT_LEN_MAX]
-        {
+        for len in [
+            1,
+            64,
+            4096,
+            4097,
+            2 << 20,
+            (2 << 20) - 8192,
+            (2 << 20) - 8191,
+            1 << 30,
+            1 << 40,
+            OBJECT_LEN_MAX,
+        ] {
             let size = object_puddle_size(len).unwrap();
             let pages = len.div_ceil(PAGE_SIZE) * PAGE_SIZE;
             assert_eq!(object_data_offset(size) + pages, size, "{len}");

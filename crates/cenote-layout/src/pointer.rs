@@ -23,7 +23,9 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 /// How a word of a type's pointer map says where it leads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct PointerKind(pub u8);
 
@@ -117,7 +119,9 @@ impl RegionAddress {
             let bits = PUDDLE_BITS[split];
             if puddle >> bits == 0 && units >> (PLACE_BITS - bits) == 0 {
                 let place = puddle << (PLACE_BITS - bits) | units;
-                return Some(REGION_PATTERN << 56 | self.pool.0 << 40 | (split as u64) << PLACE_BITS | place);
+                return Some(
+                    REGION_PATTERN << 56 | self.pool.0 << 40 | (split as u64) << PLACE_BITS | place,
+                );
             }
             split += 1;
         }
@@ -179,15 +183,29 @@ mod tests {
         refused(RegionAddress { puddle: 1 << 16, ..region });
         refused(RegionAddress { puddle: 16, offset: 256 << 30, ..region });
         refused(RegionAddress { puddle: 15, offset: 256 << 30, ..region });
-        assert!(RegionAddress { puddle: 4095, offset: (1 << 30) - 16, ..region }.encode().is_some());
+        assert!(
+            RegionAddress { puddle: 4095, offset: (1 << 30) - 16, ..region }.encode().is_some()
+        );
     }
 
     #[test]
     fn null_and_common_words_are_neither() {
         let text = u64::from_le_bytes(*b"cenote!!");
-        for word in [0, 1, u64::MAX, 1 << 46, text, 1.5f64.to_bits(), (-1e9f64).to_bits(), f64::NAN.to_bits()]
-        {
-            assert_eq!((decode_relative(4096, word), RegionAddress::decode(word)), (None, None), "{word:#x}");
+        for word in [
+            0,
+            1,
+            u64::MAX,
+            1 << 46,
+            text,
+            1.5f64.to_bits(),
+            (-1e9f64).to_bits(),
+            f64::NAN.to_bits(),
+        ] {
+            assert_eq!(
+                (decode_relative(4096, word), RegionAddress::decode(word)),
+                (None, None),
+                "{word:#x}"
+            );
         }
     }
 }

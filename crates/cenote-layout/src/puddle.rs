@@ -1,9 +1,24 @@
 //! The header of a puddle (PUD-11): 4 KiB for every 2 MiB, at the start of its file and of its mapping.
 //!
 //! ```text
-//! 0        4096                  header_space                          size
-//! | header | zero (reserved) ... | body: heap, log, log space, object, zeros of a spare |
+//! 0        4088    4096                  header_space                          size
+//! | header | stamp | zero (reserved) ... | body: heap, log, log space, object, zeros of a spare |
 //! ```
+//!
+//! # The stamp
+//!
+//! A word of its own, which no checksum of the header covers: one store or one write changes it,
+//! and no crash tears it. Of heap puddles of unprotected pools, and of their primaries, it tells
+//! files of different moments apart. It says one of:
+//!
+//! * 0: no session has written the file.
+//! * An *era*, which is even: a session that began in this era may write it, or was writing it. The
+//!   superblock names the era from the first open after a close to the next close
+//!   ([`crate::superblock::Superblock::era`]).
+//! * A *seal*, the era plus one: nothing was written since a session of that era closed the store.
+//!   The catalog names it ([`crate::catalog::Record::Sealed`]).
+//!
+//! Elsewhere it is zero.
 
 use crate::header::{Header, HeaderError, HeaderPrefix};
 use crate::id::{PoolId, Uuid};
@@ -78,7 +93,28 @@ pub struct PuddleHeader {
     /// One higher with every relocation.
     pub generation: u64,
     /// Zero.
-    pub reserved: [u8; 3976],
+    pub reserved: [u8; 3968],
+}
+
+/// Where the stamp lies in a puddle's file: behind the header, in the same sector as its end.
+pub const STAMP_AT: u64 = size_of::<PuddleHeader>() as u64;
+
+/// The superblock's era where it is not known which one it was: every stamp is accepted.
+pub const ERA_ANY: u64 = u64::MAX - 1;
+
+/// The era that a random number makes: even, and neither 0 nor [`ERA_ANY`].
+#[must_use]
+pub const fn era_of(random: u64) -> u64 {
+    match random & !1 {
+        0 | ERA_ANY => 2,
+        era => era,
+    }
+}
+
+/// The seal that ends an era.
+#[must_use]
+pub const fn seal_of(era: u64) -> u64 {
+    era | 1
 }
 
 /// `compat` bit of a puddle that is still to be rewritten: its file may share blocks with another, so that a store into it may need space. A file that is rewritten has its own, and has not the bit.
@@ -89,7 +125,7 @@ pub const COMPAT_SHARES_BLOCKS: u64 = 1;
 /// marks are elsewhere.
 pub const INCOMPAT_MARKS_APART: u64 = 1;
 
-const _: () = assert!(size_of::<PuddleHeader>() as u64 == PAGE_SIZE);
+const _: () = assert!(STAMP_AT + 8 == PAGE_SIZE);
 const _: () = assert!(core::mem::offset_of!(PuddleHeader, addr) == 80);
 const _: () = assert!(core::mem::offset_of!(PuddleHeader, role) == 104);
 const _: () = assert!(core::mem::offset_of!(PuddleHeader, reserved) == 120);

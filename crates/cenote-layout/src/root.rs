@@ -100,7 +100,8 @@ mod tests {
         for (addr, type_id) in
             [(0, 0), (0, 7), (0x6000_0020_0040, 0xdead), (0x10, u64::MAX), (0xffff_ffff_fff0, 1)]
         {
-            let slot = RootSlot::new(RootEntry { addr, type_id: TypeId(type_id) }).expect("48 bits");
+            let slot =
+                RootSlot::new(RootEntry { addr, type_id: TypeId(type_id) }).expect("48 bits");
             assert_eq!(slot.read(), Some(RootEntry { addr, type_id: TypeId(type_id) }));
             for bit in 0..64 {
                 let flipped = RootSlot { word: slot.word ^ 1 << bit, ..slot };

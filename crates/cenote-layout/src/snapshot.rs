@@ -181,12 +181,21 @@ mod tests {
             |t| t.name[0] = 0xff,
             |t| t.name[9] = 1,
         ] {
-            assert!(matches!(refused(change), Some(HeaderError::Field { .. })), "{:?}", refused(change));
+            assert!(
+                matches!(refused(change), Some(HeaderError::Field { .. })),
+                "{:?}",
+                refused(change)
+            );
         }
-        for change in
-            [|t: &mut SnapshotTrailer| t.reserved0 = 1, |t: &mut SnapshotTrailer| t.reserved[119] = 1]
-        {
-            assert!(matches!(refused(change), Some(HeaderError::Reserved { .. })), "{:?}", refused(change));
+        for change in [
+            |t: &mut SnapshotTrailer| t.reserved0 = 1,
+            |t: &mut SnapshotTrailer| t.reserved[119] = 1,
+        ] {
+            assert!(
+                matches!(refused(change), Some(HeaderError::Reserved { .. })),
+                "{:?}",
+                refused(change)
+            );
         }
     }
 

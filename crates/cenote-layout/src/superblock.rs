@@ -41,6 +41,14 @@ pub const INCOMPAT_TORN: u64 = 1 << 9;
 /// Incompatible feature: there may be files of kept psyncs ([`crate::kept`]), and records of them
 /// ([`crate::catalog::Record::Kept`]). (Bit 7: earlier builds had no records of them.)
 pub const INCOMPAT_KEPT: u64 = 1 << 10;
+/// Incompatible feature: the superblock may say which mounting of its file system the last writer
+/// had ([`Superblock::mounting`]).
+pub const INCOMPAT_MOUNTING: u64 = 1 << 11;
+/// In every superblock: puddles have stamps ([`crate::puddle`]), and the catalog may name seals
+/// ([`crate::catalog::Record::Sealed`]).
+pub const INCOMPAT_STAMPS: u64 = 1 << 12;
+/// What every superblock has: stores of earlier builds have not, and are refused.
+pub const INCOMPAT_ALWAYS: u64 = INCOMPAT_CATALOG_TIED | INCOMPAT_STAMPS;
 
 /// No writer has opened the store yet.
 pub const DURABILITY_UNSAID: u32 = 0;
@@ -117,8 +125,15 @@ pub struct Superblock {
     /// Of batches of the catalog up to this one it does not count what they name of the journals:
     /// the caller has accepted files of different moments since.
     pub tied_batch: u64,
+    /// Which mounting of its file system the last writer opened the store in, as the kernel numbers
+    /// them until the next boot; 0: not known. Another one means that what was not synced may be
+    /// lost, as another boot does. Only with [`INCOMPAT_MOUNTING`].
+    pub mounting: u64,
+    /// The era of stamps ([`crate::puddle`]): files that say it, or its seal, may have been written
+    /// since the last close that sealed all of them. 0: there are none.
+    pub era: u64,
     /// Zero.
-    pub reserved1: [u8; 3816],
+    pub reserved1: [u8; 3800],
 }
 
 /// What the superblock says about a journal. All zero: nothing.
@@ -155,7 +170,10 @@ const _: () = assert!(core::mem::offset_of!(Superblock, origin) == 248);
 // All that is not zero lies in one sector: no loss of power tears a copy that is being written.
 const _: () = assert!(core::mem::offset_of!(Superblock, tied_from) == 256);
 const _: () = assert!(core::mem::offset_of!(Superblock, journal_states) == 264);
-const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 280);
+const _: () = assert!(core::mem::offset_of!(Superblock, tied_batch) == 272);
+const _: () = assert!(core::mem::offset_of!(Superblock, mounting) == 280);
+const _: () = assert!(core::mem::offset_of!(Superblock, era) == 288);
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 296);
 const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) <= 512);
 
 impl Header for Superblock {
@@ -168,12 +186,14 @@ impl Header for Superblock {
         | INCOMPAT_WINDOW_MOVED
         | INCOMPAT_KEPT
         | INCOMPAT_CATALOG_TIED
-        | INCOMPAT_TORN;
+        | INCOMPAT_TORN
+        | INCOMPAT_MOUNTING
+        | INCOMPAT_STAMPS;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
-        if self.prefix.incompat & INCOMPAT_CATALOG_TIED == 0 {
-            // Its catalog would be taken for damaged.
+        if self.prefix.incompat & INCOMPAT_ALWAYS != INCOMPAT_ALWAYS {
+            // Its catalog and its puddles would be taken for damaged.
             return bad("set of features, of an earlier build", self.prefix.incompat);
         }
         if self.window_base == 0 || !self.window_base.is_multiple_of(SLOT_SIZE) {
@@ -200,11 +220,17 @@ impl Header for Superblock {
         if self.tied_batch > crate::catalog::BATCH_NUMBER_MAX {
             return bad("tied_batch", self.tied_batch);
         }
+        if self.mounting != 0 && self.prefix.incompat & INCOMPAT_MOUNTING == 0 {
+            return bad("mounting", self.mounting);
+        }
         if self.origin > ORIGIN_COPY {
             return bad("origin", self.origin);
         }
         if self.journal_states >> (2 * JOURNAL_BITS) != 0 {
             return bad("journal_states", self.journal_states);
+        }
+        if self.era & 1 != 0 {
+            return bad("era", self.era);
         }
         if self.reserved1.iter().any(|&b| b != 0) {
             return Err(HeaderError::Reserved { what: Self::NAME });

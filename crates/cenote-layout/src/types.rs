@@ -9,7 +9,6 @@
 //! changing its name; either way a field moves, appears or changes its type, so the records differ and the store refuses,
 //! with [`TypeRecord::differences`] to say where.
 
-use crate::catalog::PAYLOAD_LEN_MAX;
 use crate::id::TypeId;
 use crate::pointer::PointerKind;
 use serde::{Deserialize, Serialize};
@@ -30,7 +29,7 @@ pub const FIELDS_MAX: usize = 4096;
 pub const TYPE_NAME_LEN_MAX: usize = 1024;
 /// Most bytes that a record may take in the catalog, whatever its numbers are: a record that passes [`TypeRecord::check`] always fits
 /// into one frame.
-pub const TYPE_RECORD_LEN_MAX: usize = PAYLOAD_LEN_MAX as usize - 64;
+pub const TYPE_RECORD_LEN_MAX: usize = (1 << 20) - 64;
 
 /// A type as a store knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,8 +156,13 @@ impl TypeRecord {
         if !self.pointers.is_empty() && self.align < 8 {
             return bad("it has pointers but is not aligned to 8 bytes");
         }
-        for field in self.fields.iter().chain(self.variants.iter().flat_map(|variant| &variant.fields)) {
-            if !is_name(&field.name) || !is_name(&field.type_name) || field.type_id == TypeId::UNTYPED {
+        for field in
+            self.fields.iter().chain(self.variants.iter().flat_map(|variant| &variant.fields))
+        {
+            if !is_name(&field.name)
+                || !is_name(&field.type_name)
+                || field.type_id == TypeId::UNTYPED
+            {
                 return bad("a field has no proper name or type");
             }
             if field.offset.checked_add(field.size).is_none_or(|end| end > self.size) {
@@ -205,7 +209,8 @@ impl TypeRecord {
 
     /// Number of fields and variants, those of variants included.
     fn field_count(&self) -> usize {
-        self.fields.len() + self.variants.iter().map(|variant| 1 + variant.fields.len()).sum::<usize>()
+        self.fields.len()
+            + self.variants.iter().map(|variant| 1 + variant.fields.len()).sum::<usize>()
     }
 
     /// Most bytes that the record can take when encoded: a number or the length of a list takes at most 10.
@@ -213,9 +218,13 @@ impl TypeRecord {
         let fields = |fields: &[FieldRecord]| -> usize {
             fields.iter().map(|field| 50 + field.name.len() + field.type_name.len()).sum()
         };
-        let variants: usize =
-            self.variants.iter().map(|variant| 41 + variant.name.len() + fields(&variant.fields)).sum();
-        let pointers: usize = self.pointers.iter().map(|field| 61 + 21 * field.conditions.len()).sum();
+        let variants: usize = self
+            .variants
+            .iter()
+            .map(|variant| 41 + variant.name.len() + fields(&variant.fields))
+            .sum();
+        let pointers: usize =
+            self.pointers.iter().map(|field| 61 + 21 * field.conditions.len()).sum();
         76 + self.name.len() + fields(&self.fields) + variants + pointers
     }
 
@@ -226,7 +235,8 @@ impl TypeRecord {
             return;
         }
         let size = usize::try_from(self.size).unwrap_or(usize::MAX).max(1);
-        let values = if self.repeats { block.len() / size } else { usize::from(block.len() >= size) };
+        let values =
+            if self.repeats { block.len() / size } else { usize::from(block.len() >= size) };
         for value in 0..values {
             let base = value * size;
             for field in &self.pointers {
@@ -312,7 +322,9 @@ impl fmt::Display for PointerField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.count {
             1 => write!(f, "{} at {}", self.kind, self.offset)?,
-            count => write!(f, "{count} {}s from {}, {} apart,", self.kind, self.offset, self.stride)?,
+            count => {
+                write!(f, "{count} {}s from {}, {} apart,", self.kind, self.offset, self.stride)?
+            }
         }
         match self.target {
             TypeId::UNTYPED => f.write_str(" to anything")?,
@@ -357,7 +369,10 @@ impl TypeRecord {
                 None => out.push(format!("variant `{}`: only in the first", a.name)),
                 Some(b) => {
                     if a.tag != b.tag {
-                        out.push(format!("variant `{}`: if {} against if {}", a.name, a.tag, b.tag));
+                        out.push(format!(
+                            "variant `{}`: if {} against if {}",
+                            a.name, a.tag, b.tag
+                        ));
                     }
                     field_differences(&format!("{}.", a.name), &a.fields, &b.fields, &mut out);
                 }
@@ -378,20 +393,32 @@ impl TypeRecord {
             }
         }
         if out.is_empty() && self != other {
-            out.push("fields, variants or pointers are the same but listed in another order".to_string());
+            out.push(
+                "fields, variants or pointers are the same but listed in another order".to_string(),
+            );
         }
         out
     }
 }
 
 /// Says what differs between the fields of two types or variants.
-fn field_differences(prefix: &str, first: &[FieldRecord], second: &[FieldRecord], out: &mut Vec<String>) {
+fn field_differences(
+    prefix: &str,
+    first: &[FieldRecord],
+    second: &[FieldRecord],
+    out: &mut Vec<String>,
+) {
     let place = |field: &FieldRecord| {
-        format!("{} at {}, {} bytes, type id {}", field.type_name, field.offset, field.size, field.type_id)
+        format!(
+            "{} at {}, {} bytes, type id {}",
+            field.type_name, field.offset, field.size, field.type_id
+        )
     };
     for a in first {
         match second.iter().find(|b| b.name == a.name) {
-            None => out.push(format!("field `{prefix}{}`: only in the first ({})", a.name, place(a))),
+            None => {
+                out.push(format!("field `{prefix}{}`: only in the first ({})", a.name, place(a)))
+            }
             Some(b) if a != b => {
                 out.push(format!("field `{prefix}{}`: {} against {}", a.name, place(a), place(b)));
             }
@@ -406,7 +433,7 @@ fn field_differences(prefix: &str, first: &[FieldRecord], second: &[FieldRecord]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::Record;
+    use crate::catalog::{PAYLOAD_LEN_MAX, Record};
     use proptest::prelude::*;
 
     fn node() -> TypeRecord {
@@ -484,12 +511,8 @@ mod tests {
     }
 
     fn field() -> impl Strategy<Value = FieldRecord> {
-        ("[a-c]{1,2}", number(), 0..9u64, 0..12u64).prop_map(|(name, offset, size, id)| FieldRecord {
-            name,
-            offset,
-            size,
-            type_id: TypeId(id),
-            type_name: format!("T{id}"),
+        ("[a-c]{1,2}", number(), 0..9u64, 0..12u64).prop_map(|(name, offset, size, id)| {
+            FieldRecord { name, offset, size, type_id: TypeId(id), type_name: format!("T{id}") }
         })
     }
 
@@ -565,8 +588,9 @@ mod tests {
         assert!(refused(&|r| r.version = 0).contains("release"));
         assert!(refused(&|r| r.version = RECORD_VERSION + 1).contains("later release"));
         assert!(refused(&|r| r.pointers[0].kind = PointerKind(4)).contains("does not know"));
-        let tagged =
-            |kind| move |r: &mut TypeRecord| (r.pointers[0].kind, r.pointers[0].tag_mask) = (kind, 1);
+        let tagged = |kind| {
+            move |r: &mut TypeRecord| (r.pointers[0].kind, r.pointers[0].tag_mask) = (kind, 1)
+        };
         assert!(refused(&tagged(PointerKind::RELATIVE)).contains("tag bits"));
         assert!(refused(&tagged(PointerKind::REGION)).contains("tag bits"));
         assert!(refused(&|r| r.name.clear()).contains("name"));
@@ -589,7 +613,9 @@ mod tests {
         assert!(refused(&|r| r.pointers[0].count = 0).contains("pointer"));
         assert!(refused(&|r| r.pointers[0].count = 3).contains("pointer lies outside"));
         assert!(refused(&|r| r.pointers[0].offset = 4).contains("aligned"));
-        assert!(refused(&|r| (r.pointers[0].count, r.pointers[0].stride) = (2, 4)).contains("aligned"));
+        assert!(
+            refused(&|r| (r.pointers[0].count, r.pointers[0].stride) = (2, 4)).contains("aligned")
+        );
         assert!(refused(&|r| r.pointers[0].offset = u64::MAX - 7).contains("pointer lies outside"));
         assert!(refused(&|r| r.pointers[0].conditions[0].size = 3).contains("discriminant"));
         assert!(refused(&|r| r.pointers[0].conditions[0].offset = 24).contains("discriminant"));
@@ -597,7 +623,9 @@ mod tests {
             refused(&|r| r.pointers = vec![r.pointers[0].clone(); POINTER_FIELDS_MAX + 1])
                 .contains("too long")
         );
-        assert!(refused(&|r| r.fields = vec![r.fields[0].clone(); FIELDS_MAX + 1]).contains("too many"));
+        assert!(
+            refused(&|r| r.fields = vec![r.fields[0].clone(); FIELDS_MAX + 1]).contains("too many")
+        );
         assert!(
             refused(&|r| r.pointers[0].conditions = vec![r.pointers[0].conditions[0]; 60_000])
                 .contains("catalog")

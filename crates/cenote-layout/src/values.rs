@@ -251,10 +251,17 @@ impl Shape {
             }
             Form::Array { element, count, spare } => {
                 let size = element.size as usize;
-                for (index, bytes) in bytes.chunks_exact(size.max(1)).take(*count as usize).enumerate() {
+                for (index, bytes) in
+                    bytes.chunks_exact(size.max(1)).take(*count as usize).enumerate()
+                {
                     if !spare || bytes.iter().any(|byte| *byte != 0) {
                         let index = index as u64;
-                        element.run(bytes, at + index * element.size, Path::Index(&path, index), visit);
+                        element.run(
+                            bytes,
+                            at + index * element.size,
+                            Path::Index(&path, index),
+                            visit,
+                        );
                     }
                 }
             }
@@ -329,7 +336,13 @@ impl Rules {
 
     /// Calls `found` for all that breaks a rule in `bytes`, which begin `offset` bytes behind the
     /// start of the block at `block`: a multiple of a value's size, and 0 unless the type repeats.
-    pub fn check(&self, block: u64, offset: u64, bytes: &[u8], found: &mut dyn FnMut(InvalidValue)) {
+    pub fn check(
+        &self,
+        block: u64,
+        offset: u64,
+        bytes: &[u8],
+        found: &mut dyn FnMut(InvalidValue),
+    ) {
         let size = self.shape.size;
         if matches!(self.shape.form, Form::Text) {
             let Some(at) = where_no_text(bytes, offset > 0) else { return };
@@ -345,7 +358,8 @@ impl Rules {
         }
         let values = if self.repeats { bytes.len() } else { size as usize };
         let first = offset / size.max(1);
-        let chunks = bytes.chunks_exact((size as usize).max(1)).take(values / (size as usize).max(1));
+        let chunks =
+            bytes.chunks_exact((size as usize).max(1)).take(values / (size as usize).max(1));
         for (number, value) in chunks.enumerate() {
             if self.repeats && value.iter().all(|byte| *byte == 0) {
                 continue;
@@ -379,7 +393,8 @@ impl Values {
     /// From all records that are known. One that does not pass its check is left out.
     #[must_use]
     pub fn new(records: impl IntoIterator<Item = Arc<TypeRecord>>) -> Self {
-        let mut this = Self { records: BTreeMap::new(), names: BTreeMap::new(), shapes: BTreeMap::new() };
+        let mut this =
+            Self { records: BTreeMap::new(), names: BTreeMap::new(), shapes: BTreeMap::new() };
         for record in records.into_iter().filter(|record| record.check().is_ok()) {
             this.names.entry(record.name.clone()).or_default().push(record.id);
             this.records.insert(record.id, record);
@@ -419,7 +434,9 @@ impl Values {
     /// Ids that a type of this name may have.
     fn ids(&self, name: &str) -> Vec<TypeId> {
         match array(name) {
-            Some((element, count)) => self.ids(element).into_iter().map(|id| array_of(id, count)).collect(),
+            Some((element, count)) => {
+                self.ids(element).into_iter().map(|id| array_of(id, count)).collect()
+            }
             None => self.names.get(name).cloned().unwrap_or_else(|| vec![TypeId::of_name(name)]),
         }
     }
@@ -443,7 +460,8 @@ impl Values {
     }
 
     fn make(&mut self, id: TypeId, name: &str, size: u64, depth: u32) -> Option<Arc<Shape>> {
-        let leaf = |rule, size| Some(Arc::new(Shape { size, rules: 1, depth: 1, form: Form::Rule(rule) }));
+        let leaf =
+            |rule, size| Some(Arc::new(Shape { size, rules: 1, depth: 1, form: Form::Rule(rule) }));
         if let Some((rule, size)) = Rule::of(id) {
             return leaf(rule, size);
         }
@@ -459,12 +477,24 @@ impl Values {
         }
         let record = Arc::clone(self.records.get(&id)?);
         if record.name.starts_with(INLINE_STR) {
-            return Some(Arc::new(Shape { size: record.size, rules: 1, depth: 1, form: Form::InlineText }));
+            return Some(Arc::new(Shape {
+                size: record.size,
+                rules: 1,
+                depth: 1,
+                form: Form::InlineText,
+            }));
         }
         self.record(&record, depth)
     }
 
-    fn array(&mut self, id: TypeId, element: &str, count: u64, size: u64, depth: u32) -> Option<Arc<Shape>> {
+    fn array(
+        &mut self,
+        id: TypeId,
+        element: &str,
+        count: u64,
+        size: u64,
+        depth: u32,
+    ) -> Option<Arc<Shape>> {
         if count == 0 || !size.is_multiple_of(count) {
             return None;
         }
@@ -484,7 +514,8 @@ impl Values {
         let mut tag = None;
         if let Some(first) = record.variants.first() {
             let place = (first.tag.offset, first.tag.size);
-            if record.variants.iter().any(|variant| (variant.tag.offset, variant.tag.size) != place) {
+            if record.variants.iter().any(|variant| (variant.tag.offset, variant.tag.size) != place)
+            {
                 return None;
             }
             let (mut variants, mut most) = (Vec::new(), 0);
@@ -509,11 +540,14 @@ impl Values {
     fn members(&mut self, fields: &[FieldRecord], spare: bool, depth: u32) -> Vec<Member> {
         let mut members = Vec::new();
         for field in fields {
-            let Some(shape) = self.shape(field.type_id, &field.type_name, field.size, depth + 1) else {
+            let Some(shape) = self.shape(field.type_id, &field.type_name, field.size, depth + 1)
+            else {
                 continue;
             };
             let shape = match &shape.form {
-                Form::Array { element, count, .. } if spare => repeated(Arc::clone(element), *count, true),
+                Form::Array { element, count, .. } if spare => {
+                    repeated(Arc::clone(element), *count, true)
+                }
                 _ => shape,
             };
             members.push(Member { name: field.name.clone(), offset: field.offset, shape });
@@ -552,8 +586,9 @@ fn repeated(element: Arc<Shape>, count: u64, spare: bool) -> Arc<Shape> {
 /// handle is checked each time; links lead to all else. A header has links alone.
 #[must_use]
 pub fn is_link(from: &str, to: &str) -> bool {
-    let own =
-        |name: &str| is_own(name).then(|| name.split('<').next().unwrap_or_default().ends_with("Header"));
+    let own = |name: &str| {
+        is_own(name).then(|| name.split('<').next().unwrap_or_default().ends_with("Header"))
+    };
     match (own(from), own(to)) {
         (Some(header), Some(to_header)) => header || !to_header,
         (header, None) => header == Some(true),
@@ -571,10 +606,12 @@ fn is_own(name: &str) -> bool {
 #[must_use]
 pub fn field_at(record: &TypeRecord, value: &[u8], offset: u64) -> Option<String> {
     let variants = record.variants.iter().filter(|variant| variant.tag.holds(value));
-    let inside = variants.flat_map(|variant| variant.fields.iter().map(move |field| (Some(variant), field)));
+    let inside =
+        variants.flat_map(|variant| variant.fields.iter().map(move |field| (Some(variant), field)));
     let mut all = record.fields.iter().map(|field| (None, field)).chain(inside);
-    let (variant, field) =
-        all.find(|(_, field)| (field.offset..field.offset.saturating_add(field.size)).contains(&offset))?;
+    let (variant, field) = all.find(|(_, field)| {
+        (field.offset..field.offset.saturating_add(field.size)).contains(&offset)
+    })?;
     Some(match variant {
         Some(variant) => format!("{}.{}", variant.name, field.name),
         None => field.name.clone(),

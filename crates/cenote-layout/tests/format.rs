@@ -6,130 +6,42 @@ use cenote_layout::archive::{
     PuddleEntry, SECTION_MAGIC, SectionHeader, SectionKind, section_sum,
 };
 use cenote_layout::catalog::{
-    AtRest, BATCH_NUMBER_MAX, ClientRecord, DueRecord, FLAG_LAST, FRAME_HEADER_LEN, GuestRecord, HeapKind,
-    LeaseRecord, MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, RECORD_MAGIC,
-    Record, RecordError, RecordHeader, RelocationRecord, decode_frame, encode_frame,
+    AtRest, BATCH_NUMBER_MAX, ClientRecord, DueRecord, FLAG_LAST, FRAME_HEADER_LEN, GuestRecord,
+    HeapKind, LeaseRecord, MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX, PoolMode, PoolRecord,
+    PuddleRecord, RECORD_MAGIC, Record, RecordError, RecordHeader, RelocationRecord, decode_frame,
+    encode_frame,
 };
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::header::{FORMAT_VERSION, Header, HeaderPrefix};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::kept::KeptHeader;
 use cenote_layout::log::{
-    CONTROL_OFFSET, END_BASE, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind,
-    LAST_BASE, LOG_QUARANTINED, LogControl, LogHeader, LogRange, MIN_HALF, Order, PIECE_LEN, RANGE_OFFSET,
-    Seal, SequenceRange, entry_size,
+    CONTROL_OFFSET, END_BASE, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX,
+    EntryHeader, Kind, LAST_BASE, LOG_QUARANTINED, LogControl, LogHeader, LogRange, MIN_HALF,
+    Order, PIECE_LEN, RANGE_OFFSET, Seal, SequenceRange, entry_size,
 };
 use cenote_layout::log_space::{
-    ENTRY_CONTINUATION, ENTRY_FREE, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry, LogSpaceHeader,
+    ENTRY_CONTINUATION, ENTRY_FREE, ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry,
+    LogSpaceHeader,
 };
-use cenote_layout::puddle::{PuddleHeader, Role, header_space};
+use cenote_layout::logged::{
+    BlockRecord, LANES_OFFSET, LISTS_OFFSET, LevelEntry, ListHead, SubHeapHeader, UNDO_OFFSET,
+    UndoEntry, UndoHeader,
+};
+use cenote_layout::puddle::{PuddleHeader, Role, STAMP_AT, header_space};
 use cenote_layout::snapshot::{SNAPSHOT_PIECE_LEN, SnapshotSum, SnapshotTrailer};
 use cenote_layout::superblock::{self, JournalMark, Superblock};
 use cenote_layout::types::{TYPE_NAME_LEN_MAX, TYPE_RECORD_LEN_MAX};
 use std::mem::offset_of;
 
-fn document() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
-    std::fs::read_to_string(path).expect("docs/format.md is there")
-}
+mod drawn;
 
-/// The text from a heading to the next of the same level or a higher one.
-fn section<'a>(document: &'a str, heading: &str) -> &'a str {
-    let level = heading.chars().take_while(|&c| c == '#').count();
-    let start = document.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no section {heading}"));
-    let body = &document[start + 1 + heading.len()..];
-    let mut end = body.len();
-    for (at, _) in body.match_indices("\n#") {
-        if body[at + 1..].chars().take_while(|&c| c == '#').count() <= level {
-            end = at;
-            break;
-        }
-    }
-    &body[..end]
-}
+use drawn::{assert_drawn, document, rows, section};
 
-/// The boxes of a section's drawings. Each is a column of `OFFSET +----` lines, every one followed by a line that names what is there; an offset without a name ends
-/// a box.
-fn boxes(section: &str) -> Vec<Vec<(usize, String)>> {
-    let lines: Vec<Vec<char>> = section.lines().map(|line| line.chars().collect()).collect();
-    let mut open: Vec<(usize, Vec<(usize, String)>)> = Vec::new();
-    let mut done = Vec::new();
-    for (number, line) in lines.iter().enumerate() {
-        for column in 0..line.len().saturating_sub(1) {
-            if line[column] != '+' || line[column + 1] != '-' {
-                continue;
-            }
-            let before: String = line[..column].iter().collect();
-            let Some(offset) = before.strip_suffix(' ').and_then(|b| b.rsplit(' ').next()?.parse().ok())
-            else {
-                continue;
-            };
-            let name: String = lines
-                .get(number + 1)
-                .filter(|next| next.get(column) == Some(&'|'))
-                .map(|next| next[column + 1..].iter().take_while(|&&c| c != '|').collect())
-                .unwrap_or_default();
-            let name = name.trim().split([' ', ',']).next().unwrap_or_default().to_owned();
-            let at = match open
-                .iter()
-                .position(|(c, fields)| *c == column && fields.last().is_some_and(|f| f.0 < offset))
-            {
-                Some(at) => at,
-                None => {
-                    open.push((column, Vec::new()));
-                    open.len() - 1
-                }
-            };
-            if name.is_empty() {
-                let (_, mut fields) = open.remove(at);
-                fields.push((offset, String::new()));
-                done.push(fields);
-            } else {
-                open[at].1.push((offset, name));
-            }
-        }
-    }
-    done.extend(open.into_iter().map(|(_, fields)| fields));
-    done
-}
-
-/// The box that begins with these names is exactly `expected`, which ends with the size of the whole, without a name.
 #[track_caller]
-fn assert_drawn(section: &str, expected: &[(usize, &str)]) {
-    let expected: Vec<(usize, String)> =
-        expected.iter().map(|(offset, name)| (*offset, (*name).to_owned())).collect();
-    let all = boxes(section);
-    assert!(all.contains(&expected), "not drawn like this: {expected:?}\ndrawn: {all:#?}");
-}
-
-/// The cells of the rows of a section's tables, without headings.
-fn rows(section: &str) -> Vec<Vec<String>> {
-    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
-    section.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| ---")).map(cells).collect()
-}
-
-#[test]
-fn headers_are_drawn_as_they_are() {
-    let text = document();
-    let prefix = section(&text, "### Header prefix");
-    let drawn: Vec<&str> = prefix.lines().filter(|line| line.starts_with("      ")).collect();
-    let offsets: Vec<usize> = drawn[0].split_whitespace().map(|n| n.parse().expect("an offset")).collect();
-    let names: Vec<&str> = drawn[2].trim().trim_matches('|').split('|').map(str::trim).collect();
-    assert_eq!(names, ["magic", "version", "header_len", "compat", "ro_compat", "incompat", "checksum"]);
-    let expected = [
-        offset_of!(HeaderPrefix, magic),
-        offset_of!(HeaderPrefix, version),
-        offset_of!(HeaderPrefix, header_len),
-        offset_of!(HeaderPrefix, compat),
-        offset_of!(HeaderPrefix, ro_compat),
-        offset_of!(HeaderPrefix, incompat),
-        offset_of!(HeaderPrefix, checksum),
-        size_of::<HeaderPrefix>(),
-    ];
-    assert_eq!(offsets, expected);
-
+fn assert_superblock_drawn(text: &str) {
     assert_drawn(
-        section(&text, "## Superblock"),
+        section(text, "## Superblock"),
         &[
             (offset_of!(Superblock, prefix), "prefix"),
             (offset_of!(Superblock, store), "store"),
@@ -152,12 +64,14 @@ fn headers_are_drawn_as_they_are() {
             (offset_of!(Superblock, tied_from), "tied_from"),
             (offset_of!(Superblock, journal_states), "journal_states"),
             (offset_of!(Superblock, tied_batch), "tied_batch"),
+            (offset_of!(Superblock, mounting), "mounting"),
+            (offset_of!(Superblock, era), "era"),
             (offset_of!(Superblock, reserved1), "zero"),
             (size_of::<Superblock>(), ""),
         ],
     );
     assert_drawn(
-        section(&text, "## Superblock"),
+        section(text, "## Superblock"),
         &[
             (offset_of!(JournalMark, epoch), "epoch"),
             (offset_of!(JournalMark, generation), "generation"),
@@ -166,6 +80,33 @@ fn headers_are_drawn_as_they_are() {
             (size_of::<JournalMark>(), ""),
         ],
     );
+}
+
+#[test]
+fn headers_are_drawn_as_they_are() {
+    let text = document();
+    let prefix = section(&text, "### Header prefix");
+    let drawn: Vec<&str> = prefix.lines().filter(|line| line.starts_with("      ")).collect();
+    let offsets: Vec<usize> =
+        drawn[0].split_whitespace().map(|n| n.parse().expect("an offset")).collect();
+    let names: Vec<&str> = drawn[2].trim().trim_matches('|').split('|').map(str::trim).collect();
+    assert_eq!(
+        names,
+        ["magic", "version", "header_len", "compat", "ro_compat", "incompat", "checksum"]
+    );
+    let expected = [
+        offset_of!(HeaderPrefix, magic),
+        offset_of!(HeaderPrefix, version),
+        offset_of!(HeaderPrefix, header_len),
+        offset_of!(HeaderPrefix, compat),
+        offset_of!(HeaderPrefix, ro_compat),
+        offset_of!(HeaderPrefix, incompat),
+        offset_of!(HeaderPrefix, checksum),
+        size_of::<HeaderPrefix>(),
+    ];
+    assert_eq!(offsets, expected);
+
+    assert_superblock_drawn(&text);
     assert_drawn(
         section(&text, "## Puddle header"),
         &[
@@ -179,24 +120,36 @@ fn headers_are_drawn_as_they_are() {
             (offset_of!(PuddleHeader, index), "index"),
             (offset_of!(PuddleHeader, generation), "generation"),
             (offset_of!(PuddleHeader, reserved), "zero"),
-            (size_of::<PuddleHeader>(), ""),
+            (STAMP_AT as usize, ""),
         ],
     );
-    for magic in
-        [&Superblock::MAGIC, &PuddleHeader::MAGIC, &LogHeader::MAGIC, &LogSpaceHeader::MAGIC, &RECORD_MAGIC]
-    {
-        assert!(text.contains(&format!("magic \"{}\"", magic.escape_ascii())), "{}", magic.escape_ascii());
+    for magic in [
+        &Superblock::MAGIC,
+        &PuddleHeader::MAGIC,
+        &LogHeader::MAGIC,
+        &LogSpaceHeader::MAGIC,
+        &RECORD_MAGIC,
+    ] {
+        assert!(
+            text.contains(&format!("magic \"{}\"", magic.escape_ascii())),
+            "{}",
+            magic.escape_ascii()
+        );
     }
     assert!(text.contains(&format!("Format version: **{FORMAT_VERSION}**")));
     let states = [superblock::STATE_CLEAN, superblock::STATE_OPEN];
-    let levels =
-        [superblock::DURABILITY_UNSAID, superblock::DURABILITY_PROCESS, superblock::DURABILITY_POWER];
+    let levels = [
+        superblock::DURABILITY_UNSAID,
+        superblock::DURABILITY_PROCESS,
+        superblock::DURABILITY_POWER,
+    ];
     assert_eq!(
         (states, levels),
         ([1, 2], [0, 1, 2]),
         "as drawn: 1 clean, 2 open; 0 none yet, 1 process, 2 power"
     );
-    let roles = [Role::Heap, Role::Log, Role::LogSpace, Role::Object, Role::Spare].map(|role| role as u32);
+    let roles =
+        [Role::Heap, Role::Log, Role::LogSpace, Role::Object, Role::Spare].map(|role| role as u32);
     assert_eq!(roles, [1, 2, 3, 4, 5], "as drawn: 1 heap, 2 log, 3 log space, 4 object, 5 spare");
 }
 
@@ -262,32 +215,10 @@ fn header_space_is_a_page_for_every_slot_or_part_of_one() {
     }
 }
 
-#[test]
-fn the_catalog_is_drawn_as_it_is() {
-    let text = document();
-    let catalog = section(&text, "## Catalog");
-    assert_drawn(
-        catalog,
-        &[
-            (offset_of!(RecordHeader, magic), "magic"),
-            (offset_of!(RecordHeader, batch), "batch"),
-            (offset_of!(RecordHeader, index), "index"),
-            (offset_of!(RecordHeader, flags), "flags"),
-            (offset_of!(RecordHeader, payload_len), "payload_len"),
-            (offset_of!(RecordHeader, reserved0), "zero"),
-            (offset_of!(RecordHeader, journals), "journals"),
-            (offset_of!(RecordHeader, checksum), "checksum"),
-            (size_of::<RecordHeader>(), "payload"),
-        ],
-    );
-    assert_eq!((PAYLOAD_LEN_MAX, FLAG_LAST), (1_048_576, 1));
-    assert!(catalog.contains("1 to 1,048,576"));
-    assert!(section(&text, "## Type records and pointer maps").contains("more than 1,048,512 bytes"));
-    assert_eq!((TYPE_RECORD_LEN_MAX, TYPE_NAME_LEN_MAX), (1_048_512, 1024));
-
-    // The number of each variant is the first byte of its payload. (Number 4 is left for `Type`, whose records have tests of their own; so have those of objects.)
+/// A record of each kind, but for `Type`.
+fn one_of_each() -> Vec<Record> {
     let (uuid, pool) = (Uuid([1; 16]), PoolId(1));
-    let records = [
+    vec![
         Record::Pool(PoolRecord {
             id: pool,
             name: "p".into(),
@@ -301,7 +232,14 @@ fn the_catalog_is_drawn_as_it_is() {
             created_at_s: 0,
         }),
         Record::PoolRemoved(pool),
-        Record::Puddle(PuddleRecord { uuid, pool, role: Role::LogSpace, index: 0, addr: 0, size: 0 }),
+        Record::Puddle(PuddleRecord {
+            uuid,
+            pool,
+            role: Role::LogSpace,
+            index: 0,
+            addr: 0,
+            size: 0,
+        }),
         Record::PuddleRemoved(uuid),
         Record::Client(ClientRecord { client: uuid, log_space: uuid }),
         Record::ClientRemoved(uuid),
@@ -341,7 +279,37 @@ fn the_catalog_is_drawn_as_it_is() {
         Record::Window { base: 1 << 40, len: 1 << 36 },
         Record::Kept { puddle: uuid, sum: 7 },
         Record::KeptEnded(uuid),
-    ];
+        Record::Sealed { seal: 3, puddles: vec![uuid] },
+    ]
+}
+
+#[test]
+fn the_catalog_is_drawn_as_it_is() {
+    let text = document();
+    let catalog = section(&text, "## Catalog");
+    assert_drawn(
+        catalog,
+        &[
+            (offset_of!(RecordHeader, magic), "magic"),
+            (offset_of!(RecordHeader, batch), "batch"),
+            (offset_of!(RecordHeader, index), "index"),
+            (offset_of!(RecordHeader, flags), "flags"),
+            (offset_of!(RecordHeader, payload_len), "payload_len"),
+            (offset_of!(RecordHeader, reserved0), "zero"),
+            (offset_of!(RecordHeader, journals), "journals"),
+            (offset_of!(RecordHeader, checksum), "checksum"),
+            (size_of::<RecordHeader>(), "payload"),
+        ],
+    );
+    assert_eq!((PAYLOAD_LEN_MAX, FLAG_LAST), (1_048_576, 1));
+    assert!(catalog.contains("1 to 1,048,576"));
+    assert!(
+        section(&text, "## Type records and pointer maps").contains("more than 1,048,512 bytes")
+    );
+    assert_eq!((TYPE_RECORD_LEN_MAX, TYPE_NAME_LEN_MAX), (1_048_512, 1024));
+
+    // The number of each variant is the first byte of its payload. (Number 4 is left for `Type`, whose records have tests of their own; so have those of objects.)
+    let records = one_of_each();
     let documented = rows(section(&text, "### Payload"));
     let documented: Vec<&Vec<String>> =
         documented.iter().filter(|row| row[0].parse::<usize>().is_ok()).collect();
@@ -418,7 +386,11 @@ fn log_spaces_and_logs_are_drawn_as_they_are() {
             (size_of::<LogSpaceEntry>(), ""),
         ],
     );
-    assert_eq!([ENTRY_FREE, ENTRY_HEAD, ENTRY_CONTINUATION], [0, 1, 2], "as drawn: free, head, continuation");
+    assert_eq!(
+        [ENTRY_FREE, ENTRY_HEAD, ENTRY_CONTINUATION],
+        [0, 1, 2],
+        "as drawn: free, head, continuation"
+    );
 
     let log = section(&text, "## Log");
     let (control, range) = (CONTROL_OFFSET as usize, RANGE_OFFSET as usize);
@@ -483,25 +455,34 @@ fn entries_and_seals_are_drawn_as_they_are() {
     assert_eq!(PIECE_LEN, 1024);
 
     let kinds = rows(section(&text, "### Entry"));
-    let kinds: Vec<&Vec<String>> = kinds.iter().filter(|row| row[0].parse::<u8>().is_ok()).collect();
+    let kinds: Vec<&Vec<String>> =
+        kinds.iter().filter(|row| row[0].parse::<u8>().is_ok()).collect();
     assert_eq!(kinds.len(), 9);
     assert!(Kind::from_u8(0).is_none() && Kind::from_u8(10).is_none());
     for row in kinds {
         let kind = Kind::from_u8(row[0].parse().expect("a number")).expect("a kind");
-        let name: String = row[1].split(' ').map(|word| word[..1].to_uppercase() + &word[1..]).collect();
+        let name: String =
+            row[1].split(' ').map(|word| word[..1].to_uppercase() + &word[1..]).collect();
         assert_eq!(name, format!("{kind:?}"));
         let class = if kind.class() == 1 { "undo" } else { "redo" };
         let order = if kind.order() == Order::Backward { "backward" } else { "forward" };
         assert_eq!(row[2], format!("{class}, {order}"), "{name}");
         let len = match &row[4] {
             none if none == "none" => 0,
-            bytes if bytes.contains(" bytes") => bytes.split(' ').next().unwrap().parse().expect("a number"),
+            bytes if bytes.contains(" bytes") => {
+                bytes.split(' ').next().unwrap().parse().expect("a number")
+            }
             _ => 40,
         };
-        let size = if matches!(kind, Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit) { 8 } else { 40 };
+        let size =
+            if matches!(kind, Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit) { 8 } else { 40 };
         let size = if kind == Kind::Seal { size_of::<Seal>() as u32 } else { size };
         assert_eq!(kind.data_len(size), len, "{name}");
-        assert_eq!(kind.is_sealed(), matches!(kind, Kind::Undo | Kind::Fresh | Kind::Allocation), "{name}");
+        assert_eq!(
+            kind.is_sealed(),
+            matches!(kind, Kind::Undo | Kind::Fresh | Kind::Allocation),
+            "{name}"
+        );
     }
 }
 
@@ -510,7 +491,10 @@ fn the_numbers_of_sequence_ranges_are_those_documented() {
     let text = document();
     let range = section(&text, "### Sequence range");
     let below = |back: u64| u32::try_from((1_u64 << 32) - back).expect("32 bits");
-    assert!(range.contains("highest base of a transaction is 2^32 - 20") && range.contains("= 2^32 - 12"));
+    assert!(
+        range.contains("highest base of a transaction is 2^32 - 20")
+            && range.contains("= 2^32 - 12")
+    );
     assert_eq!((LAST_BASE - 4, LAST_BASE, END_BASE), (below(20), below(16), below(12)));
     assert_eq!(
         (SequenceRange::running(8), SequenceRange::committed(8)),
@@ -526,8 +510,8 @@ fn the_numbers_of_sequence_ranges_are_those_documented() {
 #[test]
 fn objects_and_the_journal_are_drawn_as_they_are() {
     use cenote_layout::object::{
-        COMMIT_MAGIC, CommitRecord, JOURNAL_HALVES_OFFSET, JournalHeader, ObjectHeader, PSYNC_MAGIC,
-        RecordHeader, RootEntry, Run,
+        COMMIT_MAGIC, CommitRecord, JOURNAL_HALVES_OFFSET, JournalHeader, ObjectHeader,
+        PSYNC_MAGIC, RecordHeader, RootEntry, Run,
     };
     let text = document();
     let section = section(&text, "## Objects and the journal");
@@ -596,9 +580,16 @@ fn objects_and_the_journal_are_drawn_as_they_are() {
             (size_of::<RecordHeader>(), ""),
         ],
     );
-    assert_eq!((size_of::<Run>(), size_of::<CommitRecord>(), JOURNAL_HALVES_OFFSET), (16, 32, 8192));
+    assert_eq!(
+        (size_of::<Run>(), size_of::<CommitRecord>(), JOURNAL_HALVES_OFFSET),
+        (16, 32, 8192)
+    );
     for magic in [ObjectHeader::MAGIC, JournalHeader::MAGIC, PSYNC_MAGIC, COMMIT_MAGIC] {
-        assert!(section.contains(&format!("magic \"{}\"", magic.escape_ascii())), "{}", magic.escape_ascii());
+        assert!(
+            section.contains(&format!("magic \"{}\"", magic.escape_ascii())),
+            "{}",
+            magic.escape_ascii()
+        );
     }
 }
 
@@ -624,19 +615,58 @@ fn the_table_of_seeds_is_that_of_the_code() {
         ("object header", seed::OBJECT),
         ("journal header", seed::JOURNAL_HEADER),
         ("psync record", seed::PSYNC),
+        ("sub-heap header", seed::SUB_HEAP),
+        ("block record", seed::BLOCK_RECORD),
+        ("list head", seed::LIST_HEAD),
+        ("level entry", seed::LEVEL_ENTRY),
+        ("undo record", seed::UNDO),
+        ("seal of a change", seed::UNDO_SEAL),
+        ("micro entry", seed::MICRO),
+        ("word of a lane", seed::LANE),
     ];
     for (name, seed) in expected {
         let row = documented.iter().find(|(what, _)| what == name);
-        assert!(row.is_some_and(|(_, shown)| shown.contains(&format!("{seed:#x}"))), "{name}: {row:?}");
+        assert!(
+            row.is_some_and(|(_, shown)| shown.contains(&format!("{seed:#x}"))),
+            "{name}: {row:?}"
+        );
     }
     // No seed is there twice, but for those that are told apart by what else is in them.
-    let plain: Vec<&String> =
-        documented.iter().map(|(_, shown)| shown).filter(|shown| !shown.contains("log_id")).collect();
+    let plain: Vec<&String> = documented
+        .iter()
+        .map(|(_, shown)| shown)
+        .filter(|shown| !shown.contains("log_id"))
+        .collect();
     let different: std::collections::BTreeSet<_> = plain.iter().collect();
     assert_eq!(different.len() + 1, plain.len(), "log space header and entry share one: {plain:?}");
     // Headers are sealed with the seed of their kind.
     assert_eq!([Superblock::SEED, PuddleHeader::SEED], [seed::SUPERBLOCK, seed::PUDDLE]);
     assert_eq!([LogHeader::SEED, LogSpaceHeader::SEED], [seed::LOG, seed::LOG_SPACE]);
+}
+
+#[test]
+fn sub_heaps_are_drawn_as_they_are() {
+    let text = document();
+    let section = section(&text, "## Sub-heap");
+    macro_rules! drawn {
+        ($of:ty: $($field:ident),+) => {
+            assert_drawn(section, &[
+                $((offset_of!($of, $field), stringify!($field)),)+
+                (size_of::<$of>(), ""),
+            ])
+        };
+    }
+    drawn!(SubHeapHeader: prefix, data_len, metadata_len, number, lanes, levels, class_min, reserved);
+    drawn!(BlockRecord: place, type_id, next, prev, reserved, check);
+    drawn!(ListHead: head, tail, blocks, reserved, check);
+    drawn!(LevelEntry: used, state, reserved, check);
+    drawn!(UndoHeader: check, sequence, count, seal, reserved);
+    drawn!(UndoEntry: cell, old);
+    for number in [LevelEntry::PRESENT, LevelEntry::ABSENT] {
+        assert!(section.contains(&format!("{number:#x}")), "{number:#x}");
+    }
+    assert!(section.contains("magic \"CENSUBHP\"") && SubHeapHeader::MAGIC == *b"CENSUBHP");
+    assert_eq!((UNDO_OFFSET, LISTS_OFFSET, LANES_OFFSET), (4096, 20_480, 24_576));
 }
 
 #[test]
@@ -683,7 +713,10 @@ fn archives_are_drawn_and_numbered_as_they_are() {
     }
     assert_eq!(ArchiveHeader::SEED, 0x4345_4e4f_5445_0010, "as in the table of checksums");
     assert_eq!((CHUNK_LEN_MAX, MANIFEST_LEN_MAX, FLAG_SKIP), (1_048_576, 67_108_864, 1));
-    assert_eq!([SectionKind::Entry, SectionKind::Chunk, SectionKind::End].map(|kind| kind as u32), [1, 2, 3]);
+    assert_eq!(
+        [SectionKind::Entry, SectionKind::Chunk, SectionKind::End].map(|kind| kind as u32),
+        [1, 2, 3]
+    );
     assert_eq!([Codec::None, Codec::Zstd].map(|codec| codec as u32), [0, 1]);
     let section = SectionHeader {
         magic: SECTION_MAGIC,
@@ -700,7 +733,10 @@ fn archives_are_drawn_and_numbered_as_they_are() {
     };
     let mut bytes = zerocopy::IntoBytes::as_bytes(&section).to_vec();
     bytes[56..].fill(0);
-    assert_eq!(section_sum(&section, b"abc"), checksum(checksum(ArchiveHeader::SEED, &bytes), b"abc"));
+    assert_eq!(
+        section_sum(&section, b"abc"),
+        checksum(checksum(ArchiveHeader::SEED, &bytes), b"abc")
+    );
     let pool = PoolEntry {
         id: PoolId(3),
         name: "p".into(),

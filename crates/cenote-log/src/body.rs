@@ -3,8 +3,8 @@
 use cenote_layout::header::{HeaderPrefix, seal};
 use cenote_layout::id::Uuid;
 use cenote_layout::log::{
-    CONTROL_OFFSET, END_BASE, ENTRIES_OFFSET, LogControl, LogHeader, LogRange, MIN_HALF, RANGE_OFFSET,
-    SequenceRange, epoch_from_word, epoch_to_word,
+    CONTROL_OFFSET, END_BASE, ENTRIES_OFFSET, LogControl, LogHeader, LogRange, MIN_HALF,
+    RANGE_OFFSET, SequenceRange, epoch_from_word, epoch_to_word,
 };
 use cenote_medium::Persistence;
 use core::mem::offset_of;
@@ -37,7 +37,9 @@ impl Body {
     #[must_use]
     pub unsafe fn range<'a>(self) -> &'a AtomicU64 {
         // SAFETY: inside the body, aligned (the body is aligned to a line), and only ever accessed as an atomic.
-        unsafe { &*self.ptr.add(RANGE_OFFSET as usize + offset_of!(LogRange, range)).cast::<AtomicU64>() }
+        unsafe {
+            &*self.ptr.add(RANGE_OFFSET as usize + offset_of!(LogRange, range)).cast::<AtomicU64>()
+        }
     }
 
     /// The tail word.
@@ -47,7 +49,9 @@ impl Body {
     #[must_use]
     pub unsafe fn tail<'a>(self) -> &'a AtomicU64 {
         // SAFETY: as in `range`.
-        unsafe { &*self.ptr.add(RANGE_OFFSET as usize + offset_of!(LogRange, tail)).cast::<AtomicU64>() }
+        unsafe {
+            &*self.ptr.add(RANGE_OFFSET as usize + offset_of!(LogRange, tail)).cast::<AtomicU64>()
+        }
     }
 
     /// The word that holds the address of the last entry.
@@ -57,7 +61,9 @@ impl Body {
     #[must_use]
     pub unsafe fn last<'a>(self) -> &'a AtomicU64 {
         // SAFETY: as in `range`.
-        unsafe { &*self.ptr.add(RANGE_OFFSET as usize + offset_of!(LogRange, last)).cast::<AtomicU64>() }
+        unsafe {
+            &*self.ptr.add(RANGE_OFFSET as usize + offset_of!(LogRange, last)).cast::<AtomicU64>()
+        }
     }
 
     /// The word that says in how many further segments the log has gone on.
@@ -67,7 +73,12 @@ impl Body {
     #[must_use]
     pub unsafe fn overflow<'a>(self) -> &'a AtomicU64 {
         // SAFETY: as in `range`.
-        unsafe { &*self.ptr.add(RANGE_OFFSET as usize + offset_of!(LogRange, overflow)).cast::<AtomicU64>() }
+        unsafe {
+            &*self
+                .ptr
+                .add(RANGE_OFFSET as usize + offset_of!(LogRange, overflow))
+                .cast::<AtomicU64>()
+        }
     }
 
     /// The epoch word.
@@ -77,7 +88,12 @@ impl Body {
     #[must_use]
     pub unsafe fn epoch<'a>(self) -> &'a AtomicU64 {
         // SAFETY: as in `range`.
-        unsafe { &*self.ptr.add(CONTROL_OFFSET as usize + offset_of!(LogControl, epoch)).cast::<AtomicU64>() }
+        unsafe {
+            &*self
+                .ptr
+                .add(CONTROL_OFFSET as usize + offset_of!(LogControl, epoch))
+                .cast::<AtomicU64>()
+        }
     }
 
     /// The word that says whether the log is set aside.
@@ -87,7 +103,12 @@ impl Body {
     #[must_use]
     pub unsafe fn state<'a>(self) -> &'a AtomicU64 {
         // SAFETY: as in `range`.
-        unsafe { &*self.ptr.add(CONTROL_OFFSET as usize + offset_of!(LogControl, state)).cast::<AtomicU64>() }
+        unsafe {
+            &*self
+                .ptr
+                .add(CONTROL_OFFSET as usize + offset_of!(LogControl, state))
+                .cast::<AtomicU64>()
+        }
     }
 
     /// All bytes, to read.
@@ -115,7 +136,13 @@ impl Body {
 ///
 /// # Safety
 /// The body is mapped for writing, at least [`Body::LEN_MIN`] long, and nobody else uses it.
-pub unsafe fn format_segment(body: Body, owner: Uuid, log_id: u64, segment: u32, persistence: Persistence) {
+pub unsafe fn format_segment(
+    body: Body,
+    owner: Uuid,
+    log_id: u64,
+    segment: u32,
+    persistence: Persistence,
+) {
     debug_assert!(body.len >= Body::LEN_MIN);
     let mut header = LogHeader {
         prefix: HeaderPrefix::new(*b"CENOTLOG", size_of::<LogHeader>() as u32),
@@ -165,7 +192,9 @@ pub(crate) unsafe fn next_epoch(head: Body, persistence: Persistence) -> u32 {
         };
         store(head.range(), SequenceRange::running(END_BASE).to_word());
         persistence.fence();
-        let epoch = epoch_from_word(head.epoch().load(Ordering::Relaxed)).unwrap_or_default().wrapping_add(1);
+        let epoch = epoch_from_word(head.epoch().load(Ordering::Relaxed))
+            .unwrap_or_default()
+            .wrapping_add(1);
         store(head.tail(), 0);
         store(head.overflow(), 0);
         store(head.epoch(), epoch_to_word(epoch));

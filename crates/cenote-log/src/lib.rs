@@ -7,11 +7,16 @@
 //! The format is in [`cenote_layout::log`]; the protocol of commit, with its states, in `cenote-tx`.
 
 pub mod body;
+mod damage;
+mod entry_checksum;
 pub mod replay;
 pub mod scan;
+mod source;
 pub mod writer;
 
 pub use body::{Body, format_segment};
-pub use replay::{CrashKind, LogDamage, Outcome, Refusal, ReplayTarget, replay};
+pub use damage::{CrashKind, LogDamage, Refusal};
+pub use replay::{Outcome, ReplayTarget, replay};
 pub use scan::{LogSummary, inspect};
-pub use writer::{LogError, LogWriter, SegmentSource};
+pub use source::SegmentSource;
+pub use writer::{LogError, LogWriter};

@@ -30,6 +30,7 @@
 //! must ever count for a later transaction.
 
 use crate::body::{Body, next_epoch};
+use crate::damage::{CrashKind, LogDamage, Refusal};
 use crate::scan::{Entry, Scan, scan};
 use cenote_layout::id::Uuid;
 use cenote_layout::log::{
@@ -39,106 +40,6 @@ use cenote_medium::Persistence;
 use cenote_medium::planted::{Bug, planted};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
-
-/// What ended the session that wrote a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CrashKind {
-    /// Processes died, the machine ran on: all their stores are there.
-    Process,
-    /// The machine lost power or crashed (the boot id is another): stores that were not flushed and fenced may be missing.
-    Power,
-}
-
-impl fmt::Display for CrashKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Process => "crash of processes",
-            Self::Power => "loss of power",
-        })
-    }
-}
-
-/// Why a range is not written.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The range does not lie in one puddle of the store.
-    #[error("no puddle holds it")]
-    Outside,
-    /// The log's owner had no writable lease on the puddle's pool.
-    #[error("the log's owner had no right to write to pool {0}")]
-    NotLeased(cenote_layout::id::PoolId),
-    /// The puddle cannot be mapped.
-    #[error("its puddle cannot be used: {0}")]
-    Unusable(String),
-}
-
-/// What is wrong with a log that is not applied.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LogDamage {
-    /// The header.
-    #[error("log header: {0}")]
-    Header(String),
-    /// The log is of a newer release, or has features that this one does not know. It is not marked.
-    #[error("log header: {0}")]
-    Unsupported(String),
-    /// A word of the control or range line is none that is ever written.
-    #[error("log control: {field} {value:#018x} is none that is ever written")]
-    Control {
-        /// Which word.
-        field: &'static str,
-        /// What stands there.
-        value: u64,
-    },
-    /// The sequence range is none that is ever written.
-    #[error("sequence range {0:#018x} is none that is ever written")]
-    Range(u64),
-    /// The sequence range is older than an entry: a write to the log was lost.
-    #[error("sequence range {0:#018x} is older than an entry that follows it")]
-    Stale(u64),
-    /// An entry that must be there is not whole.
-    #[error("entry {index} is damaged or missing: {why}")]
-    Entry {
-        /// Its number.
-        index: u32,
-        /// How that is known.
-        why: &'static str,
-    },
-    /// The seal is whole but does not fit the entries before it.
-    #[error("the seal covers {entries} entries, {found} were found before it, or others")]
-    Seal {
-        /// Entries that the seal covers.
-        entries: u64,
-        /// Entries that are there.
-        found: u64,
-    },
-    /// A further segment is not there.
-    #[error("segment {number} at {addr:#x}: {why}")]
-    Segment {
-        /// Its number.
-        number: u32,
-        /// Address of its puddle.
-        addr: u64,
-        /// What is wrong.
-        why: String,
-    },
-    /// The log is committed but its entries cannot be counted.
-    #[error("the transaction is committed, but how many entries it has is not known")]
-    Uncounted,
-    /// An entry names a range that its owner could not write.
-    #[error("entry {index} writes {size} bytes at {addr:#x}: {refusal}")]
-    ForeignRange {
-        /// Its number.
-        index: u32,
-        /// Start of the range.
-        addr: u64,
-        /// Bytes.
-        size: u32,
-        /// Why not.
-        refusal: Refusal,
-    },
-}
 
 /// What a replay did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,7 +131,11 @@ pub unsafe fn replay(head: Body, crash: CrashKind, target: &mut dyn ReplayTarget
 }
 
 /// Scans, decides, checks all, applies all, moves the range on.
-unsafe fn attempt(head: Body, crash: CrashKind, target: &mut dyn ReplayTarget) -> Result<Outcome, LogDamage> {
+unsafe fn attempt(
+    head: Body,
+    crash: CrashKind,
+    target: &mut dyn ReplayTarget,
+) -> Result<Outcome, LogDamage> {
     // SAFETY: the caller's promise.
     let scan = unsafe { scan(head, crash, true, &mut |owner, addr| target.segment(owner, addr))? };
     let forward = match scan.range.stage() {
@@ -281,7 +186,11 @@ unsafe fn attempt(head: Body, crash: CrashKind, target: &mut dyn ReplayTarget) -
 }
 
 /// Whether memory holds what the seal's transaction wrote.
-unsafe fn contents_fit(scan: &Scan, contents: u64, target: &mut dyn ReplayTarget) -> Result<bool, LogDamage> {
+unsafe fn contents_fit(
+    scan: &Scan,
+    contents: u64,
+    target: &mut dyn ReplayTarget,
+) -> Result<bool, LogDamage> {
     if planted(Bug::SealContentsIgnored) {
         return Ok(true);
     }
@@ -336,7 +245,11 @@ fn locate(
 }
 
 /// The entries to apply, in log order, each range shown to be the owner's, before any is applied.
-fn check(scan: &Scan, forward: bool, target: &mut dyn ReplayTarget) -> Result<Vec<Action>, LogDamage> {
+fn check(
+    scan: &Scan,
+    forward: bool,
+    target: &mut dyn ReplayTarget,
+) -> Result<Vec<Action>, LogDamage> {
     let mut actions = Vec::new();
     for (index, entry) in scan.entries.iter().enumerate() {
         let (applies, set) = match entry.kind {
@@ -371,8 +284,9 @@ unsafe fn apply(action: &Action, persistence: Persistence) {
                 if word.is_aligned() {
                     // Other bits of the word may be those of processes that live and go on.
                     let atomic = AtomicU64::from_ptr(word);
-                    let _ =
-                        atomic.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| Some(changed(old)));
+                    let _ = atomic.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| {
+                        Some(changed(old))
+                    });
                 } else {
                     word.write_unaligned(changed(word.read_unaligned()));
                 }

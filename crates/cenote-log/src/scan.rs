@@ -14,15 +14,15 @@
 //! So what cannot be told from a torn end is damage, after a loss of power, to entries behind which no entry was written after their fence.
 
 use crate::body::Body;
-use crate::replay::{CrashKind, LogDamage};
-use crate::writer::EntryChecksum;
+use crate::damage::{CrashKind, LogDamage};
+use crate::entry_checksum::EntryChecksum;
 use cenote_layout::LINE_SIZE;
 use cenote_layout::header;
 use cenote_layout::id::Uuid;
 use cenote_layout::log::{
-    AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind, LOG_QUARANTINED,
-    LogControl, LogHeader, LogRange, RANGE_OFFSET, Seal, SequenceRange, Stage, TailWord, entry_seed,
-    entry_size, epoch_from_word,
+    AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind,
+    LOG_QUARANTINED, LogControl, LogHeader, LogRange, RANGE_OFFSET, Seal, SequenceRange, Stage,
+    TailWord, entry_seed, entry_size, epoch_from_word,
 };
 use cenote_medium::planted::{Bug, planted};
 use core::sync::atomic::Ordering;
@@ -117,11 +117,15 @@ pub(crate) fn read_head(bytes: &[u8], capacity: u64, writing: bool) -> Result<He
         error => LogDamage::Header(error.to_string()),
     })?;
     if header.segment != 0 || header.capacity > capacity {
-        return Err(LogDamage::Header(format!("segment {}, capacity {}", header.segment, header.capacity)));
+        return Err(LogDamage::Header(format!(
+            "segment {}, capacity {}",
+            header.segment, header.capacity
+        )));
     }
     let short = |_| LogDamage::Header("it is cut short".into());
     let line = |offset: u64| bytes.get(offset as usize..).unwrap_or_default();
-    let control = LogControl::read_from_prefix(line(CONTROL_OFFSET)).map_err(|e| short(e.to_string()))?.0;
+    let control =
+        LogControl::read_from_prefix(line(CONTROL_OFFSET)).map_err(|e| short(e.to_string()))?.0;
     let range = LogRange::read_from_prefix(line(RANGE_OFFSET)).map_err(|e| short(e.to_string()))?.0;
     let bad = |field, value| Err(LogDamage::Control { field, value });
     let Some(epoch) = epoch_from_word(control.epoch) else { return bad("epoch", control.epoch) };
@@ -146,7 +150,8 @@ impl Head {
     /// Where the first entry of the range's transaction stands, and the end of the room for it.
     fn first_area(&self) -> core::ops::Range<usize> {
         let half_len = self.header.capacity / 2;
-        let half = if planted(Bug::HalvesNotSwapped) { 0 } else { u64::from(self.range.base() / 4) & 1 };
+        let half =
+            if planted(Bug::HalvesNotSwapped) { 0 } else { u64::from(self.range.base() / 4) & 1 };
         let start = ENTRIES_OFFSET + half * half_len;
         start as usize..(start + half_len) as usize
     }
@@ -169,7 +174,9 @@ impl Head {
 
     /// Whether a transaction has begun to write entries: nobody may begin another one then.
     pub(crate) fn has_entries(&self, bytes: &[u8]) -> bool {
-        bytes.get(self.first_area()).is_some_and(|area| !matches!(self.check().read(area, 0), Found::Nothing))
+        bytes
+            .get(self.first_area())
+            .is_some_and(|area| !matches!(self.check().read(area, 0), Found::Nothing))
     }
 }
 
@@ -231,7 +238,8 @@ pub(crate) unsafe fn scan(
                     .ok_or_else(|| damage("it is not the owner's".into()))?;
                 // SAFETY: mapped and unchanging by contract.
                 let bytes = unsafe { body.bytes() };
-                let capacity = check_segment(bytes, body.capacity(), &header, number).map_err(damage)?;
+                let capacity =
+                    check_segment(bytes, body.capacity(), &header, number).map_err(damage)?;
                 found.areas.push((start, area.as_ptr() as usize - start as usize));
                 area = &bytes[ENTRIES_OFFSET as usize..(ENTRIES_OFFSET + capacity) as usize];
                 start = area.as_ptr();
@@ -326,14 +334,18 @@ impl EntryCheck {
     fn data<'a>(&self, header: &EntryHeader, rest: &'a [u8], len: u32) -> Option<&'a [u8]> {
         let padded = entry_size(u64::from(len)) - ENTRY_HEADER_SIZE;
         let data = &rest.get(..padded as usize)?[..len as usize];
-        (header.compute(self.seed, data) == header.checksum || planted(Bug::ChecksumIgnored)).then_some(data)
+        (header.compute(self.seed, data) == header.checksum || planted(Bug::ChecksumIgnored))
+            .then_some(data)
     }
 
     /// Whether header and data are what some writer of this log wrote in this epoch, whatever they say.
     fn is_whole(&self, header: &EntryHeader, rest: &[u8]) -> bool {
         match Kind::from_u8(header.kind) {
             Some(kind) => self.data(header, rest, kind.data_len(header.size)).is_some(),
-            None => self.data(header, rest, 0).is_some() || self.data(header, rest, header.size).is_some(),
+            None => {
+                self.data(header, rest, 0).is_some()
+                    || self.data(header, rest, header.size).is_some()
+            }
         }
     }
 
@@ -434,7 +446,8 @@ pub unsafe fn inspect(
     segment: &mut dyn FnMut(Uuid, u64) -> Option<Body>,
 ) -> Result<LogSummary, LogDamage> {
     // SAFETY: the caller's promise.
-    let (scan, state) = unsafe { (scan(head, crash, false, segment)?, head.state().load(Ordering::Relaxed)) };
+    let (scan, state) =
+        unsafe { (scan(head, crash, false, segment)?, head.state().load(Ordering::Relaxed)) };
     Ok(LogSummary {
         owner: scan.owner,
         log_id: scan.log_id,

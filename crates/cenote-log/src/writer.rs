@@ -15,11 +15,13 @@
 //! torn end from damage.
 
 use crate::body::{Body, next_epoch};
+use crate::entry_checksum::INLINE_DATA_LEN;
 use crate::scan::{check_segment, read_head};
+use crate::source::SegmentSource;
 use cenote_layout::LINE_SIZE;
 use cenote_layout::checksum::checksum;
 use cenote_layout::log::{
-    ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX, EntryHeader, Kind, LAST_BASE, LogHeader, Seal,
+    ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind, LAST_BASE, LogHeader, Seal,
     SequenceRange, Stage, TailWord, entry_seed, entry_size,
 };
 use cenote_medium::Persistence;
@@ -27,16 +29,6 @@ use cenote_medium::planted::{Bug, planted};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering};
 use zerocopy::IntoBytes;
-
-/// Where a log gets further segments from.
-pub trait SegmentSource: Send {
-    /// The address of the puddle, and the body, of segment `number` (from 1) of the log: formatted with
-    /// [`crate::format_segment`] and listed in the log space, durably.
-    ///
-    /// # Errors
-    /// Whatever kept it from having one: a full disk, say.
-    fn segment(&mut self, number: u32) -> Result<(u64, Body), Box<dyn std::error::Error + Send + Sync>>;
-}
 
 /// Why an entry could not be written. The log is as it was before.
 #[derive(Debug, thiserror::Error)]
@@ -77,9 +69,6 @@ pub struct LogWriter {
 // thread.
 unsafe impl Send for LogWriter {}
 
-/// Data up to this many bytes lies in one line with its header.
-const INLINE_DATA_LEN: usize = ENTRY_INLINE_DATA_MAX as usize;
-
 const LINE_LEN: usize = LINE_SIZE as usize;
 
 const LINE_WORDS: usize = LINE_LEN / 8;
@@ -102,7 +91,8 @@ const _: () = assert!(cfg!(target_endian = "little"));
 const _: () = assert!(offset_of!(EntryHeader, checksum) == 0 && offset_of!(EntryHeader, addr) == 8);
 const _: () = assert!(offset_of!(EntryHeader, size) == 16 && offset_of!(EntryHeader, index) == 20);
 const _: () = assert!(offset_of!(EntryHeader, seq) == 24 && offset_of!(EntryHeader, kind) == 28);
-const _: () = assert!(offset_of!(EntryHeader, order) == 29 && offset_of!(EntryHeader, unfenced) == 30);
+const _: () =
+    assert!(offset_of!(EntryHeader, order) == 29 && offset_of!(EntryHeader, unfenced) == 30);
 
 /// The least room worth filling with a part of a long range before going to the next segment.
 const PART_LEN_MIN: usize = 256;
@@ -124,7 +114,8 @@ impl LogWriter {
         let refuse = |why: String| LogError::NotWritable(why);
         // SAFETY: mapped by contract; nobody writes while we look.
         let (bytes, state) = unsafe { (head.bytes(), head.state().load(Ordering::Relaxed)) };
-        let lines = read_head(bytes, head.capacity(), true).map_err(|damage| refuse(damage.to_string()))?;
+        let lines =
+            read_head(bytes, head.capacity(), true).map_err(|damage| refuse(damage.to_string()))?;
         if state != 0 {
             return Err(refuse("it is set aside".into()));
         }
@@ -138,7 +129,8 @@ impl LogWriter {
             ));
         }
         // SAFETY: mapped by contract, for as long as the writer lives.
-        let (tail, last) = unsafe { (core::ptr::from_ref(head.tail()), core::ptr::from_ref(head.last())) };
+        let (tail, last) =
+            unsafe { (core::ptr::from_ref(head.tail()), core::ptr::from_ref(head.last())) };
         let mut writer = Self {
             cursor: core::ptr::null_mut(),
             end: core::ptr::null_mut(),
@@ -158,6 +150,12 @@ impl LogWriter {
         };
         writer.rewind();
         Ok(writer)
+    }
+
+    /// [`SegmentSource::is_halted`].
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
+        self.source.is_halted()
     }
 
     /// The log's identity.
@@ -257,8 +255,10 @@ impl LogWriter {
         if bytes > self.room() { self.next_segment(bytes) } else { Ok(()) }
     }
 
-    /// As [`LogWriter::append`] for an entry of one line (at most [`ENTRY_INLINE_DATA_MAX`] bytes of data), inlined, so that what the
-    /// caller knows of kind and size is known here; `None`, and nothing has happened, if the segment is full.
+    /// As [`LogWriter::append`] for an entry of one line, inlined, so that the compiler knows the
+    /// caller's kind and size here. Its data has at most
+    /// [`ENTRY_INLINE_DATA_MAX`](cenote_layout::log::ENTRY_INLINE_DATA_MAX) bytes. `None`, and
+    /// nothing has happened, if the segment is full.
     ///
     /// # Safety
     /// As [`LogWriter::append`].
@@ -369,7 +369,12 @@ impl LogWriter {
     /// The line at the cursor is ours; `data_len`, at most [`INLINE_DATA_LEN`], bytes are readable
     /// and initialised at `data`.
     #[inline(always)]
-    unsafe fn put_line(&mut self, words: [u64; HEADER_WORDS], data: *const u8, data_len: usize) -> u64 {
+    unsafe fn put_line(
+        &mut self,
+        words: [u64; HEADER_WORDS],
+        data: *const u8,
+        data_len: usize,
+    ) -> u64 {
         let mut line = Line { words: [0; LINE_WORDS] };
         line.words[..HEADER_WORDS].copy_from_slice(&words);
         // SAFETY: the data is readable and fits into the line; its source is memory of a store or a value, not this line.
@@ -385,8 +390,10 @@ impl LogWriter {
                 let room = line.words.as_mut_ptr().add(HEADER_WORDS).cast::<u8>();
                 room.copy_from_nonoverlapping(data, data_len);
             }
-            line.words[0] =
-                checksum(self.seed, &line.words.as_bytes()[8..ENTRY_HEADER_SIZE as usize + data_len]);
+            line.words[0] = checksum(
+                self.seed,
+                &line.words.as_bytes()[8..ENTRY_HEADER_SIZE as usize + data_len],
+            );
             self.persistence.stream(self.cursor, line.words.as_ptr().cast(), LINE_LEN);
         }
         line.words[0]
@@ -414,7 +421,10 @@ impl LogWriter {
             self.persistence.stream(to, from, whole);
             if whole != rest {
                 let mut last = Line { words: [0; LINE_WORDS] };
-                last.words.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(from.add(whole), rest - whole);
+                last.words
+                    .as_mut_ptr()
+                    .cast::<u8>()
+                    .copy_from_nonoverlapping(from.add(whole), rest - whole);
                 self.persistence.stream(to.add(whole), last.words.as_ptr().cast(), room - whole);
             }
             // Hashed while those lines are on their way. (Hashing first, or piece by piece, was slower wherever the range is written afterwards.)
@@ -442,7 +452,8 @@ impl LogWriter {
         let area = (body.capacity() - entry_size(0)) as usize;
         if total > area {
             return Err(LogError::Grow(
-                format!("an entry of {total} bytes does not fit into a segment of {area} bytes").into(),
+                format!("an entry of {total} bytes does not fit into a segment of {area} bytes")
+                    .into(),
             ));
         }
         // SAFETY: room is kept free at the end of every segment for the jump.
@@ -454,7 +465,10 @@ impl LogWriter {
         // SAFETY: the head is mapped as long as the writer lives; the body was checked.
         unsafe {
             let overflow = self.head.overflow();
-            overflow.store(TailWord { base: self.base(), entries: number }.to_word(), Ordering::Release);
+            overflow.store(
+                TailWord { base: self.base(), entries: number }.to_word(),
+                Ordering::Release,
+            );
             self.persistence.flush(core::ptr::from_ref(overflow).cast(), 8);
             self.cursor = body.ptr.add(ENTRIES_OFFSET as usize);
             self.end = self.cursor.add(area);
@@ -468,8 +482,10 @@ impl LogWriter {
         let (addr, body) = self.source.segment(number).map_err(LogError::Grow)?;
         // SAFETY: bodies that the source gives are mapped, and nobody else writes to them (contract of `attach`).
         let bytes = unsafe { body.bytes() };
-        let capacity = check_segment(bytes, body.capacity(), &self.header, number)
-            .map_err(|why| LogError::Grow(format!("segment {number} at {addr:#x}: {why}").into()))?;
+        let capacity =
+            check_segment(bytes, body.capacity(), &self.header, number).map_err(|why| {
+                LogError::Grow(format!("segment {number} at {addr:#x}: {why}").into())
+            })?;
         Ok((addr, Body { ptr: body.ptr, len: ENTRIES_OFFSET + capacity }))
     }
 
@@ -482,8 +498,11 @@ impl LogWriter {
         if total > self.room() {
             self.next_segment(total)?; // before the count is taken: a jump is an entry
         }
-        let seal =
-            Seal { entries: u64::from(self.entries()), entries_checksum: self.entries_checksum, contents };
+        let seal = Seal {
+            entries: u64::from(self.entries()),
+            entries_checksum: self.entries_checksum,
+            contents,
+        };
         // SAFETY: the seal's bytes are readable, and there is room.
         unsafe { self.append(Kind::Seal, 0, size_of::<Seal>() as u32, seal.as_bytes().as_ptr())? };
         Ok(())
@@ -565,25 +584,5 @@ impl LogWriter {
         self.store_range(SequenceRange::running(base));
         self.fence();
         self.rewind();
-    }
-}
-
-/// Checksum of an entry, see [`EntryHeader::checksum`].
-pub(crate) trait EntryChecksum {
-    fn compute(&self, seed: u64, data: &[u8]) -> u64;
-}
-
-impl EntryChecksum for EntryHeader {
-    #[inline]
-    fn compute(&self, seed: u64, data: &[u8]) -> u64 {
-        const COVERED: usize = ENTRY_HEADER_SIZE as usize - 8;
-        let header = &self.as_bytes()[8..];
-        if data.len() > INLINE_DATA_LEN {
-            return checksum(checksum(seed, header), data);
-        }
-        let mut line = [0u8; COVERED + INLINE_DATA_LEN];
-        line[..COVERED].copy_from_slice(header);
-        line[COVERED..COVERED + data.len()].copy_from_slice(data);
-        checksum(seed, &line[..COVERED + data.len()])
     }
 }

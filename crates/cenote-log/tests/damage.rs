@@ -3,8 +3,8 @@
 use crate::common::*;
 use cenote_layout::checksum::checksum;
 use cenote_layout::log::{
-    AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, EntryHeader, Kind, LOG_QUARANTINED, RANGE_OFFSET,
-    SequenceRange, TailWord, entry_seed, entry_size,
+    AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, EntryHeader, Kind, LOG_QUARANTINED,
+    RANGE_OFFSET, SequenceRange, TailWord, entry_seed, entry_size,
 };
 use cenote_log::{CrashKind, LogDamage, Outcome, Refusal};
 use cenote_medium::Persistence;
@@ -39,7 +39,8 @@ fn hints() -> Vec<Range<usize>> {
 fn entries(image: &[u8]) -> Vec<Range<usize>> {
     let world = World::from_image(image);
     let range =
-        SequenceRange::from_word(u64::from_le_bytes(image[range_word()].try_into().unwrap())).unwrap();
+        SequenceRange::from_word(u64::from_le_bytes(image[range_word()].try_into().unwrap()))
+            .unwrap();
     let mut at = ENTRIES_OFFSET as usize + (range.base() as usize / 4 % 2) * 1024;
     let mut found = Vec::new();
     for entry in world.inspect(CrashKind::Process).unwrap().entries {
@@ -47,7 +48,8 @@ fn entries(image: &[u8]) -> Vec<Range<usize>> {
         found.push(at..at + 32 + len as usize);
         at += entry_size(len) as usize;
         if entry.kind == Kind::Jump {
-            at = (entry.addr - SEGMENT_ADDR) as usize / 0x1000_0000 * SEGMENT + ENTRIES_OFFSET as usize;
+            at = (entry.addr - SEGMENT_ADDR) as usize / 0x1000_0000 * SEGMENT
+                + ENTRIES_OFFSET as usize;
         }
     }
     found
@@ -159,14 +161,18 @@ fn after_a_crash_of_processes_every_flipped_bit_is_harmless_or_sets_the_log_asid
                 );
                 assert!(untouched(&world, &image));
             } else {
-                assert!(world.data() == expected, "{name}: bit {bit}: {outcome:?}, and another state");
+                assert!(
+                    world.data() == expected,
+                    "{name}: bit {bit}: {outcome:?}, and another state"
+                );
                 harmless.insert(bit / 8);
             }
         }
         // (The tail word is no hint for a committed log: there every bit of it counts, which is allowed too.)
         // Which bits may be anything: hints, what is no part of an entry, and nothing else.
-        let covered =
-            |at: usize| (at < ENTRIES_OFFSET as usize && !in_any(&hints(), at)) || in_any(&entries, at);
+        let covered = |at: usize| {
+            (at < ENTRIES_OFFSET as usize && !in_any(&hints(), at)) || in_any(&entries, at)
+        };
         let wrong: Vec<_> = harmless.iter().filter(|&&at| covered(at)).collect();
         assert!(wrong.is_empty(), "{name}: bytes {wrong:?} are not covered");
     }
@@ -197,7 +203,10 @@ fn after_a_loss_of_power_every_flipped_bit_is_harmless_or_sets_the_log_aside_or_
                     "{name}: bit {bit}: {outcome:?} but something was applied"
                 );
             } else {
-                assert!(allowed.contains(&world.data()), "{name}: bit {bit}: {outcome:?}, and another state");
+                assert!(
+                    allowed.contains(&world.data()),
+                    "{name}: bit {bit}: {outcome:?}, and another state"
+                );
             }
         }
     }
@@ -212,7 +221,11 @@ fn pairs_of_flipped_bits_are_harmless_or_set_the_log_aside() {
             let mut bad = image.clone();
             for _ in 0..2 {
                 // Mostly where it hurts.
-                let at = if random.below(3) == 0 { random.below(256) } else { random.below(3 * SEGMENT) };
+                let at = if random.below(3) == 0 {
+                    random.below(256)
+                } else {
+                    random.below(3 * SEGMENT)
+                };
                 bad[at] ^= 1 << random.below(8);
             }
             let world = World::from_image(&bad);
@@ -240,7 +253,8 @@ fn a_log_set_aside_stays_so_whatever_happens_to_the_reason() {
     ));
     // The damage is undone by somebody: still not applied behind their back.
     let mut healed = world.image();
-    healed[ENTRIES_OFFSET as usize..SEGMENT].copy_from_slice(&image[ENTRIES_OFFSET as usize..SEGMENT]);
+    healed[ENTRIES_OFFSET as usize..SEGMENT]
+        .copy_from_slice(&image[ENTRIES_OFFSET as usize..SEGMENT]);
     for crash in [CrashKind::Process, CrashKind::Power] {
         let world = World::from_image(&healed);
         assert_eq!(world.replay(crash), Outcome::AlreadyQuarantined);
@@ -270,7 +284,10 @@ fn a_log_of_a_newer_release_is_neither_applied_nor_marked() {
         newer[40..48].copy_from_slice(&sum.to_le_bytes());
         let world = World::from_image(&newer);
         assert!(
-            matches!(world.replay(CrashKind::Process), Outcome::Quarantined(LogDamage::Unsupported(_))),
+            matches!(
+                world.replay(CrashKind::Process),
+                Outcome::Quarantined(LogDamage::Unsupported(_))
+            ),
             "{offset}"
         );
         assert_eq!(world.image(), newer, "{offset}");
@@ -355,9 +372,19 @@ fn foreign_ranges_are_refused_with_all_else_unchanged() {
         ("null", 0, 8, Refusal::Outside),
         ("end of the address space", u64::MAX - 3, 8, Refusal::Outside),
         ("the last byte there is", u64::MAX, 1, Refusal::Outside),
-        ("a puddle without a lease", FOREIGN_ADDR, 8, Refusal::NotLeased(cenote_layout::id::PoolId(2))),
+        (
+            "a puddle without a lease",
+            FOREIGN_ADDR,
+            8,
+            Refusal::NotLeased(cenote_layout::id::PoolId(2)),
+        ),
         ("from a leased puddle into a foreign one", FOREIGN_ADDR - 4, 8, Refusal::Outside),
-        ("from a leased puddle into another leased one", DATA_ADDR + DATA as u64 - 4, 8, Refusal::Outside),
+        (
+            "from a leased puddle into another leased one",
+            DATA_ADDR + DATA as u64 - 4,
+            8,
+            Refusal::Outside,
+        ),
         ("the log itself", SEGMENT_ADDR, 8, Refusal::Outside),
         ("from before a puddle", DATA_ADDR - 1, 8, Refusal::Outside),
     ];
@@ -390,8 +417,8 @@ fn foreign_ranges_are_refused_with_all_else_unchanged() {
             if matches!(kind, Kind::Fresh | Kind::Allocation) || forward {
                 // A seal, so that fresh ranges are looked at, and redo counts.
                 let image = forger.world.image();
-                let sums =
-                    [256, 256 + 64].map(|at| u64::from_le_bytes(image[at..at + 8].try_into().unwrap()));
+                let sums = [256, 256 + 64]
+                    .map(|at| u64::from_le_bytes(image[at..at + 8].try_into().unwrap()));
                 let seal = [2, sums[0] ^ sums[1], 0];
                 let header = forger.header(Kind::Seal, 0, 24);
                 forger.put(header, seal.as_bytes());
@@ -501,7 +528,8 @@ fn overlapping_ranges_are_rolled_back_last_first() {
     .into();
     let mut random = Random(5);
     for number in 0..200 {
-        let ranges = (0..2 + random.below(7)).map(|_| (random.below(60) as u64, 1 + random.below(24)));
+        let ranges =
+            (0..2 + random.below(7)).map(|_| (random.below(60) as u64, 1 + random.below(24)));
         shapes.push((format!("random shape {number}"), ranges.collect()));
     }
     for (name, ranges) in &shapes {
@@ -518,7 +546,9 @@ fn overlapping_ranges_are_rolled_back_last_first() {
                     let data = world.at(DATA_ADDR + at, len);
                     let writer = &mut tx.writer;
                     writer
-                        .append_range(Kind::Undo, DATA_ADDR + at, len, data, &mut |_, _, _| logged += 1)
+                        .append_range(Kind::Undo, DATA_ADDR + at, len, data, &mut |_, _, _| {
+                            logged += 1
+                        })
                         .unwrap();
                 }
                 entries += logged;
@@ -532,7 +562,9 @@ fn overlapping_ranges_are_rolled_back_last_first() {
         }
     }
     // Forged: what the entries hold never was there.
-    for (name, ranges) in shapes.iter().filter(|(_, ranges)| ranges.iter().all(|(_, len)| *len <= 40)) {
+    for (name, ranges) in
+        shapes.iter().filter(|(_, ranges)| ranges.iter().all(|(_, len)| *len <= 40))
+    {
         let mut forger = Forger::new();
         let mut expected = forger.world.data();
         for (number, &(at, len)) in ranges.iter().enumerate() {
@@ -568,7 +600,8 @@ fn a_seal_over_other_entries_sets_the_log_aside() {
 /// A committed log is applied only if it is complete, and only the tail word or a seal can say so.
 #[test]
 fn a_committed_log_whose_count_is_lost_is_not_applied() {
-    let (_, image) = crashed().into_iter().find(|(name, _)| *name == "committed without a seal").unwrap();
+    let (_, image) =
+        crashed().into_iter().find(|(name, _)| *name == "committed without a seal").unwrap();
     for tail in [
         TailWord { base: 0, entries: 0 },
         TailWord { base: 12, entries: 1 },
@@ -577,7 +610,11 @@ fn a_committed_log_whose_count_is_lost_is_not_applied() {
         let world = World::from_image(&image);
         // SAFETY: the world's own memory.
         unsafe { world.head().tail() }.store(tail.to_word(), Ordering::Relaxed);
-        assert_eq!(world.replay(CrashKind::Process), Outcome::Quarantined(LogDamage::Uncounted), "{tail:?}");
+        assert_eq!(
+            world.replay(CrashKind::Process),
+            Outcome::Quarantined(LogDamage::Uncounted),
+            "{tail:?}"
+        );
         assert!(untouched(&world, &image));
     }
 }
@@ -666,8 +703,11 @@ fn bytes_that_look_like_entries_everywhere_are_refused_in_time() {
     const LEN: usize = 16 << 20;
     let mut memory = vec![0u64; LEN / 8 + 8];
     let offset = memory.as_ptr().align_offset(64);
-    // SAFETY: inside the vector, which nobody else uses.
-    let body = cenote_log::Body { ptr: unsafe { memory.as_mut_ptr().add(offset).cast() }, len: LEN as u64 };
+    let body = cenote_log::Body {
+        // SAFETY: inside the vector, which no other code uses.
+        ptr: unsafe { memory.as_mut_ptr().add(offset).cast() },
+        len: LEN as u64,
+    };
     let size = 1 << 20 | 1u64; // also an index: above the missing one
     let base = size as u32 - 1;
     // SAFETY: the body is memory of ours.

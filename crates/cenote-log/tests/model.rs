@@ -26,7 +26,10 @@ fn owned(data: &[u8]) -> Vec<u8> {
 impl Known {
     fn is(&self, world: &World) -> bool {
         owned(&world.data()) == self.owned
-            && self.fresh.as_ref().is_none_or(|(addr, bytes)| world.read(*addr, bytes.len()) == *bytes)
+            && self
+                .fresh
+                .as_ref()
+                .is_none_or(|(addr, bytes)| world.read(*addr, bytes.len()) == *bytes)
     }
 }
 

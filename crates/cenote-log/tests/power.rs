@@ -18,12 +18,18 @@ fn recover(image: &Image, random: &mut Random, depth: usize) -> (Outcome, Vec<u8
     world.record();
     let outcome = world.replay(CrashKind::Power);
     let data = world.data();
-    assert!(!matches!(outcome, Outcome::Quarantined(_) | Outcome::AlreadyQuarantined), "{outcome:?}");
+    assert!(
+        !matches!(outcome, Outcome::Quarantined(_) | Outcome::AlreadyQuarantined),
+        "{outcome:?}"
+    );
     for cut in world.recorder().take_cuts() {
         cut.for_each_image(&mut Random(random.next()), 6, &mut |image| {
             let (again, result) = recover(image, &mut Random(1), depth - 1);
             assert!(!matches!(again, Outcome::Quarantined(_)), "repeated: {again:?}");
-            assert_eq!(result, data, "a repeated recovery ends elsewhere; first {outcome:?}, then {again:?}");
+            assert_eq!(
+                result, data,
+                "a repeated recovery ends elsewhere; first {outcome:?}, then {again:?}"
+            );
         });
     }
     (outcome, data)
@@ -45,7 +51,10 @@ fn every_power_cut(
         cut.for_each_image(&mut Random(event as u64), samples, &mut |image| {
             images += 1;
             let (outcome, data) = recover(image, &mut random, depth);
-            assert!(allowed.contains(&data), "event {event}: {outcome:?} leaves neither old nor new");
+            assert!(
+                allowed.contains(&data),
+                "event {event}: {outcome:?} leaves neither old nor new"
+            );
             outcomes.push((event, outcome));
             // A log that was recovered can be written, and what is written then is all that recovery sees.
             let world = World::from_image(image);
@@ -59,7 +68,11 @@ fn every_power_cut(
                 "event {event}: old entries came to life"
             );
             Tx::begin(&world, &mut writer).change(A, &[0xaa; 24]);
-            assert_eq!(world.replay(CrashKind::Process), Outcome::RolledBack { entries: 1 }, "event {event}");
+            assert_eq!(
+                world.replay(CrashKind::Process),
+                Outcome::RolledBack { entries: 1 },
+                "event {event}"
+            );
             assert_eq!(world.data(), before);
         });
     }

@@ -129,7 +129,9 @@ fn recovery_skips_volatile_entries_whatever_address_they_name() {
 
 #[test]
 fn a_seal_commits_exactly_while_memory_holds_what_it_covers() {
-    for (spoil, committed) in [(None, true), (Some(DATA_ADDR), false), (Some(DATA_ADDR + 1024 + 7), false)] {
+    for (spoil, committed) in
+        [(None, true), (Some(DATA_ADDR), false), (Some(DATA_ADDR + 1024 + 7), false)]
+    {
         let w = world();
         let before = w.data();
         let mut writer = w.writer();
@@ -293,19 +295,32 @@ fn entries_that_end_anywhere_near_the_end_of_an_area_are_all_found() {
             let mut writer = w.writer();
             let tx = Tx::begin(&w, &mut writer);
             // SAFETY: the data is readable.
-            unsafe { tx.writer.append(Kind::Undo, DATA_ADDR, first as u32, w.at(DATA_ADDR, first)).unwrap() };
+            unsafe {
+                tx.writer
+                    .append(Kind::Undo, DATA_ADDR, first as u32, w.at(DATA_ADDR, first))
+                    .unwrap()
+            };
             w.write(DATA_ADDR, &vec![1; first]);
             // SAFETY: the data is readable.
             unsafe {
                 tx.writer
-                    .append(Kind::Undo, DATA_ADDR + 1024, second as u32, w.at(DATA_ADDR + 1024, second))
+                    .append(
+                        Kind::Undo,
+                        DATA_ADDR + 1024,
+                        second as u32,
+                        w.at(DATA_ADDR + 1024, second),
+                    )
                     .unwrap()
             };
             w.write(DATA_ADDR + 1024, &vec![2; second]);
             tx.writer.append_seal(0).unwrap(); // one that never fits
             let total = 3 + u64::from(tx.writer.has_overflowed());
             let summary = w.inspect(CrashKind::Process).unwrap();
-            assert_eq!((summary.entries.len() as u64, summary.sealed), (total, true), "{first} {second}");
+            assert_eq!(
+                (summary.entries.len() as u64, summary.sealed),
+                (total, true),
+                "{first} {second}"
+            );
             assert_eq!(recover(&w), Outcome::RolledBack { entries: 2 }, "{first} {second}");
             assert_eq!(w.data(), before);
         }

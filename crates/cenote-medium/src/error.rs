@@ -106,7 +106,9 @@ impl FileName {
     pub fn check(op: Operation, name: &str) -> Result<(), MediumError> {
         let part_is_good = |part: &str| {
             !matches!(part, "" | "." | "..")
-                && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+                && part
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
         };
         if name.len() <= NAME_LEN_MAX && name.split('/').all(part_is_good) {
             Ok(())
@@ -157,7 +159,9 @@ pub enum MediumError {
         name: FileName,
     },
     /// A file to be created exists.
-    #[error("cannot {op} {name}: it exists already; remove it, or open the store instead of creating it")]
+    #[error(
+        "cannot {op} {name}: it exists already; remove it, or open the store instead of creating it"
+    )]
     Exists {
         /// What was being done.
         op: Operation,
@@ -165,21 +169,22 @@ pub enum MediumError {
         name: FileName,
     },
     /// The file system, or the quota of the user, has no space left. What was begun has been undone.
-    #[error(
-        "cannot {op} {name}: no space for {needed_bytes} bytes ({source}); free some space or raise the quota"
-    )]
+    #[error("cannot {op} {name}: no space{} ({source}); free some space or raise the quota", for_bytes(*.needed_bytes))]
     NoSpace {
         /// What was being done.
         op: Operation,
         /// The file that needed space.
         name: FileName,
-        /// Bytes that were asked for.
+        /// Bytes that were asked for; 0: not known.
         needed_bytes: u64,
         /// What the system said: `ENOSPC` or `EDQUOT`.
         source: io::Error,
     },
     /// The user may not do this.
-    #[error("cannot {op} {name}: permission denied ({source}); check owner and mode of the store's files")]
+    #[error(
+        "cannot {op} {name}: permission denied ({source}); check owner and mode of the store's \
+         files"
+    )]
     Denied {
         /// What was being done.
         op: Operation,
@@ -199,7 +204,7 @@ pub enum MediumError {
     /// A file is shorter than what was to be mapped. It is not mapped: touching the end would be a `SIGBUS`.
     #[error(
         "cannot {op} {name}: it has {found_bytes} bytes where {needed_bytes} are needed; it was truncated or copied \
-         incompletely: restore it from a complete copy"
+         incompletely: restore the whole store from one copy"
     )]
     Truncated {
         /// What was being done.
@@ -351,9 +356,10 @@ impl MediumError {
     #[must_use]
     pub fn operation(&self) -> Option<Operation> {
         match self {
-            Self::Open { .. } | Self::WindowTaken { .. } | Self::Replaced { .. } | Self::Linked { .. } => {
-                None
-            }
+            Self::Open { .. }
+            | Self::WindowTaken { .. }
+            | Self::Replaced { .. }
+            | Self::Linked { .. } => None,
             Self::NotFound { op, .. }
             | Self::Exists { op, .. }
             | Self::NoSpace { op, .. }
@@ -383,7 +389,14 @@ impl MediumError {
     #[must_use]
     pub fn is_passing(&self) -> bool {
         let passing = |error: &io::Error| {
-            let names = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR, Errno::AGAIN, Errno::NOBUFS];
+            let names = [
+                Errno::MFILE,
+                Errno::NFILE,
+                Errno::NOMEM,
+                Errno::INTR,
+                Errno::AGAIN,
+                Errno::NOBUFS,
+            ];
             error.kind() == io::ErrorKind::OutOfMemory
                 || error
                     .raw_os_error()
@@ -423,6 +436,11 @@ impl MediumError {
     }
 }
 
+/// How much space was lacking, where that is known.
+fn for_bytes(needed: u64) -> String {
+    if needed == 0 { " is left".into() } else { format!(" for {needed} bytes") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -439,14 +457,30 @@ mod tests {
     #[test]
     fn no_name_leads_out_of_the_store() {
         let check = |name: &str| FileName::check(Operation::Read, name);
-        for good in ["superblock", "catalog.0", "puddles/0123456789abcdef0123456789abcdef", "a/b_c-d", "..."]
-        {
+        for good in [
+            "superblock",
+            "catalog.0",
+            "puddles/0123456789abcdef0123456789abcdef",
+            "a/b_c-d",
+            "...",
+        ] {
             assert!(check(good).is_ok(), "{good}");
         }
         let long = "x".repeat(NAME_LEN_MAX + 1);
-        for bad in
-            ["", ".", "..", "/etc/passwd", "../x", "a/../b", "a//b", "a/", "a\0b", "a b", "é", long.as_str()]
-        {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "/etc/passwd",
+            "../x",
+            "a/../b",
+            "a//b",
+            "a/",
+            "a\0b",
+            "a b",
+            "é",
+            long.as_str(),
+        ] {
             assert!(matches!(check(bad), Err(MediumError::BadName { .. })), "{bad:?}");
         }
     }
@@ -468,7 +502,8 @@ mod tests {
 
     #[test]
     fn a_failed_sync_is_one_whatever_the_system_says() {
-        let of = |op, errno| MediumError::from_io(op, "journal", io::Error::from_raw_os_error(errno));
+        let of =
+            |op, errno| MediumError::from_io(op, "journal", io::Error::from_raw_os_error(errno));
         for errno in [1, 2, 5, 9, 13, 17, 24, 28, 30, 122] {
             for op in [Operation::Sync, Operation::SyncDirectory] {
                 assert!(of(op, errno).is_failed_sync(), "{op} {errno}");

@@ -36,7 +36,10 @@ impl FileHandle {
     pub fn open(medium: &OwnedMedium, name: &str) -> Result<Self> {
         let file = medium.descriptor(name)?;
         if file.is_none() && !medium.exists(name)? {
-            return Err(MediumError::NotFound { op: Operation::Examine, name: FileName::new(name) });
+            return Err(MediumError::NotFound {
+                op: Operation::Examine,
+                name: FileName::new(name),
+            });
         }
         Ok(Self { medium: medium.clone(), name: name.to_owned(), file })
     }
@@ -96,7 +99,9 @@ impl FileHandle {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(MediumError::from_io(Operation::Read, &self.name, source)),
+                Err(source) => {
+                    return Err(MediumError::from_io(Operation::Read, &self.name, source));
+                }
             }
         }
         Ok(done)

@@ -30,7 +30,8 @@ pub trait SimHook: Send + Sync {
 /// Simulated media that can be open at once in a process.
 pub const SIM_SLOTS: usize = 64;
 
-static SLOTS: [RwLock<Option<Arc<dyn SimHook>>>; SIM_SLOTS] = [const { RwLock::new(None) }; SIM_SLOTS];
+static SLOTS: [RwLock<Option<Arc<dyn SimHook>>>; SIM_SLOTS] =
+    [const { RwLock::new(None) }; SIM_SLOTS];
 
 /// One simulation's place in the table; given back on drop.
 pub struct SimSlot(u8);
@@ -63,7 +64,8 @@ impl fmt::Debug for SimSlot {
 
 impl Drop for SimSlot {
     fn drop(&mut self) {
-        let taken = SLOTS[usize::from(self.0)].write().unwrap_or_else(PoisonError::into_inner).take();
+        let taken =
+            SLOTS[usize::from(self.0)].write().unwrap_or_else(PoisonError::into_inner).take();
         // The lock is released before the simulation's own destructors run.
         drop(taken);
     }

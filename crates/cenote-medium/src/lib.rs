@@ -34,7 +34,9 @@ pub mod sim;
 pub use error::{FileName, MediumError, NAME_LEN_MAX, Operation};
 pub use handle::FileHandle;
 pub use hook::{SIM_SLOTS, SimHook, SimSlot};
-pub use medium::{FileId, FileStat, Holder, LockGuard, LockKind, MapMode, Medium, MediumInfo, MediumKind};
+pub use medium::{
+    FileId, FileStat, Holder, LockGuard, LockKind, MapMode, Medium, MediumInfo, MediumKind,
+};
 pub use owned::OwnedMedium;
 pub use persistence::{Durability, Persistence, UnknownDurability};
 pub use real::{GrantedMedium, MediumOptions, RealMedium};

@@ -145,7 +145,9 @@ impl FileStat {
 }
 
 /// A lock that is held until this value is dropped or the process ends. A forked child does not inherit it.
-pub struct LockGuard(#[expect(dead_code, reason = "held for its destructor")] Box<dyn Any + Send + Sync>);
+pub struct LockGuard(
+    #[expect(dead_code, reason = "held for its destructor")] Box<dyn Any + Send + Sync>,
+);
 
 impl LockGuard {
     /// Wraps the medium's own guard, whose destructor releases the lock.
@@ -205,6 +207,13 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// Identity of this boot of the machine. Another one than a store recorded means that memory and page cache were
     /// lost in between. Where the system does not tell, a fresh random one, which never equals a recorded one.
     fn boot_id(&self) -> Uuid;
+
+    /// Which mounting of its file system the medium is reached through
+    /// ([`cenote_sys::mounting`]); 0: the system does not say. Another one than a store recorded
+    /// means, as another boot does, that the page cache was lost in between.
+    fn mounting(&self) -> u64 {
+        0
+    }
 
     /// Seconds since 1970, for time stamps in records.
     fn now_s(&self) -> u64;
@@ -346,7 +355,11 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// file may be read and written meanwhile, and nothing that this process opens and closes drops
     /// the lock. Gives the identity of what is held, which was there under that name after the lock
     /// was taken.
-    fn hold(&self, name: &str, kind: LockKind) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
+    fn hold(
+        &self,
+        name: &str,
+        kind: LockKind,
+    ) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
         let _ = kind;
         Ok(Ok((LockGuard::new(()), self.file_id(name)?)))
     }

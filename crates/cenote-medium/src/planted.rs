@@ -1,8 +1,16 @@
 //! Planted bugs: deliberate faults that the tests must find (CONTRIBUTING.md, "Planted bugs").
 //!
-//! Production code asks [`planted`] at the places where a fault would be plausible. Without the feature `planted-bugs` the answer is the constant
-//! `false` and the question costs nothing; with it, a test plants one bug in its own thread and shows that crash enumeration, or another named
-//! test, turns red. The same feature lets a test see the moments between the stores of an update ([`reach`]).
+//! Production code asks [`planted`] at the places where a fault would be plausible. Without the
+//! feature `planted-bugs` the answer is the constant `false` and the question costs nothing. With
+//! it, a test plants one bug in its own thread, and shows that crash enumeration, or another named
+//! test, turns red. The same feature lets a test see the moments between the stores of an update
+//! ([`reach`]).
+
+mod steps;
+
+pub use steps::{Step, reach};
+#[cfg(feature = "planted-bugs")]
+pub use steps::{Watcher, watch};
 
 /// Whether this build has the feature `planted-bugs`, as builds of the whole workspace do.
 pub const COMPILED: bool = cfg!(feature = "planted-bugs");
@@ -58,6 +66,20 @@ pub enum Bug {
     JoinNotFlushed,
     /// The overflow word names a segment before the jump into it is durable.
     OverflowEarly,
+    /// A file is written without the era's stamp.
+    NotMarked,
+    /// A close names a seal before the files that have it are synced.
+    SealNotSynced,
+    /// A close does not name the seal that files got.
+    SealNotNamed,
+    /// A close forgets which files were marked in pools that no session leased.
+    MarkForgotten,
+    /// Files are compared with the seals of a catalog that lost records.
+    SealsLostRefused,
+    /// Stamps of files are not compared with what the catalog names.
+    StampNotCompared,
+    /// Pools of an accepted copy that its catalog does not lease are believed.
+    CopyNotProven,
     /// Recovery after a loss of power forgets to say that marks must be computed again.
     TraceDueForgotten,
     /// A refill calls a superblock full without looking whether blocks of it were freed meanwhile.
@@ -398,136 +420,65 @@ pub enum Bug {
     WaitingLogIgnored,
     /// A transaction commits although an iterator of it has not shown all that there is.
     LostPageCommitted,
+    /// An open does not compare the mounting of the file system with the recorded one.
+    InstanceIgnored,
+    /// Pools whose journal is given up count as torn when the new one is there, and not before.
+    GivenUpLate,
+    /// Pools are traced beside one that cannot be looked at as if it led nowhere.
+    TracedWithoutLost,
+    /// A puddle that is damaged when it moves counts as one that has never moved before.
+    GenerationGuessed,
+    /// Cells of a logged heap change before their undo record is durable.
+    UndoRecordNotFenced,
+    /// A change of a logged heap does not flush its cells.
+    CellsNotFlushed,
+    /// A change of a logged heap is sealed before its cells are stored.
+    SealedEarly,
+    /// All undo records of a logged heap go into one half.
+    UndoHalvesNotSwapped,
+    /// Recovery of a logged heap believes a seal without comparing cells.
+    ChangeSealBelieved,
+    /// Recovery of a logged heap leaves a change as it was broken off.
+    ChangeNotUndone,
+    /// Recovery of a logged heap calls a change undone before that is durable.
+    UndoneNotFenced,
+    /// Recovery of a logged heap relies on a change that may not be durable.
+    SealNotSettled,
+    /// Recovery of a logged heap believes an undo record without its checksum.
+    UndoCheckIgnored,
+    /// A level of a logged heap's table has no space taken for it.
+    LevelNotEnsured,
+    /// A level of a logged heap's table is given back before its entry says that it is absent.
+    LevelPunchedEarly,
+    /// A split leaves a part of the block in no record.
+    SplitForgetsRest,
+    /// A merge does not look whether the buddy is free.
+    BuddyNotLookedAt,
+    /// A freed block is the next that is given out.
+    FreedToHead,
+    /// A block of a logged heap is freed that is free.
+    DoubleFreeAccepted,
+    /// The entry of a transaction's block is made after the block is allocated.
+    MicroEntryApart,
+    /// The word of a lane is not flushed.
+    LaneNotFlushed,
+    /// A lane goes on to its next transaction before blocks of the last one are freed.
+    LaneEndedEarly,
+    /// Blocks are freed before the lane says that their transaction is committed.
+    FreedBeforeCommit,
+    /// Recovery of a logged heap does not look at lanes.
+    LaneNotRecovered,
+    /// A page of metadata that is lost is replaced, and the store goes on as before.
+    LostPageNotPoisoned,
+    /// An abort whose stores may have gone nowhere ends its transaction in the log.
+    AbortForgotten,
+    /// Zeros take the place of a page of metadata that is lost: free blocks, and no roots.
+    LostPageOfZeros,
 }
-
-/// Places between two stores of an update, at which a process may stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Step {
-    /// A superblock was popped from its list.
-    Popped,
-    /// Its free blocks were claimed.
-    Claimed,
-    /// A superblock was taken out of free space.
-    Taken,
-    /// Its descriptor was written.
-    Described,
-    /// Its blocks are the taker's, and it is not known to be full.
-    SetUp,
-    /// Blocks were made free, and not announced.
-    Spilled,
-    /// They were announced, and their superblock is not in its list.
-    Announced,
-    /// A list was swapped out by a scavenger.
-    Scavenging,
-    /// A superblock without blocks was retired, and is not free.
-    Retired,
-    /// The first superblock of several was given back.
-    PutOne,
-    /// A superblock is free, and its hint is not set.
-    Unhinted,
-    /// The tails of a large block are known, its head is not.
-    LargeTails,
-    /// So is its head, and the block is not marked.
-    LargeHead,
-    /// The mark of a large block was changed to free it.
-    LargeFreed,
-    /// A large block is free, and the run that is to stay together is in no list.
-    LargeIdle,
-    /// A puddle was taken, and nobody has looked at it.
-    Grown,
-    /// A puddle's words were written, and it does not count as adopted.
-    Adopting,
-    /// A puddle is adopted, and its superblocks are not in lists.
-    Adopted,
-    /// A member has its seat and nothing else.
-    Joined,
-    /// A sweeper has closed the gate.
-    SweepClosed,
-    /// A sweeper has put one superblock right.
-    SweepHand,
-    /// A sweeper has freed a dead member's blocks in one superblock, and not announced them.
-    SweepFreed,
-    /// A sweeper is done but for the seats.
-    SweepDone,
-    /// A superblock that was taken has no marks outside any more.
-    MarksCleared,
-    /// Its descriptor is durable.
-    DescriptorDurable,
-    /// It says that it uses tiny marks.
-    TinyNoted,
-    /// All its blocks are in the taker's cache.
-    AllClaimed,
-    /// A retired superblock has no geometry any more.
-    Hidden,
-    /// Nor does it say where its marks are.
-    MarksGivenUp,
-    /// One block of those that are spilled was made free.
-    BlockSpilled,
-    /// The descriptors of a large block are durable.
-    LargeDescribed,
-    /// What is behind blocks was given back.
-    EndCut,
-    /// A large block is known, and not marked.
-    LargeKnown,
-    /// A large block is free, and its superblocks are not.
-    LargeUnmarked,
-    /// Free superblocks were taken, to become holes.
-    TrimTaken,
-    /// One of them says durably that it is a hole.
-    HoleDeclared,
-    /// Their space was given back, and they were not.
-    TrimPunched,
-    /// A hole has space again, and says still that it is one.
-    HoleFilled,
-    /// A free superblock was adopted.
-    FreeAdopted,
-    /// Some marks of a puddle that is adopted were put right.
-    MarksNormalised,
-    /// A sweep is open: nothing is condemned.
-    SweepOpened,
-    /// Some blocks are condemned.
-    BlocksCondemned,
-    /// A sweep is committed.
-    SweepCommitted,
-    /// An opener has decided some condemned marks.
-    SweepDecided,
-    /// A sweep is over.
-    SweepClosedAgain,
-    /// Some marks were computed anew by tracing.
-    MarksRecovered,
-    /// All were.
-    AllRecovered,
-    /// A descriptor is about to be written.
-    DescriptorBegun,
-    /// Its span was.
-    DescriptorSpan,
-    /// So was its type.
-    DescriptorType,
-    /// So was its block size.
-    DescriptorBlockSize,
-    /// So was all but its checksum.
-    DescriptorKind,
-    /// The record of a psync of pools is in the journal, and the device is not asked for it yet.
-    PsyncWaits,
-    /// A daemon has seen that the identity of an object to be made is not that of one that is gone.
-    IdentityLookedUp,
-    /// Whoever makes a snapshot has the object to himself, and has not opened its file yet.
-    SnapshotBegun,
-    /// A type of the program is known, and no store was compared with it.
-    TypeInserted,
-    /// An object was looked up, and is not attached yet.
-    ObjectLookedUp,
-}
-
-/// What hears of steps.
-#[cfg(feature = "planted-bugs")]
-pub type Watcher = Box<dyn FnMut(Step)>;
 
 #[cfg(feature = "planted-bugs")]
 std::thread_local! {
     static ACTIVE: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
-    static WATCHER: core::cell::RefCell<Option<Watcher>> = const { core::cell::RefCell::new(None) };
 }
 
 /// Whether this bug is planted in this thread.
@@ -543,28 +494,6 @@ pub fn planted(bug: Bug) -> bool {
         let _ = bug;
         false
     }
-}
-
-/// This thread has come to a step: without the feature nothing at all. A test that calls `watch` in this thread hears of it, and makes a crash point of it, or ends the process there.
-#[inline(always)]
-pub fn reach(step: Step) {
-    #[cfg(feature = "planted-bugs")]
-    {
-        // Threads that end have no watcher any more.
-        let _ = WATCHER.try_with(|watcher| {
-            if let Some(watcher) = &mut *watcher.borrow_mut() {
-                watcher(step);
-            }
-        });
-    }
-    #[cfg(not(feature = "planted-bugs"))]
-    let _ = step;
-}
-
-/// Calls `watcher` at every step of this thread from now on; `None`: no more. It must not do anything that has steps itself.
-#[cfg(feature = "planted-bugs")]
-pub fn watch(watcher: Option<Watcher>) {
-    WATCHER.with(|place| *place.borrow_mut() = watcher);
 }
 
 /// Plants a bug in this thread; [`Bug::None`] takes it out again.

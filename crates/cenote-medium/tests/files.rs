@@ -11,7 +11,9 @@ use cenote_medium::{
 };
 
 /// A medium whose files a test may change.
-pub(crate) fn own<'a>(medium: &'a (dyn Medium + 'static)) -> OwnedMedium<&'a (dyn Medium + 'static)> {
+pub(crate) fn own<'a>(
+    medium: &'a (dyn Medium + 'static),
+) -> OwnedMedium<&'a (dyn Medium + 'static)> {
     // SAFETY: no reference leads into what the tests map; they look at it through raw pointers.
     unsafe { OwnedMedium::new(medium) }
 }
@@ -69,7 +71,11 @@ fn files_are_created_with_their_space_and_read_back() {
     let mut buf = [0; 16];
     assert_eq!(medium.read_at("superblock", 4090, &mut buf).expect("read"), 16);
     assert_eq!(&buf, b"across the pages");
-    assert_eq!(medium.read_at("superblock", 8190, &mut buf).expect("read"), 2, "up to the end of the file");
+    assert_eq!(
+        medium.read_at("superblock", 8190, &mut buf).expect("read"),
+        2,
+        "up to the end of the file"
+    );
     assert_eq!(medium.read_at("superblock", 9000, &mut buf).expect("read"), 0);
 
     own(&medium).write_at("superblock", 8192, b"more").expect("write");
@@ -88,10 +94,16 @@ fn space_is_given_back_and_taken_again() {
     let blocks = || fs::metadata(dir.path().join("a")).expect("metadata").blocks();
     let full = blocks();
     // SAFETY: nothing is mapped.
-    let release = |medium: &RealMedium, name: &str, offset, len| unsafe { medium.release(name, offset, len) };
+    let release =
+        |medium: &RealMedium, name: &str, offset, len| unsafe { medium.release(name, offset, len) };
     for (offset, len) in [(100, 4096), (0, 100), (1 << 20, 4096), (u64::MAX - 4095, 4096), (0, 0)] {
-        for result in [release(&medium, "a", offset, len).map(|_| ()), medium.ensure("a", offset, len)] {
-            assert!(matches!(result, Err(MediumError::BadRange { .. })), "{offset} {len}: {result:?}");
+        for result in
+            [release(&medium, "a", offset, len).map(|_| ()), medium.ensure("a", offset, len)]
+        {
+            assert!(
+                matches!(result, Err(MediumError::BadRange { .. })),
+                "{offset} {len}: {result:?}"
+            );
         }
     }
     assert!(release(&medium, "b", 0, 4096).is_err_and(|error| error.is_not_found()));
@@ -128,7 +140,9 @@ fn directories_are_made_listed_and_synced() {
     medium.sync_dir("puddles").expect("sync");
     medium.sync_dir("").expect("sync");
     assert!(medium.sync_dir("nowhere").is_err_and(|error| error.is_not_found()));
-    assert!(medium.exists("puddles").expect("exists") && !medium.exists("puddles/b").expect("exists"));
+    assert!(
+        medium.exists("puddles").expect("exists") && !medium.exists("puddles/b").expect("exists")
+    );
 }
 
 #[test]
@@ -192,9 +206,11 @@ fn links_and_pipes_are_not_files_of_a_store() {
     let medium = open(dir.path());
     medium.make_dir("dir").expect("make");
     for name in ["link", "pipe", "dir"] {
-        for result in
-            [medium.read(name).map(drop), medium.len(name).map(drop), own(&medium).write_at(name, 0, b"x")]
-        {
+        for result in [
+            medium.read(name).map(drop),
+            medium.len(name).map(drop),
+            own(&medium).write_at(name, 0, b"x"),
+        ] {
             let error = result.expect_err(name);
             assert!(
                 matches!(error, MediumError::NotAFile { .. } | MediumError::Denied { .. }),
@@ -202,7 +218,11 @@ fn links_and_pipes_are_not_files_of_a_store() {
             );
         }
     }
-    assert_eq!(outside.as_file().metadata().expect("metadata").len(), 0, "nothing went through the link");
+    assert_eq!(
+        outside.as_file().metadata().expect("metadata").len(),
+        0,
+        "nothing went through the link"
+    );
 }
 
 #[test]
@@ -212,10 +232,19 @@ fn names_and_ranges_from_outside_are_refused() {
     medium.create("a", 16).expect("create");
     for name in ["../a", "/etc/passwd", "", "a/", "a\0"] {
         assert!(matches!(medium.read(name), Err(MediumError::BadName { .. })), "{name:?}");
-        assert!(matches!(own(&medium).rename("a", name), Err(MediumError::BadName { .. })), "{name:?}");
+        assert!(
+            matches!(own(&medium).rename("a", name), Err(MediumError::BadName { .. })),
+            "{name:?}"
+        );
     }
-    assert!(matches!(own(&medium).write_at("a", u64::MAX, b"xx"), Err(MediumError::BadRange { .. })));
-    assert!(matches!(medium.read_at("a", u64::MAX, &mut [0; 2]), Err(MediumError::BadRange { .. })));
+    assert!(matches!(
+        own(&medium).write_at("a", u64::MAX, b"xx"),
+        Err(MediumError::BadRange { .. })
+    ));
+    assert!(matches!(
+        medium.read_at("a", u64::MAX, &mut [0; 2]),
+        Err(MediumError::BadRange { .. })
+    ));
     assert!(medium.create("huge", u64::MAX).is_err());
     assert!(own(&medium).truncate("a", u64::MAX).is_err());
     assert!(!medium.exists("huge").expect("exists"));
@@ -282,9 +311,11 @@ fn what_the_user_may_not_read_is_denied() {
     let medium = open(dir.path());
     medium.create("superblock", 4096).expect("create");
     let mode = if is_root() { 0o600 } else { 0 };
-    fs::set_permissions(dir.path().join("superblock"), fs::Permissions::from_mode(mode)).expect("chmod");
+    fs::set_permissions(dir.path().join("superblock"), fs::Permissions::from_mode(mode))
+        .expect("chmod");
     let check = || {
-        for result in [medium.read("superblock").map(drop), own(&medium).truncate("superblock", 0)] {
+        for result in [medium.read("superblock").map(drop), own(&medium).truncate("superblock", 0)]
+        {
             let error = result.expect_err("permission is lacking");
             assert!(matches!(error, MediumError::Denied { .. }), "{error:?}");
             assert!(error.to_string().contains("permission denied"), "{error}");
@@ -297,7 +328,8 @@ fn what_the_user_may_not_read_is_denied() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let nobody = rustix::process::Uid::from_raw(65534);
-            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("become another user");
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody)
+                .expect("become another user");
             check();
         });
     });
@@ -346,7 +378,11 @@ fn a_full_medium_is_an_error_of_create_and_leaves_no_file() {
     assert!(error.to_string().contains("create large: no space for 4194304 bytes"), "{error}");
     assert_eq!(medium.list("").expect("list"), ["small"]);
     medium.create("medium", 512 << 10).expect("the space of the failed file is free again");
-    assert!(own(&medium).write_at("small", 0, &vec![1; 1 << 20]).is_err_and(|error| error.is_no_space()));
+    assert!(
+        own(&medium)
+            .write_at("small", 0, &vec![1; 1 << 20])
+            .is_err_and(|error| error.is_no_space())
+    );
 }
 
 #[test]

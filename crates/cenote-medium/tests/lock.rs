@@ -43,7 +43,8 @@ fn spawn(dir: &Path) -> (Child, String) {
         .spawn()
         .expect("start another process");
     let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let answer = lines.find_map(|line| line.expect("a line").strip_prefix("answer: ").map(str::to_owned));
+    let answer =
+        lines.find_map(|line| line.expect("a line").strip_prefix("answer: ").map(str::to_owned));
     (child, answer.expect("an answer"))
 }
 
@@ -76,7 +77,11 @@ fn readers_share_and_exclude_a_writer() {
     drop(one);
     first.lock("lock", LockKind::Exclusive).expect("lock").expect_err("one reader");
     let (child, answer) = spawn(dir.path());
-    assert_eq!(answer, format!("refused Some({})", std::process::id()), "one reader still holds it");
+    assert_eq!(
+        answer,
+        format!("refused Some({})", std::process::id()),
+        "one reader still holds it"
+    );
     kill(child);
     drop(two);
     first.lock("lock", LockKind::Exclusive).expect("lock").expect("nobody");
@@ -88,7 +93,8 @@ fn another_process_is_refused_and_named_and_its_death_frees_the_lock() {
     let medium = open(dir.path());
     let (child, answer) = spawn(dir.path());
     assert_eq!(answer, "locked");
-    let holder = medium.lock("lock", LockKind::Exclusive).expect("lock").expect_err("held by the child");
+    let holder =
+        medium.lock("lock", LockKind::Exclusive).expect("lock").expect_err("held by the child");
     assert_eq!(holder.pid, Some(child.id()));
     assert!(holder.text.contains(&format!("process {} (", child.id())), "{holder}");
     kill(child);

@@ -87,7 +87,10 @@ fn stores_into_a_shared_mapping_reach_the_file() {
     // SAFETY: mapped just now, readable.
     assert_eq!(unsafe { at(base + PAGE).read_volatile() }, 7);
     medium.let_go(base, WINDOW).expect("release");
-    assert!(matches!(medium.unmap_at(base, PAGE), Err(MediumError::BadRange { .. })), "the window is gone");
+    assert!(
+        matches!(medium.unmap_at(base, PAGE), Err(MediumError::BadRange { .. })),
+        "the window is gone"
+    );
 }
 
 #[test]
@@ -121,7 +124,8 @@ fn a_truncated_file_is_an_error_and_is_not_mapped() {
     owned.truncate("puddle", 3 * PAGE + 1).expect("truncate");
     let base = window(&medium);
     let error = medium.map_at("puddle", base, 4 * PAGE, MapMode::ReadWrite).expect_err("too short");
-    let found = matches!(error, MediumError::Truncated { needed_bytes: 16384, found_bytes: 12289, .. });
+    let found =
+        matches!(error, MediumError::Truncated { needed_bytes: 16384, found_bytes: 12289, .. });
     assert!(found && error.to_string().contains("map puddle"), "{error:?}");
     medium.map_at("puddle", base, 3 * PAGE, MapMode::ReadWrite).expect("as much as there is");
     medium.let_go(base, WINDOW).expect("release");
@@ -147,8 +151,13 @@ fn nothing_is_mapped_outside_a_window_of_this_medium() {
         (u64::MAX - PAGE + 1, 2 * PAGE),
         (0, PAGE),
     ] {
-        for result in [medium.map_at("puddle", addr, len, MapMode::ReadWrite), medium.unmap_at(addr, len)] {
-            assert!(matches!(result, Err(MediumError::BadRange { .. })), "{addr:#x} {len}: {result:?}");
+        for result in
+            [medium.map_at("puddle", addr, len, MapMode::ReadWrite), medium.unmap_at(addr, len)]
+        {
+            assert!(
+                matches!(result, Err(MediumError::BadRange { .. })),
+                "{addr:#x} {len}: {result:?}"
+            );
         }
     }
     medium.let_go(base, WINDOW).expect("release");
@@ -159,7 +168,8 @@ fn a_window_that_is_taken_is_refused_whole() {
     let dir = tempfile::tempdir().expect("directory");
     let (first, second) = (open(dir.path()), open(dir.path()));
     let base = window(&first);
-    for (base, len) in [(base, WINDOW), (base + WINDOW / 2, PAGE), (base - PAGE, WINDOW + 2 * PAGE)] {
+    for (base, len) in [(base, WINDOW), (base + WINDOW / 2, PAGE), (base - PAGE, WINDOW + 2 * PAGE)]
+    {
         let error = second.reserve_window(base, len).expect_err("taken");
         assert!(matches!(error, MediumError::WindowTaken { .. }), "{error:?}");
     }
@@ -170,7 +180,10 @@ fn a_window_that_is_taken_is_refused_whole() {
         );
     }
     for (base, len) in [(base, WINDOW), (base, PAGE), (0, 0)] {
-        assert!(matches!(second.let_go(base, len), Err(MediumError::BadRange { .. })), "not its own");
+        assert!(
+            matches!(second.let_go(base, len), Err(MediumError::BadRange { .. })),
+            "not its own"
+        );
     }
     assert!(first.let_go(base, PAGE).is_err(), "a window is released whole");
     first.let_go(base, WINDOW).expect("release");

@@ -73,7 +73,10 @@ fn power_durability_is_counted_exactly() {
 fn with_caches_that_survive_only_fences_are_executed() {
     let mut page = Page([0; 4096]);
     let counts = counted(|| everything(Persistence::fence_only(), &mut page));
-    assert_eq!(counts, Counts { flushes: 0, flush_calls: 0, fences: 3, streamed_bytes: 8 + 64 + 4096 });
+    assert_eq!(
+        counts,
+        Counts { flushes: 0, flush_calls: 0, fences: 3, streamed_bytes: 8 + 64 + 4096 }
+    );
     assert_eq!(Persistence::fence_only().durability(), Durability::Power);
 }
 
@@ -132,7 +135,10 @@ fn a_simulation_is_told_everything_at_both_levels_until_it_is_dropped() {
     let mut page = Page([0; 4096]);
     for (level, expected) in [
         (Durability::Process, Counts::default()),
-        (Durability::Power, Counts { flushes: 70, flush_calls: 4, fences: 3, streamed_bytes: 4168 }),
+        (
+            Durability::Power,
+            Counts { flushes: 70, flush_calls: 4, fences: 3, streamed_bytes: 4168 },
+        ),
     ] {
         let recorder = Arc::new(Recorder::default());
         let slot = SimSlot::take(recorder.clone()).expect("a free slot");
@@ -161,5 +167,8 @@ fn durability_levels_are_named_and_parsed() {
         assert_eq!(level.to_string().parse(), Ok(level));
     }
     let error = "battery".parse::<Durability>().expect_err("no such level");
-    assert_eq!(error.to_string(), "\"battery\" is not a durability level: use `process` or `power`");
+    assert_eq!(
+        error.to_string(),
+        "\"battery\" is not a durability level: use `process` or `power`"
+    );
 }

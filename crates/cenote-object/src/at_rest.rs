@@ -12,7 +12,7 @@ pub(crate) use cenote_sealed::{Source, View, settle, verify};
 
 use crate::connected;
 use crate::error::ObjectError;
-use crate::shared::Shared;
+use crate::shared::{Shared, rooted};
 use cenote_atrest::{AtRestError, Change, HEADER_LEN, Keyring, Protection, binding};
 use cenote_journal::{Changes, Draft, JournalError, Pages, Primary, Rooted, Target};
 use cenote_layout::PAGE_SIZE;
@@ -28,7 +28,11 @@ pub(crate) fn named(name: &str) -> String {
 }
 
 /// What the sealed pages of an object with protection are read from.
-pub(crate) fn source_of(shared: &Shared, info: &ObjectInfo, file: Arc<FileHandle>) -> Option<Source> {
+pub(crate) fn source_of(
+    shared: &Shared,
+    info: &ObjectInfo,
+    file: Arc<FileHandle>,
+) -> Option<Source> {
     let patches = shared.patches(info.id()).cloned().unwrap_or_default();
     let journal = shared.journal_if_any().map(Arc::clone);
     let place = (info.id(), file, info.data_offset());
@@ -38,7 +42,9 @@ pub(crate) fn source_of(shared: &Shared, info: &ObjectInfo, file: Arc<FileHandle
 /// What is wrong when a committed record cannot be applied.
 pub(crate) fn not_copied(name: &str, error: JournalError) -> ObjectError {
     match error {
-        JournalError::NotCopied { source, .. } => ObjectError::NotCopied { name: name.into(), source },
+        JournalError::NotCopied { source, .. } => {
+            ObjectError::NotCopied { name: name.into(), source }
+        }
         error => error.into(),
     }
 }
@@ -54,7 +60,9 @@ pub(crate) fn sealed(name: &str, error: SealedError) -> ObjectError {
     match error {
         SealedError::Medium(error) => error.into(),
         SealedError::AtRest { source, .. } => ObjectError::AtRest { name, source },
-        SealedError::PageDamaged { page, fault, .. } => ObjectError::PageDamaged { name, page, fault },
+        SealedError::PageDamaged { page, fault, .. } => {
+            ObjectError::PageDamaged { name, page, fault }
+        }
         SealedError::Memory { source, .. } => ObjectError::Memory { name, source },
         other => ObjectError::Memory { name, source: std::io::Error::other(other.to_string()) },
     }
@@ -73,25 +81,26 @@ pub(crate) fn open(
     let name = &info.record.name;
     let (what, mode) = (named(name), info.record.at_rest.mode());
     let binding = binding::of_object(shared.store.uuid(), name, info.record.data_len);
-    let protection =
-        cenote_sealed::open(&what, mode, source, (binding, key)).map_err(|error| sealed(name, error))?;
+    let protection = cenote_sealed::open(&what, mode, source, (binding, key))
+        .map_err(|error| sealed(name, error))?;
     if let Some(listed) = shared.listed(info.id())? {
-        cenote_sealed::check_listed(&what, &protection, listed).map_err(|error| sealed(name, error))?;
+        cenote_sealed::check_listed(&what, &protection, listed)
+            .map_err(|error| sealed(name, error))?;
     }
     Ok(protection)
-}
-
-/// What the journal lists of an object.
-pub(crate) fn rooted(info: &ObjectInfo) -> Option<Rooted> {
-    cenote_sealed::rooted(info.record.at_rest.mode(), info.record.span())
 }
 
 /// Refuses the file of an object that is not the one that the journal lists, without its key.
 ///
 /// # Errors
 /// It is another; the file cannot be read.
-pub(crate) fn check_file(shared: &Shared, info: &ObjectInfo, file: &FileHandle) -> Result<(), ObjectError> {
-    let (Some(Rooted { at, root }), Some(listed)) = (rooted(info), shared.listed(info.id())?) else {
+pub(crate) fn check_file(
+    shared: &Shared,
+    info: &ObjectInfo,
+    file: &FileHandle,
+) -> Result<(), ObjectError> {
+    let (Some(Rooted { at, root }), Some(listed)) = (rooted(info), shared.listed(info.id())?)
+    else {
         return Ok(());
     };
     let mut header = [0; HEADER_LEN];
@@ -114,12 +123,15 @@ pub(crate) fn seal(
     primary: &Primary<'_>,
     changes: &mut Changes,
 ) -> Result<Option<Change>, ObjectError> {
-    let mut copy_out = |offset, bytes: &mut [u8]| view.copy_out(offset, bytes);
+    // SAFETY: pages of the view that were stored into, so they are loaded; a psync has the writer's
+    // `&mut`.
+    let mut copy_out = |offset, bytes: &mut [u8]| unsafe { view.copy_out(offset, bytes) };
     let change = cenote_sealed::seal(view, object, pages, &mut copy_out, primary, changes);
     change
         .and_then(|change| {
-            let header =
-                change.as_ref().map(|change| cenote_sealed::seal_header(view, object, change, changes));
+            let header = change
+                .as_ref()
+                .map(|change| cenote_sealed::seal_header(view, object, change, changes));
             header.transpose().map(|_| change)
         })
         .map_err(|error| sealed(&info.record.name, error))
@@ -142,13 +154,13 @@ pub(crate) fn rekey(
         return Err(ObjectError::NotProtected { name: name.clone() });
     };
     let protection = open(shared, info, &source, Some(old))?;
-    let (changes, header) =
-        cenote_sealed::rekey(&named(name), &protection, &source, new).map_err(|error| sealed(name, error))?;
+    let (changes, header) = cenote_sealed::rekey(&named(name), &protection, &source, new)
+        .map_err(|error| sealed(name, error))?;
     if planted(Bug::RekeyNotJournalled) {
         primary.write_at(info.data_offset() + info.regions_offset(), &header)?;
         return Ok(Rekeyed::of(Ok(primary.sync()?)));
     }
-    if let Some(keeper) = shared.store.keeper() {
+    if let Some(keeper) = shared.keeper() {
         return through_daemon(connected::psync_lines(keeper, info, &changes), &source, &header);
     }
     let (ids, journal) = ([info.id()], shared.journal()?);
@@ -187,8 +199,9 @@ fn through_daemon(
     header: &[u8; HEADER_LEN],
 ) -> Result<Rekeyed<ObjectError>, ObjectError> {
     let Err(error) = answer else { return Ok(Rekeyed::Done) };
-    let committed =
-        matches!(error, ObjectError::NotCopied { .. } | ObjectError::Store(StoreError::NotCopied { .. }))
-            || source.header_is(header);
+    let committed = matches!(
+        error,
+        ObjectError::NotCopied { .. } | ObjectError::Store(StoreError::NotCopied { .. })
+    ) || source.header_is(header);
     if committed { Ok(Rekeyed::Unfinished(error)) } else { Err(error) }
 }

@@ -2,19 +2,16 @@
 //! front page; this module goes through them.
 
 use crate::at_rest::{self, View, not_copied};
-use crate::connected;
-use crate::dirty::{Mechanism, Tracker, normalise};
+use crate::dirty::{Mechanism, Tracker};
 use crate::error::ObjectError;
 use crate::header::{self, Found, Writer};
 use crate::mapping::{is_protected, map_for_reading, map_view, view_for_reading};
 use crate::options::Permission;
 use crate::shared::Shared;
 use crate::snapshot::{self, Blocks, Snapshot};
-use cenote_atrest::{Anchor, Change, Keyring, Mode};
-use cenote_journal::{Changes, Draft, Journal, Pages, Target, Ticket};
+use cenote_atrest::{Anchor, Keyring, Mode};
+use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::id::Uuid;
-use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind};
 use cenote_sealed::Verified;
@@ -27,33 +24,20 @@ use std::sync::Arc;
 ///
 /// **What was stored and not psynced is gone then**, as it is after a crash: dropping does not psync.
 pub struct Attached {
-    shared: Arc<Shared>,
-    info: ObjectInfo,
-    permission: Permission,
-    found: Found,
-    primary: Arc<FileHandle>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) info: ObjectInfo,
+    pub(crate) permission: Permission,
+    pub(crate) found: Found,
+    pub(crate) primary: Arc<FileHandle>,
     /// Of a writer of an object without protection. Dropped before the shadow is unmapped.
-    tracker: Option<Tracker>,
+    pub(crate) tracker: Option<Tracker>,
     /// Of an object with protection: its memory. All readers share one. Dropped before the addresses are unmapped.
-    view: Option<Arc<View>>,
+    pub(crate) view: Option<Arc<View>>,
     /// Pages that may differ from the primary.
-    pending: Vec<Pages>,
+    pub(crate) pending: Vec<Pages>,
     /// Those of them that did, when they were compared.
-    changed: Vec<Pages>,
-    mapped: bool,
-}
-
-/// What one psync did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Psync {
-    /// Its number in the store's journal; 0 if nothing had changed.
-    pub seq: u64,
-    /// Pages in which something had changed. Among many pages that changed as a whole, one that did not may be counted.
-    pub pages: u64,
-    /// Bytes of lines that were journalled.
-    pub data_bytes: u64,
-    /// Bytes that the record took in the journal.
-    pub journal_bytes: u64,
+    pub(crate) changed: Vec<Pages>,
+    pub(crate) mapped: bool,
 }
 
 impl fmt::Debug for Attached {
@@ -76,7 +60,8 @@ impl Attached {
         let protected = is_protected(shared, &info, key)?;
         // A daemon knows this process, and not who in it has what: it would give a reader what a writer here has.
         shared.refuse_written(&info)?;
-        let asked = shared.store.keeper().map(|keeper| shared.ask_for(keeper, &info, false)).transpose()?;
+        let asked =
+            shared.keeper().map(|keeper| shared.ask_for(keeper, &info, false)).transpose()?;
         let attached = Self::look(shared, &info, asked).and_then(|(primary, found)| {
             let view = match protected {
                 true => Some(view_for_reading(shared, &info, &primary, key)?),
@@ -88,8 +73,10 @@ impl Attached {
             Ok((primary, found, view))
         });
         // Of a further reader, nobody maps it.
-        shared.store.dismiss(&info.file());
-        let (primary, found, view) = match (attached, shared.store.keeper()) {
+        // SAFETY: `ask_for` admitted it, under the door's lock, which is held: no other thread of
+        // this process is about to map it.
+        unsafe { shared.store.dismiss(&info.file()) };
+        let (primary, found, view) = match (attached, shared.keeper()) {
             (Err(error), Some(keeper)) if !shared.is_used(info.id()) => {
                 let _ = shared.give_up(keeper, &info);
                 return Err(error);
@@ -123,14 +110,14 @@ impl Attached {
         let _inside = shared.door.enter();
         shared.enter_writer(&info)?;
         let known = info.clone();
-        let asked = shared.store.keeper().map(|keeper| shared.ask_for(keeper, &info, true)).transpose();
+        let asked = shared.keeper().map(|keeper| shared.ask_for(keeper, &info, true)).transpose();
         let attached = asked.and_then(|asked| {
             let attached = match protected {
                 true => Self::view_for_writing(shared, info, key, mechanism, asked),
                 false => Self::map_for_writing(shared, info, mechanism, asked),
             };
             attached.inspect_err(|_| {
-                if let Some(keeper) = shared.store.keeper() {
+                if let Some(keeper) = shared.keeper() {
                     let _ = shared.give_up(keeper, &known);
                 }
             })
@@ -149,7 +136,11 @@ impl Attached {
         shared.set_found(info.id(), found);
         if let Some(mechanism @ (Mechanism::WriteProtect | Mechanism::PrivateCopy)) = mechanism {
             let reason = "pages of a protected object are decrypted by a handler of faults, which finds written ones too";
-            return Err(ObjectError::Mechanism { name: info.record.name, mechanism, reason: reason.into() });
+            return Err(ObjectError::Mechanism {
+                name: info.record.name,
+                mechanism,
+                reason: reason.into(),
+            });
         }
         shared.need_journal()?;
         let view = Arc::new(map_view(shared, &info, &primary, key, Some(mechanism))?);
@@ -199,7 +190,9 @@ impl Attached {
         let (primary, found) = Self::look(shared, &info, asked)?;
         shared.set_found(info.id(), found);
         // SAFETY: the object's own range; a writer is alone with it, so nothing is mapped there.
-        unsafe { shared.store.medium().map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
+        unsafe {
+            shared.store.medium().map(&info.file(), info.addr, info.size, MapMode::PrivateCopy)
+        }?;
         let mut attached = Self {
             shared: Arc::clone(shared),
             info,
@@ -239,7 +232,8 @@ impl Attached {
             None => unsafe { Tracker::best(base, len) },
         };
         let tracker = self.tracker.insert(tracker);
-        if let Some(journal) = self.shared.journal_if_any().filter(|journal| journal.wants_thread()) {
+        if let Some(journal) = self.shared.journal_if_any().filter(|journal| journal.wants_thread())
+        {
             let (journal, file) = (Arc::clone(journal), Arc::clone(&self.primary));
             let (id, data_offset) = (self.info.id(), self.info.data_offset());
             tracker.close_later(Box::new(move |offset, bytes| {
@@ -289,25 +283,12 @@ impl Attached {
         self.view.as_deref().map(|view| (&self.info, view, &*self.primary, &*self.pending))
     }
 
-    /// What was pending is committed, and where that matters in the files.
-    pub(crate) fn committed(
-        writers: &mut [&mut Self],
-        sealed: &mut [Option<Change>],
-    ) -> Result<(), ObjectError> {
-        if let Some(first) = writers.first() {
-            let shared = Arc::clone(&first.shared);
-            commit_sealed(&shared, writers, sealed)?;
-        }
-        clean(writers);
-        Ok(())
-    }
-
     /// Bytes of the data, up to the end of its last page.
     fn span(&self) -> u64 {
         self.info.record.span()
     }
 
-    fn pointer(&self) -> *mut u8 {
+    pub(crate) fn pointer(&self) -> *mut u8 {
         core::ptr::with_exposed_provenance_mut(self.info.data_addr() as usize)
     }
 
@@ -407,7 +388,8 @@ impl Attached {
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ObjectError> {
         self.load(offset, bytes.len() as u64)?;
         match &self.view {
-            Some(view) => view.copy_out(offset, bytes),
+            // SAFETY: `load` has checked the range, and loaded it; a writer stores by `&mut self`.
+            Some(view) => unsafe { view.copy_out(offset, bytes) },
             None => bytes.copy_from_slice(&self.as_slice()[offset as usize..][..bytes.len()]),
         }
         Ok(())
@@ -467,16 +449,6 @@ impl Attached {
         Ok(unsafe { core::slice::from_raw_parts_mut(self.pointer(), self.len() as usize) })
     }
 
-    /// Makes everything that was stored since the last psync durable, all of it or nothing (PMO-3). On return it survives loss of
-    /// power; on tmpfs, the end of the process. Of a reader it is ignored, as in the paper.
-    ///
-    /// # Errors
-    /// `ENOSPC`, `EIO` while it is journalled: the object is as it was after the last psync, the shadow keeps its stores, and the next
-    /// psync has them all. A failed sync, or a primary that cannot be written: the store is poisoned, and the next open decides.
-    pub fn psync(&mut self) -> Result<Psync, ObjectError> {
-        run(&mut [self])
-    }
-
     /// Writes a snapshot of the object as its last psync left it into a new file; see [`crate::Objects::snapshot`].
     ///
     /// # Errors
@@ -530,7 +502,7 @@ impl Attached {
                 self.shared.forget_view(id);
                 self.unmap()
             })?;
-            return match store.keeper() {
+            return match self.shared.keeper() {
                 Some(keeper) if !self.shared.is_used(id) => self.shared.give_up(keeper, &self.info),
                 _ => Ok(()),
             };
@@ -550,7 +522,7 @@ impl Attached {
         } else {
             Ok(())
         };
-        let given_up = match store.keeper() {
+        let given_up = match self.shared.keeper() {
             Some(keeper) if !self.shared.is_silent() => self.shared.give_up(keeper, &self.info),
             _ => Ok(()),
         };
@@ -564,171 +536,5 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         let _ = self.give_back();
-    }
-}
-
-/// Psyncs several objects of one store together: after a crash all of them are as they were after this psync, or none is.
-///
-/// # Errors
-/// As [`Attached::psync`]; objects of different stores.
-pub fn psync_all(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
-    if planted(Bug::PsyncNotTogether) {
-        let mut last = Psync::default();
-        for object in objects.iter_mut() {
-            last = object.psync()?;
-        }
-        return Ok(last);
-    }
-    run(objects)
-}
-
-/// The states of the crate's front page, one after the other.
-fn run(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
-    let Some(first) = objects.first() else { return Ok(Psync::default()) };
-    let shared = Arc::clone(&first.shared);
-    if objects.iter().any(|object| !Arc::ptr_eq(&object.shared, &shared)) {
-        return Err(ObjectError::NotTogether);
-    }
-    let mut writers: Vec<&mut Attached> = objects
-        .iter_mut()
-        .map(|object| &mut **object)
-        .filter(|object| object.permission == Permission::ReadWrite)
-        .collect();
-    if writers.is_empty() {
-        return Ok(Psync::default());
-    }
-    shared.store.check_usable()?;
-    if let Some(keeper) = shared.store.keeper() {
-        return connected::psync(keeper, &mut writers);
-    }
-    let journal = shared.journal()?;
-    let mut changes = journal.changes();
-    let committed = commit(&shared, journal, &mut writers, &mut changes);
-    let (done, ticket) = match committed {
-        Ok((done, Some(ticket))) => (done, ticket),
-        other => {
-            journal.recycle(changes);
-            return other.map(|(done, _)| done);
-        }
-    };
-    // State C: what is left to do needs nobody to wait.
-    let target = |object: &&mut Attached| Target {
-        id: object.info.id(),
-        file: Arc::clone(&object.primary),
-        data_offset: object.info.data_offset(),
-        rooted: at_rest::rooted(&object.info),
-    };
-    let targets = writers.iter().map(target).collect();
-    let names = |error| not_copied(writers.first().map_or("", |object| object.name()), error);
-    journal.apply_later(ticket, changes, targets).map_err(names)?;
-    for object in &mut writers {
-        // Copies are given back for what the file holds.
-        if object.tracker.as_ref().is_some_and(Tracker::reads_primary) {
-            journal.settle(object.info.id()).map_err(|error| not_copied(object.name(), error))?;
-        }
-    }
-    clean(&mut writers);
-    writers.iter().for_each(|object| shared.set_state(object.info.id(), ObjectState::Write));
-    Ok(done)
-}
-
-/// Up to the commit. No ticket: nothing had changed.
-fn commit(
-    shared: &Shared,
-    journal: &Journal,
-    writers: &mut [&mut Attached],
-    changes: &mut Changes,
-) -> Result<(Psync, Option<Ticket>), ObjectError> {
-    // State W: what was stored is found and copied, and sealed where there is protection.
-    let mut sealed: Vec<Option<Change>> = Vec::new();
-    for (number, object) in (0..).zip(writers.iter_mut()) {
-        let object = &mut **object;
-        let collected = object.collect();
-        normalise(&mut object.pending);
-        collected?;
-        let info = &object.info;
-        let primary = journal.primary(info.id(), &object.primary, info.data_offset());
-        if let Some(view) = &object.view {
-            sealed.push(at_rest::seal(info, view, number, &object.pending, &primary, changes)?);
-            continue;
-        }
-        sealed.push(None);
-        // SAFETY: the shadow is mapped for writing, and `&mut` keeps others from using it.
-        unsafe { changes.add(number, object.pointer(), &object.pending, &primary) }?;
-    }
-    if changes.runs.is_empty() {
-        clean(writers);
-        return Ok((Psync::default(), None));
-    }
-    // Only who closes pages later asks which have changed.
-    for (number, object) in (0..).zip(writers.iter_mut()).filter(|(_, object)| object.tracker.is_some()) {
-        object.changed = changes.pages_of(number);
-    }
-    let ids: Vec<Uuid> = writers.iter().map(|object| object.info.id()).collect();
-    let all = |state| ids.iter().for_each(|id| shared.set_state(*id, state));
-    let Some(draft) = Draft::new(&ids, changes) else {
-        let limit = shared.options.half_len_max;
-        return Err(ObjectError::PsyncTooLarge { needed: changes.data.len() as u64, limit });
-    };
-
-    all(ObjectState::Psync);
-    let ticket = journal.append(&draft).inspect_err(|_| {
-        all(ObjectState::Write);
-        if planted(Bug::PsyncForgetsPages) {
-            writers.iter_mut().for_each(|object| object.pending.clear());
-        }
-    })?;
-    let done = Psync {
-        seq: ticket.seq,
-        pages: changes.pages,
-        data_bytes: changes.data.len() as u64,
-        journal_bytes: draft.total_len(),
-    };
-    if planted(Bug::PsyncAppliedEarly) {
-        for (run, data) in changes.iter() {
-            let object = &writers[run.object as usize];
-            object.primary.write_at(object.info.data_offset() + run.offset(), data)?;
-        }
-    }
-    journal.make_durable(&ticket)?;
-
-    all(ObjectState::Copy);
-    // Before the primary is written: from now on the new nodes count, and those that change are not read from it.
-    commit_sealed(shared, writers, &mut sealed)?;
-    Ok((done, Some(ticket)))
-}
-
-/// From now on pages are checked against what was committed.
-fn commit_sealed(
-    shared: &Shared,
-    writers: &[&mut Attached],
-    sealed: &mut [Option<Change>],
-) -> Result<(), ObjectError> {
-    for (object, change) in writers.iter().zip(sealed) {
-        let (Some(view), Some(change)) = (&object.view, change.take()) else { continue };
-        if let Err(error) = view.protection().commit(change) {
-            // `&mut` lets one psync run at a time, and nobody else changes an object that is attached for writing.
-            let name = object.name();
-            shared.store.poison(&format!("the protection of object \"{name}\" went out of step: {error}"));
-            return Err(at_rest::at_rest(name, error));
-        }
-    }
-    Ok(())
-}
-
-/// Shadows hold what was committed, and nothing else.
-fn clean(writers: &mut [&mut Attached]) {
-    for object in writers.iter_mut() {
-        let object = &mut **object;
-        if let Some(tracker) = &mut object.tracker {
-            let changed = core::mem::take(&mut object.changed);
-            // SAFETY: every pending page is committed, and in the primary where that matters; `&mut` excludes references. What cannot be given back is compared
-            // again by the next psync.
-            let _ = unsafe { tracker.clean(&object.pending, changed) };
-        }
-        if let Some(view) = &object.view {
-            at_rest::settle(view);
-        }
-        object.pending.clear();
     }
 }

@@ -10,7 +10,8 @@
 //! Invariant: a page that differs from what was committed last is open, noted, in doubt, or waits in the queue (then it is open). What a psync looks at is all of these but the last: it empties the queue first.
 //!
 //! *Nothing is committed meanwhile.* A psync of the object goes through [`Closer::finish`] before it looks at anything, which returns when no page is being closed. So what a page is compared with is what the psync committed that
-//! queued it. Where that is read from, committed lines that are not in the file yet are laid over (`cenote-journal`, `later.rs`).
+//! queued it. Where that is read from, committed lines that are not in the file yet are laid over
+//! (`cenote-journal`, `apply.rs`).
 //!
 //! *Nothing here reads the shadow.* Safe code may hold a `&mut [u8]` of it while the thread works.
 //! The kernel copies the pages of a closed range (`bytes::copy_by_kernel`), and the copy is
@@ -203,7 +204,11 @@ impl Work {
     }
 
     /// Closes the next batch. `Err`: nothing waits.
-    fn step<'a>(&'a self, mut state: Locked<'a>, tools: &mut Tools) -> Result<Locked<'a>, Locked<'a>> {
+    fn step<'a>(
+        &'a self,
+        mut state: Locked<'a>,
+        tools: &mut Tools,
+    ) -> Result<Locked<'a>, Locked<'a>> {
         let Some(mut range) = state.queue.pop_front() else { return Err(state) };
         let behind = range.start.saturating_add(BATCH);
         if behind < range.end {
@@ -246,7 +251,8 @@ impl Work {
     }
 
     fn close(&self, range: Pages, tools: &mut Tools) -> io::Result<()> {
-        let (at, len) = (self.base + range.start as usize * PAGE, (range.end - range.start) as usize * PAGE);
+        let (at, len) =
+            (self.base + range.start as usize * PAGE, (range.end - range.start) as usize * PAGE);
         match &self.close {
             Close::WriteProtect => {
                 let pagemap = match &mut tools.pagemap {
@@ -258,7 +264,8 @@ impl Work {
             Close::Mprotect(notes) => {
                 notes.take_some(range.clone());
                 // SAFETY: part of the shadow, by the promise of `new`; the handler of faults gives writing back.
-                unsafe { memory::protect(at, len, Some(Access::ReadOnly)) }.inspect_err(|_| notes.note(range))
+                unsafe { memory::protect(at, len, Some(Access::ReadOnly)) }
+                    .inspect_err(|_| notes.note(range))
             }
         }
     }
@@ -273,7 +280,9 @@ impl Work {
         committed.resize(len, 0);
         shadow.resize(len, 0);
         let at = self.base + range.start as usize * PAGE;
-        if !(self.committed)(range.start * PAGE_SIZE, committed) || copy_by_kernel(at, shadow).is_err() {
+        if !(self.committed)(range.start * PAGE_SIZE, committed)
+            || copy_by_kernel(at, shadow).is_err()
+        {
             return doubt.push(range);
         }
         for (page, (committed, shadow)) in
@@ -381,7 +390,8 @@ mod tests {
         unsafe { memory::map_anonymous(base, COUNT * PAGE) }.expect("memory");
         let notes = Arc::new(Notes::new(base, COUNT * PAGE));
         // SAFETY: the notes outlive the registration; the resolver keeps the rules of resolvers.
-        let registered = unsafe { fault::register(base, COUNT * PAGE, allow, Arc::as_ptr(&notes).cast()) };
+        let registered =
+            unsafe { fault::register(base, COUNT * PAGE, allow, Arc::as_ptr(&notes).cast()) };
         let registered = registered.expect("registered");
         // SAFETY: our own memory; the resolver gives writing back.
         unsafe { memory::protect(base, COUNT * PAGE, Some(Access::ReadOnly)) }.expect("protected");
@@ -390,11 +400,13 @@ mod tests {
             true
         });
         // SAFETY: our own memory, until the end of this function.
-        let mut closer = unsafe { Closer::new(base, Close::Mprotect(Arc::clone(&notes)), committed) };
+        let mut closer =
+            unsafe { Closer::new(base, Close::Mprotect(Arc::clone(&notes)), committed) };
         let store = |page: usize, value: u8| {
             // SAFETY: our own memory.
             unsafe {
-                core::ptr::with_exposed_provenance_mut::<u8>(base + page * PAGE + 9).write_volatile(value)
+                core::ptr::with_exposed_provenance_mut::<u8>(base + page * PAGE + 9)
+                    .write_volatile(value)
             }
         };
         test(&mut closer, &notes, &store);

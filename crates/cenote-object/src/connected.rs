@@ -1,31 +1,20 @@
-//! Objects of a store that a daemon keeps, on the client's side: the same interface, with the daemon in the place of journal, headers and files ([`crate`], `hosted.rs`).
+//! Objects of a store that a daemon keeps, on the client's side: the same interface, with the
+//! daemon in the place of journal, headers and files ([`crate`], `hosted.rs`).
 //!
-//! Invariant: this process has a lease on an object as long as its table of attachments has it; [`Door`] is held whenever the two change. So many readers of one process are one reader to the daemon.
+//! Invariant: this process has a lease on an object as long as its table of attachments has it. The
+//! caller holds [`crate::door::Door`] while the two change. So all readers of one process are one
+//! reader to the daemon.
 //!
-//! The daemon brings what is psynced into the file before it answers if this process reads it from there: of protected objects, whose pages are verified by what the file holds, and of shadows that give their
+//! The daemon brings a psync into the file before it answers if this process reads it from there:
+//! of protected objects, whose pages are verified against the file, and of shadows that give their
 //! copies back.
 
-use crate::at_rest;
-use crate::attached::{Attached, Psync};
-use crate::dirty::{Tracker, normalise};
 use crate::error::ObjectError;
 use crate::header::Found;
 use crate::shared::{Info, Shared};
-use cenote_journal::{Changes, Parcel, Primary};
-use cenote_layout::id::Uuid;
+use cenote_journal::{Changes, Parcel};
 use cenote_layout::object::ObjectState;
 use cenote_store::{Keeper, ListedObject, ObjectInfo, StoreError};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Excludes attaching and detaching from each other, in a client.
-#[derive(Debug, Default)]
-pub(crate) struct Door(Mutex<()>);
-
-impl Door {
-    pub(crate) fn enter(&self) -> MutexGuard<'_, ()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Shared {
     /// Has the daemon attach an object for this process; its file can be opened and mapped once. How its last writer left it.
@@ -35,11 +24,14 @@ impl Shared {
         info: &ObjectInfo,
         writable: bool,
     ) -> Result<Found, ObjectError> {
-        let (listed, file) = keeper.attach_object(&info.record.name, writable).map_err(of_daemon)?;
+        let (listed, file) =
+            keeper.attach_object(&info.record.name, writable).map_err(of_daemon)?;
         if !listed.object.is_same_place(info) {
             let _ = keeper.detach_object(listed.object.id());
-            let detail =
-                format!("object \"{}\" has become another one meanwhile: attach it again", info.record.name);
+            let detail = format!(
+                "object \"{}\" has become another one meanwhile: attach it again",
+                info.record.name
+            );
             return Err(StoreError::Refused { detail }.into());
         }
         // SAFETY: the daemon's answer to this object's name, and its identity is the one asked for.
@@ -51,8 +43,13 @@ impl Shared {
     }
 
     /// Gives it back.
-    pub(crate) fn give_up(&self, keeper: &dyn Keeper, info: &ObjectInfo) -> Result<(), ObjectError> {
-        self.store.dismiss(&info.file());
+    pub(crate) fn give_up(
+        &self,
+        keeper: &dyn Keeper,
+        info: &ObjectInfo,
+    ) -> Result<(), ObjectError> {
+        // SAFETY: an object is given up under the door's lock, as it is asked for and mapped.
+        unsafe { self.store.dismiss(&info.file()) };
         keeper.detach_object(info.id()).map_err(of_daemon)
     }
 }
@@ -76,52 +73,6 @@ pub(crate) fn of_daemon(error: StoreError) -> ObjectError {
         StoreError::PsyncTooLarge { needed, limit } => ObjectError::PsyncTooLarge { needed, limit },
         other => other.into(),
     }
-}
-
-/// A psync through the daemon: state W is here, P and C are there. Until it has answered, the pages stay pending.
-pub(crate) fn psync(keeper: &dyn Keeper, writers: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
-    let failed = |name: &str, source| ObjectError::Scan { name: name.into(), source };
-    let mut sealed = Vec::new();
-    let mut lines = Changes::default();
-    let (mut ranges, mut settled) = (0, false);
-    for (number, object) in (0..).zip(writers.iter_mut()) {
-        let object = &mut **object;
-        object.collect()?;
-        normalise(object.pending());
-        let Some((info, view, primary, pending)) = object.protected() else {
-            ranges += object.pending().len();
-            settled |= object.tracker().is_some_and(Tracker::reads_primary);
-            sealed.push(None);
-            continue;
-        };
-        let primary = Primary::settled(info.id(), primary, info.data_offset());
-        sealed.push(at_rest::seal(info, view, number, pending, &primary, &mut lines)?);
-        settled = true;
-    }
-    let name = writers.first().map_or(String::new(), |object| object.name().into());
-    let mut parcel = Parcel::new(ranges + lines.runs.len()).map_err(|source| failed(&name, source))?;
-    for (number, object) in (0..).zip(writers.iter_mut()) {
-        if object.protected().is_none() {
-            let (shadow, pages) = (object.addr() as usize, object.pending());
-            parcel.add_pages(number, shadow, pages).map_err(|source| failed(&name, source))?;
-        }
-    }
-    parcel.add_changes(&lines).map_err(|source| failed(&name, source))?;
-    let mut done = Psync::default();
-    if !parcel.is_empty() {
-        let (file, runs) = parcel.finish().map_err(|source| failed(&name, source))?;
-        let ids: Vec<Uuid> = writers.iter().map(|object| object.info().id()).collect();
-        let answer = keeper.psync_objects(&ids, runs, settled, &file).map_err(of_daemon)?;
-        done = Psync {
-            seq: answer.seq,
-            // Of sealed pages the daemon sees lines, and which of them are pages is known here.
-            pages: if answer.seq == 0 { 0 } else { answer.pages + lines.pages },
-            data_bytes: answer.data_bytes,
-            journal_bytes: answer.journal_bytes,
-        };
-    }
-    Attached::committed(writers, &mut sealed)?;
-    Ok(done)
 }
 
 /// Psyncs lines of one object that were worked out already.

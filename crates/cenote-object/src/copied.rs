@@ -24,11 +24,7 @@ use cenote_atrest::Keyring;
 use cenote_layout::id::Uuid;
 use cenote_sealed::Verified;
 use cenote_store::{ObjectInfo, PowerLossPolicy, StoreError};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Objects of a daemon's copy, by whether this process has verified them.
-pub(crate) type FromDaemon = Mutex<BTreeMap<Uuid, bool>>;
+use std::sync::{Arc, PoisonError};
 
 impl Shared {
     /// The daemon says that an object was not checked.
@@ -108,7 +104,8 @@ pub(crate) fn refuse_unverified(shared: &Shared, info: &ObjectInfo) -> Result<()
 fn judge(shared: &Shared, info: &ObjectInfo, found: &Verified) -> Result<(), ObjectError> {
     let name = || info.record.name.clone();
     if let Some((page, what)) = found.damaged.first() {
-        let detail = format!("page {page}: {what}; pages that fail their check: {}", found.damaged.len());
+        let detail =
+            format!("page {page}: {what}; pages that fail their check: {}", found.damaged.len());
         return Err(StoreError::ObjectDamaged { name: name(), detail }.into());
     }
     if !found.covered && shared.store.power_loss_policy() != PowerLossPolicy::AsIs {

@@ -54,7 +54,8 @@ pub enum Mechanism {
 
 impl Mechanism {
     /// All, best first.
-    pub const ALL: [Self; 4] = [Self::WriteProtect, Self::PrivateCopy, Self::Mprotect, Self::Compare];
+    pub const ALL: [Self; 4] =
+        [Self::WriteProtect, Self::PrivateCopy, Self::Mprotect, Self::Compare];
 }
 
 impl fmt::Display for Mechanism {
@@ -98,7 +99,11 @@ impl Tracker {
     ///
     /// # Safety
     /// The range is a private writable mapping of the caller's, which stays until the tracker is dropped.
-    pub(crate) unsafe fn new(mechanism: Mechanism, base: usize, len: usize) -> Result<Self, String> {
+    pub(crate) unsafe fn new(
+        mechanism: Mechanism,
+        base: usize,
+        len: usize,
+    ) -> Result<Self, String> {
         if mechanism != Mechanism::Compare && memory::page_bytes() != PAGE {
             return Err(format!("pages of this machine have {} bytes", memory::page_bytes()));
         }
@@ -178,7 +183,9 @@ impl Tracker {
         let closes_later = self.closer.as_mut().map(|closer| closer.finish(pages)).is_some();
         let add = |range: Range<usize>| pages.push(number(range.start)..number(range.end));
         match &mut self.means {
-            Means::WriteProtect { pagemap, .. } if closes_later => pagemap.unprotected(base, len, add),
+            Means::WriteProtect { pagemap, .. } if closes_later => {
+                pagemap.unprotected(base, len, add)
+            }
             Means::Mprotect { notes, .. } if closes_later => {
                 notes.look(pages);
                 Ok(())
@@ -233,7 +240,8 @@ impl Tracker {
 /// # Safety
 /// `context` is the [`Notes`] of a tracked range, and `address` lies in it.
 unsafe fn note_store(context: *const (), address: usize) -> bool {
-    let fineness = if planted(Bug::MappingsUnbounded) { Fineness::Page } else { mappings::fineness() };
+    let fineness =
+        if planted(Bug::MappingsUnbounded) { Fineness::Page } else { mappings::fineness() };
     // SAFETY: registered with notes that outlive the registration, for the tracked mapping.
     unsafe { (*context.cast::<Notes>()).allow_by(address, fineness) }
 }
@@ -275,8 +283,10 @@ mod tests {
         file.set_len(len as u64).expect("a length");
         let base = memory::reserve_anywhere(len, PAGE).expect("address space");
         // SAFETY: inside our own reservation.
-        unsafe { memory::map_file(file.as_fd(), base, len, Access::ReadWrite, memory::Sharing::Private) }
-            .expect("map");
+        unsafe {
+            memory::map_file(file.as_fd(), base, len, Access::ReadWrite, memory::Sharing::Private)
+        }
+        .expect("map");
         let write = |page: u64, value: u8| {
             // SAFETY: inside the mapping.
             unsafe {
@@ -299,13 +309,17 @@ mod tests {
             tracked(mechanism, |tracker, write| {
                 let mut pages = Vec::new();
                 for round in 0..4u64 {
-                    let written: Vec<u64> = (0..20).map(|i| (i * i * 3 + round * 7) % 1024).collect();
+                    let written: Vec<u64> =
+                        (0..20).map(|i| (i * i * 3 + round * 7) % 1024).collect();
                     written.iter().for_each(|page| write(*page, round as u8 + 1));
                     pages.clear();
                     tracker.collect(&mut pages).expect("found");
                     normalise(&mut pages);
                     for page in &written {
-                        assert!(pages.iter().any(|range| range.contains(page)), "{mechanism}: {page}");
+                        assert!(
+                            pages.iter().any(|range| range.contains(page)),
+                            "{mechanism}: {page}"
+                        );
                     }
                     let count: u64 = pages.iter().map(|range| range.end - range.start).sum();
                     if matches!(mechanism, Mechanism::WriteProtect | Mechanism::Mprotect) {

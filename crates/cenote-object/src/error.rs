@@ -57,7 +57,10 @@ pub enum ObjectError {
         owner: u32,
     },
     /// The attachment is for reading.
-    #[error("object \"{name}\" is attached for reading: attach it with Permission::ReadWrite to change it")]
+    #[error(
+        "object \"{name}\" is attached for reading: attach it with Permission::ReadWrite to \
+         change it"
+    )]
     ReadOnly {
         /// The object.
         name: String,
@@ -80,7 +83,9 @@ pub enum ObjectError {
     },
     /// A page fails its check. Other pages are not concerned.
     #[error(
-        "page {page} of object \"{name}\" is damaged: {fault}; read the others, or restore the object from a copy"
+        "page {page} of object \"{name}\" is damaged: {fault}; read the others (`cenote object export \
+         --skip-damaged`), restore a snapshot of the object (`cenote restore`), or restore the whole \
+         store from one copy"
     )]
     PageDamaged {
         /// The object.
@@ -162,7 +167,9 @@ pub enum ObjectError {
     NotTogether,
     /// Records of the journal are lost.
     #[error(
-        "the journal is damaged: {detail}; restore the store from a copy, or accept primaries that may hold parts of a psync"
+        "the journal of objects, journal, is damaged: {detail}; restore the whole store from one \
+         copy, or accept files of objects that may hold parts of a psync \
+         (ObjectsOptions::accept_damaged_journal)"
     )]
     JournalDamaged {
         /// What is wrong, and with which records.
@@ -170,7 +177,8 @@ pub enum ObjectError {
     },
     /// A committed record cannot be applied because the primary is damaged or missing.
     #[error(
-        "a committed psync of object \"{name}\" cannot be completed: {detail}; bring the file back, or remove the object"
+        "a committed psync of object \"{name}\" cannot be completed: {detail}; restore the whole store \
+         from one copy, or remove the object (`cenote object rm`)"
     )]
     PrimaryDamaged {
         /// The object.
@@ -274,7 +282,9 @@ impl From<JournalError> for ObjectError {
             JournalError::Medium(error) => error.into(),
             JournalError::TooLarge { needed, limit } => Self::PsyncTooLarge { needed, limit },
             JournalError::Stopped(Stopped::Forked) => StoreError::Forked.into(),
-            JournalError::Stopped(Stopped::Poisoned(reason)) => StoreError::Poisoned { reason }.into(),
+            JournalError::Stopped(Stopped::Poisoned(reason)) => {
+                StoreError::Poisoned { reason }.into()
+            }
             other => StoreError::Poisoned { reason: other.to_string() }.into(),
         }
     }
@@ -286,7 +296,9 @@ fn of_protection(error: &AtRestError) -> i32 {
         | AtRestError::KeyNotUsed { .. }
         | AtRestError::WrongKey { .. }
         | AtRestError::WrongKeyKind { .. } => EACCES,
-        AtRestError::NothingToRekey { .. } | AtRestError::TooLarge { .. } | AtRestError::Key(_) => EINVAL,
+        AtRestError::NothingToRekey { .. } | AtRestError::TooLarge { .. } | AtRestError::Key(_) => {
+            EINVAL
+        }
         AtRestError::System { source, .. } => source.raw_os_error().unwrap_or(EIO),
         _ => EIO,
     }

@@ -71,7 +71,9 @@ impl core::fmt::Display for Found {
         match self {
             Self::Detached => f.write_str("detached"),
             Self::ProcessDied { pid } => write!(f, "process {pid} ended without detaching it"),
-            Self::PowerLost { pid } => write!(f, "the machine went down while process {pid} had it attached"),
+            Self::PowerLost { pid } => {
+                write!(f, "the machine went down while process {pid} had it attached")
+            }
             Self::Unknown => f.write_str("its header is torn; its data is not in doubt"),
         }
     }
@@ -94,7 +96,8 @@ pub(crate) fn found(
     if header.state == ObjectState::Detached as u32 {
         return Ok(Found::Detached);
     }
-    let writer = Writer { pid: u32::try_from(header.pid).unwrap_or(0), start_ticks: header.start_ticks };
+    let writer =
+        Writer { pid: u32::try_from(header.pid).unwrap_or(0), start_ticks: header.start_ticks };
     let pid = writer.pid;
     Ok(match header.boot_id == medium.boot_id() {
         true if asks == Some(writer) => Found::Detached,

@@ -22,7 +22,7 @@ use crate::error::ObjectError;
 use crate::header::{self, Writer};
 use crate::objects::Objects;
 use crate::options::Permission;
-use crate::shared::files;
+use crate::shared::{files, rooted};
 use cenote_journal::{Delivered, Limits, ParcelError, Target, distinct};
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
@@ -89,7 +89,11 @@ impl Host {
     ///
     /// # Errors
     /// As [`cenote_store::Store::guest_create_object`].
-    pub fn create_for(&self, guest: &Guest<'_>, new: &NewObject) -> Result<ObjectInfo, ObjectError> {
+    pub fn create_for(
+        &self,
+        guest: &Guest<'_>,
+        new: &NewObject,
+    ) -> Result<ObjectInfo, ObjectError> {
         // Before the object, so that an object is never without a journal.
         self.shared().journal()?;
         // Held until it is there: one of this identity may be about to be removed.
@@ -219,9 +223,10 @@ impl Host {
         let (shared, store) = (self.shared(), self.raw());
         store.check_usable()?;
         if objects.is_empty() || objects.len() > OBJECTS_MAX {
-            return Err(
-                StoreError::Refused { detail: "one to 1024 objects are psynced at once".into() }.into()
-            );
+            return Err(StoreError::Refused {
+                detail: "one to 1024 objects are psynced at once".into(),
+            }
+            .into());
         }
         distinct(objects, OBJECTS_MAX).map_err(of_parcel)?;
         let mut targets = Vec::with_capacity(objects.len());
@@ -238,12 +243,13 @@ impl Host {
                 id: info.id(),
                 file,
                 data_offset: info.data_offset(),
-                rooted: at_rest::rooted(&info),
+                rooted: rooted(&info),
             };
             targets.push((target, Limits { from: 0, len, lines }));
         }
         let journal = shared.journal()?;
-        let done = journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(of_parcel)?;
+        let done =
+            journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(of_parcel)?;
         if settled {
             objects.iter().try_for_each(|object| self.settle(*object))?;
         }
@@ -264,7 +270,8 @@ impl Host {
             Some(name) => vec![self.raw().object(name)?],
             None => self.raw().objects(),
         };
-        let page = objects.into_iter().filter(|info| after.is_none_or(|after| *info.record.name > *after));
+        let page =
+            objects.into_iter().filter(|info| after.is_none_or(|after| *info.record.name > *after));
         page.take(most).map(|info| self.list_one(info)).collect()
     }
 

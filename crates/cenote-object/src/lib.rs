@@ -53,8 +53,8 @@
 //! * *Between the two* nobody knows, and nothing was acknowledged.
 //! * *Order.* Records of one object are applied in the order of its psyncs, by one thread at a time, and records are replayed in
 //!   the order of their numbers, from one whose contents are certainly in the primaries. Two records of one object are never applied
-//!   the other way round. What a psync compares with is what the one before it committed, whether that is applied or not: the argument is in `later.rs` of
-//!   `cenote-journal`.
+//!   the other way round. What a psync compares with is what the one before it committed, whether
+//!   that is applied or not: the argument is in `apply.rs` of `cenote-journal`.
 //! * *Reuse.* The journal has two halves. A half is written anew only after every record in it was applied, every primary
 //!   that they changed was synced (5), the journal's header says so, and every record in the other half is durable. So at any time the records since
 //!   the last reuse are there without a gap, and recovery can tell a record that was never acknowledged (nothing after it relies on
@@ -97,26 +97,32 @@ mod closer;
 mod connected;
 mod copied;
 mod dirty;
+mod door;
 mod error;
 mod header;
 mod hosted;
+mod look;
 mod mapping;
 mod objects;
 mod options;
+mod psync;
 mod shared;
 mod snapshot;
 
-pub use attached::{Attached, Psync, psync_all};
+pub use attached::Attached;
 pub use dirty::Mechanism;
 pub use error::ObjectError;
 pub use header::Found;
 pub use hosted::{Guest, Host};
 pub use objects::Objects;
 pub use options::{ObjectOptions, ObjectsOptions, Permission, Trim};
+pub use psync::{Psync, psync_all};
 pub use shared::{Info, Recovery};
 pub use snapshot::{Blocks, Restored, Snapshot, SnapshotOf};
 
-pub use cenote_atrest::{Anchor, Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, PageFault};
+pub use cenote_atrest::{
+    Anchor, Argon2Params, AtRestError, KeyError, Keyring, MasterKey, Mode, PageFault,
+};
 pub use cenote_layout::object::ObjectState;
 pub use cenote_sealed::Verified;
 pub use cenote_store::{Handle as Store, ObjectInfo, Rekeyed};

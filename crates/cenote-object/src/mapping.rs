@@ -54,7 +54,8 @@ pub(crate) fn map_view(
     };
     let view = view.map_err(|error| at_rest::sealed(name, error)).and_then(|view| match writing {
         Some(Some(mechanism @ Mechanism::Compare)) if !view.compares() => {
-            let reason = "its pages are too many to be there from the beginning, or one of them is damaged";
+            let reason =
+                "its pages are too many to be there from the beginning, or one of them is damaged";
             Err(ObjectError::Mechanism { name: name.clone(), mechanism, reason: reason.into() })
         }
         _ => Ok(view),
@@ -122,7 +123,8 @@ pub(crate) fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), 
         }
     }
     // SAFETY: this object's own mapping; nobody has a reference into it yet.
-    let closed = unsafe { memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly)) };
+    let closed =
+        unsafe { memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly)) };
     closed.map_err(|source| {
         // SAFETY: mapped above; nobody has a reference yet.
         let _ = unsafe { medium.unmap(info.addr, info.size) };

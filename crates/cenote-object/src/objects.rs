@@ -118,7 +118,7 @@ impl Objects {
         if !self.0.store.is_writable() {
             return Err(StoreError::ReadOnly { what: "create an object" }.into());
         }
-        if let Some(keeper) = self.0.store.keeper() {
+        if let Some(keeper) = self.0.keeper() {
             let store = self.0.store.uuid();
             return Self::create_through(keeper, store, (name, size), key, options);
         }
@@ -129,7 +129,13 @@ impl Objects {
         self.0.journal_or_new()?;
         let binding = binding::of_object(self.0.store.uuid(), name, size);
         let header = |id, pages| protection_header((name, binding), id, pages, mode, key);
-        self.0.store.create_object_at_rest(name, size, options.permissions, AtRest::of(mode), header)
+        self.0.store.create_object_at_rest(
+            name,
+            size,
+            options.permissions,
+            AtRest::of(mode),
+            header,
+        )
     }
 
     /// The same by a daemon. The object's data key is made here, and wrapped: the daemon gets the header.
@@ -179,13 +185,17 @@ impl Objects {
         if !shared.store.is_writable() {
             return Err(StoreError::ReadOnly { what: "change the key of an object" }.into());
         }
-        let info = shared.store.object(name)?;
-        may(&info, Permission::ReadWrite)?;
-        if info.record.at_rest == AtRest::None {
-            return Err(ObjectError::NotProtected { name: name.into() });
-        }
-        shared.or_moved(&info, shared.store.verify_object(&info))?;
-        let Some(keeper) = shared.store.keeper() else {
+        let info = shared.look(|| {
+            let info = shared.store.object(name)?;
+            may(&info, Permission::ReadWrite)?;
+            if info.record.at_rest == AtRest::None {
+                return Err(ObjectError::NotProtected { name: name.into() });
+            }
+            reach(Step::ObjectLookedUp);
+            shared.store.verify_object(&info)?;
+            Ok(info)
+        })?;
+        let Some(keeper) = shared.keeper() else {
             shared.enter_writer(&info)?;
             let done = at_rest::rekey(shared, &info, old, new);
             shared.leave_writer(info.id());
@@ -212,7 +222,12 @@ impl Objects {
     /// # Errors
     /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user read. `EEXIST`: the file is there. `ENOENT`. A damaged
     /// object; a full disk. There is no file then.
-    pub fn snapshot(&self, name: &str, path: &Path, blocks: Blocks) -> Result<Snapshot, ObjectError> {
+    pub fn snapshot(
+        &self,
+        name: &str,
+        path: &Path,
+        blocks: Blocks,
+    ) -> Result<Snapshot, ObjectError> {
         // A daemon's client must not cost the object space that it has taken: whoever psyncs it next may be another.
         let blocks = if self.0.store.is_connected() { Blocks::Copied } else { blocks };
         self.snapshot_by(name, |info| snapshot::take(&self.0, info, path, blocks))
@@ -222,7 +237,12 @@ impl Objects {
     ///
     /// # Errors
     /// As [`Objects::snapshot`].
-    pub fn snapshot_on(&self, name: &str, medium: &dyn Medium, file: &str) -> Result<Snapshot, ObjectError> {
+    pub fn snapshot_on(
+        &self,
+        name: &str,
+        medium: &dyn Medium,
+        file: &str,
+    ) -> Result<Snapshot, ObjectError> {
         self.snapshot_by(name, |info| snapshot::take_on(&self.0, info, medium, file))
     }
 
@@ -234,9 +254,13 @@ impl Objects {
         let shared = &self.0;
         shared.store.check_usable()?;
         let inside = shared.store.is_connected().then(|| shared.door.enter());
-        let info = shared.store.object(name)?;
-        may(&info, Permission::Read)?;
-        shared.or_moved(&info, shared.store.verify_object(&info))?;
+        let info = shared.look(|| {
+            let info = shared.store.object(name)?;
+            may(&info, Permission::Read)?;
+            reach(Step::ObjectLookedUp);
+            shared.store.verify_object(&info)?;
+            Ok(info)
+        })?;
         // Without its key a sealed object cannot be looked at.
         copied::refuse_unshown(shared, &info)?;
         if !shared.store.is_connected() {
@@ -245,14 +269,15 @@ impl Objects {
         shared.enter_writer(&info)?;
         shared.set_state(info.id(), ObjectState::Read);
         // As one who reads, so that nobody psyncs meanwhile; what is committed is in the file that the daemon hands out.
-        let keeper = shared.store.keeper();
+        let keeper = shared.keeper();
         let asked = keeper.map(|keeper| shared.ask_for(keeper, &info, false)).transpose();
         // Other objects may be attached while this one is copied.
         drop(inside);
         let (leased, done) = match asked {
-            Ok(found) => {
-                (found.is_some(), copied::refuse_unverified(shared, &info).and_then(|()| take(&info)))
-            }
+            Ok(found) => (
+                found.is_some(),
+                copied::refuse_unverified(shared, &info).and_then(|()| take(&info)),
+            ),
             Err(refused) => (false, Err(refused)),
         };
         let _inside = shared.store.is_connected().then(|| shared.door.enter());
@@ -288,7 +313,12 @@ impl Objects {
     ///
     /// # Errors
     /// As [`Objects::restore`]; `EACCES`: the key is wrong, or of no use.
-    pub fn restore_as(&self, path: &Path, name: &str, key: &Keyring) -> Result<Restored, ObjectError> {
+    pub fn restore_as(
+        &self,
+        path: &Path,
+        name: &str,
+        key: &Keyring,
+    ) -> Result<Restored, ObjectError> {
         self.restore_by(path, Some(name), Some(key))
     }
 
@@ -313,15 +343,20 @@ impl Objects {
     /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user write; the key is wrong. `ENOENT`.
     pub fn pdestroy(&self, name: &str, key: Option<&Keyring>) -> Result<(), ObjectError> {
         let shared = &*self.0;
-        if let Some(keeper) = shared.store.keeper() {
+        if let Some(keeper) = shared.keeper() {
             return self.destroy_through(keeper, name, key);
         }
+        shared.look(|| self.destroy(name, key))
+    }
+
+    fn destroy(&self, name: &str, key: Option<&Keyring>) -> Result<(), ObjectError> {
+        let shared = &self.0;
         let info = shared.store.object(name)?;
         may(&info, Permission::ReadWrite)?;
         if key.is_some() {
             let file = Arc::new(FileHandle::open(shared.files(), &info.file())?);
-            let source =
-                at_rest::source_of(shared, &info, file).filter(|_| info.record.at_rest != AtRest::None);
+            let source = at_rest::source_of(shared, &info, file)
+                .filter(|_| info.record.at_rest != AtRest::None);
             let source = source.ok_or_else(|| ObjectError::NotProtected { name: name.into() })?;
             at_rest::open(shared, &info, &source, key)?;
         }
@@ -336,6 +371,7 @@ impl Objects {
         // SAFETY: this store is open for writing in this process alone, and here no handle has the
         // object attached, or can attach it while the table is locked.
         unsafe { shared.store.remove_object(name) }?;
+        shared.removals.fetch_add(1, Ordering::Release);
         if let Some(journal) = shared.journal.get() {
             journal.forget(info.id());
         }
@@ -382,23 +418,22 @@ impl Objects {
         mechanism: Option<Mechanism>,
     ) -> Result<Attached, ObjectError> {
         let shared = &self.0;
-        shared.store.check_usable()?;
-        let info = shared.store.object(name)?;
-        if permission == Permission::ReadWrite && !shared.store.is_writable() {
-            return Err(StoreError::ReadOnly { what: "attach an object for writing" }.into());
-        }
-        if !shared.store.is_connected() {
-            may(&info, permission)?; // a daemon asks that itself
-        }
-        let known = info.clone();
-        let attached = copied::check(shared, &info, key).and_then(|()| {
+        shared.look(|| {
+            shared.store.check_usable()?;
+            let info = shared.store.object(name)?;
+            if permission == Permission::ReadWrite && !shared.store.is_writable() {
+                return Err(StoreError::ReadOnly { what: "attach an object for writing" }.into());
+            }
+            if !shared.store.is_connected() {
+                may(&info, permission)?; // a daemon asks that itself
+            }
             reach(Step::ObjectLookedUp);
+            copied::check(shared, &info, key)?;
             copied::check_attached(match permission {
                 Permission::Read => Attached::reader(shared, info, key)?,
                 Permission::ReadWrite => Attached::writer(shared, info, key, mechanism)?,
             })
-        });
-        shared.or_moved(&known, attached)
+        })
     }
 
     /// Changes an object's permission bits, durably.
@@ -407,7 +442,8 @@ impl Objects {
     /// `EACCES`: only the owner and the superuser may. `ENOENT`. The medium.
     pub fn set_mode(&self, name: &str, mode: u32) -> Result<(), ObjectError> {
         if self.0.store.is_connected() {
-            let change = PermissionChange { permissions: Some(mode), ..PermissionChange::default() };
+            let change =
+                PermissionChange { permissions: Some(mode), ..PermissionChange::default() };
             return self.set_owner(name, change);
         }
         let info = self.0.store.object(name)?;
@@ -433,28 +469,25 @@ impl Objects {
     /// # Errors
     /// A header cannot be read; the daemon cannot be asked.
     pub fn list(&self) -> Result<Vec<Info>, ObjectError> {
-        if let Some(keeper) = self.0.store.keeper() {
+        if let Some(keeper) = self.0.keeper() {
             let listed = keeper.objects(None).map_err(connected::of_daemon)?;
             return Ok(listed.into_iter().map(connected::info_of).collect());
         }
         let objects = self.0.store.objects().into_iter();
-        objects.filter_map(|object| self.info_if_there(object).transpose()).collect()
+        objects.filter_map(|object| self.info_if_there(&object.record.name).transpose()).collect()
     }
 
-    /// What is known about an object that was listed; `None` if it went away meanwhile.
-    fn info_if_there(&self, object: ObjectInfo) -> Result<Option<Info>, ObjectError> {
+    /// What is known about an object; `None` if there is none of this name.
+    fn info_if_there(&self, name: &str) -> Result<Option<Info>, ObjectError> {
         let shared = &self.0;
-        match shared.info(object.clone()) {
-            Err(error) if shared.refuse_moved(&object).is_err() => {
-                match shared.store.object(&object.record.name) {
-                    Err(StoreError::ObjectUnknown { .. }) => Ok(None),
-                    // Restored elsewhere.
-                    Ok(now) if !now.is_same_place(&object) => shared.info(now).map(Some),
-                    _ => Err(error),
-                }
+        shared.look(|| match shared.store.object(name) {
+            Err(StoreError::ObjectUnknown { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+            Ok(object) => {
+                reach(Step::ObjectLookedUp);
+                shared.info(object).map(Some)
             }
-            info => info.map(Some),
-        }
+        })
     }
 
     /// What is known about one object.
@@ -462,14 +495,13 @@ impl Objects {
     /// # Errors
     /// `ENOENT`; its header cannot be read.
     pub fn info(&self, name: &str) -> Result<Info, ObjectError> {
-        if let Some(keeper) = self.0.store.keeper() {
+        if let Some(keeper) = self.0.keeper() {
             let mut listed = keeper.objects(Some(name)).map_err(connected::of_daemon)?;
             let unknown = || StoreError::ObjectUnknown { name: name.into() };
             return Ok(connected::info_of(listed.pop().ok_or_else(unknown)?));
         }
-        let object = self.0.store.object(name)?;
         let unknown = || StoreError::ObjectUnknown { name: name.into() };
-        Ok(self.info_if_there(object)?.ok_or_else(unknown)?)
+        Ok(self.info_if_there(name)?.ok_or_else(unknown)?)
     }
 
     /// What is known about an object that was found.
@@ -516,7 +548,8 @@ fn protection_header(
     if mode == Mode::None {
         return Ok(Vec::new());
     }
-    let made = Protection::create(id, pages, mode, key).map_err(|error| at_rest::at_rest(name, error))?;
+    let made =
+        Protection::create(id, pages, mode, key).map_err(|error| at_rest::at_rest(name, error))?;
     made.bind(binding);
     Ok(made.header().to_vec())
 }

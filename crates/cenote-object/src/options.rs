@@ -76,7 +76,9 @@ impl ObjectsOptions {
             || self.half_len > self.half_len_max
             || self.half_len_max > 1 << 40
         {
-            return Err("half_len is not a multiple of 4096 up to half_len_max, which is at most 1 TiB");
+            return Err(
+                "half_len is not a multiple of 4096 up to half_len_max, which is at most 1 TiB",
+            );
         }
         Ok(())
     }

@@ -3,24 +3,24 @@
 //! Invariant: of an object that is attached, [`Shared::uses`] has an entry until its memory is given back; a writer is alone there. The journal is made when the first object is, and is gone through by
 //! recovery before anybody has a handle.
 
-use crate::at_rest::{self, View};
-use crate::connected::Door;
-use crate::copied::FromDaemon;
+use crate::door::Door;
 use crate::error::ObjectError;
 use crate::header::{self, Found};
 use crate::options::{ObjectsOptions, Trim};
 use cenote_journal::{
-    Guard, Home, Journal, ROOT_HEADER_LEN, ROOTS_LOST, Root, Rooted, Roots, Scan, Settings, Stopped, scan,
+    Guard, Home, Journal, ROOT_HEADER_LEN, ROOTS_LOST, Root, Rooted, Roots, Scan, Settings,
+    Stopped, scan,
 };
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_layout::superblock::JournalMark;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
-use cenote_store::{ObjectInfo, Store, StoreError};
+use cenote_sealed::View;
+use cenote_store::{Keeper, ObjectInfo, Store, StoreError};
 use cenote_sys::process;
 use cenote_sys::process_lock::ProcessLock;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -67,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) creating: Mutex<()>,
     pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
     pub(crate) uses: Mutex<BTreeMap<Uuid, Use>>,
+    /// Objects that this session removed. Changed while `uses` is locked.
+    pub(crate) removals: AtomicU64,
     pub(crate) overlay: BTreeMap<Uuid, Patches>,
     /// In a read-only store: the roots of protected objects that nothing is laid over.
     roots: Option<Roots>,
@@ -140,10 +142,25 @@ pub(crate) fn files(store: &Store) -> &OwnedMedium {
     unsafe { store.files() }
 }
 
+/// What the journal lists of an object.
+pub(crate) fn rooted(info: &ObjectInfo) -> Option<Rooted> {
+    cenote_sealed::rooted(info.record.at_rest.mode(), info.record.span())
+}
+
+/// Objects of a daemon's copy, by whether this process has verified them.
+pub(crate) type FromDaemon = Mutex<BTreeMap<Uuid, bool>>;
+
 impl Shared {
     /// As [`files`].
     pub(crate) fn files(&self) -> &OwnedMedium {
         files(&self.store)
+    }
+
+    /// The daemon that keeps the store, if one does.
+    pub(crate) fn keeper(&self) -> Option<&dyn Keeper> {
+        // SAFETY: this crate asks it about objects alone, and gives up or removes one only after
+        // the table of attachments says that no reference of this process leads into it.
+        unsafe { self.store.keeper() }
     }
 
     /// Reads the journal, and brings the primaries up to it.
@@ -157,6 +174,7 @@ impl Shared {
             creating: Mutex::default(),
             thread: Mutex::default(),
             uses: Mutex::default(),
+            removals: AtomicU64::new(0),
             overlay: BTreeMap::new(),
             roots: None,
             views: Mutex::default(),
@@ -182,7 +200,9 @@ impl Shared {
                     Err(ROOTS_LOST.into())
                 }
                 Ok(scan) => match store.check_objects_journal(&scan.found()) {
-                    Err(StoreError::JournalRolledBack { detail, .. }) if options.accept_damaged_journal => {
+                    Err(StoreError::JournalRolledBack { detail, .. })
+                        if options.accept_damaged_journal =>
+                    {
                         Err(detail)
                     }
                     checked => {
@@ -229,7 +249,8 @@ impl Shared {
             record.for_each_run(&data, |id, offset, bytes| -> Result<(), ObjectError> {
                 // An object that was removed since.
                 let Some(info) = objects.get(&id) else { return Ok(()) };
-                if offset.checked_add(bytes.len() as u64).is_none_or(|last| last > info.body_len()) {
+                if offset.checked_add(bytes.len() as u64).is_none_or(|last| last > info.body_len())
+                {
                     let (seq, name) = (record.header.seq, &info.record.name);
                     let detail = format!("record {seq} writes beyond the end of object \"{name}\"");
                     return Err(ObjectError::JournalDamaged { detail });
@@ -253,7 +274,9 @@ impl Shared {
                 primary.write_in_pieces(info.data_offset() + offset, bytes)?;
                 Ok(())
             })?;
-            states.extend(record.objects.iter().filter_map(name_of).map(|name| (name, ObjectState::Copy)));
+            states.extend(
+                record.objects.iter().filter_map(name_of).map(|name| (name, ObjectState::Copy)),
+            );
         }
         for name in scan.torn.iter().filter_map(name_of) {
             states.entry(name).or_insert(ObjectState::Psync);
@@ -273,12 +296,13 @@ impl Shared {
                 })?;
             }
         }
+        let listed = scan.roots.clone();
+        let mut roots = listed.map_or_else(|| self.roots_now(), Ok)?;
         self.store.objects_journal_opens();
         if planted(Bug::JournalNamedEarly) {
             let mark = scan.found().mark;
             self.store.name_objects_journal(JournalMark { epoch: mark.epoch + 1, ..mark })?;
         }
-        let mut roots = scan.roots.clone().unwrap_or_else(|| self.roots_now());
         roots.retain(|id| objects.contains_key(&id));
         for (id, primary) in primaries.iter().filter(|_| !planted(Bug::RootsNotRecovered)) {
             let Some(info) = objects.get(id) else { continue };
@@ -298,7 +322,7 @@ impl Shared {
         info: &ObjectInfo,
         primary: &FileHandle,
     ) -> Result<(), MediumError> {
-        let Some(Rooted { at, root }) = at_rest::rooted(info) else { return Ok(()) };
+        let Some(Rooted { at, root }) = rooted(info) else { return Ok(()) };
         let mut header = [0; ROOT_HEADER_LEN];
         primary.read_exact_at(info.data_offset() + at, &mut header)?;
         roots.set(info.id(), root(&header));
@@ -306,14 +330,19 @@ impl Shared {
     }
 
     /// The roots of all objects as their files have them: where no journal says which they were.
-    fn roots_now(&self) -> Roots {
+    ///
+    /// An object whose file cannot be read is not listed, and is refused when it is attached. An
+    /// error that passes says nothing of a file: the journal is not made then, and nothing changed.
+    fn roots_now(&self) -> Result<Roots, MediumError> {
         let mut roots = Roots::default();
         for info in self.store.objects() {
-            // One that cannot be read is refused when it is attached.
             let primary = FileHandle::open(self.files(), &info.file());
-            let _ = primary.and_then(|primary| self.note_root(&mut roots, &info, &primary));
+            match primary.and_then(|primary| self.note_root(&mut roots, &info, &primary)) {
+                Err(error) if error.is_passing() => return Err(error),
+                _ => {}
+            }
         }
-        roots
+        Ok(roots)
     }
 
     /// The root that the journal lists of an object; `None`: it cannot say.
@@ -372,10 +401,10 @@ impl Shared {
         if let Some(journal) = self.journal.get() {
             return Ok(journal);
         }
-        let epoch = self.store.next_objects_epoch();
-        self.store.objects_journal_opens();
         // Objects that are there were told of by a journal that the caller has given up.
-        let made = (epoch, self.roots_now());
+        let roots = self.roots_now()?;
+        let made = (self.store.next_objects_epoch()?, roots);
+        self.store.objects_journal_opens();
         let journal = Journal::create(self.home(), self.options.half_len, made, self.settings())?;
         self.store.name_objects_journal(journal.mark())?;
         Ok(self.adopt(journal))
@@ -441,30 +470,6 @@ impl Shared {
             Some(used) if used.readers == 0 => Err(busy(&info.record.name, used)),
             _ => Ok(()),
         }
-    }
-
-    /// Refuses an object that is not where it was when it was looked up: another may have its
-    /// addresses. Called with `uses` locked, which keeps it where it is: who removes it holds that,
-    /// and finds the entry that the caller makes. A daemon compares by itself.
-    pub(crate) fn refuse_moved(&self, info: &ObjectInfo) -> Result<(), ObjectError> {
-        if self.store.is_connected() || planted(Bug::ObjectNotLookedUpAgain) {
-            return Ok(());
-        }
-        let name = &info.record.name;
-        match self.store.object(name)?.is_same_place(info) {
-            true => Ok(()),
-            false => Err(StoreError::ObjectUnknown { name: name.clone() }.into()),
-        }
-    }
-
-    /// What is said of an object that was looked up: that it went away meanwhile, or moved, if it
-    /// did; what was found in its file is no damage then.
-    pub(crate) fn or_moved<T>(
-        &self,
-        info: &ObjectInfo,
-        done: Result<T, impl Into<ObjectError>>,
-    ) -> Result<T, ObjectError> {
-        done.map_err(|error| self.refuse_moved(info).err().unwrap_or(error.into()))
     }
 
     /// Notes a reader, unless there is a writer. All readers share one mapping, which the first of them makes by `map`.
@@ -558,13 +563,21 @@ impl Shared {
 
     pub(crate) fn info(&self, object: ObjectInfo) -> Result<Info, ObjectError> {
         let used = locked(&self.uses).get(&object.id()).copied();
-        if let Some(Use { state, found, .. }) = used.filter(|used| used.state != ObjectState::Read) {
+        if let Some(Use { state, found, .. }) = used.filter(|used| used.state != ObjectState::Read)
+        {
             let behind = self.journal.get().is_some_and(|journal| journal.is_behind(object.id()));
-            let state = if state == ObjectState::Write && behind { ObjectState::Copy } else { state };
+            let state =
+                if state == ObjectState::Write && behind { ObjectState::Copy } else { state };
             return Ok(Info { object, state, found });
         }
         let file = FileHandle::open(self.files(), &object.file())?;
-        let found = header::found(&file, object.header_offset(), object.id(), &**self.store.medium(), None)?;
+        let found = header::found(
+            &file,
+            object.header_offset(),
+            object.id(),
+            &**self.store.medium(),
+            None,
+        )?;
         // In a read-only store nothing was changed by recovery: what it found still holds.
         let recovered = self.recovery.objects.iter().find(|(name, _)| *name == object.record.name);
         let state = match (used, found, recovered) {

@@ -158,7 +158,8 @@ impl AtPath<'_> {
 impl Target for AtPath<'_> {
     fn create(&mut self) -> io::Result<()> {
         let mut options = OpenOptions::new();
-        self.file = Some(options.read(true).write(true).create_new(true).mode(0o600).open(self.path)?);
+        self.file =
+            Some(options.read(true).write(true).create_new(true).mode(0o600).open(self.path)?);
         Ok(())
     }
 
@@ -398,8 +399,10 @@ pub(crate) fn restore(
     (name, key): (Option<&str>, Option<&Keyring>),
 ) -> Result<Restored, ObjectError> {
     let failed = file_error("read", path);
-    let wrong =
-        |detail: &str| ObjectError::Snapshot { file: path.display().to_string(), detail: detail.into() };
+    let wrong = |detail: &str| ObjectError::Snapshot {
+        file: path.display().to_string(),
+        detail: detail.into(),
+    };
     let (file, trailer) = open(path)?;
     let mode = trailer.mode().ok_or_else(|| wrong("its protection is unknown"))?;
     if mode != Mode::None && name.is_none() && trailer.store != shared.store.uuid() {
@@ -504,12 +507,17 @@ fn rebound(
     let span = trailer.data_len.next_multiple_of(PAGE_SIZE);
     let is_same = trailer.name() == Some(name) && trailer.store == store;
     if mode == Mode::None || (is_same && key.is_none()) {
-        return if key.is_some() { Err(ObjectError::NotProtected { name: name.into() }) } else { Ok(None) };
+        return if key.is_some() {
+            Err(ObjectError::NotProtected { name: name.into() })
+        } else {
+            Ok(None)
+        };
     }
     let mut bytes = [0; HEADER_LEN];
     file.read_exact_at(&mut bytes, object_data_offset(trailer.size) + span)
         .map_err(|source| ObjectError::File { what: "read", file: name.into(), source })?;
-    let was = binding::of_object(trailer.store, trailer.name().unwrap_or_default(), trailer.data_len);
+    let was =
+        binding::of_object(trailer.store, trailer.name().unwrap_or_default(), trailer.data_len);
     let expected = Expect {
         mode: Some(mode),
         pages: Some(span / PAGE_SIZE),
@@ -523,12 +531,17 @@ fn rebound(
 }
 
 /// Whether the protection that a snapshot holds is that of its object. Who has the key is told more when it is attached.
-fn check_header(file: &File, trailer: &SnapshotTrailer, mode: Mode) -> Result<(), Result<io::Error, String>> {
+fn check_header(
+    file: &File,
+    trailer: &SnapshotTrailer,
+    mode: Mode,
+) -> Result<(), Result<io::Error, String>> {
     let span = trailer.data_len.next_multiple_of(PAGE_SIZE);
     let mut bytes = [0; size_of::<AtRestHeader>()];
     file.read_exact_at(&mut bytes, object_data_offset(trailer.size) + span).map_err(Ok)?;
     let header = read::<AtRestHeader>(&bytes, false).map_err(|error| Err(error.to_string()))?;
-    if (header.object, header.pages, header.mode) == (trailer.object, span / PAGE_SIZE, mode as u32) {
+    if (header.object, header.pages, header.mode) == (trailer.object, span / PAGE_SIZE, mode as u32)
+    {
         return Ok(());
     }
     Err(Err("it holds the protection of another object".into()))

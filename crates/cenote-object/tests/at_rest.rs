@@ -2,14 +2,18 @@
 //! is found, page by page, and everything else stays readable; every crash leaves an object whose pages and tree fit.
 
 use crate::common::Step::{Die, Psync, PsyncAll, Reopen, Write};
-use crate::common::{self, Reach, Step, When, base_image, explore, key_of, own, protect, raw, the_key};
+use crate::common::{
+    self, Reach, Step, When, base_image, explore, key_of, own, protect, raw, the_key,
+};
 use cenote_layout::at_rest::Regions;
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Limits, SimMedium, SimOptions};
+use cenote_medium::sim::{
+    CrashKind, Fault, FaultEffect, FaultPoint, Limits, SimMedium, SimOptions,
+};
 use cenote_medium::{Durability, Medium, MediumKind, MediumOptions, Operation, RealMedium};
 use cenote_object::{
-    Argon2Params, AtRestError, Attached, Keyring, Locking, Mechanism, Mode, ObjectError, ObjectInfo,
-    ObjectOptions, Objects, ObjectsOptions, Permission, Store,
+    Argon2Params, AtRestError, Attached, Keyring, Locking, Mechanism, Mode, ObjectError,
+    ObjectInfo, ObjectOptions, Objects, ObjectsOptions, Permission, Store,
 };
 use cenote_store::{FormatOptions, OpenOptions};
 use cenote_sys::memory;
@@ -27,13 +31,14 @@ fn key_for(mode: Mode) -> Option<&'static Keyring> {
 }
 
 fn real(dir: &Path, format: bool) -> (Store, Objects) {
-    real_at(dir, format, 0x5500_0000_0000, 1 << 30)
+    real_at(dir, format, 0x5480_0000_0000, 1 << 30)
 }
 
 fn real_at(dir: &Path, format: bool, window_base: u64, window_len: u64) -> (Store, Objects) {
     let medium = Arc::new(RealMedium::open(dir, &MediumOptions::default()).expect("medium"));
     if format {
-        let options = FormatOptions { window_base: Some(window_base), window_len, ..Default::default() };
+        let options =
+            FormatOptions { window_base: Some(window_base), window_len, ..Default::default() };
         cenote_store::format(medium.clone(), &options).expect("format");
     }
     let (store, _) = Store::open(medium, OpenOptions::default()).expect("open");
@@ -45,7 +50,11 @@ fn real_at(dir: &Path, format: bool, window_base: u64, window_len: u64) -> (Stor
 fn simulated(window_len: u64) -> (Arc<SimMedium>, Store, Objects) {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(common::window_base()), window_len, ..Default::default() };
+    let format = FormatOptions {
+        window_base: Some(common::window_base()),
+        window_len,
+        ..Default::default()
+    };
     cenote_store::format(medium, &format).expect("format");
     let sim = SimMedium::from_image_unrecorded(&sim.image_now(CrashKind::Process));
     let (store, objects) = common::open(&sim, 1 << 16).expect("open");
@@ -54,7 +63,8 @@ fn simulated(window_len: u64) -> (Arc<SimMedium>, Store, Objects) {
 
 /// Every file below a directory, with its bytes.
 fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
-    for entry in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry")) {
+    for entry in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry"))
+    {
         if entry.file_type().expect("a type").is_dir() {
             files(&entry.path(), found);
         } else {
@@ -139,12 +149,20 @@ fn plaintext_reaches_no_file_and_the_key_opens_it_again() {
 fn wrong_keys_missing_keys_and_keys_for_nothing_are_told_apart() {
     let (_sim, store, objects) = simulated(64 << 20);
     let create = |name, mode, key| {
-        objects.pcreate_with(name, 10_000, key, &ObjectOptions { at_rest: mode, permissions: 0o600 })
+        objects.pcreate_with(
+            name,
+            10_000,
+            key,
+            &ObjectOptions { at_rest: mode, permissions: 0o600 },
+        )
     };
     create("plain", Mode::None, None).expect("create");
     create("sums", Mode::Integrity, None).expect("create");
     objects.pcreate("sealed", 10_000, Some(the_key()), 0o600).expect("create");
-    assert!(matches!(create("x", Mode::Integrity, Some(the_key())), Err(ObjectError::NotProtected { .. })));
+    assert!(matches!(
+        create("x", Mode::Integrity, Some(the_key())),
+        Err(ObjectError::NotProtected { .. })
+    ));
     let error = create("x", Mode::Encryption, None).expect_err("no key");
     assert!(
         matches!(&error, ObjectError::AtRest { source, .. } if matches!(**source, AtRestError::NoKey { .. }))
@@ -154,7 +172,8 @@ fn wrong_keys_missing_keys_and_keys_for_nothing_are_told_apart() {
 
     let cheap = Argon2Params { memory_kib: 64, passes: 1, lanes: 1 };
     let phrase = |text: &[u8]| {
-        Keyring::from_passphrase(&mut text.to_vec(), cheap, Locking::IfPossible).expect("a passphrase")
+        Keyring::from_passphrase(&mut text.to_vec(), cheap, Locking::IfPossible)
+            .expect("a passphrase")
     };
     for permission in [Permission::Read, Permission::ReadWrite] {
         let why = |name: &str, key: Option<&Keyring>| match objects.attach(name, permission, key) {
@@ -164,18 +183,29 @@ fn wrong_keys_missing_keys_and_keys_for_nothing_are_told_apart() {
         assert!(matches!(why("sealed", None), AtRestError::NoKey { .. }));
         assert!(matches!(why("sealed", Some(&key_of(9))), AtRestError::WrongKey { .. }));
         assert!(matches!(why("sums", Some(the_key())), AtRestError::KeyNotUsed { .. }));
-        assert!(matches!(why("sealed", Some(&phrase(b"correct horse"))), AtRestError::WrongKeyKind { .. }));
-        let refused = objects.attach("plain", permission, Some(the_key())).expect_err("no key is needed");
+        assert!(matches!(
+            why("sealed", Some(&phrase(b"correct horse"))),
+            AtRestError::WrongKeyKind { .. }
+        ));
+        let refused =
+            objects.attach("plain", permission, Some(the_key())).expect_err("no key is needed");
         assert!(matches!(refused, ObjectError::NotProtected { .. }), "{refused}");
-        objects.attach("sealed", permission, Some(the_key())).expect("its key").detach().expect("detach");
+        objects
+            .attach("sealed", permission, Some(the_key()))
+            .expect("its key")
+            .detach()
+            .expect("detach");
     }
     // A passphrase of its own.
     objects.pcreate("phrase", 5000, Some(&phrase(b"battery staple")), 0o600).expect("create");
     objects.attach("phrase", Permission::Read, Some(&phrase(b"battery staple"))).expect("attach");
-    objects.attach("phrase", Permission::Read, Some(&phrase(b"battery stable"))).expect_err("another one");
+    objects
+        .attach("phrase", Permission::Read, Some(&phrase(b"battery stable")))
+        .expect_err("another one");
     // Mechanisms that a protected object cannot have, and a key that is wrong, for destroying.
     for mechanism in [Mechanism::WriteProtect, Mechanism::PrivateCopy] {
-        let refused = objects.attach_with("sealed", Permission::ReadWrite, Some(the_key()), Some(mechanism));
+        let refused =
+            objects.attach_with("sealed", Permission::ReadWrite, Some(the_key()), Some(mechanism));
         assert!(matches!(refused, Err(ObjectError::Mechanism { .. })), "{refused:?}");
     }
     objects.pdestroy("sealed", Some(&key_of(9))).expect_err("a wrong key");
@@ -190,7 +220,7 @@ fn attaching_takes_the_same_time_for_any_size() {
     const MODES: [Mode; 3] = [Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated];
     const LARGE: u64 = 4 << 30;
     let dir = tempfile::tempdir().expect("a directory");
-    let (store, objects) = real_at(dir.path(), true, 0x5600_0000_0000, 16 << 30);
+    let (store, objects) = real_at(dir.path(), true, 0x5490_0000_0000, 16 << 30);
     let medium = raw(&store).medium();
     if medium.describe().kind == MediumKind::Tmpfs || medium.free_bytes() < 2 * LARGE {
         println!("skipped: no file system with 8 GiB of free space behind the page cache");
@@ -203,7 +233,8 @@ fn attaching_takes_the_same_time_for_any_size() {
             let info = objects.pcreate_with(name, size, Some(the_key()), &options).expect("create");
             let times = (0..40).map(|_| {
                 let start = Instant::now();
-                let attached = objects.attach(name, Permission::ReadWrite, Some(the_key())).expect("attach");
+                let attached =
+                    objects.attach(name, Permission::ReadWrite, Some(the_key())).expect("attach");
                 let took = start.elapsed();
                 attached.detach().expect("detach");
                 took
@@ -246,7 +277,8 @@ fn are_as_their_models(pages: usize) {
         let expected = if is_whole(mode, pages) { Mechanism::Compare } else { Mechanism::Mprotect };
         let (mut psynced, mut seed) = (vec![0u8; len], 1 + mode as u64);
         for session in 0..6 {
-            let attach = |by| objects.attach_with("model", Permission::ReadWrite, key_for(mode), by);
+            let attach =
+                |by| objects.attach_with("model", Permission::ReadWrite, key_for(mode), by);
             if expected != Mechanism::Compare {
                 let refused = attach(Some(Mechanism::Compare));
                 assert!(matches!(refused, Err(ObjectError::Mechanism { .. })), "{refused:?}");
@@ -254,12 +286,17 @@ fn are_as_their_models(pages: usize) {
             // As it is chosen, as it is chosen and asked for, and by faults however few pages there are.
             let asked = [None, Some(expected), Some(Mechanism::Mprotect)][session as usize % 3];
             let mut object = attach(asked).expect("attach");
-            assert_eq!(object.mechanism(), Some(asked.unwrap_or(expected)), "{mode}, {pages} pages");
+            assert_eq!(
+                object.mechanism(),
+                Some(asked.unwrap_or(expected)),
+                "{mode}, {pages} pages"
+            );
             let mut now = psynced.clone();
             for _ in 0..12 {
                 for _ in 0..1 + random(&mut seed) % 6 {
                     let at = random(&mut seed) as usize % (len - 300);
-                    let (len, value) = (1 + random(&mut seed) as usize % 300, random(&mut seed) as u8);
+                    let (len, value) =
+                        (1 + random(&mut seed) as usize % 300, random(&mut seed) as u8);
                     now[at..at + len].fill(value);
                     object.as_mut_slice().expect("writable")[at..at + len].fill(value);
                 }
@@ -389,7 +426,8 @@ fn mapped() -> Vec<Mapped> {
     for line in text.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |digits| usize::from_str_radix(digits, 16).ok();
-        let range = words[0].split_once('-').and_then(|(start, end)| Some(number(start)?..number(end)?));
+        let range =
+            words[0].split_once('-').and_then(|(start, end)| Some(number(start)?..number(end)?));
         if let (Some(range), [_, _, _, device, inode, ..]) = (range, &words[..]) {
             found.push(Mapped { range, file: format!("{device} {inode}"), flags: Vec::new() });
         } else if let (["VmFlags:", flags @ ..], Some(last)) = (&words[..], found.last_mut()) {
@@ -404,11 +442,13 @@ fn mapped() -> Vec<Mapped> {
 fn what_is_decrypted_is_neither_dumped_nor_inherited() {
     let dir = tempfile::tempdir().expect("a directory");
     let (store, objects) = real(dir.path(), true);
-    for (mode, pages) in PROTECTED.into_iter().skip(1).flat_map(|mode| [(mode, 8usize), (mode, 64)]) {
+    for (mode, pages) in PROTECTED.into_iter().skip(1).flat_map(|mode| [(mode, 8usize), (mode, 64)])
+    {
         let name = format!("{mode} {pages}");
         let options = ObjectOptions { at_rest: mode, permissions: 0o600 };
         objects.pcreate_with(&name, pages as u64 * 4096, key_for(mode), &options).expect("create");
-        let mut object = objects.attach(&name, Permission::ReadWrite, key_for(mode)).expect("attach");
+        let mut object =
+            objects.attach(&name, Permission::ReadWrite, key_for(mode)).expect("attach");
         let base = object.as_slice().as_ptr().addr();
         let span = base..base + pages * 4096;
         let check = |when: &str| {
@@ -419,7 +459,8 @@ fn what_is_decrypted_is_neither_dumped_nor_inherited() {
             let has_file = !at_base.file.ends_with(" 0");
             assert_eq!(has_file, !is_whole(mode, pages), "{name} {when}: {}", at_base.file);
             let (mut covered, mut elsewhere) = (0, 0);
-            for map in all.iter().filter(|map| of_it(map) || (has_file && map.file == at_base.file)) {
+            for map in all.iter().filter(|map| of_it(map) || (has_file && map.file == at_base.file))
+            {
                 let from = map.range.start.max(span.start);
                 covered += map.range.end.min(span.end).saturating_sub(from);
                 elsewhere += usize::from(!of_it(&map));
@@ -486,7 +527,9 @@ fn a_damaged_page_is_named_and_the_others_stay_readable() {
         let at = places(&info);
         flip(&sim, &at.file, at.data + 17 * 4096 + 99, 4);
         flip(&sim, &at.file, at.data + 30 * 4096, 128);
-        let a = objects.attach("a", Permission::Read, key_for(mode)).expect("attach does not look at pages");
+        let a = objects
+            .attach("a", Permission::Read, key_for(mode))
+            .expect("attach does not look at pages");
         let mut page = [0; 4096];
         for number in 0..40 {
             let read = a.read_at(number * 4096, &mut page);
@@ -495,7 +538,9 @@ fn a_damaged_page_is_named_and_the_others_stay_readable() {
                     assert_eq!(name, "a");
                     assert!(page == number && [17, 30].contains(&number), "{mode}: {number}");
                 }
-                Ok(()) => assert!(page == [7; 4096] && ![17, 30].contains(&number), "{mode}: {number}"),
+                Ok(()) => {
+                    assert!(page == [7; 4096] && ![17, 30].contains(&number), "{mode}: {number}")
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -535,14 +580,16 @@ fn a_load_from_a_damaged_page_is_a_bus_error_with_a_message() {
     drop(a);
     drop(objects);
     store.close().expect("close");
-    let file = std::fs::OpenOptions::new().write(true).open(dir.path().join(info.file())).expect("file");
+    let file =
+        std::fs::OpenOptions::new().write(true).open(dir.path().join(info.file())).expect("file");
     file.write_all_at(&[1], info.data_offset() + 3 * 4096).expect("written");
     let ran = std::process::Command::new(std::env::current_exe().expect("this"))
         .args(["child_touches_a_damaged_page", "--nocapture", "--test-threads=1"])
         .env(CHILD, dir.path())
         .output()
         .expect("ran");
-    let (out, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    let (out, errors) =
+        (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(out.contains("whole: 42") && !out.contains("damaged:"), "{out}");
     assert_eq!(ran.status.signal(), Some(7), "{:?} {errors}", ran.status);
     assert!(errors.contains("page 3 of object \"a\" is damaged"), "{errors}");
@@ -570,7 +617,8 @@ fn of_a_thousand_objects_none_is_disclosed_and_every_change_is_found() {
         let (name, mode) = (format!("object {number}"), mode_of(number));
         let options = ObjectOptions { at_rest: mode, permissions: 0o600 };
         let info = objects.pcreate_with(&name, 2 * 4096, key_for(mode), &options).expect("create");
-        let mut object = objects.attach(&name, Permission::ReadWrite, key_for(mode)).expect("attach");
+        let mut object =
+            objects.attach(&name, Permission::ReadWrite, key_for(mode)).expect("attach");
         fill(&mut object, 1);
         // What is rolled back to later has to be in the file.
         objects.checkpoint().expect("checkpoint");
@@ -587,10 +635,14 @@ fn of_a_thousand_objects_none_is_disclosed_and_every_change_is_found() {
 
     let mut disclosed = [0usize; 3];
     for (number, info) in infos.iter().enumerate() {
-        disclosed[number % 3] += usize::from(holds(&sim.read(&info.file()).expect("read"), PATTERN));
+        disclosed[number % 3] +=
+            usize::from(holds(&sim.read(&info.file()).expect("read"), PATTERN));
     }
     assert_eq!(disclosed, [0, 0, COUNT / 3], "disclosed of {modes:?}");
-    assert!(holds(&sim.read("journal").expect("read"), PATTERN), "those without encryption are there");
+    assert!(
+        holds(&sim.read("journal").expect("read"), PATTERN),
+        "those without encryption are there"
+    );
 
     // One change of each: a bit of a page, of a node, of the header, of side data; or a page moved; or one rolled back.
     let mut seed = 5;
@@ -626,18 +678,23 @@ fn of_a_thousand_objects_none_is_disclosed_and_every_change_is_found() {
         let name = &info.record.name;
         let what = match objects.attach(name, Permission::Read, key_for(mode_of(number))) {
             Err(_) => Some("header".to_owned()),
-            Ok(object) => object.verify(&mut |_, _| true).damaged.first().map(|(_, what)| what.clone()),
+            Ok(object) => {
+                object.verify(&mut |_, _| true).damaged.first().map(|(_, what)| what.clone())
+            }
         };
         found += usize::from(what.is_some());
         *said.entry(what.unwrap_or_else(|| format!("not found: {number}"))).or_default() += 1;
     }
     assert_eq!(found, COUNT, "{said:?}");
-    let of = |text: &str| said.iter().filter(|(what, _)| what.contains(text)).map(|(_, n)| *n).sum::<usize>();
+    let of = |text: &str| {
+        said.iter().filter(|(what, _)| what.contains(text)).map(|(_, n)| *n).sum::<usize>()
+    };
     assert!(of("rolled back") >= COUNT / 3 / 6 && of("moved here") >= COUNT / 3 / 6, "{said:?}");
     println!("{said:?}");
 }
 
-const LIMITS: Limits = Limits { exhaustive_units: 5, samples: 12, seed: 1, process: true, power: true };
+const LIMITS: Limits =
+    Limits { exhaustive_units: 5, samples: 12, seed: 1, process: true, power: true };
 
 fn reach() -> Reach {
     Reach { limits: LIMITS, recovery_every: 61, read_only_every: 37 }
@@ -649,7 +706,10 @@ fn survives(mode: Mode, steps: &[Step], half_len: u64) {
     let (tally, violation) = explore(steps, half_len, reach(), Bug::None, When::Running);
     println!("{mode}: {tally:?}");
     assert!(violation.is_none(), "{mode}: {}", violation.unwrap_or_default());
-    assert!(tally.images > 20 && tally.recovery_images > 0 && tally.read_only > 0, "{mode}: {tally:?}");
+    assert!(
+        tally.images > 20 && tally.recovery_images > 0 && tally.read_only > 0,
+        "{mode}: {tally:?}"
+    );
 }
 
 const STEPS: [Step; 10] = [
@@ -733,7 +793,11 @@ fn rekey_crashes(bug: Bug) -> Result<u64, String> {
                 _ => &[[99, 2]],
             };
             let seen = [seen[0], seen[1]];
-            if allowed.contains(&seen) { Ok(()) } else { Err(format!("note {}: {seen:?}", image.note())) }
+            if allowed.contains(&seen) {
+                Ok(())
+            } else {
+                Err(format!("note {}: {seen:?}", image.note()))
+            }
         };
         violation = look().err().map(|what| format!("crash after event {}: {what}", crash.event()));
     });

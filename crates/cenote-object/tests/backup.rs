@@ -5,7 +5,9 @@ use crate::common::{raw, the_key, window_base};
 use cenote_atrest::Mode;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::{MediumOptions, RealMedium};
-use cenote_object::{Attached, ObjectOptions, Objects, ObjectsOptions, Permission, Store, psync_all};
+use cenote_object::{
+    Attached, ObjectOptions, Objects, ObjectsOptions, Permission, Store, psync_all,
+};
 use cenote_store::{BackedUp, FormatOptions, OpenOptions};
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +38,8 @@ fn number_in(dir: &Path) -> Result<u64, String> {
     let (_store, objects) = open(dir)?;
     let mut numbers = Vec::new();
     for name in ["a", "b", "sealed"] {
-        let object = objects.attach(name, Permission::Read, key(name)).map_err(|error| error.to_string())?;
+        let object =
+            objects.attach(name, Permission::Read, key(name)).map_err(|error| error.to_string())?;
         object.load(0, LEN).map_err(|error| error.to_string())?;
         let words: Vec<u64> = object
             .as_slice()
@@ -57,11 +60,13 @@ fn number_in(dir: &Path) -> Result<u64, String> {
 
 /// Psyncs in one thread, backups in this one. What is wrong with the copies.
 fn copies(bug: Bug, rounds: u32) -> Vec<String> {
-    let keep = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    let keep =
+        tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
     let dir = keep.path().join("store");
     std::fs::create_dir(&dir).expect("made");
     let medium = Arc::new(RealMedium::open(&dir, &MediumOptions::default()).expect("medium"));
-    let format = FormatOptions { window_base: Some(window_base()), window_len: 64 << 20, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(window_base()), window_len: 64 << 20, uuid: None };
     cenote_store::format(medium, &format).expect("format");
     let (store, objects) = open(&dir).expect("a new store");
     for name in ["a", "b", "sealed"] {
@@ -73,7 +78,8 @@ fn copies(bug: Bug, rounds: u32) -> Vec<String> {
     let mut bounds = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let attach = |name| objects.attach(name, Permission::ReadWrite, key(name)).expect("attached");
+            let attach =
+                |name| objects.attach(name, Permission::ReadWrite, key(name)).expect("attached");
             let mut all: Vec<Attached> = ["a", "b", "sealed"].map(attach).into_iter().collect();
             let mut number = 0u64;
             while !stop.load(Ordering::Relaxed) {
@@ -129,7 +135,8 @@ fn a_backup_that_does_not_wait_for_psyncs_is_found() {
 /// A store whose journal of objects was put back, after the records in it had been recovered.
 fn put_back(dir: &Path) {
     let medium = Arc::new(RealMedium::open(dir, &MediumOptions::default()).expect("medium"));
-    let format = FormatOptions { window_base: Some(window_base()), window_len: 64 << 20, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(window_base()), window_len: 64 << 20, uuid: None };
     cenote_store::format(medium, &format).expect("format");
     let journal = dir.join("journal");
     let mut old = Vec::new();

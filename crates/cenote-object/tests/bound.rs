@@ -100,7 +100,11 @@ fn forgeries(mode: Mode) -> Result<(), String> {
                 _ => false,
             }),
         ),
-        ("no protection", "a", Box::new(of_a(|object| object.at_rest = cenote_store::AtRest::None))),
+        (
+            "no protection",
+            "a",
+            Box::new(of_a(|object| object.at_rest = cenote_store::AtRest::None)),
+        ),
     ];
     for (what, name, mut change) in changes {
         let sim = SimMedium::from_image_unrecorded(&image);
@@ -125,10 +129,14 @@ fn forgeries(mode: Mode) -> Result<(), String> {
     drop(objects);
     let (from, to) = (&infos[1], &infos[0]);
     let bytes = sim.read(&from.file()).expect("read");
-    own(&*sim).write_at(&to.file(), to.data_offset(), &bytes[from.data_offset() as usize..]).expect("write");
+    own(&*sim)
+        .write_at(&to.file(), to.data_offset(), &bytes[from.data_offset() as usize..])
+        .expect("write");
     match taken(&sim, "b") {
         Err(_) => Ok(()),
-        Ok(bytes) => Err(format!("{mode}: another file in its place is served, {} bytes", bytes.len())),
+        Ok(bytes) => {
+            Err(format!("{mode}: another file in its place is served, {} bytes", bytes.len()))
+        }
     }
 }
 

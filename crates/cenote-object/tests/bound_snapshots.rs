@@ -10,7 +10,9 @@ use cenote_layout::snapshot::{SNAPSHOT_PIECE_LEN, SnapshotSum, SnapshotTrailer};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
-use cenote_object::{Blocks, Mode, ObjectOptions, Objects, Permission, Restored, SnapshotOf, Store};
+use cenote_object::{
+    Blocks, Mode, ObjectOptions, Objects, Permission, Restored, SnapshotOf, Store,
+};
 use cenote_store::FormatOptions;
 use std::path::Path;
 use zerocopy::{FromBytes, IntoBytes};
@@ -113,7 +115,9 @@ fn forgeries(one: &Taken, others: &[Taken]) -> Vec<(String, Vec<u8>)> {
             let mut bytes = one.bytes.clone();
             bytes[header..end].copy_from_slice(&other.bytes[header..end]);
             add(what(&format!("header up to {end}")), &bytes, &|_| {});
-            add(what(&format!("header up to {end}, and trailer")), &bytes, &|trailer| *trailer = theirs);
+            add(what(&format!("header up to {end}, and trailer")), &bytes, &|trailer| {
+                *trailer = theirs
+            });
         }
     }
     all
@@ -142,7 +146,8 @@ fn served(image: &Image, path: &Path, call: Call) -> Result<(Restored, String, V
         };
         let restored = restored.map_err(|error| error.to_string())?;
         let name = restored.object.record.name.clone();
-        let object = objects.attach(&name, Permission::Read, key()).map_err(|error| error.to_string())?;
+        let object =
+            objects.attach(&name, Permission::Read, key()).map_err(|error| error.to_string())?;
         let bytes = common::bytes_of(&object)?;
         Ok((restored, name, bytes))
     };
@@ -175,7 +180,8 @@ fn every(mode: Mode) -> Result<[u64; 2], String> {
                     let same = of == truth.of && bytes.len() as u64 == truth.len;
                     let contents = bytes.iter().all(|byte| *byte == truth.value);
                     let place = name == truth.of.name && truth.of.store == home;
-                    same && (contents || !mode.has_tree()) && (place || !matches!(call, Call::Plain))
+                    same && (contents || !mode.has_tree())
+                        && (place || !matches!(call, Call::Plain))
                 };
                 if !all.iter().any(is_true) {
                     let found = (bytes.len(), bytes[0]);
@@ -236,7 +242,8 @@ fn laundered(mode: Mode) -> Result<u8, String> {
     let result = result.and_then(|_| {
         objects.pdestroy("a", None).expect("destroyed");
         objects.restore(&path, None).expect("restored");
-        let object = objects.attach("a", Permission::Read, key()).map_err(|error| error.to_string())?;
+        let object =
+            objects.attach("a", Permission::Read, key()).map_err(|error| error.to_string())?;
         Ok(common::bytes_of(&object)?[0])
     });
     objects.abandon();

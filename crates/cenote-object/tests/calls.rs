@@ -5,9 +5,13 @@
 use crate::common::{self, base_image, bytes_of, key_of, protect, the_key, window_base};
 use cenote_layout::at_rest::Mode;
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Rest, SimMedium, SimOptions};
+use cenote_medium::sim::{
+    CrashKind, Fault, FaultEffect, FaultPoint, Image, Rest, SimMedium, SimOptions,
+};
 use cenote_medium::{Durability, Medium, Operation};
-use cenote_object::{Attached, Blocks, ObjectError, ObjectOptions, Objects, Permission, Rekeyed, Store};
+use cenote_object::{
+    Attached, Blocks, ObjectError, ObjectOptions, Objects, Permission, Rekeyed, Store,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -61,7 +65,9 @@ fn ones(scene: &Scene, name: &str, key: Option<&cenote_object::Keyring>) -> Seen
     let object = scene.objects.attach(name, Permission::Read, key).map_err(text)?;
     let bytes = bytes_of(&object)?;
     match bytes[0] {
-        first if bytes[..9000].iter().any(|byte| *byte != first) => Err(format!("{name} is a mixture")),
+        first if bytes[..9000].iter().any(|byte| *byte != first) => {
+            Err(format!("{name} is a mixture"))
+        }
         first => Ok(first == 1),
     }
 }
@@ -150,7 +156,10 @@ const SNAPSHOT: Path = Path {
     },
     take: |scene| {
         let taken = scene.objects.snapshot_on("a", &*scene.outside, NAME).map(drop);
-        assert!(taken.is_ok() || !scene.outside.exists(NAME).expect("a look"), "{taken:?} leaves a file");
+        assert!(
+            taken.is_ok() || !scene.outside.exists(NAME).expect("a look"),
+            "{taken:?} leaves a file"
+        );
         taken
     },
     seen: |scene| ones(scene, "a", common::key()),
@@ -189,7 +198,11 @@ const REKEY: Path = Path {
     seen: |scene| {
         let (old, new) =
             (ones(scene, "a", Some(the_key())).is_ok(), ones(scene, "a", Some(&key_of(2))).is_ok());
-        if old == new { Err(format!("the old key opens it: {old}, the new one: {new}")) } else { Ok(new) }
+        if old == new {
+            Err(format!("the old key opens it: {old}, the new one: {new}"))
+        } else {
+            Ok(new)
+        }
     },
 };
 
@@ -295,8 +308,11 @@ fn every_call(path: &Path, mode: Mode, bare: bool) {
     let any = FaultPoint::AnyOperation;
     let write = FaultPoint::Operation(Operation::Write);
     let sync = FaultPoint::Operation(Operation::Sync);
-    let mut ways = vec![(any, FaultEffect::Io), (any, FaultEffect::NoSpace), (sync, FaultEffect::Io)];
-    ways.extend([short(0, Rest::NoSpace), short(1, Rest::NoSpace), short(4, Rest::Io)].map(|e| (write, e)));
+    let mut ways =
+        vec![(any, FaultEffect::Io), (any, FaultEffect::NoSpace), (sync, FaultEffect::Io)];
+    ways.extend(
+        [short(0, Rest::NoSpace), short(1, Rest::NoSpace), short(4, Rest::Io)].map(|e| (write, e)),
+    );
     ways.extend([short(7, Rest::NoSpace), short(8, Rest::Io), TWO_PARTS].map(|e| (write, e)));
     for outside in [false, true] {
         if outside && path.name != SNAPSHOT.name {
@@ -304,16 +320,27 @@ fn every_call(path: &Path, mode: Mode, bare: bool) {
         }
         for (point, effect) in &ways {
             let mut calls = 0;
-            while one_call(&base, path, mode, Fault::once(*point, calls, *effect), outside, &mut tally)
-                .is_some()
+            while one_call(
+                &base,
+                path,
+                mode,
+                Fault::once(*point, calls, *effect),
+                outside,
+                &mut tally,
+            )
+            .is_some()
             {
                 calls += 1;
                 assert!(calls < 400, "it has no end");
             }
             // Nothing of the store is written for a snapshot, and a detach syncs nothing.
-            let none =
-                (path.name == SNAPSHOT.name && !outside) || (path.name == DETACH.name && *point == sync);
-            assert!(calls > 0 || none, "{}, {mode}: nothing was hit by {point:?} {effect:?}", path.name);
+            let none = (path.name == SNAPSHOT.name && !outside)
+                || (path.name == DETACH.name && *point == sync);
+            assert!(
+                calls > 0 || none,
+                "{}, {mode}: nothing was hit by {point:?} {effect:?}",
+                path.name
+            );
         }
     }
     println!("{}, {mode}: {tally:?}", path.name);
@@ -419,7 +446,8 @@ fn rekeys(mode: Mode, repeats: bool) -> Result<u64, String> {
 fn a_change_of_a_key_says_which_key_it_is_whatever_fails() {
     for mode in [Mode::Encryption, Mode::Authenticated] {
         for repeats in [false, true] {
-            let calls = rekeys(mode, repeats).unwrap_or_else(|error| panic!("repeats {repeats}: {error}"));
+            let calls =
+                rekeys(mode, repeats).unwrap_or_else(|error| panic!("repeats {repeats}: {error}"));
             assert!(calls > 10, "{calls}");
         }
     }

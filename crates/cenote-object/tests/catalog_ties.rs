@@ -13,7 +13,8 @@ use cenote_object::{
     Attached, Blocks, Info, Keyring, Mode, ObjectOptions, Objects, Permission, Rekeyed, Store,
 };
 use cenote_store::{
-    Access, AtRest, Credentials, OpenOptions, PermissionChange, PoolHandle, PoolInfo, PoolMode, PoolOptions,
+    Access, AtRest, Credentials, OpenOptions, PermissionChange, PoolHandle, PoolInfo, PoolMode,
+    PoolOptions,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -72,7 +73,9 @@ fn keys() -> impl Iterator<Item = (usize, Option<&'static Keyring>)> {
 }
 
 /// What opens under one of the keys, and under which; or why it does not under the last.
-fn by_key<T>(open: impl Fn(Option<&'static Keyring>) -> Result<T, String>) -> Result<(usize, T), String> {
+fn by_key<T>(
+    open: impl Fn(Option<&'static Keyring>) -> Result<T, String>,
+) -> Result<(usize, T), String> {
     let mut refused = String::new();
     for (number, key) in keys() {
         match open(key) {
@@ -83,7 +86,11 @@ fn by_key<T>(open: impl Fn(Option<&'static Keyring>) -> Result<T, String>) -> Re
     Err(refused)
 }
 
-fn attached(objects: &Objects, name: &str, permission: Permission) -> Result<(usize, Attached), String> {
+fn attached(
+    objects: &Objects,
+    name: &str,
+    permission: Permission,
+) -> Result<(usize, Attached), String> {
     by_key(|key| objects.attach(name, permission, key).map_err(|error| error.to_string()))
 }
 
@@ -97,7 +104,12 @@ fn from_to(number: usize) -> (&'static Keyring, &'static Keyring) {
     (all[number], all[1 - number])
 }
 
-fn step((store, objects): (&Store, &Objects), mode: Mode, step: Step, value: u8) -> Result<(), String> {
+fn step(
+    (store, objects): (&Store, &Objects),
+    mode: Mode,
+    step: Step,
+    value: u8,
+) -> Result<(), String> {
     let text = |error: &dyn core::fmt::Display| format!("{step:?}: {error}");
     let permissions = 0o600 | u32::from(value % 8);
     match step {
@@ -112,13 +124,18 @@ fn step((store, objects): (&Store, &Objects), mode: Mode, step: Step, value: u8)
         }
         Make(name) => {
             let options = ObjectOptions { at_rest: mode, permissions };
-            objects.pcreate_with(name, 4096, key(), &options).map(drop).map_err(|error| text(&error))
+            objects
+                .pcreate_with(name, 4096, key(), &options)
+                .map(drop)
+                .map_err(|error| text(&error))
         }
         Remove(name) => objects.pdestroy(name, None).map_err(|error| text(&error)),
         Chmod(name) => objects.set_mode(name, permissions).map_err(|error| text(&error)),
         ChmodPool(name) => {
-            let change = PermissionChange { permissions: Some(permissions), ..PermissionChange::default() };
-            let credentials = Credentials { uid: cenote_sys::process::uid(), gid: 0, groups: Vec::new() };
+            let change =
+                PermissionChange { permissions: Some(permissions), ..PermissionChange::default() };
+            let credentials =
+                Credentials { uid: cenote_sys::process::uid(), gid: 0, groups: Vec::new() };
             raw(store).set_permissions(&credentials, name, change).map_err(|error| text(&error))
         }
         MakePool(name) => {
@@ -134,7 +151,9 @@ fn step((store, objects): (&Store, &Objects), mode: Mode, step: Step, value: u8)
             raw(store).create_pool(name, &asked).map(drop).map_err(|error| text(&error))
         }
         RemovePool(name) => raw(store).remove_pool(name).map_err(|error| text(&error)),
-        Clone(name, copy) => raw(store).clone_pool(name, copy).map(drop).map_err(|error| text(&error)),
+        Clone(name, copy) => {
+            raw(store).clone_pool(name, copy).map(drop).map_err(|error| text(&error))
+        }
         Grow(name) => {
             let (_, pool) = opened(store, name, Access::ReadWrite)?;
             pool.take_puddle(PUDDLE).map(drop).map_err(|error| text(&error))
@@ -206,7 +225,9 @@ fn seen_pool(store: &Store, info: &PoolInfo) -> Result<String, String> {
     let mut values = Vec::new();
     for puddle in pool.puddles() {
         let mut bytes = vec![0; 4096];
-        pool.read_at(puddle.body_addr(), &mut bytes).map_err(|error| error.to_string())?;
+        // SAFETY: the pool is open for reading, and no thread writes it.
+        unsafe { pool.read_at(puddle.body_addr(), &mut bytes) }
+            .map_err(|error| error.to_string())?;
         values.push(one_of(&bytes));
     }
     Ok(format!("{permissions:o}, key {key}: {values:?}"))
@@ -220,9 +241,11 @@ fn seen_all(image: &Image, access: Access) -> Result<Things, String> {
     let (store, objects) = open(&sim, access)?;
     let infos = objects.list().map_err(|error| error.to_string());
     let all = infos.map(|infos| {
-        let object =
-            |info: &Info| (format!("object {}", info.object.record.name), seen_object(&objects, info));
-        let pool = |info: &PoolInfo| (format!("pool {}", info.record.name), seen_pool(&store, info));
+        let object = |info: &Info| {
+            (format!("object {}", info.object.record.name), seen_object(&objects, info))
+        };
+        let pool =
+            |info: &PoolInfo| (format!("pool {}", info.record.name), seen_pool(&store, info));
         infos.iter().map(object).chain(raw(&store).pools().iter().map(pool)).collect()
     });
     objects.abandon();
@@ -272,7 +295,8 @@ impl Session {
         names.sort_unstable();
         names.dedup();
         names.retain(|name| one.file(name) != other.file(name));
-        let (catalog, rest) = names.into_iter().partition(|name: &String| name.starts_with("catalog."));
+        let (catalog, rest) =
+            names.into_iter().partition(|name: &String| name.starts_with("catalog."));
         let rest: Vec<String> = rest;
         std::iter::once(catalog).chain(rest.into_iter().map(|name| vec![name])).collect()
     }
@@ -334,8 +358,9 @@ impl Session {
             }
             let access = if number % 2 == 0 { Access::ReadOnly } else { Access::ReadWrite };
             let judged = self.judge(&image, access);
-            refused +=
-                u64::from(judged.map_err(|what| format!("{}, {access:?}, {taken:?}: {what}", self.mode))?);
+            refused += u64::from(
+                judged.map_err(|what| format!("{}, {access:?}, {taken:?}: {what}", self.mode))?,
+            );
         }
         Ok(refused)
     }
@@ -416,12 +441,14 @@ const KEYS: [Step; 9] = [
 ];
 
 #[test]
-fn every_mixture_of_moments_with_new_keys_and_restored_objects_is_refused_or_a_state_of_the_store() {
+fn every_mixture_of_moments_with_new_keys_and_restored_objects_is_refused_or_a_state_of_the_store()
+{
     let session = Session::run(Mode::EncryptionIntegrity, &KEYS);
     let [refused, of] = session.every_mixture(2).unwrap_or_else(|error| panic!("{error}"));
     println!("{refused} of {of} mixtures are refused");
     assert!(refused > of / 4 && of > 120, "{refused} of {of}");
-    let refused = session.random_mixtures(5, random_count()).unwrap_or_else(|error| panic!("{error}"));
+    let refused =
+        session.random_mixtures(5, random_count()).unwrap_or_else(|error| panic!("{error}"));
     println!("{refused} of {} mixtures of three moments are refused", random_count());
     protect(Mode::None);
 }
@@ -523,7 +550,8 @@ fn crashes(mode: Mode, steps: &[Step]) -> Result<[u64; 2], String> {
 
 #[test]
 fn no_crash_between_a_batch_and_the_next_record_is_taken_for_a_mixture() {
-    let steps = [Object("a"), Chmod("a"), Make("n"), Object("n"), Pool("q"), Remove("n"), Pool("q")];
+    let steps =
+        [Object("a"), Chmod("a"), Make("n"), Object("n"), Pool("q"), Remove("n"), Pool("q")];
     let [images, recovering] = crashes(Mode::Integrity, &steps).unwrap_or_else(|e| panic!("{e}"));
     println!("{images} images, {recovering} of recovery");
     assert!(images > 80 && recovering > 50, "{images} {recovering}");

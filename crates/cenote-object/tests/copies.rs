@@ -4,8 +4,12 @@
 use crate::common::{the_key, window_base};
 use cenote_atrest::Mode;
 use cenote_medium::{MediumOptions, RealMedium};
-use cenote_object::{Blocks, ObjectError, ObjectOptions, Objects, ObjectsOptions, Permission, Store};
-use cenote_store::{CopyPolicy, FormatOptions, OpenError, OpenOptions, PowerLossPolicy, StoreError};
+use cenote_object::{
+    Blocks, ObjectError, ObjectOptions, Objects, ObjectsOptions, Permission, Store,
+};
+use cenote_store::{
+    CopyPolicy, FormatOptions, OpenError, OpenOptions, PowerLossPolicy, StoreError,
+};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +32,8 @@ fn copy_of_open(keep: &Path) -> PathBuf {
     let dir = keep.join("store");
     std::fs::create_dir(&dir).expect("made");
     let medium = Arc::new(RealMedium::open(&dir, &MediumOptions::default()).expect("medium"));
-    let format = FormatOptions { window_base: Some(window_base()), window_len: 64 << 20, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(window_base()), window_len: 64 << 20, uuid: None };
     cenote_store::format(medium, &format).expect("format");
     let (store, objects) = open(&dir, OpenOptions::default()).expect("a new store");
     for (name, at_rest) in [("plain", Mode::None), ("sealed", Mode::Authenticated)] {
@@ -42,7 +47,8 @@ fn copy_of_open(keep: &Path) -> PathBuf {
     }
     objects.checkpoint().expect("checkpoint");
     let copy = keep.join("copy");
-    let done = std::process::Command::new("cp").arg("-a").arg(&dir).arg(&copy).status().expect("cp");
+    let done =
+        std::process::Command::new("cp").arg("-a").arg(&dir).arg(&copy).status().expect("cp");
     assert!(done.success());
     drop(objects);
     store.close().expect("closed");
@@ -65,9 +71,11 @@ fn objects_of_a_copy_of_an_open_store_are_checked_or_refused() {
         }
         not_covered(objects.snapshot("plain", &keep.path().join("snapshot"), Blocks::Copied));
         // A snapshot is made without the key.
-        let snapshot = |name: &str| objects.snapshot("sealed", &keep.path().join(name), Blocks::Copied);
+        let snapshot =
+            |name: &str| objects.snapshot("sealed", &keep.path().join(name), Blocks::Copied);
         assert!(matches!(snapshot("early"), Err(ObjectError::Unverified { .. })));
-        let object = objects.attach("sealed", Permission::ReadWrite, Some(the_key())).expect("whole");
+        let object =
+            objects.attach("sealed", Permission::ReadWrite, Some(the_key())).expect("whole");
         let mut bytes = [0; 16];
         object.read_at(LEN - 16, &mut bytes).expect("verified");
         assert_eq!(bytes, [7; 16]);
@@ -75,14 +83,22 @@ fn objects_of_a_copy_of_an_open_store_are_checked_or_refused() {
         snapshot("late").expect("verified");
         // What this session makes needs no check.
         objects.pcreate("made", LEN, None, 0o600).expect("created");
-        objects.attach("made", Permission::Read, None).expect("attached").detach().expect("detached");
+        objects
+            .attach("made", Permission::Read, None)
+            .expect("attached")
+            .detach()
+            .expect("detached");
         objects.pdestroy("made", None).expect("destroyed");
     }
     // It stays a copy as long as an object is left that was not checked.
     assert!(matches!(open(&copy, OpenOptions::default()), Err(OpenError::Copied { .. })));
     {
         let (store, objects) = open(&copy, accepting(PowerLossPolicy::AsIs)).expect("accepted");
-        objects.attach("plain", Permission::Read, None).expect("as it is").detach().expect("detached");
+        objects
+            .attach("plain", Permission::Read, None)
+            .expect("as it is")
+            .detach()
+            .expect("detached");
         assert!(store.is_unchecked_copy());
         let sealed = objects.attach("sealed", Permission::Read, Some(the_key())).expect("whole");
         sealed.detach().expect("detached");
@@ -102,7 +118,8 @@ fn a_torn_page_of_a_sealed_object_in_a_copy_is_found_when_the_object_is_attached
         let info = objects.info("sealed").expect("known").object;
         (copy.join(info.file()), info.data_offset())
     };
-    let medium = std::fs::OpenOptions::new().read(true).write(true).open(&file.0).expect("the file");
+    let medium =
+        std::fs::OpenOptions::new().read(true).write(true).open(&file.0).expect("the file");
     for page in 0..LEN / 4096 {
         let at = file.1 + page * 4096 + 100;
         let mut byte = [0];

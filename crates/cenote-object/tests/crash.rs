@@ -41,7 +41,8 @@ fn psyncs_that_reuse_the_journal_again_and_again() {
 
 #[test]
 fn a_psync_of_whole_pages_is_torn_anywhere() {
-    let steps = [Write(0, 0, 4096, 1), Psync(0), Write(0, 4096, 8192, 2), Write(0, 0, 1, 2), Psync(0)];
+    let steps =
+        [Write(0, 0, 4096, 1), Psync(0), Write(0, 4096, 8192, 2), Write(0, 0, 1, 2), Psync(0)];
     holds("pages", &steps, 16384);
 }
 

@@ -150,7 +150,8 @@ fn a_journal_that_is_missing_short_or_anothers_is_named() {
         }
         header[48..64].fill(0x77);
         let mut copy =
-            <cenote_layout::object::JournalHeader as zerocopy::FromBytes>::read_from_bytes(&header).unwrap();
+            <cenote_layout::object::JournalHeader as zerocopy::FromBytes>::read_from_bytes(&header)
+                .unwrap();
         cenote_layout::header::seal(&mut copy);
         own(&*sim).write_at("journal", slot, zerocopy::IntoBytes::as_bytes(&copy)).expect("write");
     }

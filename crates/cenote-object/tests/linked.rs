@@ -20,7 +20,8 @@ fn open(dir: &Path) -> (Store, Objects) {
 fn an_object_whose_file_has_two_names_is_not_attached() {
     let dir = tempfile::tempdir().expect("a directory");
     let medium = Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
-    let format = FormatOptions { window_base: Some(window_base()), window_len: 64 << 20, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(window_base()), window_len: 64 << 20, uuid: None };
     cenote_store::format(medium, &format).expect("format");
     let (store, objects) = open(dir.path());
     let options = ObjectOptions { permissions: 0o600, ..ObjectOptions::default() };
@@ -34,8 +35,10 @@ fn an_object_whose_file_has_two_names_is_not_attached() {
     let (store, objects) = open(dir.path());
     let refused = objects.attach("o", Permission::ReadWrite, None);
     let linked = |error: &ObjectError| {
-        matches!(error, ObjectError::Store(StoreError::Medium(MediumError::Linked { links: 2, .. })))
-            || matches!(error, ObjectError::Medium(MediumError::Linked { links: 2, .. }))
+        matches!(
+            error,
+            ObjectError::Store(StoreError::Medium(MediumError::Linked { links: 2, .. }))
+        ) || matches!(error, ObjectError::Medium(MediumError::Linked { links: 2, .. }))
     };
     assert!(refused.as_ref().is_err_and(linked), "{refused:?}");
     names.iter().for_each(|path| std::fs::remove_file(link(path)).expect("removed"));

@@ -40,10 +40,12 @@ fn every_lost_copy() -> Result<u64, String> {
             let image = damaged(moment, "superblock", page);
             for access in [Access::ReadOnly, Access::ReadWrite] {
                 let found = crate::catalog_ties::seen(&image, access);
-                let found =
-                    found.map_err(|why| format!("moment {number}, copy {page}, {access:?}: {why}"))?;
+                let found = found
+                    .map_err(|why| format!("moment {number}, copy {page}, {access:?}: {why}"))?;
                 if found != *state {
-                    return Err(format!("moment {number}, copy {page}, {access:?}: {found:#?} is served"));
+                    return Err(format!(
+                        "moment {number}, copy {page}, {access:?}: {found:#?} is served"
+                    ));
                 }
                 count += 1;
             }
@@ -76,11 +78,14 @@ fn every_lost_header(steps: &[Step]) -> Result<[u64; 2], String> {
     let (last, mut counts) = (session.moments.len() - 1, [0; 2]);
     for older in 0..last {
         let things: Vec<String> = session.differing(older, last).into_iter().flatten().collect();
-        let things: Vec<&String> = things.iter().filter(|name| name.starts_with("puddles/")).collect();
+        let things: Vec<&String> =
+            things.iter().filter(|name| name.starts_with("puddles/")).collect();
         // None, each, and all.
         let mut sets: Vec<&[&String]> = things.chunks(1).collect();
         sets.extend([&[][..], &things]);
-        for (number, journal) in ["journal", "journal.pools"].iter().flat_map(|name| [(0, name), (1, name)]) {
+        for (number, journal) in
+            ["journal", "journal.pools"].iter().flat_map(|name| [(0, name), (1, name)])
+        {
             for set in &sets {
                 let journal = (*journal).to_owned();
                 let image = session.mixed(last, older, set.iter().copied().chain([&journal]));

@@ -4,7 +4,9 @@
 
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::{MediumError, MediumOptions, RealMedium};
-use cenote_object::{Attached, Mechanism, ObjectError, Objects, ObjectsOptions, Permission, Store, Trim};
+use cenote_object::{
+    Attached, Mechanism, ObjectError, Objects, ObjectsOptions, Permission, Store, Trim,
+};
 use cenote_store::{FormatOptions, OpenOptions};
 use cenote_sys::mappings;
 use std::path::Path;
@@ -44,7 +46,24 @@ fn format(dir: &Path, pages: usize) {
 }
 
 fn now() -> u64 {
-    std::fs::read("/proc/self/maps").expect("readable").iter().filter(|byte| **byte == b'\n').count() as u64
+    std::fs::read("/proc/self/maps")
+        .expect("readable")
+        .iter()
+        .filter(|byte| **byte == b'\n')
+        .count() as u64
+}
+
+/// Mappings that touch an object's memory: threads that begin meanwhile map elsewhere.
+fn of_object(objects: &Objects) -> Vec<String> {
+    let object = objects.info("object").expect("an object").object;
+    let (from, to) = (object.data_addr(), object.data_addr() + object.record.data_len);
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
+    let touches = |line: &&str| {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let number = |text| u64::from_str_radix(text, 16).expect("an address");
+        range.is_some_and(|(start, end)| number(start) < to && number(end) > from)
+    };
+    maps.lines().filter(touches).map(str::to_owned).collect()
 }
 
 /// What the kernel says when the program maps something that no neighbour joins.
@@ -62,7 +81,12 @@ fn host_maps() {
 }
 
 /// Stores one byte into each of `pages`, and returns the most mappings that there were.
-fn store(object: &mut Attached, pages: impl Iterator<Item = usize>, value: u8, model: &mut [u8]) -> u64 {
+fn store(
+    object: &mut Attached,
+    pages: impl Iterator<Item = usize>,
+    value: u8,
+    model: &mut [u8],
+) -> u64 {
     let mut most = 0;
     let bytes = object.as_mut_slice().expect("writable");
     for (number, page) in pages.enumerate() {
@@ -93,11 +117,14 @@ fn compare(dir: &Path, model: &[u8]) {
 fn rounds(dir: &Path, rounds: u8, seed: u64) -> u64 {
     let (store_of_it, objects) = open(dir);
     let mut object = objects.attach("object", Permission::ReadWrite, None).expect("attach");
-    let mut model: Vec<u8> = (0..PAGES).map(|page| object.as_slice()[page * PAGE + page % PAGE]).collect();
+    let mut model: Vec<u8> =
+        (0..PAGES).map(|page| object.as_slice()[page * PAGE + page % PAGE]).collect();
     let (before, mut most, mut random) = (now(), 0, seed);
     for round in 0..rounds {
         let mut next = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (random >> 33) as usize
         };
         let value = round.wrapping_add(seed as u8) | 1;
@@ -126,7 +153,7 @@ fn rounds(dir: &Path, rounds: u8, seed: u64) -> u64 {
 fn near_the_limit(dir: &Path) {
     let (store, objects) = open(dir);
     mappings::set_limit(now());
-    let before = now();
+    let before = of_object(&objects);
     match objects.attach("object", Permission::ReadWrite, None) {
         Err(error @ ObjectError::Medium(MediumError::Mappings { .. })) => {
             let said = error.to_string();
@@ -135,7 +162,7 @@ fn near_the_limit(dir: &Path) {
         }
         other => panic!("{other:?}"),
     }
-    assert_eq!(now(), before, "something is half mapped");
+    assert_eq!(of_object(&objects), before, "something is half mapped");
     mappings::set_limit(65_530);
     // The failure has left nothing: it is free to be written.
     let object = objects.attach("object", Permission::ReadWrite, None).expect("attached");

@@ -2,7 +2,9 @@
 //! size, psyncs of one object and of all, ends of sessions that are clean and that are not, small journals that wrap and grow.
 
 use cenote_medium::{MediumOptions, RealMedium};
-use cenote_object::{Attached, Mechanism, Objects, ObjectsOptions, Permission, Store, Trim, psync_all};
+use cenote_object::{
+    Attached, Mechanism, Objects, ObjectsOptions, Permission, Store, Trim, psync_all,
+};
 use cenote_store::{FormatOptions, OpenOptions};
 use proptest::prelude::*;
 use std::path::Path;
@@ -60,7 +62,8 @@ fn open(dir: &Path, options: &ObjectsOptions) -> (Store, Objects) {
 impl World {
     fn open(dir: &Path, options: &ObjectsOptions) -> Self {
         let (store, objects) = open(dir, options);
-        let attach = |(name, _)| Some(objects.attach(name, Permission::ReadWrite, None).expect("attach"));
+        let attach =
+            |(name, _)| Some(objects.attach(name, Permission::ReadWrite, None).expect("attach"));
         Self { attached: OBJECTS.into_iter().map(attach).collect(), objects, store }
     }
 
@@ -73,8 +76,11 @@ impl World {
 fn run(mechanism: Mechanism, steps: &[Step]) -> Result<(), TestCaseError> {
     let dir = tempfile::tempdir().expect("a directory");
     let medium = Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
-    cenote_store::format(medium, &FormatOptions { window_len: 1 << 30, ..FormatOptions::default() })
-        .expect("format");
+    cenote_store::format(
+        medium,
+        &FormatOptions { window_len: 1 << 30, ..FormatOptions::default() },
+    )
+    .expect("format");
     let options = ObjectsOptions {
         mechanism: Some(mechanism),
         half_len: 64 << 10,
@@ -125,8 +131,10 @@ fn run(mechanism: Mechanism, steps: &[Step]) -> Result<(), TestCaseError> {
             }
             Step::Detach(object) => {
                 world.attached[object].take().expect("attached").detach().expect("detach");
-                let again =
-                    world.objects.attach(OBJECTS[object].0, Permission::ReadWrite, None).expect("attach");
+                let again = world
+                    .objects
+                    .attach(OBJECTS[object].0, Permission::ReadWrite, None)
+                    .expect("attach");
                 prop_assert_eq!(again.mechanism(), Some(mechanism));
                 shadow[object].clone_from(&primary[object]);
                 world.attached[object] = Some(again);
@@ -163,8 +171,11 @@ fn run(mechanism: Mechanism, steps: &[Step]) -> Result<(), TestCaseError> {
 fn works(mechanism: Mechanism) -> bool {
     let dir = tempfile::tempdir().expect("a directory");
     let medium = Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
-    cenote_store::format(medium, &FormatOptions { window_len: 64 << 20, ..FormatOptions::default() })
-        .expect("format");
+    cenote_store::format(
+        medium,
+        &FormatOptions { window_len: 64 << 20, ..FormatOptions::default() },
+    )
+    .expect("format");
     let options = ObjectsOptions { mechanism: Some(mechanism), ..ObjectsOptions::default() };
     let (_store, objects) = open(dir.path(), &options);
     objects.pcreate("o", 4096, None, 0o600).expect("create");
@@ -181,7 +192,8 @@ fn tries(mechanism: Mechanism) {
     if !works(mechanism) {
         return;
     }
-    let config = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
+    let config =
+        ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(steps in prop::collection::vec(step(), 1..40))| run(mechanism, &steps)?);
 }
 
@@ -210,8 +222,11 @@ fn the_choice_is_the_first_mechanism_that_works() {
     let best = Mechanism::ALL.into_iter().find(|mechanism| works(*mechanism));
     let dir = tempfile::tempdir().expect("a directory");
     let medium = Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
-    cenote_store::format(medium, &FormatOptions { window_len: 64 << 20, ..FormatOptions::default() })
-        .expect("format");
+    cenote_store::format(
+        medium,
+        &FormatOptions { window_len: 64 << 20, ..FormatOptions::default() },
+    )
+    .expect("format");
     let (_store, objects) = open(dir.path(), &ObjectsOptions::default());
     objects.pcreate("o", 4096, None, 0o600).expect("create");
     let attached = objects.attach("o", Permission::ReadWrite, None).expect("attach");
@@ -223,25 +238,45 @@ fn the_choice_is_the_first_mechanism_that_works() {
 fn only_pages_and_lines_that_changed_are_journalled() {
     for mechanism in Mechanism::ALL.into_iter().filter(|mechanism| works(*mechanism)) {
         let dir = tempfile::tempdir().expect("a directory");
-        let medium = Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
-        cenote_store::format(medium, &FormatOptions { window_len: 64 << 20, ..FormatOptions::default() })
-            .expect("format");
+        let medium =
+            Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
+        cenote_store::format(
+            medium,
+            &FormatOptions { window_len: 64 << 20, ..FormatOptions::default() },
+        )
+        .expect("format");
         let options = ObjectsOptions { mechanism: Some(mechanism), ..ObjectsOptions::default() };
         let (_store, objects) = open(dir.path(), &options);
         objects.pcreate("o", 8 << 20, None, 0o600).expect("create");
         let mut o = objects.attach("o", Permission::ReadWrite, None).expect("attach");
         let sum: u64 = o.as_slice().iter().map(|b| u64::from(*b)).sum();
-        assert_eq!((sum, o.psync().expect("psync").pages), (0, 0), "{mechanism}: reading dirties nothing");
+        assert_eq!(
+            (sum, o.psync().expect("psync").pages),
+            (0, 0),
+            "{mechanism}: reading dirties nothing"
+        );
         for page in [3, 700, 1999] {
             o.as_mut_slice().expect("writable")[page * 4096 + 77] = 1;
         }
         let done = o.psync().expect("psync");
-        assert_eq!((done.pages, done.data_bytes, done.journal_bytes), (3, 3 * 64, 4096), "{mechanism}");
+        assert_eq!(
+            (done.pages, done.data_bytes, done.journal_bytes),
+            (3, 3 * 64, 4096),
+            "{mechanism}"
+        );
         o.as_mut_slice().expect("writable")[3 * 4096 + 77] = 1;
-        assert_eq!(o.psync().expect("psync").seq, 0, "{mechanism}: the same value again is no change");
+        assert_eq!(
+            o.psync().expect("psync").seq,
+            0,
+            "{mechanism}: the same value again is no change"
+        );
         o.as_mut_slice().expect("writable")[4096..3 * 4096].fill(9);
         let done = o.psync().expect("psync");
-        assert_eq!((done.pages, done.data_bytes, done.journal_bytes), (2, 8192, 3 * 4096), "{mechanism}");
+        assert_eq!(
+            (done.pages, done.data_bytes, done.journal_bytes),
+            (2, 8192, 3 * 4096),
+            "{mechanism}"
+        );
         assert_eq!(o.psync().expect("psync").seq, 0, "{mechanism}: nothing is left");
     }
 }

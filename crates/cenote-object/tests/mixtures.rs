@@ -17,7 +17,8 @@ use cenote_store::{
 use std::sync::Arc;
 
 /// Modes in which a page that was put back is found.
-pub(crate) const CHECKED: [Mode; 3] = [Mode::Integrity, Mode::EncryptionIntegrity, Mode::Authenticated];
+pub(crate) const CHECKED: [Mode; 3] =
+    [Mode::Integrity, Mode::EncryptionIntegrity, Mode::Authenticated];
 const HALF: u64 = 1 << 16;
 const PUDDLE: u64 = PoolOptions::PUDDLE_SIZE_MIN;
 /// Pools, and puddles of each.
@@ -52,7 +53,8 @@ pub(crate) fn made_with(mode: Mode, half_len: u64) -> Image {
     for (name, puddles) in POOLS {
         let key = mode.has_key().then(|| Arc::new(crate::common::key_of(1)));
         let (mode, at_rest) = (PoolMode::Shadowed, AtRest::of(mode));
-        let asked = PoolOptions { mode, puddle_size: PUDDLE, at_rest, key, ..PoolOptions::default() };
+        let asked =
+            PoolOptions { mode, puddle_size: PUDDLE, at_rest, key, ..PoolOptions::default() };
         raw(&store).create_pool(name, &asked).expect("create");
         let pool = raw(&store).open_pool_with(name, Access::ReadWrite, self::key()).expect("open");
         for _ in 1..puddles {
@@ -74,7 +76,8 @@ pub(crate) fn fill(pool: &PoolHandle, value: u8) {
     }
     match pool.store().begin_psync(&[pool]).expect("begun") {
         Begun::Mine(mut psync) => {
-            psync.copy().expect("copied");
+            // SAFETY: this thread alone has the pool.
+            unsafe { psync.copy() }.expect("copied");
             psync.commit().expect("committed");
         }
         Begun::Done(_) => panic!("no other psync runs"),
@@ -107,7 +110,8 @@ pub(crate) fn seen(image: &Image, access: Access) -> Result<Vec<u8>, String> {
     let sim = SimMedium::from_image_unrecorded(image);
     let (store, objects) = opened(&sim, access)?;
     let read = || -> Result<Vec<u8>, String> {
-        let object = objects.attach("a", Permission::Read, key()).map_err(|error| error.to_string())?;
+        let object =
+            objects.attach("a", Permission::Read, key()).map_err(|error| error.to_string())?;
         let mut all = vec![one_of(&bytes_of(&object)?)?];
         for (name, puddles) in POOLS {
             let pool = raw(&store).open_pool_with(name, Access::ReadOnly, key());
@@ -117,7 +121,9 @@ pub(crate) fn seen(image: &Image, access: Access) -> Result<Vec<u8>, String> {
             }
             for puddle in pool.puddles() {
                 let mut bytes = vec![0; 4096];
-                pool.read_at(puddle.body_addr(), &mut bytes).map_err(|error| error.to_string())?;
+                // SAFETY: the pool is open for reading, and no thread writes it.
+                unsafe { pool.read_at(puddle.body_addr(), &mut bytes) }
+                    .map_err(|error| error.to_string())?;
                 all.push(one_of(&bytes)?);
             }
         }
@@ -200,15 +206,22 @@ impl Two {
     fn judge(&self, files: &[String]) -> Result<u64, String> {
         let mut refused = 0;
         for mask in 1..(1u32 << files.len()) - 1 {
-            let back: Vec<&String> =
-                files.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 1).map(|(_, name)| name).collect();
+            let back: Vec<&String> = files
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| mask >> i & 1 == 1)
+                .map(|(_, name)| name)
+                .collect();
             let image = self.mixed(&back);
             for access in [Access::ReadOnly, Access::ReadWrite] {
                 match seen(&image, access) {
                     Err(_) => refused += 1,
                     Ok(all) if self.values.contains(&all) => {}
                     Ok(all) => {
-                        return Err(format!("{}, {access:?}, old {back:?}: {all:?} is served", self.mode));
+                        return Err(format!(
+                            "{}, {access:?}, old {back:?}: {all:?} is served",
+                            self.mode
+                        ));
                     }
                 }
             }
@@ -347,7 +360,9 @@ fn a_whole_old_store_passes_and_anchors_find_it() {
 fn asked_of_daemon(image: &Image) -> String {
     let sim = SimMedium::from_image_unrecorded(image);
     let medium: Arc<dyn Medium> = sim.clone();
-    let opening = OpenOptions { hosting: true, spare_bytes_max: 0, ..OpenOptions::default() };
+    // SAFETY: this process attaches none of the objects.
+    let hosting = Some(unsafe { cenote_store::Hosting::new() });
+    let opening = OpenOptions { hosting, spare_bytes_max: 0, ..OpenOptions::default() };
     let (store, _) = Store::open(medium, opening).expect("open");
     let objects = Objects::open(&store, &options(HALF)).expect("objects");
     let (uid, gid) = (cenote_sys::process::uid(), cenote_sys::process::gid());
@@ -356,7 +371,8 @@ fn asked_of_daemon(image: &Image) -> String {
     let credentials = Credentials { uid, gid, groups: Vec::new() };
     let guest = Guest { client, pid, start_ticks, credentials: &credentials };
     // A simulated medium has no descriptors to hand out: that is the last step.
-    let refused = host(&objects).attach_for(&guest, "a", Permission::Read).expect_err("no descriptor");
+    let refused =
+        host(&objects).attach_for(&guest, "a", Permission::Read).expect_err("no descriptor");
     objects.abandon();
     store.abandon();
     refused.to_string()

@@ -2,7 +2,9 @@
 //! session and moment it is of. Every copy that sessions leave behind is put in the place of the
 //! last one.
 
-use crate::common::{Reach, State, Step, When, World, base_image, bytes_of, contents, explore, options, own};
+use crate::common::{
+    Reach, State, Step, When, World, base_image, bytes_of, contents, explore, options, own,
+};
 use cenote_medium::Medium;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium};
@@ -71,7 +73,8 @@ fn with(image: &Image, name: &str, bytes: &[u8]) -> Option<Arc<SimMedium>> {
 /// Opens for reading: the objects, or the error; and whether a damaged journal is reported.
 fn looked(sim: &Arc<SimMedium>) -> (Result<State, ObjectError>, bool) {
     let medium: Arc<dyn Medium> = sim.clone();
-    let (store, report) = Store::open(medium, OpenOptions::read_only()).expect("the store itself opens");
+    let (store, report) =
+        Store::open(medium, OpenOptions::read_only()).expect("the store itself opens");
     let told = report.damage.iter().any(|damage| matches!(damage, Damage::Journal { .. }));
     let objects = Objects::open(&store, &options(HALF));
     (objects.map(|objects| contents(&objects).expect("contents")), told)
@@ -92,11 +95,14 @@ fn put_back(past: &Past, closed: bool) -> Result<u64, String> {
         match seen {
             Err(error) if is_refusal(&error) && told => {}
             Ok(_) if hidden && !told => continue,
-            other => return Err(format!("session {session}, read only: {other:?}, reported: {told}")),
+            other => {
+                return Err(format!("session {session}, read only: {other:?}, reported: {told}"));
+            }
         }
         let before = files(&sim);
         let medium: Arc<dyn Medium> = sim.clone();
-        let (store, _) = Store::open(medium, OpenOptions::default()).expect("the store itself opens");
+        let (store, _) =
+            Store::open(medium, OpenOptions::default()).expect("the store itself opens");
         let opened = Objects::open(&store, &options(HALF));
         store.abandon();
         match opened {
@@ -124,7 +130,8 @@ fn files(sim: &Arc<SimMedium>) -> Vec<Vec<u8>> {
 fn every_older_journal_is_refused_and_nothing_of_it_is_replayed() {
     for closed in [true, false] {
         let past = past(closed);
-        let refused = put_back(&past, closed).unwrap_or_else(|error| panic!("closed {closed}: {error}"));
+        let refused =
+            put_back(&past, closed).unwrap_or_else(|error| panic!("closed {closed}: {error}"));
         assert!(refused > 15, "{refused} copies were refused");
     }
 }
@@ -159,7 +166,8 @@ fn every_crash_of_opening_and_closing_leaves_a_journal_that_the_superblock_allow
 
 #[test]
 fn a_superblock_that_names_an_epoch_before_the_journal_has_it_is_found() {
-    let (_, violation) = explore(&STEPS, HALF, Reach::default(), Bug::JournalNamedEarly, When::Running);
+    let (_, violation) =
+        explore(&STEPS, HALF, Reach::default(), Bug::JournalNamedEarly, When::Running);
     let violation = violation.expect("the bug was not found");
     assert!(violation.contains("put back"), "{violation}");
 }

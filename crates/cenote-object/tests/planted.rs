@@ -21,7 +21,8 @@ fn caught(bug: Bug, when: When, steps: &[Step], half_len: u64) {
 }
 
 /// Two psyncs of one object, of scattered lines.
-const TWO: [Step; 5] = [Write(0, 0, 8, 1), Psync(0), Write(0, 0, 8, 2), Write(0, 8000, 8, 2), Psync(0)];
+const TWO: [Step; 5] =
+    [Write(0, 0, 8, 1), Psync(0), Write(0, 0, 8, 2), Write(0, 8000, 8, 2), Psync(0)];
 
 /// Many, so that halves are reused.
 const MANY: [Step; 14] = [
@@ -87,15 +88,17 @@ fn objects_psynced_together_with_a_record_for_each() {
 #[test]
 fn records_of_an_earlier_session_that_pass_for_later_ones() {
     crate::common::stale_record(Bug::None).expect("without the bug nothing comes back");
-    let came_back = crate::common::stale_record(Bug::JournalEpochIgnored).expect_err("the bug was not found");
+    let came_back =
+        crate::common::stale_record(Bug::JournalEpochIgnored).expect_err("the bug was not found");
     println!("found: {came_back}");
 }
 
 #[test]
 fn a_failed_psync_that_forgets_dirty_pages() {
-    crate::common::failed_psync_then_again(Bug::None).expect("without the bug all pages come along");
-    let lost =
-        crate::common::failed_psync_then_again(Bug::PsyncForgetsPages).expect_err("the bug was not found");
+    crate::common::failed_psync_then_again(Bug::None)
+        .expect("without the bug all pages come along");
+    let lost = crate::common::failed_psync_then_again(Bug::PsyncForgetsPages)
+        .expect_err("the bug was not found");
     println!("found: {lost}");
 }
 

@@ -1,9 +1,13 @@
 //! The paper's rules: who may attach what (Figure 3), its errors, what a drop means, addresses and pointers; and bad input.
 
 use crate::common::{Step, World, base_image, contents, history, open, options, raw, window_base};
-use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Limits, SimMedium, SimOptions};
+use cenote_medium::sim::{
+    CrashKind, Fault, FaultEffect, FaultPoint, Limits, SimMedium, SimOptions,
+};
 use cenote_medium::{Durability, Medium, Operation};
-use cenote_object::{Found, ObjectError, ObjectState, Objects, Permission, Psync, Store, Trim, psync_all};
+use cenote_object::{
+    Found, ObjectError, ObjectState, Objects, Permission, Psync, Store, Trim, psync_all,
+};
 use cenote_store::{FormatOptions, OpenError, OpenOptions, StoreError};
 use std::sync::Arc;
 
@@ -94,7 +98,10 @@ fn what_no_object_can_be_is_refused_and_changes_nothing() {
     ));
     assert!(matches!(objects.pdestroy("a", Some(key)), Err(ObjectError::NotProtected { .. })));
     // The disk.
-    sim.inject(Fault::once(FaultPoint::Operation(Operation::Create), 0, FaultEffect::NoSpace).on("puddles"));
+    sim.inject(
+        Fault::once(FaultPoint::Operation(Operation::Create), 0, FaultEffect::NoSpace)
+            .on("puddles"),
+    );
     assert_eq!(create("disk", 4096), ENOSPC);
     assert_eq!((objects.list().expect("list").len(), store.info().window_free), (before, free));
     assert_eq!(raw(&store).medium().list("puddles").expect("list").len(), before);
@@ -143,7 +150,9 @@ fn states_are_seen_as_the_paper_names_them() {
     assert_eq!(state(&objects), ObjectState::Write);
     // A psync whose record is written, and whose sync fails: P, for ever.
     a.as_mut_slice().expect("writable")[0] = 2;
-    sim.inject(Fault::once(FaultPoint::Operation(Operation::Sync), 0, FaultEffect::Io).on("journal"));
+    sim.inject(
+        Fault::once(FaultPoint::Operation(Operation::Sync), 0, FaultEffect::Io).on("journal"),
+    );
     assert!(a.psync().is_err());
     assert_eq!(state(&objects), ObjectState::Psync);
     assert_eq!(raw(&store).medium().describe().path, "(simulated)");
@@ -201,16 +210,29 @@ fn the_next_writer_is_told_how_the_last_one_ended() {
             let medium: Arc<dyn Medium> = sim.clone();
             let (store, _) = Store::open(medium, OpenOptions::read_only()).expect("open");
             let objects = Objects::open(&store, &options(8192)).expect("objects");
-            assert_eq!(objects.info("a").expect("info").state, ObjectState::Copy, "committed, not trimmed");
+            assert_eq!(
+                objects.info("a").expect("info").state,
+                ObjectState::Copy,
+                "committed, not trimmed"
+            );
             assert_eq!(objects.info("b").expect("info").state, ObjectState::Write);
             let refused = objects.attach("a", Permission::ReadWrite, None);
-            assert!(matches!(refused, Err(ObjectError::Store(StoreError::ReadOnly { .. }))), "{refused:?}");
+            assert!(
+                matches!(refused, Err(ObjectError::Store(StoreError::ReadOnly { .. }))),
+                "{refused:?}"
+            );
             assert!(objects.pcreate("x", 4096, None, 0o600).is_err());
-            assert_eq!(objects.attach("a", Permission::Read, None).expect("attach").as_slice()[0], 1);
+            assert_eq!(
+                objects.attach("a", Permission::Read, None).expect("attach").as_slice()[0],
+                1
+            );
         }
         let (_store, objects) = open(&sim, 8192).expect("open");
         let recovery = objects.recovery();
-        assert_eq!((recovery.records, &recovery.objects[..]), (1, &[("a".into(), ObjectState::Copy)][..]));
+        assert_eq!(
+            (recovery.records, &recovery.objects[..]),
+            (1, &[("a".into(), ObjectState::Copy)][..])
+        );
         let pid = std::process::id();
         let expected = if died { Found::ProcessDied { pid } } else { Found::PowerLost { pid } };
         let a = objects.attach("a", Permission::ReadWrite, None).expect("attach");
@@ -232,14 +254,20 @@ fn addresses_are_unique_and_stay_so_pointers_within_and_across_objects_hold() {
         let ranges: Vec<_> = world.attached.iter().map(|o| o.addr()..o.addr() + o.len()).collect();
         for (i, one) in ranges.iter().enumerate() {
             assert!(one.start % 4096 == 0);
-            assert!(ranges[i + 1..].iter().all(|other| one.end <= other.start || other.end <= one.start));
+            assert!(
+                ranges[i + 1..]
+                    .iter()
+                    .all(|other| one.end <= other.start || other.end <= one.start)
+            );
         }
         // a[0] points to b[16], b[16] back to a[8].
         (first, second) = (world.attached[0].addr(), world.attached[1].addr() + 16);
-        world.attached[0].as_mut_slice().expect("writable")[..8].copy_from_slice(&second.to_le_bytes());
+        world.attached[0].as_mut_slice().expect("writable")[..8]
+            .copy_from_slice(&second.to_le_bytes());
         world.attached[1].as_mut_slice().expect("writable")[16..24]
             .copy_from_slice(&(first + 8).to_le_bytes());
-        world.attached[0].as_mut_slice().expect("writable")[8..16].copy_from_slice(&42u64.to_le_bytes());
+        world.attached[0].as_mut_slice().expect("writable")[8..16]
+            .copy_from_slice(&42u64.to_le_bytes());
         let mut all: Vec<_> = world.attached.iter_mut().collect();
         psync_all(&mut all).expect("psync");
         world.close().expect("close");
@@ -270,7 +298,8 @@ fn objects_of_two_stores_are_not_psynced_together() {
     let (_sim, _store, objects) = fresh();
     let mut a = objects.attach("a", Permission::ReadWrite, None).expect("attach");
     a.as_mut_slice().expect("writable")[0] = 1;
-    let other = SimMedium::new(SimOptions { record: false, ..SimOptions::new(Durability::Process) });
+    let other =
+        SimMedium::new(SimOptions { record: false, ..SimOptions::new(Durability::Process) });
     let format = FormatOptions {
         window_base: Some(window_base() + (1 << 30)),
         window_len: 64 << 20,
@@ -294,7 +323,9 @@ fn a_failed_sync_of_the_journal_poisons_and_no_later_psync_is_acknowledged() {
     let sim = SimMedium::from_image(&image);
     let mut world = World::open(&sim, 8192).expect("open");
     world.attached[0].as_mut_slice().expect("writable")[0] = 1;
-    sim.inject(Fault::once(FaultPoint::Operation(Operation::Sync), 0, FaultEffect::Io).on("journal"));
+    sim.inject(
+        Fault::once(FaultPoint::Operation(Operation::Sync), 0, FaultEffect::Io).on("journal"),
+    );
     assert!(world.attached[0].psync().is_err());
     let primary = world.objects.info("a").expect("info");
     let mut byte = [9];
@@ -302,7 +333,10 @@ fn a_failed_sync_of_the_journal_poisons_and_no_later_psync_is_acknowledged() {
     assert_eq!(byte, [0], "the primary was changed although nothing is committed");
     for _ in 0..3 {
         let refused = world.attached[0].psync();
-        assert!(matches!(refused, Err(ObjectError::Store(StoreError::Poisoned { .. }))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(ObjectError::Store(StoreError::Poisoned { .. }))),
+            "{refused:?}"
+        );
         world.attached[1].as_mut_slice().expect("writable")[0] = 1;
         assert!(world.attached[1].psync().is_err());
     }
@@ -319,9 +353,15 @@ fn a_primary_that_cannot_be_written_is_completed_by_the_next_open() {
     let sim = SimMedium::from_image_unrecorded(&base_image(8192));
     let mut world = World::open(&sim, 8192).expect("open");
     world.attached[0].as_mut_slice().expect("writable")[..9000].fill(3);
-    sim.inject(Fault::once(FaultPoint::Operation(Operation::Write), 0, FaultEffect::Io).on("puddles"));
+    sim.inject(
+        Fault::once(FaultPoint::Operation(Operation::Write), 0, FaultEffect::Io).on("puddles"),
+    );
     assert!(world.attached[0].psync().expect("committed").seq > 0);
-    assert_eq!(world.objects.info("a").expect("info").state, ObjectState::Copy, "nothing needs the file yet");
+    assert_eq!(
+        world.objects.info("a").expect("info").state,
+        ObjectState::Copy,
+        "nothing needs the file yet"
+    );
     let failed = world.attached.remove(0).detach();
     assert!(matches!(failed, Err(ObjectError::NotCopied { .. })), "{failed:?}");
     assert!(world.attached[0].psync().is_err(), "the store is poisoned");
@@ -336,11 +376,16 @@ fn a_full_disk_in_the_middle_of_a_psync_leaves_object_and_shadow() {
     let mut world = World::open(&sim, 4096).expect("open");
     world.attached[0].as_mut_slice().expect("writable").fill(8);
     // It needs a larger journal, for which there is no space.
-    sim.inject(Fault::once(FaultPoint::Operation(Operation::Create), 0, FaultEffect::NoSpace).on("journal"));
+    sim.inject(
+        Fault::once(FaultPoint::Operation(Operation::Create), 0, FaultEffect::NoSpace)
+            .on("journal"),
+    );
     assert_eq!(errno(world.attached[0].psync()), ENOSPC);
     assert!(!sim.exists("journal.new").expect("exists"));
     // And there is no space for the record itself.
-    sim.inject(Fault::once(FaultPoint::Operation(Operation::Write), 0, FaultEffect::NoSpace).on("journal"));
+    sim.inject(
+        Fault::once(FaultPoint::Operation(Operation::Write), 0, FaultEffect::NoSpace).on("journal"),
+    );
     world.attached[1].as_mut_slice().expect("writable")[0] = 1;
     assert_eq!(errno(world.attached[1].psync()), ENOSPC);
     let info = world.objects.info("a").expect("info");
@@ -362,13 +407,17 @@ fn a_psync_beyond_the_limit_of_the_journal_is_refused_and_the_shadow_stays() {
     let sim = SimMedium::from_image_unrecorded(&base_image(8192));
     let medium: Arc<dyn Medium> = sim;
     let (store, _) = Store::open(medium, OpenOptions::default()).expect("open");
-    let objects =
-        Objects::open(&store, &cenote_object::ObjectsOptions { half_len_max: 8192, ..options(8192) })
-            .expect("objects");
+    let objects = Objects::open(
+        &store,
+        &cenote_object::ObjectsOptions { half_len_max: 8192, ..options(8192) },
+    )
+    .expect("objects");
     let mut a = objects.attach("a", Permission::ReadWrite, None).expect("attach");
     a.as_mut_slice().expect("writable").fill(1);
     match a.psync() {
-        Err(ObjectError::PsyncTooLarge { needed, limit }) => assert_eq!((needed, limit), (16384, 8192)),
+        Err(ObjectError::PsyncTooLarge { needed, limit }) => {
+            assert_eq!((needed, limit), (16384, 8192))
+        }
         other => panic!("{other:?}"),
     }
     a.as_mut_slice().expect("writable")[4096..].fill(0);
@@ -379,9 +428,11 @@ fn a_psync_beyond_the_limit_of_the_journal_is_refused_and_the_shadow_stays() {
 /// before or after it; if the store is not poisoned the next psync works.
 #[test]
 fn every_file_operation_of_a_psync_may_fail() {
-    let steps = [Step::Write(0, 0, 5000, 1), Step::Psync(0), Step::Write(1, 3, 8, 1), Step::Psync(1)];
+    let steps =
+        [Step::Write(0, 0, 5000, 1), Step::Psync(0), Step::Write(1, 3, 8, 1), Step::Psync(1)];
     let base = base_image(4096);
-    let states = history(&SimMedium::from_image_unrecorded(&base), &steps, 4096).expect("without faults");
+    let states =
+        history(&SimMedium::from_image_unrecorded(&base), &steps, 4096).expect("without faults");
     for effect in [FaultEffect::Io, FaultEffect::NoSpace] {
         let mut failed = 0;
         for skip in 0.. {
@@ -405,8 +456,14 @@ fn every_file_operation_of_a_psync_may_fail() {
             let (_store, objects) = open(&sim, 4096).expect("open");
             let now = contents(&objects).expect("contents");
             let must = (acknowledged.0 || usable, acknowledged.1 || usable);
-            assert!(now[0] == states[2][0] || (!must.0 && now[0] == states[0][0]), "call {skip}, {effect:?}");
-            assert!(now[1] == states[2][1] || (!must.1 && now[1] == states[0][1]), "call {skip}, {effect:?}");
+            assert!(
+                now[0] == states[2][0] || (!must.0 && now[0] == states[0][0]),
+                "call {skip}, {effect:?}"
+            );
+            assert!(
+                now[1] == states[2][1] || (!must.1 && now[1] == states[0][1]),
+                "call {skip}, {effect:?}"
+            );
             if !hit {
                 assert!(skip > 10, "hardly any call was failed");
                 break;
@@ -422,8 +479,11 @@ fn a_store_that_was_opened_with_a_key_gives_no_object_without_one() {
     let key = Arc::new(crate::common::key_of(7));
     let open = |accept_unprotected| {
         let medium: Arc<dyn Medium> = sim.clone();
-        let asking =
-            OpenOptions { key: Some(Arc::clone(&key)), accept_unprotected, ..OpenOptions::default() };
+        let asking = OpenOptions {
+            key: Some(Arc::clone(&key)),
+            accept_unprotected,
+            ..OpenOptions::default()
+        };
         let store = Store::open(medium, asking).unwrap().0;
         let objects = Objects::open(&store, &crate::common::options(8192)).unwrap();
         (store, objects)
@@ -491,7 +551,8 @@ pub(crate) fn on_disk(dir: &std::path::Path, trim: Trim) -> (Store, Objects) {
 
 #[test]
 fn permission_bits_of_an_object_are_those_of_a_file() {
-    let (store, objects) = open(&SimMedium::from_image_unrecorded(&base_image(8192)), 8192).expect("open");
+    let (store, objects) =
+        open(&SimMedium::from_image_unrecorded(&base_image(8192)), 8192).expect("open");
     let free = store.info().window_free;
     for bits in [0o1000, 0o4755, u32::MAX] {
         let made = objects.pcreate("new", 4096, None, bits);

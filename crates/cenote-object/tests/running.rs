@@ -7,7 +7,6 @@
 //!
 //! `CENOTE_RUNNING_ROUNDS` sets the rounds of each test, `CENOTE_RUNNING_SEED` the first seed.
 
-use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_medium::{MediumOptions, RealMedium};
 use cenote_object::{
     Attached, Blocks, Keyring, MasterKey, Mechanism, Mode, ObjectError, ObjectOptions, Objects,
@@ -24,7 +23,7 @@ use std::time::Duration;
 
 const PAGE: usize = 4096;
 /// Objects: name, pages, mode. Of the last page of some only a part is there.
-const OBJECTS: [(&str, u64, Mode); 4] = [
+pub(crate) const OBJECTS: [(&str, u64, Mode); 4] = [
     ("plain", 40, Mode::None),
     ("small", 1, Mode::None),
     ("sealed", 24, Mode::Authenticated),
@@ -47,7 +46,7 @@ fn seeds(rounds: u64) -> impl Iterator<Item = u64> {
     first..first + number("CENOTE_RUNNING_ROUNDS", rounds)
 }
 
-fn key(byte: u8) -> Keyring {
+pub(crate) fn key(byte: u8) -> Keyring {
     let mut bytes = std::array::from_fn(|at| byte.wrapping_add(37u8.wrapping_mul(at as u8)));
     Keyring::new(MasterKey::from_bytes(&mut bytes).expect("a key"))
 }
@@ -67,30 +66,33 @@ struct Round {
     done: AtomicU64,
 }
 
-fn open(dir: &Path, options: &ObjectsOptions) -> (Store, Objects) {
+pub(crate) fn open(dir: &Path, options: &ObjectsOptions) -> (Store, Objects) {
     let medium = Arc::new(RealMedium::open(dir, &MediumOptions::default()).expect("medium"));
     let lock_timeout = Duration::from_secs(20);
-    let (store, _) =
-        Store::open(medium, OpenOptions { lock_timeout, ..OpenOptions::default() }).expect("a store");
+    let (store, _) = Store::open(medium, OpenOptions { lock_timeout, ..OpenOptions::default() })
+        .expect("a store");
     let objects = Objects::open(&store, options).expect("objects");
     (store, objects)
 }
 
-fn small_journal() -> ObjectsOptions {
+pub(crate) fn small_journal() -> ObjectsOptions {
     ObjectsOptions { half_len: 64 << 10, ..ObjectsOptions::default() }
 }
 
-fn prepare(dir: &Path) {
+pub(crate) fn prepare(dir: &Path) {
     let medium = Arc::new(RealMedium::open(dir, &MediumOptions::default()).expect("medium"));
-    cenote_store::format(medium, &FormatOptions { window_len: 1 << 30, ..FormatOptions::default() })
-        .expect("format");
+    cenote_store::format(
+        medium,
+        &FormatOptions { window_len: 1 << 30, ..FormatOptions::default() },
+    )
+    .expect("format");
     let (_store, objects) = open(dir, &small_journal());
     for (name, ..) in OBJECTS {
         create(&objects, name, &key(1)).expect("created");
     }
 }
 
-fn create(objects: &Objects, name: &str, key: &Keyring) -> Result<(), ObjectError> {
+pub(crate) fn create(objects: &Objects, name: &str, key: &Keyring) -> Result<(), ObjectError> {
     let (_, pages, mode) = OBJECTS.into_iter().find(|(known, ..)| *known == name).expect("known");
     let options = ObjectOptions { at_rest: mode, ..ObjectOptions::default() };
     let key = mode.has_key().then_some(key);
@@ -98,17 +100,29 @@ fn create(objects: &Objects, name: &str, key: &Keyring) -> Result<(), ObjectErro
 }
 
 /// The stamp of all pages.
-fn stamp_of(bytes: &[u8], what: &str) -> u64 {
-    let stamps: Vec<u64> =
-        bytes.chunks(PAGE).map(|page| u64::from_le_bytes(page[..8].try_into().expect("8"))).collect();
+pub(crate) fn stamp_of(bytes: &[u8], what: &str) -> u64 {
+    let stamps: Vec<u64> = bytes
+        .chunks(PAGE)
+        .map(|page| u64::from_le_bytes(page[..8].try_into().expect("8")))
+        .collect();
     let ends: Vec<u8> = bytes.chunks(PAGE).map(|page| page[page.len() - 1]).collect();
-    assert!(stamps.iter().all(|stamp| *stamp == stamps[0]), "{what}: pages of several psyncs: {stamps:?}");
-    assert!(ends.iter().all(|end| *end == stamps[0] as u8), "{what}: ends of several psyncs: {ends:?}");
+    assert!(
+        stamps.iter().all(|stamp| *stamp == stamps[0]),
+        "{what}: pages of several psyncs: {stamps:?}"
+    );
+    assert!(
+        ends.iter().all(|end| *end == stamps[0] as u8),
+        "{what}: ends of several psyncs: {ends:?}"
+    );
     stamps[0]
 }
 
 /// Stores a stamp into all pages, by threads that have a part each.
-fn store_stamp(object: &mut Attached, stamp: u64, threads: usize) -> Result<(), ObjectError> {
+pub(crate) fn store_stamp(
+    object: &mut Attached,
+    stamp: u64,
+    threads: usize,
+) -> Result<(), ObjectError> {
     let bytes = object.as_mut_slice()?;
     let pages = bytes.len().div_ceil(PAGE);
     let part = pages.div_ceil(threads) * PAGE;
@@ -126,14 +140,16 @@ fn store_stamp(object: &mut Attached, stamp: u64, threads: usize) -> Result<(), 
 }
 
 /// Refusals that another thread is the reason of.
-fn is_refusal(error: &ObjectError) -> bool {
+pub(crate) fn is_refusal(error: &ObjectError) -> bool {
     matches!(
         error,
         ObjectError::Busy { .. }
             | ObjectError::AtRest { .. }
             | ObjectError::Mechanism { .. }
             | ObjectError::StillThere { .. }
-            | ObjectError::Store(StoreError::ObjectUnknown { .. } | StoreError::ObjectExists { .. })
+            | ObjectError::Store(
+                StoreError::ObjectUnknown { .. } | StoreError::ObjectExists { .. }
+            )
     )
 }
 
@@ -154,11 +170,20 @@ impl Round {
         (store, round)
     }
 
-    fn attach(&self, name: &str, permission: Permission, seed: &mut u64) -> Result<Attached, ObjectError> {
-        let mode = OBJECTS.iter().find(|(known, ..)| *known == name).map_or(Mode::None, |(.., mode)| *mode);
+    fn attach(
+        &self,
+        name: &str,
+        permission: Permission,
+        seed: &mut u64,
+    ) -> Result<Attached, ObjectError> {
+        let mode = OBJECTS
+            .iter()
+            .find(|(known, ..)| *known == name)
+            .map_or(Mode::None, |(.., mode)| *mode);
         // Some keys are wrong: the other one, or the one of before a rekey.
         let key = mode.has_key().then(|| &self.keys[random(seed) as usize % 2]);
-        let mechanism = Mechanism::ALL.get(random(seed) as usize % (Mechanism::ALL.len() + 2)).copied();
+        let mechanism =
+            Mechanism::ALL.get(random(seed) as usize % (Mechanism::ALL.len() + 2)).copied();
         self.objects.attach_with(name, permission, key, mechanism)
     }
 
@@ -167,11 +192,20 @@ impl Round {
     }
 
     /// A writer: compares, stores, and psyncs or not. `said`: told of a psync.
-    fn write(&self, name: &'static str, seed: &mut u64, said: &dyn Fn(&str, u64)) -> Result<(), ObjectError> {
+    fn write(
+        &self,
+        name: &'static str,
+        seed: &mut u64,
+        said: &dyn Fn(&str, u64),
+    ) -> Result<(), ObjectError> {
         let mut object = self.attach(name, Permission::ReadWrite, seed)?;
         for _ in 0..1 + random(seed) % 3 {
             // No other thread changes it as long as this is attached.
-            assert_eq!(stamp_of(object.as_slice(), name), self.last(name), "{name}, attached for writing");
+            assert_eq!(
+                stamp_of(object.as_slice(), name),
+                self.last(name),
+                "{name}, attached for writing"
+            );
             let stamp = self.stamps.fetch_add(1, Ordering::Relaxed);
             store_stamp(&mut object, stamp, 1 + random(seed) as usize % 3)?;
             if random(seed).is_multiple_of(4) {
@@ -323,9 +357,10 @@ fn bounded(seed: u64, round: fn(u64)) {
     }
 }
 
-fn directory() -> tempfile::TempDir {
+pub(crate) fn directory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a directory")
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
+        .expect("a directory")
 }
 
 fn threads(seed: u64) {
@@ -390,7 +425,8 @@ fn child() {
 fn check_known(round: &Round) {
     let mut psynced = round.psynced.lock().expect("no panic");
     for (name, _, mode) in OBJECTS {
-        let keys: Vec<_> = if mode.has_key() { round.keys.iter().map(Some).collect() } else { vec![None] };
+        let keys: Vec<_> =
+            if mode.has_key() { round.keys.iter().map(Some).collect() } else { vec![None] };
         let attached = keys
             .into_iter()
             .map(|key| round.objects.attach(name, Permission::Read, key))
@@ -420,7 +456,12 @@ fn kills(seed: u64) {
             .expect("a child");
         let mut said = vec![0; 8];
         // From the first psync on.
-        child.stderr.as_mut().expect("a pipe").read_exact(&mut said).expect("the child ended by itself");
+        child
+            .stderr
+            .as_mut()
+            .expect("a pipe")
+            .read_exact(&mut said)
+            .expect("the child ended by itself");
         std::thread::sleep(Duration::from_micros(random(&mut choice) % 60_000));
         child.kill().expect("killed");
         child.stderr.take().expect("a pipe").read_to_end(&mut said).expect("read");
@@ -429,14 +470,18 @@ fn kills(seed: u64) {
             let text = || String::from_utf8_lossy(&said).into_owned();
             let word = word.try_into().map(u64::from_le_bytes).unwrap_or(u64::MAX);
             let object = OBJECTS.get((word & 0xff) as usize);
-            let (name, ..) = object.unwrap_or_else(|| panic!("seed {seed}: the child said {}", text()));
+            let (name, ..) =
+                object.unwrap_or_else(|| panic!("seed {seed}: the child said {}", text()));
             let stamp = last.entry((*name).into()).or_default();
             *stamp = (*stamp).max(word >> 8);
         }
         lacks(&dir);
         check(&dir, |name, stamp| {
             let acknowledged = last.get(name).copied().unwrap_or_default();
-            assert!(stamp >= acknowledged, "{name}: {stamp} is there, {acknowledged} was acknowledged");
+            assert!(
+                stamp >= acknowledged,
+                "{name}: {stamp} is there, {acknowledged} was acknowledged"
+            );
         });
     }
     println!("seed {seed}: {last:?}");
@@ -463,155 +508,6 @@ fn kill_9_of_threads_that_do_everything_to_objects_leaves_whole_psyncs() {
     seeds(2).for_each(|seed| bounded(seed, kills));
 }
 
-/// Calls `once` at the moment between looking an object up and attaching or removing it.
-fn in_between(once: impl FnOnce() + Send + 'static) {
-    let mut once = Some(once);
-    watch(Some(Box::new(move |step| {
-        if step == Step::ObjectLookedUp
-            && let Some(once) = once.take()
-        {
-            // What it calls has steps itself: on a thread that has no watcher.
-            std::thread::spawn(once).join().expect("no panic");
-        }
-    })));
-}
-
-/// The object that got the addresses of another one.
-type Successor = Arc<Mutex<Option<Attached>>>;
-
-/// Another object has the addresses that the first one had when it was looked up. `true`: the
-/// attachment shows what it should, or is refused.
-fn attaches_late(permission: Permission, read_meanwhile: bool, bug: Bug) -> bool {
-    let outer = directory();
-    let dir = outer.path().join("store");
-    std::fs::create_dir(&dir).expect("a directory");
-    prepare(&dir);
-    let (_store, objects) = open(&dir, &small_journal());
-    let path = outer.path().join("snapshot");
-    let name = "sealed";
-    objects.snapshot(name, &path, Blocks::Copied).expect("a snapshot");
-    let first = objects.info(name).expect("there").object;
-    let (meanwhile, taken) = (objects.clone(), Successor::default());
-    let (keep, len) = (Arc::clone(&taken), first.record.data_len);
-    let readers = Arc::new(Mutex::new(None));
-    let reads = Arc::clone(&readers);
-    in_between(move || {
-        meanwhile.pdestroy(name, None).expect("removed");
-        meanwhile.pcreate("other", len, None, 0o600).expect("created");
-        let mut attached = meanwhile.attach("other", Permission::ReadWrite, None).expect("attached");
-        store_stamp(&mut attached, 77, 1).expect("writable");
-        *keep.lock().expect("no panic") = Some(attached);
-        meanwhile.restore(&path, None).expect("restored");
-        if read_meanwhile {
-            let reader = meanwhile.attach(name, Permission::Read, Some(&key(1)));
-            *reads.lock().expect("no panic") = Some(reader.expect("attached"));
-        }
-    });
-    plant(bug);
-    let late = objects.attach(name, permission, Some(&key(1)));
-    watch(None);
-    plant(Bug::None);
-    let other = taken.lock().expect("no panic").take().expect("the step was reached");
-    assert_eq!(other.addr(), first.data_addr(), "it has the addresses of the first");
-    match late {
-        Err(error) => assert!(is_refusal(&error), "{error:?}"),
-        Ok(late) if late.addr() == other.addr() => {
-            // One mapping lies over the other: neither is given back.
-            std::mem::forget((late, other));
-            return false;
-        }
-        Ok(late) => assert_eq!(stamp_of(late.as_slice(), name), 0),
-    }
-    assert_eq!(stamp_of(other.as_slice(), "other"), 77);
-    let found = objects.attach(name, Permission::Read, Some(&key(1))).expect("attached where it is now");
-    assert_eq!(stamp_of(found.as_slice(), name), 0);
-    true
-}
-
-#[test]
-fn an_object_that_moved_since_it_was_looked_up_is_not_attached_over_another() {
-    for (permission, read_meanwhile) in
-        [(Permission::Read, false), (Permission::Read, true), (Permission::ReadWrite, false)]
-    {
-        let what = format!("{permission:?}, {read_meanwhile}");
-        assert!(attaches_late(permission, read_meanwhile, Bug::None), "{what}");
-        let bug = Bug::ObjectNotLookedUpAgain;
-        assert!(!attaches_late(permission, read_meanwhile, bug), "{what}: {bug:?} was not found");
-    }
-}
-
-/// An object is removed and another of its name attached, after a removal has looked it up.
-/// `true`: that one stays.
-fn removes_late(bug: Bug) -> bool {
-    let outer = directory();
-    prepare(outer.path());
-    let (_store, objects) = open(outer.path(), &small_journal());
-    let (meanwhile, taken) = (objects.clone(), Successor::default());
-    let keep = Arc::clone(&taken);
-    in_between(move || {
-        meanwhile.pdestroy("plain", None).expect("removed");
-        create(&meanwhile, "plain", &key(1)).expect("created");
-        let attached = meanwhile.attach("plain", Permission::ReadWrite, None).expect("attached");
-        *keep.lock().expect("no panic") = Some(attached);
-    });
-    plant(bug);
-    let late = objects.pdestroy("plain", None);
-    watch(None);
-    plant(Bug::None);
-    let attached = taken.lock().expect("no panic").take().expect("the step was reached");
-    let there = objects.info("plain").is_ok();
-    assert_eq!(there, late.is_err(), "{late:?}");
-    drop(attached);
-    there
-}
-
-#[test]
-fn an_object_of_the_same_name_is_not_removed_while_it_is_attached() {
-    assert!(removes_late(Bug::None));
-    assert!(!removes_late(Bug::ObjectNotLookedUpAgain), "the bug was not found");
-}
-
-/// An object is restored by one thread, and psynced, while another is about to restore it. `true`:
-/// the other is refused, and what was psynced is there.
-fn restores_late(bug: Bug) -> bool {
-    let outer = directory();
-    let dir = outer.path().join("store");
-    std::fs::create_dir(&dir).expect("a directory");
-    prepare(&dir);
-    let path = outer.path().join("snapshot");
-    let name = "sealed";
-    {
-        let (_store, objects) = open(&dir, &small_journal());
-        objects.snapshot(name, &path, Blocks::Copied).expect("a snapshot");
-        objects.pdestroy(name, None).expect("removed");
-        let (meanwhile, from) = (objects.clone(), path.clone());
-        in_between(move || {
-            meanwhile.restore(&from, None).expect("restored");
-            let mut object = meanwhile.attach(name, Permission::ReadWrite, Some(&key(1))).expect("attached");
-            store_stamp(&mut object, 5, 1).expect("writable");
-            object.psync().expect("psynced");
-        });
-        plant(bug);
-        let late = objects.restore(&path, None);
-        watch(None);
-        plant(Bug::None);
-        let late = late.expect_err("it is there");
-        assert!(is_refusal(&late), "{late}");
-        if objects.attach(name, Permission::ReadWrite, Some(&key(1))).is_err() {
-            return false;
-        }
-    }
-    let (_store, objects) = open(&dir, &small_journal());
-    let found = objects.attach(name, Permission::Read, Some(&key(1)));
-    found.is_ok_and(|found| stamp_of(found.as_slice(), name) == 5)
-}
-
-#[test]
-fn an_object_that_another_thread_restored_stays_what_it_psynced() {
-    assert!(restores_late(Bug::None));
-    assert!(!restores_late(Bug::ObjectNotLookedUpAgain), "the bug was not found");
-}
-
 /// What a store has of an object, and what its file is, may differ: no load finds that out.
 #[test]
 fn a_file_of_another_length_than_its_object_is_refused() {
@@ -630,10 +526,15 @@ fn a_file_of_another_length_than_its_object_is_refused() {
         for other in [0, 1, info.data_offset(), len / 2, len - 4096, len - 1, len + 1, len + 4096] {
             file.set_len(other).expect("a length");
             for permission in [Permission::Read, Permission::ReadWrite] {
-                assert!(objects.attach(name, permission, key).is_err(), "{name}: {other} of {len} bytes");
+                assert!(
+                    objects.attach(name, permission, key).is_err(),
+                    "{name}: {other} of {len} bytes"
+                );
             }
             let snapshot = outer.path().join("snapshot");
-            assert!(objects.snapshot(name, &snapshot, Blocks::Copied).is_err() && !snapshot.exists());
+            assert!(
+                objects.snapshot(name, &snapshot, Blocks::Copied).is_err() && !snapshot.exists()
+            );
             std::fs::write(&path, &whole).expect("written");
         }
         let attached = objects.attach(name, Permission::Read, key).expect("as it was");

@@ -21,7 +21,11 @@ struct Session {
 
 /// All of them.
 fn every_session() -> impl Iterator<Item = Session> {
-    (0..8u8).map(|bits| Session { object: bits & 1 != 0, pool: bits & 2 != 0, closes: bits & 4 != 0 })
+    (0..8u8).map(|bits| Session {
+        object: bits & 1 != 0,
+        pool: bits & 2 != 0,
+        closes: bits & 4 != 0,
+    })
 }
 
 const HALF: u64 = 16384;
@@ -35,7 +39,12 @@ struct Moment {
 
 impl Session {
     /// Runs, and tells of every moment. An error: the store, or what the session uses, is refused.
-    fn run(self, sim: &Arc<SimMedium>, value: u8, mut moment: impl FnMut(bool, bool)) -> Result<(), String> {
+    fn run(
+        self,
+        sim: &Arc<SimMedium>,
+        value: u8,
+        mut moment: impl FnMut(bool, bool),
+    ) -> Result<(), String> {
         let opening = OpenOptions { journal_half_len: HALF, ..OpenOptions::default() };
         let (store, _) = Store::open(sim.clone(), opening).map_err(|error| error.to_string())?;
         let done = self.works(&store, value, &mut moment);
@@ -47,7 +56,12 @@ impl Session {
         done
     }
 
-    fn works(self, store: &Store, value: u8, moment: &mut impl FnMut(bool, bool)) -> Result<(), String> {
+    fn works(
+        self,
+        store: &Store,
+        value: u8,
+        moment: &mut impl FnMut(bool, bool),
+    ) -> Result<(), String> {
         moment(false, false);
         if self.pool {
             let pool = raw(store).open_pool_with("p", Access::ReadWrite, key());
@@ -58,7 +72,8 @@ impl Session {
             moment(false, true);
         }
         if self.object {
-            let objects = Objects::open(store, &options(HALF)).map_err(|error| error.to_string())?;
+            let objects =
+                Objects::open(store, &options(HALF)).map_err(|error| error.to_string())?;
             let object = objects.attach("a", Permission::ReadWrite, key());
             let mut object = object.map_err(|error| error.to_string())?;
             for value in [200, value] {
@@ -109,7 +124,9 @@ fn every_history(past: &[Moment], of: &mut Vec<Session>, depth: usize) -> Result
     for access in [Access::ReadOnly, Access::ReadWrite] {
         match seen(&last.image, access) {
             Ok(values) if values == last.values => {}
-            other => return Err(format!("{of:?}, {access:?}: {other:?}, and not {:?}", last.values)),
+            other => {
+                return Err(format!("{of:?}, {access:?}: {other:?}, and not {:?}", last.values));
+            }
         }
     }
     if depth == 0 {
@@ -170,7 +187,8 @@ fn put_back(past: &[Moment], counts: &mut [u64; 2]) -> Result<(), String> {
     let last = &past.last().expect("a moment").image;
     for (number, moment) in past.iter().enumerate() {
         for file in ["journal", "journal.pools", "superblock"] {
-            let Some(bytes) = moment.image.file(file).filter(|bytes| last.file(file).as_ref() != Some(bytes))
+            let Some(bytes) =
+                moment.image.file(file).filter(|bytes| last.file(file).as_ref() != Some(bytes))
             else {
                 continue;
             };
@@ -182,8 +200,9 @@ fn put_back(past: &[Moment], counts: &mut [u64; 2]) -> Result<(), String> {
                 let mut wrote = [false; 2];
                 for session in &sessions {
                     // A store, or a close, that is refused leaves what the next one refuses too.
-                    let _ =
-                        session.run(&sim, 100, |object, pool| wrote = [wrote[0] | object, wrote[1] | pool]);
+                    let _ = session.run(&sim, 100, |object, pool| {
+                        wrote = [wrote[0] | object, wrote[1] | pool]
+                    });
                 }
                 let after = seen(&sim.image_now(CrashKind::Process), Access::ReadOnly);
                 let expected = before.clone().map(|mut values| {

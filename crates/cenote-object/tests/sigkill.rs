@@ -67,8 +67,10 @@ fn child() {
     let number: usize = std::env::var(CHILD_MECHANISM).unwrap().parse().unwrap();
     let mechanism = Mechanism::ALL.get(number).copied();
     let (_store, objects) = open(Path::new(&dir), mechanism);
-    let mut attached: Vec<Attached> =
-        ["x", "y"].iter().map(|name| objects.attach(name, Permission::ReadWrite, None).unwrap()).collect();
+    let mut attached: Vec<Attached> = ["x", "y"]
+        .iter()
+        .map(|name| objects.attach(name, Permission::ReadWrite, None).unwrap())
+        .collect();
     let word = |object: &Attached| u64::from_le_bytes(object.as_slice()[..8].try_into().unwrap());
     let mut step = word(&attached[0]);
     let mut pipe = std::io::stderr();
@@ -130,14 +132,22 @@ fn kill_nine_loses_no_acknowledged_psync_and_mixes_none() {
     println!("seed {seed}");
     let dir = tempfile::tempdir().unwrap();
     let medium = Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).unwrap());
-    cenote_store::format(medium, &FormatOptions { window_len: 1 << 30, ..FormatOptions::default() }).unwrap();
+    cenote_store::format(
+        medium,
+        &FormatOptions { window_len: 1 << 30, ..FormatOptions::default() },
+    )
+    .unwrap();
     {
         let (_store, objects) = open(dir.path(), None);
         for name in ["x", "y"] {
             let made = objects.pcreate(name, LEN, None, 0o600).unwrap();
             // No psync finds the disk full.
             let file = std::fs::metadata(dir.path().join(made.file())).unwrap();
-            assert!(file.len() >= LEN && file.blocks() * 512 >= file.len(), "{} blocks", file.blocks());
+            assert!(
+                file.len() >= LEN && file.blocks() * 512 >= file.len(),
+                "{} blocks",
+                file.blocks()
+            );
         }
     }
     let mut model = vec![vec![0u8; LEN as usize]; 2];

@@ -8,7 +8,9 @@ use cenote_layout::header::seal;
 use cenote_layout::id::Uuid;
 use cenote_layout::snapshot::SnapshotTrailer;
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium, SimOptions};
+use cenote_medium::sim::{
+    CrashKind, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium, SimOptions,
+};
 use cenote_medium::{Durability, Medium, Operation};
 use cenote_object::{Blocks, ObjectError, Objects, Permission, Restored, Store};
 use cenote_store::OpenOptions;
@@ -38,7 +40,8 @@ fn with_snapshot(value: u8) -> (Image, tempfile::TempDir, PathBuf) {
 }
 
 fn value_of(objects: &Objects, name: &str) -> Result<u8, String> {
-    let object = objects.attach(name, Permission::Read, common::key()).map_err(|e| e.to_string())?;
+    let object =
+        objects.attach(name, Permission::Read, common::key()).map_err(|e| e.to_string())?;
     let bytes = bytes_of(&object)?;
     match bytes.iter().all(|byte| *byte == bytes[0]) {
         true => Ok(bytes[0]),
@@ -52,8 +55,13 @@ fn restored(objects: &Objects, path: &Path, name: Option<&str>) -> Restored {
 
 #[test]
 fn a_snapshot_is_what_the_last_psync_left_and_comes_back() {
-    let modes =
-        [Mode::None, Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated];
+    let modes = [
+        Mode::None,
+        Mode::Integrity,
+        Mode::Encryption,
+        Mode::EncryptionIntegrity,
+        Mode::Authenticated,
+    ];
     for mode in modes {
         protect(mode);
         let dir = tempfile::tempdir().expect("a directory");
@@ -69,7 +77,8 @@ fn a_snapshot_is_what_the_last_psync_left_and_comes_back() {
         let made = world.attached[0].snapshot(&path("one"), Blocks::default()).expect("a snapshot");
         assert!(!made.shared, "a simulated file has no blocks to share");
         assert_eq!(std::fs::metadata(path("one")).expect("a file").len(), made.bytes);
-        let busy = world.objects.snapshot("a", &path("two"), Blocks::default()).expect_err("attached");
+        let busy =
+            world.objects.snapshot("a", &path("two"), Blocks::default()).expect_err("attached");
         assert!(busy.errno() == 11 && !path("two").exists(), "{busy}");
         world.attached[0].psync().expect("psync");
         let old = world.attached.remove(0);
@@ -77,7 +86,8 @@ fn a_snapshot_is_what_the_last_psync_left_and_comes_back() {
         old.detach().expect("detach");
         let objects = &world.objects;
         objects.snapshot("a", &path("two"), Blocks::Copied).expect("a snapshot");
-        let taken = objects.snapshot("a", &path("two"), Blocks::Copied).expect_err("the file is there");
+        let taken =
+            objects.snapshot("a", &path("two"), Blocks::Copied).expect_err("the file is there");
         assert!(taken.errno() == 17 && path("two").exists(), "{taken}");
 
         // Beside the object that it is of.
@@ -94,7 +104,11 @@ fn a_snapshot_is_what_the_last_psync_left_and_comes_back() {
         // In its place.
         objects.pdestroy("a", None).expect("destroyed");
         let again = restored(objects, &path("one"), None);
-        assert_eq!((again.object.id() == id, again.moved_from), (mode != Mode::None, None), "{mode}");
+        assert_eq!(
+            (again.object.id() == id, again.moved_from),
+            (mode != Mode::None, None),
+            "{mode}"
+        );
         assert_eq!(again.object.record.at_rest.mode(), mode);
         assert_eq!(value_of(objects, "a"), Ok(1), "{mode}");
         let twice = objects.restore(&path("two"), None).expect_err("the name is taken");
@@ -116,7 +130,8 @@ fn a_snapshot_is_what_the_last_psync_left_and_comes_back() {
         let c = match common::key() {
             // Its protection is bound to its name: it takes the key to give it another.
             Some(key) => {
-                let refused = objects.restore(&path("two"), Some("c")).expect_err("without its key");
+                let refused =
+                    objects.restore(&path("two"), Some("c")).expect_err("without its key");
                 assert!(refused.errno() == 13, "{refused}");
                 objects.restore_as(&path("two"), "c", key).expect("restored")
             }
@@ -143,7 +158,10 @@ fn what_is_no_whole_snapshot_is_refused_and_leaves_nothing() {
         std::fs::write(&bad, bytes).expect("written");
         let error = objects.restore(&bad, None).expect_err(what);
         assert!(matches!(error, ObjectError::Snapshot { .. }), "{what}: {error}");
-        assert!(store.object("a").is_err() && sim.list("puddles").expect("a directory") == files, "{what}");
+        assert!(
+            store.object("a").is_err() && sim.list("puddles").expect("a directory") == files,
+            "{what}"
+        );
         error.to_string()
     };
     for len in [0, 1, 511, 512, 4096, whole.len() - 512, whole.len() - 1] {
@@ -152,8 +170,16 @@ fn what_is_no_whole_snapshot_is_refused_and_leaves_nothing() {
     }
     let longer = [&whole[..], &whole[whole.len() - 512..]].concat();
     assert!(refused(&longer, "longer").contains("bytes, and had"));
-    for at in [0, 4096, 8192, 20000, whole.len() - 600, whole.len() - 512, whole.len() - 300, whole.len() - 1]
-    {
+    for at in [
+        0,
+        4096,
+        8192,
+        20000,
+        whole.len() - 600,
+        whole.len() - 512,
+        whole.len() - 300,
+        whole.len() - 1,
+    ] {
         let mut bytes = whole.clone();
         bytes[at] ^= 4;
         refused(&bytes, "one bit");
@@ -195,9 +221,14 @@ fn a_call_that_fails_leaves_no_object_and_no_snapshot() {
             if done.is_err() {
                 failed += 1;
                 assert!(hit == 1 && objects.info("z").is_err(), "{point:?} {skip}: {done:?}");
-                if store.check_usable().is_ok() && objects.pcreate("probe", 1, None, 0o600).is_ok() {
+                if store.check_usable().is_ok() && objects.pcreate("probe", 1, None, 0o600).is_ok()
+                {
                     objects.pdestroy("probe", None).expect("destroyed");
-                    assert_eq!(sim.list("puddles").expect("a directory"), before, "{point:?} {skip}");
+                    assert_eq!(
+                        sim.list("puddles").expect("a directory"),
+                        before,
+                        "{point:?} {skip}"
+                    );
                     restored(&objects, &path, Some("z"));
                 }
             }
@@ -213,7 +244,9 @@ fn a_call_that_fails_leaves_no_object_and_no_snapshot() {
     let id = store.object("a").expect("there").file();
     let new = dir.path().join("new");
     for skip in 0..2 {
-        sim.inject(Fault::once(FaultPoint::Operation(Operation::Read), skip, FaultEffect::Io).on(&id));
+        sim.inject(
+            Fault::once(FaultPoint::Operation(Operation::Read), skip, FaultEffect::Io).on(&id),
+        );
         objects.snapshot("a", &new, Blocks::default()).expect_err("it cannot be read");
         sim.clear_faults();
         assert!(!new.exists(), "{skip}");
@@ -223,7 +256,8 @@ fn a_call_that_fails_leaves_no_object_and_no_snapshot() {
     store.abandon();
 }
 
-const LIMITS: Limits = Limits { exhaustive_units: 5, samples: 12, seed: 1, process: true, power: true };
+const LIMITS: Limits =
+    Limits { exhaustive_units: 5, samples: 12, seed: 1, process: true, power: true };
 
 /// `a` is psynced, a snapshot of it made, psynced again, destroyed, restored, and psynced once more. Crashes from the restore on.
 fn restore_crashes(mode: Mode, bug: Bug) -> Result<u64, String> {
@@ -274,7 +308,11 @@ fn restore_crashes(mode: Mode, bug: Bug) -> Result<u64, String> {
                 2 => &[Some(1), Some(3)],
                 _ => &[Some(3)],
             };
-            if allowed.contains(&seen) { Ok(()) } else { Err(format!("note {}: {seen:?}", image.note())) }
+            if allowed.contains(&seen) {
+                Ok(())
+            } else {
+                Err(format!("note {}: {seen:?}", image.note()))
+            }
         };
         violation = look().err().map(|what| format!("crash after event {}: {what}", crash.event()));
     });
@@ -298,7 +336,8 @@ fn a_restored_object_that_is_named_before_it_is_durable_is_found() {
 
 #[test]
 fn records_of_an_object_that_had_the_identity_before_are_found() {
-    restore_crashes(Mode::Authenticated, Bug::RestoreNotTrimmed).expect_err("the bug was not found");
+    restore_crashes(Mode::Authenticated, Bug::RestoreNotTrimmed)
+        .expect_err("the bug was not found");
 }
 
 /// Committed records that a read-only open may not write to the primary are in its snapshots all the same.
@@ -412,14 +451,15 @@ fn a_crash_of_taking_a_snapshot_leaves_a_whole_one_or_one_that_is_refused() {
 #[test]
 fn a_snapshot_that_is_acknowledged_before_it_is_durable_is_found() {
     for bug in [Bug::SnapshotNotSynced, Bug::SnapshotNameNotSynced] {
-        let found = snapshot_crashes(Mode::None, bug, Bug::None).expect_err("the bug was not found");
+        let found =
+            snapshot_crashes(Mode::None, bug, Bug::None).expect_err("the bug was not found");
         assert!(found.contains("acknowledged") || found.contains("not there"), "{bug:?}: {found}");
     }
 }
 
 #[test]
 fn a_restore_that_believes_what_does_not_sum_up_is_found() {
-    let found =
-        snapshot_crashes(Mode::None, Bug::None, Bug::SnapshotSumIgnored).expect_err("the bug was not found");
+    let found = snapshot_crashes(Mode::None, Bug::None, Bug::SnapshotSumIgnored)
+        .expect_err("the bug was not found");
     assert!(found.contains("restored as"), "{found}");
 }

@@ -42,7 +42,8 @@ fn made(mode: Mode) -> Image {
     use Step::{Close, Make, MakePool, Object, Pool};
     let sim = SimMedium::from_image_unrecorded(&made_with(mode, HALF));
     let all = ["a", "b", "still", "twin"].map(Object);
-    let steps = [&[Make("twin"), MakePool("r")], &all[..], &["p", "q", "r"].map(Pool), &[Close]].concat();
+    let steps =
+        [&[Make("twin"), MakePool("r")], &all[..], &["p", "q", "r"].map(Pool), &[Close]].concat();
     run(&sim, mode, &steps, || {});
     sim.image_now(CrashKind::Process)
 }
@@ -58,7 +59,10 @@ fn puddle_of(image: &Image, thing: &str) -> Uuid {
             let pool = raw(&store).pools().into_iter().find(|pool| pool.record.name == name);
             let id = pool.expect("it is there").record.id;
             let all = raw(&store).puddle_records();
-            all.into_iter().find(|puddle| (puddle.pool, puddle.index) == (id, 0)).expect("its root").uuid
+            all.into_iter()
+                .find(|puddle| (puddle.pool, puddle.index) == (id, 0))
+                .expect("its root")
+                .uuid
         }
     };
     store.abandon();
@@ -90,10 +94,14 @@ impl Swap {
         let puddles = ids.map(|id| *all.iter().find(|puddle| puddle.uuid == id).expect("a record"));
         let lens = ids.map(|id| {
             let objects = store.objects();
-            objects.iter().find(|object| object.id() == id).map_or(0, |object| object.record.data_len)
+            objects
+                .iter()
+                .find(|object| object.id() == id)
+                .map_or(0, |object| object.record.data_len)
         });
         store.abandon();
-        let names = pair.map(|thing| thing.split_once(' ').expect("a kind and a name").1.to_owned());
+        let names =
+            pair.map(|thing| thing.split_once(' ').expect("a kind and a name").1.to_owned());
         Self { image: image.clone(), names, puddles, lens }
     }
 
@@ -134,7 +142,10 @@ impl Swap {
                 if ways & NAMES != 0 {
                     object.name = self.name_of(&object.name);
                 }
-                if ways & PLACES != 0 && !self.lens.contains(&0) && self.ids().contains(&object.puddle) {
+                if ways & PLACES != 0
+                    && !self.lens.contains(&0)
+                    && self.ids().contains(&object.puddle)
+                {
                     object.data_len = swap_of(object.data_len, self.lens);
                 }
                 if ways & IDS != 0 {
@@ -179,7 +190,7 @@ impl Swap {
                     (*record, record.role as u32);
                 let mut header = PuddleHeader { uuid, addr, size, pool, index, role, ..header };
                 seal(&mut header);
-                bytes[..4096].copy_from_slice(header.as_bytes());
+                bytes[..size_of::<PuddleHeader>()].copy_from_slice(header.as_bytes());
             }
             self.image.set_file(file, &bytes);
         }
@@ -245,7 +256,9 @@ fn every_swap(mode: Mode) -> Result<[u64; 2], String> {
             };
             let wrong = served.iter().find(|(name, is)| is.is_ok() && whole.get(*name) != Some(is));
             if let Some((name, is)) = wrong {
-                return Err(format!("{mode}, {pair:?}, ways {ways:#b}: {name} is {is:?}, was {whole:?}"));
+                return Err(format!(
+                    "{mode}, {pair:?}, ways {ways:#b}: {name} is {is:?}, was {whole:?}"
+                ));
             }
             counts[0] += u64::from(served.values().any(Result::is_err));
         }

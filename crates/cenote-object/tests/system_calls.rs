@@ -15,7 +15,8 @@ const FEW: u64 = 20;
 const MANY: u64 = 60;
 
 fn child_does(mode: Mode, row: &str, times: u64) {
-    let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    let dir =
+        tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
     let medium = Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
     cenote_store::format(medium.clone(), &FormatOptions::default()).expect("format");
     let (store, _) = Store::open(medium, OpenOptions::default()).expect("open");
@@ -43,11 +44,16 @@ fn child() {
     let mut words = what.split(' ');
     let mut word = || words.next().expect("mode, row, times");
     let named = word();
-    let mode =
-        [Mode::None, Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated]
-            .into_iter()
-            .find(|mode| mode.to_string() == named)
-            .expect("a mode");
+    let mode = [
+        Mode::None,
+        Mode::Integrity,
+        Mode::Encryption,
+        Mode::EncryptionIntegrity,
+        Mode::Authenticated,
+    ]
+    .into_iter()
+    .find(|mode| mode.to_string() == named)
+    .expect("a mode");
     let row = word();
     child_does(mode, row, word().parse().expect("a number"));
 }

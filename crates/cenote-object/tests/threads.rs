@@ -3,8 +3,8 @@
 use cenote_layout::id::Uuid;
 use cenote_medium::sim::{SimMedium, SimOptions};
 use cenote_medium::{
-    Durability, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo, MediumOptions,
-    Persistence, RealMedium,
+    Durability, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo,
+    MediumOptions, Persistence, RealMedium,
 };
 use cenote_object::{Mechanism, Objects, ObjectsOptions, Permission, Store, Trim};
 use cenote_store::{FormatOptions, OpenOptions};
@@ -25,11 +25,16 @@ struct Slow {
 
 impl Slow {
     fn new(window_base: u64) -> Arc<Self> {
-        let inner = SimMedium::new(SimOptions { record: false, ..SimOptions::new(Durability::Process) });
+        let inner =
+            SimMedium::new(SimOptions { record: false, ..SimOptions::new(Durability::Process) });
         let calls = Mutex::default();
-        let medium = Arc::new(Self { inner, slow: AtomicBool::new(false), syncs: AtomicU64::new(0), calls });
-        let format =
-            FormatOptions { window_base: Some(window_base), window_len: 256 << 20, ..Default::default() };
+        let medium =
+            Arc::new(Self { inner, slow: AtomicBool::new(false), syncs: AtomicU64::new(0), calls });
+        let format = FormatOptions {
+            window_base: Some(window_base),
+            window_len: 256 << 20,
+            ..Default::default()
+        };
         cenote_store::format(medium.clone(), &format).expect("format");
         medium
     }
@@ -137,10 +142,11 @@ unsafe impl Medium for Slow {
 #[test]
 fn concurrent_psyncs_share_one_sync() {
     const THREADS: usize = 8;
-    let medium = Slow::new(0x3200_0000_0000);
+    let medium = Slow::new(0x5200_0000_0000);
     let (store, _) = Store::open(medium.clone(), OpenOptions::default()).expect("open");
     let objects =
-        Objects::open(&store, &ObjectsOptions { trim: Trim::Inline, ..Default::default() }).expect("objects");
+        Objects::open(&store, &ObjectsOptions { trim: Trim::Inline, ..Default::default() })
+            .expect("objects");
     for i in 0..THREADS {
         objects.pcreate(&format!("o{i}"), 4096, None, 0o600).expect("create");
     }
@@ -150,7 +156,8 @@ fn concurrent_psyncs_share_one_sync() {
         for i in 0..THREADS {
             let (objects, barrier, medium) = (&objects, &barrier, &medium);
             scope.spawn(move || {
-                let mut o = objects.attach(&format!("o{i}"), Permission::ReadWrite, None).expect("attach");
+                let mut o =
+                    objects.attach(&format!("o{i}"), Permission::ReadWrite, None).expect("attach");
                 o.as_mut_slice().expect("writable")[0] = 1;
                 barrier.wait();
                 o.psync().expect("psync");
@@ -171,14 +178,16 @@ fn threads_that_psync_their_own_objects_do_not_disturb_each_other() {
     for trim in [Trim::Background, Trim::Inline] {
         let dir = tempfile::tempdir().expect("a directory");
         let open = || {
-            let medium = Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
+            let medium =
+                Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
             let (store, _) = Store::open(medium, OpenOptions::default()).expect("open");
             // So small that it is reused all the time, and grows when a thread psyncs many pages.
             let options = ObjectsOptions { half_len: 16 << 10, trim, ..ObjectsOptions::default() };
             let objects = Objects::open(&store, &options).expect("objects");
             (store, objects)
         };
-        let medium = Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
+        let medium =
+            Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
         cenote_store::format(medium, &FormatOptions { window_len: 1 << 30, ..Default::default() })
             .expect("format");
         let (store, objects) = open();
@@ -189,13 +198,15 @@ fn threads_that_psync_their_own_objects_do_not_disturb_each_other() {
             for i in 0..THREADS {
                 let objects = &objects;
                 scope.spawn(move || {
-                    let mut o =
-                        objects.attach(&format!("o{i}"), Permission::ReadWrite, None).expect("attach");
+                    let mut o = objects
+                        .attach(&format!("o{i}"), Permission::ReadWrite, None)
+                        .expect("attach");
                     for round in 1..=ROUNDS {
                         let pages = if round % 40 == 0 { 10 + 10 * i } else { 1 + round % 3 };
                         for page in 0..pages {
                             let at = ((page * 7 + round) % 128 * 4096) as usize;
-                            o.as_mut_slice().expect("writable")[at..at + 4096].fill((round + i) as u8);
+                            o.as_mut_slice().expect("writable")[at..at + 4096]
+                                .fill((round + i) as u8);
                         }
                         o.psync().expect("psync");
                     }
@@ -229,10 +240,13 @@ fn threads_that_psync_their_own_objects_do_not_disturb_each_other() {
 /// The calls of a psync do not depend on the machine.
 #[test]
 fn a_psync_reads_what_was_written_writes_the_journal_once_and_syncs_once() {
-    let medium = Slow::new(0x3300_0000_0000);
+    let medium = Slow::new(0x5300_0000_0000);
     let (store, _) = Store::open(medium.clone(), OpenOptions::default()).expect("open");
-    let options =
-        ObjectsOptions { trim: Trim::Inline, mechanism: Some(Mechanism::Mprotect), ..Default::default() };
+    let options = ObjectsOptions {
+        trim: Trim::Inline,
+        mechanism: Some(Mechanism::Mprotect),
+        ..Default::default()
+    };
     let objects = Objects::open(&store, &options).expect("objects");
     objects.pcreate("o", 1 << 20, None, 0o600).expect("create");
     let mut o = objects.attach("o", Permission::ReadWrite, None).expect("attach");
@@ -255,7 +269,10 @@ fn a_psync_reads_what_was_written_writes_the_journal_once_and_syncs_once() {
     objects.checkpoint().expect("checkpoint");
     let calls = medium.calls.lock().expect("not poisoned").join(", ");
     let writes = "write primary, ".repeat(5);
-    assert_eq!(calls, format!("{writes}sync primary, read superblock, write journal, sync journal"));
+    assert_eq!(
+        calls,
+        format!("{writes}sync primary, read superblock, write journal, sync journal")
+    );
     // Of many pages that changed as a whole few are compared; one that did not ends that.
     let mut reads_of = |pages: core::ops::Range<usize>, odd: Option<usize>, value: u8| {
         let data = o.as_mut_slice().expect("writable");

@@ -10,8 +10,9 @@ use crate::mixtures::{CHECKED, fill, made_with, seen};
 use cenote_layout::header::seal;
 use cenote_layout::object::JournalHeader;
 use cenote_layout::superblock::{ORIGIN_COPY, ORIGIN_OWN, Superblock};
+use cenote_medium::Operation;
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium};
+use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium};
 use cenote_object::{Mode, Objects, ObjectsOptions, Permission, Store};
 use cenote_store::{Access, CopyPolicy, OpenOptions};
 use std::sync::Arc;
@@ -139,12 +140,19 @@ impl Session {
                     continue;
                 }
                 for mask in 1..(1u32 << files.len()) - 1 {
-                    let back: Vec<&String> =
-                        (0..).zip(&files).filter(|(i, _)| mask >> i & 1 == 1).map(|(_, name)| name).collect();
+                    let back: Vec<&String> = (0..)
+                        .zip(&files)
+                        .filter(|(i, _)| mask >> i & 1 == 1)
+                        .map(|(_, name)| name)
+                        .collect();
                     let access = if mask % 2 == 0 { Access::ReadOnly } else { Access::ReadWrite };
-                    let refused = self.judge(&self.mixed(newer, older, &back), access).map_err(|what| {
-                        format!("{}, {access:?}, of {older} in {newer} {back:?}: {what}", self.mode)
-                    })?;
+                    let refused =
+                        self.judge(&self.mixed(newer, older, &back), access).map_err(|what| {
+                            format!(
+                                "{}, {access:?}, of {older} in {newer} {back:?}: {what}",
+                                self.mode
+                            )
+                        })?;
                     counts[0] += u64::from(refused);
                     counts[1] += 1;
                 }
@@ -182,8 +190,9 @@ impl Session {
             }
             let access = if number % 2 == 0 { Access::ReadOnly } else { Access::ReadWrite };
             let judged = self.judge(&image, access);
-            refused +=
-                u64::from(judged.map_err(|what| format!("{}, {access:?}, {taken:?}: {what}", self.mode))?);
+            refused += u64::from(
+                judged.map_err(|what| format!("{}, {access:?}, {taken:?}: {what}", self.mode))?,
+            );
         }
         Ok(refused)
     }
@@ -282,7 +291,8 @@ fn crashes(mode: Mode, half_len: u64, steps: &[Step]) -> Result<[u64; 2], String
 #[test]
 fn no_crash_of_a_session_with_both_journals_is_taken_for_a_mixture() {
     let steps = [Step::Object, P, Step::Object, Q, P, Step::Object];
-    let [images, recovering] = crashes(Mode::Integrity, SMALL, &steps).unwrap_or_else(|e| panic!("{e}"));
+    let [images, recovering] =
+        crashes(Mode::Integrity, SMALL, &steps).unwrap_or_else(|e| panic!("{e}"));
     println!("{images} images, {recovering} of recovery");
     assert!(images > 80 && recovering > 50, "{images} {recovering}");
 }
@@ -316,7 +326,8 @@ fn a_journal_that_is_accepted_goes_on_behind_every_number_that_the_other_names()
     let accepting = ObjectsOptions { accept_damaged_journal: true, ..options(LARGE) };
     goes_on(&sim, OpenOptions::default(), &accepting);
     for access in [Access::ReadOnly, Access::ReadWrite] {
-        let served = seen(&sim.image_now(CrashKind::Process), access).expect("a store as any other");
+        let served =
+            seen(&sim.image_now(CrashKind::Process), access).expect("a store as any other");
         assert_eq!(served[4], 78);
     }
     protect(Mode::None);
@@ -354,7 +365,8 @@ fn without_newest_header(image: &Image, journal: &str) -> Image {
     let mut image = image.clone();
     let bytes = image.file(journal).expect("it is there");
     let generation = |slot: usize| {
-        JournalHeader::read_from_prefix(&bytes[slot * 4096..]).map_or(0, |(header, _)| header.generation)
+        JournalHeader::read_from_prefix(&bytes[slot * 4096..])
+            .map_or(0, |(header, _)| header.generation)
     };
     let newest = if generation(1) > generation(0) { 4096 } else { 0 };
     assert!(image.flip_bit(journal, newest + 200, 0));
@@ -372,8 +384,11 @@ fn damaged_lists(journal: &str, steps: &[Step]) -> Result<[u64; 2], String> {
             let mut files = session.differing(older, newer);
             files.retain(|name| name.starts_with("puddles/"));
             for mask in 0..1u32 << files.len() {
-                let back: Vec<&String> =
-                    (0..).zip(&files).filter(|(i, _)| mask >> i & 1 == 1).map(|(_, name)| name).collect();
+                let back: Vec<&String> = (0..)
+                    .zip(&files)
+                    .filter(|(i, _)| mask >> i & 1 == 1)
+                    .map(|(_, name)| name)
+                    .collect();
                 let image = without_newest_header(&session.mixed(newer, older, &back), journal);
                 let access = if mask % 2 == 0 { Access::ReadOnly } else { Access::ReadWrite };
                 let refused = session.judge(&image, access).map_err(|what| {
@@ -394,7 +409,8 @@ const REUSING: [Step; 15] = [P, Q, Q, Q, Q, Q, Q, Q, Q, Q, Q, Q, Q, Q, Q];
 
 #[test]
 fn a_list_that_is_lost_with_its_header_hides_no_file_that_was_put_back() {
-    let [refused, of] = damaged_lists("journal.pools", &REUSING).unwrap_or_else(|error| panic!("{error}"));
+    let [refused, of] =
+        damaged_lists("journal.pools", &REUSING).unwrap_or_else(|error| panic!("{error}"));
     println!("{refused} of {of} are refused");
     assert!(refused > of / 4 && refused < of, "{refused} of {of}");
 }
@@ -411,8 +427,8 @@ fn a_lost_list_that_is_accepted_is_found() {
 }
 
 /// Object "a" is psynced, the journal trimmed, object "still" psynced. The newest header is
-/// damaged, and the file of "a" put back. What is served of both.
-fn lost_list_of_objects(bug: Bug, accept_damaged_journal: bool) -> Result<[u8; 2], String> {
+/// damaged, and the file of "a" may be put back.
+fn without_list(puts_back: bool) -> Image {
     let sim = SimMedium::from_image_unrecorded(&made_with(Mode::Authenticated, LARGE));
     let (store, objects) = open_with(&sim, LARGE).expect("open");
     let file = store.object("a").expect("there").file();
@@ -429,29 +445,94 @@ fn lost_list_of_objects(bug: Bug, accept_damaged_journal: bool) -> Result<[u8; 2
     store.abandon();
     drop(objects);
     let mut image = without_newest_header(&sim.image_now(CrashKind::Process), "journal");
-    image.set_file(&file, &before);
-    plant(bug);
-    let sim = SimMedium::from_image_unrecorded(&image);
-    let (store, _) = Store::open(sim.clone(), OpenOptions::default()).expect("open");
-    let asked = ObjectsOptions { accept_damaged_journal, ..options(LARGE) };
-    let served = Objects::open(&store, &asked).map_err(|error| error.to_string()).and_then(|objects| {
+    if puts_back {
+        image.set_file(&file, &before);
+    }
+    image
+}
+
+/// What is served of both objects.
+fn served_of(
+    store: &Store,
+    asked: &ObjectsOptions,
+) -> Result<Result<[u8; 2], String>, cenote_object::ObjectError> {
+    Objects::open(store, asked).map(|objects| {
         let of = |name| -> Result<u8, String> {
-            let object = objects.attach(name, Permission::Read, key()).map_err(|error| error.to_string())?;
+            let object =
+                objects.attach(name, Permission::Read, key()).map_err(|error| error.to_string())?;
             Ok(crate::common::bytes_of(&object)?[0])
         };
         let served = [of("a")?, of("still")?];
         objects.abandon();
         Ok(served)
-    });
+    })
+}
+
+/// What is served of both, if the file of "a" is put back.
+fn lost_list_of_objects(bug: Bug, accept_damaged_journal: bool) -> Result<[u8; 2], String> {
+    let image = without_list(true);
+    plant(bug);
+    let sim = SimMedium::from_image_unrecorded(&image);
+    let (store, _) = Store::open(sim.clone(), OpenOptions::default()).expect("open");
+    let asked = ObjectsOptions { accept_damaged_journal, ..options(LARGE) };
+    let served =
+        served_of(&store, &asked).map_err(|error| error.to_string()).and_then(|served| served);
     plant(Bug::None);
     store.abandon();
     protect(Mode::None);
     served
 }
 
+/// The list is lost, which the caller accepts, and each read of the open in turn fails once, for
+/// want of a descriptor. How many opens failed; what was served that is not what was psynced.
+fn lost_list_and_no_descriptor(bug: Bug) -> Result<u64, String> {
+    const EMFILE: i32 = 24;
+    let image = without_list(false);
+    let asked = ObjectsOptions { accept_damaged_journal: true, ..options(LARGE) };
+    let (mut failed, mut wrong) = (0, Vec::new());
+    for skip in 0.. {
+        let sim = SimMedium::from_image_unrecorded(&image);
+        let (store, _) = Store::open(sim.clone(), OpenOptions::default()).expect("open");
+        let before = sim.fault_hits();
+        sim.inject(Fault::once(
+            FaultPoint::Operation(Operation::Read),
+            skip,
+            FaultEffect::Errno(EMFILE),
+        ));
+        plant(bug);
+        let opened = Objects::open(&store, &asked);
+        plant(Bug::None);
+        let hit = sim.fault_hits() > before;
+        sim.clear_faults();
+        failed += u64::from(opened.is_err());
+        drop(opened);
+        let served = served_of(&store, &asked).expect("nothing fails any more");
+        if served != Ok([2, 3]) {
+            wrong.push(format!("read {skip}: {served:?}"));
+        }
+        store.abandon();
+        if !hit {
+            break;
+        }
+    }
+    protect(Mode::None);
+    if wrong.is_empty() { Ok(failed) } else { Err(wrong.join("\n")) }
+}
+
+#[test]
+fn a_descriptor_that_lacks_when_a_list_is_made_anew_costs_no_object() {
+    let failed = lost_list_and_no_descriptor(Bug::None).unwrap_or_else(|error| panic!("{error}"));
+    assert!(failed > 2, "{failed}");
+    println!(
+        "{}",
+        lost_list_and_no_descriptor(Bug::ErrorIsDamage).expect_err("the bug was not found")
+    );
+}
+
 #[test]
 fn objects_whose_list_is_lost_are_refused_until_the_caller_accepts_them() {
-    let refused = lost_list_of_objects(Bug::None, false).expect_err("nothing says how old they are");
+    let refused =
+        lost_list_of_objects(Bug::None, false).expect_err("nothing says how old they are");
     assert!(refused.contains("list of the states"), "{refused}");
     assert_eq!(lost_list_of_objects(Bug::None, true), Ok([0, 3]));
 }

@@ -1,75 +1,8 @@
-//! Who is there, and what messages are called where they are counted.
+//! The names of messages and refusals in figures.
 //!
 //! Names of kinds and reasons are for programs that read figures: once one is in a release it stays.
 
 use crate::message::{Refusal, Request};
-use cenote_layout::id::Uuid;
-use serde::{Deserialize, Serialize};
-
-/// What a session is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ClientState {
-    /// A connection serves it.
-    Attached,
-    /// Its connection was closed, and its process lives.
-    Detached,
-    /// It has ended, and its logs are being replayed.
-    Ending,
-    /// It has ended, that could not be done yet, and is tried again.
-    Failed,
-}
-
-impl ClientState {
-    /// All of them, in the order of [`ClientState::name`]s in figures.
-    pub const ALL: [Self; 4] = [Self::Attached, Self::Detached, Self::Ending, Self::Failed];
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Attached => "attached",
-            Self::Detached => "detached",
-            Self::Ending => "ending",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-/// A pool that a client has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldPool {
-    /// Its name.
-    pub name: String,
-    /// Whether for writing.
-    pub writable: bool,
-}
-
-/// A session in a list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClientItem {
-    /// The session.
-    pub client: Uuid,
-    /// Its process, as the daemon sees it.
-    pub pid: u32,
-    /// The user that it acts for.
-    pub uid: u32,
-    /// What its program calls itself: to be shown, and not to be believed.
-    pub program: String,
-    /// What it is doing.
-    pub state: ClientState,
-    /// Seconds since this daemon knows it.
-    pub known_s: u64,
-    /// Messages that it has sent.
-    pub messages: u64,
-    /// Puddles that it has made.
-    pub puddles: u64,
-    /// Bytes of those.
-    pub bytes: u64,
-    /// Pools that it has, the first few of them.
-    pub pools: Vec<HeldPool>,
-    /// How many it has.
-    pub pools_held: u64,
-}
 
 impl Request {
     /// Names of the kinds of requests, by [`Request::kind`].
@@ -236,7 +169,8 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{decode, encode};
+    use crate::{ClientItem, ClientState, HeldPool, decode, encode};
+    use cenote_layout::id::Uuid;
 
     #[test]
     fn the_kind_of_a_request_is_its_place_in_the_protocol() {
@@ -257,10 +191,15 @@ mod tests {
         let last = Request::DeclareWhole { name: String::new() };
         assert_eq!(Request::KINDS.len(), last.kind() + 1);
         assert_eq!(Refusal::REASONS.len(), Refusal::PoolTorn.reason() + 1);
-        let mut names: Vec<&str> = Request::KINDS.iter().chain(&Refusal::REASONS).copied().collect();
+        let mut names: Vec<&str> =
+            Request::KINDS.iter().chain(&Refusal::REASONS).copied().collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), Request::KINDS.len() + Refusal::REASONS.len(), "a name is there twice");
+        assert_eq!(
+            names.len(),
+            Request::KINDS.len() + Refusal::REASONS.len(),
+            "a name is there twice"
+        );
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -34,7 +34,12 @@ pub struct Received {
 }
 
 fn socket() -> io::Result<OwnedFd> {
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+    Ok(rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
 }
 
 impl Listener {
@@ -124,8 +129,12 @@ impl Channel {
     /// # Errors
     /// What the system says.
     pub fn pair() -> io::Result<(Self, Self)> {
-        let (a, b) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (a, b) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         Ok((Self(a), Self(b)))
     }
 
@@ -150,11 +159,22 @@ impl Channel {
         let mut control = SendAncillaryBuffer::new(&mut space);
         // There may be room for one more, for the sake of alignment.
         let fits = descriptors.len() <= DESCRIPTORS_MAX;
-        if !fits || (!descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors))) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
+        if !fits
+            || (!descriptors.is_empty()
+                && !control.push(SendAncillaryMessage::ScmRights(descriptors)))
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "too many descriptors for one message",
+            ));
         }
         loop {
-            match rustix::net::sendmsg(&self.0, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL) {
+            match rustix::net::sendmsg(
+                &self.0,
+                &[IoSlice::new(packet)],
+                &mut control,
+                SendFlags::NOSIGNAL,
+            ) {
                 Ok(_) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
@@ -170,7 +190,8 @@ impl Channel {
         let until = Instant::now() + patience;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let left =
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             match rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&left)) {
                 Ok(ready) => return Ok(ready > 0),
                 Err(rustix::io::Errno::INTR) => {}
@@ -197,7 +218,11 @@ impl Channel {
         self.receive_with(buffer, &mut RecvAncillaryBuffer::new(&mut space))
     }
 
-    fn receive_with(&self, buffer: &mut [u8], control: &mut RecvAncillaryBuffer<'_>) -> io::Result<Received> {
+    fn receive_with(
+        &self,
+        buffer: &mut [u8],
+        control: &mut RecvAncillaryBuffer<'_>,
+    ) -> io::Result<Received> {
         let got = loop {
             let mut slices = [IoSliceMut::new(buffer)];
             match rustix::net::recvmsg(&self.0, &mut slices, control, RecvFlags::CMSG_CLOEXEC) {
@@ -235,7 +260,9 @@ mod tests {
         let two = b.receive(&mut buffer).expect("receive");
         assert_eq!((two.len, two.descriptors.len(), &buffer[..3]), (3, 2, &b"two"[..]));
         let mut byte = [1];
-        File::from(two.descriptors.into_iter().next().expect("one")).read_exact(&mut byte).expect("read");
+        File::from(two.descriptors.into_iter().next().expect("one"))
+            .read_exact(&mut byte)
+            .expect("read");
         assert_eq!(byte, [0]);
         drop(a);
         assert_eq!(b.receive(&mut buffer).expect("end").len, 0);
@@ -249,7 +276,11 @@ mod tests {
         drop(writer);
         let mut buffer = [0; 16];
         let got = b.receive_bytes(&mut buffer).expect("receive");
-        assert_eq!((got.len, got.descriptors.len(), got.cut), (4, 0, true), "they are said to be lost");
+        assert_eq!(
+            (got.len, got.descriptors.len(), got.cut),
+            (4, 0, true),
+            "they are said to be lost"
+        );
         // Nobody has the pipe's other end.
         assert_eq!(File::from(OwnedFd::from(reader)).read(&mut buffer).expect("its end"), 0);
     }
@@ -264,7 +295,8 @@ mod tests {
         let client = Channel::connect(&path).expect("connect");
         drop(adopted.accept().expect("accept"));
         drop(client);
-        let stream = std::os::unix::net::UnixListener::bind(dir.path().join("stream")).expect("bind");
+        let stream =
+            std::os::unix::net::UnixListener::bind(dir.path().join("stream")).expect("bind");
         let (end, _) = Channel::pair().expect("pair");
         for other in [OwnedFd::from(stream), end.0, File::open("/dev/null").expect("open").into()] {
             assert!(Listener::adopt(other).is_err());

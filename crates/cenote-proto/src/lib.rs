@@ -19,15 +19,16 @@
 
 mod census;
 mod channel;
+mod clients;
 mod hold;
 mod message;
 mod spec;
 
-pub use census::{ClientItem, ClientState, HeldPool};
 pub use channel::{Channel, DESCRIPTORS_MAX, Listener, Received};
+pub use clients::{ClientItem, ClientState, HeldPool};
 pub use hold::{Call, Stance};
 pub use message::{
-    DecodeError, MESSAGE_LEN_MAX, MediumText, ObjectItem, Place, PoolItem, PoolSpec, Refusal, Reply, Request,
-    SetAsideItem, Stat, VERSION, decode, encode, peek,
+    DecodeError, MESSAGE_LEN_MAX, MediumText, ObjectItem, Place, PoolItem, PoolSpec, Refusal,
+    Reply, Request, SetAsideItem, Stat, VERSION, decode, encode, peek,
 };
 pub use spec::{IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec};

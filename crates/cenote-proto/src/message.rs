@@ -1,6 +1,6 @@
 //! The messages, and their bytes.
 
-use crate::census::ClientItem;
+use crate::clients::ClientItem;
 use cenote_layout::catalog::{AtRest, HeapKind, ObjectRecord, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
@@ -765,7 +765,10 @@ fn split(packet: &[u8]) -> Result<(u32, &[u8]), DecodeError> {
     let len = field(packet, 12).map(u32::from_le_bytes).ok_or_else(short)?;
     let body = packet.get(HEADER_LEN..).unwrap_or_default();
     if body.len() as u64 != u64::from(len) || packet.len() > MESSAGE_LEN_MAX {
-        return Err(DecodeError::Length { found: packet.len(), said: HEADER_LEN as u64 + u64::from(len) });
+        return Err(DecodeError::Length {
+            found: packet.len(),
+            said: HEADER_LEN as u64 + u64::from(len),
+        });
     }
     if zero != [0; 2] {
         return Err(DecodeError::Body);
@@ -790,7 +793,12 @@ mod tests {
 
     #[test]
     fn messages_come_back_as_they_were_sent() {
-        let psync = Request::PsyncObjects { parcel: 9, objects: vec![Uuid([3; 16])], runs: 7, settled: true };
+        let psync = Request::PsyncObjects {
+            parcel: 9,
+            objects: vec![Uuid([3; 16])],
+            runs: 7,
+            settled: true,
+        };
         let attach = Request::AttachObject { name: "an object".into(), writable: true };
         for (number, message) in
             [sample(), Request::Ping, Request::Hello { resume: Some(Uuid([7; 16])) }, psync, attach]
@@ -832,7 +840,8 @@ mod tests {
     #[test]
     fn a_length_that_no_packet_has_takes_no_memory() {
         // A list of types that says it has 2^60 elements.
-        let mut packet = encode(1, &Request::RegisterTypes { records: Vec::new() }).expect("encode");
+        let mut packet =
+            encode(1, &Request::RegisterTypes { records: Vec::new() }).expect("encode");
         packet.pop();
         packet.extend_from_slice(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10]);
         let len = (packet.len() - HEADER_LEN) as u32;

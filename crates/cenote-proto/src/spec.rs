@@ -66,7 +66,9 @@ impl ImportSpec {
         if bytes.len() > IMPORT_LEN_MAX {
             return Err(DecodeError::SpecTooLong { len: bytes.len(), pools: 0 });
         }
-        let Ok((spec, [])) = postcard::take_from_bytes::<Self>(bytes) else { return Err(DecodeError::Body) };
+        let Ok((spec, [])) = postcard::take_from_bytes::<Self>(bytes) else {
+            return Err(DecodeError::Body);
+        };
         if spec.pools.len() > IMPORT_POOLS_MAX {
             return Err(DecodeError::SpecTooLong { len: bytes.len(), pools: spec.pools.len() });
         }

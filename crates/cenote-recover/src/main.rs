@@ -98,13 +98,14 @@ fn recover(directory: &Path, json: bool) -> Result<(u8, String), Failure> {
     let medium = RealMedium::open(directory, &MediumOptions::default())
         .map_err(|error| Failure(FAILED, error.to_string()))?;
     let medium: Arc<dyn Medium> = Arc::new(medium);
-    let (store, report) = Store::open(medium, OpenOptions::default()).map_err(|error| match error {
-        OpenError::Locked { path, holder, .. } => Failure(
-            IN_USE,
-            format!("{path} is in use by {holder}: it needs no recovery as long as that runs"),
-        ),
-        error => Failure(FAILED, error.to_string()),
-    })?;
+    let (store, report) =
+        Store::open(medium, OpenOptions::default()).map_err(|error| match error {
+            OpenError::Locked { path, holder, .. } => Failure(
+                IN_USE,
+                format!("{path} is in use by {holder}: it needs no recovery as long as that runs"),
+            ),
+            error => Failure(FAILED, error.to_string()),
+        })?;
     let uuid = store.uuid();
     store.close().map_err(|error| {
         Failure(FAILED, format!("{}: recovered, but not closed: {error}", directory.display()))
@@ -139,13 +140,20 @@ fn as_text(directory: &Path, report: &OpenReport) -> String {
     // Writing to a string does not fail.
     let _ = match crash(report) {
         None => writeln!(out, "{path}: was closed properly, there was nothing to recover"),
-        Some("power") => writeln!(out, "{path}: recovered after a loss of power, in {:.3?}", report.recovery),
+        Some("power") => {
+            writeln!(out, "{path}: recovered after a loss of power, in {:.3?}", report.recovery)
+        }
         Some(_) => {
-            writeln!(out, "{path}: recovered after a crash of its process, in {:.3?}", report.recovery)
+            writeln!(
+                out,
+                "{path}: recovered after a crash of its process, in {:.3?}",
+                report.recovery
+            )
         }
     };
     for log in &report.logs {
-        let _ = writeln!(out, "  log {:016x} of client {}: {}", log.log_id, log.client, log.outcome);
+        let _ =
+            writeln!(out, "  log {:016x} of client {}: {}", log.log_id, log.client, log.outcome);
     }
     for (id, name) in &report.not_covered {
         let _ = writeln!(
@@ -154,11 +162,15 @@ fn as_text(directory: &Path, report: &OpenReport) -> String {
         );
     }
     if report.orphans_removed > 0 {
-        let _ =
-            writeln!(out, "  {} files of interrupted creations or removals are gone", report.orphans_removed);
+        let _ = writeln!(
+            out,
+            "  {} files of interrupted creations or removals are gone",
+            report.orphans_removed
+        );
     }
     if report.catalog_files_repaired > 0 {
-        let _ = writeln!(out, "  {} catalog files were written anew", report.catalog_files_repaired);
+        let _ =
+            writeln!(out, "  {} catalog files were written anew", report.catalog_files_repaired);
     }
     for damage in &report.damage {
         let _ = writeln!(out, "  damaged: {damage}");

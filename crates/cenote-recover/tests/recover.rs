@@ -30,7 +30,8 @@ fn complains(output: &Output, status: i32, parts: &[&str]) {
 
 fn medium(dir: &Path) -> Arc<dyn Medium> {
     Arc::new(
-        RealMedium::open(dir, &MediumOptions { create: true, ..MediumOptions::default() }).expect("a medium"),
+        RealMedium::open(dir, &MediumOptions { create: true, ..MediumOptions::default() })
+            .expect("a medium"),
     )
 }
 
@@ -71,7 +72,8 @@ fn the_dependencies_know_nothing_of_heaps_transactions_or_applications() {
         .collect();
     own.sort_unstable();
     own.dedup();
-    // The journal of psyncs is pages and lines of files, and protection at rest seals pages: they know nothing of what is in them.
+    // The journal of psyncs is pages and lines of files, and protection at rest seals pages: they
+    // know nothing of what is in them.
     let allowed = [
         "cenote-atrest",
         "cenote-journal",
@@ -104,7 +106,9 @@ fn a_store_whose_writer_vanished_is_recovered_and_closed() {
         "{report}"
     );
     assert_eq!(report["logs"][0]["outcome"], "idle", "{report}");
-    assert!(report["recovery_us"].is_u64() && report["damage"].as_array().is_some_and(Vec::is_empty));
+    assert!(
+        report["recovery_us"].is_u64() && report["damage"].as_array().is_some_and(Vec::is_empty)
+    );
     // Once more: there is nothing to do.
     let output = recover([dir.path()]);
     assert_eq!(output.status.code(), Some(0));
@@ -121,7 +125,10 @@ fn damage_is_exit_status_1_and_is_listed() {
     let output = recover([OsStr::new("--json"), dir.path().as_os_str()]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert!(report["damage"][0].as_str().is_some_and(|damage| damage.contains("missing")), "{report}");
+    assert!(
+        report["damage"][0].as_str().is_some_and(|damage| damage.contains("missing")),
+        "{report}"
+    );
     assert!(text(&recover([dir.path()]).stdout).contains("damaged:"));
 }
 

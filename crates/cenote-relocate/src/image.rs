@@ -9,7 +9,8 @@
 use cenote_heap::class::{blocks_per_superblock, class_size};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::heap::{
-    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootEntry, RootSlot, SUPERBLOCK_SIZE, SuperblockState,
+    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootEntry, RootSlot, SUPERBLOCK_SIZE,
+    SuperblockState,
 };
 use cenote_layout::id::TypeId;
 use cenote_layout::mark;
@@ -76,7 +77,9 @@ fn says(image: &[u8], layout: &HeapGeometry, number: usize) -> Says {
             Says::Small(d.class, d.type_id)
         }
         Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut)
-            if span >= 1 && span <= count - number && d.block_size.div_ceil(SUPERBLOCK_SIZE) == d.span =>
+            if span >= 1
+                && span <= count - number
+                && d.block_size.div_ceil(SUPERBLOCK_SIZE) == d.span =>
         {
             Says::Head(span, d.block_size as usize, d.type_id)
         }
@@ -115,9 +118,8 @@ fn contents(image: &[u8], puddle: &PuddleRecord) -> Result<Contents, String> {
         let is_used = |image: &[u8]| {
             let marks = image.get(outer..outer + MARKS_SIZE as usize).unwrap_or_default();
             marks.iter().any(|mark| match mark::meaning(*mark) {
-                Some(mark::Meaning::Allocated | mark::Meaning::Condemned | mark::Meaning::Tiny) | None => {
-                    true
-                }
+                Some(mark::Meaning::Allocated | mark::Meaning::Condemned | mark::Meaning::Tiny)
+                | None => true,
                 Some(_) => false,
             })
         };
@@ -179,11 +181,14 @@ enum Program {
 
 impl Program {
     fn of(types: &TypeTable, id: TypeId) -> Self {
-        let Some(record) = types.get(&id).filter(|record| record.check().is_ok()) else { return Self::Words };
+        let Some(record) = types.get(&id).filter(|record| record.check().is_ok()) else {
+            return Self::Words;
+        };
         if record.pointers.is_empty() {
             return Self::Nothing;
         }
-        let count: u64 = record.pointers.iter().fold(0, |sum, field| field.count.saturating_add(sum));
+        let count: u64 =
+            record.pointers.iter().fold(0, |sum, field| field.count.saturating_add(sum));
         if count > FIXED_MAX || record.pointers.iter().any(|field| !field.conditions.is_empty()) {
             return Self::Map(Arc::clone(record));
         }
@@ -202,7 +207,9 @@ impl Program {
     fn values(&self, block: usize) -> usize {
         let (size, repeats) = match self {
             Self::Fixed { size, repeats, .. } => (*size, *repeats),
-            Self::Map(record) => (usize::try_from(record.size).unwrap_or(usize::MAX), record.repeats),
+            Self::Map(record) => {
+                (usize::try_from(record.size).unwrap_or(usize::MAX), record.repeats)
+            }
             Self::Nothing | Self::Words => return 0,
         };
         if repeats { block / size.max(1) } else { usize::from(block >= size) }
@@ -262,7 +269,10 @@ fn root(image: &[u8], at: usize) -> Option<RootEntry> {
 /// The word at an offset of a block, which the caller has seen to lie in it; 0 otherwise.
 #[inline]
 fn word(block: &[u8], offset: usize) -> u64 {
-    block.get(offset..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    block
+        .get(offset..)
+        .and_then(|rest| rest.first_chunk())
+        .map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 #[inline]
@@ -283,7 +293,8 @@ fn each_block(
 ) {
     let mut programs: HashMap<TypeId, Program> = HashMap::new();
     for extent in &contents.extents {
-        let program = programs.entry(extent.type_id).or_insert_with(|| Program::of(types, extent.type_id));
+        let program =
+            programs.entry(extent.type_id).or_insert_with(|| Program::of(types, extent.type_id));
         if matches!(program, Program::Nothing) || all(image, extent, program) {
             continue;
         }
@@ -364,8 +375,11 @@ pub fn for_each_pointer(
 /// The bytes are no heap puddle of that size; they are as they were.
 pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
     let contents = contents(image, &job.puddle)?;
-    let mut done =
-        Rewritten { damaged: contents.damaged, holes: contents.holes.clone(), ..Rewritten::default() };
+    let mut done = Rewritten {
+        damaged: contents.damaged,
+        holes: contents.holes.clone(),
+        ..Rewritten::default()
+    };
     let mut cursor = Cursor::default();
     if let Some(roots) = contents.roots.filter(|_| !planted(Bug::RootsNotRewritten)) {
         for number in 0..ROOT_COUNT as usize {
@@ -407,7 +421,8 @@ pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> 
                     if decode_relative(job.from + at, old).is_none() {
                         return;
                     }
-                    match job.moves.relative(old, job.from + at, job.puddle.addr + at, &mut cursor) {
+                    match job.moves.relative(old, job.from + at, job.puddle.addr + at, &mut cursor)
+                    {
                         Some(new) if new != old => {
                             set_word(block, slot.offset, new);
                             done.relative += 1;
@@ -451,15 +466,19 @@ pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
     }
     let mut stretches: Vec<(u64, u64)> = Vec::new();
     if let Some(roots) = contents.roots {
-        stretches.push((roots as u64, (roots + ROOT_COUNT as usize * size_of::<RootSlot>()) as u64));
+        stretches
+            .push((roots as u64, (roots + ROOT_COUNT as usize * size_of::<RootSlot>()) as u64));
     }
     let mut known: HashMap<TypeId, (bool, bool)> = HashMap::new();
     for extent in &contents.extents {
-        let says = known.entry(extent.type_id).or_insert_with(|| match job.types.get(&extent.type_id) {
-            Some(record) if record.check().is_ok() => (is_repeatable(record), !record.pointers.is_empty()),
-            // Of such blocks no word is changed.
-            _ => (true, false),
-        });
+        let says =
+            known.entry(extent.type_id).or_insert_with(|| match job.types.get(&extent.type_id) {
+                Some(record) if record.check().is_ok() => {
+                    (is_repeatable(record), !record.pointers.is_empty())
+                }
+                // Of such blocks no word is changed.
+                _ => (true, false),
+            });
         match *says {
             (false, _) => return None,
             (true, false) => {}
@@ -468,7 +487,9 @@ pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
                 let to = from + (extent.count * extent.block) as u64;
                 match stretches.last_mut() {
                     // What is between them is the end of a superblock.
-                    Some((_, end)) if from.checked_sub(*end).is_some_and(|gap| gap < SUPERBLOCK_SIZE) => {
+                    Some((_, end))
+                        if from.checked_sub(*end).is_some_and(|gap| gap < SUPERBLOCK_SIZE) =>
+                    {
                         *end = to
                     }
                     _ => stretches.push((from, to)),
@@ -492,14 +513,20 @@ fn is_repeatable(record: &TypeRecord) -> bool {
 
 /// Rewrites the blocks of an extent whose values have native pointers at fixed places and no others, which is what most blocks are. How many there are, and how many pointers have another value now;
 /// `None`, and nothing is done, if they are not of that kind or do not lie in the image.
-fn rewrite_native(image: &mut [u8], extent: &Extent, program: &Program, moves: &Moves) -> Option<(u64, u64)> {
+fn rewrite_native(
+    image: &mut [u8],
+    extent: &Extent,
+    program: &Program,
+    moves: &Moves,
+) -> Option<(u64, u64)> {
     let Program::Fixed { size, slots, .. } = program else { return None };
     if slots.iter().any(|slot| slot.kind != PointerKind::NATIVE) {
         return None;
     }
     let marks = image.get(extent.marks..extent.marks + extent.count)?.to_vec();
     let blocks = image.get_mut(extent.start..extent.start + extent.count * extent.block)?;
-    let (values, mut cursor, mut counts) = (program.values(extent.block), Cursor::default(), (0, 0));
+    let (values, mut cursor, mut counts) =
+        (program.values(extent.block), Cursor::default(), (0, 0));
     let blocks = blocks.chunks_exact_mut(extent.block).zip(&marks);
     for (block, _) in blocks.filter(|(_, mark)| is_kept(**mark)) {
         counts.0 += 1;
@@ -525,5 +552,8 @@ fn may_lead_to_moved(old: u64, offset: usize, job: &RewriteJob, cursor: &mut Cur
     let at = offset as u64;
     job.moves.delta(old, cursor) != 0
         || job.moves.region(old).is_some_and(|new| new != old)
-        || job.moves.relative(old, job.from + at, job.puddle.addr + at, cursor).is_some_and(|new| new != old)
+        || job
+            .moves
+            .relative(old, job.from + at, job.puddle.addr + at, cursor)
+            .is_some_and(|new| new != old)
 }

@@ -29,7 +29,8 @@ use cenote_store::relocate::{Backend, RelocationOptions, RewriteJob, Rewriter, R
 use std::sync::Arc;
 
 pub use cenote_store::relocate::{
-    Import, ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool, QuiescentPool,
+    Import, ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
+    QuiescentPool,
 };
 
 /// Finds pointers by the store's pointer maps: what [`RelocationOptions::rewriter`] is for.

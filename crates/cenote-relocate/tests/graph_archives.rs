@@ -34,10 +34,17 @@ fn expected(graph: &Graph, pool: usize, with_targets: bool) -> BTreeSet<usize> {
 }
 
 /// An archive of one pool, and perhaps its targets.
-fn archive(source: &Store, graph: &Graph, pool: usize, with_targets: bool) -> Result<Vec<u8>, String> {
+fn archive(
+    source: &Store,
+    graph: &Graph,
+    pool: usize,
+    with_targets: bool,
+) -> Result<Vec<u8>, String> {
     let options = ExportOptions { with_targets, ..ExportOptions::default() };
+    // SAFETY: this thread alone has the store.
     let (bytes, exported) =
-        ship::export(source, &[&graph.names[pool]], Vec::new(), options).map_err(|e| e.to_string())?;
+        unsafe { ship::export(source, &[&graph.names[pool]], Vec::new(), options) }
+            .map_err(|e| e.to_string())?;
     let taken = expected(graph, pool, with_targets);
     let names: Vec<String> = taken.iter().map(|pool| graph.names[*pool].clone()).collect();
     if exported.pools != names {
@@ -46,7 +53,9 @@ fn archive(source: &Store, graph: &Graph, pool: usize, with_targets: bool) -> Re
     let left: BTreeMap<usize, u64> = exported
         .left
         .iter()
-        .map(|left| (graph.ids.iter().position(|id| *id == left.id).expect("of the graph"), left.pointers))
+        .map(|left| {
+            (graph.ids.iter().position(|id| *id == left.id).expect("of the graph"), left.pointers)
+        })
         .collect();
     match foreign(graph, &taken) {
         wanted if wanted == left => Ok(bytes),
@@ -77,18 +86,23 @@ fn one(seed: u64) -> Result<bool, String> {
     // Where they were, so that something is in the way, or elsewhere.
     let (_other, target) = store_on(&blank(random.below(2)));
     for n in 0..random.below(3) {
-        target.create_pool(&format!("other {n}"), &PoolOptions::default()).map_err(|e| e.to_string())?;
+        target
+            .create_pool(&format!("other {n}"), &PoolOptions::default())
+            .map_err(|e| e.to_string())?;
     }
     let mut conflicts = false;
     for (round, (taken, bytes)) in archives.iter().enumerate() {
         let names: Names =
             taken.iter().map(|pool| (*pool, format!("{round} {}", graph.names[*pool]))).collect();
-        let options = ImportOptions { names: names.values().cloned().collect(), ..ImportOptions::default() };
-        let unpacked =
-            ship::unpack(&target, bytes.as_slice(), options, &|_| None).map_err(|e| e.to_string())?;
+        let options =
+            ImportOptions { names: names.values().cloned().collect(), ..ImportOptions::default() };
+        let unpacked = ship::unpack(&target, bytes.as_slice(), options, &|_| None)
+            .map_err(|e| e.to_string())?;
         let shipped = unpacked.commit(&target, &|_| None).map_err(|e| e.to_string())?;
         conflicts |= shipped.imported.pools.iter().any(|pool| pool.moved);
-        graph.verify(&target, &names).map_err(|what| format!("round {round}, {names:?}: {what}"))?;
+        graph
+            .verify(&target, &names)
+            .map_err(|what| format!("round {round}, {names:?}: {what}"))?;
     }
     Ok(along && conflicts)
 }
@@ -96,8 +110,12 @@ fn one(seed: u64) -> Result<bool, String> {
 #[test]
 fn archives_hold_what_pointers_lead_to_and_come_out_the_same() {
     let count = number("CENOTE_ARCHIVED_GRAPHS", 40);
-    let rich = (1..=count).filter(|seed| one(*seed).unwrap_or_else(|what| panic!("seed {seed}: {what}")));
-    assert!(rich.count() as u64 * 8 > count, "graphs that take others along and come to other addresses");
+    let rich =
+        (1..=count).filter(|seed| one(*seed).unwrap_or_else(|what| panic!("seed {seed}: {what}")));
+    assert!(
+        rich.count() as u64 * 8 > count,
+        "graphs that take others along and come to other addresses"
+    );
 }
 
 #[test]

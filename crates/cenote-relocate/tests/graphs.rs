@@ -3,7 +3,7 @@
 //!
 //! `CENOTE_GRAPHS` sets the number of graphs (16), `CENOTE_SEED` the first seed.
 
-use cenote_heap::{Heap as _, TracedHeap};
+use cenote_heap::{Heap as _, PoolGround, TracedHeap};
 use cenote_layout::catalog::{MoveRecord, PuddleRecord, RelocationRecord};
 use cenote_layout::heap::{HeapGeometry, mark};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
@@ -15,7 +15,9 @@ use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
 use cenote_relocate::{ImportManifest, ImportPool, ImportPuddle, Imported, image, options};
 use cenote_store::relocate::{Backend, RewriteJob, TypeTable};
-use cenote_store::{Access, FormatOptions, OpenOptions, PoolMode, PoolOptions, Store, format};
+use cenote_store::{
+    Access, FormatOptions, OpenOptions, PoolHandle, PoolMode, PoolOptions, Store, format,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -44,8 +46,17 @@ const LEAF: TypeId = TypeId(0x13);
 fn record(id: TypeId, size: u64, repeats: bool, pointers: Vec<PointerField>) -> TypeRecord {
     let name = format!("graphs::{id}");
     let (fields, variants) = (Vec::new(), Vec::new());
-    let record =
-        TypeRecord { version: RECORD_VERSION, id, name, size, align: 8, repeats, pointers, fields, variants };
+    let record = TypeRecord {
+        version: RECORD_VERSION,
+        id,
+        name,
+        size,
+        align: 8,
+        repeats,
+        pointers,
+        fields,
+        variants,
+    };
     record.check().unwrap();
     record
 }
@@ -158,7 +169,8 @@ pub(crate) fn store_on(image: &Image) -> (Arc<dyn Medium>, Store) {
 /// Builds a graph in a store, whose pools are closed afterwards.
 pub(crate) fn build(store: &Store, random: &mut Random) -> Graph {
     let all = types();
-    store.register_types(&all.iter().collect::<Vec<_>>()).unwrap();
+    // SAFETY: the test lays its values out by these records.
+    unsafe { store.register_types(&all.iter().collect::<Vec<_>>()) }.unwrap();
     let count = 1 + random.below(3) as usize;
     let mut graph = Graph {
         names: (0..count).map(|n| format!("pool {n}")).collect(),
@@ -175,7 +187,10 @@ pub(crate) fn build(store: &Store, random: &mut Random) -> Graph {
     }
     let handles: Vec<_> =
         graph.names.iter().map(|name| store.open_pool(name, Access::ReadWrite).unwrap()).collect();
-    let heaps: Vec<_> = handles.iter().map(|handle| TracedHeap::open(handle.clone()).unwrap()).collect();
+    // SAFETY: no other heap of these pools is open, and the test gives out no reference.
+    let ground = |handle: &PoolHandle| unsafe { PoolGround::of(handle.clone()) };
+    let heaps: Vec<_> =
+        handles.iter().map(|handle| TracedHeap::open(ground(handle)).unwrap()).collect();
     for _ in 0..20 + random.below(80) {
         let (pool, type_id, size) = (
             random.below(count as u64) as usize,
@@ -262,7 +277,8 @@ pub(crate) fn build(store: &Store, random: &mut Random) -> Graph {
             let own: Vec<usize> =
                 (0..graph.objects.len()).filter(|n| graph.objects[*n].pool == pool).collect();
             if let Some(object) = own.get(random.below(own.len().max(1) as u64) as usize) {
-                heap.set_root(index, graph.objects[*object].addr, graph.objects[*object].type_id).unwrap();
+                heap.set_root(index, graph.objects[*object].addr, graph.objects[*object].type_id)
+                    .unwrap();
                 graph.roots[pool].push((index, *object));
             }
         }
@@ -280,7 +296,8 @@ impl Graph {
     /// Addresses in `store` of what was in the graph's puddles; what is not there is where it was.
     fn moved(&self, store: &Store, names: &Names) -> impl Fn(u64) -> u64 {
         let infos = store.pools();
-        let id_of = |name: &String| infos.iter().find(|info| info.record.name == *name).unwrap().record.id;
+        let id_of =
+            |name: &String| infos.iter().find(|info| info.record.name == *name).unwrap().record.id;
         let records = store.puddle_records();
         let mut table = Vec::new();
         for old in &self.puddles {
@@ -304,7 +321,9 @@ impl Graph {
             .collect();
         let moved = self.moved(store, names);
         for (pool, handle) in &handles {
-            let heap = TracedHeap::open(handle.clone()).map_err(|e| e.to_string())?;
+            // SAFETY: no other heap of the pool is open, and it is looked at only.
+            let heap = TracedHeap::open(unsafe { PoolGround::of(handle.clone()) })
+                .map_err(|e| e.to_string())?;
             for (index, object) in &self.roots[*pool] {
                 let root = heap.root(*index).map_err(|e| e.to_string())?.addr;
                 if root != moved(self.objects[*object].addr) {
@@ -317,7 +336,9 @@ impl Graph {
                 }
             }
         }
-        for link in self.links.iter().filter(|link| names.contains_key(&self.objects[link.from].pool)) {
+        for link in
+            self.links.iter().filter(|link| names.contains_key(&self.objects[link.from].pool))
+        {
             let at = moved(self.objects[link.from].addr) + link.offset;
             let word = get(at);
             let expected = link.to.map(|(number, inside)| {
@@ -328,9 +349,8 @@ impl Graph {
             let found = match link.kind {
                 _ if word == link.tag => None,
                 PointerKind::RELATIVE => decode_relative(at, word),
-                PointerKind::REGION => {
-                    RegionAddress::decode(word).map(|region| store.region_address(&region).unwrap_or(0))
-                }
+                PointerKind::REGION => RegionAddress::decode(word)
+                    .map(|region| store.region_address(&region).unwrap_or(0)),
                 _ if word & 0xffff_0000_0000_0007 != link.tag && link.tag != 0 => {
                     return Err(format!("{link:?}: the tag is {word:#x}"));
                 }
@@ -338,13 +358,19 @@ impl Graph {
             };
             // A region pointer to a pool that was not taken along names a number that another pool may have here.
             let ambiguous = link.kind == PointerKind::REGION
-                && link.to.is_some_and(|(number, _)| !names.contains_key(&self.objects[number].pool));
+                && link
+                    .to
+                    .is_some_and(|(number, _)| !names.contains_key(&self.objects[number].pool));
             if found != expected && !ambiguous {
                 return Err(format!("{link:?}: {found:x?} and not {expected:x?}"));
             }
         }
-        for object in self.objects.iter().filter(|o| names.contains_key(&o.pool) && o.type_id == NODE) {
-            if get(moved(object.addr) + 64) == 0 && get(moved(object.addr) + 40) != self.objects[0].addr {
+        for object in
+            self.objects.iter().filter(|o| names.contains_key(&o.pool) && o.type_id == NODE)
+        {
+            if get(moved(object.addr) + 64) == 0
+                && get(moved(object.addr) + 40) != self.objects[0].addr
+            {
                 return Err(format!("data of {object:?} were taken for a pointer"));
             }
         }
@@ -395,7 +421,8 @@ fn import(store: &Store, (manifest, bytes): &(ImportManifest, Vec<Vec<u8>>)) -> 
     for (slot, bytes) in bytes.iter().enumerate() {
         import.write(slot, 4096, &bytes[4096..]).unwrap();
     }
-    import.commit().unwrap()
+    // SAFETY: the test made the values, and takes none of them for a reference.
+    unsafe { import.commit() }.unwrap()
 }
 
 /// One graph, moved in all ways.
@@ -511,9 +538,13 @@ fn condemned_are_rewritten() -> bool {
     let original = files(&source);
     let types: Arc<TypeTable> =
         Arc::new(types().into_iter().map(|record| (record.id, Arc::new(record))).collect());
-    let moves =
-        graph.puddles.iter().map(|p| MoveRecord { from: p.addr, to: p.addr + (1 << 36), size: p.size });
-    let relocation = RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
+    let moves = graph.puddles.iter().map(|p| MoveRecord {
+        from: p.addr,
+        to: p.addr + (1 << 36),
+        size: p.size,
+    });
+    let relocation =
+        RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
     let moves = Arc::new(Moves::new(&relocation).unwrap());
     graph.puddles.iter().all(|puddle| {
         let job = RewriteJob {
@@ -527,7 +558,10 @@ fn condemned_are_rewritten() -> bool {
         let mut plain = original[&puddle.uuid].clone();
         let mut condemned = plain.clone();
         let allocated = |mark: &&mut u8| **mark == mark::ALLOCATED;
-        condemned[marks.clone()].iter_mut().filter(allocated).for_each(|mark| *mark = mark::CONDEMNED);
+        condemned[marks.clone()]
+            .iter_mut()
+            .filter(allocated)
+            .for_each(|mark| *mark = mark::CONDEMNED);
         assert!(condemned != plain);
         image::rewrite(&mut plain, &job).unwrap();
         image::rewrite(&mut condemned, &job).unwrap();
@@ -555,9 +589,13 @@ fn hostile_images_change_nothing_but_words_of_blocks() {
     let original = files(&source);
     let types: Arc<TypeTable> =
         Arc::new(types().into_iter().map(|record| (record.id, Arc::new(record))).collect());
-    let moves =
-        graph.puddles.iter().map(|p| MoveRecord { from: p.addr, to: p.addr + (1 << 36), size: p.size });
-    let relocation = RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
+    let moves = graph.puddles.iter().map(|p| MoveRecord {
+        from: p.addr,
+        to: p.addr + (1 << 36),
+        size: p.size,
+    });
+    let relocation =
+        RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
     let moves = Arc::new(Moves::new(&relocation).unwrap());
     let (mut refused, mut rewritten, mut damaged) = (0, 0, 0);
     for puddle in &graph.puddles {
@@ -591,7 +629,8 @@ fn hostile_images_change_nothing_but_words_of_blocks() {
                     rewritten += done.native;
                     damaged += done.damaged;
                     let changed =
-                        hostile.chunks(8).zip(before.chunks(8)).filter(|(a, b)| a != b).count() as u64;
+                        hostile.chunks(8).zip(before.chunks(8)).filter(|(a, b)| a != b).count()
+                            as u64;
                     assert!(
                         changed <= done.native + done.relative + done.region,
                         "round {round}: {changed} {done:?}"
@@ -614,9 +653,13 @@ fn begun_again(random: &mut Random, distance: u64) -> Result<u64, String> {
         (record.id, Arc::new(record))
     };
     let types: Arc<TypeTable> = Arc::new(types().into_iter().map(native).collect());
-    let moves =
-        graph.puddles.iter().map(|p| MoveRecord { from: p.addr, to: p.addr + distance, size: p.size });
-    let relocation = RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
+    let moves = graph.puddles.iter().map(|p| MoveRecord {
+        from: p.addr,
+        to: p.addr + distance,
+        size: p.size,
+    });
+    let relocation =
+        RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
     let moves = Arc::new(Moves::new(&relocation).unwrap());
     let mut crashes = 0;
     let original = files(&source);
@@ -633,7 +676,8 @@ fn begun_again(random: &mut Random, distance: u64) -> Result<u64, String> {
         image::rewrite(&mut whole, &work).unwrap();
         let changed: Vec<usize> =
             (0..old.len()).step_by(8).filter(|at| old[*at..at + 8] != whole[*at..at + 8]).collect();
-        let inside = |at: &usize| stretches.iter().any(|(from, to)| (*from..*to).contains(&(*at as u64)));
+        let inside =
+            |at: &usize| stretches.iter().any(|(from, to)| (*from..*to).contains(&(*at as u64)));
         assert!(changed.iter().all(inside), "words outside of {stretches:x?}");
         for round in 0..8 {
             let mut image = old.clone();
@@ -686,9 +730,13 @@ fn a_pointer_map_with_more_pointers_than_words_changes_none_of_them_twice() {
         Arc::new(all.into_iter().map(|record| (record.id, Arc::new(record))).collect::<TypeTable>())
     };
     // By their own size: what is sent through this twice comes elsewhere.
-    let moves =
-        graph.puddles.iter().map(|p| MoveRecord { from: p.addr, to: p.addr + (1 << 21), size: p.size });
-    let relocation = RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
+    let moves = graph.puddles.iter().map(|p| MoveRecord {
+        from: p.addr,
+        to: p.addr + (1 << 21),
+        size: p.size,
+    });
+    let relocation =
+        RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
     let moves = Arc::new(Moves::new(&relocation).unwrap());
     let mut native = 0;
     for puddle in &graph.puddles {

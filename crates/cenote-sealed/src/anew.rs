@@ -81,7 +81,9 @@ pub fn seal_all(
         let before = made.len();
         for (i, plain) in plain.as_chunks::<PAGE_LEN>().0.iter().enumerate() {
             let to = &mut sealed.as_chunks_mut::<PAGE_LEN>().0[i];
-            if !written.get(first + i).copied().unwrap_or(true) && plain.iter().all(|byte| *byte == 0) {
+            if !written.get(first + i).copied().unwrap_or(true)
+                && plain.iter().all(|byte| *byte == 0)
+            {
                 to.fill(0);
                 continue;
             }
@@ -104,7 +106,9 @@ pub fn seal_all(
             write(span + regions.side_of(first as u64), &sides[..count * SIDE_LEN])?;
         }
     }
-    let change = protection.prepare_anew(&made, &Empty).map_err(|error| SealedError::at_rest(what, error))?;
+    let change = protection
+        .prepare_anew(&made, &Empty)
+        .map_err(|error| SealedError::at_rest(what, error))?;
     // Nodes that lie side by side are written at once.
     let mut nodes: Vec<_> = change.nodes.iter().collect();
     nodes.sort_unstable_by_key(|node| node.offset);

@@ -20,7 +20,9 @@ pub enum SealedError {
         source: Box<AtRestError>,
     },
     /// A page fails its check. Other pages are not concerned.
-    #[error("page {page} of {what} is damaged: {fault}; read the others, or restore it from a copy")]
+    #[error(
+        "page {page} of {what} is damaged: {fault}; other pages can be read; restore the whole store from one copy"
+    )]
     PageDamaged {
         /// Which memory.
         what: String,

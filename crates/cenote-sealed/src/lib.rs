@@ -23,15 +23,16 @@
 //! Plaintext is in this process's memory and nowhere else: sealed is what the copy becomes before it is compared, journalled or written.
 
 mod anew;
-mod clerk;
 mod error;
+mod fault_worker;
+mod sealing;
 mod source;
+mod verify;
 mod view;
 
 pub use anew::{WriteAt, open_all, seal_all};
 pub use error::SealedError;
-pub use source::{
-    Patches, Source, Verified, check_listed, check_one, open, open_as, rekey, rooted, seal, seal_header,
-    settle, verify, verify_all,
-};
+pub use sealing::{rekey, seal, seal_header, settle};
+pub use source::{Patches, Source, check_listed, open, open_as, rooted};
+pub use verify::{Verified, check_one, verify, verify_all};
 pub use view::View;

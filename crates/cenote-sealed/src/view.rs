@@ -2,7 +2,7 @@
 //! (PMO-9), and are noted when they are first stored into (PMO-5).
 //!
 //! ```text
-//! closed    nothing is there: no access.      a load or store faults; the clerk fills the page, and opens it for loads
+//! closed    nothing is there: no access.      a load or store faults; the worker fills the page, and opens it for loads
 //! loaded    the page as it was last psynced   a store faults; the page is noted, and opened for stores
 //! written   the page as the program has it    psync takes the note and closes it for stores
 //! broken    the page failed its check         every access is SIGBUS, after a message
@@ -18,15 +18,20 @@
 //!
 //! # Who fills pages
 //!
-//! Reading, hashing and decrypting is too much for the stack of a signal handler. The handler of a fault does it on another one ([`aside`]); where there is none, it asks this view's *clerk*, a thread
-//! ([`Clerk`]), and waits. Both take the lock of filling, those of the protection and those of the medium, and allocate; none of these locks is held
-//! by a thread that touches the object: this module copies through the alias, and protection and medium get copies. A page that is behind one that is loaded
-//! brings its neighbours along, up to 16: whoever goes through an object in order pays for one fault in 16 pages. An object of at most 8 pages is filled as a whole.
-//! A store into a closed page is one fault: what it brings along is opened for loads, the page itself for stores.
+//! Reading, hashing and decrypting is too much for the stack of a signal handler. The handler of a
+//! fault does it on another one ([`aside`]); where there is none, it asks this view's *worker*, a
+//! thread ([`FaultWorker`]), and waits. Both take the lock of filling, those of the protection and
+//! those of the medium, and allocate; none of these locks is held by a thread that touches the
+//! object: this module copies through the alias, and protection and medium get copies. A page that
+//! is behind one that is loaded brings its neighbours along, up to 16: the thread that goes through
+//! an object in order pays for one fault in 16 pages. An object of at most 8 pages is filled as a
+//! whole. A store into a closed page is one fault: what it brings along is opened for loads, the
+//! page itself for stores.
 //!
 //! *An object that is small enough* (8 pages; 32 where a page need not be hashed) is whole from the beginning: its pages are filled before anybody is given the memory, which needs no alias, no
-//! handler and no clerk then. Which of them were stored into is found by opening what was psynced last and comparing. If one cannot be filled, the object is as large ones are, so that the others can be read
-//! and the one is told by its number when it is touched.
+//! handler and no worker then. Which of them were stored into is found by opening what was psynced
+//! last and comparing. If one cannot be filled, the object is as large ones are, so that the others
+//! can be read and the one is told by its number when it is touched.
 //!
 //! The kernel resolves no such fault for itself: a `write` of pages that were not touched yet, and a `read` into pages that were
 //! not stored into, fail with `EFAULT`. [`View::load`] opens pages beforehand; copy what is to be read in.
@@ -35,7 +40,9 @@
 //! (`cenote_sys::mappings`), or the kernel refuses one more, the 2 MiB around the page are filled
 //! and opened as a whole, and if that is too much, the whole object.
 
-use crate::clerk::Clerk;
+mod broken;
+
+use crate::fault_worker::{FaultWorker, Filled};
 use crate::{SealedError, Source};
 use cenote_atrest::{Mode, PAGE_LEN, Page, Protection};
 use cenote_journal::Pages;
@@ -66,14 +73,15 @@ const CHUNK: u64 = 512;
 
 /// The memory over one sealed file; until it is dropped or stopped, which must be before its addresses are unmapped.
 pub struct View {
-    /// Given back before the clerk is.
+    /// Given back before the worker is.
     registration: Option<Registration>,
-    /// Whether it had one: then nobody asks any more once that is given back, and the clerk can serve another view.
+    /// Whether it had one: then no thread asks any more once that is given back, and the worker can
+    /// serve another view.
     registered: bool,
     inner: Arc<Inner>,
 }
 
-/// What handlers, clerk and callers share.
+/// What handlers, worker and callers share.
 pub(crate) struct Inner {
     what: String,
     protection: Protection,
@@ -89,7 +97,7 @@ pub(crate) struct Inner {
     broken: Notes,
     written: Notes,
     /// None where nothing is closed.
-    clerk: Option<Arc<Clerk>>,
+    worker: Option<Arc<FaultWorker>>,
     /// Sealed pages on their way, and the lock of filling.
     filling: Mutex<Box<[u8]>>,
 }
@@ -154,7 +162,8 @@ impl View {
         let span = view.inner.pages as usize * PAGE_LEN;
         // SAFETY: `resolve` keeps the rules: it uses atomics, changes protections, and fills pages on a stack of its own or asks the desk. The context outlives the registration,
         // which is dropped first.
-        let registered = unsafe { fault::register(base, span, resolve, Arc::as_ptr(&view.inner).cast()) };
+        let registered =
+            unsafe { fault::register(base, span, resolve, Arc::as_ptr(&view.inner).cast()) };
         view.registration = Some(registered.map_err(|error| {
             let source = io::Error::other(error.to_string());
             SealedError::Memory { what: what.into(), source }
@@ -185,10 +194,10 @@ impl View {
         let span = pages as usize * PAGE_LEN;
         // SAFETY: handed on to the caller.
         let twin = unsafe { Twin::map(base, span) }.map_err(failed)?;
-        let clerk = Clerk::find().map_err(failed)?;
-        let closed = (Some(twin), Some(Arc::clone(&clerk)));
+        let worker = FaultWorker::find().map_err(failed)?;
+        let closed = (Some(twin), Some(Arc::clone(&worker)));
         let inner = Arc::new(Inner::new(what, protection, source, base, writable, closed));
-        clerk.serve(Some(&inner));
+        worker.serve(Some(Arc::clone(&inner) as Arc<dyn Filled>));
         aside::prepare();
         Ok(Self { registration: None, registered: false, inner })
     }
@@ -199,19 +208,28 @@ impl View {
         self.inner.resolve(address)
     }
 
+    /// Calls `f` if the page of `address` was given up because it fails its check, and keeps other
+    /// threads from calling theirs meanwhile. `false` if it was not. For handlers of faults, as
+    /// [`View::resolve`].
+    #[must_use]
+    pub fn while_broken(&self, address: usize, f: impl FnOnce() -> bool) -> bool {
+        self.inner.while_broken(address, f)
+    }
+
     /// From now on stores are allowed.
     pub fn allow_stores(&self) {
         self.inner.writable.store(true, Ordering::Release);
     }
 
-    /// Sends the clerk home: pages that are not open stay closed, and who touches one has a fault that nobody resolves.
+    /// Sends the worker home: pages that are not open stay closed, and who touches one has a fault
+    /// that no thread resolves.
     pub fn stop(&self) {
         // Whoever fills a page on a thread of its own has done so, or will not.
         let filling = self.inner.lock();
         self.inner.stopped.store(true, Ordering::Release);
         drop(filling);
-        if let Some(clerk) = &self.inner.clerk {
-            clerk.end();
+        if let Some(worker) = &self.inner.worker {
+            worker.end();
         }
     }
 
@@ -236,7 +254,10 @@ impl View {
     }
 
     /// Copies bytes out, from pages that are loaded.
-    pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) {
+    ///
+    /// # Safety
+    /// The bytes lie in the view, and no thread stores there meanwhile.
+    pub unsafe fn copy_out(&self, offset: u64, bytes: &mut [u8]) {
         self.inner.copy_out(offset, bytes);
     }
 
@@ -252,12 +273,13 @@ impl View {
             return Ok(());
         }
         let taken = &pages[known..];
-        taken.iter().try_for_each(|range| self.inner.open(range.clone(), Access::ReadOnly)).inspect_err(
-            |_| {
+        taken
+            .iter()
+            .try_for_each(|range| self.inner.open(range.clone(), Access::ReadOnly))
+            .inspect_err(|_| {
                 // The one that failed, and all behind it, may be written still.
                 taken.iter().for_each(|range| self.inner.written.note(range.clone()));
-            },
-        )
+            })
     }
 }
 
@@ -296,9 +318,45 @@ impl Drop for View {
     fn drop(&mut self) {
         // Waits for handlers: after this nobody asks.
         drop(self.registration.take());
-        match (&self.inner.clerk, self.registered) {
-            (Some(clerk), true) => Clerk::leave(Arc::clone(clerk)),
+        match (&self.inner.worker, self.registered) {
+            (Some(worker), true) => FaultWorker::leave(Arc::clone(worker)),
             _ => self.stop(),
+        }
+    }
+}
+
+impl Filled for Inner {
+    fn answer(&self, question: u64) -> bool {
+        let (page, store) = (question >> 1, question & 1 == 1);
+        if store {
+            let _filling = self.lock();
+            return self.widen(page);
+        }
+        if page >= self.pages {
+            return false;
+        }
+        let in_order = page > 0 && self.loaded.has(page - 1);
+        let end = if in_order { (page / RUN + 1) * RUN } else { page + 1 };
+        if self.pages <= SMALL && self.load(0..self.pages).is_ok() {
+            return true;
+        }
+        // What is behind the page is a help, and its faults concern no access yet.
+        let run = page..(page + 1..end.min(self.pages))
+            .find(|p| self.loaded.has(*p))
+            .unwrap_or(end.min(self.pages));
+        if self.load(run).is_ok() || self.loaded.has(page) {
+            return true;
+        }
+        match self.load(page..page + 1) {
+            Ok(()) => true,
+            Err(_) if self.is_stopped() => false,
+            // The reader takes an error. The page stays closed, and is tried again when it is
+            // touched again.
+            Err(_) if fault::is_peek() => false,
+            Err(error) => {
+                self.break_page(page, &error);
+                true
+            }
         }
     }
 }
@@ -310,7 +368,7 @@ impl Inner {
         source: Source,
         base: usize,
         writable: bool,
-        (twin, clerk): (Option<Twin>, Option<Arc<Clerk>>),
+        (twin, worker): (Option<Twin>, Option<Arc<FaultWorker>>),
     ) -> Self {
         let (pages, notes) = (protection.pages(), |span| Notes::new(base, span));
         let span = pages as usize * PAGE_LEN;
@@ -327,7 +385,7 @@ impl Inner {
             loaded: notes(span),
             broken: notes(span),
             written: notes(span),
-            clerk,
+            worker,
             filling: Mutex::new(filling),
         }
     }
@@ -406,10 +464,11 @@ impl Inner {
         if page >= self.pages || self.broken.has(page) || self.is_stopped() {
             return false;
         }
-        let Some(clerk) = &self.clerk else { return false };
-        let desk = &clerk.desk;
+        let Some(worker) = &self.worker else { return false };
+        let desk = &worker.desk;
         if !self.loaded.has(page) {
-            let filled = aside::run(|| self.answer(page << 1)).unwrap_or_else(|| desk.ask(page << 1));
+            let filled =
+                aside::run(|| self.answer(page << 1)).unwrap_or_else(|| desk.ask(page << 1));
             // What is wrong is met when the access is tried again.
             if !(filled && self.is_writable() && self.loaded.has(page) && fault::is_store()) {
                 return filled;
@@ -427,56 +486,6 @@ impl Inner {
 
     fn is_writable(&self) -> bool {
         self.writable.load(Ordering::Acquire)
-    }
-
-    /// The clerk's answer: whether the access can be tried again.
-    pub(crate) fn answer(&self, question: u64) -> bool {
-        let (page, store) = (question >> 1, question & 1 == 1);
-        if store {
-            let _filling = self.lock();
-            return self.widen(page);
-        }
-        if page >= self.pages {
-            return false;
-        }
-        let in_order = page > 0 && self.loaded.has(page - 1);
-        let end = if in_order { (page / RUN + 1) * RUN } else { page + 1 };
-        if self.pages <= SMALL && self.load(0..self.pages).is_ok() {
-            return true;
-        }
-        // What is behind the page is a help, and its faults are nobody's yet.
-        let run = page..(page + 1..end.min(self.pages))
-            .find(|p| self.loaded.has(*p))
-            .unwrap_or(end.min(self.pages));
-        if self.load(run).is_ok() || self.loaded.has(page) {
-            return true;
-        }
-        match self.load(page..page + 1) {
-            Ok(()) => true,
-            Err(_) if self.is_stopped() => false,
-            // The reader takes an error. The page stays closed, and is tried again when it is
-            // touched again.
-            Err(_) if fault::is_peek() => false,
-            Err(error) => {
-                self.break_page(page, &error);
-                true
-            }
-        }
-    }
-
-    /// Gives up a page: whoever touches it gets SIGBUS.
-    fn break_page(&self, page: u64, error: &SealedError) {
-        let _filling = self.lock();
-        if self.loaded.has(page) {
-            // Another thread had more luck, and may have stored into it.
-            return;
-        }
-        self.broken.note(page..page + 1);
-        fault::tell(&format!(
-            "cenote: {error}; this access is a bus error; other pages can be read (`read_at`)\n"
-        ));
-        // SAFETY: the page is closed, and of this view's own range. If it cannot be mapped, the access is a segmentation fault.
-        let _ = unsafe { twin::map_bus_error(self.base + page as usize * PAGE_LEN) };
     }
 
     fn load(&self, pages: Pages) -> Result<(), SealedError> {
@@ -534,7 +543,8 @@ impl Inner {
             if fine && self.open(good.clone(), Access::ReadOnly).is_ok() {
                 self.loaded.note(good);
             } else if !self.widen(pages.start) {
-                let source = io::Error::other("the kernel allows no more mappings (vm.max_map_count)");
+                let source =
+                    io::Error::other("the kernel allows no more mappings (vm.max_map_count)");
                 return Err(SealedError::Memory { what: self.what.clone(), source });
             }
         }
@@ -619,7 +629,12 @@ impl Inner {
     }
 
     /// Verifies and decrypts a closed page into its place, under the lock of filling.
-    fn fill_one(&self, page: u64, sealed: &Page, side: Option<&PageSide>) -> Result<(), SealedError> {
+    fn fill_one(
+        &self,
+        page: u64,
+        sealed: &Page,
+        side: Option<&PageSide>,
+    ) -> Result<(), SealedError> {
         let mut plain = [0; PAGE_LEN];
         let opened = if planted(Bug::PageNotVerified) {
             self.protection.sealer().open(page, sealed, side, &mut plain)

@@ -39,7 +39,10 @@ pub fn byte_of(client: Uuid) -> u64 {
 
 /// Clients of the catalog whose processes are seen here.
 pub(crate) fn seen(state: &State) -> impl Iterator<Item = &GuestRecord> {
-    state.guests.values().filter(|guest| cenote_sys::process::is_alive(guest.pid, guest.start_ticks))
+    state
+        .guests
+        .values()
+        .filter(|guest| cenote_sys::process::is_alive(guest.pid, guest.start_ticks))
 }
 
 /// Processes of the clients that keep this opener out, and whether it sees all of them; none: it
@@ -52,7 +55,8 @@ pub(crate) fn keep_out(
     let (mut pids, mut all_seen) = (Vec::new(), true);
     for guest in state.guests.values() {
         let seen = same_boot && cenote_sys::process::is_alive(guest.pid, guest.start_ticks);
-        let held = !planted(Bug::ClientsSeenAlone) && medium.is_byte_held(CLIENTS, byte_of(guest.client))?;
+        let held = !planted(Bug::ClientsSeenAlone)
+            && medium.is_byte_held(CLIENTS, byte_of(guest.client))?;
         let keeps_out = if hosting { held && !seen } else { held || seen };
         if keeps_out {
             pids.push(guest.pid);

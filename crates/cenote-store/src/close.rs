@@ -28,6 +28,7 @@ impl Inner {
         if self.silent.load(Ordering::Acquire) || !self.writable {
             return Ok(());
         }
+        self.check_poisoned()?;
         if let Some(connection) = &self.connection {
             let logs = self.control().logs.in_use();
             if logs > 0 {
@@ -38,7 +39,6 @@ impl Inner {
             crate::psync::psync_leased(self, &mut self.control())?;
             return connection.keeper.goodbye();
         }
-        self.check_poisoned()?;
         let mut guard = self.control();
         let control = &mut *guard;
         let logs = control.logs.in_use();
@@ -52,11 +52,12 @@ impl Inner {
         self.persistence.fence();
         // Whoever opens the store next goes on from here, and may lose power before its first psync.
         crate::psync::psync_leased(self, control)?;
-        self.sync_leased(control)?;
+        let (seals, era) = self.seal(control)?;
         let ahead = self.name_ahead(control);
         self.check_poisoned()?;
         let (mut records, surplus) = self.closing_records(control);
         records.extend(ahead);
+        records.extend(seals);
         self.commit(control, &records)?;
         for record in surplus {
             let file = crate::puddle::file_name(record.uuid);
@@ -64,6 +65,7 @@ impl Inner {
         }
         self.name_closed_journals(control)?;
         control.superblock.state = STATE_CLEAN;
+        control.superblock.era = era;
         control.superblock.catalog_batch = control.catalog.batch();
         self.store_superblock(&mut control.superblock)
     }
@@ -100,8 +102,9 @@ impl Drop for Inner {
             let _ = unsafe { self.medium.release_window(self.window.base(), self.window.len()) };
         }
         control.pools.clear();
-        for puddle in
-            core::mem::take(&mut control.puddles).into_values().chain(core::mem::take(&mut control.graveyard))
+        for puddle in core::mem::take(&mut control.puddles)
+            .into_values()
+            .chain(core::mem::take(&mut control.graveyard))
         {
             // SAFETY: made by `Box::leak`, once in exactly one of the two collections, and no handle is left.
             let puddle = unsafe { Box::from_raw(puddle.as_ptr()) };

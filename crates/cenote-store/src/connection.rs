@@ -21,23 +21,26 @@ use crate::options::{Access, OpenOptions, PoolOptions};
 use crate::pool::{PoolCore, PoolHandle};
 use crate::psync::Psync;
 use crate::puddle::{Puddle, file_name, primary_name};
+use crate::relocate::ImportManifest;
 use crate::relocate::frontier::Frontier;
 use crate::relocate::hosted::Holds;
-use crate::relocate::{Backend, ImportManifest, RelocationOptions};
 use crate::report::{Damage, PoolStart};
+use crate::rewriter::{Backend, RelocationOptions};
 use crate::set_aside::{LogDecision, SetAside};
 use crate::shadow::Shadows;
 use crate::spare::Ahead;
 use crate::store::{Control, Inner, Store};
 use crate::window::{Space, Window, who_is_at};
-use cenote_layout::catalog::{ClientRecord, LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{
+    ClientRecord, LeaseRecord, PoolMode, PoolRecord, PuddleRecord, Record,
+};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::Superblock;
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
 use cenote_medium::{Durability, GrantedMedium, MapMode, MediumError, MediumInfo, OwnedMedium};
-use cenote_sys::{fault, fork_guard};
+use cenote_sys::fork_guard;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicBool;
 use std::collections::{BTreeMap, BTreeSet};
@@ -236,7 +239,8 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError::ObjectUnknown`], [`StoreError::ObjectBusy`], [`StoreError::ObjectDenied`]; a damaged file.
-    fn attach_object(&self, name: &str, writable: bool) -> Result<(ListedObject, File), StoreError>;
+    fn attach_object(&self, name: &str, writable: bool)
+    -> Result<(ListedObject, File), StoreError>;
     /// Gives an object back.
     ///
     /// # Errors
@@ -267,7 +271,8 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     ///
     /// # Errors
     /// The caller does not have it; the daemon cannot be reached.
-    fn page_of_puddles(&self, pool: PoolId, first: u32) -> Result<(Vec<Granted>, bool), StoreError>;
+    fn page_of_puddles(&self, pool: PoolId, first: u32)
+    -> Result<(Vec<Granted>, bool), StoreError>;
     /// Where the puddles of all pools lie; identities are left out.
     ///
     /// # Errors
@@ -308,7 +313,11 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     ///
     /// # Errors
     /// As [`crate::relocate::Import::commit`]; there is no such import.
-    fn commit_import(&self, import: u64, pools: u32) -> Result<Vec<(PoolId, bool, u64)>, StoreError>;
+    fn commit_import(
+        &self,
+        import: u64,
+        pools: u32,
+    ) -> Result<Vec<(PoolId, bool, u64)>, StoreError>;
     /// Ends an import that comes to nothing.
     ///
     /// # Errors
@@ -324,7 +333,8 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError::Backup`], [`StoreError::NotStill`]: there is no copy.
-    fn backup(&self, target: &Path, more: &mut dyn FnMut() -> bool) -> Result<BackedUp, StoreError>;
+    fn backup(&self, target: &Path, more: &mut dyn FnMut() -> bool)
+    -> Result<BackedUp, StoreError>;
     /// Ends the session.
     ///
     /// # Errors
@@ -344,9 +354,20 @@ pub(crate) struct Connection {
 }
 
 impl Store {
-    /// Who keeps the store, if that is another process.
+    /// The daemon that keeps the store, if one does.
+    ///
+    /// # Safety
+    /// The caller sends no request that takes away what this process uses: a pool or an object that
+    /// is open here is not removed, detached or moved, a pool is said to be traced only when it was
+    /// ([`crate::PoolHandle::trace_done`]), registered types are as their records say, and
+    /// [`Keeper::goodbye`] is the last request of a store that nothing uses.
     #[must_use]
-    pub fn keeper(&self) -> Option<&dyn Keeper> {
+    pub unsafe fn keeper(&self) -> Option<&dyn Keeper> {
+        self.own_keeper()
+    }
+
+    /// [`Store::keeper`], for this crate, which keeps its contract at each use.
+    pub(crate) fn own_keeper(&self) -> Option<&dyn Keeper> {
         self.inner().connection.as_ref().map(|connection| &*connection.keeper)
     }
 
@@ -365,7 +386,11 @@ impl Store {
     }
 
     /// Forgets such a file.
-    pub fn dismiss(&self, name: &str) {
+    ///
+    /// # Safety
+    /// The caller admitted it, and nothing is about to map it. Another thread may have admitted a
+    /// file of the same name; only one of them maps it.
+    pub unsafe fn dismiss(&self, name: &str) {
         if let Some(connection) = &self.inner().connection {
             connection.files.dismiss(name);
         }
@@ -376,10 +401,15 @@ impl Connection {
     /// Has both files of each puddle of a pool in shadowed mode, to be read, until they are dismissed by these names.
     pub(crate) fn admit_files_of(&self, pool: PoolId) -> Result<Vec<String>, StoreError> {
         let mut names = Vec::new();
-        let shadows =
-            self.keeper.puddles_from(pool, 0)?.into_iter().map(|one| (file_name(one.record.uuid), one));
+        let shadows = self
+            .keeper
+            .puddles_from(pool, 0)?
+            .into_iter()
+            .map(|one| (file_name(one.record.uuid), one));
         let primaries = self.keeper.primaries_from(pool, 0)?.into_iter();
-        for (name, granted) in shadows.chain(primaries.map(|one| (primary_name(one.record.uuid), one))) {
+        for (name, granted) in
+            shadows.chain(primaries.map(|one| (primary_name(one.record.uuid), one)))
+        {
             self.files.admit(crate::puddle::text(&name), granted.file)?;
             names.push(crate::puddle::text(&name).to_owned());
         }
@@ -411,15 +441,19 @@ impl Store {
     pub unsafe fn connect(home: &Home, keeper: Box<dyn Keeper>) -> Result<Self, OpenError> {
         let path = home.medium.path.clone();
         let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
-        let refused = |error: StoreError| OpenError::Daemon { path: path.clone(), detail: error.to_string() };
+        let refused =
+            |error: StoreError| OpenError::Daemon { path: path.clone(), detail: error.to_string() };
         let (base, len) = (home.window_base, home.window_len);
         let files = Arc::new(GrantedMedium::new(home.medium.clone()));
         // SAFETY: the files are the daemon's, which changes them; this medium refuses to.
         let medium = unsafe { OwnedMedium::new(Arc::clone(&files) as _) };
         medium.reserve_window(base, len).map_err(|error| match error {
-            MediumError::WindowTaken { .. } => {
-                OpenError::WindowOfDaemon { path: path.clone(), base, len, by: who_is_at(base, len) }
-            }
+            MediumError::WindowTaken { .. } => OpenError::WindowOfDaemon {
+                path: path.clone(),
+                base,
+                len,
+                by: who_is_at(base, len),
+            },
             error => failed(error),
         })?;
         crate::known::note(base, len);
@@ -429,7 +463,8 @@ impl Store {
         let (files_of, of) = (medium.clone(), home.store);
         // What has moved was rewritten by the daemon, all of it, before it is granted.
         let relocation = RelocationOptions { rewriter: None, backend: Backend::Eager };
-        let frontier = Frontier::new(files_of, of, (false, false), relocation, Arc::clone(&poisoned));
+        let frontier =
+            Frontier::new(files_of, of, (false, false), relocation, Arc::clone(&poisoned));
         let store = Self::new(Arc::new(Inner {
             window: Window::of_store(base, len, 0, &home.medium.path),
             persistence: medium.persistence(home.durability),
@@ -441,12 +476,18 @@ impl Store {
             durability: home.durability,
             token: fork_guard::token(),
             poisoned,
+            stamps: crate::stamps::Stamps::default(),
             shadows: Shadows::default(),
             frontier,
             guarded: AtomicBool::new(false),
             replaying: Mutex::default(),
             silent: AtomicBool::new(false),
-            connection: Some(Connection { keeper, files, listed: Mutex::default(), ahead: Mutex::default() }),
+            connection: Some(Connection {
+                keeper,
+                files,
+                listed: Mutex::default(),
+                ahead: Mutex::default(),
+            }),
             fence: None,
             journals: Mutex::default(),
             files_moving: Mutex::default(),
@@ -476,12 +517,8 @@ impl Store {
         store.learn_types().map_err(refused)?;
         store.learn_pools().map_err(refused)?;
         let inner = store.arc();
-        // SAFETY: `resolve` keeps the rules of resolvers; the context is this `Inner`, which unregisters before it is freed.
-        let registered = unsafe {
-            fault::register(base as usize, len as usize, crate::lazy::resolve, Arc::as_ptr(inner).cast())
-        };
-        let registration =
-            registered.map_err(|error| refused(StoreError::Refused { detail: error.to_string() }))?;
+        let registration = crate::lazy::register(inner)
+            .map_err(|error| refused(StoreError::Refused { detail: error.to_string() }))?;
         inner.control().registration = Some(registration);
         Ok(store)
     }
@@ -540,8 +577,13 @@ impl Store {
         let mut control = inner.control();
         inner.check_poisoned()?;
         let (mut writable, share) = (access.writes(), access == Access::Shared);
-        let known =
-            control.catalog.state.names.get(name).and_then(|id| control.pools.get(id)).map(Arc::clone);
+        let known = control
+            .catalog
+            .state
+            .names
+            .get(name)
+            .and_then(|id| control.pools.get(id))
+            .map(Arc::clone);
         if let Some(core) = known {
             let id = core.record().id;
             let held = control.catalog.state.leases.get(&(control.client, id)).copied();
@@ -622,7 +664,8 @@ impl Store {
         inner.check_usable()?;
         let first = control.catalog.state.puddles_of(id).last().map_or(0, |last| last.index + 1);
         for granted in connection.keeper.puddles_from(id, first)? {
-            let puddle = inner.map_granted(connection, &mut control, granted, MapMode::ReadWrite)?;
+            let puddle =
+                inner.map_granted(connection, &mut control, granted, MapMode::ReadWrite)?;
             core.add_puddle(puddle);
         }
         Ok(())
@@ -642,7 +685,9 @@ impl Store {
 
 /// Notes why a pool's values may not be what its transactions made them.
 pub(crate) fn note_doubts(control: &mut Control, pool: PoolId, doubts: Vec<String>) {
-    control.damage.retain(|damage| !matches!(damage, Damage::Log { pools, .. } if pools.contains(&pool)));
+    control
+        .damage
+        .retain(|damage| !matches!(damage, Damage::Log { pools, .. } if pools.contains(&pool)));
     control.damage.extend(doubts.into_iter().map(|detail| Damage::Log {
         client: Uuid::NIL,
         log_id: 0,
@@ -710,7 +755,10 @@ impl Inner {
         let record = self.admit_granted(connection, control, granted)?;
         if role == Role::LogSpace {
             let client = control.client;
-            control.catalog.state.apply(&Record::Client(ClientRecord { client, log_space: record.uuid }));
+            control
+                .catalog
+                .state
+                .apply(&Record::Client(ClientRecord { client, log_space: record.uuid }));
         }
         Ok(record)
     }
@@ -729,7 +777,8 @@ fn check_granted(
         && record.size != 0;
     let other = control.catalog.state.puddles.values().find(|other| {
         other.uuid != record.uuid
-            && record.addr < other.addr.saturating_add(other.size.next_multiple_of(cenote_layout::SLOT_SIZE))
+            && record.addr
+                < other.addr.saturating_add(other.size.next_multiple_of(cenote_layout::SLOT_SIZE))
             && other.addr < end.unwrap_or(u64::MAX)
     });
     // Where a removed puddle was, another may come; one that is mapped here stays.
@@ -737,7 +786,9 @@ fn check_granted(
     if inside && aligned && !mapped {
         return Ok(());
     }
-    let detail =
-        format!("it granted a puddle of {} bytes at {:#x}, which cannot be", record.size, record.addr);
+    let detail = format!(
+        "it granted a puddle of {} bytes at {:#x}, which cannot be",
+        record.size, record.addr
+    );
     Err(StoreError::Refused { detail })
 }

@@ -9,9 +9,10 @@
 use crate::error::StoreError;
 use crate::journals::JournalOf;
 use crate::pools::lost_record;
-use crate::puddle::{RESTORE, file_name, text, verify_file, verify_primary};
+use crate::puddle::{file_name, primary_name, text};
 use crate::report::Damage;
 use crate::store::{Control, Inner, Store};
+use crate::verify::{RESTORE, verify_file};
 use cenote_journal::{Scan, scan};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::puddle::Role;
@@ -20,8 +21,8 @@ use cenote_medium::FileHandle;
 impl Store {
     /// Files that make a program's open of a pool or an attach of an object fail, or that no psync
     /// can be written into: missing, of another length, or with a header that is not theirs, and
-    /// the journal of the pools. Puddles that have moved and are not rewritten are left out, and a
-    /// daemon's client sees none.
+    /// the journal of the pools. Of protected pools puddles that have moved and are not rewritten
+    /// are left out, and a daemon's client sees none.
     ///
     /// # Errors
     /// The medium reports an error other than damage.
@@ -49,7 +50,8 @@ impl Store {
                 Err(error) => return Err(error),
                 Ok(info) => {
                     let detail = verify_file(&inner.medium, &info.puddle(), inner.uuid, true)?;
-                    damage.extend(detail.map(|detail| Damage::Object { name: name.clone(), detail }));
+                    damage
+                        .extend(detail.map(|detail| Damage::Object { name: name.clone(), detail }));
                 }
             }
         }
@@ -66,14 +68,20 @@ impl Inner {
         damage: &mut Vec<Damage>,
     ) -> Result<(), StoreError> {
         let state = &control.catalog.state;
-        if state.due.contains_key(&record.uuid) {
-            return Ok(());
-        }
         let mut add = |detail| {
             let (uuid, pool, index) = (record.uuid, record.pool, record.index);
             damage.push(Damage::Puddle { uuid, pool, index, detail });
         };
         let at_rest = state.at_rest(record.pool);
+        if let Some(due) = state.due.get(&record.uuid) {
+            if at_rest == AtRest::None {
+                self.look_at_file(record, due)?.damage().into_iter().for_each(&mut add);
+                if state.is_shadowed(record.pool) {
+                    self.look_at_primary(record, due)?.damage().into_iter().for_each(add);
+                }
+            }
+            return Ok(());
+        }
         match record.role {
             // By its name, in `damaged_files`.
             Role::Object => {}
@@ -82,7 +90,11 @@ impl Inner {
                 let name = file_name(record.uuid);
                 let len = self.medium.len(text(&name)).ok();
                 if len.is_some_and(|len| len != record.size) {
-                    add(format!("its file {} is not {} bytes long; {RESTORE}", text(&name), record.size));
+                    add(format!(
+                        "its file {} is not {} bytes long; {RESTORE}",
+                        text(&name),
+                        record.size
+                    ));
                 }
             }
             Role::Heap if at_rest != AtRest::None => {
@@ -90,14 +102,20 @@ impl Inner {
             }
             _ => {
                 // SAFETY: puddles live until the store is dropped.
-                let known = control.puddles.get(&record.uuid).map(|known| unsafe { known.as_ref() });
+                let known =
+                    control.puddles.get(&record.uuid).map(|known| unsafe { known.as_ref() });
                 // Recovery after a loss of power makes the shadow anew.
                 if !known.is_some_and(crate::Puddle::shows_primary) {
-                    verify_file(&self.medium, record, self.uuid, true)?.into_iter().for_each(&mut add);
+                    let name = file_name(record.uuid);
+                    self.check_named(state, record, text(&name), true)?
+                        .into_iter()
+                        .for_each(&mut add);
                 }
                 if record.role == Role::Heap && state.is_shadowed(record.pool) {
-                    let detail = verify_primary(&self.medium, record, self.uuid, true)?;
-                    let said = |detail| format!("its primary, which psyncs are written into: {detail}");
+                    let name = primary_name(record.uuid);
+                    let detail = self.check_named(state, record, text(&name), true)?;
+                    let said =
+                        |detail| format!("its primary, which psyncs are written into: {detail}");
                     detail.map(said).into_iter().for_each(add);
                 }
             }
@@ -108,12 +126,14 @@ impl Inner {
     fn look_at_pool_journal(&self, control: &Control) -> Result<Option<Damage>, StoreError> {
         const OF: JournalOf = JournalOf::Pools;
         let (state, name) = (&control.catalog.state, OF.file());
-        let pools: Vec<_> = state.pools.keys().copied().filter(|pool| state.is_shadowed(*pool)).collect();
+        let pools: Vec<_> =
+            state.pools.keys().copied().filter(|pool| state.is_shadowed(*pool)).collect();
         if !self.medium.exists(name)? {
             let detail = format!("{name}: the file is missing; {RESTORE}");
             return Ok((!pools.is_empty()).then_some(Damage::Journal { detail, pools }));
         }
-        let scanned = FileHandle::open(&self.medium, name).and_then(|file| scan(&file, self.uuid, true));
+        let scanned =
+            FileHandle::open(&self.medium, name).and_then(|file| scan(&file, self.uuid, true));
         let detail = match scanned {
             Err(error) => Some(error.to_string()),
             Ok(Ok(Scan { damage: Some(detail), .. }) | Err(detail)) => Some(detail),

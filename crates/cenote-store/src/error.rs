@@ -4,7 +4,7 @@ use crate::report::Damage;
 use cenote_atrest::AtRestError;
 use cenote_journal::{JournalError, Stopped};
 use cenote_layout::header::HeaderError;
-use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::id::Uuid;
 use cenote_layout::types::{TypeError, TypeRecord};
 use cenote_medium::{Durability, MediumError};
 use cenote_sealed::SealedError;
@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// What to do where no pool can be had. One file of a copy beside the others would mix moments.
 const RESTORE_ALL: &str = "restore the whole store from one copy (`cenote backup` makes one)";
+const GIVE_UP: &str = "give the journal up, and what it has of psyncs (of pools JournalPolicy::GiveUp, \
+                       --give-up-journal; of objects accept_damaged_journal)";
 
 /// Why a directory is not formatted. It is as it was before.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +76,9 @@ pub enum FormatError {
 #[non_exhaustive]
 pub enum OpenError {
     /// No superblock.
-    #[error("{path} is not a store: it has no file \"superblock\"; check the path, or format it first")]
+    #[error(
+        "{path} is not a store: it has no file \"superblock\"; check the path, or format it first"
+    )]
     NotAStore {
         /// The directory.
         path: String,
@@ -102,7 +106,10 @@ pub enum OpenError {
         source: HeaderError,
     },
     /// Both copies of the superblock are damaged.
-    #[error("{path}: both copies of the superblock are damaged ({first}; {second}): {}", RESTORE_ALL)]
+    #[error(
+        "{path}: both copies of the superblock are damaged ({first}; {second}): {}",
+        RESTORE_ALL
+    )]
     SuperblockLost {
         /// The directory.
         path: String,
@@ -140,7 +147,7 @@ pub enum OpenError {
     },
     /// Files that were copied while a session had the store open.
     #[error(
-        "{path} is a copy of a store that was not closed, or was put back from one: its files are of different moments; use a copy that `cenote backup` made, or open it with CopyPolicy::CheckAndOpen (--accept-copy)"
+        "{path} is a copy of a store that was not closed, or was put back from one: its files are of different moments; use a copy that `cenote backup` made, or open it with CopyPolicy::CheckAndOpen (--accept-copy; `cenote adopt` makes it a store of its own)"
     )]
     Copied {
         /// The directory.
@@ -162,8 +169,9 @@ pub enum OpenError {
     },
     /// Clients of a daemon that has ended go on with their mappings.
     #[error(
-        "{path} is in use by clients of a daemon that has ended: processes {pids:?}{}; start cenoted again where it \
-         ran, or end them",
+        "{path} is in use by clients of a daemon that has ended: processes {}{}; start cenoted \
+         again where it ran, or end them",
+        joined(pids),
         if *seen { "" } else { " by the numbers of the container or the boot that they run in" }
     )]
     Guests {
@@ -258,7 +266,11 @@ pub enum OpenError {
         found: u64,
     },
     /// Nothing of the catalog is left.
-    #[error("{path}: neither file of the catalog has a whole record: {}; {}", Listed(damage), RESTORE_ALL)]
+    #[error(
+        "{path}: neither file of the catalog has a whole record: {}; {}",
+        Listed(damage),
+        RESTORE_ALL
+    )]
     CatalogLost {
         /// The directory.
         path: String,
@@ -425,7 +437,9 @@ pub enum StoreError {
         reason: &'static str,
     },
     /// The name is taken.
-    #[error("there is a pool \"{name}\" already: open it, or choose another name (`--as` of an import)")]
+    #[error(
+        "there is a pool \"{name}\" already: open it, or choose another name (`--as` of an import)"
+    )]
     PoolExists {
         /// The name.
         name: String,
@@ -535,9 +549,11 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
-    /// Logs were discarded that would have undone or completed the pool's last transactions.
+    /// Logs were discarded that would have undone or completed the pool's last transactions, or a
+    /// journal was given up that had its last psyncs.
     #[error(
-        "pool \"{name}\" may hold half a transaction, because logs were discarded: restore it from a \
+        "pool \"{name}\" may hold half a transaction, because logs were discarded, or half a psync, \
+         because a journal was given up: restore it from a \
          backup or an archive, remove it, open it with the unsafe Store::open_torn, or declare it \
          whole (the unsafe Store::declare_whole, `cenote logs declare-whole`)"
     )]
@@ -572,7 +588,8 @@ pub enum StoreError {
     /// Pages of a pool's file cannot be had: it was cut short, or its disk fails.
     #[error(
         "pool \"{pool}\": page {page} of puddle {puddle} (number {index}) cannot be read, {} in all: its file was cut \
-         short, or its disk fails; put it back from a copy",
+         short, or its disk fails; export the other pools (`cenote export`), or restore the whole store \
+         from one copy",
         plural_pages(*.count)
     )]
     Unreadable {
@@ -639,13 +656,22 @@ pub enum StoreError {
         source: Box<MediumError>,
     },
     /// Records of psyncs are lost, or a primary that they change.
-    #[error("the journal of psyncs cannot be used: {detail}; {}", RESTORE_ALL)]
+    #[error(
+        "the journal of psyncs, {file}, cannot be used: {detail}; {}, or {}",
+        RESTORE_ALL,
+        GIVE_UP
+    )]
     JournalDamaged {
+        /// The journal's file.
+        file: &'static str,
         /// What is wrong.
         detail: String,
     },
     /// A journal of psyncs is not the one that the superblock names. Nothing of it was replayed.
-    #[error("{file} cannot be used: {detail}; restore the whole store from one copy")]
+    #[error(
+        "{file} cannot be used: {detail}; restore the whole store from one copy, or {}",
+        GIVE_UP
+    )]
     JournalRolledBack {
         /// The journal's file.
         file: &'static str,
@@ -733,6 +759,9 @@ pub enum StoreError {
         /// What failed.
         reason: String,
     },
+    /// A page of the metadata of a pool's heap was lost while the store was open.
+    #[error("{0}")]
+    MetadataLost(crate::lost_page::LostPage),
     /// This process is a fork of the one that opened the store.
     #[error(
         "this process was forked from the one that opened the store, and has no access to it: open the store again in this process"
@@ -816,7 +845,9 @@ impl StoreError {
 impl From<MediumError> for StoreError {
     fn from(error: MediumError) -> Self {
         match error {
-            MediumError::Replaced { name, detail } => Self::Fenced { file: name.to_string(), detail },
+            MediumError::Replaced { name, detail } => {
+                Self::Fenced { file: name.to_string(), detail }
+            }
             error => Self::Medium(error),
         }
     }
@@ -834,16 +865,15 @@ impl From<JournalError> for StoreError {
     }
 }
 
-/// A pool that damage concerns.
-pub(crate) fn concerns(damage: &[Damage], pool: PoolId) -> Vec<Damage> {
-    damage.iter().filter(|d| d.pools().contains(&pool)).cloned().collect()
-}
-
 fn plural_pages(count: u64) -> String {
     if count == 1 { "1 page".into() } else { format!("{count} pages") }
 }
 
 fn of_processes(pids: &[u32], waited: core::time::Duration) -> String {
+    format!("had no moment between transactions within {} ms: {}", waited.as_millis(), joined(pids))
+}
+
+fn joined(pids: &[u32]) -> String {
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-    format!("had no moment between transactions within {} ms: {}", waited.as_millis(), pids.join(", "))
+    pids.join(", ")
 }

@@ -13,7 +13,7 @@
 //!
 //! A writer refuses, under these locks, a file that it writes and that has several names, since
 //! another store may share it: here the superblock, the catalog and the journals, and puddles where
-//! they are opened ([`crate::puddle::verify_all`]).
+//! they are opened ([`crate::verify::verify_all`]).
 //!
 //! An opener that shares neither inode has a copy before it, or a store that was put back from one:
 //! [`crate::origin`].
@@ -46,7 +46,9 @@ pub(crate) fn take(
     let started = Instant::now();
     loop {
         let holder = match try_take(medium, kind) {
-            Ok(Ok(taken)) if exclusive => return refuse_links(medium).map(|()| taken).map_err(failed),
+            Ok(Ok(taken)) if exclusive => {
+                return refuse_links(medium).map(|()| taken).map_err(failed);
+            }
             Ok(Ok(taken)) => return Ok(taken),
             Ok(Err(holder)) => holder,
             Err(source) => return Err(failed(source)),
@@ -114,12 +116,12 @@ pub(crate) fn recognise(
     info: &MediumInfo,
     found: &Found,
     place: Place,
-    boot: Uuid,
+    now: (Uuid, u64),
     policy: CopyPolicy,
 ) -> Result<bool, OpenError> {
     let block = &found.newest;
     let path = info.path.clone();
-    match place.compare(block, found.clean, block.boot_id == boot, info.kind) {
+    match place.compare(block, found.clean, now, info.kind) {
         Origin::Own => Ok(false),
         Origin::OfLiving(pid) => Err(OpenError::CopyOfOpen { path, pid, holder: in_words(pid) }),
         Origin::Copy if policy == CopyPolicy::Refuse => Err(OpenError::Copied { path }),

@@ -19,11 +19,12 @@
 //! Stores into mappings and records of journals are not checked: they go to inodes that this
 //! session opened, and no other session opens these while its locks are held.
 
+use crate::poison::Poisoned;
 use crate::superblock::{self, FILE};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, FileId, FileName, MediumError, OwnedMedium};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::IntoBytes;
 
 /// What this session knows of the superblock.
@@ -43,7 +44,7 @@ pub(crate) struct Fence {
     file: FileHandle,
     id: FileId,
     known: Mutex<Known>,
-    poisoned: Arc<OnceLock<String>>,
+    poisoned: Arc<Poisoned>,
 }
 
 impl Known {
@@ -58,7 +59,7 @@ impl Fence {
         medium: &OwnedMedium,
         id: FileId,
         block: &Superblock,
-        poisoned: &Arc<OnceLock<String>>,
+        poisoned: &Arc<Poisoned>,
     ) -> Result<Self, MediumError> {
         Ok(Self {
             medium: medium.clone(),
@@ -84,7 +85,11 @@ impl Fence {
         let other = match (first == newest, second == newest) {
             (true, _) => second,
             (_, true) => first,
-            _ => return Err(self.fenced(FILE, "its newest copy is not the one that this session left")),
+            _ => {
+                return Err(
+                    self.fenced(FILE, "its newest copy is not the one that this session left")
+                );
+            }
         };
         if superblock::is_later(other, known.generation) && known.tried.as_deref() != Some(other) {
             return Err(self.fenced(FILE, "it names another session"));
@@ -108,7 +113,7 @@ impl Fence {
 
     fn fenced(&self, name: &str, detail: &'static str) -> MediumError {
         let error = MediumError::Replaced { name: FileName::new(name), detail };
-        let _ = self.poisoned.set(error.to_string());
+        self.poisoned.set(error.to_string().into());
         error
     }
 

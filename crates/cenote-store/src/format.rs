@@ -14,7 +14,9 @@ use crate::store::LOCK;
 use crate::superblock::{self, FILE, NEW_FILE};
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::id::Uuid;
-use cenote_layout::superblock::{DURABILITY_UNSAID, JournalMark, ORIGIN_OWN, STATE_CLEAN, Superblock};
+use cenote_layout::superblock::{
+    DURABILITY_UNSAID, JournalMark, ORIGIN_OWN, STATE_CLEAN, Superblock,
+};
 use cenote_medium::{LockKind, Medium, MediumError, OwnedMedium};
 use std::sync::Arc;
 
@@ -55,30 +57,7 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
     for name in catalog::NEW_FILES.iter().chain(&catalog::FILES).chain(&[NEW_FILE]) {
         catalog::remove_if_there(&medium, name).map_err(failed)?;
     }
-    let block = Superblock {
-        prefix: superblock::prefix(),
-        store: uuid,
-        window_base,
-        window_len: options.window_len,
-        generation: 0,
-        state: STATE_CLEAN,
-        durability: DURABILITY_UNSAID,
-        boot_id: Uuid::NIL,
-        opener_pid: 0,
-        opener_start_ticks: 0,
-        formatted_at_s: medium.now_s(),
-        client: Uuid::NIL,
-        catalog_batch: catalog::INITIAL_BATCH,
-        device: 0,
-        directory_inode: 0,
-        superblock_inode: 0,
-        origin: ORIGIN_OWN,
-        tied_from: 0,
-        journal_states: 0,
-        tied_batch: 0,
-        reserved1: [0; 3816],
-        journals: [JournalMark::NONE; 2],
-    };
+    let block = first_superblock(uuid, (window_base, options.window_len), medium.now_s());
     let write = |name: &str, contents: &[u8]| -> Result<(), MediumError> {
         medium.create(name, contents.len() as u64)?;
         medium.write_at(name, 0, contents)?;
@@ -101,11 +80,47 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
     Ok(uuid)
 }
 
+/// What the superblock of a new store says.
+fn first_superblock(
+    store: Uuid,
+    (window_base, window_len): (u64, u64),
+    formatted_at_s: u64,
+) -> Superblock {
+    Superblock {
+        prefix: superblock::prefix(),
+        store,
+        window_base,
+        window_len,
+        generation: 0,
+        state: STATE_CLEAN,
+        durability: DURABILITY_UNSAID,
+        boot_id: Uuid::NIL,
+        opener_pid: 0,
+        opener_start_ticks: 0,
+        formatted_at_s,
+        client: Uuid::NIL,
+        catalog_batch: catalog::INITIAL_BATCH,
+        device: 0,
+        directory_inode: 0,
+        superblock_inode: 0,
+        origin: ORIGIN_OWN,
+        tied_from: 0,
+        journal_states: 0,
+        tied_batch: 0,
+        mounting: 0,
+        era: 0,
+        reserved1: [0; 3800],
+        journals: [JournalMark::NONE; 2],
+    }
+}
+
 /// A file of a store, in a directory without a superblock: a puddle, or a journal beside a catalog.
 /// A format that was interrupted has made none of them yet.
 pub(crate) fn rest_of_store(medium: &dyn Medium) -> Result<Option<String>, MediumError> {
     let puddles = if medium.exists(DIR)? { medium.list(DIR)? } else { Vec::new() };
-    if let Some(puddle) = puddles.iter().find(|name| name.len() == 32 && Uuid::parse(name).is_some()) {
+    if let Some(puddle) =
+        puddles.iter().find(|name| name.len() == 32 && Uuid::parse(name).is_some())
+    {
         return Ok(Some(format!("{DIR}/{puddle}")));
     }
     let mut begun = false;

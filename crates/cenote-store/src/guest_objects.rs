@@ -76,11 +76,19 @@ fn bad(detail: &str) -> StoreError {
 
 impl Control {
     /// Who has an object beside this guest, such that it excludes this use of it.
-    fn object_holder(&self, object: Uuid, client: Option<Uuid>, writable: bool) -> Option<(u32, bool)> {
+    fn object_holder(
+        &self,
+        object: Uuid,
+        client: Option<Uuid>,
+        writable: bool,
+    ) -> Option<(u32, bool)> {
         let leases = self.catalog.state.object_leases.iter();
-        let mut others = leases.filter(|((holder, of), _)| *of == object && Some(*holder) != client);
+        let mut others =
+            leases.filter(|((holder, of), _)| *of == object && Some(*holder) != client);
         let found = others.find(|(_, writes)| writable || **writes);
-        found.map(|((holder, _), writes)| (self.hosted.get(holder).map_or(0, |hosted| hosted.pid()), *writes))
+        found.map(|((holder, _), writes)| {
+            (self.hosted.get(holder).map_or(0, |hosted| hosted.pid()), *writes)
+        })
     }
 
     fn refuse_object_in_use(
@@ -108,6 +116,7 @@ impl Store {
         credentials: &Credentials,
         new: &NewObject,
     ) -> Result<ObjectInfo, StoreError> {
+        self.inner().refuse_unless_hosting()?;
         if new.id.is_nil() {
             return Err(bad("an object has an identity"));
         }
@@ -127,7 +136,9 @@ impl Store {
         };
         match self.create_object_as(record, |_, _| Ok(new.header.clone())) {
             Err(StoreError::ObjectExists { name }) => match self.object(&name) {
-                Ok(known) if known.id() == new.id && known.record.uid == credentials.uid => Ok(known),
+                Ok(known) if known.id() == new.id && known.record.uid == credentials.uid => {
+                    Ok(known)
+                }
                 _ => Err(StoreError::ObjectExists { name }),
             },
             other => other,
@@ -175,7 +186,11 @@ impl Store {
     ///
     /// # Errors
     /// It does not have it.
-    pub fn guest_object(&self, client: Uuid, object: Uuid) -> Result<(ObjectInfo, bool), StoreError> {
+    pub fn guest_object(
+        &self,
+        client: Uuid,
+        object: Uuid,
+    ) -> Result<(ObjectInfo, bool), StoreError> {
         let control = self.inner().control();
         if !control.hosted.contains_key(&client) {
             return Err(StoreError::NoGuest { client });
@@ -216,7 +231,12 @@ impl Store {
         let control = self.inner().control();
         let state = &control.catalog.state;
         let Some(object) = state.object_names.get(name) else { return Vec::new() };
-        state.object_leases.keys().filter(|(_, of)| of == object).map(|(client, _)| *client).collect()
+        state
+            .object_leases
+            .keys()
+            .filter(|(_, of)| of == object)
+            .map(|(client, _)| *client)
+            .collect()
     }
 
     /// Removes an object for a guest whose user may write it, and that nobody has attached, not even this guest.

@@ -25,18 +25,13 @@
 //! the guest could write, as its bytes are in the page cache still: **it commits the recovery**; (3) the files of the logs are removed: orphans. A guest with a log
 //! that failed its checks stays in the catalog as a client, with its leases and logs, and its pools are reported; one batch takes its guest record: it is no process any more.
 
-use crate::catalog::Catalog;
-use crate::error::{StoreError, concerns};
-use crate::logs::Logs;
+use crate::error::StoreError;
 use crate::options::{Access, PoolOptions};
 use crate::pools::{check_size, find, start_of};
-use crate::puddle::{file_name, primary_name, text, verify_file, verify_primary};
+use crate::puddle::{file_name, primary_name, text};
 use crate::recovery::recover_guest;
-use crate::relocate::hosted::Holds;
-use crate::report::{Damage, LogReport, OpenReport, PoolStart};
-use crate::spare::Ahead;
+use crate::report::{Damage, LogReport, OpenReport, PoolStart, concerns};
 use crate::store::{Control, Inner, Store};
-use crate::window::Space;
 use cenote_journal::{Delivered, JournalError, Limits, ParcelError, Target, distinct};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
@@ -49,7 +44,7 @@ use cenote_log::{CrashKind, Outcome};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation};
 use core::sync::atomic::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::{Arc, PoisonError};
 use zerocopy::IntoBytes;
@@ -107,7 +102,11 @@ impl Credentials {
     }
 
     /// Whether they allow to give away what belongs to these, as a change says: nobody but the superuser to another user, and to a group one must be in it.
-    pub(crate) fn may_give(&self, change: &crate::PermissionChange, (uid, gid): (u32, u32)) -> bool {
+    pub(crate) fn may_give(
+        &self,
+        change: &crate::PermissionChange,
+        (uid, gid): (u32, u32),
+    ) -> bool {
         let stays = |to: Option<u32>, of: u32| to.is_none_or(|to| to == of);
         let group = change.gid.is_some_and(|to| to == self.gid || self.groups.contains(&to));
         self.uid == 0 || (stays(change.uid, uid) && (stays(change.gid, gid) || group))
@@ -164,9 +163,7 @@ impl Store {
     pub fn admit(&self, guest: GuestRecord) -> Result<(), StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("admit a client")?;
-        if !inner.options.hosting {
-            return Err(StoreError::ReadOnly { what: "admit a client" });
-        }
+        inner.refuse_unless_hosting()?;
         let (client, state) = (guest.client, &control.catalog.state);
         // Nor one that has ended and left something, which would be this one's then.
         let known = state.clients.contains_key(&client)
@@ -178,9 +175,10 @@ impl Store {
                 detail: format!("there is a session {} already", guest.client),
             });
         }
-        control
-            .hosted
-            .insert(guest.client, Hosted { guest, recorded: false, logs: BTreeSet::new(), ending: false });
+        control.hosted.insert(
+            guest.client,
+            Hosted { guest, recorded: false, logs: BTreeSet::new(), ending: false },
+        );
         Ok(())
     }
 
@@ -195,6 +193,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Hosting`]: guests are there; an error of the medium: the store is recovered when it is opened next.
     pub fn end_hosting(&self) -> Result<(), StoreError> {
+        self.inner().refuse_unless_hosting()?;
         self.inner().shut_down()
     }
 
@@ -237,7 +236,10 @@ impl Store {
             return Err(StoreError::PoolUnknown { name: name.into() });
         };
         if control.catalog.state.is_protected(id) {
-            return Err(StoreError::Protected { name: name.into(), what: "a pool that a daemon keeps" });
+            return Err(StoreError::Protected {
+                name: name.into(),
+                what: "a pool that a daemon keeps",
+            });
         }
         if !credentials.allow(&record, access) {
             let what = if writable { "written" } else { "read" };
@@ -255,13 +257,15 @@ impl Store {
             return Err(StoreError::PoolTorn { name: name.into() });
         }
         if control.superblock.origin == ORIGIN_COPY && !control.checked_pools.contains(&id) {
-            let what = format!("pool \"{name}\" is of a copy of an open store, and was not checked since");
+            let what =
+                format!("pool \"{name}\" is of a copy of an open store, and was not checked since");
             return Err(StoreError::NotHosted { what });
         }
         let trace_due = state.trace_due.contains(&id);
         if trace_due && !writable {
-            let what =
-                format!("pool \"{name}\" must be traced after a loss of power: open it for writing once, or");
+            let what = format!(
+                "pool \"{name}\" must be traced after a loss of power: open it for writing once, or"
+            );
             return Err(StoreError::NotHosted { what });
         }
         if control.pools.contains_key(&id) || control.held.exclude(id, access) {
@@ -280,11 +284,14 @@ impl Store {
                 && control.hosted.contains_key(other)
         });
         if let Some(((other, _), _)) = holder {
-            let by =
-                control.hosted.get(other).map_or_else(String::new, |h| format!("process {}", h.guest.pid));
+            let by = control
+                .hosted
+                .get(other)
+                .map_or_else(String::new, |h| format!("process {}", h.guest.pid));
             return Err(StoreError::PoolBusy { name: name.into(), by });
         }
-        let due = state.puddles_of(id).iter().filter(|p| state.due.contains_key(&p.uuid)).count() as u64;
+        let due =
+            state.puddles_of(id).iter().filter(|p| state.due.contains_key(&p.uuid)).count() as u64;
         if due > 0 && !planted(Bug::GrantedWhileDue) {
             return Err(StoreError::RelocationDue { name: name.into(), puddles: due });
         }
@@ -295,8 +302,8 @@ impl Store {
         let mut damage: Vec<Damage> = Vec::new();
         for (expected, puddle) in puddles.iter().enumerate() {
             let problem = match puddle.index as usize == expected {
-                true => match verify_file(&inner.medium, puddle, inner.uuid, true)? {
-                    None if shadowed => verify_primary(&inner.medium, puddle, inner.uuid, true)?,
+                true => match inner.check_file(&control.catalog.state, puddle)? {
+                    None if shadowed => inner.check_primary(&control.catalog.state, puddle)?,
                     problem => problem,
                 },
                 false => Some("the catalog has no record of one before it".into()),
@@ -354,7 +361,10 @@ impl Store {
     pub fn guest_holders(&self, pool: PoolId) -> Vec<Uuid> {
         let control = self.inner().control();
         let holders = control.catalog.state.leases.keys().filter(|(_, of)| *of == pool);
-        holders.map(|(client, _)| *client).filter(|client| control.hosted.contains_key(client)).collect()
+        holders
+            .map(|(client, _)| *client)
+            .filter(|client| control.hosted.contains_key(client))
+            .collect()
     }
 
     /// Whose a pool is.
@@ -402,7 +412,11 @@ impl Store {
     ///
     /// # Errors
     /// The guest does not have the pool.
-    pub fn guest_members(&self, client: Uuid, pool: PoolId) -> Result<crate::MemberList, StoreError> {
+    pub fn guest_members(
+        &self,
+        client: Uuid,
+        pool: PoolId,
+    ) -> Result<crate::MemberList, StoreError> {
         let control = self.inner().control();
         control.lease_of(client, pool)?;
         let holders = control.catalog.state.leases.keys().filter(|(_, of)| *of == pool);
@@ -438,12 +452,21 @@ impl Store {
     /// # Safety
     /// The descriptor goes to a process that holds the lease for the puddle's pool, of this kind.
     /// What is written through it changes memory wherever the puddle is mapped.
-    pub unsafe fn grant_file(&self, puddle: &PuddleRecord, writable: bool) -> Result<File, StoreError> {
+    pub unsafe fn grant_file(
+        &self,
+        puddle: &PuddleRecord,
+        writable: bool,
+    ) -> Result<File, StoreError> {
+        if writable {
+            self.inner().mark_granted(puddle)?;
+        }
         self.grant_named(text(&file_name(puddle.uuid)), writable)
     }
 
     pub(crate) fn grant_named(&self, name: &str, writable: bool) -> Result<File, StoreError> {
-        let none = || MediumError::from_io(Operation::Examine, name, std::io::ErrorKind::Unsupported.into());
+        let none = || {
+            MediumError::from_io(Operation::Examine, name, std::io::ErrorKind::Unsupported.into())
+        };
         Ok(self.inner().medium.grant(name, writable)?.ok_or_else(none)?)
     }
 
@@ -473,6 +496,7 @@ impl Store {
             });
         }
         let shadowed = record.mode == PoolMode::Shadowed;
+        // A file that was made ahead, to be given away, is marked.
         inner.add_heap_puddle(&mut control, (pool, index, size), shadowed, &[])
     }
 
@@ -534,7 +558,9 @@ impl Store {
             for uuid in puddles {
                 let known = control.catalog.state.puddles.get(uuid);
                 let Some(puddle) = known.filter(|puddle| puddle.role == Role::Heap) else {
-                    return Err(StoreError::Refused { detail: format!("there is no puddle {uuid}") });
+                    return Err(StoreError::Refused {
+                        detail: format!("there is no puddle {uuid}"),
+                    });
                 };
                 let record = control.writes(client, puddle.pool, "psync it")?;
                 if record.mode != PoolMode::Shadowed {
@@ -548,11 +574,13 @@ impl Store {
         let mut targets = Vec::with_capacity(records.len());
         for puddle in records {
             let file = Arc::new(FileHandle::open(&inner.medium, text(&primary_name(puddle.uuid)))?);
+            inner.mark_primary(puddle.uuid, &file)?;
             // The header is the store's.
             let limits = Limits { from: PAGE_SIZE, len: puddle.size, lines: false };
             targets.push((Target { id: puddle.uuid, file, data_offset: 0, rooted: None }, limits));
         }
-        let done = journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(of_parcel)?;
+        let done =
+            journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(of_parcel)?;
         let Delivered { seq, pages, data_bytes, journal_bytes } = done;
         Ok(crate::Psync { seq, pages, data_bytes, journal_bytes, ..crate::Psync::default() })
     }
@@ -561,13 +589,21 @@ impl Store {
     ///
     /// # Errors
     /// As [`crate::PoolHandle::ensure_space`]; the guest does not have the pool for writing.
-    pub fn guest_ensure(&self, client: Uuid, pool: PoolId, addr: u64, len: u64) -> Result<(), StoreError> {
+    pub fn guest_ensure(
+        &self,
+        client: Uuid,
+        pool: PoolId,
+        addr: u64,
+        len: u64,
+    ) -> Result<(), StoreError> {
         let inner = self.inner();
         let control = inner.begin_write("take space")?;
         control.writes(client, pool, "take space for it")?;
         let holds = |p: &&PuddleRecord| {
             let body = p.addr + header_space(p.size);
-            p.pool == pool && addr >= body && addr.checked_add(len).is_some_and(|end| end <= p.addr + p.size)
+            p.pool == pool
+                && addr >= body
+                && addr.checked_add(len).is_some_and(|end| end <= p.addr + p.size)
         };
         let Some(puddle) = control.catalog.state.puddles.values().find(holds) else {
             return Err(StoreError::Refused {
@@ -575,7 +611,10 @@ impl Store {
             });
         };
         let name = file_name(puddle.uuid);
-        inner.medium.ensure(text(&name), addr - puddle.addr, len).map_err(|error| inner.failed(error))
+        inner
+            .medium
+            .ensure(text(&name), addr - puddle.addr, len)
+            .map_err(|error| inner.failed(error))
     }
 
     /// Records that a guest has traced a pool that it writes.
@@ -593,7 +632,12 @@ impl Store {
     ///
     /// # Errors
     /// No such guest; more logs than a log space lists; a size that no log has; no space.
-    pub fn guest_log(&self, client: Uuid, role: Role, size: u64) -> Result<PuddleRecord, StoreError> {
+    pub fn guest_log(
+        &self,
+        client: Uuid,
+        role: Role,
+        size: u64,
+    ) -> Result<PuddleRecord, StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("give a client a log")?;
         let logs = control.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.logs.len();
@@ -616,12 +660,13 @@ impl Store {
             let head = header_space(size);
             let header = crate::logs::space_header(client, crate::logs::capacity_of(size - head));
             let name = file_name(record.uuid);
-            let written = inner.medium.write_at(text(&name), head, header.as_bytes()).and_then(|()| {
-                match planted(Bug::LogSpaceNotSynced) {
-                    true => Ok(()),
-                    false => inner.medium.sync(text(&name)),
-                }
-            });
+            let written =
+                inner.medium.write_at(text(&name), head, header.as_bytes()).and_then(|()| {
+                    match planted(Bug::LogSpaceNotSynced) {
+                        true => Ok(()),
+                        false => inner.medium.sync(text(&name)),
+                    }
+                });
             if let Err(error) = written {
                 let _ = inner.medium.remove(text(&name));
                 control.space.give_back(record.addr, record.size);
@@ -645,7 +690,8 @@ impl Store {
         let inner = self.inner();
         let mut apart = {
             let mut control = inner.begin_write("end a client")?;
-            let Some(hosted) = control.hosted.get_mut(&client).filter(|hosted| !hosted.ending) else {
+            let Some(hosted) = control.hosted.get_mut(&client).filter(|hosted| !hosted.ending)
+            else {
                 return Err(StoreError::NoGuest { client });
             };
             if !hosted.recorded {
@@ -673,8 +719,12 @@ impl Store {
         };
         hosted.ending = false;
         let listed = recovered.map_err(|error| inner.failed(error))?;
-        let mut logs: Vec<PuddleRecord> =
-            hosted.logs.iter().filter_map(|uuid| control.catalog.state.puddles.get(uuid)).copied().collect();
+        let mut logs: Vec<PuddleRecord> = hosted
+            .logs
+            .iter()
+            .filter_map(|uuid| control.catalog.state.puddles.get(uuid))
+            .copied()
+            .collect();
         let pools = control.catalog.state.writable_pools(client);
         let done = listed.is_some();
         // Of a guest that an earlier daemon admitted, its log space is all that is known otherwise.
@@ -687,13 +737,16 @@ impl Store {
         if done {
             let mut records = vec![Record::LeasesEnded(client), Record::ClientRemoved(client)];
             let us = control.client;
-            let keep = |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
+            let keep = |pool: &PoolId| {
+                Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true })
+            };
             if !planted(Bug::GuestLeaseNotInherited) {
                 records.extend(pools.iter().map(keep));
             }
             records.extend(logs.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
             if planted(Bug::GuestLogsRemovedEarly) {
-                logs.iter().for_each(|puddle| drop(inner.medium.remove(text(&file_name(puddle.uuid)))));
+                logs.iter()
+                    .for_each(|puddle| drop(inner.medium.remove(text(&file_name(puddle.uuid)))));
             }
             inner.commit(control, &records)?;
             for puddle in &logs {
@@ -740,7 +793,10 @@ impl Store {
             return Err(StoreError::PoolUnknown { name: name.into() });
         };
         if !credentials.own(&record) || !credentials.may_give(&change, (record.uid, record.gid)) {
-            return Err(StoreError::Permission { name: name.into(), what: "given other permissions" });
+            return Err(StoreError::Permission {
+                name: name.into(),
+                what: "given other permissions",
+            });
         }
         if let Some(bits) = change.permissions.filter(|bits| bits & !0o777 != 0) {
             return Err(bad_permissions(bits));
@@ -772,7 +828,9 @@ fn not_shared(name: &str) -> StoreError {
 }
 
 pub(crate) fn bad_permissions(bits: u32) -> StoreError {
-    StoreError::Refused { detail: format!("{bits:#o} are no permissions of a pool: take 0 to 0o777") }
+    StoreError::Refused {
+        detail: format!("{bits:#o} are no permissions of a pool: take 0 to 0o777"),
+    }
 }
 
 impl Control {
@@ -790,67 +848,17 @@ impl Control {
         }
     }
 
-    /// What replaying a guest's logs needs to know, by itself: its log space, the pools that it could write, their puddles, and all logs, of which it lists its own. Whatever is not there, it had no right
-    /// to.
-    fn apart(&self, inner: &Inner, client: Uuid) -> Self {
-        let state = &self.catalog.state;
-        let mut catalog = Catalog::mirror(inner.medium.clone());
-        let pools = state.writable_pools(client);
-        let mut records: Vec<Record> = Vec::new();
-        for pool in &pools {
-            records.extend(state.pools.get(pool).cloned().map(Record::Pool));
-            records.push(Record::Lease(LeaseRecord { client, pool: *pool, writable: true }));
-        }
-        let log_space = state.clients.get(&client);
-        records.extend(log_space.map(|space| Record::Client(ClientRecord { client, log_space: *space })));
-        let logs = |puddle: &&PuddleRecord| matches!(puddle.role, Role::Log | Role::LogSpace);
-        let wanted = state.puddles.values().filter(|puddle| logs(puddle) || pools.contains(&puddle.pool));
-        records.extend(wanted.copied().map(Record::Puddle));
-        records.iter().for_each(|record| catalog.state.apply(record));
-        let due = state.due.iter().filter(|(puddle, _)| catalog.state.puddles.contains_key(puddle));
-        catalog.state.due = due.map(|(puddle, due)| (*puddle, *due)).collect();
-        Self {
-            superblock: self.superblock,
-            catalog,
-            space: Space::new(inner.window.base(), inner.window.len()),
-            puddles: BTreeMap::new(),
-            graveyard: Vec::new(),
-            pools: BTreeMap::new(),
-            damage: Vec::new(),
-            dirty: BTreeMap::new(),
-            logs: Logs::default(),
-            ahead: Ahead::default(),
-            hosted: BTreeMap::new(),
-            held: Holds::default(),
-            journals: Default::default(),
-            kept: crate::kept::Kept::default(),
-            checked_pools: BTreeSet::new(),
-            unchecked_objects: BTreeSet::new(),
-            client: self.client,
-            registration: None,
-            lock: None,
-        }
-    }
-
-    /// Takes over the puddles of such a one: frees them if nothing of them is mapped any more.
-    fn bury(&mut self, apart: Self, unmapped: bool) {
-        for puddle in apart.puddles.into_values() {
-            if unmapped {
-                // SAFETY: made by `Box::leak` for that one, which nobody else has seen, and in no slot of the window.
-                drop(unsafe { Box::from_raw(puddle.as_ptr()) });
-            } else {
-                self.graveyard.push(puddle);
-            }
-        }
-    }
-
     /// What a guest is called in locks: another name for each session, and so for each image of a
     /// process.
     fn name_of(&self, client: Uuid) -> Result<u64, StoreError> {
         let guest = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.guest;
         let image = u128::from_le_bytes(client.0);
-        cenote_sys::process::name_of(guest.pid, guest.start_ticks, image as u64 ^ (image >> 64) as u64)
-            .map_err(|error| StoreError::Refused { detail: error.to_string() })
+        cenote_sys::process::name_of(
+            guest.pid,
+            guest.start_ticks,
+            image as u64 ^ (image >> 64) as u64,
+        )
+        .map_err(|error| StoreError::Refused { detail: error.to_string() })
     }
 
     /// Whether a guest's lease on a pool is for writing.
@@ -865,7 +873,12 @@ impl Control {
     }
 
     /// The record of a pool that a guest writes.
-    fn writes(&self, client: Uuid, pool: PoolId, what: &'static str) -> Result<PoolRecord, StoreError> {
+    fn writes(
+        &self,
+        client: Uuid,
+        pool: PoolId,
+        what: &'static str,
+    ) -> Result<PoolRecord, StoreError> {
         let writable = self.lease_of(client, pool)?;
         let Some(record) = self.catalog.state.pools.get(&pool) else {
             return Err(StoreError::PoolUnknown { name: pool.to_string() });
@@ -887,12 +900,23 @@ impl Control {
             let logs = self.catalog.state.clients.get(&guest.client).copied().into_iter().collect();
             (guest.client, Hosted { guest: *guest, recorded: true, logs, ending: false })
         };
-        let found: Vec<(Uuid, Hosted)> = crate::alive::seen(&self.catalog.state).map(adopted).collect();
+        let found: Vec<(Uuid, Hosted)> =
+            crate::alive::seen(&self.catalog.state).map(adopted).collect();
         self.hosted.extend(found);
     }
 }
 
 impl Inner {
+    /// Fails in a store whose opener did not promise what functions for guests rely on
+    /// ([`crate::Hosting`]). Those that name a guest need no call: none is admitted then.
+    pub(crate) fn refuse_unless_hosting(&self) -> Result<(), StoreError> {
+        if self.options.hosting.is_some() {
+            return Ok(());
+        }
+        let detail = "the store was not opened to serve guests (OpenOptions::hosting)";
+        Err(StoreError::Refused { detail: detail.into() })
+    }
+
     /// Whether recovery of a guest has a puddle mapped there.
     pub(crate) fn guarding(&self, address: usize) -> bool {
         let guarded = self.guarded.load(Ordering::Acquire);
@@ -903,11 +927,12 @@ impl Inner {
     /// Whether a fault of the daemon's own is a guest's doing: it has cut a file short that recovery has mapped. Then the page is made one of zeros, which nobody else sees:
     /// what is replayed into it goes nowhere, and what is read from it fails its checks.
     pub(crate) fn stand_in(&self, address: usize) -> bool {
-        if !self.options.hosting {
+        if self.options.hosting.is_none() {
             return false;
         }
         let page = address & !(cenote_layout::PAGE_SIZE as usize - 1);
         // SAFETY: the page is in our window, where only recovery, which is at work, has anything mapped: a file that was cut short.
-        unsafe { cenote_sys::memory::map_anonymous(page, cenote_layout::PAGE_SIZE as usize) }.is_ok()
+        unsafe { cenote_sys::memory::map_anonymous(page, cenote_layout::PAGE_SIZE as usize) }
+            .is_ok()
     }
 }

@@ -32,7 +32,10 @@ impl Handle {
     ///
     /// # Errors
     /// As [`Store::open`].
-    pub fn open(medium: Arc<dyn Medium>, options: OpenOptions) -> Result<(Self, OpenReport), OpenError> {
+    pub fn open(
+        medium: Arc<dyn Medium>,
+        options: OpenOptions,
+    ) -> Result<(Self, OpenReport), OpenError> {
         let (store, report) = Store::open(medium, options)?;
         Ok((Self(store), report))
     }

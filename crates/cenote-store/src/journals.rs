@@ -40,7 +40,8 @@
 //!   read at every open of a store that crashed or has a journal that is not settled;
 //! * the superblock is older than it: generations grow, so the bit *refused* keeps that.
 //!
-//! A caller that accepts the loss has a new journal made, and its naming (4) clears both bits.
+//! A caller that accepts the loss has a new journal made, and its naming (4) clears both bits; of
+//! pools the module `given_up` has the states.
 //! Where a copy of the superblock is lost, or put back and accepted, or the files are of different
 //! moments, its bits do not count: no journal is settled.
 //!
@@ -76,7 +77,9 @@ use crate::report::{Damage, OpenReport};
 use crate::store::{Control, Inner, Store};
 use crate::superblock;
 use cenote_journal::{Found, Scan, TIED, Tie, look, scan};
-use cenote_layout::superblock::{JOURNAL_BITS, JOURNAL_REFUSED, JOURNAL_SETTLED, JournalMark, Superblock};
+use cenote_layout::superblock::{
+    JOURNAL_BITS, JOURNAL_REFUSED, JOURNAL_SETTLED, JournalMark, Superblock,
+};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, OwnedMedium};
 
@@ -119,7 +122,13 @@ pub(crate) struct Journals {
 
 impl Default for Journals {
     fn default() -> Self {
-        Self { ties: Tie::all(), read: false, next_lost: false, opened: [false; 2], named: [false; 2] }
+        Self {
+            ties: Tie::all(),
+            read: false,
+            next_lost: false,
+            opened: [false; 2],
+            named: [false; 2],
+        }
     }
 }
 
@@ -131,7 +140,8 @@ fn says(block: &Superblock, of: JournalOf, bit: u64) -> bool {
 /// Makes the superblock say it, or not.
 fn say(block: &mut Superblock, of: JournalOf, bit: u64, on: bool) {
     let bit = bit << (of as u32 * JOURNAL_BITS);
-    block.journal_states = if on { block.journal_states | bit } else { block.journal_states & !bit };
+    block.journal_states =
+        if on { block.journal_states | bit } else { block.journal_states & !bit };
 }
 
 impl Journals {
@@ -169,7 +179,12 @@ impl Journals {
 
     /// Reads how far each journal got in the session that crashed, and what it names of the other
     /// and of the catalog.
-    fn read(&mut self, medium: &OwnedMedium, block: &Superblock, writes: bool) -> Result<(), MediumError> {
+    fn read(
+        &mut self,
+        medium: &OwnedMedium,
+        block: &Superblock,
+        writes: bool,
+    ) -> Result<(), MediumError> {
         self.read = true;
         for of in JournalOf::ALL {
             if !medium.exists(of.file())? {
@@ -195,7 +210,11 @@ impl Journals {
     /// The batch that the catalog has, if it is not older than this superblock and the journals.
     pub(crate) fn batch_at_least(&self, block: &Superblock) -> u64 {
         let (named, _) = self.catalog().named();
-        if planted(Bug::CatalogTieIgnored) { block.catalog_batch } else { named.max(block.catalog_batch) }
+        if planted(Bug::CatalogTieIgnored) {
+            block.catalog_batch
+        } else {
+            named.max(block.catalog_batch)
+        }
     }
 
     /// The last whole batch of the catalog names these records of the journals.
@@ -222,7 +241,8 @@ impl Journals {
 fn put_back(generation: u64, next_lost: bool, found: &Found) -> Option<String> {
     // As long as nothing was done in its session the superblock may not name it yet.
     let at_least = found.session.saturating_sub(u64::from(!found.used));
-    let older = generation.saturating_add(u64::from(next_lost)) < at_least && !planted(Bug::SessionIgnored);
+    let older =
+        generation.saturating_add(u64::from(next_lost)) < at_least && !planted(Bug::SessionIgnored);
     older.then(|| {
         format!(
             "the superblock was put back: it is of generation {generation}, and the journal is of a session \
@@ -289,7 +309,9 @@ impl Inner {
             // The superblock was put back, and the caller accepts that.
             control.journals.read(&self.medium, &control.superblock, self.writable)?;
         }
-        JournalOf::ALL.into_iter().try_for_each(|of| self.look_at_journal(control, of, whole, report))
+        JournalOf::ALL
+            .into_iter()
+            .try_for_each(|of| self.look_at_journal(control, of, whole, report))
     }
 
     /// Reports a journal that was put back, or is gone though something needs it.
@@ -319,14 +341,21 @@ impl Inner {
         let state = &control.catalog.state;
         let pools = match of {
             JournalOf::Objects => Vec::new(),
-            JournalOf::Pools => state.pools.keys().copied().filter(|pool| state.is_shadowed(*pool)).collect(),
+            JournalOf::Pools => {
+                state.pools.keys().copied().filter(|pool| state.is_shadowed(*pool)).collect()
+            }
         };
         report.damage.push(Damage::Journal { detail: format!("{}: {detail}", of.file()), pools });
         Ok(())
     }
 
     /// Why a journal is not the one that belongs to this superblock and to the other journal.
-    pub(crate) fn problem(&self, control: &Control, of: JournalOf, found: &Found) -> Option<String> {
+    pub(crate) fn problem(
+        &self,
+        control: &Control,
+        of: JournalOf,
+        found: &Found,
+    ) -> Option<String> {
         let block = &control.superblock;
         let opened = control.journals.opened[of as usize];
         let settled = !opened && says(block, of, JOURNAL_SETTLED);
@@ -350,6 +379,15 @@ impl Inner {
         match self.problem(control, of, found) {
             Some(detail) => Err(StoreError::JournalRolledBack { file: of.file(), detail }),
             None => Ok(()),
+        }
+    }
+
+    /// Reads what journals name of each other, if the open has not: before one of them is made
+    /// anew, which goes on behind all of that.
+    pub(crate) fn learn_names(&self, control: &mut Control) -> Result<(), MediumError> {
+        match control.journals.read {
+            true => Ok(()),
+            false => control.journals.read(&self.medium, &control.superblock, self.writable),
         }
     }
 
@@ -391,7 +429,12 @@ impl Inner {
 
     /// Makes a copy of the superblock that says "clean" name a journal, if this session has opened
     /// it. Nothing writes to it.
-    fn settle(&self, control: &Control, block: &mut Superblock, of: JournalOf) -> Result<(), StoreError> {
+    fn settle(
+        &self,
+        control: &Control,
+        block: &mut Superblock,
+        of: JournalOf,
+    ) -> Result<(), StoreError> {
         if !control.journals.named[of as usize] {
             let stranger =
                 planted(Bug::SettledByStranger) && block.journals[of as usize] != JournalMark::NONE;
@@ -400,7 +443,8 @@ impl Inner {
         }
         let file = FileHandle::open(&self.medium, of.file())?;
         let found = look(&file, self.uuid)?;
-        let found = found.map_err(|detail| StoreError::JournalDamaged { detail })?;
+        let found =
+            found.map_err(|detail| StoreError::JournalDamaged { file: of.file(), detail })?;
         block.journals[of as usize] = found.mark;
         // What is psynced and not trimmed: its user has given it up without a close.
         let all = found.mark.trimmed >= control.journals.tie(of).floor();
@@ -423,7 +467,7 @@ impl Inner {
                 let file = FileHandle::open(&self.medium, of.file())?;
                 match scan(&file, self.uuid, false)? {
                     Ok(Scan { damage: Some(detail), .. }) | Err(detail) => {
-                        return Err(StoreError::JournalDamaged { detail });
+                        return Err(StoreError::JournalDamaged { file: of.file(), detail });
                     }
                     Ok(scan) => self.check_journal(control, of, &scan.found())?,
                 }
@@ -457,10 +501,12 @@ impl Store {
         self.inner().control().journals.tie(JournalOf::Objects).clone()
     }
 
-    /// The epoch of a journal of objects that is made now: newer than every one before.
-    #[must_use]
-    pub fn next_objects_epoch(&self) -> u64 {
-        self.inner().control().superblock.journals[JournalOf::Objects as usize].epoch + 1
+    /// The epoch of a journal of objects that is made now: later than that of every one before.
+    ///
+    /// # Errors
+    /// The medium: the file that has its name cannot be read.
+    pub fn next_objects_epoch(&self) -> Result<u64, StoreError> {
+        self.inner().next_epoch(&self.inner().control(), JournalOf::Objects)
     }
 
     /// Before the objects' journal gets a new header in this session.
@@ -489,7 +535,12 @@ mod tests {
         let marks = || {
             (1..4u64).flat_map(|epoch| {
                 (1..4u64).flat_map(move |generation| {
-                    (0..3u64).map(move |trimmed| JournalMark { epoch, generation, trimmed, chain: trimmed })
+                    (0..3u64).map(move |trimmed| JournalMark {
+                        epoch,
+                        generation,
+                        trimmed,
+                        chain: trimmed,
+                    })
                 })
             })
         };

@@ -34,9 +34,10 @@
 
 use crate::catalog::State;
 use crate::error::StoreError;
-use crate::puddle::{PRIMARY_DIR, RESTORE, primary_name, text};
+use crate::puddle::{PRIMARY_DIR, primary_name, text};
 use crate::shadow::{Patches, check_run, of_shadowed_pool};
 use crate::store::{Control, Inner};
+use crate::verify::RESTORE;
 use cenote_journal::Scan;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::{read, seal};
@@ -160,7 +161,9 @@ impl Inner {
         for (puddle, kept) in &control.kept {
             let state = &control.catalog.state;
             let Some(record) = of_shadowed_pool(state, *puddle) else { continue };
-            let (Ok(all), Ok(primary)) = (kept, self.open_primary(state, record)?) else { continue };
+            let (Ok(all), Ok(primary)) = (kept, self.open_primary(state, record)?) else {
+                continue;
+            };
             for (offset, bytes) in runs(all).flatten() {
                 let offset = check_run(0, record, state.at_rest(record.pool), offset, bytes.len())?;
                 primary.write_in_pieces(offset, bytes)?;
@@ -179,7 +182,8 @@ impl Inner {
         control: &mut Control,
         puddles: &BTreeSet<Uuid>,
     ) -> Result<(), StoreError> {
-        let named = puddles.iter().filter(|puddle| control.catalog.state.kept.contains_key(*puddle));
+        let named =
+            puddles.iter().filter(|puddle| control.catalog.state.kept.contains_key(*puddle));
         let ended: Vec<Record> = named.map(|puddle| Record::KeptEnded(*puddle)).collect();
         self.commit(control, &ended)?;
         let mut gone = false;
@@ -210,14 +214,18 @@ impl Control {
                 "psyncs of it wait in {}, because its file was damaged: open the store for writing again",
                 name_of(puddle)
             )),
-            Err(why) => Some(format!("psyncs of it waited in a file that is damaged: {why}; {RESTORE}")),
+            Err(why) => {
+                Some(format!("psyncs of it waited in a file that is damaged: {why}; {RESTORE}"))
+            }
         }
     }
 
     /// The runs as a reader lays them over primaries.
     pub(crate) fn kept_patches(&self) -> Patches {
-        let whole = self.kept.iter().filter_map(|(puddle, kept)| Some((*puddle, kept.as_ref().ok()?)));
-        let list = |all: &Vec<u8>| runs(all).flatten().map(|(at, bytes)| (at, bytes.to_vec())).collect();
+        let whole =
+            self.kept.iter().filter_map(|(puddle, kept)| Some((*puddle, kept.as_ref().ok()?)));
+        let list =
+            |all: &Vec<u8>| runs(all).flatten().map(|(at, bytes)| (at, bytes.to_vec())).collect();
         whole.map(|(puddle, all)| (puddle, list(all))).collect()
     }
 }

@@ -12,9 +12,9 @@
 //! * A line is appended by one `write` to a file open for appending, so lines of several processes
 //!   do not mix.
 //! * A line that cannot be read (torn, edited) is skipped.
-//! * A file of more than [`LINES_MAX`] lines is replaced by its last half, by renaming. Lines that
-//!   another process appends meanwhile may be lost; their stores note them again when they are
-//!   opened.
+//! * A file of more than [`LINES_MAX`] lines is replaced by its last half, and one with the window
+//!   of a store that `cenote rm --store` removes by one without it, by renaming. Lines that another
+//!   process appends meanwhile may be lost; their stores note them again when they are opened.
 //! * Nothing is written where the directory above belongs to another user, as under `sudo`.
 
 use cenote_layout::SLOT_SIZE;
@@ -44,6 +44,14 @@ pub fn known_windows() -> Vec<(u64, u64)> {
 
 pub(crate) fn read() -> Vec<(u64, u64)> {
     known_windows_file().map_or_else(Vec::new, |path| read_from(&path))
+}
+
+/// Takes a window out, because its store was removed. Another store that has the same one notes it
+/// again when it is opened.
+pub fn forget_window(base: u64, len: u64) {
+    if let Some(path) = known_windows_file() {
+        let _ = forget_in(&path, base, len);
+    }
 }
 
 pub(crate) fn note(base: u64, len: u64) {
@@ -92,9 +100,26 @@ fn note_in(path: &Path, base: u64, len: u64) -> std::io::Result<()> {
         return options.append(true).open(path)?.write_all(line(base, len).as_bytes());
     }
     known.push((base, len));
-    let last: String = known[LINES_MAX / 2..].iter().map(|(base, len)| line(*base, *len)).collect();
+    replace(path, &known[LINES_MAX / 2..])
+}
+
+/// Takes a window out. A file that does not have it is not touched.
+fn forget_in(path: &Path, base: u64, len: u64) -> std::io::Result<()> {
+    let mut known = read_from(path);
+    if !known.contains(&(base, len)) {
+        return Ok(());
+    }
+    known.retain(|window| *window != (base, len));
+    replace(path, &known)
+}
+
+/// Replaces the file, by renaming.
+fn replace(path: &Path, windows: &[(u64, u64)]) -> std::io::Result<()> {
+    let text: String = windows.iter().map(|(base, len)| line(*base, *len)).collect();
     let new = path.with_extension(format!("new{}", std::process::id()));
-    options.write(true).truncate(true).open(&new)?.write_all(last.as_bytes())?;
+    let mut options = OpenOptions::new();
+    options.create(true).mode(0o600).write(true).truncate(true);
+    options.open(&new)?.write_all(text.as_bytes())?;
     std::fs::rename(new, path)
 }
 
@@ -136,12 +161,19 @@ mod tests {
         note_in(&path, 1 << 40, 1 << 36).unwrap();
         let good = std::fs::read(&path).unwrap();
         for cut in 0..good.len() {
-            let nonsense =
-                [&good[..], b"\xff\xfe 3\n0 0\nffffffffffffffff 200000\n3 4\n", &good[..cut], b"\n"];
+            let nonsense = [
+                &good[..],
+                b"\xff\xfe 3\n0 0\nffffffffffffffff 200000\n3 4\n",
+                &good[..cut],
+                b"\n",
+            ];
             std::fs::write(&path, nonsense.concat()).unwrap();
             note_in(&path, 2 << 40, 1 << 36).unwrap();
             let read = read_from(&path);
-            assert_eq!((read.first(), read.last()), (Some(&(1 << 40, 1 << 36)), Some(&(2 << 40, 1 << 36))));
+            assert_eq!(
+                (read.first(), read.last()),
+                (Some(&(1 << 40, 1 << 36)), Some(&(2 << 40, 1 << 36)))
+            );
         }
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
@@ -151,11 +183,28 @@ mod tests {
     }
 
     #[test]
+    fn a_window_that_is_forgotten_is_gone_and_the_others_stay() {
+        let path = file("forgotten");
+        forget_in(&path, 1 << 40, 1 << 36).unwrap();
+        assert!(!path.exists(), "nothing is made to forget");
+        for at in 1..5 {
+            note_in(&path, at << 40, 1 << 36).unwrap();
+        }
+        forget_in(&path, 3 << 40, 1 << 36).unwrap();
+        forget_in(&path, 3 << 40, 1 << 36).unwrap();
+        forget_in(&path, 4 << 40, 1 << 30).unwrap();
+        assert_eq!(read_from(&path), [1, 2, 4].map(|at| (at << 40, 1 << 36)));
+        assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        remove(&path);
+    }
+
+    #[test]
     fn a_long_file_keeps_its_last_half() {
         let path = file("long");
         let count = LINES_MAX as u64 + 10;
         note_in(&path, SLOT_SIZE, SLOT_SIZE).unwrap();
-        let all: String = (1..=LINES_MAX as u64).map(|at| line(at * SLOT_SIZE, SLOT_SIZE)).collect();
+        let all: String =
+            (1..=LINES_MAX as u64).map(|at| line(at * SLOT_SIZE, SLOT_SIZE)).collect();
         std::fs::write(&path, all).unwrap();
         for at in LINES_MAX as u64 + 1..=count {
             note_in(&path, at * SLOT_SIZE, SLOT_SIZE).unwrap();
@@ -176,7 +225,8 @@ mod tests {
             for thread in 1..5u64 {
                 let path = &path;
                 scope.spawn(move || {
-                    (1..100).for_each(|at| note_in(path, thread << 42 | at << 30, 1 << 30).unwrap());
+                    (1..100)
+                        .for_each(|at| note_in(path, thread << 42 | at << 30, 1 << 30).unwrap());
                 });
             }
         });

@@ -7,8 +7,8 @@
 //! leases of the dead, for the same reason.
 
 use crate::error::StoreError;
-use crate::puddle::{of_file, verify_file};
 use crate::store::{Control, Inner};
+use crate::verify::{of_file, verify_file};
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::id::PoolId;
 use cenote_layout::puddle::Role;
@@ -22,7 +22,11 @@ pub(crate) fn us() -> (u32, u32) {
 impl Inner {
     /// Makes sure that this session holds a writable lease on `pool`. The catalog's batch commits it; nothing is mapped
     /// before.
-    pub(crate) fn lease_writable(&self, control: &mut Control, pool: PoolId) -> Result<(), StoreError> {
+    pub(crate) fn lease_writable(
+        &self,
+        control: &mut Control,
+        pool: PoolId,
+    ) -> Result<(), StoreError> {
         let client = control.client;
         if control.catalog.state.leases.get(&(client, pool)) == Some(&true) {
             return Ok(());
@@ -37,7 +41,8 @@ impl Inner {
     /// Syncs every puddle of the pools that this session may have written. Part of closing.
     pub(crate) fn sync_leased(&self, control: &Control) -> Result<(), StoreError> {
         for pool in control.catalog.state.writable_pools(control.client) {
-            self.sync_puddles(&control.catalog.state.puddles_of(pool)).map_err(|error| self.failed(error))?;
+            self.sync_puddles(&control.catalog.state.puddles_of(pool))
+                .map_err(|error| self.failed(error))?;
         }
         Ok(())
     }
@@ -46,7 +51,8 @@ impl Inner {
     /// that says `power` speaks the truth. Part of opening, after recovery.
     pub(crate) fn sync_inherited(&self, control: &Control) -> Result<(), MediumError> {
         let state = &control.catalog.state;
-        let leased = |pool| state.leases.iter().any(|((_, leased), writable)| *leased == pool && *writable);
+        let leased =
+            |pool| state.leases.iter().any(|((_, leased), writable)| *leased == pool && *writable);
         self.sync_puddles(state.puddles.values().filter(|puddle| match puddle.role {
             Role::Log | Role::LogSpace => true,
             Role::Heap | Role::Object | Role::Spare => leased(puddle.pool),
@@ -62,7 +68,9 @@ impl Inner {
             match self.medium.sync(crate::puddle::text(&name)) {
                 // A puddle that is damaged is reported where it is missed. Its pool's lease stays
                 // with the session that stored into it.
-                Err(error) if of_file(verify_file(&self.medium, record, self.uuid, true))?.is_none() => {
+                Err(error)
+                    if of_file(verify_file(&self.medium, record, self.uuid, true))?.is_none() =>
+                {
                     return Err(error);
                 }
                 _ => {}

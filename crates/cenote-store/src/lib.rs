@@ -4,7 +4,7 @@
 //! superblock            what the store is; whether it was closed, and under which boot it was opened   superblock.rs
 //! catalog.0, catalog.1  pools, puddles, types, clients, leases                                         catalog/
 //! lock                  one writer or many readers                               exclusion.rs, fence.rs, origin.rs, alive.rs
-//! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs, spare.rs
+//! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs, verify.rs, stamps.rs, spare.rs
 //!                       (of a protected pool: sealed pages, and the memory has no file)                sealed.rs
 //! primary/<uuid>        what the last psync of a pool in shadowed mode left of a puddle                shadow.rs
 //! journal.pools         psyncs of pools that are not in all primaries yet                              psync.rs
@@ -24,15 +24,20 @@
 //! Every update in several steps names in its doc comment the one store or sync that commits it.
 
 mod alive;
+mod apart;
 mod backup;
 mod catalog;
 mod close;
 mod connection;
 mod damaged;
+mod differing;
+mod due_job;
 mod error;
 mod exclusion;
+mod features;
 mod fence;
 mod format;
+mod given_up;
 mod guest_objects;
 mod guests;
 mod handle;
@@ -43,12 +48,16 @@ mod lazy;
 mod lease;
 mod listing;
 mod logs;
+mod looked_at;
+mod lost;
+mod lost_page;
 mod making;
 mod object;
 mod open;
 mod options;
 mod origin;
 mod place;
+mod poison;
 mod pool;
 mod pools;
 mod psync;
@@ -58,12 +67,16 @@ mod recovery;
 mod region;
 pub mod relocate;
 mod report;
+mod rewriter;
 mod sealed;
+mod sealing;
 mod set_aside;
 mod shadow;
 mod spare;
+mod stamps;
 mod store;
 mod superblock;
+mod verify;
 mod window;
 
 pub use alive::{CLIENTS, byte_of};
@@ -74,12 +87,13 @@ pub use format::{check_directory, check_options, format};
 pub use guest_objects::{ListedObject, NewObject};
 pub use guests::{Credentials, GuestEnd, PoolGrant};
 pub use handle::Handle;
-pub use known::{known_windows, known_windows_file};
+pub use known::{forget_window, known_windows, known_windows_file};
 pub use logs::LogLease;
+pub use lost_page::LostPage;
 pub use object::ObjectInfo;
 pub use options::{
-    Access, CopyPolicy, DamagePolicy, FormatOptions, OpenOptions, PoolOptions, PowerLossPolicy,
-    WINDOW_LEN_DEFAULT, WindowPolicy,
+    Access, CopyPolicy, DamagePolicy, FormatOptions, Hosting, JournalPolicy, OpenOptions,
+    PoolOptions, PowerLossPolicy, WINDOW_LEN_DEFAULT, WindowPolicy,
 };
 pub use pool::PoolHandle;
 pub use pools::PoolInfo;

@@ -8,7 +8,8 @@ impl Store {
     #[must_use]
     pub fn puddle_records(&self) -> Vec<PuddleRecord> {
         let control = self.inner().control();
-        let mut records: Vec<PuddleRecord> = control.catalog.state.puddles.values().copied().collect();
+        let mut records: Vec<PuddleRecord> =
+            control.catalog.state.puddles.values().copied().collect();
         records.sort_by_key(|record| record.addr);
         records
     }
@@ -19,7 +20,9 @@ impl Store {
     pub fn client_records(&self) -> Vec<ClientRecord> {
         let control = self.inner().control();
         let clients = control.catalog.state.clients.iter();
-        clients.map(|(client, log_space)| ClientRecord { client: *client, log_space: *log_space }).collect()
+        clients
+            .map(|(client, log_space)| ClientRecord { client: *client, log_space: *log_space })
+            .collect()
     }
 
     /// Leases, by client and pool.

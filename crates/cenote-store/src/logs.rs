@@ -17,8 +17,9 @@
 //! no old entry counts.
 
 use crate::error::StoreError;
-use crate::puddle::{Puddle, file_name, of_file, verify_file};
+use crate::puddle::{Puddle, file_name};
 use crate::store::{Control, Inner, Store};
+use crate::verify::{of_file, verify_file};
 use cenote_layout::catalog::{ClientRecord, PuddleRecord, Record};
 use cenote_layout::header::{HeaderPrefix, seal};
 use cenote_layout::id::{PoolId, Uuid};
@@ -122,7 +123,8 @@ impl Store {
             return Ok(lease);
         }
         let log_id = inner.random_u64()?;
-        let (addr, body) = inner.add_segment(&mut control, log_id, 0, inner.options.log_puddle_size)?;
+        let (addr, body) =
+            inner.add_segment(&mut control, log_id, 0, inner.options.log_puddle_size)?;
         control.logs.in_use += 1;
         Ok(LogLease { body, log_id, addr, hidden: false })
     }
@@ -278,9 +280,12 @@ impl Inner {
         // SAFETY: the caller's promise; bodies begin at a page, so that the entry is one aligned cache line.
         unsafe {
             let target = (space.body_addr() + at) as *mut u8;
-            target.copy_from_nonoverlapping(unnamed.as_bytes().as_ptr(), size_of::<LogSpaceEntry>());
+            target
+                .copy_from_nonoverlapping(unnamed.as_bytes().as_ptr(), size_of::<LogSpaceEntry>());
             self.persistence.persist(target, size_of::<LogSpaceEntry>());
-            let word = target.add(offset_of!(LogSpaceEntry, state)).cast::<core::sync::atomic::AtomicU64>();
+            let word = target
+                .add(offset_of!(LogSpaceEntry, state))
+                .cast::<core::sync::atomic::AtomicU64>();
             (*word).store(entry.state, core::sync::atomic::Ordering::Release);
             self.persistence.flush(word.cast(), 8);
         }
@@ -315,7 +320,8 @@ impl Inner {
             body.copy_from_nonoverlapping(header.as_bytes().as_ptr(), size_of::<LogSpaceHeader>());
             self.persistence.persist(body, len);
         }
-        let client = Record::Client(ClientRecord { client: control.client, log_space: record.uuid });
+        let client =
+            Record::Client(ClientRecord { client: control.client, log_space: record.uuid });
         if new {
             if let Err(error) = self.commit_new_puddle(control, &record, &[client]) {
                 // The file is gone, and so is the mapping's use; the address was given back with it.
@@ -392,7 +398,8 @@ impl Inner {
         if state.clients.contains_key(&client) {
             records.push(Record::ClientRemoved(client));
         }
-        let surplus: Vec<PuddleRecord> = control.logs.spare.iter().skip(SPARE_MAX).copied().collect();
+        let surplus: Vec<PuddleRecord> =
+            control.logs.spare.iter().skip(SPARE_MAX).copied().collect();
         records.extend(surplus.iter().map(|p| Record::PuddleRemoved(p.uuid)));
         (records, surplus)
     }

@@ -22,7 +22,11 @@ impl Inner {
         index: u32,
         size: u64,
     ) -> Result<PuddleRecord, StoreError> {
-        self.new_puddle_as(control, None, PuddleRecord { uuid: Uuid::NIL, pool, role, index, addr: 0, size })
+        self.new_puddle_as(
+            control,
+            None,
+            PuddleRecord { uuid: Uuid::NIL, pool, role, index, addr: 0, size },
+        )
     }
 
     /// The same for a puddle that was somewhere before: at `wanted.addr` if that is free, and of the identity `id` if that is given.
@@ -46,11 +50,9 @@ impl Inner {
         make: &dyn Fn(&PuddleRecord) -> Result<(), StoreError>,
     ) -> Result<PuddleRecord, StoreError> {
         match self.try_new_puddle(control, id, wanted, make) {
-            Err(StoreError::WindowFull { .. } | StoreError::Medium(MediumError::NoSpace { .. }))
-                if self.give_up_spares(control) =>
-            {
-                self.try_new_puddle(control, id, wanted, make)
-            }
+            Err(
+                StoreError::WindowFull { .. } | StoreError::Medium(MediumError::NoSpace { .. }),
+            ) if self.give_up_spares(control) => self.try_new_puddle(control, id, wanted, make),
             other => other,
         }
     }
@@ -86,7 +88,11 @@ impl Inner {
     }
 
     /// Creates the primary of a new puddle. On failure the puddle is gone again.
-    pub(crate) fn new_primary(&self, control: &mut Control, record: &PuddleRecord) -> Result<(), StoreError> {
+    pub(crate) fn new_primary(
+        &self,
+        control: &mut Control,
+        record: &PuddleRecord,
+    ) -> Result<(), StoreError> {
         create_primary(&self.medium, record, self.uuid).map_err(|error| {
             let error = self.failed(error);
             let _ = self.medium.remove(text(&file_name(record.uuid)));
@@ -115,7 +121,12 @@ impl Inner {
     }
 
     /// The [`Puddle`] of a record, made if need be; it lives until the store is dropped.
-    pub(crate) fn own(&self, control: &mut Control, record: PuddleRecord, mode: MapMode) -> NonNull<Puddle> {
+    pub(crate) fn own(
+        &self,
+        control: &mut Control,
+        record: PuddleRecord,
+        mode: MapMode,
+    ) -> NonNull<Puddle> {
         let state = &control.catalog.state;
         let kind = match (state.is_protected(record.pool), state.is_shadowed(record.pool)) {
             (true, _) => Kind::Sealed,
@@ -124,10 +135,13 @@ impl Inner {
         };
         let addr = record.addr.wrapping_add(self.window.distance());
         let record = PuddleRecord { addr, ..record };
-        *control
-            .puddles
-            .entry(record.uuid)
-            .or_insert_with(|| NonNull::from(Box::leak(Box::new(Puddle::new(record, mode, kind)))))
+        let mark =
+            if record.role == Role::Heap && kind != Kind::Sealed { self.stamps.mark() } else { 0 };
+        *control.puddles.entry(record.uuid).or_insert_with(|| {
+            let puddle = Puddle::new(record, mode, kind);
+            puddle.set_mark(mark);
+            NonNull::from(Box::leak(Box::new(puddle)))
+        })
     }
 
     /// Takes a removed puddle out of the window. Its memory stays until the store is dropped.

@@ -17,8 +17,9 @@
 
 use crate::error::StoreError;
 use crate::pools::why_no_name;
-use crate::puddle::{DIR, file_name, verify_file};
+use crate::puddle::{DIR, file_name};
 use crate::store::{Control, Inner, Store};
+use crate::verify::verify_file;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord, Record};
 use cenote_layout::header::seal;
@@ -105,7 +106,8 @@ impl ObjectInfo {
 pub(crate) fn find(control: &Control, name: &str) -> Result<ObjectInfo, StoreError> {
     let state = &control.catalog.state;
     let unknown = || StoreError::ObjectUnknown { name: name.chars().take(300).collect() };
-    let record = state.object_names.get(name).and_then(|id| state.objects.get(id)).ok_or_else(unknown)?;
+    let record =
+        state.object_names.get(name).and_then(|id| state.objects.get(id)).ok_or_else(unknown)?;
     let Some(puddle) = state.puddles.get(&record.puddle) else {
         return Err(StoreError::ObjectDamaged {
             name: record.name.clone(),
@@ -154,7 +156,7 @@ pub(crate) fn no_bits_but_permissions(bits: u32) -> Result<(), StoreError> {
 impl Store {
     /// Objects as the daemon lists them, or those of this store.
     fn known_objects(&self, name: Option<&str>) -> Option<Result<Vec<ObjectInfo>, StoreError>> {
-        let listed = self.keeper()?.objects(name);
+        let listed = self.own_keeper()?.objects(name);
         Some(listed.map(|objects| objects.into_iter().map(|listed| listed.object).collect()))
     }
 
@@ -228,7 +230,8 @@ impl Store {
         header: impl FnOnce(Uuid, u64) -> Result<Vec<u8>, E>,
     ) -> Result<ObjectInfo, E> {
         let name = record.name.clone();
-        let reason_to = |reason| StoreError::ObjectName { name: name.chars().take(80).collect(), reason };
+        let reason_to =
+            |reason| StoreError::ObjectName { name: name.chars().take(80).collect(), reason };
         why_no_name(&name).map_err(reason_to)?;
         no_bits_but_permissions(record.permissions)?;
         let inner = self.inner();
@@ -243,8 +246,14 @@ impl Store {
         if state.object_names.contains_key(&name) || state.puddles.contains_key(&id) {
             return Err(StoreError::ObjectExists { name }.into());
         }
-        let wanted =
-            PuddleRecord { uuid: Uuid::NIL, pool: PoolId(0), role: Role::Object, index: 0, addr: 0, size };
+        let wanted = PuddleRecord {
+            uuid: Uuid::NIL,
+            pool: PoolId(0),
+            role: Role::Object,
+            index: 0,
+            addr: 0,
+            size,
+        };
         let puddle = inner.new_puddle_as(&mut control, Some(id), wanted)?;
         let info = ObjectInfo { record: record.clone(), addr: puddle.addr, size };
         if let Err(error) = inner.write_new_object(&info, &protection) {
@@ -270,7 +279,8 @@ impl Store {
         const WHAT: &str = "restore an object";
         let inner = self.inner();
         let name = record.name.clone();
-        let reason_to = |reason| StoreError::ObjectName { name: name.chars().take(80).collect(), reason };
+        let reason_to =
+            |reason| StoreError::ObjectName { name: name.chars().take(80).collect(), reason };
         why_no_name(&name).map_err(reason_to)?;
         no_bits_but_permissions(record.permissions)?;
         let size = record.puddle_size().ok_or(StoreError::ObjectLen { len: record.data_len })?;
@@ -278,11 +288,14 @@ impl Store {
         let puddle = {
             let mut control = inner.begin_write(WHAT)?;
             let id = Some(record.puddle).filter(|id| !id.is_nil());
-            if taken(&control) || id.is_some_and(|id| control.catalog.state.puddles.contains_key(&id)) {
+            if taken(&control)
+                || id.is_some_and(|id| control.catalog.state.puddles.contains_key(&id))
+            {
                 return Err(StoreError::ObjectExists { name }.into());
             }
             let role = Role::Object;
-            let wanted = PuddleRecord { uuid: Uuid::NIL, pool: PoolId(0), role, index: 0, addr, size };
+            let wanted =
+                PuddleRecord { uuid: Uuid::NIL, pool: PoolId(0), role, index: 0, addr, size };
             inner.new_puddle_as(&mut control, id, wanted)?
         };
         record.puddle = puddle.uuid;
@@ -295,7 +308,11 @@ impl Store {
         });
         match written {
             Ok(mut control) => {
-                inner.commit_new_puddle(&mut control, &puddle, &[Record::Object(info.record.clone())])?;
+                inner.commit_new_puddle(
+                    &mut control,
+                    &puddle,
+                    &[Record::Object(info.record.clone())],
+                )?;
                 Ok(info)
             }
             Err(error) => {
@@ -350,11 +367,16 @@ impl Store {
         self.remove_object_in(&mut control, name)
     }
 
-    pub(crate) fn remove_object_in(&self, control: &mut Control, name: &str) -> Result<(), StoreError> {
+    pub(crate) fn remove_object_in(
+        &self,
+        control: &mut Control,
+        name: &str,
+    ) -> Result<(), StoreError> {
         let inner = self.inner();
         let state = &control.catalog.state;
         let id = state.object_names.get(name).copied();
-        let id = id.ok_or_else(|| StoreError::ObjectUnknown { name: name.chars().take(300).collect() })?;
+        let id =
+            id.ok_or_else(|| StoreError::ObjectUnknown { name: name.chars().take(300).collect() })?;
         let puddle = state.puddles.get(&id).copied();
         inner.commit(control, &[Record::PuddleRemoved(id), Record::ObjectRemoved(id)])?;
         let file = file_name(id);
@@ -377,7 +399,9 @@ impl Store {
         }
         match verify_file(&inner.medium, &object.puddle(), inner.uuid, inner.writable)? {
             None => Ok(()),
-            Some(detail) => Err(StoreError::ObjectDamaged { name: object.record.name.clone(), detail }),
+            Some(detail) => {
+                Err(StoreError::ObjectDamaged { name: object.record.name.clone(), detail })
+            }
         }
     }
 }

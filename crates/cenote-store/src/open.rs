@@ -21,15 +21,18 @@ use crate::journals::Journals;
 use crate::kept::Kept;
 use crate::logs::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
-use crate::puddle::{DIR, file_name, missing as missing_file, text};
+use crate::origin::keeps_cache;
+use crate::puddle::{DIR, file_name, text};
 use crate::relocate;
 use crate::relocate::frontier::Frontier;
 use crate::relocate::hosted::Holds;
 use crate::report::{Damage, DamageEffect, OpenReport};
 use crate::shadow::Shadows;
 use crate::spare::Ahead;
+use crate::stamps::Stamps;
 use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock::{self, FILE, NEW_FILE};
+use crate::verify::missing as missing_file;
 use crate::window::{Space, Window};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::Record;
@@ -37,12 +40,15 @@ use cenote_layout::header::read;
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::PuddleHeader;
 use cenote_layout::superblock::{
-    DURABILITY_POWER, DURABILITY_PROCESS, ORIGIN_COPY, ORIGIN_OWN, STATE_OPEN, Superblock,
+    DURABILITY_POWER, DURABILITY_PROCESS, INCOMPAT_MOUNTING, ORIGIN_COPY, ORIGIN_OWN, STATE_OPEN,
+    Superblock,
 };
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{Durability, Medium, MediumError, MediumInfo, MediumKind, Operation, OwnedMedium};
-use cenote_sys::{fault, fork_guard};
+use cenote_medium::{
+    Durability, Medium, MediumError, MediumInfo, MediumKind, Operation, OwnedMedium,
+};
+use cenote_sys::fork_guard;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -54,7 +60,10 @@ impl Store {
     /// # Errors
     /// See [`OpenError`]. Nothing was changed, except that recovery may have been done in part, which the next open
     /// completes.
-    pub fn open(medium: Arc<dyn Medium>, options: OpenOptions) -> Result<(Self, OpenReport), OpenError> {
+    pub fn open(
+        medium: Arc<dyn Medium>,
+        options: OpenOptions,
+    ) -> Result<(Self, OpenReport), OpenError> {
         // SAFETY: the store takes the lock before it changes a file that there is. From then on the
         // files are its own; each module argues for what it changes.
         let medium = unsafe { OwnedMedium::new(medium) };
@@ -67,15 +76,7 @@ impl Store {
             return Err(OpenError::ReadOnlyMedium { path });
         }
         if !medium.exists(FILE).map_err(failed)? {
-            let begun = medium.exists(NEW_FILE).map_err(failed)?
-                || catalog::FILES.iter().any(|name| medium.exists(name).unwrap_or(false));
-            return Err(if let Some(found) = crate::format::rest_of_store(&*medium).map_err(failed)? {
-                OpenError::SuperblockMissing { path, found }
-            } else if begun {
-                OpenError::FormatInterrupted { path }
-            } else {
-                OpenError::NotAStore { path }
-            });
+            return Err(without_superblock(&medium, path.clone()).unwrap_or_else(failed));
         }
         // Before the lock, which may make a file: what is not a store stays as it is.
         superblock::load(&medium, wants_write)?;
@@ -86,13 +87,18 @@ impl Store {
 
         let started = Instant::now();
         let found = superblock::load(&medium, wants_write)?;
-        let copied = exclusion::recognise(&info, &found, site, medium.boot_id(), options.copy)?;
+        let now = (medium.boot_id(), medium.mounting());
+        let copied = exclusion::recognise(&info, &found, site, now, options.copy)?;
         let journals = Journals::of(&medium, &found, (copied, wants_write)).map_err(failed)?;
         let at_least = journals.batch_at_least(&found.newest);
         let (merged, bytes) = catalog::load(&medium, at_least).map_err(failed)?;
         journals.catalog_names(merged.names, &found.newest);
-        let mut report =
-            OpenReport { clean: found.clean, copied, damage: found.damage, ..OpenReport::default() };
+        let mut report = OpenReport {
+            clean: found.clean,
+            copied,
+            damage: found.damage,
+            ..OpenReport::default()
+        };
         report.damage.extend(merged.damage.iter().cloned());
         if let (true, Some(file)) = (found.clean, merged.torn) {
             report.damage.push(Damage::Catalog {
@@ -130,18 +136,25 @@ impl Store {
         .map(Arc::new);
         site.record(&mut block);
         block.origin = if copied { ORIGIN_COPY } else { ORIGIN_OWN };
-        let catalog =
-            Catalog::new(medium.clone(), (&merged, journals.catalog().clone()), &bytes, fence.clone());
+        let catalog = Catalog::new(
+            medium.clone(),
+            (&merged, journals.catalog().clone()),
+            &bytes,
+            fence.clone(),
+        );
         let same_boot = found.newest.boot_id == medium.boot_id();
-        alive::refuse((&*medium, &path), &catalog.state, (options.hosting, same_boot))?;
+        alive::refuse((&*medium, &path), &catalog.state, (options.hosting.is_some(), same_boot))?;
         let living = alive::seen(&catalog.state).next().is_some();
         let stays = match () {
             () if writable && merged.canonical.is_none() => Some("records of its catalog are lost"),
-            () if same_boot && living => Some("clients of an earlier daemon live, and have it mapped there"),
+            () if same_boot && living => {
+                Some("clients of an earlier daemon live, and have it mapped there")
+            }
             () => None,
         };
         let home = relocate::window::home(&catalog.state, &block);
-        let place = relocate::window::reserve(&*medium, block.store, home, (&options, writable), stays)?;
+        let place =
+            relocate::window::reserve(&*medium, block.store, home, (&options, writable), stays)?;
         let (base, len) = (place.base, place.len);
 
         // From here on `Inner` owns the window and the lock, and gives both back whatever happens.
@@ -170,6 +183,7 @@ impl Store {
             token: fork_guard::token(),
             poisoned,
             shadows: Shadows::default(),
+            stamps: Stamps::default(),
             frontier,
             guarded: AtomicBool::new(false),
             replaying: Mutex::default(),
@@ -200,10 +214,47 @@ impl Store {
                 lock: Some(locks),
             }),
         }));
+        store.inner().stamps.set_new_copy(copied && found.newest.origin == ORIGIN_OWN);
         store.arc().bring_up(clean, &merged, &bytes, &mut report).map_err(failed)?;
         store.inner().move_home(&mut report)?;
         report.recovery = started.elapsed();
         Ok((store, report))
+    }
+}
+
+/// Why a directory without a superblock is not opened.
+fn without_superblock(medium: &OwnedMedium, path: String) -> Result<OpenError, MediumError> {
+    let begun = medium.exists(NEW_FILE)?
+        || catalog::FILES.iter().any(|name| medium.exists(name).unwrap_or(false));
+    Ok(match crate::format::rest_of_store(&**medium)? {
+        Some(found) => OpenError::SuperblockMissing { path, found },
+        None if begun => OpenError::FormatInterrupted { path },
+        None => OpenError::NotAStore { path },
+    })
+}
+
+/// Takes the places of puddles out of the window's free space.
+fn occupy(control: &mut Control, merged: &catalog::Merged, report: &OpenReport) {
+    for puddle in merged.records.iter().filter_map(|r| match r {
+        Record::Puddle(p) => Some(p),
+        _ => None,
+    }) {
+        // Also what `check` has taken out: nothing new is put on top of it.
+        if control.catalog.state.puddles.contains_key(&puddle.uuid) || control.catalog.is_damaged()
+        {
+            control.space.occupy(puddle.addr, puddle.size);
+        }
+    }
+    for damage in &report.damage {
+        if let Damage::Puddle { uuid, .. } = damage
+            && let Some(Record::Puddle(p)) = merged
+                .records
+                .iter()
+                .rev()
+                .find(|r| matches!(r, Record::Puddle(p) if p.uuid == *uuid))
+        {
+            control.space.occupy(p.addr, p.size);
+        }
     }
 }
 
@@ -225,7 +276,8 @@ fn refuse_older_superblock(
         return Err(OpenError::SuperblockRolledBack { path: path.into(), named, found });
     }
     report.clean = false;
-    let detail = format!("it was put back: it names batch {named} of the catalog, which has batch {found}");
+    let detail =
+        format!("it was put back: it names batch {named} of the catalog, which has batch {found}");
     report.damage.push(Damage::Superblock { copy: (newest.generation % 2) as u8, detail });
     Ok(())
 }
@@ -239,7 +291,9 @@ fn check_options(options: &OpenOptions, info: &MediumInfo) -> Result<(), OpenErr
     }
     let half = options.journal_half_len;
     if half < PAGE_SIZE || !half.is_multiple_of(PAGE_SIZE) || half > 1 << 36 {
-        return Err(OpenError::Options("journal_half_len is not a multiple of 4 KiB up to 64 GiB".into()));
+        return Err(OpenError::Options(
+            "journal_half_len is not a multiple of 4 KiB up to 64 GiB".into(),
+        ));
     }
     if let Some(wanted) = options.durability
         && wanted > info.durability
@@ -266,7 +320,7 @@ impl Inner {
         let mut guard = self.control();
         let control = &mut *guard;
         let boot = self.medium.boot_id();
-        let crash = match (clean, control.superblock.boot_id == boot) {
+        let crash = match (clean, keeps_cache(&control.superblock, &*self.medium)) {
             (true, _) => None,
             // Its files are of different moments: nothing that its sessions stored is covered.
             (false, _) if report.copied => Some(CrashKind::Power),
@@ -278,6 +332,7 @@ impl Inner {
         report.crash = crash;
         self.expect_journals(control, clean, report)?;
         control.client = self.medium.random_uuid()?;
+        self.begin_era(control, clean, merged.canonical.is_none(), report);
         // The medium says addresses at home.
         let home = self.window.base().wrapping_sub(self.window.distance());
         let impossible = control.catalog.state.check(home, self.window.len());
@@ -286,23 +341,7 @@ impl Inner {
             control.catalog.freeze();
         }
         report.damage.extend(impossible);
-        for puddle in merged.records.iter().filter_map(|r| match r {
-            Record::Puddle(p) => Some(p),
-            _ => None,
-        }) {
-            // Also what `check` has taken out: nothing new is put on top of it.
-            if control.catalog.state.puddles.contains_key(&puddle.uuid) || control.catalog.is_damaged() {
-                control.space.occupy(puddle.addr, puddle.size);
-            }
-        }
-        for damage in &report.damage {
-            if let Damage::Puddle { uuid, .. } = damage
-                && let Some(Record::Puddle(p)) =
-                    merged.records.iter().rev().find(|r| matches!(r, Record::Puddle(p) if p.uuid == *uuid))
-            {
-                control.space.occupy(p.addr, p.size);
-            }
-        }
+        occupy(control, merged, report);
         let said = clean && !planted(Bug::OpenSaidLate);
         if self.writable {
             if said {
@@ -338,23 +377,21 @@ impl Inner {
             self.silent.store(false, Ordering::Release);
         }
         control.damage = report.damage.clone();
-        let (base, len) = (self.window.base() as usize, self.window.len() as usize);
-        // SAFETY: `resolve` keeps the rules of resolvers (it reads the slot table and maps); the context is this
-        // `Inner`, shared, and unregistered in `release` before it is freed.
-        let registered =
-            unsafe { fault::register(base, len, crate::lazy::resolve, Arc::as_ptr(self).cast()) };
-        let registration = registered.map_err(|error| {
+        let registration = crate::lazy::register(self).map_err(|error| {
             self.silent.store(true, Ordering::Release);
             MediumError::from_io(Operation::Map, "the window", std::io::Error::other(error))
         })?;
         control.registration = Some(registration);
-        Ok(())
+        self.give_up_early(control)
     }
 
     /// The superblock says that this session has the store open; `raised`: at a higher level than the one before, whose end it recovered.
     fn say_open(&self, control: &mut Control, boot: Uuid, raised: bool) -> Result<(), MediumError> {
         control.superblock.state = STATE_OPEN;
-        control.superblock.boot_id = boot;
+        (control.superblock.boot_id, control.superblock.mounting) = (boot, self.medium.mounting());
+        if control.superblock.mounting != 0 {
+            control.superblock.prefix.incompat |= INCOMPAT_MOUNTING;
+        }
         control.superblock.durability = match self.durability {
             // A guest that an earlier daemon told `process` goes on as it was told; until the next open nothing counts as covered, also of those that come later.
             Durability::Power if raised && !control.hosted.is_empty() => DURABILITY_PROCESS,
@@ -362,6 +399,7 @@ impl Inner {
             Durability::Process => DURABILITY_PROCESS,
         };
         control.superblock.client = control.client;
+        control.superblock.era = self.stamps.era();
         control.superblock.catalog_batch = control.catalog.batch();
         let pid = cenote_sys::process::pid();
         control.superblock.opener_pid = u64::from(pid);
@@ -384,8 +422,11 @@ impl Inner {
             Err(error) if error.is_not_found() => Vec::new(),
             files => files?,
         };
-        let ids: BTreeMap<Uuid, &String> =
-            files.iter().filter(|f| f.len() == 32).filter_map(|f| Some((Uuid::parse(f)?, f))).collect();
+        let ids: BTreeMap<Uuid, &String> = files
+            .iter()
+            .filter(|f| f.len() == 32)
+            .filter_map(|f| Some((Uuid::parse(f)?, f)))
+            .collect();
         let mut missing = BTreeSet::new();
         for record in control.catalog.state.puddles.values() {
             if !ids.contains_key(&record.uuid) {

@@ -1,6 +1,6 @@
 //! What the caller decides: nothing here is guessed for them.
 
-use crate::relocate::RelocationOptions;
+use crate::rewriter::RelocationOptions;
 use cenote_atrest::Keyring;
 use cenote_layout::catalog::{AtRest, HeapKind, PoolMode};
 use cenote_layout::id::Uuid;
@@ -64,9 +64,10 @@ pub enum CopyPolicy {
     /// Refuse to open it.
     #[default]
     Refuse,
-    /// Open it as after a loss of power that nothing covers: of pools that were in use
-    /// [`PowerLossPolicy`] decides, and every pool is checked before it is handed out. Not while
-    /// the process that has the original open lives.
+    /// Open it as after a loss of power that nothing covers: of pools that may have been in use
+    /// [`PowerLossPolicy`] decides, and every pool is checked before it is handed out. An
+    /// unprotected pool was not in use if all its files say that they were closed. Not while the
+    /// process that has the original open lives.
     CheckAndOpen,
 }
 
@@ -95,6 +96,38 @@ impl Default for FormatOptions {
     }
 }
 
+/// The promise of a process that serves guests; see [`OpenOptions::hosting`].
+#[derive(Clone, Copy, Debug)]
+pub struct Hosting(());
+
+impl Hosting {
+    /// The promise.
+    ///
+    /// # Safety
+    /// Functions for guests know of leases, and not of what this process itself has open. In a
+    /// store that is opened with the value, this process uses no pool and no object while a guest
+    /// is admitted, so that none of its references leads to what a guest, a copy or a move changes;
+    /// and what it says of a guest (its process, its end) is true.
+    #[must_use]
+    pub unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// What to do with a journal of the pools in shadowed mode that cannot be used: it was put back, is
+/// damaged, or is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum JournalPolicy {
+    /// Refuse the pools whose psyncs it has.
+    #[default]
+    Refuse,
+    /// Make a new one, if the store is opened for writing, and not by a daemon. What psyncs the old
+    /// one had is lost, so all pools in shadowed mode may be torn
+    /// ([`crate::PoolHandle::is_torn`]), in every session, until a caller declares them whole
+    /// ([`crate::Store::declare_whole`]).
+    GiveUp,
+}
+
 /// What becomes of a store whose window is taken in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum WindowPolicy {
@@ -119,8 +152,14 @@ pub struct OpenOptions {
     pub damage: DamagePolicy,
     /// What to do with pools that a loss of power may have torn.
     pub power_loss: PowerLossPolicy,
+    /// Pools that [`PowerLossPolicy::AsIs`] is for; none: all. Of others it is as
+    /// [`PowerLossPolicy::Refuse`]. One that a client's logs bind to a pool of these is decided
+    /// with it: it counts as torn from then on ([`crate::PoolHandle::is_torn`]).
+    pub as_is_pools: Vec<String>,
     /// What to do with a copy of an open store.
     pub copy: CopyPolicy,
+    /// What to do with a journal of pools that cannot be used.
+    pub journal: JournalPolicy,
     /// Durability level of commits. `None`: what the medium gives. Asking for `power` where the medium gives only
     /// `process` is refused.
     pub durability: Option<Durability>,
@@ -129,9 +168,10 @@ pub struct OpenOptions {
     /// Most bytes of puddles that are kept for pools to come and pools that grow, so that these need not make files. 0: none. Never more than a
     /// sixteenth of what the disk has left, and given up before an operation fails for want of space. Those that are there are taken whatever this says.
     pub spare_bytes_max: u64,
-    /// Whether this process serves others, its guests ([`crate::Store::admit`]). Guests of an earlier such process that still live keep their sessions; without
-    /// it a store that has such guests is not opened.
-    pub hosting: bool,
+    /// Given: this process serves others, its guests ([`crate::Store::admit`]). Guests of an
+    /// earlier such process that still live keep their sessions; without it a store that has such
+    /// guests is not opened.
+    pub hosting: Option<Hosting>,
     /// Bytes of each half of the journal of psyncs of pools, when it is made: a multiple of 4 KiB. It grows when a psync needs more.
     pub journal_half_len: u64,
     /// How pools that have moved are rewritten: by what, and when.
@@ -161,11 +201,13 @@ impl Default for OpenOptions {
             lock_timeout: Duration::ZERO,
             damage: DamagePolicy::default(),
             power_loss: PowerLossPolicy::default(),
+            as_is_pools: Vec::new(),
             copy: CopyPolicy::default(),
+            journal: JournalPolicy::default(),
             durability: None,
             log_puddle_size: 256 << 10,
             spare_bytes_max: 32 << 20,
-            hosting: false,
+            hosting: None,
             journal_half_len: 4 << 20,
             relocation: RelocationOptions::default(),
             window: WindowPolicy::default(),
@@ -181,6 +223,15 @@ impl OpenOptions {
     /// Whether the program asks for protection, so that it must get nothing that has no key.
     pub(crate) fn asks_for_protection(&self) -> bool {
         self.key.is_some() && !self.accept_unprotected
+    }
+
+    /// What to do with this pool if a loss of power may have torn it.
+    pub(crate) fn power_loss_of(&self, pool: &str) -> PowerLossPolicy {
+        let named = self.as_is_pools.is_empty() || self.as_is_pools.iter().any(|name| name == pool);
+        match self.power_loss {
+            PowerLossPolicy::AsIs if !named => PowerLossPolicy::Refuse,
+            policy => policy,
+        }
     }
 
     /// Options of a read-only open.
@@ -219,7 +270,10 @@ impl PoolOptions {
         let files_survive =
             matches!(medium.kind, MediumKind::Ordinary | MediumKind::Network | MediumKind::Overlay);
         let shadowed = files_survive && medium.durability == Durability::Process;
-        Self { mode: if shadowed { PoolMode::Shadowed } else { PoolMode::Direct }, ..Self::default() }
+        Self {
+            mode: if shadowed { PoolMode::Shadowed } else { PoolMode::Direct },
+            ..Self::default()
+        }
     }
 }
 

@@ -8,7 +8,24 @@
 //! | --- | --- | --- |
 //! | inode of `superblock` | yes | yes |
 //! | inode of the directory | yes | yes |
-//! | device | yes | no: devices are numbered anew |
+//! | device | yes, in the same mounting | no: devices are numbered anew |
+//!
+//! # Whether the page cache was lost
+//!
+//! A session that did not end well left in the page cache what it had not synced. States:
+//!
+//! | boot | mounting of the file system | |
+//! | --- | --- | --- |
+//! | the same | the same, or one of both not known | a crash of processes: the files hold all |
+//! | the same | another | as a loss of power: a disk was pulled, or unmounted |
+//! | another | any | a loss of power |
+//!
+//! A file system that was unmounted well after a process had died lost nothing, as one that a
+//! machine unmounted before it went down: neither shows, so both count as a loss of power. That
+//! costs what was not psynced of shadowed pools, and refuses direct pools below level `power` until
+//! the caller takes them; it loses nothing that was psynced. No container and no bind mount looks
+//! like another mounting ([`cenote_sys::mounting`]), and while a process has the store open it
+//! stays mounted.
 //!
 //! On a file system of another machine, of a user's program, or an overlay, inodes and devices may
 //! be numbered anew at any mounting. There a difference counts only while the recorded opener
@@ -23,9 +40,10 @@
 //! A store that lies where it was opened is not asked for its opener: its locks are free, so no
 //! process has it.
 
+use cenote_layout::id::Uuid;
 use cenote_layout::superblock::{ORIGIN_COPY, Superblock};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileId, MediumKind};
+use cenote_medium::{FileId, Medium, MediumKind};
 use cenote_sys::process;
 
 /// Where a store lies.
@@ -61,24 +79,37 @@ impl Place {
         self,
         block: &Superblock,
         clean: bool,
-        same_boot: bool,
+        (boot, mounting): (Uuid, u64),
         kind: MediumKind,
     ) -> Origin {
+        let same_boot = block.boot_id == boot;
         let unknown = block.superblock_inode == 0 || self.superblock == FileId::UNKNOWN;
         if !clean && !unknown && !planted(Bug::CopyNotRecognised) {
             let inodes = (block.directory_inode, block.superblock_inode);
-            let moved = inodes != (self.directory.inode, self.superblock.inode)
-                || (same_boot && block.device != self.directory.device);
+            let other = inodes != (self.directory.inode, self.superblock.inode);
+            let other_device = same_boot && block.device != self.directory.device;
+            let moved = other || (other_device && !is_mounted_anew(block, mounting));
             let opener = same_boot.then(|| opener_at_work(block)).flatten();
             let keeps_numbers = !matches!(kind, MediumKind::Network | MediumKind::Overlay);
             match (moved, opener) {
-                (true, Some(pid)) => return Origin::OfLiving(pid),
+                (_, Some(pid)) if moved || other_device => return Origin::OfLiving(pid),
                 (true, None) if keeps_numbers => return Origin::Copy,
                 _ => {}
             }
         }
         if block.origin == ORIGIN_COPY { Origin::Copy } else { Origin::Own }
     }
+}
+
+/// Whether what the last session left in the page cache is there still.
+pub(crate) fn keeps_cache(block: &Superblock, medium: &dyn Medium) -> bool {
+    block.boot_id == medium.boot_id() && !is_mounted_anew(block, medium.mounting())
+}
+
+/// Whether its file system was mounted anew since the last writer opened the store, within a boot.
+fn is_mounted_anew(block: &Superblock, mounting: u64) -> bool {
+    let known = block.mounting != 0 && mounting != 0;
+    known && block.mounting != mounting && !planted(Bug::InstanceIgnored)
 }
 
 /// The process that a superblock names as its opener, if it lives.
@@ -90,6 +121,7 @@ pub(crate) fn living_opener(block: &Superblock) -> Option<u32> {
 /// The same, if that process holds the lock of the superblock that is named here. Where the system
 /// does not show that, the process counts.
 fn opener_at_work(block: &Superblock) -> Option<u32> {
-    let at_work = |pid: &u32| process::holds_lock(*pid, block.device, block.superblock_inode) != Some(false);
+    let at_work =
+        |pid: &u32| process::holds_lock(*pid, block.device, block.superblock_inode) != Some(false);
     living_opener(block).filter(at_work)
 }

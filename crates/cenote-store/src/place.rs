@@ -48,8 +48,8 @@ fn overlap((base, len): Range, (other, other_len): Range) -> bool {
 fn chosen() -> Vec<Range> {
     let count = CHOSEN_COUNT.load(Ordering::Acquire);
     let all = CHOSEN.len() as u64;
-    let words =
-        (count.saturating_sub(all)..count).map(|at| CHOSEN[(at % all) as usize].load(Ordering::Acquire));
+    let words = (count.saturating_sub(all)..count)
+        .map(|at| CHOSEN[(at % all) as usize].load(Ordering::Acquire));
     words.map(|word| ((word >> 32) * SLOT_SIZE, (word & 0xffff_ffff) * SLOT_SIZE)).collect()
 }
 
@@ -132,7 +132,9 @@ mod tests {
         let known = chosen();
         let last = |base, len| last_known(&known, (base, len));
         assert!(last(base, len) > 0);
-        assert!(last(base + len - SLOT_SIZE, 1 << 40) > 0 && last(base - SLOT_SIZE, 2 * SLOT_SIZE) > 0);
+        assert!(
+            last(base + len - SLOT_SIZE, 1 << 40) > 0 && last(base - SLOT_SIZE, 2 * SLOT_SIZE) > 0
+        );
         assert_eq!((last(base + len, len), last(base - len, len)), (0, 0));
     }
 
@@ -164,7 +166,8 @@ mod tests {
 
     #[test]
     fn where_all_places_are_known_the_one_that_was_known_longest_ago_is_first() {
-        let all: Vec<Range> = candidates(Uuid([3; 16]), LEN, &[], &[]).iter().map(|at| (*at, LEN)).collect();
+        let all: Vec<Range> =
+            candidates(Uuid([3; 16]), LEN, &[], &[]).iter().map(|at| (*at, LEN)).collect();
         assert_eq!(all.len(), 768);
         let order = candidates(Uuid([9; 16]), LEN, &all, &[]);
         assert_eq!(order[0], all[0].0);

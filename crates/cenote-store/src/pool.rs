@@ -6,10 +6,10 @@
 //! **Take a puddle** (an update in several steps). (1) its file is made and synced: an orphan, or a spare puddle is prepared
 //! ([`crate::spare`]); (2) one batch names it: **the catalog's batch commits**; after it the puddle becomes findable and is mapped.
 
-use crate::error::{StoreError, concerns};
+use crate::error::StoreError;
 use crate::pools::check_size;
 use crate::puddle::Puddle;
-use crate::report::{Damage, PoolStart};
+use crate::report::{Damage, PoolStart, concerns};
 use crate::sealed::Sealed;
 use crate::store::Store;
 use cenote_layout::catalog::{PoolMode, PoolRecord, Record};
@@ -90,7 +90,11 @@ pub struct PoolHandle {
 
 impl PoolCore {
     /// What a daemon granted of a pool.
-    pub(crate) fn granted(record: PoolRecord, puddles: Vec<NonNull<Puddle>>, start: PoolStart) -> Self {
+    pub(crate) fn granted(
+        record: PoolRecord,
+        puddles: Vec<NonNull<Puddle>>,
+        start: PoolStart,
+    ) -> Self {
         Self::opened(record, puddles, start, Vec::new(), None)
     }
 
@@ -102,12 +106,20 @@ impl PoolCore {
         damage: Vec<Damage>,
         sealed: Option<Sealed>,
     ) -> Self {
-        Self { record, puddles: RwLock::new(puddles), damage, start, sealed, sharing: OnceLock::new() }
+        Self {
+            record,
+            puddles: RwLock::new(puddles),
+            damage,
+            start,
+            sealed,
+            sharing: OnceLock::new(),
+        }
     }
 
     /// From now on others write the pool too; `me` is this process.
     pub(crate) fn share(&self, me: u64) {
-        let _ = self.sharing.set(Sharing { me, ended: Mutex::default(), believed: Mutex::default() });
+        let _ =
+            self.sharing.set(Sharing { me, ended: Mutex::default(), believed: Mutex::default() });
     }
 
     pub(crate) fn is_shared(&self) -> bool {
@@ -267,7 +279,9 @@ impl PoolHandle {
     pub fn doubts(&self) -> Vec<Damage> {
         let control = self.store.inner().control();
         let elsewhere = control.damage.iter().filter(|damage| match damage {
-            Damage::Log { pools, .. } | Damage::LogSpace { pools, .. } => pools.contains(&self.id()),
+            Damage::Log { pools, .. } | Damage::LogSpace { pools, .. } => {
+                pools.contains(&self.id())
+            }
             Damage::Catalog { .. } => damage.is_lost(),
             _ => false,
         });
@@ -407,7 +421,8 @@ impl PoolHandle {
             return Ok(false);
         }
         // SAFETY: the caller's.
-        let released = unsafe { inner.medium.release(puddle.file_name(), addr - puddle.addr(), len) };
+        let released =
+            unsafe { inner.medium.release(puddle.file_name(), addr - puddle.addr(), len) };
         released.map_err(|error| inner.failed(error))
     }
 
@@ -446,7 +461,9 @@ impl PoolHandle {
         let holds = |puddle: &&Puddle| {
             let within = addr.checked_sub(puddle.body_addr());
             puddle.pool() == self.id()
-                && within.and_then(|at| at.checked_add(len)).is_some_and(|end| end <= puddle.body_len())
+                && within
+                    .and_then(|at| at.checked_add(len))
+                    .is_some_and(|end| end <= puddle.body_len())
         };
         self.store.puddle_of(addr).filter(holds).ok_or_else(|| {
             let reason = "the range is not in the body of a puddle of this pool";

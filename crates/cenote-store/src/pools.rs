@@ -9,24 +9,22 @@
 //! **Remove a pool.** (1) one batch takes pool and puddles out, some of which become spare: **the catalog's batch commits**;
 //! (2) the files of those are made zeros, the others are removed, the directory synced. What a crash leaves of the files is orphans, and goes at the next writable open.
 
-use crate::error::{StoreError, concerns};
+use crate::error::StoreError;
 use crate::guests::{Credentials, bad_permissions};
 use crate::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
-use crate::pool::{PoolCore, PoolHandle};
-use crate::puddle::{DIR, Puddle, file_name, verify_file, verify_primary};
-use crate::relocate::Needs;
-use crate::relocate::reseal::SealedFile;
-use crate::report::{Damage, PoolStart};
-use crate::sealed::show_view;
+use crate::pool::PoolHandle;
+use crate::puddle::{DIR, file_name};
+use crate::report::{Damage, PoolStart, concerns};
 use crate::store::{Control, Inner, Store};
 use cenote_atrest::Keyring;
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{AtRest, POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{
+    AtRest, POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, Record,
+};
 use cenote_layout::heap::HeapGeometry;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::INCOMPAT_POOLS_AT_REST;
-use cenote_medium::MapMode;
 use cenote_medium::planted::{Bug, planted};
 use core::ops::ControlFlow;
 use std::collections::BTreeSet;
@@ -68,7 +66,8 @@ pub(crate) fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
 
 /// Refuses names that would be trouble in messages and on command lines.
 fn check_name(name: &str) -> Result<(), StoreError> {
-    why_no_name(name).map_err(|reason| StoreError::PoolName { name: name.chars().take(80).collect(), reason })
+    why_no_name(name)
+        .map_err(|reason| StoreError::PoolName { name: name.chars().take(80).collect(), reason })
 }
 
 /// What keeps a text from being the name of a pool or an object.
@@ -135,7 +134,8 @@ impl Store {
         }
         let info = |record: &PoolRecord| {
             let (bytes, puddles) = sums.get(&record.id).copied().unwrap_or_default();
-            let opened = control.pools.get(&record.id).is_some_and(|core| Arc::strong_count(core) > 1);
+            let opened =
+                control.pools.get(&record.id).is_some_and(|core| Arc::strong_count(core) > 1);
             let start = control
                 .pools
                 .get(&record.id)
@@ -164,7 +164,10 @@ impl Store {
         if let Some(connection) = &inner.connection {
             inner.check_usable()?;
             if options.at_rest != AtRest::None {
-                return Err(StoreError::Protected { name: name.into(), what: "a pool that a daemon keeps" });
+                return Err(StoreError::Protected {
+                    name: name.into(),
+                    what: "a pool that a daemon keeps",
+                });
             }
             let id = connection.keeper.create_pool(name, options)?;
             self.learn_pools()?;
@@ -315,7 +318,9 @@ impl Store {
         records.push(Record::PoolRemoved(id));
         inner.commit(&mut control, &records)?;
         control.pools.remove(&id);
-        control.damage.retain(|damage| !matches!(damage, Damage::Puddle { pool, .. } if *pool == id));
+        control
+            .damage
+            .retain(|damage| !matches!(damage, Damage::Puddle { pool, .. } if *pool == id));
         // Before the files go that psyncs are still to be written into.
         let forgotten = match shadowed && inner.connection.is_none() {
             true => inner.forget_shadow(&mut control, id, &puddles),
@@ -395,16 +400,19 @@ impl Store {
         let id = find(&control, name)?;
         let mut writable = access.writes();
         let shadowed = control.catalog.state.is_shadowed(id);
+        let power_loss = inner.options.power_loss_of(name);
         if shadowed && control.catalog.state.not_covered.contains(&id) {
             // Its last psync is there and cannot be brought back now: say why.
             let damage = concerns(&control.damage, id);
-            if inner.options.power_loss == PowerLossPolicy::Refuse && !damage.is_empty() {
+            if power_loss == PowerLossPolicy::Refuse && !damage.is_empty() {
                 return Err(StoreError::PoolDamaged { name: name.into(), damage });
             }
         }
         if control.catalog.state.not_covered.contains(&id) {
-            match inner.options.power_loss {
-                PowerLossPolicy::Refuse => return Err(StoreError::PoolNotCovered { name: name.into() }),
+            match power_loss {
+                PowerLossPolicy::Refuse => {
+                    return Err(StoreError::PoolNotCovered { name: name.into() });
+                }
                 PowerLossPolicy::ReadOnly => writable = false,
                 // Recovery has taken the pool out of the set if it could write; else it is read-only anyway.
                 PowerLossPolicy::AsIs => {}
@@ -426,7 +434,10 @@ impl Store {
         };
         if !core.damage().is_empty() {
             if inner.options.damage == DamagePolicy::Refuse {
-                return Err(StoreError::PoolDamaged { name: name.into(), damage: core.damage().to_vec() });
+                return Err(StoreError::PoolDamaged {
+                    name: name.into(),
+                    damage: core.damage().to_vec(),
+                });
             }
             writable = false;
         }
@@ -447,7 +458,9 @@ impl Store {
         let handle = PoolHandle::new(core, self.clone(), writable);
         for puddle in handle.puddles() {
             if writable {
-                puddle.set_mode(&inner.medium, puddle.writable_mode()).map_err(|e| inner.failed(e))?;
+                puddle
+                    .set_mode(&inner.medium, puddle.writable_mode())
+                    .map_err(|e| inner.failed(e))?;
             }
             if puddle.index() == 0 || inner.eager {
                 inner.make_accessible(puddle)?;
@@ -455,121 +468,6 @@ impl Store {
         }
         control.pools.insert(id, handle.share_core());
         Ok(handle)
-    }
-
-    /// Looks at every puddle of a pool and makes the sound ones findable, read-only for now.
-    fn make_core(
-        &self,
-        control: &mut Control,
-        id: PoolId,
-        key: Option<&Keyring>,
-    ) -> Result<Arc<PoolCore>, StoreError> {
-        let inner = self.inner();
-        let Some(record) = control.catalog.state.pools.get(&id).cloned() else {
-            return Err(StoreError::PoolUnknown { name: id.to_string() });
-        };
-        let records = control.catalog.state.puddles_of(id);
-        if inner.writable && records.iter().any(|puddle| control.kept.contains_key(&puddle.uuid)) {
-            // Brings back what psyncs say of files that are whole again.
-            inner.pool_journal(control)?;
-        }
-        let mut damage: Vec<Damage> = control
-            .damage
-            .iter()
-            .filter(|d| {
-                matches!(d, Damage::Puddle { uuid, pool, .. }
-                if *pool == id && !control.catalog.state.puddles.contains_key(uuid))
-            })
-            .cloned()
-            .collect();
-        let due = records.iter().filter(|p| control.catalog.state.due.contains_key(&p.uuid)).count() as u64;
-        if due > 0 && inner.options.relocation.rewriter.is_none() {
-            return Err(StoreError::RelocationDue { name: record.name, puddles: due });
-        }
-        let protection = control.catalog.state.at_rest(id);
-        let mut needs = Needs::default();
-        let mut sound = Vec::new();
-        let mut expected = 0;
-        for puddle in records {
-            while expected < puddle.index {
-                damage.push(lost_record(id, expected));
-                expected += 1;
-            }
-            expected = puddle.index + 1;
-            // SAFETY: puddles live until the store is dropped.
-            let known = control.puddles.get(&puddle.uuid).map(|known| unsafe { known.as_ref() });
-            let by_primary = known.is_some_and(Puddle::shows_primary);
-            let mut problem = None;
-            let due = control.catalog.state.due.get(&puddle.uuid).copied();
-            if protection != AtRest::None {
-                if let SealedFile::Damaged(detail) = inner.look_at_sealed(control, &puddle, protection)? {
-                    problem = Some(detail);
-                }
-            } else if let Some(due) = due {
-                problem = inner.mark_due(control, &puddle, due, &mut needs)?;
-            } else if !by_primary {
-                problem = verify_file(&inner.medium, &puddle, inner.uuid, inner.writable)?;
-            }
-            problem = problem.or_else(|| control.kept_problem(puddle.uuid, inner.writable));
-            if due.is_none()
-                && problem.is_none()
-                && record.mode == PoolMode::Shadowed
-                && protection == AtRest::None
-                && (by_primary || inner.writable)
-            {
-                problem = verify_primary(&inner.medium, &puddle, inner.uuid, inner.writable)?;
-            }
-            match problem {
-                None => sound.push(puddle),
-                Some(detail) => {
-                    damage.push(Damage::Puddle { uuid: puddle.uuid, pool: id, index: puddle.index, detail });
-                }
-            }
-        }
-        if expected == 0 {
-            damage.push(lost_record(id, 0));
-        }
-        let mut sealed = None;
-        if protection != AtRest::None {
-            let all = inner.unseal(control, &record.name, (&sound, protection.mode()), key)?;
-            sealed = Some(all.sealed);
-            if let (true, Some(detail), Some(root)) = (damage.is_empty(), all.not_listed, sound.first()) {
-                damage.push(Damage::Puddle { uuid: root.uuid, pool: id, index: root.index, detail });
-            }
-            sound.clear();
-            for opened in all.puddles {
-                match opened {
-                    Ok((ready, opened)) => {
-                        sound.push(ready);
-                        let puddle = inner.own(control, ready, MapMode::ReadOnly);
-                        let Some(opened) = opened else { continue };
-                        // SAFETY: puddles live until the store is dropped.
-                        show_view(&inner.medium, &record.name, unsafe { puddle.as_ref() }, opened, false)?;
-                    }
-                    Err((lost, detail)) => {
-                        damage.push(Damage::Puddle { uuid: lost.uuid, pool: id, index: lost.index, detail });
-                    }
-                }
-            }
-        }
-        let mut puddles = Vec::with_capacity(sound.len());
-        for record in sound {
-            let puddle = inner.own(control, record, MapMode::ReadOnly);
-            // SAFETY: it lives until the store is dropped; `State::check` saw to its range.
-            unsafe {
-                if inner.writable {
-                    // Recovery had it writable. (In a read-only open its private pages hold what was replayed.)
-                    puddle
-                        .as_ref()
-                        .set_mode(&inner.medium, MapMode::ReadOnly)
-                        .map_err(|e| inner.failed(e))?;
-                }
-                inner.window.insert(puddle.as_ref());
-            }
-            puddles.push(puddle);
-        }
-        let start = start_of(control, id);
-        Ok(Arc::new(PoolCore::opened(record, puddles, start, damage, sealed)))
     }
 }
 

@@ -14,7 +14,7 @@
 //! 4. *Appended.* One record, for all pools of the psync, is written to the journal `journal.pools`.
 //! 5. *Durable.* The journal is synced: **this sync commits**.
 //! 6. *Applied.* The psync returns. Later the lines are written to the primaries, and these synced; whoever compares with a primary meanwhile lays over it what is not there yet
-//!    (`later.rs` of `cenote-journal`). The journal's space is used again only after those syncs
+//!    (`apply.rs` of `cenote-journal`). The journal's space is used again only after those syncs
 //!    (front page of `cenote-object`, states P and C, which are these).
 //!
 //! *What the record holds is a state of the pool between transactions.* Copies are taken while none runs. Pages that were not noted equal their primaries:
@@ -188,14 +188,17 @@ impl Copies {
         match self {
             Self::Plain(bytes) => bytes,
             // SAFETY: memory of this value alone.
-            Self::Hidden(region) => unsafe { core::slice::from_raw_parts_mut(region.as_ptr(), region.len()) },
+            Self::Hidden(region) => unsafe {
+                core::slice::from_raw_parts_mut(region.as_ptr(), region.len())
+            },
         }
     }
 }
 
 impl Taken {
     fn bytes_len(&self) -> usize {
-        self.pages.iter().map(|range| (range.end - range.start) as usize).sum::<usize>() * PAGE_SIZE as usize
+        self.pages.iter().map(|range| (range.end - range.start) as usize).sum::<usize>()
+            * PAGE_SIZE as usize
     }
 
     /// Copies pages out of a memory without a file.
@@ -204,8 +207,11 @@ impl Taken {
         let mut region = Copies::Hidden(memory::hidden(self.bytes_len())?);
         let mut rest = region.get();
         for range in &self.pages {
-            let (this, behind) = rest.split_at_mut(((range.end - range.start) * PAGE_SIZE) as usize);
-            view.copy_out(range.start * PAGE_SIZE, this);
+            let (this, behind) =
+                rest.split_at_mut(((range.end - range.start) * PAGE_SIZE) as usize);
+            // SAFETY: pages of the view that were stored into, so they are loaded; a psync's caller
+            // keeps writers of the pool out.
+            unsafe { view.copy_out(range.start * PAGE_SIZE, this) };
             rest = behind;
         }
         self.bytes = region;
@@ -255,7 +261,9 @@ impl Work {
         for (shadow, _) in &self.shadows {
             let parts = shadow.parts();
             let unknown = |part: &&Arc<Part>| part.unknown.load(Ordering::Acquire);
-            let Some(pool) = parts.iter().find(unknown).map(|part| part.puddle().pool()) else { continue };
+            let Some(pool) = parts.iter().find(unknown).map(|part| part.puddle().pool()) else {
+                continue;
+            };
             let names = connection.admit_files_of(pool)?;
             let noted = parts.iter().try_for_each(|part| note_unknown(inner, part));
             names.iter().for_each(|name| connection.dismiss(name));
@@ -294,8 +302,10 @@ impl Work {
         let held = self.held;
         let mut done = Psync { held, ..Psync::default() };
         if let Some(parcel) = self.parcel.take().filter(|parcel| !parcel.is_empty()) {
-            let failed = |error| StoreError::Medium(MediumError::from_io(Operation::Write, "parcel", error));
-            let ids: Vec<Uuid> = self.taken.iter().map(|taken| taken.part.puddle().uuid()).collect();
+            let failed =
+                |error| StoreError::Medium(MediumError::from_io(Operation::Write, "parcel", error));
+            let ids: Vec<Uuid> =
+                self.taken.iter().map(|taken| taken.part.puddle().uuid()).collect();
             let (file, runs) = parcel.finish().map_err(failed)?;
             done = Psync { held, ..connection.keeper.psync_pools(&ids, runs, &file)? };
         }
@@ -358,14 +368,15 @@ impl Work {
         for (shadow, _) in &self.shadows {
             let mut parts = shadow.parts();
             parts.sort_by_key(|part| part.puddle().index());
-            let is_root = |taken: &Taken| parts.first().is_some_and(|root| Arc::ptr_eq(root, &taken.part));
+            let is_root =
+                |taken: &Taken| parts.first().is_some_and(|root| Arc::ptr_eq(root, &taken.part));
             let of = |taken: &&Taken| parts.iter().any(|part| Arc::ptr_eq(part, &taken.part));
-            let changed = self
-                .taken
-                .iter()
-                .filter(of)
-                .any(|taken| taken.change.as_ref().is_some_and(|change| change.header.is_some()));
-            let Some(root) = parts.first().filter(|_| changed && !planted(Bug::MembersNotUpdated)) else {
+            let changed =
+                self.taken.iter().filter(of).any(|taken| {
+                    taken.change.as_ref().is_some_and(|change| change.header.is_some())
+                });
+            let Some(root) = parts.first().filter(|_| changed && !planted(Bug::MembersNotUpdated))
+            else {
                 continue;
             };
             let members = binding::members(parts[1..].iter().map(|part| self.entry_of(part)));
@@ -383,10 +394,9 @@ impl Work {
             let Some(view) = root.puddle().view() else { continue };
             let mut change = match taken.change.take() {
                 Some(change) => change,
-                None => view
-                    .protection()
-                    .prepare(&[], view.source())
-                    .map_err(|error| not_sealed(view.what(), SealedError::at_rest(view.what(), error)))?,
+                None => view.protection().prepare(&[], view.source()).map_err(|error| {
+                    not_sealed(view.what(), SealedError::at_rest(view.what(), error))
+                })?,
             };
             view.protection().list_members(&mut change, members);
             taken.change = Some(change);
@@ -422,14 +432,13 @@ impl Work {
 
     /// Steps 3 to 6.
     fn commit(&mut self, inner: &Inner) -> Result<Psync, StoreError> {
+        inner.check_poisoned()?; // a page that was lost may be among the copies
         if let Some(connection) = &inner.connection {
             return self.send(connection);
         }
         let held = self.held;
         if self.taken.is_empty() {
-            let done = Psync { held, ..Psync::default() };
-            self.done = Some(done);
-            return Ok(done);
+            return Ok(*self.done.insert(Psync { held, ..Psync::default() }));
         }
         let journal = inner.shadows.journal().ok_or(StoreError::ReadOnly { what: "psync" })?;
         let mut changes = journal.changes();
@@ -447,12 +456,19 @@ impl Work {
                     to.copy_from_slice(this);
                     rest = behind;
                 };
-                taken.change =
-                    cenote_sealed::seal(view, number, &taken.pages, &mut next, &primary, &mut changes)
-                        .map_err(|error| not_sealed(view.what(), error))?;
+                taken.change = cenote_sealed::seal(
+                    view,
+                    number,
+                    &taken.pages,
+                    &mut next,
+                    &primary,
+                    &mut changes,
+                )
+                .map_err(|error| not_sealed(view.what(), error))?;
             } else {
                 for range in &taken.pages {
-                    let (this, behind) = rest.split_at(((range.end - range.start) * PAGE_SIZE) as usize);
+                    let (this, behind) =
+                        rest.split_at(((range.end - range.start) * PAGE_SIZE) as usize);
                     changes.add_copy(number, range.start, this, &primary)?;
                     rest = behind;
                 }
@@ -473,7 +489,10 @@ impl Work {
             return Ok(done);
         }
         let Some(draft) = Draft::new(&ids, &changes) else {
-            return Err(StoreError::PsyncTooLarge { needed: changes.data.len() as u64, limit: 1 << 36 });
+            return Err(StoreError::PsyncTooLarge {
+                needed: changes.data.len() as u64,
+                limit: 1 << 36,
+            });
         };
         let ticket = journal.append(&draft).inspect_err(|_| {
             if planted(Bug::PsyncForgetsPages) {
@@ -499,14 +518,18 @@ impl Work {
         self.done = Some(done);
         // Before the primaries are written: from now on the new trees count, and nodes that change are not read from there.
         for taken in &mut self.taken {
-            let (Some(view), Some(change)) = (taken.part.puddle().view(), taken.change.take()) else {
+            let (Some(view), Some(change)) = (taken.part.puddle().view(), taken.change.take())
+            else {
                 continue;
             };
             if planted(Bug::SealedNotCommitted) {
                 continue;
             }
             view.protection().commit(change).map_err(|error| {
-                inner.poison(&format!("the protection of {} went out of step: {error}", view.what()));
+                inner.poison(&format!(
+                    "the protection of {} went out of step: {error}",
+                    view.what()
+                ));
                 not_sealed(view.what(), SealedError::at_rest(view.what(), error))
             })?;
         }
@@ -515,7 +538,10 @@ impl Work {
             error => error.into(),
         })?;
         // What trees forget now is read from the primaries, with the record laid over.
-        self.taken.iter().filter_map(|taken| taken.part.puddle().view()).for_each(cenote_sealed::settle);
+        self.taken
+            .iter()
+            .filter_map(|taken| taken.part.puddle().view())
+            .for_each(cenote_sealed::settle);
         Ok(done)
     }
 }
@@ -579,11 +605,14 @@ pub struct Psyncing {
 }
 
 impl Psyncing {
-    /// Copies what was stored since the last psync. Meanwhile no transaction runs on the pools: that is the caller's part.
+    /// Copies what was stored since the last psync.
     ///
     /// # Errors
     /// The medium, or no further mapping. Nothing has happened then.
-    pub fn copy(&mut self) -> Result<(), StoreError> {
+    ///
+    /// # Safety
+    /// No thread and no other process stores into the pools meanwhile: no transaction runs on them.
+    pub unsafe fn copy(&mut self) -> Result<(), StoreError> {
         Ok(self.work.copy(self.store.inner())?)
     }
 
@@ -615,7 +644,10 @@ impl Store {
                 return Err(StoreError::NotShadowed { name: pool.name().into() });
             }
             if !pool.is_writable() {
-                return Err(StoreError::PoolReadOnly { name: pool.name().into(), what: "psync it" });
+                return Err(StoreError::PoolReadOnly {
+                    name: pool.name().into(),
+                    what: "psync it",
+                });
             }
             ids.insert(pool.id());
         }
@@ -645,8 +677,11 @@ impl Store {
 /// Psyncs all pools in shadowed mode that this session holds. Part of closing: nobody writes any more.
 pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), StoreError> {
     let state = &control.catalog.state;
-    let pools: Vec<PoolId> =
-        state.writable_pools(control.client).into_iter().filter(|pool| state.is_shadowed(*pool)).collect();
+    let pools: Vec<PoolId> = state
+        .writable_pools(control.client)
+        .into_iter()
+        .filter(|pool| state.is_shadowed(*pool))
+        .collect();
     if pools.is_empty() || planted(Bug::CloseWithoutPsync) {
         return Ok(());
     }
@@ -658,7 +693,11 @@ pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), S
 }
 
 /// Psyncs pools in shadowed mode that nobody has open, one by one.
-pub(crate) fn psync_quiet(inner: &Inner, control: &mut Control, pools: &[PoolId]) -> Result<(), StoreError> {
+pub(crate) fn psync_quiet(
+    inner: &Inner,
+    control: &mut Control,
+    pools: &[PoolId],
+) -> Result<(), StoreError> {
     let mut shadows = Vec::new();
     for pool in pools {
         match control.catalog.state.is_protected(*pool) {
@@ -671,7 +710,10 @@ pub(crate) fn psync_quiet(inner: &Inner, control: &mut Control, pools: &[PoolId]
     for shadow in shadows {
         // One by one: there is nothing to be kept together, and less to be in memory. One that cannot be psynced keeps no other from it: what is in memory alone has no other chance.
         let Ok(mut work) = Work::enter(vec![shadow]) else { continue };
-        let done = work.prepare(inner).and_then(|()| Ok(work.copy(inner)?)).and_then(|()| work.commit(inner));
+        let done = work
+            .prepare(inner)
+            .and_then(|()| Ok(work.copy(inner)?))
+            .and_then(|()| work.commit(inner));
         first = first.and(done.map(drop));
     }
     first

@@ -11,26 +11,33 @@
 //! REFUSED                          damaged, or removed: never mapped
 //! ```
 
-use crate::relocate::frontier::Job;
+mod turn;
+
+use crate::due_job::Job;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
-use cenote_layout::header::{self, HeaderPrefix, read};
+use cenote_layout::header::{self, HeaderPrefix};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::{INCOMPAT_MARKS_APART, PuddleHeader, Role, header_space};
+use cenote_layout::puddle::{INCOMPAT_MARKS_APART, PuddleHeader, Role, STAMP_AT, header_space};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{MapMode, MediumError, OwnedMedium};
+use cenote_medium::{MapMode, MediumError, Operation, OwnedMedium};
 use cenote_sealed::View;
 use cenote_sys::aside;
+use cenote_sys::memory::{self, Access};
 use cenote_sys::notes::Notes;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use zerocopy::IntoBytes;
 
+/// Where the sealed pages begin: behind the header page.
+pub(crate) const DATA_AT: u64 = PAGE_SIZE;
 /// The directory of puddle files.
 pub(crate) const DIR: &str = "puddles";
 /// The directory of the primaries of puddles in shadowed mode, under the same names.
 pub(crate) const PRIMARY_DIR: &str = "primary";
 
+/// In [`Puddle::mark`]: eras are even.
+const MARKED: u64 = 1;
 const ABSENT: u32 = 0;
 const MAPPING: u32 = 1;
 const MAPPED: u32 = 2;
@@ -50,6 +57,9 @@ pub struct Puddle {
     state: AtomicU32,
     mode: AtomicU8,
     heap_slot: AtomicPtr<()>,
+    /// The stamp that its file gets when it is mapped for writing ([`crate::stamps`]); 0: none;
+    /// with [`MARKED`]: it has got it.
+    mark: AtomicU64,
     /// Its file is still that of another address; what is to be done about it is in `job`. Never mapped as long as it is so.
     due: AtomicBool,
     job: OnceLock<Job>,
@@ -72,16 +82,56 @@ impl Puddle {
     pub(crate) fn new(record: PuddleRecord, mode: MapMode, kind: Kind) -> Self {
         Self {
             record,
-            name: if kind == Kind::Primary { primary_name(record.uuid) } else { file_name(record.uuid) },
+            name: if kind == Kind::Primary {
+                primary_name(record.uuid)
+            } else {
+                file_name(record.uuid)
+            },
             kind,
             view: OnceLock::new(),
             notes: OnceLock::new(),
             state: AtomicU32::new(ABSENT),
             mode: AtomicU8::new(encode_mode(mode)),
             heap_slot: AtomicPtr::new(core::ptr::null_mut()),
+            mark: AtomicU64::new(0),
             due: AtomicBool::new(false),
             job: OnceLock::new(),
         }
+    }
+
+    /// Its file gets this stamp before the first store into it. Said before it is mapped.
+    pub(crate) fn set_mark(&self, stamp: u64) {
+        self.mark.store(stamp, Ordering::Release);
+    }
+
+    /// Puts the stamp into the mapping that was just made; a file has it once. Allocates nothing.
+    fn mark(&self, mode: MapMode) -> Result<(), MediumError> {
+        let stamp = self.mark.load(Ordering::Acquire);
+        if stamp == 0 || stamp & MARKED != 0 || !mode.is_shared_writable() {
+            return Ok(());
+        }
+        let addr = self.addr() as usize;
+        let allow = |access| {
+            if mode != MapMode::Tracked {
+                return Ok(());
+            }
+            // SAFETY: the header space of this puddle, which is mapped and this thread's alone as
+            // long as the state says MAPPING. No note is made: a psync does not look at the header.
+            unsafe { memory::protect(addr, PAGE_SIZE as usize, Some(access)) }
+                .map_err(|error| MediumError::from_io(Operation::Map, self.file_name(), error))
+        };
+        allow(Access::ReadWrite)?;
+        let at = core::ptr::with_exposed_provenance_mut::<u64>(addr + STAMP_AT as usize);
+        self.mark.store(stamp | MARKED, Ordering::Release);
+        // SAFETY: in the first page of the mapping, which may be written, and aligned; all others
+        // that look at the word look at the file.
+        unsafe { AtomicU64::from_ptr(at) }.store(stamp, Ordering::Release);
+        allow(Access::ReadOnly)
+    }
+
+    /// Whether a mapping has put the stamp into its file.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.mark.load(Ordering::Acquire) & MARKED != 0 && !planted(Bug::MarkForgotten)
     }
 
     /// It is to be rewritten before it is mapped. Said before it can be found.
@@ -108,7 +158,10 @@ impl Puddle {
     }
 
     /// Shows memory in place of the file, which nobody writes: `fill` makes it, at the puddle's address, readable. Nothing is to be mapped there now.
-    pub(crate) fn show(&self, fill: impl FnOnce() -> Result<(), MediumError>) -> Result<(), MediumError> {
+    pub(crate) fn show(
+        &self,
+        fill: impl FnOnce() -> Result<(), MediumError>,
+    ) -> Result<(), MediumError> {
         if !self.is_mine_to_map() {
             return Ok(());
         }
@@ -242,18 +295,24 @@ impl Puddle {
 
     /// How it is mapped for writing.
     pub(crate) fn writable_mode(&self) -> MapMode {
-        if matches!(self.kind, Kind::Shadow | Kind::Sealed) { MapMode::Tracked } else { MapMode::ReadWrite }
+        if matches!(self.kind, Kind::Shadow | Kind::Sealed) {
+            MapMode::Tracked
+        } else {
+            MapMode::ReadWrite
+        }
     }
 
     /// The notes of pages that were stored into; made by the first who asks, before the puddle is mapped for writing.
     pub(crate) fn notes(&self) -> &Arc<Notes> {
-        self.notes.get_or_init(|| Arc::new(Notes::new(self.record.addr as usize, self.record.size as usize)))
+        self.notes.get_or_init(|| {
+            Arc::new(Notes::new(self.record.addr as usize, self.record.size as usize))
+        })
     }
 
     /// What the fault handler does about an access to `address`, which is in this puddle. Whether the access can succeed now.
     pub(crate) fn resolve(&self, medium: &OwnedMedium, address: usize) -> bool {
         if self.kind == Kind::Sealed {
-            let sealed = (self.record.addr + crate::sealed::DATA_AT) as usize;
+            let sealed = (self.record.addr + DATA_AT) as usize;
             return address >= sealed && self.view().is_some_and(|view| view.resolve(address));
         }
         if self.is_mapped()
@@ -285,17 +344,21 @@ impl Puddle {
             return Ok(false);
         }
         loop {
-            match self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire) {
+            match self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire)
+            {
                 // Its file is not what is to be seen there.
                 Ok(_) if self.kind == Kind::Sealed => {
                     self.state.store(ABSENT, Ordering::Release);
                     return Ok(false);
                 }
                 Ok(_) => {
+                    let mode = self.mode();
                     // SAFETY: the puddle's own range, where nothing is mapped: the state says so.
                     let result =
-                        unsafe { medium.map(self.file_name(), self.addr(), self.size(), self.mode()) };
-                    self.state.store(if result.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
+                        unsafe { medium.map(self.file_name(), self.addr(), self.size(), mode) }
+                            .and_then(|()| self.mark(mode).inspect_err(|_| self.take_away(medium)));
+                    self.state
+                        .store(if result.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
                     return result.map(|()| true);
                 }
                 Err(MAPPED) => return Ok(true),
@@ -305,17 +368,15 @@ impl Puddle {
         }
     }
 
+    /// Takes away a mapping that was just made, and that no other thread knows.
+    fn take_away(&self, medium: &OwnedMedium) {
+        // SAFETY: the state says MAPPING: no other thread has come to it.
+        let _ = unsafe { medium.unmap(self.addr(), self.size()) };
+    }
+
     /// Takes the mapping away; threads that touch the puddle meanwhile wait in the fault handler and map it again.
     pub(crate) fn unmap(&self, medium: &OwnedMedium) -> Result<(), MediumError> {
         self.unmap_to(medium, ABSENT)
-    }
-
-    /// Calls `f` if it is not mapped, and keeps others from mapping it meanwhile.
-    pub(crate) fn while_absent(&self, f: impl FnOnce()) {
-        if self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-            f();
-            self.state.store(ABSENT, Ordering::Release);
-        }
     }
 
     /// Takes the mapping away for good.
@@ -328,7 +389,8 @@ impl Puddle {
             view.stop();
         }
         loop {
-            match self.state.compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire) {
+            match self.state.compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => {
                     // SAFETY: callers take away what nobody uses: recovery its own mappings, removal those of a pool that nobody has open.
                     let result = unsafe { medium.unmap(self.addr(), self.size()) };
@@ -336,7 +398,10 @@ impl Puddle {
                     return result;
                 }
                 Err(ABSENT) => {
-                    if self.state.compare_exchange(ABSENT, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
+                    if self
+                        .state
+                        .compare_exchange(ABSENT, next, Ordering::AcqRel, Ordering::Acquire)
+                        .is_ok()
                     {
                         return Ok(());
                     }
@@ -362,7 +427,11 @@ impl Puddle {
         }
         // In state MAPPING all through: a thread that touches the puddle meanwhile waits, and does not map it the old way in between.
         loop {
-            if self.state.compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            if self
+                .state
+                .compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+            {
                 // SAFETY: the same pages come back at once, with the access that is now wanted; whoever touches them in between waits.
                 if let Err(error) = unsafe { medium.unmap(self.addr(), self.size()) } {
                     self.state.store(MAPPED, Ordering::Release);
@@ -370,11 +439,14 @@ impl Puddle {
                 }
                 self.mode.store(encode_mode(mode), Ordering::Release);
                 // SAFETY: nothing is mapped there since the line above.
-                let mapped = unsafe { medium.map(self.file_name(), self.addr(), self.size(), mode) };
+                let mapped =
+                    unsafe { medium.map(self.file_name(), self.addr(), self.size(), mode) }
+                        .and_then(|()| self.mark(mode).inspect_err(|_| self.take_away(medium)));
                 self.state.store(if mapped.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
                 return mapped;
             }
-            match self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire) {
+            match self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => {
                     self.mode.store(encode_mode(mode), Ordering::Release);
                     self.state.store(ABSENT, Ordering::Release);
@@ -441,7 +513,7 @@ pub(crate) fn make_header_of(record: &PuddleRecord, store: Uuid, generation: u64
         role: record.role as u32,
         index: record.index,
         generation,
-        reserved: [0; 3976],
+        reserved: [0; 3968],
     };
     if record.role == Role::Heap {
         header.prefix.incompat = INCOMPAT_MARKS_APART;
@@ -457,7 +529,29 @@ pub(crate) fn create_file(
     record: &PuddleRecord,
     store: Uuid,
 ) -> Result<(), MediumError> {
-    create_as(medium, text(&file_name(record.uuid)), DIR, record, store)
+    create_stamped(medium, record, store, 0)
+}
+
+/// The same with a stamp.
+pub(crate) fn create_stamped(
+    medium: &OwnedMedium,
+    record: &PuddleRecord,
+    store: Uuid,
+    stamp: u64,
+) -> Result<(), MediumError> {
+    let page = new_page(record, store, stamp);
+    create_whole(medium, text(&file_name(record.uuid)), DIR, record.size, &[(0, &page)])
+}
+
+/// What a new puddle's file begins with. Not on the stack of what writes it.
+#[inline(never)]
+fn new_page(record: &PuddleRecord, store: Uuid, stamp: u64) -> Vec<u8> {
+    first_page(&make_header(record, store), stamp)
+}
+
+/// What a puddle's file begins with.
+pub(crate) fn first_page(header: &PuddleHeader, stamp: u64) -> Vec<u8> {
+    [header.as_bytes(), &stamp.to_le_bytes()].concat()
 }
 
 /// The same for the primary.
@@ -470,17 +564,8 @@ pub(crate) fn create_primary(
         medium.make_dir(PRIMARY_DIR)?;
         medium.sync_dir("")?;
     }
-    create_as(medium, text(&primary_name(record.uuid)), PRIMARY_DIR, record, store)
-}
-
-fn create_as(
-    medium: &OwnedMedium,
-    name: &str,
-    dir: &str,
-    record: &PuddleRecord,
-    store: Uuid,
-) -> Result<(), MediumError> {
-    create_whole(medium, name, dir, record.size, &[(0, make_header(record, store).as_bytes())])
+    let page = new_page(record, store, 0);
+    create_whole(medium, text(&primary_name(record.uuid)), PRIMARY_DIR, record.size, &[(0, &page)])
 }
 
 /// Creates a file of `len` bytes, its space taken, that holds `parts` at their offsets and zeros otherwise; durable. On failure it is removed again.
@@ -502,124 +587,4 @@ pub(crate) fn create_whole(
         let _ = medium.remove(name);
     }
     done
-}
-
-/// What to do about a file that is damaged. One file of a copy beside the others of the store would
-/// mix moments.
-pub(crate) const RESTORE: &str = "restore the whole store from one copy (`cenote backup` makes one), or copy the \
-     other pools out with `cenote export`";
-
-/// What is wrong with a puddle whose file is not there.
-pub(crate) fn missing(name: &str) -> String {
-    format!("its file {name} is missing; {RESTORE}")
-}
-
-/// Compares a puddle's file with its record: there, as long as it should be, with its own header.
-/// `Ok(Some(why))` if it is damaged, or cannot be looked at: that costs its pool, and not the
-/// store.
-///
-/// # Errors
-/// [`MediumError::Linked`] if it is to be written and has several names, which costs its pool too
-/// ([`of_file`]); and what says nothing of the file ([`MediumError::is_passing`]).
-pub(crate) fn verify_file(
-    medium: &OwnedMedium,
-    record: &PuddleRecord,
-    store: Uuid,
-    writing: bool,
-) -> Result<Option<String>, MediumError> {
-    verify_all(medium, text(&file_name(record.uuid)), (record, record.size), store, writing, None)
-}
-
-/// The same for the primary.
-pub(crate) fn verify_primary(
-    medium: &OwnedMedium,
-    record: &PuddleRecord,
-    store: Uuid,
-    writing: bool,
-) -> Result<Option<String>, MediumError> {
-    verify_all(medium, text(&primary_name(record.uuid)), (record, record.size), store, writing, None)
-}
-
-/// The same for a file that is longer than its puddle.
-pub(crate) fn verify_len(
-    medium: &OwnedMedium,
-    name: &str,
-    record_and_len: (&PuddleRecord, u64),
-    store: Uuid,
-    writing: bool,
-) -> Result<Option<String>, MediumError> {
-    verify_all(medium, name, record_and_len, store, writing, None)
-}
-
-/// What an error that is about one file says of it. Others are errors still.
-pub(crate) fn about_file(error: MediumError) -> Result<String, MediumError> {
-    if error.is_passing() || error.is_failed_sync() { Err(error) } else { Ok(error.to_string()) }
-}
-
-/// Takes an error that is about one file for what is wrong with it.
-pub(crate) fn of_file(found: Result<Option<String>, MediumError>) -> Result<Option<String>, MediumError> {
-    found.or_else(|error| about_file(error).map(Some))
-}
-
-/// The same for any file, of so many bytes, and for one generation if that is given.
-pub(crate) fn verify_all(
-    medium: &OwnedMedium,
-    name: &str,
-    (record, expected_len): (&PuddleRecord, u64),
-    store: Uuid,
-    writing: bool,
-    generation: Option<u64>,
-) -> Result<Option<String>, MediumError> {
-    let len = match medium.stat(name) {
-        Ok(stat) if writing => stat.refuse_links(name)?.len_bytes,
-        Ok(stat) => stat.len_bytes,
-        Err(error) if error.is_not_found() => {
-            return Ok(Some(missing(name)));
-        }
-        Err(error) if error.is_passing() => return Err(error),
-        Err(error) => {
-            return Ok(Some(format!(
-                "its file {name} cannot be looked at: {error}; make it readable, or {RESTORE}"
-            )));
-        }
-    };
-    if len != expected_len {
-        let what = if len < expected_len { "truncated" } else { "made longer" };
-        return Ok(Some(format!(
-            "its file {name} was {what}: it has {len} bytes, not {expected_len}; {RESTORE}"
-        )));
-    }
-    let mut bytes = [0; PAGE_SIZE as usize];
-    let len = match medium.read_at(name, 0, &mut bytes) {
-        Ok(len) => len,
-        Err(error) if error.is_passing() => return Err(error),
-        Err(error) => return Ok(Some(format!("the header of its file {name} cannot be read: {error}"))),
-    };
-    let header = match read::<PuddleHeader>(&bytes[..len], writing) {
-        Ok(header) => header,
-        Err(error) if error.is_newer() => return Ok(Some(format!("its file {name}: {error}"))),
-        Err(error) => return Ok(Some(format!("its file {name}: {error}; {RESTORE}"))),
-    };
-    // What an object holds is right at any address, so its header keeps the first one.
-    let addr = if record.role == Role::Object { header.addr } else { record.addr };
-    let expected = make_header(&PuddleRecord { addr, ..*record }, store);
-    let same = (header.uuid, header.store, header.addr, header.size, header.pool, header.role, header.index)
-        == (
-            expected.uuid,
-            expected.store,
-            expected.addr,
-            expected.size,
-            expected.pool,
-            expected.role,
-            expected.index,
-        );
-    if same {
-        return Ok(generation
-            .filter(|wanted| *wanted != header.generation)
-            .map(|wanted| format!("its header is of generation {}, not {wanted}", header.generation)));
-    }
-    Ok(Some(format!(
-        "the header of its file {name} is of another puddle: {} of store {}, {} bytes at {:#x}; {RESTORE}",
-        header.uuid, header.store, header.size, header.addr
-    )))
 }

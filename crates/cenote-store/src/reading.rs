@@ -8,8 +8,8 @@
 
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
-use crate::puddle::Puddle;
-use crate::sealed::{DATA_AT, at_rest};
+use crate::puddle::{DATA_AT, Puddle};
+use crate::sealed::at_rest;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 

@@ -62,12 +62,16 @@
 //! * A pool that the caller takes as it is ([`PowerLossPolicy::AsIs`]), or whose logs go because of
 //!   that: it is torn for later sessions ([`crate::set_aside`]), by the batch of 3.
 
+mod problem;
+
+use crate::catalog::State;
 use crate::error::StoreError;
 use crate::options::PowerLossPolicy;
-use crate::puddle::{Puddle, about_file, of_file, verify_file, verify_primary};
+use crate::puddle::Puddle;
 use crate::relocate::Found;
 use crate::report::{Damage, LogReport, OpenReport};
 use crate::store::{Control, Inner};
+use crate::verify::{about_file, of_file};
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};
@@ -85,6 +89,8 @@ use core::sync::atomic::Ordering as AtomicOrdering;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
+use problem::{Problem, sorted};
+
 /// What recovery decides about one client.
 #[derive(Clone, PartialEq, Eq)]
 enum Verdict {
@@ -92,41 +98,6 @@ enum Verdict {
     Done,
     /// It stays in the catalog, with its leases on these pools, which its logs are about.
     Stays(BTreeSet<PoolId>),
-}
-
-/// Why recovery cannot use a log, a log space or a puddle.
-enum Problem {
-    /// What is in its file, or an error that is about this file: it waits, and its pools with it.
-    File(String),
-    /// An error that says nothing of the file: recovery fails.
-    Medium(MediumError),
-}
-
-impl From<MediumError> for Problem {
-    fn from(error: MediumError) -> Self {
-        about_file(error).map_or_else(Self::Medium, Self::File)
-    }
-}
-
-impl From<String> for Problem {
-    fn from(detail: String) -> Self {
-        Self::File(detail)
-    }
-}
-
-impl From<&str> for Problem {
-    fn from(detail: &str) -> Self {
-        Self::File(detail.to_owned())
-    }
-}
-
-/// The error of the medium, if it is one; what is wrong with the file otherwise.
-fn sorted<T>(found: Result<T, Problem>) -> Result<Result<T, String>, MediumError> {
-    match found {
-        Ok(found) => Ok(Ok(found)),
-        Err(Problem::File(detail)) => Ok(Err(detail)),
-        Err(Problem::Medium(error)) => Err(error),
-    }
 }
 
 /// Recovers what earlier sessions left. `control` and `report` get what was found; `missing` are puddles without a file.
@@ -150,7 +121,7 @@ pub(crate) fn recover(
     clients.extend(state.object_leases.keys().map(|(client, _)| *client));
     // Guests of an earlier daemon that live go on: what they do is not over. (After a loss of power none does.)
     let mut guests = 0;
-    if inner.options.hosting && crash != Some(CrashKind::Power) {
+    if inner.options.hosting.is_some() && crash != Some(CrashKind::Power) {
         for guest in crate::alive::seen(state) {
             clients.remove(&guest.client);
             guests += 1;
@@ -166,6 +137,11 @@ pub(crate) fn recover(
             }
         }
     }
+    if inner.stamps.is_new_copy() {
+        // Sessions may have begun to write them since the catalog was copied.
+        let unproven = inner.unproven(state).into_iter().filter(|pool| not_covered.insert(*pool));
+        records.extend(unproven.map(Record::PoolNotCovered));
+    }
     for pool in &void {
         if lost.contains(pool) {
             if not_covered.insert(*pool) {
@@ -180,7 +156,7 @@ pub(crate) fn recover(
         .map(|id| (*id, state.pools.get(id).map_or_else(String::new, |pool| pool.name.clone())))
         .collect();
 
-    let as_is = inner.options.power_loss == PowerLossPolicy::AsIs;
+    let as_is = taken_as_is(inner, state, (&clients, &void), &not_covered);
     let (mut inherited, mut retired) = (BTreeSet::new(), BTreeSet::new());
     let mut guests_gone = false;
     let mut session = Session::new(inner, control, &void);
@@ -202,11 +178,13 @@ pub(crate) fn recover(
         let end_void = |records: &mut Vec<Record>| {
             if !gone.is_empty() {
                 records.push(Record::LeasesEnded(client));
-                let keep = |pool: &PoolId| Record::Lease(LeaseRecord { client, pool: *pool, writable: true });
+                let keep = |pool: &PoolId| {
+                    Record::Lease(LeaseRecord { client, pool: *pool, writable: true })
+                };
                 records.extend(pools.iter().map(keep));
             }
         };
-        if torn && !as_is {
+        if torn && !pools.iter().any(|pool| as_is.contains(pool)) {
             end_void(&mut records);
             continue;
         }
@@ -251,11 +229,14 @@ pub(crate) fn recover(
             guests_gone |= session.control.catalog.state.guests.contains_key(&client);
         }
         let kept = |pool: &PoolId| {
-            unusable.contains(pool) || stays.as_ref().is_some_and(|concerned| concerned.contains(pool))
+            unusable.contains(pool)
+                || stays.as_ref().is_some_and(|concerned| concerned.contains(pool))
         };
         let (keep, free): (BTreeSet<PoolId>, BTreeSet<PoolId>) = pools.into_iter().partition(kept);
-        records
-            .extend(keep.into_iter().map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })));
+        records.extend(
+            keep.into_iter()
+                .map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })),
+        );
         inherited.extend(free);
     }
     let used = session.used_by_others(&retired)?;
@@ -263,22 +244,24 @@ pub(crate) fn recover(
     for pool in not_covered.iter().copied().chain(control.catalog.state.trace_due.clone()) {
         note_dirty(control, pool, CrashKind::Power);
     }
-    if as_is {
-        records.extend(not_covered.iter().map(|pool| Record::PoolCovered(*pool)));
-        // The caller of this session answers for them, and not the next one.
-        if !planted(Bug::TornForgotten) {
-            records.extend(not_covered.iter().map(|pool| Record::PoolTorn(*pool)));
-        }
-        report.damage.retain(|d| {
-            !matches!(d, Damage::Log { pools, .. } | Damage::LogSpace { pools, .. }
-            if pools.iter().any(|p| not_covered.contains(p)))
-        });
+    records.extend(as_is.iter().map(|pool| Record::PoolCovered(*pool)));
+    // The caller of this session answers for them, and not the next one.
+    if !planted(Bug::TornForgotten) {
+        records.extend(as_is.iter().map(|pool| Record::PoolTorn(*pool)));
     }
+    report.damage.retain(|d| {
+        !matches!(d, Damage::Log { pools, .. } | Damage::LogSpace { pools, .. }
+            if pools.iter().any(|p| as_is.contains(p)))
+    });
     if !inner.writable {
         for record in records {
             match &record {
-                Record::PoolNotCovered(_) | Record::TraceDue(_) => control.catalog.state.apply(&record),
-                Record::PoolCovered(pool) if void.contains(pool) => control.catalog.state.apply(&record),
+                Record::PoolNotCovered(_) | Record::TraceDue(_) => {
+                    control.catalog.state.apply(&record)
+                }
+                Record::PoolCovered(pool) if void.contains(pool) => {
+                    control.catalog.state.apply(&record)
+                }
                 _ => {}
             }
         }
@@ -290,7 +273,9 @@ pub(crate) fn recover(
     let client = control.client;
     inherited.retain(|pool| !control.catalog.state.is_protected(*pool));
     records.extend(
-        inherited.into_iter().map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })),
+        inherited
+            .into_iter()
+            .map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })),
     );
     inner.say_features(control, &records).map_err(of_superblock)?;
     if !records.is_empty() {
@@ -301,17 +286,7 @@ pub(crate) fn recover(
     if guests > 0 {
         control.adopt_guests();
     }
-    for puddle in gone {
-        control.space.give_back(puddle.addr, puddle.size);
-        for damage in &mut report.damage {
-            if let Damage::Puddle { uuid, detail, .. } = damage
-                && *uuid == puddle.uuid
-            {
-                let what = if puddle.role == Role::Spare { "nothing" } else { "no log that is in use" };
-                *detail = format!("its file is missing; {what} was in it, and its record was removed");
-            }
-        }
-    }
+    forget_missing(control, gone, report);
     control.logs.spare = match used {
         // A guest may have been given one that it has not listed yet.
         Some(_) if guests > 0 => Vec::new(),
@@ -326,19 +301,52 @@ pub(crate) fn recover(
         // Which logs belong to a log space that cannot be read is not known: none is touched.
         None => Vec::new(),
     };
-    if inner.options.hosting || guests_gone {
+    if inner.options.hosting.is_some() || guests_gone {
         drop_spare_logs(inner, control)?;
     }
     Ok(())
+}
+
+/// Pools that a loss of power may have torn and the caller takes as they are: those that the
+/// options name, and those that logs bind to them. A log is replayed for all of its pools or none.
+fn taken_as_is(
+    inner: &Inner,
+    state: &State,
+    (clients, void): (&BTreeSet<Uuid>, &BTreeSet<PoolId>),
+    not_covered: &BTreeSet<PoolId>,
+) -> BTreeSet<PoolId> {
+    let named = |id: &&PoolId| {
+        let pool = state.pools.get(id);
+        pool.is_some_and(|pool| inner.options.power_loss_of(&pool.name) == PowerLossPolicy::AsIs)
+    };
+    let mut taken: BTreeSet<PoolId> = not_covered.iter().filter(named).copied().collect();
+    loop {
+        let before = taken.len();
+        for client in clients {
+            let written: Vec<PoolId> = state
+                .writable_pools(*client)
+                .into_iter()
+                .filter(|pool| not_covered.contains(pool) && !void.contains(pool))
+                .collect();
+            if written.iter().any(|pool| taken.contains(pool)) {
+                taken.extend(written);
+            }
+        }
+        if taken.len() == before {
+            return taken;
+        }
+    }
 }
 
 /// Why the superblock could not be written.
 fn of_superblock(error: StoreError) -> MediumError {
     match error {
         StoreError::Medium(error) => error,
-        other => {
-            MediumError::from_io(Operation::Write, "superblock", std::io::Error::other(other.to_string()))
-        }
+        other => MediumError::from_io(
+            Operation::Write,
+            "superblock",
+            std::io::Error::other(other.to_string()),
+        ),
     }
 }
 
@@ -375,7 +383,8 @@ pub(crate) fn retry(
 /// Removes log puddles that nobody uses: who wrote them may have them mapped still, and they come to no other guest.
 fn drop_spare_logs(inner: &Inner, control: &mut Control) -> Result<(), MediumError> {
     let spare = core::mem::take(&mut control.logs.spare);
-    let records: Vec<Record> = spare.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)).collect();
+    let records: Vec<Record> =
+        spare.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)).collect();
     if control.catalog.is_damaged() || records.is_empty() {
         return Ok(());
     }
@@ -415,6 +424,24 @@ fn unused_and_missing(
     };
     let known = missing.iter().filter_map(|uuid| control.catalog.state.puddles.get(uuid));
     known.filter(unused).copied().collect()
+}
+
+/// Puddles that were named as missing are in the catalog no more: their places are free, and the
+/// report says so.
+fn forget_missing(control: &mut Control, gone: Vec<PuddleRecord>, report: &mut OpenReport) {
+    for puddle in gone {
+        control.space.give_back(puddle.addr, puddle.size);
+        for damage in &mut report.damage {
+            if let Damage::Puddle { uuid, detail, .. } = damage
+                && *uuid == puddle.uuid
+            {
+                let what =
+                    if puddle.role == Role::Spare { "nothing" } else { "no log that is in use" };
+                *detail =
+                    format!("its file is missing; {what} was in it, and its record was removed");
+            }
+        }
+    }
 }
 
 /// Whether the last session's acknowledgements cover a loss of power.
@@ -487,11 +514,14 @@ impl<'a> Session<'a> {
 
     /// Takes the marks "set aside" from a client's logs.
     fn unmark(&mut self, client: Uuid) -> Result<(), MediumError> {
-        let Some(space) = self.control.catalog.state.clients.get(&client).copied() else { return Ok(()) };
+        let Some(space) = self.control.catalog.state.clients.get(&client).copied() else {
+            return Ok(());
+        };
         let Ok(listed) = sorted(self.read_space(client, space))? else { return Ok(()) };
         for entry in listed.entries.iter().filter(|entry| entry.state == ENTRY_HEAD) {
             let known = self.control.catalog.state.puddles.get(&entry.puddle).copied();
-            let known = known.filter(|puddle| puddle.role == Role::Log && puddle.addr == entry.addr);
+            let known =
+                known.filter(|puddle| puddle.role == Role::Log && puddle.addr == entry.addr);
             let Ok(body) = sorted(self.head(entry, known))? else { continue };
             // SAFETY: mapped for writing, and recovery alone uses it.
             let state = unsafe { body.state() };
@@ -509,14 +539,15 @@ impl<'a> Session<'a> {
     fn problem(&mut self, record: &PuddleRecord) -> Result<Option<String>, MediumError> {
         let inner = self.inner;
         if self.control.catalog.state.is_protected(record.pool) {
-            let why = "its pool is protected at rest: its logs are memory, and this is none of them";
+            let why =
+                "its pool is protected at rest: its logs are memory, and this is none of them";
             return Ok(Some(why.into()));
         }
         if let Some(known) = self.verified.get(&record.uuid) {
             return Ok(known.clone());
         }
         let found = match self.control.catalog.state.due.get(&record.uuid) {
-            None => verify_file(&inner.medium, record, inner.uuid, inner.writable),
+            None => inner.check_file(&self.control.catalog.state, record),
             Some(due) => inner.look_at_file(record, due).map(|found| match found {
                 Found::New => None,
                 Found::Old => {
@@ -556,8 +587,9 @@ impl<'a> Session<'a> {
         }
         let shadowed = state.is_shadowed(record.pool);
         let inner = self.inner;
-        let primary = || of_file(verify_primary(&inner.medium, record, inner.uuid, true));
-        Ok(self.problem(record)?.is_some() || (shadowed && primary()?.is_some()))
+        let damaged = self.problem(record)?.is_some();
+        let primary = || of_file(inner.check_primary(&self.control.catalog.state, record));
+        Ok(damaged || (shadowed && primary()?.is_some()))
     }
 
     fn map(&mut self, record: &PuddleRecord) -> Result<NonNull<Puddle>, MediumError> {
@@ -609,7 +641,12 @@ impl<'a> Session<'a> {
         if let Some(index) = listed.damaged {
             // The other logs are replayed all the same.
             let detail = format!("entry {index} is damaged: the log that it named is not known");
-            report.damage.push(Damage::LogSpace { client, puddle: space, detail, pools: pools.clone() });
+            report.damage.push(Damage::LogSpace {
+                client,
+                puddle: space,
+                detail,
+                pools: pools.clone(),
+            });
             concerned = Some(self.pools.clone());
         }
         let mut heads = Vec::new();
@@ -672,7 +709,8 @@ impl<'a> Session<'a> {
     /// What a client's log space lists. `Err`: why nothing of it can be believed.
     fn read_space(&mut self, client: Uuid, space: Uuid) -> Result<Listed, Problem> {
         let record = self.control.catalog.state.puddles.get(&space).copied();
-        let record = record.filter(|p| p.role == Role::LogSpace).ok_or("the catalog has no record of it")?;
+        let record =
+            record.filter(|p| p.role == Role::LogSpace).ok_or("the catalog has no record of it")?;
         if let Some(problem) = self.problem(&record)? {
             return Err(problem.into());
         }
@@ -680,10 +718,16 @@ impl<'a> Session<'a> {
         // SAFETY: puddles live until the store is dropped; this one is mapped, and nobody writes to it meanwhile.
         let (puddle, bytes) = unsafe {
             let puddle = puddle.as_ref();
-            (puddle, core::slice::from_raw_parts(puddle.body_addr() as *const u8, puddle.body_len() as usize))
+            (
+                puddle,
+                core::slice::from_raw_parts(
+                    puddle.body_addr() as *const u8,
+                    puddle.body_len() as usize,
+                ),
+            )
         };
-        let header =
-            read::<LogSpaceHeader>(bytes, false).map_err(|error| Problem::File(error.to_string()))?;
+        let header = read::<LogSpaceHeader>(bytes, false)
+            .map_err(|error| Problem::File(error.to_string()))?;
         if header.client != client {
             return Err(format!("it is the log space of client {}", header.client).into());
         }
@@ -708,7 +752,11 @@ impl<'a> Session<'a> {
     }
 
     /// The head body of a log, if its puddle is sound and its header says that it is this client's.
-    fn head(&mut self, entry: &LogSpaceEntry, record: Option<PuddleRecord>) -> Result<Body, Problem> {
+    fn head(
+        &mut self,
+        entry: &LogSpaceEntry,
+        record: Option<PuddleRecord>,
+    ) -> Result<Body, Problem> {
         let record = record.ok_or("the catalog has no record of its puddle")?;
         let body = self.log_body(&record)?;
         // SAFETY: mapped just now, and nobody writes to it meanwhile.
@@ -735,8 +783,10 @@ impl<'a> Session<'a> {
             return Ok(false);
         };
         let of_heaps = summary.entries.iter().filter_map(|entry| self.record_at(entry.addr));
-        let mut pools =
-            of_heaps.filter(|record| record.role == Role::Heap).map(|record| record.pool).peekable();
+        let mut pools = of_heaps
+            .filter(|record| record.role == Role::Heap)
+            .map(|record| record.pool)
+            .peekable();
         let state = &self.control.catalog.state;
         let void = |pool: PoolId| {
             self.void.contains(&pool) || (state.is_shadowed(pool) && !self.pools.contains(&pool))
@@ -768,8 +818,9 @@ impl<'a> Session<'a> {
     ) -> Result<Option<(String, BTreeSet<PoolId>)>, MediumError> {
         let unusable = self.map_segments()?;
         // SAFETY: mapped, and nobody writes to it meanwhile; so are the segments.
-        let summary = match unsafe { inspect(head, crash, &mut |owner, addr| self.segment_body(owner, addr)) }
-        {
+        let summary = match unsafe {
+            inspect(head, crash, &mut |owner, addr| self.segment_body(owner, addr))
+        } {
             Ok(summary) => summary,
             // Damaged for want of a segment, perhaps; without one that is missing it is for replay to say.
             // It may be about any pool.
@@ -779,7 +830,8 @@ impl<'a> Session<'a> {
             let records = summary.entries.iter().filter_map(|entry| self.record_at(entry.addr));
             records.map(|record| record.pool).filter(|pool| self.pools.contains(pool)).collect()
         };
-        let about: BTreeSet<PoolId> = if planted(Bug::WaitingLogIgnored) { BTreeSet::new() } else { about() };
+        let about: BTreeSet<PoolId> =
+            if planted(Bug::WaitingLogIgnored) { BTreeSet::new() } else { about() };
         for entry in &summary.entries {
             let Some(record) = self.record_at(entry.addr) else { continue };
             if !self.pools.contains(&record.pool) {
@@ -818,7 +870,10 @@ impl<'a> Session<'a> {
 
     /// Log puddles and log spaces of the clients that stay; `None` if one of them cannot be read, so that any log puddle
     /// may be theirs.
-    fn used_by_others(&mut self, retired: &BTreeSet<Uuid>) -> Result<Option<BTreeSet<Uuid>>, MediumError> {
+    fn used_by_others(
+        &mut self,
+        retired: &BTreeSet<Uuid>,
+    ) -> Result<Option<BTreeSet<Uuid>>, MediumError> {
         let stay: Vec<(Uuid, Uuid)> = self
             .control
             .catalog
@@ -852,8 +907,12 @@ impl<'a> Session<'a> {
             }
             let (addr, len) = (puddle.addr() as usize, puddle.size() as usize);
             // SAFETY: the puddle's own range, mapped by this store; nothing writes to it any more.
-            unsafe { cenote_sys::memory::protect(addr, len, Some(cenote_sys::memory::Access::ReadOnly)) }
-                .map_err(|e| MediumError::from_io(cenote_medium::Operation::Map, puddle.file_name(), e))?;
+            unsafe {
+                cenote_sys::memory::protect(addr, len, Some(cenote_sys::memory::Access::ReadOnly))
+            }
+            .map_err(|e| {
+                MediumError::from_io(cenote_medium::Operation::Map, puddle.file_name(), e)
+            })?;
         }
         Ok(())
     }
@@ -876,7 +935,9 @@ impl ReplayTarget for Target<'_, '_> {
         let record = session.record_at(addr).ok_or(Refusal::Outside)?;
         let body = record.addr + header_space(record.size);
         let end = addr.checked_add(len).ok_or(Refusal::Outside)?;
-        if addr < body || end > record.addr + record.size || !matches!(record.role, Role::Heap | Role::Object)
+        if addr < body
+            || end > record.addr + record.size
+            || !matches!(record.role, Role::Heap | Role::Object)
         {
             return Err(Refusal::Outside);
         }

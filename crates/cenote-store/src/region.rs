@@ -30,7 +30,8 @@ impl Store {
             return (region.offset < puddle.size()).then(|| base + region.offset);
         }
         let control = self.inner().control();
-        let is_it = |record: &&PuddleRecord| record.pool == region.pool && record.index == region.puddle;
+        let is_it =
+            |record: &&PuddleRecord| record.pool == region.pool && record.index == region.puddle;
         let record = *control.catalog.state.puddles.values().find(is_it)?;
         drop(control);
         guess.store(record.addr, Ordering::Relaxed);
@@ -41,6 +42,10 @@ impl Store {
     #[must_use]
     pub fn region_of(&self, addr: u64) -> Option<RegionAddress> {
         let puddle = self.puddle_of(addr)?;
-        Some(RegionAddress { pool: puddle.pool(), puddle: puddle.index(), offset: addr - puddle.addr() })
+        Some(RegionAddress {
+            pool: puddle.pool(),
+            puddle: puddle.index(),
+            offset: addr - puddle.addr(),
+        })
     }
 }

@@ -123,9 +123,9 @@ impl Damage {
     pub fn pools(&self) -> Vec<PoolId> {
         match self {
             Self::Puddle { pool, .. } => vec![*pool],
-            Self::LogSpace { pools, .. } | Self::Log { pools, .. } | Self::Journal { pools, .. } => {
-                pools.clone()
-            }
+            Self::LogSpace { pools, .. }
+            | Self::Log { pools, .. }
+            | Self::Journal { pools, .. } => pools.clone(),
             _ => Vec::new(),
         }
     }
@@ -304,4 +304,9 @@ pub struct StoreInfo {
     pub spare_bytes: u64,
     /// Why no further commit is acknowledged, if so.
     pub poisoned: Option<String>,
+}
+
+/// A pool that damage concerns.
+pub(crate) fn concerns(damage: &[Damage], pool: PoolId) -> Vec<Damage> {
+    damage.iter().filter(|d| d.pools().contains(&pool)).cloned().collect()
 }

@@ -45,15 +45,17 @@
 //! * A whole store that was put back is a state that was once right: a program that has to find
 //!   that keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
 
+use crate::due_job::PoolKeys;
 use crate::error::StoreError;
 use crate::options::Access;
 use crate::pool::{PoolCore, PoolHandle};
 use crate::pools::find;
-use crate::puddle::{DIR, Puddle, create_whole, file_name, make_header, text, verify_len};
+use crate::puddle::{DATA_AT, DIR, Puddle, create_whole, file_name, make_header, text};
 use crate::relocate::Needs;
-use crate::relocate::reseal::{PoolKeys, SealedFile};
+use crate::relocate::reseal::SealedFile;
 use crate::shadow::rooted;
 use crate::store::{Control, Inner, Store};
+use crate::verify::verify_len;
 use cenote_atrest::binding::{self, Place};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
@@ -70,9 +72,6 @@ use core::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
-
-/// Where the sealed pages begin: behind the header page.
-pub(crate) const DATA_AT: u64 = PAGE_SIZE;
 
 /// Pages of a puddle that are sealed.
 pub(crate) fn pages_of(record: &PuddleRecord) -> u64 {
@@ -203,7 +202,13 @@ impl Inner {
         let Some(len) = file_len(record, protection) else {
             return Ok(Some("the catalog gives it a size that no puddle has".into()));
         };
-        verify_len(&self.medium, text(&file_name(record.uuid)), (record, len), self.uuid, self.writable)
+        verify_len(
+            &self.medium,
+            text(&file_name(record.uuid)),
+            (record, len),
+            self.uuid,
+            self.writable,
+        )
     }
 
     /// Makes the file of a new puddle of a protected pool, and names it in one batch after the records `with`.
@@ -237,19 +242,6 @@ impl Inner {
         Ok(record)
     }
 
-    /// The superblock says by these bits which records the catalog may have. On the medium before
-    /// the first of them is.
-    pub(crate) fn announce(&self, control: &mut Control, incompat: u64) -> Result<(), StoreError> {
-        if control.superblock.prefix.incompat & incompat == incompat {
-            return Ok(());
-        }
-        let mut next = control.superblock;
-        next.prefix.incompat |= incompat;
-        self.store_superblock(&mut next)?;
-        control.superblock = next;
-        Ok(())
-    }
-
     /// Opens the protection of one puddle: its key is checked, and no page is read.
     fn open_sealed(
         &self,
@@ -264,9 +256,11 @@ impl Inner {
             false => None,
         };
         let source =
-            Source::new(mode, pages_of(&record), (record.uuid, file, DATA_AT), journal, patches).ok_or(
-                StoreError::PuddleSize { size: record.size, reason: "no protection covers so many pages" },
-            )?;
+            Source::new(mode, pages_of(&record), (record.uuid, file, DATA_AT), journal, patches)
+                .ok_or(StoreError::PuddleSize {
+                    size: record.size,
+                    reason: "no protection covers so many pages",
+                })?;
         let binding = binding_of(self.uuid, name, &record);
         let protection = cenote_sealed::open(&named(name, &record), mode, &source, (binding, key));
         Ok(Opened { record, protection: protection.map_err(|error| at_rest(name, error))?, source })
@@ -285,7 +279,8 @@ impl Inner {
         let (protection, mut needs) = (AtRest::of(mode), Needs::default());
         let (mut patches, roots) =
             if self.writable { Default::default() } else { self.past_if_any(control)? };
-        let mut patches_of = |record: &PuddleRecord| patches.remove(&record.uuid).unwrap_or_default();
+        let mut patches_of =
+            |record: &PuddleRecord| patches.remove(&record.uuid).unwrap_or_default();
         let Some((root, others)) = records.split_first().filter(|(root, _)| root.index == 0) else {
             // Whose keys the others are under is lost with it.
             let sealed = Sealed { mode, keys: Arc::default() };
@@ -296,7 +291,8 @@ impl Inner {
         let mut shown = false;
         if let SealedFile::Due(due) = self.look_at_sealed(control, root, protection)? {
             let inherits = (key, !others.is_empty());
-            let resealed = self.reseal_root(control, (name, mode), (root, due), inherits, &mut needs)?;
+            let resealed =
+                self.reseal_root(control, (name, mode), (root, due), inherits, &mut needs)?;
             keys.before = resealed.0;
             list.members = Some(resealed.1);
             shown = !self.writable;
@@ -316,8 +312,10 @@ impl Inner {
                 Some(journal) => Some(journal.root_of(root.uuid)?),
                 None => roots.filter(|_| !patched).map(|roots| roots.get(root.uuid)),
             };
-            let checked = listed.map(|listed| cenote_sealed::check_listed(name, &opened.protection, listed));
-            list.put_back = checked.and_then(Result::err).map(|error| at_rest(name, error).to_string());
+            let checked =
+                listed.map(|listed| cenote_sealed::check_listed(name, &opened.protection, listed));
+            list.put_back =
+                checked.and_then(Result::err).map(|error| at_rest(name, error).to_string());
             unsealed.push(Ok((*root, Some(opened))));
         }
         let keys = Arc::new(keys);
@@ -343,7 +341,13 @@ impl Inner {
                     lost("the key that it is sealed under is not in the root puddle".into())
                 }
                 Some(due) => {
-                    match self.expect_sealed(control, (name, mode, &keys), record, due, &mut needs)? {
+                    match self.expect_sealed(
+                        control,
+                        (name, mode, &keys),
+                        record,
+                        due,
+                        &mut needs,
+                    )? {
                         Err(detail) => lost(detail),
                         Ok(entry) => {
                             list.entries.push((record.index, entry));
@@ -388,7 +392,8 @@ impl Inner {
         let puddles = control.catalog.state.puddles_of(record.id);
         let root = puddles.first().copied().filter(|root| root.index == 0);
         let Some(root) = root else { return Ok(()) };
-        let mut patches = if self.writable { Default::default() } else { self.patches_if_any(control)? };
+        let mut patches =
+            if self.writable { Default::default() } else { self.patches_if_any(control)? };
         let patches = patches.remove(&root.uuid).unwrap_or_default();
         if let SealedFile::Due(_) = self.look_at_sealed(control, &root, AtRest::of(sealed.mode))? {
             // Of a store that is open for reading only: it is as it was.
@@ -408,7 +413,8 @@ impl Inner {
         sealed: &Sealed,
     ) -> Result<core::ptr::NonNull<Puddle>, StoreError> {
         let key = sealed.keys.own.as_ref();
-        let record = self.add_sealed_puddle(control, (pool, index, size), (name, sealed.mode, key), &[])?;
+        let record =
+            self.add_sealed_puddle(control, (pool, index, size), (name, sealed.mode, key), &[])?;
         let opened = self.open_sealed(control, name, record, (sealed.mode, key, Patches::new()));
         let shown = opened.and_then(|opened| {
             let puddle = self.own(control, record, MapMode::Tracked);
@@ -449,13 +455,17 @@ pub(crate) fn show_view(
                 }
                 .map_err(|error| MediumError::from_io(Operation::Map, name, error))?;
             }
-            // The simulation compares what is stored with what it has mapped, and nobody else runs there.
-            // SAFETY: as above.
-            None => unsafe { medium.map(name, puddle.addr(), puddle.size(), MapMode::PrivateCopy) }?,
+            // The simulation compares stores with what it has mapped; it has no other processes.
+            None => {
+                let (addr, size) = (puddle.addr(), puddle.size());
+                // SAFETY: the puddle's own range of the window, in which nothing is mapped yet.
+                unsafe { medium.map(name, addr, size, MapMode::PrivateCopy) }?
+            }
         }
         let (what, base) = (named(pool, &opened.record), addr + DATA_AT as usize);
         // SAFETY: the puddle's own range, given to nobody; the view is stopped before the puddle is unmapped.
-        let view = unsafe { View::unregistered(&what, opened.protection, opened.source, base, writable) };
+        let view =
+            unsafe { View::unregistered(&what, opened.protection, opened.source, base, writable) };
         view.map_err(|error| at_rest(pool, error)).inspect_err(|_| {
             // SAFETY: mapped above; the view is gone.
             let _ = unsafe { medium.unmap(puddle.addr(), puddle.size()) };
@@ -470,11 +480,16 @@ impl PoolHandle {
         self.core().sealed().map_or(AtRest::None, |sealed| AtRest::of(sealed.mode))
     }
 
-    /// Copies bytes of the pool from `addr` on: what a load gives, with an error where a load would be a bus error because a page fails its check. Meanwhile nobody writes there.
+    /// Copies bytes of the pool from `addr` on: what a load gives, with an error where a load would
+    /// be a bus error because a page fails its check.
     ///
     /// # Errors
-    /// [`StoreError::Sealed`] with the first page that is damaged; a range that is not in one puddle of this pool.
-    pub fn read_at(&self, addr: u64, bytes: &mut [u8]) -> Result<(), StoreError> {
+    /// [`StoreError::Sealed`] with the first page that is damaged; a range that is not in one
+    /// puddle of this pool.
+    ///
+    /// # Safety
+    /// No thread of this process, and no other process, stores there meanwhile.
+    pub unsafe fn read_at(&self, addr: u64, bytes: &mut [u8]) -> Result<(), StoreError> {
         let puddle = self.holder_of(addr, bytes.len() as u64)?;
         self.store().ensure_mapped(puddle)?;
         let offset = addr - puddle.addr();
@@ -483,7 +498,8 @@ impl PoolHandle {
                 let (from, end) = (offset - DATA_AT, offset - DATA_AT + bytes.len() as u64);
                 view.load(from / PAGE_SIZE..end.div_ceil(PAGE_SIZE))
                     .map_err(|error| at_rest(self.name(), error))?;
-                view.copy_out(from, bytes);
+                // SAFETY: in the puddle, which the view is the memory of; the caller's promise.
+                unsafe { view.copy_out(from, bytes) };
             }
             // SAFETY: mapped, and in the puddle. The copy takes padding along; `bytes` is the
             // caller's alone, and settled.
@@ -522,12 +538,18 @@ impl PoolHandle {
                     }
                     found
                 }
-                (None, Some(sealing)) => sealing.verify(&self.store().inner().frontier, puddle, &mut tell),
+                (None, Some(sealing)) => {
+                    sealing.verify(&self.store().inner().frontier, puddle, &mut tell)
+                }
                 // Opened as a whole when the pool was, so every page was checked; its memory is an image.
                 (None, None) => {
                     let pages = pages_of(puddle.record());
                     tell(pages, pages);
-                    Verified { covered: self.at_rest().mode().has_tree(), pages, damaged: Vec::new() }
+                    Verified {
+                        covered: self.at_rest().mode().has_tree(),
+                        pages,
+                        damaged: Vec::new(),
+                    }
                 }
             };
             before += pages_of(puddle.record());
@@ -537,7 +559,8 @@ impl PoolHandle {
         for damage in self.damage() {
             if let crate::report::Damage::Puddle { uuid, index, detail, .. } = damage {
                 let damaged = vec![(0, detail.clone())];
-                let found = Verified { covered: self.at_rest().mode().has_tree(), pages: 0, damaged };
+                let found =
+                    Verified { covered: self.at_rest().mode().has_tree(), pages: 0, damaged };
                 out.push(VerifiedPuddle { uuid: *uuid, index: *index, found });
             }
         }
@@ -562,7 +585,11 @@ impl PoolHandle {
     /// puddles that are still due have none: see [`PoolHandle::finish_relocation`].
     #[must_use]
     pub fn anchors(&self) -> Vec<Anchor> {
-        self.puddles().iter().filter_map(|p| p.view()).map(|view| view.protection().anchor()).collect()
+        self.puddles()
+            .iter()
+            .filter_map(|p| p.view())
+            .map(|view| view.protection().anchor())
+            .collect()
     }
 
     /// Compares the pool with what [`PoolHandle::anchors`] said earlier.
@@ -572,8 +599,10 @@ impl PoolHandle {
     pub fn check_anchors(&self, anchors: &[Anchor]) -> Result<(), StoreError> {
         let puddles = self.puddles();
         for anchor in anchors {
-            let view =
-                puddles.iter().filter_map(|p| p.view()).find(|v| v.protection().object() == anchor.object);
+            let view = puddles
+                .iter()
+                .filter_map(|p| p.view())
+                .find(|v| v.protection().object() == anchor.object);
             let checked = match view {
                 Some(view) => view.protection().check_anchor(anchor),
                 // It was not touched since it moved or was copied: what is there is as it is sealed now.
@@ -585,18 +614,26 @@ impl PoolHandle {
                     let frontier = &self.store().inner().frontier;
                     let as_what = (sealing.mode, sealing.identity);
                     frontier
-                        .open_due((self.name(), puddle.record()), as_what, sealing.keys.before.as_ref())
+                        .open_due(
+                            (self.name(), puddle.record()),
+                            as_what,
+                            sealing.keys.before.as_ref(),
+                        )
                         .map_err(|error| frontier.explain(error, puddle.uuid(), self.name()))?
                         .protection
                         .check_anchor(anchor)
                 }
                 None => {
-                    let detail =
-                        format!("puddle {} of pool \"{}\" is not there any more", anchor.object, self.name());
+                    let detail = format!(
+                        "puddle {} of pool \"{}\" is not there any more",
+                        anchor.object,
+                        self.name()
+                    );
                     return Err(StoreError::PoolRolledBack { name: self.name().into(), detail });
                 }
             };
-            checked.map_err(|error| at_rest(self.name(), SealedError::at_rest(self.name(), error)))?;
+            checked
+                .map_err(|error| at_rest(self.name(), SealedError::at_rest(self.name(), error)))?;
         }
         Ok(())
     }
@@ -631,7 +668,11 @@ impl Store {
     }
 
     /// Refuses what cannot be done with a pool that is protected at rest.
-    pub(crate) fn refuse_protected(&self, name: &str, what: &'static str) -> Result<(), StoreError> {
+    pub(crate) fn refuse_protected(
+        &self,
+        name: &str,
+        what: &'static str,
+    ) -> Result<(), StoreError> {
         let control = self.inner().control();
         let id = find(&control, name)?;
         match control.catalog.state.is_protected(id) {
@@ -679,7 +720,12 @@ impl Store {
         let Some(root) = puddles.first().copied().filter(|root| root.index == 0) else {
             return Err(StoreError::PoolDamaged { name: name.into(), damage: Vec::new() });
         };
-        let opened = self.inner().open_sealed(&mut control, name, root, (mode, Some(old), Patches::new()))?;
+        let opened = self.inner().open_sealed(
+            &mut control,
+            name,
+            root,
+            (mode, Some(old), Patches::new()),
+        )?;
         let listed = inner.pool_journal(&mut control)?.root_of(root.uuid)?;
         cenote_sealed::check_listed(name, &opened.protection, listed)
             .map_err(|error| at_rest(name, error))?;
@@ -709,9 +755,12 @@ impl Store {
             journal.apply_later(ticket, changes, vec![target])?;
             journal.settle(root.uuid)?;
             // SAFETY: puddles live until the store is dropped.
-            let known = control.puddles.get(&root.uuid).and_then(|known| unsafe { known.as_ref() }.view());
+            let known =
+                control.puddles.get(&root.uuid).and_then(|known| unsafe { known.as_ref() }.view());
             known.map_or(Ok(()), |view| view.protection().rekeyed(&header)).map_err(|error| {
-                inner.poison(&format!("the protection of pool \"{name}\" went out of step: {error}"));
+                inner.poison(&format!(
+                    "the protection of pool \"{name}\" went out of step: {error}"
+                ));
                 at_rest(name, SealedError::at_rest(name, error))
             })
         });

@@ -85,10 +85,13 @@ impl Store {
     #[must_use]
     pub fn set_aside_for(&self, credentials: &Credentials) -> Vec<SetAside> {
         let control = self.inner().control();
-        let own = |id: &PoolId| control.catalog.state.pools.get(id).is_some_and(|pool| credentials.own(pool));
+        let own = |id: &PoolId| {
+            control.catalog.state.pools.get(id).is_some_and(|pool| credentials.own(pool))
+        };
         let mut found = list(&control);
         found.retain(|one| {
-            credentials.uid == 0 || (!one.pools.is_empty() && one.pools.iter().all(|(id, _)| own(id)))
+            credentials.uid == 0
+                || (!one.pools.is_empty() && one.pools.iter().all(|(id, _)| own(id)))
         });
         found
     }
@@ -116,7 +119,9 @@ impl Store {
         let mut guard = inner.begin_write("decide about a log")?;
         let control = &mut *guard;
         let Some(found) = list(control).into_iter().find(|found| found.client == client) else {
-            return Err(StoreError::Refused { detail: format!("no log of client {client} is set aside") });
+            return Err(StoreError::Refused {
+                detail: format!("no log of client {client} is set aside"),
+            });
         };
         if found.pools.is_empty() && credentials.uid != 0 {
             return Err(StoreError::Permission {
@@ -161,8 +166,10 @@ impl Store {
                 let why: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
                 forget(control, client);
                 control.damage.extend(report.damage);
-                let detail =
-                    format!("the logs of client {client} fail their checks still: {}", why.join("; "));
+                let detail = format!(
+                    "the logs of client {client} fail their checks still: {}",
+                    why.join("; ")
+                );
                 return Err(StoreError::Refused { detail });
             };
             logs = listed;
@@ -183,7 +190,8 @@ impl Store {
         if decision == LogDecision::Discard && !planted(Bug::TornForgotten) {
             records.extend(found.pools.iter().map(|(id, _)| Record::PoolTorn(*id)));
         }
-        let keep = |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
+        let keep =
+            |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
         records.extend(leased.iter().map(keep));
         records.extend(logs.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
         inner.commit(control, &records)?;
@@ -205,11 +213,17 @@ impl Store {
     ///
     /// # Errors
     /// There is no such pool; it is not the caller's, or open; an error of the medium.
+    /// [`StoreError::PoolNotCovered`]: what its logs say was not decided yet, which takes a session
+    /// that opens it with [`crate::PowerLossPolicy::AsIs`].
     ///
     /// # Safety
     /// The pool holds what whole transactions left: each block holds a value of its type, and
     /// collections are what they say of themselves. Safe code in all later sessions relies on it.
-    pub unsafe fn declare_whole(&self, credentials: &Credentials, name: &str) -> Result<(), StoreError> {
+    pub unsafe fn declare_whole(
+        &self,
+        credentials: &Credentials,
+        name: &str,
+    ) -> Result<(), StoreError> {
         let inner = self.inner();
         if let Some(connection) = &inner.connection {
             inner.check_usable()?;
@@ -222,8 +236,13 @@ impl Store {
         if state.pools.get(&id).is_some_and(|pool| !credentials.own(pool)) {
             return Err(StoreError::Permission { name: name.into(), what: "declared whole" });
         }
-        if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) || control.held.any(id) {
+        if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1)
+            || control.held.any(id)
+        {
             return Err(StoreError::PoolInUse { name: name.into() });
+        }
+        if state.not_covered.contains(&id) {
+            return Err(StoreError::PoolNotCovered { name: name.into() });
         }
         if state.torn.contains(&id) {
             inner.commit(control, &[Record::PoolWhole(id)])?;

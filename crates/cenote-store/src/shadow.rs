@@ -20,20 +20,21 @@
 //! A read-only open maps the primary itself, privately, with the journal's records laid over it.
 
 use crate::catalog::State;
+use crate::differing::compare;
 use crate::error::StoreError;
 use crate::fence::Fence;
 use crate::journals::JournalOf;
 use crate::options::DamagePolicy;
 use crate::psync::Gate;
 use crate::puddle::{
-    DIR, Kind, PRIMARY_DIR, Puddle, about_file, create_file, file_name, of_file, primary_name, text,
-    verify_file, verify_primary,
+    DATA_AT, DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text,
 };
 use crate::relocate::reseal::SealedFile;
 use crate::relocate::{Found, Needs};
 use crate::report::{Damage, OpenReport, RestoredPool};
-use crate::sealed::{DATA_AT, file_len};
+use crate::sealed::file_len;
 use crate::store::{Control, Inner};
+use crate::verify::{about_file, of_file, verify_file};
 use cenote_journal::{
     Guard, Home, Journal, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Scan, Settings, Stopped, scan,
 };
@@ -59,8 +60,6 @@ use std::thread::JoinHandle;
 const JOURNAL: &str = "journal.pools";
 /// Most bytes of half the journal.
 const HALF_LEN_MAX: u64 = 64 << 30;
-/// Bytes that are compared at once.
-const STEP: u64 = 64 << 10;
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What they guard is changed by single steps.
@@ -142,6 +141,9 @@ impl Part {
             None => primary_name(self.puddle().uuid()),
         };
         let opened = FileHandle::open(&inner.medium, text(&name))?;
+        if self.puddle().view().is_none() && inner.connection.is_none() {
+            inner.mark_primary(self.puddle().uuid(), &opened)?;
+        }
         Ok(self.primary.get_or_init(|| Arc::new(opened)))
     }
 }
@@ -197,7 +199,7 @@ impl Shadows {
 #[derive(Debug)]
 struct Health {
     fence: Option<Arc<Fence>>,
-    poisoned: Arc<OnceLock<String>>,
+    poisoned: Arc<crate::poison::Poisoned>,
     token: u64,
 }
 
@@ -206,11 +208,11 @@ impl Guard for Health {
         if !fork_guard::is_current(self.token) {
             return Err(Stopped::Forked);
         }
-        self.poisoned.get().map_or(Ok(()), |reason| Err(Stopped::Poisoned(reason.clone())))
+        self.poisoned.get().map_or(Ok(()), |poison| Err(Stopped::Poisoned(poison.to_string())))
     }
 
     fn poison(&self, reason: &str) {
-        let _ = self.poisoned.set(reason.to_owned());
+        self.poisoned.set(reason.to_owned().into());
     }
 
     fn check_owner(&self) -> Result<(), MediumError> {
@@ -220,7 +222,11 @@ impl Guard for Health {
 
 impl Inner {
     /// What this session has of a pool in shadowed mode that it may write. Under the control lock.
-    pub(crate) fn shadow_of(&self, control: &mut Control, pool: PoolId) -> Result<Arc<Shadow>, StoreError> {
+    pub(crate) fn shadow_of(
+        &self,
+        control: &mut Control,
+        pool: PoolId,
+    ) -> Result<Arc<Shadow>, StoreError> {
         if self.connection.is_none() {
             self.pool_journal(control)?;
         }
@@ -229,11 +235,16 @@ impl Inner {
         }
         // What the dead left in a shadow and did not psync is in no note.
         let protected = control.catalog.state.is_protected(pool);
-        let unknown = control.dirty.get(&pool) == Some(&CrashKind::Process) && !protected;
+        // Nor are psyncs whose journal was given up.
+        let lost = control.catalog.state.torn.contains(&pool);
+        let dirty = control.dirty.get(&pool) == Some(&CrashKind::Process);
+        let unknown = (dirty || lost) && !protected;
         let shadow = Arc::new(Shadow { gate: Gate::default(), parts: Mutex::default() });
         let mut needs = Needs::default();
         for record in control.catalog.state.puddles_of(pool) {
-            if let Some(due) = control.catalog.state.due.get(&record.uuid).copied().filter(|_| !protected) {
+            if let Some(due) =
+                control.catalog.state.due.get(&record.uuid).copied().filter(|_| !protected)
+            {
                 // What is wrong with it is said by whoever opens the pool.
                 let _ = self.mark_due(control, &record, due, &mut needs)?;
             }
@@ -278,7 +289,7 @@ impl Inner {
         self.medium.sync_dir(PRIMARY_DIR).map_err(|error| self.failed(error))
     }
 
-    fn home(&self, control: &Control) -> Home {
+    pub(crate) fn home(&self, control: &Control) -> Home {
         Home {
             medium: self.medium.clone(),
             store: self.uuid,
@@ -319,11 +330,30 @@ impl Inner {
             // What the simulation does depends on the calls alone.
             background: self.info.kind != MediumKind::Simulated,
         };
-        let journal = if self.medium.exists(JOURNAL)? {
+        let journal = match self.use_pool_journal(control, settings) {
+            Err(StoreError::JournalDamaged { .. } | StoreError::JournalRolledBack { .. })
+                if self.gives_up() =>
+            {
+                self.give_up_journal(control, settings)?
+            }
+            journal => journal?,
+        };
+        self.name_journal(control, OF, journal.mark())?;
+        Ok(journal)
+    }
+
+    /// Reads the journal that is there and brings it into the primaries, or makes the first one.
+    fn use_pool_journal(
+        &self,
+        control: &mut Control,
+        settings: Settings,
+    ) -> Result<Journal, StoreError> {
+        const OF: JournalOf = JournalOf::Pools;
+        if self.medium.exists(JOURNAL)? {
             let file = Arc::new(FileHandle::open(&self.medium, JOURNAL)?);
             let scan = match scan(&file, self.uuid, true)? {
                 Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
-                    return Err(StoreError::JournalDamaged { detail });
+                    return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
                 }
                 Ok(scan) => scan,
             };
@@ -335,17 +365,21 @@ impl Inner {
                 let mark = scan.found().mark;
                 self.name_journal(control, OF, JournalMark { epoch: mark.epoch + 1, ..mark })?;
             }
-            Journal::resume(self.home(control), file, (&scan, roots), settings)?
-        } else if control.catalog.state.pools.keys().any(|pool| control.catalog.state.is_shadowed(*pool)) {
-            return Err(StoreError::JournalDamaged { detail: format!("its file {JOURNAL} is missing") });
+            Ok(Journal::resume(self.home(control), file, (&scan, roots), settings)?)
+        } else if control
+            .catalog
+            .state
+            .pools
+            .keys()
+            .any(|pool| control.catalog.state.is_shadowed(*pool))
+        {
+            Err(StoreError::JournalDamaged { file: JOURNAL, detail: "the file is missing".into() })
         } else {
             let epoch = control.superblock.journals[OF as usize].epoch + 1;
             self.journal_opens(control, OF);
             let made = (epoch, Roots::default());
-            Journal::create(self.home(control), self.options.journal_half_len, made, settings)?
-        };
-        self.name_journal(control, OF, journal.mark())?;
-        Ok(journal)
+            Ok(Journal::create(self.home(control), self.options.journal_half_len, made, settings)?)
+        }
     }
 
     /// Writes committed records to the primaries, and syncs those. The roots of what is protected,
@@ -370,7 +404,9 @@ impl Inner {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(new) => new.insert(self.open_primary(state, puddle)?.ok()),
                 };
-                if let Some(Err(error)) = primary.as_ref().map(|file| file.write_in_pieces(offset, bytes)) {
+                if let Some(Err(error)) =
+                    primary.as_ref().map(|file| file.write_in_pieces(offset, bytes))
+                {
                     about_file(error)?;
                     *primary = None;
                 }
@@ -407,13 +443,15 @@ impl Inner {
     /// is damaged: then protected pools are believed as they are.
     pub(crate) fn check_list(&self, state: &State, scan: &Scan) -> Result<(), StoreError> {
         let listed = |pool: &PoolId| state.at_rest(*pool).mode().has_tree();
-        let accepts = self.options.damage == DamagePolicy::SkipDamaged || planted(Bug::LostListAccepted);
+        let accepts =
+            self.options.damage == DamagePolicy::SkipDamaged || planted(Bug::LostListAccepted);
         if scan.roots.is_some() || accepts || !state.pools.keys().any(listed) {
             return Ok(());
         }
-        let detail =
-            format!("{ROOTS_LOST}; open the store with DamagePolicy::SkipDamaged to believe it as it is");
-        Err(StoreError::JournalDamaged { detail })
+        let detail = format!(
+            "{ROOTS_LOST}; open the store with DamagePolicy::SkipDamaged to believe it as it is"
+        );
+        Err(StoreError::JournalDamaged { file: JOURNAL, detail })
     }
 
     /// The file that psyncs of a puddle are written into, or why it cannot be used. One that has
@@ -425,27 +463,32 @@ impl Inner {
     ) -> Result<Result<FileHandle, String>, StoreError> {
         let at_rest = state.at_rest(puddle.pool);
         let (problem, name) = match at_rest {
-            AtRest::None => {
-                (verify_primary(&self.medium, puddle, self.uuid, true), primary_name(puddle.uuid))
-            }
+            AtRest::None => (self.check_primary(state, puddle), primary_name(puddle.uuid)),
             at_rest => (self.verify_sealed(puddle, at_rest), file_name(puddle.uuid)),
         };
-        Ok(match of_file(problem)? {
-            Some(problem) => Err(problem),
-            None => match FileHandle::open(&self.medium, text(&name)) {
-                Ok(file) => Ok(file),
-                Err(error) => Err(about_file(error)?),
-            },
+        if let Some(problem) = of_file(problem)? {
+            return Ok(Err(problem));
+        }
+        let opened = FileHandle::open(&self.medium, text(&name));
+        let marked = opened.and_then(|file| match at_rest {
+            AtRest::None => self.mark_primary(puddle.uuid, &file).map(|()| file),
+            _ => Ok(file),
+        });
+        Ok(match marked {
+            Ok(file) => Ok(file),
+            Err(error) => Err(about_file(error)?),
         })
     }
 
     /// The roots of all protected pools as their files have them: where no journal says which they
     /// were.
-    fn roots_now(&self, state: &State) -> Result<Roots, MediumError> {
+    pub(crate) fn roots_now(&self, state: &State) -> Result<Roots, MediumError> {
         let mut roots = Roots::default();
         for id in state.puddles.keys() {
             let primary = FileHandle::open(&self.medium, text(&file_name(*id)));
-            if let Err(error) = primary.and_then(|primary| note_root(state, &mut roots, *id, &primary)) {
+            if let Err(error) =
+                primary.and_then(|primary| note_root(state, &mut roots, *id, &primary))
+            {
                 // One that cannot be read is refused when its pool is opened.
                 about_file(error)?;
             }
@@ -455,9 +498,16 @@ impl Inner {
 }
 
 /// Notes the root of a puddle as its file has it.
-fn note_root(state: &State, roots: &mut Roots, id: Uuid, primary: &FileHandle) -> Result<(), MediumError> {
+fn note_root(
+    state: &State,
+    roots: &mut Roots,
+    id: Uuid,
+    primary: &FileHandle,
+) -> Result<(), MediumError> {
     let Some(puddle) = of_shadowed_pool(state, id) else { return Ok(()) };
-    let Some(Rooted { at, root }) = rooted(puddle, state.at_rest(puddle.pool)) else { return Ok(()) };
+    let Some(Rooted { at, root }) = rooted(puddle, state.at_rest(puddle.pool)) else {
+        return Ok(());
+    };
     let mut header = [0; ROOT_HEADER_LEN];
     primary.read_exact_at(DATA_AT + at, &mut header)?;
     roots.set(id, root(&header));
@@ -488,12 +538,16 @@ pub(crate) fn check_run(
         return Ok(offset);
     }
     let detail = format!("record {seq} writes outside the body of puddle {}", puddle.uuid);
-    Err(StoreError::JournalDamaged { detail })
+    Err(StoreError::JournalDamaged { file: JOURNAL, detail })
 }
 
 /// Removes primaries and kept files that no record names, unless records of the catalog are lost
 /// (`all_known` is false). Returns how many are gone.
-pub(crate) fn remove_orphans(inner: &Inner, control: &Control, all_known: bool) -> Result<u64, MediumError> {
+pub(crate) fn remove_orphans(
+    inner: &Inner,
+    control: &Control,
+    all_known: bool,
+) -> Result<u64, MediumError> {
     let state = &control.catalog.state;
     let files = match inner.medium.list(PRIMARY_DIR) {
         Err(error) if error.is_not_found() => return Ok(0),
@@ -536,7 +590,7 @@ pub(crate) fn restore(
         Err(StoreError::Medium(error)) => return Err(error),
         Err(error) => {
             let detail = match error {
-                StoreError::JournalDamaged { detail } => detail,
+                StoreError::JournalDamaged { file, detail } => format!("{file}: {detail}"),
                 error => error.to_string(),
             };
             report.damage.push(Damage::Journal { detail, pools: pools.iter().copied().collect() });
@@ -561,12 +615,13 @@ pub(crate) fn restore(
                 continue;
             }
             if at_rest != AtRest::None {
-                let problem = inner.look_at_sealed(control, record, at_rest).map(SealedFile::damage);
+                let problem =
+                    inner.look_at_sealed(control, record, at_rest).map(SealedFile::damage);
                 problems.extend(of_file(problem)?.map(|problem| lost(record, problem)));
                 continue;
             }
             let problem = match due {
-                None => verify_primary(&inner.medium, record, inner.uuid, inner.writable),
+                None => inner.check_primary(&control.catalog.state, record),
                 Some(due) => inner.look_at_primary(record, due).map(Found::damage),
             };
             if let Some(detail) = of_file(problem)? {
@@ -601,14 +656,23 @@ pub(crate) fn restore(
         report.damage.retain(
             |d| !matches!(d, Damage::Puddle { uuid, .. } if puddles.iter().any(|record| record.uuid == *uuid)),
         );
-        let name = control.catalog.state.pools.get(pool).map_or_else(String::new, |known| known.name.clone());
+        let name = control
+            .catalog
+            .state
+            .pools
+            .get(pool)
+            .map_or_else(String::new, |known| known.name.clone());
         report.restored.push(RestoredPool { pool: *pool, name, pages });
     }
     Ok(failed)
 }
 
 /// Makes a shadow what its primary is; returns the pages that were not.
-fn copy_primary(inner: &Inner, record: &PuddleRecord, due: Option<&DueRecord>) -> Result<u64, MediumError> {
+fn copy_primary(
+    inner: &Inner,
+    record: &PuddleRecord,
+    due: Option<&DueRecord>,
+) -> Result<u64, MediumError> {
     if planted(Bug::ShadowNotRestored) {
         return Ok(0);
     }
@@ -628,6 +692,7 @@ fn copy_primary(inner: &Inner, record: &PuddleRecord, due: Option<&DueRecord>) -
         written += 1;
         shadow.write_at(page * PAGE_SIZE, theirs)
     })?;
+    inner.stamps.mark_anew(&shadow, record.uuid)?;
     // Descriptors are as the psync left them, and may not know of space that was given back after it.
     inner.medium.ensure(name, 0, record.size)?;
     let good = match due {
@@ -645,34 +710,6 @@ fn copy_primary(inner: &Inner, record: &PuddleRecord, due: Option<&DueRecord>) -
     Ok(written)
 }
 
-/// Calls `f` with number and contents, in the primary, of every page in which the two differ.
-pub(crate) fn compare(
-    shadow: &FileHandle,
-    primary: &FileHandle,
-    len: u64,
-    mut f: impl FnMut(u64, &[u8]) -> Result<(), MediumError>,
-) -> Result<(), MediumError> {
-    let mut ours = vec![0; STEP as usize];
-    let mut theirs = vec![0; STEP as usize];
-    let mut at = 0;
-    while at < len {
-        let step = (len - at).min(STEP) as usize;
-        shadow.read_exact_at(at, &mut ours[..step])?;
-        primary.read_exact_at(at, &mut theirs[..step])?;
-        if ours[..step] != theirs[..step] {
-            let pages =
-                ours[..step].chunks(PAGE_SIZE as usize).zip(theirs[..step].chunks(PAGE_SIZE as usize));
-            for (page, (_, theirs)) in
-                (at / PAGE_SIZE..).zip(pages).filter(|(_, (ours, theirs))| ours != theirs)
-            {
-                f(page, theirs)?;
-            }
-        }
-        at += step as u64;
-    }
-    Ok(())
-}
-
 /// What the journal lays over primaries: offset and bytes, in order.
 pub(crate) type Patches = BTreeMap<Uuid, Vec<(u64, Vec<u8>)>>;
 
@@ -683,27 +720,36 @@ impl Inner {
     }
 
     /// The same, with the roots of protected primaries before that.
-    pub(crate) fn past_if_any(&self, control: &Control) -> Result<(Patches, Option<Roots>), StoreError> {
+    pub(crate) fn past_if_any(
+        &self,
+        control: &Control,
+    ) -> Result<(Patches, Option<Roots>), StoreError> {
         if self.medium.exists(JOURNAL)? { past(self, control) } else { Ok(Default::default()) }
     }
 }
 
 /// The puddle of which a record speaks. One that was removed since is gone; another of its identity may be there, that a client of a daemon has made for an object.
 pub(crate) fn of_shadowed_pool(state: &State, id: Uuid) -> Option<&PuddleRecord> {
-    state.puddles.get(&id).filter(|puddle| puddle.role == Role::Heap && state.is_shadowed(puddle.pool))
+    state
+        .puddles
+        .get(&id)
+        .filter(|puddle| puddle.role == Role::Heap && state.is_shadowed(puddle.pool))
 }
 
 /// Reads the journal without changing a file.
 fn past(inner: &Inner, control: &Control) -> Result<(Patches, Option<Roots>), StoreError> {
     let file = FileHandle::open(&inner.medium, JOURNAL).map_err(|error| {
         if error.is_not_found() {
-            return StoreError::JournalDamaged { detail: format!("its file {JOURNAL} is missing") };
+            return StoreError::JournalDamaged {
+                file: JOURNAL,
+                detail: "the file is missing".into(),
+            };
         }
         error.into()
     })?;
     let scan = match scan(&file, inner.uuid, false)? {
         Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
-            return Err(StoreError::JournalDamaged { detail });
+            return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
         }
         Ok(scan) => scan,
     };
@@ -757,13 +803,16 @@ fn map_primary(
 pub(crate) fn void(state: &State, crash: Option<CrashKind>) -> BTreeSet<PoolId> {
     let mut void = BTreeSet::new();
     if crash == Some(CrashKind::Power) {
-        void.extend(state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool));
+        void.extend(
+            state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool),
+        );
     }
     void.extend(state.not_covered.iter().copied());
     void.retain(|pool| state.is_shadowed(*pool));
     if crash.is_some() && !planted(Bug::ProtectedNotVoid) {
         // Their shadows went with their process, whatever ended that.
-        let leased = state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool);
+        let leased =
+            state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool);
         void.extend(leased.filter(|pool| state.is_protected(*pool)));
     }
     void
@@ -782,7 +831,8 @@ pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError
     if inner.connection.is_some() {
         // Granted for this: the descriptors are not kept.
         let open = |name: &[u8; 40]| FileHandle::open(&inner.medium, text(name));
-        let (shadow, primary) = (open(&file_name(puddle.uuid()))?, open(&primary_name(puddle.uuid()))?);
+        let (shadow, primary) =
+            (open(&file_name(puddle.uuid()))?, open(&primary_name(puddle.uuid()))?);
         note_differences(puddle, &shadow, &primary)?;
     } else {
         note_differences(puddle, part.shadow(inner)?, part.primary(inner)?)?;
@@ -791,7 +841,11 @@ pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError
     Ok(())
 }
 
-fn note_differences(puddle: &Puddle, shadow: &FileHandle, primary: &FileHandle) -> Result<(), MediumError> {
+fn note_differences(
+    puddle: &Puddle,
+    shadow: &FileHandle,
+    primary: &FileHandle,
+) -> Result<(), MediumError> {
     compare(shadow, primary, puddle.size(), |page, _| {
         puddle.notes().note(page..page + 1);
         Ok(())

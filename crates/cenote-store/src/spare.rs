@@ -31,8 +31,10 @@
 
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
-use crate::puddle::{DIR, create_file, create_primary, file_name, make_header, primary_name, verify_file};
+use crate::puddle::primary_name;
+use crate::puddle::{DIR, create_primary, create_stamped, file_name, first_page, make_header};
 use crate::store::{Control, Inner};
+use crate::verify::verify_file;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
@@ -43,7 +45,6 @@ use std::fs::File;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use zerocopy::IntoBytes;
 
 /// Most spare puddles.
 pub(crate) const COUNT_MAX: usize = 16;
@@ -81,6 +82,8 @@ struct Plan {
     shadowed: bool,
     /// It will be handed out.
     granted: bool,
+    /// What a file that is handed out is marked with ([`crate::stamps`]).
+    stamp: u64,
 }
 
 /// One thread for a store, from the first order on until the store is closed.
@@ -115,7 +118,7 @@ struct Ready {
 impl Plan {
     /// Makes the files; if that fails they are gone again.
     fn make(&self, medium: &OwnedMedium, store: Uuid) -> Made {
-        create_file(medium, &self.record, store)?;
+        create_stamped(medium, &self.record, store, self.stamp)?;
         let file = file_name(self.record.uuid);
         if self.shadowed
             && let Err(error) = create_primary(medium, &self.record, store)
@@ -143,7 +146,8 @@ impl Maker {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("cenote-spare".into()).stack_size(STACK_BYTES);
+        let thread =
+            std::thread::Builder::new().name("cenote-spare".into()).stack_size(STACK_BYTES);
         let thread = thread.spawn(work)?;
         Ok(Self { orders, made, thread })
     }
@@ -231,7 +235,8 @@ impl Inner {
         let (Some(addr), Ok(uuid)) = (control.space.take(size), self.random_uuid()) else { return };
         let record = PuddleRecord { uuid, pool, role: Role::Heap, index, addr, size };
         let shadowed = control.catalog.state.is_shadowed(pool);
-        let plan = Plan { record, shadowed, granted: self.options.hosting };
+        let granted = self.options.hosting.is_some();
+        let plan = Plan { record, shadowed, granted, stamp: self.stamp_of(&record) };
         control.ahead.stage = if self.eager {
             // The simulated medium wants one order of events.
             let made = plan.make(&self.medium, self.uuid);
@@ -289,8 +294,11 @@ impl Inner {
     /// Takes the puddle that was made ahead: for the one that is wanted, or as a spare that no record names.
     fn take_ahead(&self, control: &mut Control, wanted: Option<(PoolId, u32)>) -> Option<Ready> {
         self.settle_ahead(control);
-        let Stage::Made(plan, file) = core::mem::take(&mut control.ahead.stage) else { return None };
-        let fits = wanted == Some((plan.record.pool, plan.record.index)) || planted(Bug::AheadOfAnother);
+        let Stage::Made(plan, file) = core::mem::take(&mut control.ahead.stage) else {
+            return None;
+        };
+        let fits =
+            wanted == Some((plan.record.pool, plan.record.index)) || planted(Bug::AheadOfAnother);
         if !fits && plan.shadowed {
             // An orphan at worst, which the next open removes.
             let _ = self.medium.remove(name(&primary_name(plan.record.uuid)));
@@ -299,19 +307,25 @@ impl Inner {
     }
 
     /// Those of a pool's puddles that become spare when it is removed: the smallest, as many as there is room for.
-    pub(crate) fn kept_as_spare(&self, control: &Control, puddles: &[PuddleRecord]) -> BTreeSet<Uuid> {
+    pub(crate) fn kept_as_spare(
+        &self,
+        control: &Control,
+        puddles: &[PuddleRecord],
+    ) -> BTreeSet<Uuid> {
         // Whoever wrote a puddle as a guest may have it mapped still: it comes to nobody else.
-        if self.options.hosting || self.connection.is_some() {
+        if self.options.hosting.is_some() || self.connection.is_some() {
             return BTreeSet::new();
         }
         let mut all = named(control);
         // The header of one that is still to be rewritten is that of another address.
         let due = &control.catalog.state.due;
-        let mut by_size: Vec<&PuddleRecord> = puddles.iter().filter(|p| !due.contains_key(&p.uuid)).collect();
+        let mut by_size: Vec<&PuddleRecord> =
+            puddles.iter().filter(|p| !due.contains_key(&p.uuid)).collect();
         by_size.sort_by_key(|p| (p.size, p.index));
         let mut kept = BTreeSet::new();
         for record in by_size {
-            let whole = self.medium.len(name(&file_name(record.uuid))).is_ok_and(|len| len == record.size);
+            let whole =
+                self.medium.len(name(&file_name(record.uuid))).is_ok_and(|len| len == record.size);
             if whole && self.has_room_for_spare(control, &all, record.size) {
                 kept.insert(record.uuid);
                 all.push(*record);
@@ -328,8 +342,10 @@ impl Inner {
     /// Makes the contents of a puddle that has just become spare believed. If that fails it is done when the spare is taken.
     pub(crate) fn clean_spare(&self, record: &PuddleRecord) {
         let record = as_spare(record);
-        let _ =
-            self.wipe(&record).and_then(|()| self.write_header(&record)).map_err(|error| self.failed(error));
+        let _ = self
+            .wipe(&record)
+            .and_then(|()| self.write_header(&record))
+            .map_err(|error| self.failed(error));
     }
 
     fn wipe(&self, record: &PuddleRecord) -> Result<(), MediumError> {
@@ -346,8 +362,18 @@ impl Inner {
 
     fn write_header(&self, record: &PuddleRecord) -> Result<(), MediumError> {
         let file = file_name(record.uuid);
-        self.medium.write_at(name(&file), 0, make_header(record, self.uuid).as_bytes())?;
+        let page = first_page(&make_header(record, self.uuid), self.stamp_of(record));
+        self.medium.write_at(name(&file), 0, &page)?;
         self.medium.sync(name(&file))
+    }
+
+    /// The stamp of a new puddle's file: marked, if it may be handed out as it is made.
+    fn stamp_of(&self, record: &PuddleRecord) -> u64 {
+        if record.role == Role::Heap && self.options.hosting.is_some() {
+            self.stamps.claim(record.uuid)
+        } else {
+            0
+        }
     }
 
     /// Gives pool `pool` its puddle `index`: a spare one, else a new one, with a primary if the pool is `shadowed`, and names it in one batch after the records
@@ -372,7 +398,8 @@ impl Inner {
                     return Err(error);
                 }
                 if spare.named {
-                    let records: Vec<Record> = with.iter().cloned().chain([Record::Puddle(record)]).collect();
+                    let records: Vec<Record> =
+                        with.iter().cloned().chain([Record::Puddle(record)]).collect();
                     self.commit(control, &records)?;
                 } else {
                     self.commit_new_puddle(control, &record, with)?;
@@ -399,14 +426,17 @@ impl Inner {
         if control.catalog.is_damaged() {
             return Ok(None);
         }
-        let right = |ahead: &PuddleRecord| (ahead.pool, ahead.index, ahead.size) == (pool, index, size);
-        let spares = if control.ahead.record().is_some_and(right) { Vec::new() } else { named(control) };
+        let right =
+            |ahead: &PuddleRecord| (ahead.pool, ahead.index, ahead.size) == (pool, index, size);
+        let spares =
+            if control.ahead.record().is_some_and(right) { Vec::new() } else { named(control) };
         for spare in spares.into_iter().filter(|p| p.size == size) {
             let usable = match verify_file(&self.medium, &spare, self.uuid, true) {
                 Ok(None) => true,
                 // Taken by somebody who did not come to name it, or not cleaned yet.
                 Ok(Some(_)) => {
-                    let whole = self.medium.len(name(&file_name(spare.uuid))).is_ok_and(|len| len == size);
+                    let whole =
+                        self.medium.len(name(&file_name(spare.uuid))).is_ok_and(|len| len == size);
                     whole && self.wipe(&spare).map_err(|error| self.failed(error)).is_ok()
                 }
                 Err(_) => false,

@@ -13,26 +13,29 @@ use crate::pool::PoolCore;
 use crate::puddle::Puddle;
 use crate::relocate::frontier::Frontier;
 use crate::relocate::hosted::Holds;
-use crate::relocate::{Backend, Rewritten};
 use crate::report::{Damage, StoreInfo};
+use crate::rewriter::{Backend, Rewritten};
 use crate::shadow::Shadows;
 use crate::spare::Ahead;
+use crate::stamps::Stamps;
 use crate::window::{Space, Window};
 use cenote_journal::Journal;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::FORMAT_VERSION;
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
-use cenote_layout::superblock::{INCOMPAT_HOSTED, INCOMPAT_TORN, ORIGIN_COPY, ORIGIN_OWN, Superblock};
+use cenote_layout::superblock::{ORIGIN_COPY, ORIGIN_OWN, Superblock};
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
-use cenote_medium::{Durability, LockGuard, Medium, MediumError, MediumInfo, OwnedMedium, Persistence};
+use cenote_medium::{
+    Durability, LockGuard, Medium, MediumError, MediumInfo, OwnedMedium, Persistence,
+};
 use cenote_sys::{fault, fork_guard};
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 /// The lock file.
@@ -63,8 +66,9 @@ pub(crate) struct Inner {
     pub(crate) eager: bool,
     pub(crate) durability: Durability,
     pub(crate) token: u64,
-    pub(crate) poisoned: Arc<OnceLock<String>>,
+    pub(crate) poisoned: Arc<crate::poison::Poisoned>,
     pub(crate) shadows: Shadows,
+    pub(crate) stamps: Stamps,
     pub(crate) frontier: Arc<Frontier>,
     /// Nothing is written on drop: the store is not open yet, or abandoned, or closed already.
     pub(crate) silent: AtomicBool,
@@ -151,11 +155,10 @@ impl Store {
     /// Fails if nothing may be acknowledged: the store is poisoned, or this process is a fork of its opener.
     ///
     /// # Errors
-    /// [`StoreError::Forked`], [`StoreError::Poisoned`].
+    /// [`StoreError::Forked`], [`StoreError::Poisoned`], [`StoreError::MetadataLost`].
     #[inline]
     pub fn check_usable(&self) -> Result<(), StoreError> {
-        self.0.check_usable()?;
-        self.0.check_poisoned()
+        self.0.poisoned.check_usable()
     }
 
     /// Whether both are handles of the same open store.
@@ -255,7 +258,8 @@ impl Store {
         let control = self.inner().control();
         let mut puddles = control.catalog.state.puddles.values();
         puddles.any(|puddle| {
-            ![pool, PoolId(0)].contains(&puddle.pool) && addr.wrapping_sub(puddle.addr) < puddle.size
+            ![pool, PoolId(0)].contains(&puddle.pool)
+                && addr.wrapping_sub(puddle.addr) < puddle.size
         })
     }
 
@@ -280,15 +284,24 @@ impl Store {
     ///
     /// # Errors
     /// The record makes no sense; the id is known with another layout; the store is read-only, and does not know the type.
-    pub fn register_type(&self, record: &TypeRecord) -> Result<(), StoreError> {
-        self.register_types(&[record])
+    ///
+    /// # Safety
+    /// The record is true of the type of that id, in every program that uses the store: pointers
+    /// are where it says, and nothing else is; bytes that it allows are a value. Pools that move
+    /// are rewritten by it, and blocks are traced by it.
+    pub unsafe fn register_type(&self, record: &TypeRecord) -> Result<(), StoreError> {
+        // SAFETY: the caller's.
+        unsafe { self.register_types(&[record]) }
     }
 
     /// Registers several types in one change of the catalog: all of them, or none.
     ///
     /// # Errors
     /// As [`Store::register_type`], of the first that is refused.
-    pub fn register_types(&self, records: &[&TypeRecord]) -> Result<(), StoreError> {
+    ///
+    /// # Safety
+    /// As [`Store::register_type`], of each record.
+    pub unsafe fn register_types(&self, records: &[&TypeRecord]) -> Result<(), StoreError> {
         self.0.check_usable()?;
         let mut control = self.0.control();
         let mut new: BTreeMap<TypeId, &TypeRecord> = BTreeMap::new();
@@ -323,8 +336,12 @@ impl Store {
     /// How many types the registry took in that a layer above has not compared with its own yet.
     /// Every way by which a type comes into the registry counts it before it can be found: open,
     /// registration, import, and what a daemon says. The layer above that compares sets it to zero.
+    ///
+    /// # Safety
+    /// The caller sets it to zero only after it has compared all types that the store knows with
+    /// those of this program. Pointers are followed without asking while it is zero.
     #[must_use]
-    pub fn unsettled_types(&self) -> Arc<AtomicU64> {
+    pub unsafe fn unsettled_types(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.0.control().catalog.state.unsettled)
     }
 
@@ -451,7 +468,7 @@ impl Store {
             log_puddles: state.puddles.values().filter(|p| p.role == Role::Log).count() as u64,
             spare_puddles: spare().count() as u64,
             spare_bytes: spare().map(|p| p.size).sum(),
-            poisoned: self.0.poisoned.get().cloned(),
+            poisoned: self.0.poisoned.get().map(ToString::to_string),
         }
     }
 
@@ -502,7 +519,10 @@ impl Inner {
     }
 
     /// The lock, for an operation that writes.
-    pub(crate) fn begin_write(&self, what: &'static str) -> Result<MutexGuard<'_, Control>, StoreError> {
+    pub(crate) fn begin_write(
+        &self,
+        what: &'static str,
+    ) -> Result<MutexGuard<'_, Control>, StoreError> {
         self.check_usable()?;
         if !self.writable {
             return Err(StoreError::ReadOnly { what });
@@ -521,12 +541,12 @@ impl Inner {
     pub(crate) fn check_poisoned(&self) -> Result<(), StoreError> {
         match self.poisoned.get() {
             None => Ok(()),
-            Some(reason) => Err(StoreError::Poisoned { reason: reason.clone() }),
+            Some(poison) => Err(poison.error()),
         }
     }
 
     pub(crate) fn poison(&self, reason: &str) {
-        let _ = self.poisoned.set(reason.to_owned());
+        self.poisoned.set(reason.to_owned().into());
     }
 
     /// Turns a medium's error into the store's; a failed sync poisons.
@@ -545,21 +565,12 @@ impl Inner {
         }
     }
 
-    /// Before the first record about guests, or about pools that may be torn: programs that would
-    /// not understand it refuse the store from now on. **The superblock's sync commits that**; the
-    /// record follows it.
-    pub(crate) fn say_features(&self, control: &mut Control, records: &[Record]) -> Result<(), StoreError> {
-        let bit = |record: &Record| match record {
-            Record::PoolTorn(_) | Record::PoolWhole(_) => INCOMPAT_TORN,
-            hosted if hosted.is_hosted() => INCOMPAT_HOSTED,
-            _ => 0,
-        };
-        let bits = records.iter().map(bit).fold(0, core::ops::BitOr::bitor);
-        if self.connection.is_some() { Ok(()) } else { self.announce(control, bits) }
-    }
-
     /// Makes one change of the catalog, which says too which puddles have been rewritten since the last one.
-    pub(crate) fn commit(&self, control: &mut Control, records: &[Record]) -> Result<(), StoreError> {
+    pub(crate) fn commit(
+        &self,
+        control: &mut Control,
+        records: &[Record],
+    ) -> Result<(), StoreError> {
         let split = |error: catalog::AppendError| {
             let (error, unknown) = error.split();
             if unknown {
@@ -574,9 +585,11 @@ impl Inner {
         self.say_features(control, &records).inspect_err(|_| {
             done.iter().for_each(|puddle| self.frontier.note_done(*puddle));
         })?;
+        self.stamps.note(&records);
         control.catalog.append(&records).map_err(split).inspect_err(|_| {
             done.iter().for_each(|puddle| self.frontier.note_done(*puddle));
         })?;
+        self.stamps.note_made(&records);
         // The change is made, whatever becomes of this.
         if let Err(error) = control.catalog.compact_if_it_pays() {
             let _ = split(error);

@@ -18,7 +18,7 @@
 use crate::error::OpenError;
 use crate::report::Damage;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
-use cenote_layout::superblock::{COPY_SIZE, INCOMPAT_CATALOG_TIED, STATE_CLEAN, Superblock};
+use cenote_layout::superblock::{COPY_SIZE, INCOMPAT_ALWAYS, STATE_CLEAN, Superblock};
 use cenote_medium::OwnedMedium;
 use zerocopy::IntoBytes;
 
@@ -43,7 +43,7 @@ pub(crate) struct Found {
 /// The start of every superblock.
 pub(crate) fn prefix() -> HeaderPrefix {
     let prefix = HeaderPrefix::new(Superblock::MAGIC, size_of::<Superblock>() as u32);
-    HeaderPrefix { incompat: INCOMPAT_CATALOG_TIED, ..prefix }
+    HeaderPrefix { incompat: INCOMPAT_ALWAYS, ..prefix }
 }
 
 /// Both copies of a new store, in one piece, of the next generations after that of `block`: 2 and 1
@@ -140,7 +140,8 @@ pub(crate) fn copy_offset(generation: u64) -> u64 {
 /// checks the rest only if that is higher: this is asked often, and on small stacks.
 pub(crate) fn is_later(bytes: &[u8], generation: u64) -> bool {
     let at = core::mem::offset_of!(Superblock, generation);
-    let number = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
+    let number =
+        bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
     number.is_some_and(|number| number > generation) && is_whole(bytes)
 }
 
@@ -187,7 +188,9 @@ mod tests {
             tied_from: 0,
             journal_states: 0,
             tied_batch: 0,
-            reserved1: [0; 3816],
+            mounting: 0,
+            era: 0,
+            reserved1: [0; 3800],
             journals: [JournalMark::NONE; 2],
         };
         header::seal(&mut block);

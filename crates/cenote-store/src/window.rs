@@ -148,7 +148,8 @@ impl Space {
 
     /// Takes `size` bytes at `addr`, if all of them are free.
     pub(crate) fn take_at(&mut self, addr: u64, size: u64) -> bool {
-        let Some(offset) = addr.checked_sub(self.base).filter(|offset| offset.is_multiple_of(SLOT_SIZE))
+        let Some(offset) =
+            addr.checked_sub(self.base).filter(|offset| offset.is_multiple_of(SLOT_SIZE))
         else {
             return false;
         };
@@ -163,7 +164,9 @@ impl Space {
 
     /// Marks what a puddle of the catalog takes; parts that are taken already stay so.
     pub(crate) fn occupy(&mut self, addr: u64, size: u64) {
-        let (Some(offset), Some(_)) = (addr.checked_sub(self.base), addr.checked_add(size)) else { return };
+        let (Some(offset), Some(_)) = (addr.checked_sub(self.base), addr.checked_add(size)) else {
+            return;
+        };
         let (from, to) = (offset / SLOT_SIZE, (offset + size).div_ceil(SLOT_SIZE));
         let touched: Vec<(u64, u64)> = self
             .free
@@ -225,7 +228,8 @@ impl Drop for Named {
 pub(crate) fn who_is_at(base: u64, len: u64) -> String {
     let end = base.saturating_add(len);
     let open = OPEN.lock();
-    let is_there = |(at, (len, _)): &(&u64, &(u64, String))| **at < end && base < at.saturating_add(*len);
+    let is_there =
+        |(at, (len, _)): &(&u64, &(u64, String))| **at < end && base < at.saturating_add(*len);
     if let Some((at, (len, path))) = open.iter().find(is_there) {
         return format!("the store in {path}, at {at:#x}..{:#x}", at.saturating_add(*len));
     }
@@ -233,8 +237,11 @@ pub(crate) fn who_is_at(base: u64, len: u64) -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for line in maps.lines() {
         let mut fields = line.split_whitespace();
-        let Some((from, to)) = fields.next().and_then(|range| range.split_once('-')) else { continue };
-        let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16)) else {
+        let Some((from, to)) = fields.next().and_then(|range| range.split_once('-')) else {
+            continue;
+        };
+        let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16))
+        else {
             continue;
         };
         if from < end && base < to {
@@ -256,8 +263,14 @@ mod tests {
     const BASE: u64 = 1 << 40;
 
     fn puddle(addr: u64, size: u64) -> Puddle {
-        let record =
-            PuddleRecord { uuid: Uuid([1; 16]), pool: PoolId(1), role: Role::Heap, index: 0, addr, size };
+        let record = PuddleRecord {
+            uuid: Uuid([1; 16]),
+            pool: PoolId(1),
+            role: Role::Heap,
+            index: 0,
+            addr,
+            size,
+        };
         Puddle::new(record, MapMode::ReadOnly, crate::puddle::Kind::Direct)
     }
 
@@ -271,13 +284,22 @@ mod tests {
             window.insert(&large);
         }
         assert_eq!(window.find(BASE + 8191).map(Puddle::addr), Some(BASE));
-        assert!(window.find(BASE + 8192).is_none(), "behind the end of a puddle that does not fill its slot");
         assert!(
-            window.find(BASE - 1).is_none() && window.find(0).is_none() && window.find(u64::MAX).is_none()
+            window.find(BASE + 8192).is_none(),
+            "behind the end of a puddle that does not fill its slot"
+        );
+        assert!(
+            window.find(BASE - 1).is_none()
+                && window.find(0).is_none()
+                && window.find(u64::MAX).is_none()
         );
         assert!(window.find(BASE + (64 << 20)).is_none());
         for at in [0, 1, 2 << 20, (5 << 20) - 1] {
-            assert_eq!(window.find(large.addr() + at).map(Puddle::addr), Some(large.addr()), "{at}");
+            assert_eq!(
+                window.find(large.addr() + at).map(Puddle::addr),
+                Some(large.addr()),
+                "{at}"
+            );
         }
         assert!(window.find(large.addr() + (5 << 20)).is_none());
         window.remove(&large);
@@ -306,7 +328,10 @@ mod tests {
         assert_eq!(space.take(6 << 20), Some(BASE + (8 << 20)));
         assert_eq!(space.take(4 << 20), Some(BASE));
         // 14 to 20 MiB are free, rounded to slots: [14, 20).
-        assert!(!space.take_at(BASE + (12 << 20), 4 << 20) && !space.take_at(BASE + (18 << 20), 3 << 20));
+        assert!(
+            !space.take_at(BASE + (12 << 20), 4 << 20)
+                && !space.take_at(BASE + (18 << 20), 3 << 20)
+        );
         assert!(!space.take_at(BASE + (14 << 20) + 4096, 4096) && !space.take_at(0, 4096));
         assert!(space.take_at(BASE + (16 << 20), 1) && !space.take_at(BASE + (16 << 20), 1));
         assert_eq!(space.free_bytes(), 4 << 20);

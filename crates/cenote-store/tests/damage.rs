@@ -42,7 +42,10 @@ fn expect_bad_pool(dir: &Dir, index: u32, what: &str) {
         match store.open_pool("bad", access).unwrap_err() {
             StoreError::PoolDamaged { damage, .. } => {
                 assert_eq!(damage.len(), 1, "{damage:?}");
-                assert!(matches!(&damage[0], Damage::Puddle { index: i, .. } if *i == index), "{damage:?}");
+                assert!(
+                    matches!(&damage[0], Damage::Puddle { index: i, .. } if *i == index),
+                    "{damage:?}"
+                );
                 assert!(damage[0].to_string().contains(what), "{}", damage[0]);
             }
             other => panic!("{other}"),
@@ -171,9 +174,16 @@ fn a_batch_lost_in_both_catalog_files_is_refused_or_skipped_and_never_costs_more
     assert_eq!(before, dir.contents());
 
     let (store, report) = dir.try_open(policy(DamagePolicy::SkipDamaged)).unwrap();
-    assert!(report.damage.iter().any(|d| matches!(d, Damage::Orphan { .. })), "{:?}", report.damage);
+    assert!(
+        report.damage.iter().any(|d| matches!(d, Damage::Orphan { .. })),
+        "{:?}",
+        report.damage
+    );
     let pool = store.open_pool("good", Access::ReadWrite).unwrap();
-    assert!(matches!(store.open_pool("bad", Access::ReadOnly), Err(StoreError::PoolUnknown { .. })));
+    assert!(matches!(
+        store.open_pool("bad", Access::ReadOnly),
+        Err(StoreError::PoolUnknown { .. })
+    ));
     // Nothing new lands on top of what the lost records named.
     let id = store.create_pool("new", &pool_options()).unwrap();
     assert!(id > PoolId(2), "{id}");
@@ -181,7 +191,11 @@ fn a_batch_lost_in_both_catalog_files_is_refused_or_skipped_and_never_costs_more
     drop(pool);
     store.close().unwrap();
     for file in &files {
-        assert_eq!(dir.contents().get(file), before.get(file), "a file that a lost record named was touched");
+        assert_eq!(
+            dir.contents().get(file),
+            before.get(file),
+            "a file that a lost record named was touched"
+        );
     }
     // It is still refused by default, and what was added is there.
     assert!(matches!(dir.try_open(OpenOptions::default()), Err(OpenError::Catalog { .. })));

@@ -2,9 +2,11 @@
 
 use crate::common::{Dir, pool_options, real, real_read_only, small};
 use cenote_layout::header::{HeaderError, seal};
-use cenote_layout::superblock::{INCOMPAT_CATALOG_TIED, Superblock};
+use cenote_layout::superblock::{INCOMPAT_ALWAYS, Superblock};
 use cenote_medium::{Durability, MediumError};
-use cenote_store::{Access, DamagePolicy, FormatOptions, OpenError, OpenOptions, Store, StoreError, format};
+use cenote_store::{
+    Access, DamagePolicy, FormatOptions, OpenError, OpenOptions, Store, StoreError, format,
+};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -51,7 +53,9 @@ fn a_superblock_of_something_else_is_refused_by_its_magic_number() {
             && e.to_string().contains("xxxxxxxx")
     });
     std::fs::write(dir.file("superblock"), "").unwrap();
-    refused(&dir, &|e| matches!(e, OpenError::Superblock { source: HeaderError::Truncated { .. }, .. }));
+    refused(&dir, &|e| {
+        matches!(e, OpenError::Superblock { source: HeaderError::Truncated { .. }, .. })
+    });
     assert!(!dir.contents().contains_key("lock"));
 }
 
@@ -64,8 +68,10 @@ fn a_newer_version_and_unknown_features_are_refused_as_such() {
             && e.to_string().contains("newer release")
     });
     superblocks(&dir, |b| (b.prefix.version, b.prefix.incompat) = (1, 1 << 40));
-    refused(&dir, &|e| matches!(e, OpenError::Superblock { source: HeaderError::Incompatible { .. }, .. }));
-    superblocks(&dir, |b| (b.prefix.incompat, b.prefix.ro_compat) = (INCOMPAT_CATALOG_TIED, 2));
+    refused(&dir, &|e| {
+        matches!(e, OpenError::Superblock { source: HeaderError::Incompatible { .. }, .. })
+    });
+    superblocks(&dir, |b| (b.prefix.incompat, b.prefix.ro_compat) = (INCOMPAT_ALWAYS, 2));
     let error = dir.try_open(OpenOptions::default()).unwrap_err();
     assert!(error.to_string().contains("read-only"), "{error}");
     dir.try_open(OpenOptions::read_only()).unwrap();
@@ -82,7 +88,9 @@ fn one_copy_by_a_newer_release_is_enough_to_refuse() {
         seal(&mut block);
         bytes[..4096].copy_from_slice(block.as_bytes());
     });
-    refused(&dir, &|e| matches!(e, OpenError::Superblock { source: HeaderError::Incompatible { .. }, .. }));
+    refused(&dir, &|e| {
+        matches!(e, OpenError::Superblock { source: HeaderError::Incompatible { .. }, .. })
+    });
 }
 
 #[test]
@@ -149,7 +157,8 @@ fn a_second_opener_is_told_who_has_the_store_and_waits_no_longer_than_it_wants()
     let waiting = std::thread::spawn({
         let path = dir.path();
         move || {
-            let options = OpenOptions { lock_timeout: Duration::from_secs(20), ..OpenOptions::default() };
+            let options =
+                OpenOptions { lock_timeout: Duration::from_secs(20), ..OpenOptions::default() };
             Store::open(real(&path), options).unwrap()
         }
     });
@@ -168,7 +177,8 @@ fn many_readers_share_a_store_and_change_nothing() {
     store.close().unwrap();
     let before = dir.contents();
     // Readers in one process conflict over the window, as any two stores do; the lock itself is shared.
-    let (reader, report) = Store::open(real_read_only(&dir.path()), OpenOptions::read_only()).unwrap();
+    let (reader, report) =
+        Store::open(real_read_only(&dir.path()), OpenOptions::read_only()).unwrap();
     assert!(report.clean && !reader.is_writable());
     assert!(matches!(dir.try_open(OpenOptions::read_only()), Err(OpenError::WindowTaken { .. })));
     assert!(matches!(dir.try_open(OpenOptions::default()), Err(OpenError::Locked { .. })));
@@ -200,7 +210,8 @@ fn a_read_only_medium_is_refused_for_writing_and_serves_readers() {
 fn files_without_permission_are_refused_as_such() {
     use std::os::unix::fs::PermissionsExt;
     let dir = Dir::formatted();
-    std::fs::set_permissions(dir.file("catalog.0"), std::fs::Permissions::from_mode(0o000)).unwrap();
+    std::fs::set_permissions(dir.file("catalog.0"), std::fs::Permissions::from_mode(0o000))
+        .unwrap();
     if std::fs::read(dir.file("catalog.0")).is_ok() {
         println!("skipped: this user may read any file");
         return;
@@ -236,7 +247,8 @@ fn a_window_that_something_else_has_taken_is_named() {
     let options = FormatOptions { window_base: Some(base), ..small() };
     format(dir.medium(), &options).unwrap();
     refused(&dir, &|e| {
-        matches!(e, OpenError::WindowTaken { .. }) && e.to_string().contains("taken in this process by")
+        matches!(e, OpenError::WindowTaken { .. })
+            && e.to_string().contains("taken in this process by")
     });
 }
 
@@ -256,9 +268,12 @@ fn a_fork_of_the_process_has_no_access_and_does_no_harm() {
             .env("CENOTE_TEST_FORK", "1")
             .output()
             .unwrap();
-        let text =
-            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && text.contains("child saw: Forked Forked Forked"), "{text}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && text.contains("child saw: Forked Forked Forked"),
+            "{text}"
+        );
         return;
     }
     let dir = Dir::formatted();

@@ -5,11 +5,13 @@ use crate::common::{pool_options, small};
 use cenote_layout::log::Kind;
 use cenote_layout::log_space::LogSpaceEntry;
 use cenote_log::{Body, LogWriter, Outcome, SegmentSource};
-use cenote_medium::sim::{self, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium, SimOptions};
+use cenote_medium::sim::{
+    self, Fault, FaultEffect, FaultPoint, Image, Limits, SimMedium, SimOptions,
+};
 use cenote_medium::{Durability, Medium, Operation};
 use cenote_store::{
-    Access, CrashKind, Damage, OpenOptions, OpenReport, PoolHandle, PowerLossPolicy, Store, StoreError,
-    format,
+    Access, CrashKind, Damage, OpenOptions, OpenReport, PoolHandle, PowerLossPolicy, Store,
+    StoreError, format,
 };
 use std::sync::Arc;
 use zerocopy::FromBytes as _;
@@ -63,7 +65,10 @@ fn set(addr: u64, value: u64) {
 struct Segments(Store, u64);
 
 impl SegmentSource for Segments {
-    fn segment(&mut self, number: u32) -> Result<(u64, Body), Box<dyn std::error::Error + Send + Sync>> {
+    fn segment(
+        &mut self,
+        number: u32,
+    ) -> Result<(u64, Body), Box<dyn std::error::Error + Send + Sync>> {
         Ok(self.0.grow_log(self.1, number)?)
     }
 }
@@ -73,7 +78,8 @@ fn half_a_transaction(store: &Store, pool: &PoolHandle, words: std::ops::Range<u
     let lease = store.acquire_log().unwrap();
     let source = Box::new(Segments(store.clone(), lease.log_id()));
     // SAFETY: the log is ours and mapped until the store is dropped, which the writer does not outlive.
-    let mut writer = unsafe { LogWriter::attach(lease.body(), store.persistence(), source) }.unwrap();
+    let mut writer =
+        unsafe { LogWriter::attach(lease.body(), store.persistence(), source) }.unwrap();
     for index in words {
         let addr = word(pool, index);
         // SAFETY: eight bytes of the puddle.
@@ -102,7 +108,10 @@ fn half_a_transaction_is_rolled_back_by_the_next_opener() {
         let next = crash(&sim, store, pool, sim::CrashKind::Process);
         let (store, report) = open(&next, options());
         assert_eq!(report.crash, Some(CrashKind::Process));
-        assert!(!report.clean && report.damage.is_empty() && report.not_covered.is_empty(), "{report:?}");
+        assert!(
+            !report.clean && report.damage.is_empty() && report.not_covered.is_empty(),
+            "{report:?}"
+        );
         assert!(matches!(
             report.logs[..],
             [cenote_store::LogReport { outcome: Outcome::RolledBack { entries: 3 }, .. }]
@@ -166,14 +175,21 @@ fn no_flipped_bit_of_a_log_spaces_entry_hides_the_log() {
             ([], [Damage::LogSpace { pools, .. } | Damage::Log { pools, .. }]) => {
                 assert_eq!(pools.len(), 1, "bit {bit}");
                 let refused = store.open_pool("p", Access::ReadWrite);
-                assert!(matches!(refused, Err(StoreError::PoolLogDamaged { .. })), "bit {bit}: {refused:?}");
+                assert!(
+                    matches!(refused, Err(StoreError::PoolLogDamaged { .. })),
+                    "bit {bit}: {refused:?}"
+                );
                 named += 1;
             }
             _ => panic!("bit {bit}: {report:?}"),
         }
         store.abandon();
     }
-    assert_eq!((replayed, named), (1, 511), "the state is made up for by the checksum; the rest is damage");
+    assert_eq!(
+        (replayed, named),
+        (1, 511),
+        "the state is made up for by the checksum; the rest is damage"
+    );
 }
 
 #[test]
@@ -234,7 +250,8 @@ fn a_log_that_names_what_its_owner_could_not_write_is_set_aside_and_its_pools_st
     let lease = store.acquire_log().unwrap();
     let source = Box::new(Segments(store.clone(), lease.log_id()));
     // SAFETY: as in `half_a_transaction`.
-    let mut writer = unsafe { LogWriter::attach(lease.body(), store.persistence(), source) }.unwrap();
+    let mut writer =
+        unsafe { LogWriter::attach(lease.body(), store.persistence(), source) }.unwrap();
     let evil = 666u64;
     for addr in [word(&pool, 0), foreign] {
         // SAFETY: `evil` is eight readable bytes.
@@ -245,7 +262,11 @@ fn a_log_that_names_what_its_owner_could_not_write_is_set_aside_and_its_pools_st
     let mut next = crash(&sim, store, pool, sim::CrashKind::Process);
     for round in 0..3 {
         let (store, report) = open(&next, options());
-        assert!(matches!(report.damage[..], [Damage::Log { .. }]), "round {round}: {:?}", report.damage);
+        assert!(
+            matches!(report.damage[..], [Damage::Log { .. }]),
+            "round {round}: {:?}",
+            report.damage
+        );
         match store.open_pool("p", Access::ReadWrite).unwrap_err() {
             StoreError::PoolLogDamaged { damage, .. } => assert_eq!(damage.len(), 1),
             other => panic!("{other}"),
@@ -382,7 +403,8 @@ fn raising_the_level_after_a_crash_makes_what_was_stored_below_it_durable() {
 fn a_full_disk_is_an_error_of_the_call_and_changes_nothing() {
     let (sim, store, pool) = prepared(Durability::Power);
     for skip in 0..30 {
-        let (pools, puddles, batch) = (store.pools().len(), pool.puddles().len(), store.info().catalog_batch);
+        let (pools, puddles, batch) =
+            (store.pools().len(), pool.puddles().len(), store.info().catalog_batch);
         for what in 0..2 {
             sim.inject(Fault::once(FaultPoint::AnyOperation, skip, FaultEffect::NoSpace));
             let hits = sim.fault_hits();
@@ -394,7 +416,11 @@ fn a_full_disk_is_an_error_of_the_call_and_changes_nothing() {
             sim.clear_faults();
             if let Err(error) = result {
                 assert!(hit && error.is_no_space(), "{error}");
-                assert_eq!((store.pools().len(), pool.puddles().len()), (pools, puddles), "{error}");
+                assert_eq!(
+                    (store.pools().len(), pool.puddles().len()),
+                    (pools, puddles),
+                    "{error}"
+                );
                 if store.info().poisoned.is_some() {
                     return; // a sync said so: see the next test
                 }
@@ -423,7 +449,10 @@ fn after_a_failed_sync_nothing_more_is_acknowledged_and_the_store_does_not_count
         sim.clear_faults();
         assert!(store.info().poisoned.is_some());
         for _ in 0..2 {
-            assert!(matches!(store.create_pool("other", &pool_options()), Err(StoreError::Poisoned { .. })));
+            assert!(matches!(
+                store.create_pool("other", &pool_options()),
+                Err(StoreError::Poisoned { .. })
+            ));
             assert!(matches!(store.acquire_log(), Err(StoreError::Poisoned { .. })));
             assert!(matches!(pool.take_puddle(256 << 10), Err(StoreError::Poisoned { .. })));
             assert!(matches!(store.check_usable(), Err(StoreError::Poisoned { .. })));
@@ -442,7 +471,8 @@ fn every_failing_operation_of_an_open_is_an_error_and_the_next_open_works() {
         half_a_transaction(&store, &pool, 0..2, 9);
         let next = crash(&sim, store, pool, sim::CrashKind::Power);
         next.inject(Fault::once(FaultPoint::AnyOperation, skip, FaultEffect::Io));
-        let failed = Store::open(as_medium(&next), options()).map(|(store, _)| store.abandon()).is_err();
+        let failed =
+            Store::open(as_medium(&next), options()).map(|(store, _)| store.abandon()).is_err();
         let hit = next.fault_hits() > 0;
         next.clear_faults();
         let (store, report) = open(&next, options());
@@ -487,7 +517,10 @@ fn a_killed_process_leaves_half_a_transaction_that_readers_see_undone_and_writer
     for access in [Access::ReadOnly, Access::ReadOnly, Access::ReadWrite] {
         let (store, report) = dir.try_open(OpenOptions { access, ..options() }).unwrap();
         assert_eq!(report.crash, Some(CrashKind::Process));
-        assert!(matches!(report.logs[0].outcome, Outcome::RolledBack { entries: 200 }), "{report:?}");
+        assert!(
+            matches!(report.logs[0].outcome, Outcome::RolledBack { entries: 200 }),
+            "{report:?}"
+        );
         let pool = store.open_pool("p", access).unwrap();
         assert!((0..200).all(|i| get(word(&pool, i)) == i));
         drop(pool);
@@ -515,7 +548,10 @@ fn check(image: &Image, context: &str) -> Vec<String> {
     store.create_pool("probe", &pool_options()).unwrap();
     store.close().unwrap();
     let (store, report) = Store::open(as_medium(&sim), options).unwrap();
-    assert!(report.clean && report.damage.is_empty() && report.orphans_removed == 0, "{context}: {report:?}");
+    assert!(
+        report.clean && report.damage.is_empty() && report.orphans_removed == 0,
+        "{context}: {report:?}"
+    );
     drop(store);
     names
 }
@@ -543,7 +579,8 @@ fn a_crash_at_any_moment_of_a_session_leaves_a_store_that_opens_with_all_that_wa
     let limits = Limits { exhaustive_units: 5, samples: 6, seed: 7, process: true, power: true };
     let mut images = 0;
     sim.explore(.., limits, |state, image| {
-        let context = format!("event {} note {} picks {:?}", state.event(), state.note(), image.picks());
+        let context =
+            format!("event {} note {} picks {:?}", state.event(), state.note(), image.picks());
         let names = check(&image, &context);
         let has = |name: &str| names.iter().any(|n| n == name);
         match image.note() {
@@ -569,7 +606,8 @@ fn a_crash_at_any_moment_of_format_leaves_a_store_or_something_that_can_be_forma
         let opened = Store::open(as_medium(&next), OpenOptions::default());
         if let Err(error) = opened {
             assert_eq!(image.note(), 0, "acknowledged, but {error}");
-            format(as_medium(&next), &options).unwrap_or_else(|e| panic!("event {}: {e}", state.event()));
+            format(as_medium(&next), &options)
+                .unwrap_or_else(|e| panic!("event {}: {e}", state.event()));
             Store::open(as_medium(&next), OpenOptions::default()).unwrap();
         }
     });
@@ -586,7 +624,12 @@ fn a_crash_at_any_moment_of_a_recovery_is_recovered_by_the_next() {
     let visited = next.explore(.., limits, |state, image| {
         let last = SimMedium::from_image_unrecorded(&image);
         let (store, report) = open(&last, options());
-        assert!(report.damage.iter().all(|d| !d.is_lost()), "event {}: {:?}", state.event(), report.damage);
+        assert!(
+            report.damage.iter().all(|d| !d.is_lost()),
+            "event {}: {:?}",
+            state.event(),
+            report.damage
+        );
         assert!(report.not_covered.is_empty());
         let pool = store.open_pool("p", Access::ReadWrite).unwrap();
         assert_eq!([0, 1, 2].map(|i| get(word(&pool, i))), [1, 0, 0], "event {}", state.event());

@@ -47,7 +47,11 @@ fn both_catalog_files_rolled_back_together_are_noticed_and_left_alone() {
     let (store, report) = dir.try_open(policy(DamagePolicy::ReadOnly)).unwrap();
     assert!(report.demoted && report.damage.iter().any(Damage::is_lost), "{report:?}");
     let pool = store.open_pool("a", Access::ReadOnly).unwrap();
-    assert!(pool.doubts().iter().any(|doubt| matches!(doubt, Damage::Catalog { .. })), "{:?}", pool.doubts());
+    assert!(
+        pool.doubts().iter().any(|doubt| matches!(doubt, Damage::Catalog { .. })),
+        "{:?}",
+        pool.doubts()
+    );
     drop(pool);
     store.close().unwrap();
     assert_eq!(dir.contents(), before);
@@ -58,7 +62,9 @@ fn both_catalog_files_rolled_back_together_are_noticed_and_left_alone() {
     store.close().unwrap();
     assert!(matches!(dir.try_open(OpenOptions::default()), Err(OpenError::Catalog { .. })));
     let kept = before.keys().filter(|name| name.starts_with("puddles/"));
-    assert!(kept.clone().count() >= 2 && kept.clone().all(|name| dir.contents().contains_key(name)));
+    assert!(
+        kept.clone().count() >= 2 && kept.clone().all(|name| dir.contents().contains_key(name))
+    );
 
     // Put right, as if nothing had been.
     roll_back(&dir, &newer);
@@ -80,7 +86,10 @@ fn a_crash_after_a_change_of_the_catalog_is_no_rollback() {
     store.abandon();
     // This open has: nothing older passes any more, although nobody closed the store.
     roll_back(&dir, &older);
-    assert!(matches!(dir.try_open(OpenOptions::default()), Err(OpenError::CatalogRolledBack { .. })));
+    assert!(matches!(
+        dir.try_open(OpenOptions::default()),
+        Err(OpenError::CatalogRolledBack { .. })
+    ));
 }
 
 #[test]
@@ -88,7 +97,10 @@ fn one_catalog_file_rolled_back_is_put_right_from_the_other() {
     let (dir, older) = two_sessions();
     std::fs::write(dir.file("catalog.0"), &older[0]).unwrap();
     let (store, report) = dir.open();
-    assert!(report.damage.iter().all(|damage| !damage.is_lost()) && store.pools().len() == 2, "{report:?}");
+    assert!(
+        report.damage.iter().all(|damage| !damage.is_lost()) && store.pools().len() == 2,
+        "{report:?}"
+    );
 }
 
 /// A store with a log puddle that nobody uses any more, and its file.
@@ -135,7 +147,8 @@ fn a_missing_log_puddle_that_is_in_use_stays_damage() {
     store.create_pool("p", &pool_options()).unwrap();
     drop(store.open_pool("p", Access::ReadWrite).unwrap());
     let lease = store.acquire_log().unwrap();
-    let record = store.puddle_records().into_iter().find(|record| record.addr == lease.addr()).unwrap();
+    let record =
+        store.puddle_records().into_iter().find(|record| record.addr == lease.addr()).unwrap();
     store.abandon();
     let hex: String = record.uuid.to_hex().iter().map(|b| char::from(*b)).collect();
     std::fs::remove_file(dir.file(&format!("puddles/{hex}"))).unwrap();
@@ -174,8 +187,16 @@ fn a_pool_is_found_fresh_clean_or_dirty() {
     store.create_pool("p", &pool_options()).unwrap();
     store.create_pool("idle", &pool_options()).unwrap();
     store.close().unwrap();
-    assert_eq!(start("p", Access::ReadOnly), PoolStart::Fresh, "created by somebody else, and read");
-    assert_eq!(start("p", Access::ReadWrite), PoolStart::Fresh, "opened for writing for the first time");
+    assert_eq!(
+        start("p", Access::ReadOnly),
+        PoolStart::Fresh,
+        "created by another process, and read"
+    );
+    assert_eq!(
+        start("p", Access::ReadWrite),
+        PoolStart::Fresh,
+        "opened for writing for the first time"
+    );
     assert_eq!(start("p", Access::ReadOnly), PoolStart::Clean);
     assert_eq!(start("p", Access::ReadWrite), PoolStart::Clean);
     let (store, _) = dir.open();
@@ -184,7 +205,11 @@ fn a_pool_is_found_fresh_clean_or_dirty() {
     drop((pool, store));
     // A reader recovers nothing on the medium: whoever comes next finds the same.
     assert_eq!(start("p", Access::ReadOnly), PoolStart::Dirty(CrashKind::Process));
-    assert_eq!(start("idle", Access::ReadOnly), PoolStart::Fresh, "a crash of others does not make it dirty");
+    assert_eq!(
+        start("idle", Access::ReadOnly),
+        PoolStart::Fresh,
+        "a crash of others does not make it dirty"
+    );
     assert_eq!(start("p", Access::ReadWrite), PoolStart::Dirty(CrashKind::Process));
     assert_eq!(start("p", Access::ReadWrite), PoolStart::Clean);
 }

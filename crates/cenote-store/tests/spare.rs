@@ -5,7 +5,9 @@ use cenote_layout::header::read;
 use cenote_layout::puddle::{PuddleHeader, Role};
 use cenote_medium::sim::{self, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
-use cenote_store::{Access, Damage, OpenOptions, PoolHandle, PoolOptions, Store, StoreError, format};
+use cenote_store::{
+    Access, Damage, OpenOptions, PoolHandle, PoolOptions, Store, StoreError, format,
+};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -76,9 +78,13 @@ fn taking_a_spare_makes_no_file_and_neither_lists_nor_syncs_the_directory() {
     store.remove_pool("old").unwrap();
     store.create_pool("other", &PoolOptions { puddle_size: 2 * MIB, ..pool_options() }).unwrap();
     let pool = store.open_pool("other", Access::ReadWrite).unwrap();
-    for op in
-        [Operation::Create, Operation::Remove, Operation::SyncDirectory, Operation::List, Operation::Truncate]
-    {
+    for op in [
+        Operation::Create,
+        Operation::Remove,
+        Operation::SyncDirectory,
+        Operation::List,
+        Operation::Truncate,
+    ] {
         sim.inject(Fault::once(FaultPoint::Operation(op), 0, FaultEffect::Io));
     }
     pool.take_puddle(MIB).unwrap();
@@ -98,7 +104,11 @@ fn a_puddle_made_ahead_is_what_growth_takes_and_a_close_names_it() {
     pool.expect_puddle(MIB);
     pool.expect_puddle(2 * MIB);
     let taken = pool.take_puddle(MIB).unwrap().uuid();
-    assert_eq!((files(), store.info().spare_puddles), (2, 0), "one is made ahead at a time, and taken");
+    assert_eq!(
+        (files(), store.info().spare_puddles),
+        (2, 0),
+        "one is made ahead at a time, and taken"
+    );
     pool.expect_puddle(MIB);
     let puddles = store.info().puddles;
     drop(pool);
@@ -131,14 +141,16 @@ fn taking_what_was_made_ahead_is_one_batch_of_the_catalog() {
     // Both files of the catalog, each written once and synced once, after one look at the
     // superblock (the fence); nothing else is asked of the medium but the mapping.
     let budget = [(Operation::Write, 2), (Operation::Sync, 2), (Operation::Read, 1)];
-    let others = [Operation::Create, Operation::Examine, Operation::Remove, Operation::SyncDirectory];
+    let others =
+        [Operation::Create, Operation::Examine, Operation::Remove, Operation::SyncDirectory];
     for ahead in [true, false] {
         if ahead {
             pool.expect_puddle(MIB);
         }
         let faults = budget.into_iter().chain(others.map(|op| (op, 0)));
-        faults
-            .for_each(|(op, skip)| sim.inject(Fault::once(FaultPoint::Operation(op), skip, FaultEffect::Io)));
+        faults.for_each(|(op, skip)| {
+            sim.inject(Fault::once(FaultPoint::Operation(op), skip, FaultEffect::Io))
+        });
         // The same without one made ahead makes a file, and fails here.
         assert_eq!((pool.take_puddle(MIB).is_ok(), sim.fault_hits() > 0), (ahead, !ahead));
         sim.clear_faults();
@@ -173,7 +185,8 @@ fn what_was_made_ahead_for_one_pool_is_given_to_another_as_its_own() {
 fn spares_are_bounded_and_none_are_kept_where_none_are_wanted() {
     let dir = Dir::formatted();
     let bound = pool_options().puddle_size + MIB / 2;
-    let (store, _) = dir.try_open(OpenOptions { spare_bytes_max: bound, ..OpenOptions::default() }).unwrap();
+    let (store, _) =
+        dir.try_open(OpenOptions { spare_bytes_max: bound, ..OpenOptions::default() }).unwrap();
     drop(filled(&store, "old"));
     store.remove_pool("old").unwrap();
     assert_eq!(store.info().spare_bytes, pool_options().puddle_size, "the larger one is too much");
@@ -182,7 +195,8 @@ fn spares_are_bounded_and_none_are_kept_where_none_are_wanted() {
     pool.expect_puddle(MIB);
     drop(pool);
     store.close().unwrap();
-    let (store, _) = dir.try_open(OpenOptions { spare_bytes_max: 0, ..OpenOptions::default() }).unwrap();
+    let (store, _) =
+        dir.try_open(OpenOptions { spare_bytes_max: 0, ..OpenOptions::default() }).unwrap();
     assert_eq!(store.info().spare_puddles, 1);
     // What is there is taken all the same.
     store.create_pool("q", &pool_options()).unwrap();
@@ -232,8 +246,11 @@ fn a_spare_whose_file_is_gone_or_short_costs_nothing_but_itself() {
     let dir = Dir::formatted();
     let (store, _) = dir.open();
     let old = filled(&store, "old");
-    let names: Vec<String> =
-        old.puddles().iter().map(|p| p.uuid().to_hex().iter().map(|b| char::from(*b)).collect()).collect();
+    let names: Vec<String> = old
+        .puddles()
+        .iter()
+        .map(|p| p.uuid().to_hex().iter().map(|b| char::from(*b)).collect())
+        .collect();
     drop(old);
     store.remove_pool("old").unwrap();
     store.close().unwrap();
@@ -288,7 +305,8 @@ fn a_crash_of_the_machine_leaves_spares_that_hold_nothing() {
     store.remove_pool("old").unwrap();
     let image = sim.image_now(sim::CrashKind::Power);
     store.abandon();
-    let (store, report) = Store::open(SimMedium::from_image(&image), OpenOptions::default()).unwrap();
+    let (store, report) =
+        Store::open(SimMedium::from_image(&image), OpenOptions::default()).unwrap();
     assert!(report.damage.is_empty(), "{:?}", report.damage);
     assert_eq!(store.info().spare_puddles, 2);
     store.create_pool("new", &pool_options()).unwrap();

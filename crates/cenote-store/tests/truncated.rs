@@ -52,7 +52,8 @@ fn a_truncated_puddle_ends_the_program_with_a_line_that_says_why() {
 
 /// Ends the process.
 fn touch_what_is_gone(dir: &std::path::Path) -> ! {
-    let (store, _) = cenote_store::Store::open(crate::common::real(dir), OpenOptions::default()).unwrap();
+    let (store, _) =
+        cenote_store::Store::open(crate::common::real(dir), OpenOptions::default()).unwrap();
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
     let puddle = pool.root_puddle().unwrap();
     let name: String = puddle.uuid().to_hex().iter().map(|b| char::from(*b)).collect();

@@ -33,9 +33,9 @@ struct Stack {
     owner: AtomicU64,
 }
 
-static ALL: [Stack; STACKS] =
-    [const { Stack { taken: AtomicBool::new(false), top: AtomicUsize::new(0), owner: AtomicU64::new(0) } };
-        STACKS];
+static ALL: [Stack; STACKS] = [const {
+    Stack { taken: AtomicBool::new(false), top: AtomicUsize::new(0), owner: AtomicU64::new(0) }
+}; STACKS];
 
 /// Takes a stack as long as it lives.
 struct Taken(&'static Stack);
@@ -196,7 +196,10 @@ mod tests {
             for thread in 0..40u8 {
                 scope.spawn(move || {
                     for _ in 0..200 {
-                        assert!(run(|| deep(thread)).is_none_or(|sum| sum == u64::from(thread) * (48 << 10)));
+                        assert!(
+                            run(|| deep(thread))
+                                .is_none_or(|sum| sum == u64::from(thread) * (48 << 10))
+                        );
                     }
                 });
             }

@@ -106,8 +106,9 @@ pub fn copy_by_kernel(addr: usize, to: &mut [u8]) -> io::Result<()> {
     };
     // SAFETY: `local` is `to`, which is ours to write. Reading `remote` fails where it cannot be
     // read, and changes nothing.
-    let copied =
-        unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
+    let copied = unsafe {
+        libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+    };
     match usize::try_from(copied) {
         Ok(copied) if copied == to.len() => Ok(()),
         Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
@@ -140,7 +141,8 @@ pub fn write_by_kernel(
     while len != 0 {
         let at = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: the call fails where memory cannot be read, and changes nothing in it.
-        let written = unsafe { libc::pwrite64(fd.as_raw_fd(), core::ptr::without_provenance(addr), len, at) };
+        let written =
+            unsafe { libc::pwrite64(fd.as_raw_fd(), core::ptr::without_provenance(addr), len, at) };
         match usize::try_from(written) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => {

@@ -119,7 +119,11 @@ impl Listing {
         HANDLERS.call_once(|| {
             // SAFETY: plain functions without arguments that live as long as the program.
             let _ = unsafe {
-                libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child))
+                libc::pthread_atfork(
+                    Some(before_fork),
+                    Some(after_fork_in_parent),
+                    Some(after_fork_in_child),
+                )
             };
         });
         while !try_busy() {
@@ -332,7 +336,11 @@ mod tests {
             let held = take(path, scope, Kind::Exclusive).expect("free");
             drop(File::open(path).expect("open"));
             assert!(take(path, scope, Kind::Shared).is_none(), "{scope:?}");
-            assert_eq!(in_child(|| i32::from(take(path, scope, Kind::Shared).is_some())), 0, "{scope:?}");
+            assert_eq!(
+                in_child(|| i32::from(take(path, scope, Kind::Shared).is_some())),
+                0,
+                "{scope:?}"
+            );
             drop(held);
             assert!(take(path, scope, Kind::Exclusive).is_some(), "{scope:?}");
         });
@@ -412,7 +420,10 @@ mod tests {
             // Give the owner time to fork.
             std::thread::sleep(Duration::from_millis(200));
             owner.kill();
-            assert!(take(path, scope, Kind::Exclusive).is_some(), "{scope:?}: the grandchild has it");
+            assert!(
+                take(path, scope, Kind::Exclusive).is_some(),
+                "{scope:?}: the grandchild has it"
+            );
         });
     }
 }

@@ -108,7 +108,10 @@ impl Desk {
                 return false;
             }
             let free = self.places.iter().find(|place| {
-                place.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                place
+                    .state
+                    .compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
             });
             match free {
                 Some(place) => break place,
@@ -126,7 +129,8 @@ impl Desk {
         look_until(self.looks, || !is_asked());
         // Either this sees that the desk is closed, or closing sees the question and takes it away: both orders are sequentially consistent.
         while is_asked() && !self.closed.load(Ordering::SeqCst) {
-            let waits = place.state.compare_exchange(ASKED, WAITED, Ordering::SeqCst, Ordering::SeqCst);
+            let waits =
+                place.state.compare_exchange(ASKED, WAITED, Ordering::SeqCst, Ordering::SeqCst);
             if matches!(waits, Ok(_) | Err(WAITED)) {
                 sleep(&place.state, WAITED);
             }
@@ -143,7 +147,8 @@ impl Desk {
         let _closing = Closing(self);
         loop {
             let bell = self.bell.load(Ordering::SeqCst);
-            let is_asked = |place: &&Place| matches!(place.state.load(Ordering::SeqCst), ASKED | WAITED);
+            let is_asked =
+                |place: &&Place| matches!(place.state.load(Ordering::SeqCst), ASKED | WAITED);
             for place in self.places.iter().filter(is_asked) {
                 let says = answer(place.question.load(Ordering::Relaxed));
                 place.answer.store(says, Ordering::Relaxed);
@@ -175,7 +180,10 @@ impl Desk {
             // With the answer that it has from the beginning: no.
             let mut asked = [ASKED, WAITED].into_iter();
             if asked.any(|asked| {
-                place.state.compare_exchange(asked, ANSWERED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+                place
+                    .state
+                    .compare_exchange(asked, ANSWERED, Ordering::SeqCst, Ordering::SeqCst)
+                    .is_ok()
             }) {
                 wake(&place.state);
             }

@@ -45,6 +45,8 @@
 
 mod table;
 
+use crate::revocations;
+pub use crate::revocations::note_revocation;
 use crate::{fork_guard, peek};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -90,18 +92,10 @@ pub enum RegisterError {
         len: usize,
     },
     /// The signal handler could not be installed.
-    #[error("cannot install the handler of SIGSEGV and SIGBUS: {0}; check what restricts sigaction here")]
+    #[error(
+        "cannot install the handler of SIGSEGV and SIGBUS: {0}; check what restricts sigaction here"
+    )]
     Install(#[source] io::Error),
-}
-
-/// Counts how often access to something was taken away.
-static REVOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-/// Tells the handler that access to some address was taken away on purpose, so that a further fault there is no sign
-/// of a resolver that does not work. May be called in a signal handler.
-#[inline]
-pub fn note_revocation() {
-    REVOCATIONS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// A range whose faults are resolved, until this is dropped.
@@ -154,7 +148,8 @@ pub unsafe fn register(
             continue;
         }
         // Live, ours, and under the lock: the fields hold still.
-        let (other, other_len) = (slot.base.load(Ordering::Relaxed), slot.len.load(Ordering::Relaxed));
+        let (other, other_len) =
+            (slot.base.load(Ordering::Relaxed), slot.len.load(Ordering::Relaxed));
         let other_end = other + other_len;
         let nested = (base, end) != (other, other_end)
             && ((base >= other && end <= other_end) || (other >= base && other_end <= end));
@@ -291,9 +286,10 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
         let errno = libc::__errno_location();
         let saved = *errno;
         let addr = (*info).si_addr().addr();
-        let peeks = may_give_up(signal, (*info).si_code) && peek::is_at(context, addr) && is_ours(addr);
-        note_access(context, peeks);
-        let resolved = is_resolvable(signal, (*info).si_code) && resolve(addr);
+        let peeks =
+            may_give_up(signal, (*info).si_code) && peek::is_at(context, addr) && is_ours(addr);
+        note_access(context, peeks, signal == libc::SIGBUS);
+        let resolved = may_give_up(signal, (*info).si_code) && resolve(addr);
         *errno = saved;
         if !(resolved || peeks && peek::give_up(context)) {
             if signal == libc::SIGBUS && is_resolvable(signal, (*info).si_code) {
@@ -336,7 +332,8 @@ run `cenote check` on the store\n";
 fn is_ours(addr: usize) -> bool {
     let token = fork_guard::current();
     token != 0
-        && table::slots().any(|slot| slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr))
+        && table::slots()
+            .any(|slot| slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr))
 }
 
 /// A fault at an address that more than luck can cure: neither sent by a process nor a memory error of the hardware.
@@ -352,8 +349,8 @@ fn is_resolvable(signal: c_int, code: c_int) -> bool {
     }
 }
 
-/// A fault that a load of [`peek`] can answer for: those that may be resolved, and memory that the
-/// hardware has lost.
+/// A fault that a load of [`peek`] or a resolver can answer for: those that may be resolved, and
+/// memory that the hardware has lost.
 fn may_give_up(signal: c_int, code: c_int) -> bool {
     const BUS_MCEERR_AR: c_int = 4;
     is_resolvable(signal, code) || signal == libc::SIGBUS && code == BUS_MCEERR_AR
@@ -371,7 +368,10 @@ fn resolve(addr: usize) -> bool {
         let mut narrowest: Option<((usize, usize), &'static Slot)> = None;
         for slot in table::slots() {
             let key = (slot.len.load(Ordering::Relaxed), ptr::from_ref(slot).addr());
-            if slot.covers(token, addr) && key > asked && narrowest.is_none_or(|(other, _)| key < other) {
+            if slot.covers(token, addr)
+                && key > asked
+                && narrowest.is_none_or(|(other, _)| key < other)
+            {
                 narrowest = Some((key, slot));
             }
         }
@@ -382,8 +382,9 @@ fn resolve(addr: usize) -> bool {
             // SAFETY: the slot is live and visited, so the two belong together and the context exists; `register` put
             // a Resolver there, and its caller vouched for it.
             unsafe {
-                let resolver =
-                    core::mem::transmute::<*mut (), Resolver>(slot.resolver.load(Ordering::Relaxed));
+                let resolver = core::mem::transmute::<*mut (), Resolver>(
+                    slot.resolver.load(Ordering::Relaxed),
+                );
                 *may.get_or_insert_with(|| may_retry(addr))
                     && resolver(slot.ctx.load(Ordering::Relaxed), addr)
             }
@@ -402,7 +403,8 @@ fn resolve(addr: usize) -> bool {
 /// The last fault of one thread. Threads whose numbers are equal in the low bits share a place and push each other
 /// out, which makes the count too low and never too high.
 struct LastFault {
-    /// Who was here last, and what the access was: bit 0, a store; bit 1, a load of [`peek`].
+    /// The thread that was here last, and what the access was: bit 0, a store; bit 1, a load of
+    /// [`peek`]; bit 2, of a page that is mapped and cannot be had.
     access: AtomicU64,
     thread: AtomicU32,
     times: AtomicU32,
@@ -429,17 +431,21 @@ fn last_fault() -> (u32, &'static LastFault) {
 
 const STORE: u64 = 1;
 const PEEK: u64 = 2;
+const BUS: u64 = 4;
+/// Bits of an access that say what it was.
+const ACCESS_BITS: u32 = 3;
 
-/// Notes whether this thread's fault was a store, or a load that may fail.
+/// Notes whether this thread's fault was a store, a load that may fail, or a bus error.
 ///
 /// # Safety
 /// Called by the signal handler with the context that it was given.
-unsafe fn note_access(context: *mut c_void, peeks: bool) {
+unsafe fn note_access(context: *mut c_void, peeks: bool, is_bus: bool) {
     let (thread, last) = last_fault();
     // SAFETY: handed on to the caller.
     let store = if unsafe { stores(context) } { STORE } else { 0 };
     let peek = if peeks { PEEK } else { 0 };
-    last.access.store(u64::from(thread) << 2 | peek | store, Ordering::Relaxed);
+    let bus = if is_bus { BUS } else { 0 };
+    last.access.store(u64::from(thread) << ACCESS_BITS | bus | peek | store, Ordering::Relaxed);
 }
 
 /// Whether an access that faulted is a store, as far as the processor says.
@@ -452,7 +458,9 @@ unsafe fn stores(context: *mut c_void) -> bool {
         /// In the error code of a page fault: the access was a store.
         const STORE: i64 = 2;
         // SAFETY: the kernel passes a valid context to the handler.
-        let code = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize] };
+        let code = unsafe {
+            (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize]
+        };
         code & STORE != 0
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -465,7 +473,7 @@ unsafe fn stores(context: *mut c_void) -> bool {
 fn noted(what: u64) -> bool {
     let (thread, last) = last_fault();
     let access = last.access.load(Ordering::Relaxed);
-    access >> 2 == u64::from(thread) && access & what != 0
+    access >> ACCESS_BITS == u64::from(thread) && access & what != 0
 }
 
 /// For resolvers: whether the access that this thread is in is a store, as far as is known here.
@@ -482,13 +490,21 @@ pub fn is_peek() -> bool {
     noted(PEEK)
 }
 
+/// For resolvers: whether the access that this thread is in is to a page that is mapped and cannot
+/// be had: its file was cut short, its device fails, or the hardware has lost it. `false` may be
+/// wrong.
+#[must_use]
+pub fn is_bus_error() -> bool {
+    noted(BUS)
+}
+
 /// Counts a fault of this thread; false if the same one was "resolved" too often without any access in between that
 /// could have succeeded.
 fn may_retry(addr: usize) -> bool {
     let (thread, last) = last_fault();
     let same = last.thread.swap(thread, Ordering::Relaxed) == thread
         && last.addr.load(Ordering::Relaxed) == addr
-        && last.revocations.load(Ordering::Relaxed) == REVOCATIONS.load(Ordering::Relaxed);
+        && last.revocations.load(Ordering::Relaxed) == revocations::count();
     if same {
         return last.times.fetch_add(1, Ordering::Relaxed) < RETRIES_MAX;
     }
@@ -499,7 +515,7 @@ fn may_retry(addr: usize) -> bool {
 
 /// Revocations by the resolver itself do not count: remembered after it has run.
 fn note_resolved() {
-    last_fault().1.revocations.store(REVOCATIONS.load(Ordering::Relaxed), Ordering::Relaxed);
+    last_fault().1.revocations.store(revocations::count(), Ordering::Relaxed);
 }
 
 /// Does what would have happened without this module.
@@ -530,7 +546,9 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
                 libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut());
                 if previous.sa_flags & libc::SA_SIGINFO != 0 {
                     type Action = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-                    core::mem::transmute::<usize, Action>(previous.sa_sigaction)(signal, info, context);
+                    core::mem::transmute::<usize, Action>(previous.sa_sigaction)(
+                        signal, info, context,
+                    );
                 } else {
                     type Action = unsafe extern "C" fn(c_int);
                     core::mem::transmute::<usize, Action>(previous.sa_sigaction)(signal);

@@ -146,7 +146,9 @@ pub fn start_writing(file: &std::fs::File, offset: u64, len: u64) {
     use std::os::fd::AsRawFd;
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
     // SAFETY: a descriptor that is open, and numbers. The answer is only a hint that was not taken.
-    let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+    let _ = unsafe {
+        libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE)
+    };
 }
 
 #[cfg(test)]
@@ -156,7 +158,8 @@ mod tests {
 
     #[test]
     fn a_memfd_is_tmpfs_without_dax() {
-        let fd = rustix::fs::memfd_create(c"cenote-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
+        let fd = rustix::fs::memfd_create(c"cenote-test", rustix::fs::MemfdFlags::CLOEXEC)
+            .expect("memfd");
         assert_eq!(kind(fd.as_fd()).expect("fstatfs"), FsKind::Tmpfs);
         assert!(!is_dax(fd.as_fd()).expect("statx"));
         assert!(kind(fd.as_fd()).expect("fstatfs").is_memory());

@@ -24,20 +24,25 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// Used where there is no page; emptied by the fork handler.
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
 
-/// Where the word is; null before it was asked for. No `OnceLock`: a child forked while another thread is inside its
-/// initialisation would wait for ever.
-static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
+/// The word before one was asked for; stays zero.
+static UNARMED: AtomicU64 = AtomicU64::new(0);
 
-fn word() -> Option<&'static AtomicU64> {
-    // SAFETY: null, or a word that lives for ever.
-    unsafe { WORD.load(Ordering::Acquire).as_ref() }
+/// Where the word is. No `OnceLock`: a child forked while another thread is inside its
+/// initialisation would wait for ever.
+static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const UNARMED).cast_mut());
+
+#[inline]
+fn word() -> &'static AtomicU64 {
+    // SAFETY: a word that lives for ever; accessed as an atomic alone.
+    unsafe { &*WORD.load(Ordering::Acquire) }
 }
 
 /// The word: non-zero (the token) in the process that armed it, zero in a forked child that has not armed it anew.
 ///
-/// Arms it if it is not armed. Keep the reference: reading it is then one load.
-pub fn armed() -> &'static AtomicU64 {
-    let word = word().unwrap_or_else(make_word);
+/// Arms it if it is not armed. Not public: a program that stores to the word makes inherited
+/// handles those of the child.
+fn armed() -> &'static AtomicU64 {
+    let word = if ptr::eq(word(), &UNARMED) { make_word() } else { word() };
     if word.load(Ordering::Acquire) == 0 {
         // Two threads may race: the first one's token stands.
         let _ = word.compare_exchange(0, fresh_token(), Ordering::AcqRel, Ordering::Acquire);
@@ -45,7 +50,7 @@ pub fn armed() -> &'static AtomicU64 {
     word
 }
 
-/// Arms the guard if need be and returns this process's token, never zero.
+/// Arms the guard if need be and returns this process's token: neither zero nor `u64::MAX`.
 #[must_use]
 pub fn token() -> u64 {
     armed().load(Ordering::Acquire)
@@ -63,7 +68,7 @@ pub fn is_current(token: u64) -> bool {
 #[must_use]
 #[inline]
 pub fn current() -> u64 {
-    word().map_or(0, |word| word.load(Ordering::Acquire))
+    word().load(Ordering::Acquire)
 }
 
 /// Whether the guard is emptied by the kernel (and not by the C library's fork handler). For a report.
@@ -81,11 +86,11 @@ fn make_word() -> &'static AtomicU64 {
         &FALLBACK
     });
     let offered = ptr::from_ref(mine).cast_mut();
-    match WORD.compare_exchange(ptr::null_mut(), offered, Ordering::AcqRel, Ordering::Acquire) {
+    let unarmed = (&raw const UNARMED).cast_mut();
+    match WORD.compare_exchange(unarmed, offered, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => mine,
         // Another thread was first; the page that lost stays mapped, once in the life of a process.
-        // SAFETY: not null, so it is a word that lives for ever.
-        Err(first) => unsafe { &*first },
+        Err(_) => word(),
     }
 }
 
@@ -122,16 +127,16 @@ fn word_in(page: *mut c_void) -> &'static AtomicU64 {
 /// Random, so that a grandchild with a recycled process number still differs from its ancestors.
 fn fresh_token() -> u64 {
     let mut bytes = [0; 8];
-    let random = crate::process::fill_random(&mut bytes).is_ok();
+    let random = crate::random::fill_random(&mut bytes).is_ok();
     let token = if random {
         u64::from_le_bytes(bytes)
     } else {
         let nanos = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |since| u64::from(since.subsec_nanos()) ^ since.as_secs().rotate_left(32));
-        nanos ^ u64::from(crate::process::pid()).rotate_left(40)
+        nanos ^ u64::from(std::process::id()).rotate_left(40)
     };
-    token.max(1)
+    token.clamp(1, u64::MAX - 1)
 }
 
 #[cfg(test)]
@@ -145,8 +150,9 @@ mod tests {
         assert_ne!(token, 0);
         assert!(is_current(token));
         let word = armed();
-        let seen =
-            in_child(|| i32::from(word.load(Ordering::Acquire) != 0) + 2 * i32::from(is_current(token)));
+        let seen = in_child(|| {
+            i32::from(word.load(Ordering::Acquire) != 0) + 2 * i32::from(is_current(token))
+        });
         assert_eq!(seen, 0, "the child took itself for its parent");
         assert_eq!(word.load(Ordering::Acquire), token);
     }

@@ -22,7 +22,8 @@ fn half(word: &AtomicU64) -> &AtomicU32 {
 /// Sleeps while the lower half of the word is that of `seen`, for `patience` at most. Whether that time is over, or a signal came; it may also return early.
 #[must_use]
 pub fn sleep(word: &AtomicU64, seen: u64, patience: Duration) -> bool {
-    let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+    let timeout =
+        Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
     // Without `PRIVATE`: who sleeps may be another process than who wakes.
     let slept = futex::wait(half(word), Flags::empty(), seen as u32, Some(&timeout));
     matches!(slept, Err(rustix::io::Errno::TIMEDOUT | rustix::io::Errno::INTR))

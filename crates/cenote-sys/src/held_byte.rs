@@ -22,7 +22,10 @@ pub fn hold(fd: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
     match lock(fd, libc::F_OFD_SETLK, libc::F_RDLCK, at) {
         Ok(_) => Ok(true),
         Err(error)
-            if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP)) =>
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP)
+            ) =>
         {
             Ok(false)
         }
@@ -88,7 +91,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("temporary file");
         let holder = File::open(file.path()).expect("open");
         assert!(hold(holder.as_fd(), 7).expect("hold"));
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("start sleep");
+        let mut child =
+            std::process::Command::new("sleep").arg("100").spawn().expect("start sleep");
         drop(holder);
         let judge = file.reopen().expect("open");
         let held = || is_held(judge.as_fd(), 7).expect("asked");

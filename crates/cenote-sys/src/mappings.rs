@@ -91,10 +91,9 @@ pub fn limit() -> u64 {
             let mut value = None;
             read(c"/proc/sys/vm/max_map_count", &mut digits, |bytes| {
                 let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit());
-                value =
-                    Some(digits.fold(0u64, |sum, byte| {
-                        sum.saturating_mul(10).saturating_add(u64::from(byte - b'0'))
-                    }));
+                value = Some(digits.fold(0u64, |sum, byte| {
+                    sum.saturating_mul(10).saturating_add(u64::from(byte - b'0'))
+                }));
             });
             let limit = value.filter(|limit| *limit != 0).unwrap_or(LIMIT_DEFAULT);
             // A limit that a test has set meanwhile stays.
@@ -245,6 +244,9 @@ mod tests {
     #[test]
     fn a_full_process_is_told_what_to_do() {
         let said = io::Error::from(Full { mappings: 60_000, limit: 65_530 }).to_string();
-        assert!(said.contains("60000") && said.contains("sysctl -w vm.max_map_count=262120"), "{said}");
+        assert!(
+            said.contains("60000") && said.contains("sysctl -w vm.max_map_count=262120"),
+            "{said}"
+        );
     }
 }

@@ -16,8 +16,9 @@ use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_
 pub fn register_private_expedited() -> bool {
     // Miri knows no such call.
     !cfg!(miri)
-        && membarrier_query()
-            .contains(MembarrierQuery::PRIVATE_EXPEDITED | MembarrierQuery::REGISTER_PRIVATE_EXPEDITED)
+        && membarrier_query().contains(
+            MembarrierQuery::PRIVATE_EXPEDITED | MembarrierQuery::REGISTER_PRIVATE_EXPEDITED,
+        )
         && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
 }
 

@@ -22,7 +22,7 @@
 use crate::mappings;
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -122,8 +122,9 @@ pub fn reserve(base: usize, len: usize) -> Result<(), ReserveError> {
     }
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: with FIXED_NOREPLACE (and on kernels without it: as a mere wish) no existing mapping is replaced.
-    let got =
-        unsafe { kernel::mmap_anonymous(ptr::without_provenance_mut(base), len, ProtFlags::empty(), flags) };
+    let got = unsafe {
+        kernel::mmap_anonymous(ptr::without_provenance_mut(base), len, ProtFlags::empty(), flags)
+    };
     match got {
         Ok(at) if at.addr() == base => finish_reservation(base, len),
         Ok(at) => {
@@ -145,15 +146,17 @@ pub fn reserve_anywhere(len: usize, align: usize) -> Result<usize, ReserveError>
     let page = page_bytes();
     let align = align.max(page);
     let padded = len.checked_add(align - page);
-    let (Some(padded), true) = (padded, len != 0 && len.is_multiple_of(page) && align.is_power_of_two())
+    let (Some(padded), true) =
+        (padded, len != 0 && len.is_multiple_of(page) && align.is_power_of_two())
     else {
         return Err(ReserveError::Range { base: 0, len });
     };
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping wherever the kernel likes replaces nothing.
-    let start = unsafe { kernel::mmap_anonymous(ptr::null_mut(), padded, ProtFlags::empty(), flags) }
-        .map_err(|errno| ReserveError::System { base: 0, len, source: errno.into() })?
-        .addr();
+    let start =
+        unsafe { kernel::mmap_anonymous(ptr::null_mut(), padded, ProtFlags::empty(), flags) }
+            .map_err(|errno| ReserveError::System { base: 0, len, source: errno.into() })?
+            .addr();
     let base = start.next_multiple_of(align);
     // SAFETY: both ends were mapped just now and are not handed out.
     unsafe {
@@ -289,8 +292,41 @@ pub unsafe fn map_anonymous(addr: usize, len: usize) -> io::Result<()> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the caller owns the range that is replaced.
     unsafe {
-        kernel::mmap_anonymous(ptr::without_provenance_mut(addr), len, Access::ReadWrite.protection(), flags)
+        kernel::mmap_anonymous(
+            ptr::without_provenance_mut(addr),
+            len,
+            Access::ReadWrite.protection(),
+            flags,
+        )
     }?;
+    // SAFETY: the caller owns the range.
+    unsafe { finish_mapping(addr, len) }
+}
+
+/// Maps private memory that `fill` has written at `addr`, over whatever is there, readable and
+/// writable; absent in forked children. All of it is there at once: no thread sees it half filled,
+/// or nothing in its place.
+///
+/// # Errors
+/// What the kernel says. The range is then what it was, or reserved.
+///
+/// # Safety
+/// The range, whole pages, lies in a reservation of the caller's, and nothing relies on what is
+/// mapped there. `fill` writes `len` bytes from its argument on, and no others.
+pub unsafe fn replace(addr: usize, len: usize, fill: impl FnOnce(*mut u8)) -> io::Result<()> {
+    let (flags, access) = (MapFlags::PRIVATE, Access::ReadWrite.protection());
+    // SAFETY: a new mapping wherever the kernel likes replaces nothing.
+    let new = unsafe { kernel::mmap_anonymous(ptr::null_mut(), len, access, flags) }?;
+    fill(new.cast());
+    let to = ptr::without_provenance_mut(addr);
+    // SAFETY: `new` was mapped just now, and nothing uses it but the lines above; the caller owns
+    // the range that is replaced.
+    let moved = unsafe { rustix::mm::mremap_fixed(new, len, len, MremapFlags::MAYMOVE, to) };
+    if let Err(errno) = moved {
+        // SAFETY: still where it was mapped, and used by nothing.
+        let _ = unsafe { kernel::munmap(new, len) };
+        return Err(errno.into());
+    }
     // SAFETY: the caller owns the range.
     unsafe { finish_mapping(addr, len) }
 }
@@ -305,8 +341,10 @@ pub unsafe fn map_anonymous(addr: usize, len: usize) -> io::Result<()> {
 pub unsafe fn unmap_to_reserved(addr: usize, len: usize) -> io::Result<()> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the caller owns the range that is replaced.
-    unsafe { kernel::mmap_anonymous(ptr::without_provenance_mut(addr), len, ProtFlags::empty(), flags) }?;
-    crate::fault::note_revocation();
+    unsafe {
+        kernel::mmap_anonymous(ptr::without_provenance_mut(addr), len, ProtFlags::empty(), flags)
+    }?;
+    crate::revocations::note_revocation();
     mappings::made();
     // SAFETY: the caller owns the range.
     unsafe { leave_out_of_children(addr, len) }
@@ -331,7 +369,7 @@ pub unsafe fn protect(addr: usize, len: usize, access: Option<Access>) -> io::Re
     // SAFETY: handed on to the caller.
     unsafe { kernel::mprotect(ptr::without_provenance_mut(addr), len, flags) }?;
     if access != Some(Access::ReadWrite) {
-        crate::fault::note_revocation();
+        crate::revocations::note_revocation();
     }
     Ok(())
 }
@@ -433,8 +471,9 @@ pub fn anonymous(len: usize) -> io::Result<OwnedRegion> {
         .ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::NOMEM.raw_os_error()))?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping wherever the kernel likes replaces nothing.
-    let base =
-        unsafe { kernel::mmap_anonymous(ptr::null_mut(), len, Access::ReadWrite.protection(), flags) }?;
+    let base = unsafe {
+        kernel::mmap_anonymous(ptr::null_mut(), len, Access::ReadWrite.protection(), flags)
+    }?;
     let base = NonNull::new(base.cast())
         .ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::NOMEM.raw_os_error()))?;
     Ok(OwnedRegion { base, len })

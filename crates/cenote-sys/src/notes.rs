@@ -14,10 +14,11 @@
 //! A page that was not stored into yet cannot be written by the kernel either: a `read` from a file into it fails with `EFAULT`. Read into a buffer
 //! and copy.
 
+use crate::fault;
 use crate::mappings::{self, Fineness};
 use crate::memory::{self, Access};
 use core::ops::Range;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
@@ -107,7 +108,9 @@ impl Notes {
     #[must_use]
     pub fn has(&self, page: u64) -> bool {
         let word = self.pages.get(page as usize / WORD_PAGES);
-        word.is_some_and(|word| word.load(Ordering::Acquire) & (1 << (page as usize % WORD_PAGES)) != 0)
+        word.is_some_and(|word| {
+            word.load(Ordering::Acquire) & (1 << (page as usize % WORD_PAGES)) != 0
+        })
     }
 
     /// Takes what is noted: adds ranges of page numbers to `pages`, in order, joined where they touch each other, and never with what was there. The caller protects them
@@ -200,12 +203,27 @@ impl Notes {
             let pages = (from / PAGE) as u64..(to / PAGE) as u64;
             self.note(pages.clone());
             // SAFETY: part of the mapping, by the caller's promise; writing is given, not taken.
-            if unsafe { memory::protect(self.base + from, to - from, Some(Access::ReadWrite)) }.is_ok() {
+            if unsafe { memory::protect(self.base + from, to - from, Some(Access::ReadWrite)) }
+                .is_ok()
+            {
                 self.note(pages);
                 return true;
             }
         }
+        tell_once();
         false
+    }
+}
+
+/// Says why the process ends, once: the store cannot be let through. Async-signal-safe.
+fn tell_once() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        fault::tell(
+            "cenote: a page cannot be made writable, because the kernel refuses it (mprotect: no memory, or \
+             too many mappings): this process ends; what was committed is there at the next open; give the \
+             process more memory, or raise vm.max_map_count\n",
+        );
     }
 }
 
@@ -274,7 +292,8 @@ mod tests {
         unsafe { memory::map_anonymous(base, CHUNK) }.expect("map");
         let notes = Notes::new(base, CHUNK);
         let protect = |pages: &Range<u64>| {
-            let (at, len) = (pages.start as usize * PAGE, (pages.end - pages.start) as usize * PAGE);
+            let (at, len) =
+                (pages.start as usize * PAGE, (pages.end - pages.start) as usize * PAGE);
             // SAFETY: our own mapping; nobody uses it.
             unsafe { memory::protect(base + at, len, Some(Access::ReadOnly)) }.expect("protect");
         };

@@ -17,7 +17,6 @@
 //! only ever protected against writes that the kernel itself lets through again (asynchronous mode), so neither can
 //! change what a program sees. [`discard_copies`] does, and is `unsafe`.
 
-use crate::fault;
 use crate::probe::{Missing, handshake, ioctl, open_userfaultfd};
 use core::ops::Range;
 use linux_raw_sys::general as raw;
@@ -56,7 +55,10 @@ impl Pagemap {
     /// There is no `/proc`, or no descriptor is free.
     pub fn open() -> io::Result<Self> {
         let empty = page_region { start: 0, end: 0, categories: 0 };
-        Ok(Self { file: File::open("/proc/self/pagemap")?, regions: vec![empty; REGIONS].into_boxed_slice() })
+        Ok(Self {
+            file: File::open("/proc/self/pagemap")?,
+            regions: vec![empty; REGIONS].into_boxed_slice(),
+        })
     }
 
     /// Calls `f` with every range of addresses in `[start, start + len)`, in order, whose pages are copies of this process.
@@ -64,7 +66,12 @@ impl Pagemap {
     ///
     /// # Errors
     /// The kernel is older than 6.7 (`ENOTTY`), or a sandbox refuses.
-    pub fn copies(&mut self, start: usize, len: usize, f: impl FnMut(Range<usize>)) -> io::Result<()> {
+    pub fn copies(
+        &mut self,
+        start: usize,
+        len: usize,
+        f: impl FnMut(Range<usize>),
+    ) -> io::Result<()> {
         self.scan(start, len, FILE, 0, f)
     }
 
@@ -73,7 +80,12 @@ impl Pagemap {
     /// # Errors
     /// As [`Pagemap::copies`]; the range has no [`WriteProtection`] (`EPERM`). What was reported before the error is
     /// protected and will not be reported again.
-    pub fn written(&mut self, start: usize, len: usize, f: impl FnMut(Range<usize>)) -> io::Result<()> {
+    pub fn written(
+        &mut self,
+        start: usize,
+        len: usize,
+        f: impl FnMut(Range<usize>),
+    ) -> io::Result<()> {
         self.scan(start, len, WRITTEN | FILE, PM_SCAN_WP_MATCHING | PM_SCAN_CHECK_WPASYNC, f)
     }
 
@@ -81,7 +93,12 @@ impl Pagemap {
     ///
     /// # Errors
     /// As [`Pagemap::copies`].
-    pub fn unprotected(&mut self, start: usize, len: usize, f: impl FnMut(Range<usize>)) -> io::Result<()> {
+    pub fn unprotected(
+        &mut self,
+        start: usize,
+        len: usize,
+        f: impl FnMut(Range<usize>),
+    ) -> io::Result<()> {
         self.scan(start, len, WRITTEN | FILE, 0, f)
     }
 
@@ -112,7 +129,8 @@ impl Pagemap {
             };
             let opcode = rustix::ioctl::opcode::read_write::<pm_scan_arg>(b'f', 16);
             // SAFETY: the structure that this ioctl reads and writes; `vec` names an array of `vec_len` regions.
-            let found = match unsafe { ioctl(&self.file, opcode.into(), (&raw mut request).cast()) } {
+            let found = match unsafe { ioctl(&self.file, opcode.into(), (&raw mut request).cast()) }
+            {
                 Ok(found) => found,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
@@ -143,8 +161,9 @@ impl WriteProtection {
     pub fn open() -> Result<Self, Missing> {
         let (fd, _) = open_userfaultfd()?;
         let wanted = raw::UFFD_FEATURE_WP_ASYNC | raw::UFFD_FEATURE_WP_UNPOPULATED;
-        handshake(&fd, u64::from(wanted))
-            .map_err(|e| Missing::failed("userfaultfd refuses asynchronous write protection", &e))?;
+        handshake(&fd, u64::from(wanted)).map_err(|e| {
+            Missing::failed("userfaultfd refuses asynchronous write protection", &e)
+        })?;
         Ok(Self { fd })
     }
 
@@ -162,8 +181,14 @@ impl WriteProtection {
             ioctls: 0,
         };
         // SAFETY: the structure that this ioctl reads and writes; the range is the caller's.
-        unsafe { ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_REGISTER.into(), (&raw mut register).cast()) }
-            .map(drop)
+        unsafe {
+            ioctl(
+                &self.fd,
+                linux_raw_sys::ioctl::UFFDIO_REGISTER.into(),
+                (&raw mut register).cast(),
+            )
+        }
+        .map(drop)
     }
 }
 
@@ -176,8 +201,10 @@ impl WriteProtection {
 /// The range is a private mapping of the caller's, and nobody has a reference into it.
 pub unsafe fn discard_copies(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: handed on to the caller.
-    unsafe { rustix::mm::madvise(core::ptr::without_provenance_mut(addr), len, Advice::LinuxDontNeed) }?;
-    fault::note_revocation();
+    unsafe {
+        rustix::mm::madvise(core::ptr::without_provenance_mut(addr), len, Advice::LinuxDontNeed)
+    }?;
+    crate::revocations::note_revocation();
     Ok(())
 }
 
@@ -204,7 +231,13 @@ mod tests {
             let base = memory::reserve_anywhere(PAGES * page, page).expect("address space");
             // SAFETY: inside our own reservation.
             unsafe {
-                memory::map_file(file.as_fd(), base, PAGES * page, Access::ReadWrite, Sharing::Private)
+                memory::map_file(
+                    file.as_fd(),
+                    base,
+                    PAGES * page,
+                    Access::ReadWrite,
+                    Sharing::Private,
+                )
             }
             .expect("map");
             Self { base, page, _file: file }
@@ -225,7 +258,9 @@ mod tests {
         }
 
         fn indices(&self, ranges: &[Range<usize>]) -> Vec<usize> {
-            let of = |r: &Range<usize>| (r.start - self.base) / self.page..(r.end - self.base) / self.page;
+            let of = |r: &Range<usize>| {
+                (r.start - self.base) / self.page..(r.end - self.base) / self.page
+            };
             ranges.iter().flat_map(of).collect()
         }
     }
@@ -286,9 +321,11 @@ mod tests {
         mapping.write(6, 2);
         mapping.write(40, 2);
         let mut open = Vec::new();
-        let looked = Pagemap::open()
-            .expect("pagemap")
-            .unprotected(mapping.base, PAGES * mapping.page, |r| open.push(r));
+        let looked = Pagemap::open().expect("pagemap").unprotected(
+            mapping.base,
+            PAGES * mapping.page,
+            |r| open.push(r),
+        );
         looked.expect("scan");
         assert_eq!(mapping.indices(&open), [6, 40], "looking protects nothing");
         assert_eq!(ask(), [6, 40]);
@@ -306,7 +343,10 @@ mod tests {
             unsafe { region.as_ptr().add(2 * i * page).write_volatile(1) };
         }
         let mut found = 0;
-        match Pagemap::open().expect("pagemap").copies(base, 2 * count * page, |r| found += r.len() / page) {
+        match Pagemap::open()
+            .expect("pagemap")
+            .copies(base, 2 * count * page, |r| found += r.len() / page)
+        {
             // A huge page may hold several of them.
             Ok(()) => assert!(found >= count, "{found} of {count} pages were reported"),
             Err(error) => println!("skipped: PAGEMAP_SCAN: {error}"),

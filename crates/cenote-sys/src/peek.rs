@@ -180,7 +180,8 @@ pub unsafe fn is_readable(addr: usize, len: usize) -> bool {
     }
     // SAFETY: handed on to the caller; the 4 bytes are in the page of the first.
     unsafe {
-        touch(touched(addr)) && (addr % PAGE + len <= PAGE || lost(addr..addr.saturating_add(len)).is_none())
+        touch(touched(addr))
+            && (addr % PAGE + len <= PAGE || lost(addr..addr.saturating_add(len)).is_none())
     }
 }
 
@@ -307,8 +308,10 @@ mod tests {
         file.set_len(PAGE as u64).expect("a length");
         let base = memory::reserve_anywhere(5 * PAGE, PAGE).expect("address space");
         // SAFETY: our own reservation.
-        unsafe { memory::map_file(file.as_fd(), base, 4 * PAGE, Access::ReadWrite, Sharing::Shared) }
-            .expect("map");
+        unsafe {
+            memory::map_file(file.as_fd(), base, 4 * PAGE, Access::ReadWrite, Sharing::Shared)
+        }
+        .expect("map");
         // SAFETY: the resolver does nothing but note.
         let registered =
             unsafe { fault::register(base, 5 * PAGE, nothing, ptr::null()) }.expect("registered");
@@ -341,7 +344,9 @@ mod tests {
                         for round in 0..500usize {
                             let page = 1 + (round + thread) % 4;
                             // SAFETY: our own mapping and reservation.
-                            let read = unsafe { (touch(base + page * PAGE), word(base + page * PAGE + 8)) };
+                            let read = unsafe {
+                                (touch(base + page * PAGE), word(base + page * PAGE + 8))
+                            };
                             assert_eq!(read, (false, None), "page {page}");
                             // SAFETY: our own mapping.
                             assert!(unsafe { touch(base + round / 4 * 4) });

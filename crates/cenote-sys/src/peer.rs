@@ -58,6 +58,13 @@ pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     })
 }
 
+/// Whether [`of`] says by this error that the process cannot be seen from here: it is gone, or in
+/// another process namespace.
+#[must_use]
+pub fn is_unseen(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ESRCH)
+}
+
 /// Holds a process that is known by number and start time. `None`: it has ended.
 ///
 /// # Errors
@@ -187,9 +194,13 @@ mod tests {
 
     #[test]
     fn a_child_ends_once_and_is_known_by_its_start() {
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("start sleep");
+        let mut child =
+            std::process::Command::new("sleep").arg("100").spawn().expect("start sleep");
         let ticks = crate::process::start_ticks(child.id()).expect("start time");
-        assert!(process(child.id(), ticks + 1).expect("open").is_none(), "another one of that number");
+        assert!(
+            process(child.id(), ticks + 1).expect("open").is_none(),
+            "another one of that number"
+        );
         let held = process(child.id(), ticks).expect("open").expect("it lives");
         assert!(!has_ended(held.as_fd()));
         child.kill().expect("kill");

@@ -89,7 +89,11 @@ impl Report {
     pub fn collect() -> Self {
         let uname = rustix::system::uname();
         Self {
-            kernel: format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy()),
+            kernel: format!(
+                "{} {}",
+                uname.sysname().to_string_lossy(),
+                uname.release().to_string_lossy()
+            ),
             page_bytes: memory::page_bytes(),
             cpu_model: cpu::model_name(),
             cpu_features: *cpu::features(),
@@ -173,8 +177,8 @@ pub struct Limit {
 pub fn userfaultfd() -> Availability<Userfaultfd> {
     let (fd, mode) = open_userfaultfd()?;
     // Asked for none, the kernel names all.
-    let features =
-        handshake(&fd, 0).map_err(|e| Missing::failed("userfaultfd does not name its features", &e))?;
+    let features = handshake(&fd, 0)
+        .map_err(|e| Missing::failed("userfaultfd does not name its features", &e))?;
     let has = |bit: u32| features & u64::from(bit) != 0;
     Ok(Userfaultfd {
         mode,
@@ -197,7 +201,8 @@ pub fn dirty_by_write_protection() -> Availability<()> {
         ));
     }
     let page = memory::page_bytes();
-    let region = memory::anonymous(PAGES * page).map_err(|e| Missing::failed("no memory for a test", &e))?;
+    let region =
+        memory::anonymous(PAGES * page).map_err(|e| Missing::failed("no memory for a test", &e))?;
     let start = region.as_ptr().addr();
     let (fd, _) = open_userfaultfd()?;
     let wanted = raw::UFFD_FEATURE_WP_ASYNC | raw::UFFD_FEATURE_WP_UNPOPULATED;
@@ -231,19 +236,25 @@ pub fn dirty_by_private_copy() -> Availability<()> {
         .map_err(|e| Missing::failed("no memory file for a test", &e.into()))?;
     let base = memory::reserve_anywhere(len, page).map_err(|e| Missing::because(e.to_string()))?;
     // SAFETY: inside our own reservation, released below; nothing else knows the address.
-    let found = unsafe { memory::map_file(fd.as_fd(), base, len, Access::ReadWrite, Sharing::Private) }
-        .map_err(|e| Missing::failed("no private mapping for a test", &e))
-        .and_then(|()| {
-            for i in 0..PAGES {
-                // SAFETY: mapped just now.
-                let _ = unsafe { ptr::with_exposed_provenance::<u8>(base + i * page).read_volatile() };
-            }
-            touch(base, page, DIRTY..DIRTY + 1);
-            // Pages that are present and no longer the file's.
-            let changed =
-                Scan { mask: raw_page::PRESENT | raw_page::FILE, inverted: raw_page::FILE, protect: false };
-            expect_dirty(&scan(base, len, &changed)?, base, page)
-        });
+    let found =
+        unsafe { memory::map_file(fd.as_fd(), base, len, Access::ReadWrite, Sharing::Private) }
+            .map_err(|e| Missing::failed("no private mapping for a test", &e))
+            .and_then(|()| {
+                for i in 0..PAGES {
+                    // SAFETY: mapped just now.
+                    let _ = unsafe {
+                        ptr::with_exposed_provenance::<u8>(base + i * page).read_volatile()
+                    };
+                }
+                touch(base, page, DIRTY..DIRTY + 1);
+                // Pages that are present and no longer the file's.
+                let changed = Scan {
+                    mask: raw_page::PRESENT | raw_page::FILE,
+                    inverted: raw_page::FILE,
+                    protect: false,
+                };
+                expect_dirty(&scan(base, len, &changed)?, base, page)
+            });
     // SAFETY: our own reservation, no longer used.
     let _ = unsafe { memory::release(base, len) };
     found
@@ -304,7 +315,9 @@ fn wipe_on_fork() -> Availability<()> {
     if crate::fork_guard::is_kernel_backed() {
         Ok(())
     } else {
-        Err(Missing::because("the kernel (before Linux 4.14) does not empty pages in forked children"))
+        Err(Missing::because(
+            "the kernel (before Linux 4.14) does not empty pages in forked children",
+        ))
     }
 }
 
@@ -328,8 +341,8 @@ pub fn limits() -> Limits {
 /// The chosen word of a setting such as `always [madvise] never`.
 fn transparent_huge_pages(which: &str) -> Availability<String> {
     let path = format!("/sys/kernel/mm/transparent_hugepage/{which}");
-    let text =
-        std::fs::read_to_string(&path).map_err(|e| Missing::failed(&format!("cannot read {path}"), &e))?;
+    let text = std::fs::read_to_string(&path)
+        .map_err(|e| Missing::failed(&format!("cannot read {path}"), &e))?;
     chosen(&text)
         .map(str::to_owned)
         .ok_or_else(|| Missing::because(format!("{path} names no chosen setting")))
@@ -432,7 +445,11 @@ pub(crate) fn handshake(fd: &OwnedFd, features: u64) -> io::Result<u64> {
 
 /// # Safety
 /// `argument` points to what `opcode` expects.
-pub(crate) unsafe fn ioctl(fd: &impl AsRawFd, opcode: u64, argument: *mut c_void) -> io::Result<usize> {
+pub(crate) unsafe fn ioctl(
+    fd: &impl AsRawFd,
+    opcode: u64,
+    argument: *mut c_void,
+) -> io::Result<usize> {
     // SAFETY: handed on to the caller. The type of the number differs between C libraries, its bits do not.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), opcode as _, argument) };
     usize::try_from(result).map_err(|_| io::Error::last_os_error())

@@ -11,10 +11,11 @@
 //! No `unsafe` code: reads of `/proc`, and system calls without pointers.
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use rustix::rand::GetRandomFlags;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
+
+pub use crate::random::fill_random;
 
 /// This process's number, in its own process namespace.
 #[must_use]
@@ -71,7 +72,11 @@ pub fn holds_lock(pid: u32, device: u64, inode: u64) -> Option<bool> {
         }
         let number = entry.file_name();
         match std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", number.display())) {
-            Ok(text) if text.lines().any(|line| line.starts_with("lock:") && line.contains("OFDLCK")) => {
+            Ok(text)
+                if text
+                    .lines()
+                    .any(|line| line.starts_with("lock:") && line.contains("OFDLCK")) =>
+            {
                 return Some(true);
             }
             Ok(_) => {}
@@ -115,7 +120,8 @@ pub fn own_name() -> io::Result<u64> {
     if known as u32 & PID_BITS == pid() {
         return Ok(known);
     }
-    let ticks = start_ticks(pid()).ok_or_else(|| io::Error::other("/proc does not show this process"))?;
+    let ticks =
+        start_ticks(pid()).ok_or_else(|| io::Error::other("/proc does not show this process"))?;
     // The guard's word is random, and one for each image.
     let name = name_of(pid(), ticks, crate::fork_guard::token())?;
     KNOWN.store(name, Ordering::Relaxed);
@@ -139,8 +145,9 @@ pub fn is_named_alive(name: u64) -> bool {
 /// Whether that name is of this process before it called `exec`.
 #[must_use]
 pub fn is_named_earlier(name: u64) -> bool {
-    let same =
-        |own: u64| own != name && own >> 40 == name >> 40 && own as u32 & PID_BITS == name as u32 & PID_BITS;
+    let same = |own: u64| {
+        own != name && own >> 40 == name >> 40 && own as u32 & PID_BITS == name as u32 & PID_BITS
+    };
     own_name().is_ok_and(same)
 }
 
@@ -150,7 +157,10 @@ const PID_BITS: u32 = (1 << 22) - 1;
 fn mix(boot: u64, pid: u32, start_ticks: u64, image: u64) -> u64 {
     let process = process_part(boot, pid, start_ticks);
     let image = scatter(boot ^ start_ticks.rotate_left(17) ^ image.rotate_left(5));
-    process << 40 | (image >> 32 & 0xff) << 32 | (image >> 40 & 0x1ff) << 22 | u64::from(pid & PID_BITS)
+    process << 40
+        | (image >> 32 & 0xff) << 32
+        | (image >> 40 & 0x1ff) << 22
+        | u64::from(pid & PID_BITS)
 }
 
 /// 24 bits of a process that all of its images have.
@@ -195,22 +205,6 @@ pub fn random_bytes16() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     fill_random(&mut bytes)?;
     Ok(bytes)
-}
-
-/// Fills `bytes` with random bytes from the kernel.
-///
-/// # Errors
-/// Neither the system call nor `/dev/urandom` works.
-pub fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
-    let mut done = 0;
-    while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match rustix::rand::getrandom(&mut *rest, GetRandomFlags::empty()) {
-            Ok(n) => done += n,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return std::fs::File::open("/dev/urandom")?.read_exact(rest),
-        }
-    }
-    Ok(())
 }
 
 fn parse_boot_id(text: &str) -> Option<[u8; 16]> {
@@ -258,7 +252,9 @@ fn parse_stat(text: &str) -> Option<Stat> {
 
 /// Whether a signal could be sent to `pid`, were it allowed.
 fn exists(pid: u32) -> bool {
-    let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else { return false };
+    let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else {
+        return false;
+    };
     rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
 }
 
@@ -274,8 +270,10 @@ mod tests {
         let found = file.as_file().metadata().expect("metadata");
         let seen = || holds_lock(pid(), found.dev(), found.ino());
         assert_eq!(seen(), Some(false), "it is open");
-        let open = || Ok(std::fs::OpenOptions::new().read(true).write(true).open(file.path())?.into());
-        let lock = DescriptionLock::try_take(Scope::File, Kind::Exclusive, open).expect("locks work here");
+        let open =
+            || Ok(std::fs::OpenOptions::new().read(true).write(true).open(file.path())?.into());
+        let lock =
+            DescriptionLock::try_take(Scope::File, Kind::Exclusive, open).expect("locks work here");
         let lock = lock.expect("free");
         assert_eq!(seen(), Some(true));
         drop(lock);
@@ -293,19 +291,32 @@ mod tests {
 
     #[test]
     fn a_name_is_of_one_image_of_one_process_of_one_boot() {
-        let (boot, ticks) = (boot_number().expect("boot"), start_ticks(pid()).expect("the test needs /proc"));
+        let (boot, ticks) =
+            (boot_number().expect("boot"), start_ticks(pid()).expect("the test needs /proc"));
         let own = own_name().expect("name");
         let image = crate::fork_guard::token();
         assert_eq!((own, own), (mix(boot, pid(), ticks, image), own_name().expect("name again")));
         assert!(own != 0 && own & 1 << 31 == 0 && own as u32 & PID_BITS == pid());
         assert!(is_named_alive(own) && !is_named_earlier(own));
-        assert!(!is_named_alive(mix(boot, pid(), ticks + 1, image)), "another process had the number");
-        assert!(!is_named_alive(mix(boot ^ 1, pid(), ticks, image)), "the machine was started again");
+        assert!(
+            !is_named_alive(mix(boot, pid(), ticks + 1, image)),
+            "another process had the number"
+        );
+        assert!(
+            !is_named_alive(mix(boot ^ 1, pid(), ticks, image)),
+            "the machine was started again"
+        );
         assert!(!is_named_alive(0) && !is_named_earlier(0));
         // Another image of this process: the process lives, the image does not.
         let other = mix(boot, pid(), ticks, image ^ 1);
-        assert!(other != own && other & 1 << 31 == 0 && is_named_alive(other) && is_named_earlier(other));
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("start sleep");
+        assert!(
+            other != own
+                && other & 1 << 31 == 0
+                && is_named_alive(other)
+                && is_named_earlier(other)
+        );
+        let mut child =
+            std::process::Command::new("sleep").arg("100").spawn().expect("start sleep");
         let its = name_of(child.id(), start_ticks(child.id()).expect("start"), 7).expect("name");
         assert!(is_named_alive(its) && !is_named_earlier(its) && its != own);
         child.kill().expect("kill");
@@ -315,14 +326,18 @@ mod tests {
 
     #[test]
     fn images_of_a_process_have_names_of_their_own() {
-        let names: std::collections::BTreeSet<u64> = (0..256).map(|image| mix(1, 7, 99, image)).collect();
+        let names: std::collections::BTreeSet<u64> =
+            (0..256).map(|image| mix(1, 7, 99, image)).collect();
         assert!(names.len() >= 255, "{}", names.len());
-        assert!(names.iter().all(|name| name >> 40 == process_part(1, 7, 99) && name & 1 << 31 == 0));
+        assert!(
+            names.iter().all(|name| name >> 40 == process_part(1, 7, 99) && name & 1 << 31 == 0)
+        );
     }
 
     #[test]
     fn a_dead_child_is_dead_before_and_after_it_is_reaped() {
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("start sleep");
+        let mut child =
+            std::process::Command::new("sleep").arg("100").spawn().expect("start sleep");
         let id = child.id();
         let ticks = start_ticks(id).expect("a running child has a start time");
         assert!(is_alive(id, ticks));
@@ -345,11 +360,16 @@ mod tests {
 
     #[test]
     fn stat_is_read_past_hostile_command_names() {
-        let line = "7 (a) R 1 (b) Z) S 1 7 7 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 3 0 987654 1000 2 184";
+        let line =
+            "7 (a) R 1 (b) Z) S 1 7 7 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 3 0 987654 1000 2 184";
         assert_eq!(parse_stat(line), Some(Stat { state: 'S', threads: 3, start_ticks: 987_654 }));
-        for bad in
-            ["", "7", "7 (a)", "7 (a) S 1 2 3", "7 (a) S 1 7 7 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 x 0 y"]
-        {
+        for bad in [
+            "",
+            "7",
+            "7 (a)",
+            "7 (a) S 1 2 3",
+            "7 (a) S 1 7 7 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 x 0 y",
+        ] {
             assert_eq!(parse_stat(bad), None, "{bad:?}");
         }
     }
@@ -367,9 +387,12 @@ mod tests {
         assert_ne!(boot_id().expect("boot id"), [0; 16]);
         let good = "0123abcd-4567-89ab-cdef-001122334455\n";
         assert_eq!(parse_boot_id(good).map(|b| (b[0], b[1], b[15])), Some((0x01, 0x23, 0x55)));
-        for bad in
-            ["", "0123", "0123abcd-4567-89ab-cdef-0011223344556", "g123abcd-4567-89ab-cdef-001122334455"]
-        {
+        for bad in [
+            "",
+            "0123",
+            "0123abcd-4567-89ab-cdef-0011223344556",
+            "g123abcd-4567-89ab-cdef-001122334455",
+        ] {
             assert_eq!(parse_boot_id(bad), None, "{bad:?}");
         }
     }

@@ -37,7 +37,11 @@ unsafe impl<T: Send> Sync for ProcessLock<T> {}
 impl<T: Send> ProcessLock<T> {
     /// A lock that is free.
     pub const fn new(value: T) -> Self {
-        Self { mutex: Mutex::new(value), listed: AtomicBool::new(false), kept: UnsafeCell::new(None) }
+        Self {
+            mutex: Mutex::new(value),
+            listed: AtomicBool::new(false),
+            kept: UnsafeCell::new(None),
+        }
     }
 
     /// Waits for the lock. A thread that panicked with it left the value as it was then.
@@ -54,7 +58,8 @@ impl<T: Send> ProcessLock<T> {
         // Miri does not fork.
         if !cfg!(miri) && !ARMED.swap(true, Ordering::SeqCst) {
             // SAFETY: plain functions, which live as long as the process.
-            let _ = unsafe { libc::pthread_atfork(Some(take_all), Some(give_back), Some(give_back)) };
+            let _ =
+                unsafe { libc::pthread_atfork(Some(take_all), Some(give_back), Some(give_back)) };
         }
         let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.listed.swap(true, Ordering::AcqRel) {

@@ -148,7 +148,8 @@ mod tests {
     fn a_descriptor_of_the_wrong_kind_is_an_error_and_not_a_holder() {
         let file = tempfile::NamedTempFile::new().expect("temporary file");
         let reader = std::fs::File::open(file.path()).expect("open");
-        let error = try_lock(reader.as_fd(), Kind::Exclusive).expect_err("an exclusive lock needs writing");
+        let error =
+            try_lock(reader.as_fd(), Kind::Exclusive).expect_err("an exclusive lock needs writing");
         assert_eq!(error.raw_os_error(), Some(libc::EBADF));
     }
 }

@@ -211,7 +211,9 @@ mod tests {
         for line in text.lines() {
             let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
             let number = |digits| usize::from_str_radix(digits, 16).ok();
-            if let Some((Some(start), Some(end))) = range.map(|(start, end)| (number(start), number(end))) {
+            if let Some((Some(start), Some(end))) =
+                range.map(|(start, end)| (number(start), number(end)))
+            {
                 inside = (start..end).contains(&addr);
             }
             if let (true, Some(flags)) = (inside, line.strip_prefix("VmFlags:")) {

@@ -66,7 +66,9 @@ impl Drop for Blocked {
             return;
         }
         // SAFETY: the set that was this thread's mask before.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, core::ptr::null_mut()) };
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, core::ptr::null_mut())
+        };
     }
 }
 

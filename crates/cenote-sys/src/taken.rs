@@ -26,7 +26,8 @@ struct Slot {
     len: AtomicUsize,
 }
 
-static TABLE: [Slot; SLOTS] = [const { Slot { base: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; SLOTS];
+static TABLE: [Slot; SLOTS] =
+    [const { Slot { base: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; SLOTS];
 /// Slots from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static ARMED: AtomicBool = AtomicBool::new(false);
@@ -72,7 +73,12 @@ extern "C" fn take_again() {
         }
         // SAFETY: inaccessible memory, and nothing is replaced.
         let got = unsafe {
-            rustix::mm::mmap_anonymous(ptr::without_provenance_mut(base), len, ProtFlags::empty(), flags)
+            rustix::mm::mmap_anonymous(
+                ptr::without_provenance_mut(base),
+                len,
+                ProtFlags::empty(),
+                flags,
+            )
         };
         if let Ok(at) = got
             && at.addr() != base

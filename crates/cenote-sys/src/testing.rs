@@ -39,7 +39,11 @@ fn wait(pid: libc::pid_t) -> i32 {
     let mut status = 0;
     // SAFETY: a system call with a pointer to a local.
     while unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0 {
-        assert_eq!(std::io::Error::last_os_error().kind(), std::io::ErrorKind::Interrupted, "waitpid");
+        assert_eq!(
+            std::io::Error::last_os_error().kind(),
+            std::io::ErrorKind::Interrupted,
+            "waitpid"
+        );
     }
     status
 }

@@ -39,8 +39,10 @@ impl FirstTouch {
         let (fd, mode) = open_userfaultfd()?;
         handshake(&fd, 0).map_err(|e| Missing::failed("userfaultfd refuses", &e))?;
         // Without it the kernel does not let one wait for two things.
-        fcntl_setfl(&fd, OFlags::NONBLOCK).map_err(|e| Missing::failed("userfaultfd refuses", &e.into()))?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Missing::failed("eventfd", &e.into()))?;
+        fcntl_setfl(&fd, OFlags::NONBLOCK)
+            .map_err(|e| Missing::failed("userfaultfd refuses", &e.into()))?;
+        let stop =
+            eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| Missing::failed("eventfd", &e.into()))?;
         Ok(Self { fd, stop, mode })
     }
 
@@ -65,7 +67,11 @@ impl FirstTouch {
         };
         // SAFETY: the structure that this ioctl reads and writes; the range is the caller's.
         unsafe {
-            ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_REGISTER.into(), (&raw mut register).cast())?;
+            ioctl(
+                &self.fd,
+                linux_raw_sys::ioctl::UFFDIO_REGISTER.into(),
+                (&raw mut register).cast(),
+            )?;
             memory::protect(addr, len, Some(Access::ReadWrite))
         }
     }
@@ -74,7 +80,9 @@ impl FirstTouch {
     pub fn wake(&self, addr: usize, len: usize) {
         let mut range = uffdio_range { start: addr as u64, len: len as u64 };
         // SAFETY: the structure that this ioctl reads; waking changes no memory, and who wakes for nothing waits again.
-        let _ = unsafe { ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_WAKE.into(), (&raw mut range).cast()) };
+        let _ = unsafe {
+            ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_WAKE.into(), (&raw mut range).cast())
+        };
     }
 
     /// What the thread does, until [`FirstTouch::stop`]: hears of touches. `touched` is given an address, sees to what is there, and wakes.
@@ -82,7 +90,8 @@ impl FirstTouch {
         // A handler on this thread that touched what is watched would wait for it.
         crate::signals::block_all();
         loop {
-            let mut both = [PollFd::new(&self.fd, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
+            let mut both =
+                [PollFd::new(&self.fd, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
             // Interrupted or woken: looked at again in all cases.
             let _ = poll(&mut both, None);
             if !both[1].revents().is_empty() {
@@ -90,7 +99,8 @@ impl FirstTouch {
             }
             let mut message = [0u8; MESSAGE_LEN];
             while let Ok(MESSAGE_LEN) = rustix::io::read(&self.fd, &mut message) {
-                let address = message[16..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                let address =
+                    message[16..].first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
                 if u32::from(message[0]) == raw::UFFD_EVENT_PAGEFAULT {
                     touched(address as usize);
                 }

@@ -43,10 +43,11 @@ impl Twin {
             .or_else(|_| make(MemfdFlags::CLOEXEC))
             .map_err(io::Error::from)?;
         rustix::fs::ftruncate(&file, len as u64)?;
-        let alias = memory::reserve_anywhere(len, memory::page_bytes()).map_err(|error| match error {
-            ReserveError::System { source, .. } => source,
-            other => io::Error::other(other.to_string()),
-        })?;
+        let alias =
+            memory::reserve_anywhere(len, memory::page_bytes()).map_err(|error| match error {
+                ReserveError::System { source, .. } => source,
+                other => io::Error::other(other.to_string()),
+            })?;
         let twin = Self { alias, len };
         // SAFETY: our own reservation, which nobody uses yet.
         unsafe { memory::map_file(file.as_fd(), alias, len, Access::ReadWrite, Sharing::Shared) }?;
@@ -92,7 +93,11 @@ pub unsafe fn map_alone(addr: usize, len: usize) -> io::Result<()> {
     let _ = memory::leave_out_of_dumps(addr, len);
     // SAFETY: mapped just now. Without it every page is a fault.
     let _ = unsafe {
-        rustix::mm::madvise(core::ptr::without_provenance_mut(addr), len, Advice::LinuxPopulateWrite)
+        rustix::mm::madvise(
+            core::ptr::without_provenance_mut(addr),
+            len,
+            Advice::LinuxPopulateWrite,
+        )
     };
     Ok(())
 }
@@ -139,7 +144,13 @@ pub unsafe fn map_bus_error(addr: usize) -> io::Result<()> {
     let nothing = rustix::fs::memfd_create("cenote-nothing", MemfdFlags::CLOEXEC)?;
     // SAFETY: handed on to the caller. The file ends before the page.
     unsafe {
-        memory::map_file(nothing.as_fd(), addr, memory::page_bytes(), Access::ReadOnly, Sharing::Shared)
+        memory::map_file(
+            nothing.as_fd(),
+            addr,
+            memory::page_bytes(),
+            Access::ReadOnly,
+            Sharing::Shared,
+        )
     }
 }
 

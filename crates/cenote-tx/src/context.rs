@@ -2,7 +2,6 @@
 
 use crate::group::LogGroup;
 use crate::ranges::RangeSet;
-use crate::transaction::Transaction;
 use cenote_heap::{AllocError, Block, FreeError, Heap};
 use cenote_layout::id::TypeId;
 use cenote_log::{LogError, LogWriter};
@@ -128,15 +127,6 @@ impl TxContext {
         }
     }
 
-    /// Begins a transaction: writes nothing.
-    ///
-    /// # Safety
-    /// The transaction is committed, aborted or dropped, not forgotten: it holds the heaps that it was given by address.
-    #[inline]
-    pub unsafe fn begin(&mut self) -> Transaction<'_> {
-        Transaction::new(self)
-    }
-
     /// Makes the last transaction's finishing store durable too, so that data which it changed may be changed by other means than a
     /// transaction (a plain store with its own flush). Costs a fence at `power` if one is due.
     pub fn quiesce(&mut self) {
@@ -156,6 +146,24 @@ impl TxContext {
     #[doc(hidden)]
     pub fn writer_mut(&mut self) -> &mut LogWriter {
         &mut self.writer
+    }
+}
+
+impl TxContext {
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.ranges.clear();
+        if !self.redo.is_empty() {
+            self.redo.clear();
+            self.pending.clear();
+        }
+        if !self.freed.is_empty() {
+            self.freed.clear();
+            self.freed_at.clear();
+        }
+        self.volatile.clear();
+        self.buffer.clear();
+        self.allocated.clear();
     }
 }
 

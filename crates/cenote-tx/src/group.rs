@@ -66,7 +66,9 @@ impl LogGroup {
         if persistence.is_power() && !members.is_empty() && !planted(Bug::JoinNotFlushed) {
             // Registered at the start, it does not fail any more; should it, the flush below still orders what is visible, and nobody
             // is lazy from now on.
-            if self.lazy_supported.load(Ordering::Relaxed) && !cenote_sys::membarrier::private_expedited() {
+            if self.lazy_supported.load(Ordering::Relaxed)
+                && !cenote_sys::membarrier::private_expedited()
+            {
                 self.lazy_supported.store(false, Ordering::SeqCst);
             }
             for &word in members.iter() {

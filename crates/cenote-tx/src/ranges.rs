@@ -97,9 +97,13 @@ impl RangeSet {
     fn prepare(&mut self, start: u64) {
         let ascending = match self.list.len() + 1 {
             INDEX_FROM => {
-                self.list.is_sorted_by_key(|r| r.start) && self.list.last().is_none_or(|r| r.start < start)
+                self.list.is_sorted_by_key(|r| r.start)
+                    && self.list.last().is_none_or(|r| r.start < start)
             }
-            _ => self.ascending_from == self.list.len() || self.list.last().is_none_or(|r| r.start < start),
+            _ => {
+                self.ascending_from == self.list.len()
+                    || self.list.last().is_none_or(|r| r.start < start)
+            }
         };
         if !ascending {
             self.index.extend(self.list[self.ascending_from..].iter().map(|r| (r.start, r.end)));
@@ -116,8 +120,9 @@ impl RangeSet {
     /// The last range that begins at `at` or before, if the list is long.
     fn last_until(&self, at: u64) -> Option<(u64, u64)> {
         let ascending = &self.list[self.ascending_from..];
-        let in_order =
-            ascending[..ascending.partition_point(|r| r.start <= at)].last().map(|r| (r.start, r.end));
+        let in_order = ascending[..ascending.partition_point(|r| r.start <= at)]
+            .last()
+            .map(|r| (r.start, r.end));
         let indexed = self.index.range(..=at).next_back().map(|(&start, &end)| (start, end));
         in_order.max(indexed)
     }

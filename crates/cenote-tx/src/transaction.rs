@@ -6,7 +6,9 @@ use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::{Block, Cancelled, Heap, Taking};
 use cenote_layout::heap::mark;
 use cenote_layout::id::TypeId;
-use cenote_layout::log::{AllocationMark, ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, Seal, entry_size};
+use cenote_layout::log::{
+    AllocationMark, ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, Seal, entry_size,
+};
 use cenote_log::LogError;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::bytes::{self, settle};
@@ -54,6 +56,18 @@ unsafe fn keep_copy(buffer: &mut Vec<u8>, src: *const u8, len: usize) -> *const 
 #[derive(Debug)]
 pub struct Transaction<'c> {
     context: &'c mut TxContext,
+}
+
+impl TxContext {
+    /// Begins a transaction: writes nothing.
+    ///
+    /// # Safety
+    /// The transaction is committed, aborted or dropped, not forgotten: it holds the heaps that it
+    /// was given by address.
+    #[inline]
+    pub unsafe fn begin(&mut self) -> Transaction<'_> {
+        Transaction::new(self)
+    }
 }
 
 impl<'c> Transaction<'c> {
@@ -130,11 +144,15 @@ impl<'c> Transaction<'c> {
 
     /// Logs ranges, up to the first that fails; whether anything was logged.
     #[inline(always)]
-    unsafe fn add_all_unfenced(&mut self, ranges: &[(*const u8, usize)]) -> (bool, Result<(), TxError>) {
+    unsafe fn add_all_unfenced(
+        &mut self,
+        ranges: &[(*const u8, usize)],
+    ) -> (bool, Result<(), TxError>) {
         let mut logged = false;
         for &(ptr, len) in ranges {
             // SAFETY: passed on.
-            match unsafe { if len == 8 { self.add_word(ptr) } else { self.add_unfenced(ptr, len) } } {
+            match unsafe { if len == 8 { self.add_word(ptr) } else { self.add_unfenced(ptr, len) } }
+            {
                 Ok(new) => logged |= new,
                 Err(error) => return (logged, Err(error)),
             }
@@ -178,8 +196,9 @@ impl<'c> Transaction<'c> {
             && context.redo.is_empty()
             && !context.ranges.overlaps(start, end)
         {
+            let writer = &mut context.writer;
             // SAFETY: the caller promises a readable range; it was settled.
-            if let Some(old) = unsafe { context.writer.append_line(Kind::Undo, start, len as u32, ptr) } {
+            if let Some(old) = unsafe { writer.append_line(Kind::Undo, start, len as u32, ptr) } {
                 context.ranges.push(Range { start, end, old });
                 return Ok(true);
             }
@@ -219,7 +238,9 @@ impl<'c> Transaction<'c> {
                 start,
                 (end - start) as usize,
                 start as *const u8,
-                &mut |addr, len, old| ranges.push(Range { start: addr, end: addr + len as u64, old }),
+                &mut |addr, len, old| {
+                    ranges.push(Range { start: addr, end: addr + len as u64, old })
+                },
             )?;
         }
         Ok(())
@@ -293,7 +314,13 @@ impl<'c> Transaction<'c> {
         // SAFETY: readable by contract; the copy is settled.
         unsafe {
             let copy = keep_copy(&mut context.buffer, ptr, len);
-            context.writer.append_range(Kind::Volatile, ptr as u64, len, copy, &mut |_, _, _| {})?;
+            context.writer.append_range(
+                Kind::Volatile,
+                ptr as u64,
+                len,
+                copy,
+                &mut |_, _, _| {},
+            )?;
         }
         context.volatile.push(Volatile { addr: ptr as usize, len, at });
         Ok(())
@@ -359,8 +386,9 @@ impl<'c> Transaction<'c> {
             ranges.push(Range { start, end: start + size, old: core::ptr::null() });
         }
         // SAFETY: the heap outlives the transaction (contract); the pointer is used only until it ends.
-        let heap =
-            unsafe { core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap)) };
+        let heap = unsafe {
+            core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap))
+        };
         context.allocated.push(HeapBlock { heap, block });
         Ok(addr)
     }
@@ -384,15 +412,21 @@ impl<'c> Transaction<'c> {
         // SAFETY: the mask is readable.
         unsafe {
             let mask = (&raw const block.mark.mask).cast();
-            context.writer.append(Kind::ClearBitsOnCommit, block.mark.word.as_ptr() as u64, 8, mask)?;
+            context.writer.append(
+                Kind::ClearBitsOnCommit,
+                block.mark.word.as_ptr() as u64,
+                8,
+                mask,
+            )?;
         }
         if planted(Bug::FreedEarly) {
             heap.clear_mark(&block);
             heap.release(&block);
         }
         // SAFETY: as in `alloc`.
-        let heap =
-            unsafe { core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap)) };
+        let heap = unsafe {
+            core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap))
+        };
         context.freed.push(HeapBlock { heap, block });
         context.freed_at.push(Range { start: addr, end: addr + 1, old: core::ptr::null() });
         Ok(())
@@ -558,8 +592,8 @@ fn change_marks(context: &mut TxContext) {
     // Frees first: what the transaction took and frees is not TAKEN any more then.
     clear_marks(&context.freed);
     for held in &context.allocated {
-        // SAFETY: the heap outlives the transaction (contract of `alloc`).
-        unsafe { held.heap.as_ref() }.set_mark(&held.block);
+        // SAFETY: the heap outlives the transaction (contract of `alloc`), and gave it the block.
+        unsafe { held.heap.as_ref().set_mark(&held.block) };
     }
     if !changes || planted(Bug::MarkNotFlushed) {
         return;
@@ -596,9 +630,13 @@ fn flush_contents<const HASH: bool>(context: &TxContext) -> ContentHash {
         // SAFETY: logged ranges are mapped and writable until the transaction ends, and this thread
         // alone uses them (contracts of `add` and `alloc`: their callers isolate). Values have been
         // stored there with their padding, which is settled.
-        let contents = unsafe { bytes::settled(range.start as *mut u8, (range.end - range.start) as usize) };
-        let skip =
-            if range.old.is_null() { planted(Bug::FreshNotFlushed) } else { planted(Bug::DataNotFlushed) };
+        let contents =
+            unsafe { bytes::settled(range.start as *mut u8, (range.end - range.start) as usize) };
+        let skip = if range.old.is_null() {
+            planted(Bug::FreshNotFlushed)
+        } else {
+            planted(Bug::DataNotFlushed)
+        };
         let (first, last) = (range.start / LINE, (range.end - 1) / LINE);
         let flushed = skip || (first == last && recent.contains(&first));
         if !flushed {
@@ -675,6 +713,10 @@ fn abort(context: &mut TxContext) {
         unsafe { core::ptr::copy(source.as_ptr(), volatile.addr as *mut u8, volatile.len) };
     }
     context.writer.fence();
+    // What was put back may have gone nowhere. The log has it; no transaction uses that again.
+    if context.writer.is_halted() && !planted(Bug::AbortForgotten) {
+        return context.clear();
+    }
     // At `power` no mark of the medium changes: what the transaction took was never more than TAKEN, and what it was to free is allocated still.
     if !planted(Bug::AbortKeepsAllocation) {
         clear_marks(&context.allocated);
@@ -684,24 +726,6 @@ fn abort(context: &mut TxContext) {
     context.range_pending = false;
     release(&context.allocated);
     context.clear();
-}
-
-impl TxContext {
-    #[inline]
-    fn clear(&mut self) {
-        self.ranges.clear();
-        if !self.redo.is_empty() {
-            self.redo.clear();
-            self.pending.clear();
-        }
-        if !self.freed.is_empty() {
-            self.freed.clear();
-            self.freed_at.clear();
-        }
-        self.volatile.clear();
-        self.buffer.clear();
-        self.allocated.clear();
-    }
 }
 
 const _: () = assert!(ENTRY_HEADER_SIZE == 32);

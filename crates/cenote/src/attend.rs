@@ -6,11 +6,11 @@
 //! that transactions take:
 //!
 //! * of a pool that this process has alone, the lock of its threads, for reading;
-//! * of a pool that it shares, the lock between the processes ([`crate::between`]), for reading,
-//!   and no other: a thread that waits for that lock has the one of its threads already, and has
-//!   begun nothing. One process that has it keeps the transactions of all others out;
+//! * of a pool that it shares, the lock between the processes ([`crate::process_lock`]), for
+//!   reading, and no other: a thread that waits for that lock has the one of its threads already,
+//!   and has begun nothing. One process that has it keeps the transactions of all others out;
 //! * of a pool that is closed, the name: no thread opens it meanwhile
-//!   ([`crate::pool::HeldPools`]).
+//!   ([`crate::open_pools::HeldPools`]).
 //!
 //! Views go on. *Who waits for whom:* the thread waits for transactions that run, holding pools
 //! that others wait for. None of those it waits for waits for it: transactions take the locks of a
@@ -25,9 +25,11 @@
 //!
 //! Raw transactions ([`crate::raw`]) take no lock, and are not kept from running.
 
-use crate::between::ReadTurn;
-use crate::pool::PoolInner;
-use crate::store::Inner;
+use crate::extensions::Extension;
+use crate::open_pool::{PoolInner, PoolWatcher};
+use crate::open_pools::pools_of;
+use crate::process_lock::ReadTurn;
+use crate::session::Inner;
 use cenote_layout::catalog::PoolMode;
 use cenote_medium::planted::{Bug, planted};
 use cenote_proto::{Call, Channel, MESSAGE_LEN_MAX, Stance, decode, encode};
@@ -46,17 +48,48 @@ const TRY_EVERY: Duration = Duration::from_micros(50);
 const STACK_BYTES: usize = 256 << 10;
 
 /// Whether there is such a thread, and its turns.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Attending(Arc<Turns>);
+
 #[derive(Debug, Default)]
-pub(crate) struct Attending {
+struct Turns {
     begun: AtomicBool,
     /// Held by the thread while it has a handle of the store.
     turn: Mutex<()>,
 }
 
+/// The thread of a store that stands still for the daemon.
+pub(crate) fn attending(store: &Inner) -> &Attending {
+    store.extensions.get()
+}
+
 impl Attending {
     /// Waits until the thread has no handle of the store, and keeps it from taking one.
     pub(crate) fn pause(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Extension for Attending {}
+
+impl PoolWatcher for Attending {
+    /// If transactions on the pool ask no daemon, there is a thread from now on that the daemon can
+    /// ask. Without it backups fail, and nothing else.
+    fn listed(&self, store: &Arc<Inner>, pool: &PoolInner) {
+        // SAFETY: it is asked to say when this client is needed, which changes nothing.
+        let Some(keeper) = (unsafe { store.store.keeper() }) else { return };
+        let commits = pool.handle.is_writable() && pool.handle.record().mode == PoolMode::Direct;
+        if !commits || self.0.begun.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (store, attending) = (Arc::downgrade(store), self.clone());
+        let thread =
+            std::thread::Builder::new().name("cenote-attends".into()).stack_size(STACK_BYTES);
+        let begun = keeper.attend(true).is_ok_and(|ear| {
+            let ear = Ear { channel: ear.into(), honest: !planted(Bug::ClientNotStill) };
+            thread.spawn(move || listen(&store, &attending, ear)).is_ok()
+        });
+        self.0.begun.store(begun, Ordering::SeqCst);
     }
 }
 
@@ -106,70 +139,52 @@ enum Stood {
     Over,
 }
 
-impl Inner {
-    /// A pool was opened for writing. If transactions on it ask no daemon, there is a thread from
-    /// now on that the daemon can ask. Without it backups fail, and nothing else.
-    pub(crate) fn attend(self: &Arc<Self>, pool: &PoolInner) {
-        let Some(keeper) = self.store.keeper() else { return };
-        let commits = pool.handle.is_writable() && pool.handle.record().mode == PoolMode::Direct;
-        if !commits || self.attending.begun.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        let (store, attending) = (Arc::downgrade(self), Arc::clone(&self.attending));
-        let thread = std::thread::Builder::new().name("cenote-attends".into()).stack_size(STACK_BYTES);
-        let begun = keeper.attend(true).is_ok_and(|ear| {
-            let ear = Ear { channel: ear.into(), honest: !planted(Bug::ClientNotStill) };
-            thread.spawn(move || listen(&store, &attending, ear)).is_ok()
-        });
-        self.attending.begun.store(begun, Ordering::SeqCst);
-    }
-
-    /// Keeps transactions from these pools as long as the daemon wants it.
-    fn stand(&self, ear: &Ear, pools: &[String], terms: Terms, buffer: &mut [u8]) -> Stood {
-        let until = Instant::now() + terms.within;
-        loop {
-            let mut open: Vec<Arc<PoolInner>> = {
-                let list = self.pools.locked();
-                let called = list.iter().filter(|(name, _)| ear.honest && pools.contains(name));
-                called.filter_map(|(_, pool)| pool.upgrade()).collect()
-            };
-            open.sort_by_key(|pool| pool.handle.id());
-            let still: Option<Vec<Still<'_>>> = open.iter().map(|pool| pool.still_until(until)).collect();
-            // A transaction may have opened one of them meanwhile.
-            let names = if ear.honest { pools } else { &[] };
-            let closed = still.as_ref().and_then(|_| self.pools.hold_closed(names, &open));
-            match (still, closed) {
-                (Some(_still), Some(_closed)) => return self.stay(ear, terms, buffer),
-                (Some(_), None) if Instant::now() < until => std::thread::sleep(TRY_EVERY),
-                _ => {
-                    say(ear, terms.number, Stance::Failed);
-                    return Stood::Not;
-                }
+/// Keeps transactions from these pools as long as the daemon wants it.
+fn stand(store: &Inner, ear: &Ear, pools: &[String], terms: Terms, buffer: &mut [u8]) -> Stood {
+    let until = Instant::now() + terms.within;
+    loop {
+        let mut open: Vec<Arc<PoolInner>> = {
+            let list = pools_of(store).locked();
+            let called = list.iter().filter(|(name, _)| ear.honest && pools.contains(name));
+            called.filter_map(|(_, pool)| pool.upgrade()).collect()
+        };
+        open.sort_by_key(|pool| pool.handle.id());
+        let still: Option<Vec<Still<'_>>> =
+            open.iter().map(|pool| pool.still_until(until)).collect();
+        // A transaction may have opened one of them meanwhile.
+        let names = if ear.honest { pools } else { &[] };
+        let closed = still.as_ref().and_then(|_| pools_of(store).hold_closed(names, &open));
+        match (still, closed) {
+            (Some(_still), Some(_closed)) => return stay(store, ear, terms, buffer),
+            (Some(_), None) if Instant::now() < until => std::thread::sleep(TRY_EVERY),
+            _ => {
+                say(ear, terms.number, Stance::Failed);
+                return Stood::Not;
             }
         }
     }
+}
 
-    /// Says that they stand still, and waits for what ends that. The caller keeps them from
-    /// running.
-    fn stay(&self, ear: &Ear, terms: Terms, buffer: &mut [u8]) -> Stood {
-        if !say(ear, terms.number, Stance::Held) {
+/// Says that they stand still, and waits for what ends that. The caller keeps them from
+/// running.
+fn stay(store: &Inner, ear: &Ear, terms: Terms, buffer: &mut [u8]) -> Stood {
+    if !say(ear, terms.number, Stance::Held) {
+        return Stood::Over;
+    }
+    let end = Instant::now() + terms.longest;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || !ear.channel.readable_within(left).is_ok_and(|readable| readable) {
+            // Before a transaction begins.
+            say(ear, terms.number, Stance::WentOn);
             return Stood::Over;
         }
-        let end = Instant::now() + terms.longest;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || !ear.channel.readable_within(left).is_ok_and(|readable| readable) {
-                // Before a transaction begins.
-                say(ear, terms.number, Stance::WentOn);
-                return Stood::Over;
-            }
-            match hear(ear, buffer) {
-                Some((_, Call::Resume)) | None => return Stood::Over,
-                Some((number, Call::Hold { pools, within_ms, longest_ms })) => {
-                    let terms = terms_of(number, within_ms, longest_ms);
-                    if self.stand(ear, &pools, terms, buffer) == Stood::Over {
-                        return Stood::Over;
-                    }
+        match hear(ear, buffer) {
+            Some((_, Call::Resume)) | None => return Stood::Over,
+            Some((number, Call::Hold { pools, within_ms, longest_ms })) => {
+                let terms = terms_of(number, within_ms, longest_ms);
+                if stand(store, ear, &pools, terms, buffer) == Stood::Over {
+                    return Stood::Over;
                 }
             }
         }
@@ -183,8 +198,11 @@ fn terms_of(number: u32, within_ms: u32, longest_ms: u32) -> Terms {
 
 /// The next call; `None`: the daemon has ended, or speaks another language.
 fn hear(ear: &Ear, buffer: &mut [u8]) -> Option<(u32, Call)> {
-    let received =
-        ear.channel.receive_bytes(buffer).ok().filter(|received| received.len > 0 && !received.cut)?;
+    let received = ear
+        .channel
+        .receive_bytes(buffer)
+        .ok()
+        .filter(|received| received.len > 0 && !received.cut)?;
     decode(buffer.get(..received.len)?).ok()
 }
 
@@ -201,7 +219,7 @@ fn listen(store: &Weak<Inner>, attending: &Attending, mut ear: Ear) {
             Some((number, Call::Hold { pools, within_ms, longest_ms })) => {
                 let _turn = attending.pause();
                 let Some(store) = store.upgrade() else { return };
-                store.stand(&ear, &pools, terms_of(number, within_ms, longest_ms), &mut buffer);
+                stand(&store, &ear, &pools, terms_of(number, within_ms, longest_ms), &mut buffer);
                 drop(store);
             }
             Some((_, Call::Resume)) => {}
@@ -221,7 +239,8 @@ fn next_ear(store: &Weak<Inner>, attending: &Attending) -> Option<Channel> {
         pause = (2 * pause).min(LOOK_LATEST);
         let _turn = attending.pause();
         let store = store.upgrade()?;
-        if let Ok(ear) = store.store.keeper()?.attend(false) {
+        // SAFETY: it is asked to say when this client is needed, which changes nothing.
+        if let Ok(ear) = unsafe { store.store.keeper() }?.attend(false) {
             return Some(ear.into());
         }
         drop(store);

@@ -4,7 +4,7 @@
 //! two turns, so that whoever asks never waits for a device.
 
 use crate::error::{Error, Result};
-use crate::pool::Pool;
+use crate::open_pool::Pool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,7 +18,12 @@ pub(crate) trait Job: Send + 'static {
     fn rest(&self) -> Duration;
 
     /// One turn; whether there was something to do. A long one asks `ends` now and then whether it is to stop.
-    fn turn(&mut self, pool: &Pool, figures: &mut Self::Figures, ends: &dyn Fn() -> bool) -> Result<bool>;
+    fn turn(
+        &mut self,
+        pool: &Pool,
+        figures: &mut Self::Figures,
+        ends: &dyn Fn() -> bool,
+    ) -> Result<bool>;
 }
 
 /// A thread, or none, and what it has done. It keeps the pool open.
@@ -61,8 +66,9 @@ impl<F: Copy + core::fmt::Debug + Send + 'static> Background<F> {
         let mut thread = None;
         if let Some(job) = job {
             let (pool, shared) = (pool.clone(), Arc::clone(&shared));
-            let spawned =
-                std::thread::Builder::new().name(name.into()).spawn(move || work(&pool, job, &shared));
+            let spawned = std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || work(&pool, job, &shared));
             thread = Some(spawned.map_err(|_| Error::Policy("the system gives no thread"))?);
         }
         Ok(Self { pool: pool.clone(), shared, thread })

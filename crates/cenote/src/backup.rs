@@ -12,8 +12,10 @@
 use crate::check;
 use crate::connect::{Line, error_of, is_lost, unexpected};
 use crate::error::{Error, Result};
-use crate::pool::PoolInner;
-use crate::store::Store;
+use crate::frames::is_any_here;
+use crate::open_pool::PoolInner;
+use crate::open_pools::pools_of;
+use crate::session::Store;
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_proto::{Reply, Request};
@@ -54,9 +56,10 @@ impl Store {
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<BackedUp> {
         self.inner.refuse_forked()?;
-        if let Some(keeper) = self.inner.store.keeper() {
+        // SAFETY: it is asked for a backup, which changes nothing in the store.
+        if let Some(keeper) = unsafe { self.inner.store.keeper() } {
             // The daemon would wait for a transaction of this thread.
-            if crate::tx::is_any_here() {
+            if is_any_here() {
                 return Err(Error::WouldDeadlock { pool: String::new(), by: "a transaction" });
             }
             return Ok(keeper.backup(target.as_ref(), &mut || progress(0, 1))?);
@@ -64,15 +67,19 @@ impl Store {
         let mut backup = self.inner.store.begin_backup(target.as_ref())?;
         backup.copy_ahead(progress)?;
         loop {
-            let open: Vec<Arc<PoolInner>> =
-                self.inner.pools.locked().iter().filter_map(|(_, pool)| pool.upgrade()).collect();
+            let open: Vec<Arc<PoolInner>> = pools_of(&self.inner)
+                .locked()
+                .iter()
+                .filter_map(|(_, pool)| pool.upgrade())
+                .collect();
             let views = match planted(Bug::BackupNotHeld) {
                 true => Vec::new(),
                 false => check::views_of(&open)?,
             };
-            let list = self.inner.pools.locked();
+            let list = pools_of(&self.inner).locked();
             let known = |there: &Arc<PoolInner>| open.iter().any(|other| Arc::ptr_eq(other, there));
-            let now: Vec<Arc<PoolInner>> = list.iter().filter_map(|(_, there)| there.upgrade()).collect();
+            let now: Vec<Arc<PoolInner>> =
+                list.iter().filter_map(|(_, there)| there.upgrade()).collect();
             if now.iter().all(known) {
                 backup.copy_held()?;
                 drop((list, views));
@@ -128,7 +135,8 @@ pub(crate) fn ask_for(
     match reply {
         Reply::BackedUp { pools, objects, bytes, again_bytes, held_us, unsynced } => {
             let held = Duration::from_micros(held_us);
-            let report = BackupReport { pools, objects, bytes, again_bytes, held, damage: Vec::new() };
+            let report =
+                BackupReport { pools, objects, bytes, again_bytes, held, damage: Vec::new() };
             Ok(match unsynced {
                 None => BackedUp::Durable(report),
                 Some(detail) => BackedUp::Unsynced(report, StoreError::BackupUnsynced { detail }),

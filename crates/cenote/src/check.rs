@@ -5,57 +5,18 @@
 //! (as transactions over several pools do); then for the list; and nothing is waited for while the list is held.
 //!
 //! *The caller's code runs meanwhile*, told of progress. What would wait for the list, or for the
-//! heap, is refused to it ([`refuse_within`]).
+//! heap, is refused to it ([`crate::checking`]).
 
 use crate::error::{Error, Result};
-use crate::known::StoreTypes;
-use crate::pool::{Heaps, Pool, PoolInner, reached_from_elsewhere};
-use crate::store::Inner;
-use crate::tx::covers_here;
+use crate::frames::covers_here;
+use crate::open_pool::{Pool, PoolInner};
+use crate::open_pools::pools_of;
+use crate::reached::{Heaps, reached_from_elsewhere};
+use crate::registry::StoreTypes;
 use crate::view::View;
-use cenote_heap::{HeapReport, TraceOptions, TracedHeap};
+use cenote_heap::{HeapReport, PoolGround, TraceOptions, TracedHeap};
 use cenote_store::Access;
-use core::cell::Cell;
 use std::sync::Arc;
-
-thread_local! {
-    /// The store that this thread checks a pool of.
-    static CHECKED: Cell<*const Inner> = const { Cell::new(core::ptr::null()) };
-}
-
-/// A check by this thread, as long as it lives.
-pub(crate) struct Checking(());
-
-impl Checking {
-    /// # Errors
-    /// This thread is in a check.
-    pub(crate) fn begin(pool: &Pool) -> Result<Self> {
-        if !CHECKED.with(Cell::get).is_null() {
-            return Err(waits_for_check(pool.name()));
-        }
-        CHECKED.with(|checked| checked.set(Arc::as_ptr(&pool.inner.store)));
-        Ok(Self(()))
-    }
-}
-
-impl Drop for Checking {
-    fn drop(&mut self) {
-        CHECKED.with(|checked| checked.set(core::ptr::null()));
-    }
-}
-
-fn waits_for_check(name: &str) -> Error {
-    Error::WouldDeadlock { pool: name.into(), by: "a check" }
-}
-
-/// Refuses what would wait for the end of a check by this thread. `name`: the pool that it
-/// concerns.
-pub(crate) fn refuse_within(store: &Inner, name: &str) -> Result<()> {
-    match core::ptr::eq(CHECKED.with(Cell::get), store) {
-        true => Err(waits_for_check(name)),
-        false => Ok(()),
-    }
-}
 
 /// Checks `pool`, with what other pools lead to as roots.
 pub(crate) fn with_other_pools(pool: &Pool, mut options: TraceOptions<'_>) -> Result<HeapReport> {
@@ -70,15 +31,17 @@ pub(crate) fn with_other_pools(pool: &Pool, mut options: TraceOptions<'_>) -> Re
 fn attempt(pool: &Pool, mut options: TraceOptions<'_>) -> Result<Option<HeapReport>> {
     let store = &pool.inner.store;
     let mut open: Vec<Arc<PoolInner>> =
-        store.pools.locked().iter().filter_map(|(_, pool)| pool.upgrade()).collect();
+        pools_of(store).locked().iter().filter_map(|(_, pool)| pool.upgrade()).collect();
     open.retain(|other| !Arc::ptr_eq(other, &pool.inner));
     // This one first: an error if this thread is in a transaction on it.
     let (_own, _views) = views(pool, &open)?;
-    let list = store.pools.locked();
+    let list = pools_of(store).locked();
     let known = |there: &PoolInner| {
-        core::ptr::eq(there, &*pool.inner) || open.iter().any(|other| core::ptr::eq(&**other, there))
+        core::ptr::eq(there, &*pool.inner)
+            || open.iter().any(|other| core::ptr::eq(&**other, there))
     };
-    let opened: Vec<Arc<PoolInner>> = list.iter().filter_map(|(_, there)| there.upgrade()).collect();
+    let opened: Vec<Arc<PoolInner>> =
+        list.iter().filter_map(|(_, there)| there.upgrade()).collect();
     if opened.iter().any(|there| !known(there)) {
         // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
         drop(list);
@@ -91,7 +54,8 @@ fn attempt(pool: &Pool, mut options: TraceOptions<'_>) -> Result<Option<HeapRepo
             continue;
         }
         if let Ok(handle) = store.store.open_pool(&info.record.name, Access::ReadOnly)
-            && let Ok(heap) = TracedHeap::open(handle)
+            // SAFETY: for reading: a heap of a pool that is not writable changes nothing.
+            && let Ok(heap) = TracedHeap::open(unsafe { PoolGround::of(handle) })
         {
             closed.push((info.record.id, heap));
         }
@@ -99,9 +63,11 @@ fn attempt(pool: &Pool, mut options: TraceOptions<'_>) -> Result<Option<HeapRepo
     let mut heaps: Heaps<'_> = closed.iter().map(|(id, heap)| (*id, heap)).collect();
     let looked_at = open.iter().filter(|other| !covers_here(other));
     heaps.extend(looked_at.map(|other| (other.handle.id(), &other.heap)));
-    heaps.insert(pool.id(), &pool.inner.heap);
+    heaps.insert(pool.inner.handle.id(), &pool.inner.heap);
     let types = StoreTypes(&store.store);
-    let roots = reached_from_elsewhere(&store.store, &heaps)?.remove(&pool.id()).unwrap_or_default();
+    let reached =
+        reached_from_elsewhere(&store.store, &types, &heaps).map_err(|(_, error)| error)?;
+    let roots = reached.get(&pool.inner.handle.id()).cloned().unwrap_or_default();
     let roots: Vec<u64> = roots.into_iter().collect();
     let mut report = pool.inner.heap.check_from(&types, &roots, options.again())?;
     report.values = Some(pool.inner.check_values(options)?);
@@ -135,7 +101,8 @@ pub(crate) fn views_of(pools: &[Arc<PoolInner>]) -> Result<Vec<View<'_>>> {
     }
     let mut first: Option<(&PoolInner, View<'_>)> = None;
     loop {
-        let (known, all) = first.take().map_or((None, Vec::new()), |(pool, view)| (Some(pool), vec![view]));
+        let (known, all) =
+            first.take().map_or((None, Vec::new()), |(pool, view)| (Some(pool), vec![view]));
         let is_known = |pool: &&PoolInner| known.is_some_and(|known| core::ptr::eq(known, *pool));
         let pools = pools.iter().map(|pool| &**pool).filter(|pool| !is_known(pool));
         match try_views(pools, all)? {
@@ -163,7 +130,8 @@ fn try_views<'p>(
 
 /// A view that is waited for, while no other is held.
 fn awaited(other: &PoolInner) -> Result<View<'_>> {
-    let guard = if other.is_viewed_here() { other.lock.read_recursive() } else { other.lock.read() };
+    let guard =
+        if other.is_viewed_here() { other.lock.read_recursive() } else { other.lock.read() };
     let turn = other.read_turn()?;
     Ok(View::new(other, guard, turn))
 }

@@ -8,22 +8,19 @@
 //! when the session ends. Meanwhile transactions go on: mappings and leases stay.
 
 use crate::error::Result;
-use crate::store::Store;
-use cenote_layout::catalog::{PoolRecord, PuddleRecord};
-use cenote_layout::id::{PoolId, TypeId, Uuid};
-use cenote_layout::puddle::Role;
+use crate::open_pools::pools_of;
+use crate::session::Store;
+use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::types::TypeRecord;
-use cenote_log::CrashKind;
 use cenote_medium::{Durability, MediumError, MediumInfo, MediumKind, Operation};
 use cenote_proto::{
-    Channel, ImportPoolSpec, ImportSpec, MESSAGE_LEN_MAX, ObjectItem, Place, PoolSpec, Refusal, Reply,
-    Request, decode, encode,
+    Channel, ImportPoolSpec, ImportSpec, MESSAGE_LEN_MAX, ObjectItem, Refusal, Reply, Request,
+    decode, encode,
 };
 use cenote_store::relocate::{ImportManifest, ImportPool};
 use cenote_store::{
-    Access, BackedUp, Grant, Granted, Home, Keeper, Listed, ListedObject, LogDecision, MemberList, NewObject,
-    ObjectInfo, OpenError, OpenReport, PermissionChange, PoolOptions, PoolStart, Psync, SetAside, StoreError,
-    TypeMismatch,
+    Granted, Home, Keeper, Listed, ListedObject, LogDecision, ObjectInfo, OpenError, OpenReport,
+    PermissionChange, Psync, SetAside, StoreError, TypeMismatch,
 };
 use cenote_sys::description_lock::NotForked;
 use std::fs::File;
@@ -40,19 +37,27 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const RECONNECT_WITHIN: Duration = Duration::from_secs(30);
 
 impl Store {
-    /// Connects to the daemon that keeps a store (`cenoted`). What is returned is used as an embedded store is; [`Store::open`] and this are all that
-    /// differs. The store is closed, and the session with it, when the last handle is dropped.
+    /// Connects to the daemon that keeps a store (`cenoted`). The result is used as an embedded
+    /// store is; [`Store::open`] and this are all that differs. The last handle that is dropped
+    /// closes the store, and the session with it.
     ///
-    /// A pool is one process's that writes it ([`Access::ReadWrite`], the default), or any number's that read it, or any number's that share it ([`Access::Shared`]): other processes get [`StoreError::PoolBusy`].
-    /// A pool in shadowed mode is one process's that writes it. Objects are attached by
-    /// `cenote_object`, on [`Store::handle`].
+    /// One process writes a pool ([`Access::ReadWrite`], the default), or any number of processes
+    /// read it, or any number share it ([`Access::Shared`]). Another process gets
+    /// [`StoreError::PoolBusy`]. One process writes a pool in shadowed mode. Objects are attached
+    /// by `cenote_object`, on [`Store::handle`].
     ///
     /// # Errors
-    /// [`Error::Open`](crate::Error::Open): nobody listens there, the daemon does not let this process in, or the window's addresses are taken.
+    /// [`Error::Open`](crate::Error::Open): no daemon listens there, it does not let this process
+    /// in, or the addresses of the window are taken.
+    ///
+    /// [`Access::ReadWrite`]: crate::Access::ReadWrite
+    /// [`Access::Shared`]: crate::Access::Shared
     pub fn connect(socket: impl AsRef<Path>) -> Result<Self> {
         let path = socket.as_ref();
-        let failed = |detail: String| OpenError::Daemon { path: path.display().to_string(), detail };
-        let (line, home, image) = Line::open(path, None).map_err(|error| failed(error.to_string()))?;
+        let failed =
+            |detail: String| OpenError::Daemon { path: path.display().to_string(), detail };
+        let (line, home, image) =
+            Line::open(path, None).map_err(|error| failed(error.to_string()))?;
         let client = Client {
             path: path.to_path_buf(),
             client: home.client,
@@ -136,7 +141,7 @@ impl Store {
             // SAFETY: the caller's promise.
             unsafe { self.inner.store.declare_whole(&credentials, pool) }
         };
-        Ok(self.inner.pools.while_closed(|name| name == pool, declare)?)
+        Ok(pools_of(&self.inner).while_closed(|name| name == pool, declare)?)
     }
 
     /// Names of pools that may be torn, because logs were discarded. Through a daemon: none, which
@@ -196,7 +201,10 @@ pub(crate) fn nonsense(reply: &Reply) -> io::Error {
 
 impl Line {
     /// Connects, and says hello. With what the daemon knows this program by.
-    pub(crate) fn open(path: &Path, resume: Option<Uuid>) -> io::Result<(Self, Home, Option<OwnedFd>)> {
+    pub(crate) fn open(
+        path: &Path,
+        resume: Option<Uuid>,
+    ) -> io::Result<(Self, Home, Option<OwnedFd>)> {
         let channel = Channel::connect(path)?;
         let mut line = Self { channel, number: 0, buffer: vec![0; MESSAGE_LEN_MAX] };
         let (reply, mut descriptors) = line.ask(&Request::Hello { resume })?;
@@ -236,7 +244,8 @@ impl Line {
         more: Option<&mut dyn FnMut() -> bool>,
     ) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         self.number = self.number.wrapping_add(1);
-        let invalid = |error: cenote_proto::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let invalid =
+            |error: cenote_proto::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
         let packet = encode(self.number, request).map_err(invalid)?;
         self.channel.send(&packet, &[])?;
         if let Some(more) = more {
@@ -263,10 +272,10 @@ impl Line {
 
 /// Asks the daemon, for a store of this process.
 #[derive(Debug)]
-struct Client {
-    path: PathBuf,
+pub(crate) struct Client {
+    pub(crate) path: PathBuf,
     client: Uuid,
-    store: Uuid,
+    pub(crate) store: Uuid,
     /// `None`: the daemon has ended, and was not found again yet.
     line: Mutex<Option<Line>>,
     /// While it is open the daemon, and the next one, know that this program has what it was
@@ -278,7 +287,9 @@ struct Client {
 
 /// Whether the daemon may be gone and come back.
 pub(crate) fn is_lost(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, NotConnected};
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, NotConnected,
+    };
     matches!(
         error.kind(),
         BrokenPipe | ConnectionAborted | ConnectionRefused | ConnectionReset | NotConnected
@@ -287,7 +298,10 @@ pub(crate) fn is_lost(error: &io::Error) -> bool {
 
 impl Client {
     /// Asks, as often as it takes; the answer, and whether it was asked more than once.
-    fn ask(&self, request: &Request) -> core::result::Result<(Reply, Vec<OwnedFd>, bool), StoreError> {
+    fn ask(
+        &self,
+        request: &Request,
+    ) -> core::result::Result<(Reply, Vec<OwnedFd>, bool), StoreError> {
         if !cenote_sys::fork_guard::is_current(self.token) {
             return Err(StoreError::Forked);
         }
@@ -341,12 +355,17 @@ impl Client {
     }
 
     /// Asks once, if a daemon is there and no other thread asks it.
-    fn ask_now(&self, request: &Request) -> core::result::Result<(Reply, Vec<OwnedFd>), StoreError> {
+    pub(crate) fn ask_now(
+        &self,
+        request: &Request,
+    ) -> core::result::Result<(Reply, Vec<OwnedFd>), StoreError> {
         if !cenote_sys::fork_guard::is_current(self.token) {
             return Err(StoreError::Forked);
         }
         let refused = |detail: &str| StoreError::Refused { detail: detail.into() };
-        let Ok(mut guard) = self.line.try_lock() else { return Err(refused("another thread asks")) };
+        let Ok(mut guard) = self.line.try_lock() else {
+            return Err(refused("another thread asks"));
+        };
         if guard.is_none() {
             *guard = Some(self.resume().map_err(|error| refused(&error.to_string()))?);
         }
@@ -363,7 +382,7 @@ impl Client {
     }
 
     /// The answer to a request about something of that name.
-    fn answer(
+    pub(crate) fn answer(
         &self,
         request: &Request,
         name: &str,
@@ -385,7 +404,11 @@ impl Client {
         }
     }
 
-    fn done(&self, request: &Request, name: &str) -> core::result::Result<(), StoreError> {
+    pub(crate) fn done(
+        &self,
+        request: &Request,
+        name: &str,
+    ) -> core::result::Result<(), StoreError> {
         match self.answer(request, name)?.0 {
             Reply::Done => Ok(()),
             other => Err(unexpected(&other)),
@@ -393,7 +416,10 @@ impl Client {
     }
 
     /// Types that fit into one message.
-    fn register_piece(&self, records: Vec<TypeRecord>) -> core::result::Result<(), StoreError> {
+    pub(crate) fn register_piece(
+        &self,
+        records: Vec<TypeRecord>,
+    ) -> core::result::Result<(), StoreError> {
         match self.ask(&Request::RegisterTypes { records: records.clone() })?.0 {
             Reply::Done => Ok(()),
             Reply::Refused(Refusal::TypeMismatch { known }) => {
@@ -411,22 +437,29 @@ impl Client {
     }
 
     /// One page of puddles with their descriptors.
-    fn puddles(
+    pub(crate) fn puddles(
         &self,
         request: &Request,
         name: &str,
     ) -> core::result::Result<(Vec<Granted>, bool), StoreError> {
         match self.answer(request, name)? {
-            (Reply::Puddles { records, more }, descriptors) if records.len() == descriptors.len() => {
+            (Reply::Puddles { records, more }, descriptors)
+                if records.len() == descriptors.len() =>
+            {
                 let granted = records.into_iter().zip(descriptors);
-                Ok((granted.map(|(record, file)| Granted { record, file: File::from(file) }).collect(), more))
+                Ok((
+                    granted
+                        .map(|(record, file)| Granted { record, file: File::from(file) })
+                        .collect(),
+                    more,
+                ))
             }
             (other, _) => Err(unexpected(&other)),
         }
     }
 
     /// Puddles with their descriptors, all pages of them.
-    fn all_puddles(
+    pub(crate) fn all_puddles(
         &self,
         pool: PoolId,
         first: u32,
@@ -446,7 +479,7 @@ impl Client {
     }
 
     /// The one object that an answer is about, and its descriptor.
-    fn one_object(
+    pub(crate) fn one_object(
         &self,
         request: &Request,
         name: &str,
@@ -461,13 +494,14 @@ impl Client {
     }
 
     /// Asks with what `write` writes into a parcel of the daemon's making. If the daemon dies meanwhile its successor has no such parcel, and is asked with another.
-    fn with_parcel(
+    pub(crate) fn with_parcel(
         &self,
         write: impl Fn(&File) -> io::Result<()>,
         request: impl Fn(u64) -> Request,
     ) -> core::result::Result<Reply, StoreError> {
-        let failed =
-            |error| StoreError::Medium(MediumError::from_io(Operation::Write, "the daemon's parcel", error));
+        let failed = |error| {
+            StoreError::Medium(MediumError::from_io(Operation::Write, "the daemon's parcel", error))
+        };
         loop {
             let (number, file) = match self.answer(&Request::Parcel, "")? {
                 (Reply::Parcel { number }, mut descriptors) => {
@@ -485,19 +519,23 @@ impl Client {
     }
 
     /// Asks for an import, or whether it could be.
-    fn ask_import(
+    pub(crate) fn ask_import(
         &self,
         manifest: &ImportManifest,
         check_only: bool,
     ) -> core::result::Result<Reply, StoreError> {
-        let import = |error: cenote_proto::DecodeError| StoreError::Import { detail: error.to_string() };
+        let import =
+            |error: cenote_proto::DecodeError| StoreError::Import { detail: error.to_string() };
         let list = spec_of(manifest).encode().map_err(import)?;
         let len = list.len() as u32;
         let write = |file: &File| file.write_all_at(&list, 0);
-        let reply = self.with_parcel(write, |parcel| Request::BeginImport { parcel, len, check_only })?;
+        let reply =
+            self.with_parcel(write, |parcel| Request::BeginImport { parcel, len, check_only })?;
         let Reply::Refused(refusal) = reply else { return Ok(reply) };
         let offered = match &refusal {
-            Refusal::TypeMismatch { known } => manifest.types.iter().find(|record| record.id == known.id),
+            Refusal::TypeMismatch { known } => {
+                manifest.types.iter().find(|record| record.id == known.id)
+            }
             _ => None,
         };
         // Of the pools' names, the one that the store would have said first.
@@ -508,8 +546,10 @@ impl Client {
             }
             (Refusal::PoolExists, _) => {
                 let known = self.pools().unwrap_or_default();
-                let taken =
-                    manifest.pools.iter().find(|pool| known.iter().any(|k| k.record.name == pool.name));
+                let taken = manifest
+                    .pools
+                    .iter()
+                    .find(|pool| known.iter().any(|k| k.record.name == pool.name));
                 StoreError::PoolExists { name: taken.map_or(name, |pool| &pool.name).into() }
             }
             (refusal, _) => error_of(refusal, name),
@@ -518,7 +558,7 @@ impl Client {
 
     /// Psyncs what is in `parcel`, in one of the daemon's making. If the daemon dies meanwhile its successor has no such parcel, and gets another with the same contents: what was psynced already is
     /// no difference then.
-    fn psync(
+    pub(crate) fn psync(
         &self,
         request: impl Fn(u64) -> Request,
         parcel: &File,
@@ -532,17 +572,23 @@ impl Client {
         }
     }
 
-    fn puddle(&self, request: &Request, name: &str) -> core::result::Result<Granted, StoreError> {
+    pub(crate) fn puddle(
+        &self,
+        request: &Request,
+        name: &str,
+    ) -> core::result::Result<Granted, StoreError> {
         let (mut granted, _) = self.puddles(request, name)?;
         match (granted.pop(), granted.is_empty()) {
             (Some(one), true) => Ok(one),
-            _ => Err(StoreError::Refused { detail: "the daemon did not answer with one puddle".into() }),
+            _ => Err(StoreError::Refused {
+                detail: "the daemon did not answer with one puddle".into(),
+            }),
         }
     }
 }
 
 /// A number that no other request has.
-fn new_token() -> core::result::Result<Uuid, StoreError> {
+pub(crate) fn new_token() -> core::result::Result<Uuid, StoreError> {
     let token = cenote_sys::process::random_bytes16().map(Uuid::from_random_bytes);
     token.map_err(|error| StoreError::Refused { detail: error.to_string() })
 }
@@ -562,12 +608,12 @@ fn spec_of(manifest: &ImportManifest) -> ImportSpec {
     ImportSpec { pools: manifest.pools.iter().map(pool).collect(), types: manifest.types.clone() }
 }
 
-fn one_only() -> StoreError {
+pub(crate) fn one_only() -> StoreError {
     StoreError::Refused { detail: "the daemon did not answer with one object, or file".into() }
 }
 
 /// Copies all of a file to the start of another.
-fn copy(from: &File, to: &File) -> io::Result<()> {
+pub(crate) fn copy(from: &File, to: &File) -> io::Result<()> {
     let mut buffer = vec![0; 256 << 10];
     let mut at = 0;
     loop {
@@ -581,7 +627,7 @@ fn copy(from: &File, to: &File) -> io::Result<()> {
     }
 }
 
-fn listed(item: ObjectItem) -> ListedObject {
+pub(crate) fn listed(item: ObjectItem) -> ListedObject {
     let ObjectItem { record, addr, size, state, found, unchecked } = item;
     ListedObject { object: ObjectInfo { record, addr, size }, state, found, unchecked }
 }
@@ -612,24 +658,37 @@ pub(crate) fn error_of(refusal: Refusal, name: &str) -> StoreError {
         Refusal::PoolTorn => StoreError::PoolTorn { name },
         Refusal::PoolBusy { by } => StoreError::PoolBusy { name, by },
         Refusal::Permission { what } => {
-            let known =
-                ["read", "written", "removed", "given other permissions", "decided about", "declared whole"];
+            let known = [
+                "read",
+                "written",
+                "removed",
+                "given other permissions",
+                "decided about",
+                "declared whole",
+            ];
             let what = known.into_iter().find(|known| *known == what).unwrap_or("used");
             StoreError::Permission { name, what }
         }
-        Refusal::PoolFull { wanted, used, size_max } => StoreError::PoolFull { name, wanted, used, size_max },
+        Refusal::PoolFull { wanted, used, size_max } => {
+            StoreError::PoolFull { name, wanted, used, size_max }
+        }
         Refusal::ObjectUnknown => StoreError::ObjectUnknown { name },
         Refusal::ObjectExists => StoreError::ObjectExists { name },
         Refusal::ObjectBusy { writing, pid } => StoreError::ObjectBusy { name, writing, pid },
         Refusal::ObjectDenied { what, uid, mode, owner } => {
-            let known =
-                ["attached for reading", "attached for writing", "removed", "given other permissions"];
+            let known = [
+                "attached for reading",
+                "attached for writing",
+                "removed",
+                "given other permissions",
+            ];
             let what = known.into_iter().find(|known| *known == what).unwrap_or("used");
             StoreError::ObjectDenied { name, what, uid, mode, owner }
         }
         Refusal::NoSpace => {
             let full = io::Error::from(io::ErrorKind::StorageFull);
-            MediumError::from_io(Operation::Create, &name, full).into()
+            let file = if name.is_empty() { "a file of the daemon's store" } else { &name };
+            MediumError::from_io(Operation::Create, file, full).into()
         }
         Refusal::PsyncTooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
         Refusal::Import { detail } => StoreError::Import { detail },
@@ -638,363 +697,10 @@ pub(crate) fn error_of(refusal: Refusal, name: &str) -> StoreError {
             StoreError::NotStill { pids, waited: Duration::from_millis(waited_ms.into()) }
         }
         Refusal::NoImport => StoreError::Import {
-            detail: "the daemon does not know of it any more: it has ended meanwhile, say; import again"
-                .into(),
+            detail:
+                "the daemon does not know of it any more: it has ended meanwhile, say; import again"
+                    .into(),
         },
         other => StoreError::Refused { detail: words(&other) },
-    }
-}
-
-impl Keeper for Client {
-    fn create_pool(&self, name: &str, options: &PoolOptions) -> core::result::Result<PoolId, StoreError> {
-        let spec = PoolSpec {
-            mode: options.mode,
-            heap: options.heap,
-            puddle_size: options.puddle_size,
-            size_max: options.size_max,
-            permissions: options.permissions,
-        };
-        let token = new_token()?;
-        match self.answer(&Request::CreatePool { name: name.into(), spec, token }, name)?.0 {
-            Reply::Created(id) => Ok(id),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn remove_pool(&self, name: &str) -> core::result::Result<(), StoreError> {
-        self.done(&Request::RemovePool { name: name.into() }, name)
-    }
-
-    fn pools(&self) -> core::result::Result<Vec<Listed>, StoreError> {
-        pages_of_pools(|request| Ok(self.answer(request, "")?.0), |other| unexpected(&other))
-    }
-
-    fn open_pool(&self, name: &str, access: Access) -> core::result::Result<Grant, StoreError> {
-        let request = match access {
-            Access::Shared => Request::SharePool { name: name.into() },
-            Access::ReadWrite | Access::ReadOnly => {
-                Request::OpenPool { name: name.into(), writable: access.writes() }
-            }
-        };
-        let reply = self.answer(&request, name)?.0;
-        let (record, start, trace_due, doubts, types, member) = match reply {
-            Reply::Pool { record, start, trace_due, doubts, types } => {
-                (record, start, trace_due, doubts, types, None)
-            }
-            Reply::Shared { record, start, trace_due, doubts, types, member } => {
-                (record, start, trace_due, doubts, types, Some(member))
-            }
-            other => return Err(unexpected(&other)),
-        };
-        let start = match start {
-            0 => PoolStart::Fresh,
-            1 => PoolStart::Clean,
-            2 => PoolStart::Dirty(CrashKind::Process),
-            _ => PoolStart::Dirty(CrashKind::Power),
-        };
-        let puddles = self.puddles_from(record.id, 0)?;
-        Ok(Grant { record, puddles, start, trace_due, doubts, member, types })
-    }
-
-    fn puddles_from(&self, pool: PoolId, first: u32) -> core::result::Result<Vec<Granted>, StoreError> {
-        self.all_puddles(pool, first, |first| Request::Puddles { pool, first })
-    }
-
-    fn primaries_from(&self, pool: PoolId, first: u32) -> core::result::Result<Vec<Granted>, StoreError> {
-        self.all_puddles(pool, first, |first| Request::Primaries { pool, first })
-    }
-
-    fn psync_pools(
-        &self,
-        puddles: &[Uuid],
-        runs: u32,
-        parcel: &File,
-    ) -> core::result::Result<Psync, StoreError> {
-        let puddles = puddles.to_vec();
-        self.psync(|parcel| Request::PsyncPools { parcel, puddles: puddles.clone(), runs }, parcel)
-    }
-
-    fn objects(&self, name: Option<&str>) -> core::result::Result<Vec<ListedObject>, StoreError> {
-        if let Some(name) = name {
-            return Ok(vec![self.one_object(&Request::Object { name: name.into() }, name)?.0]);
-        }
-        let mut found: Vec<ListedObject> = Vec::new();
-        loop {
-            let after = found.last().map(|last| last.object.record.name.clone());
-            match self.answer(&Request::Objects { after: after.clone() }, "")?.0 {
-                Reply::Objects { items, more } => {
-                    found.extend(items.into_iter().map(listed));
-                    let last = found.last().map(|last| last.object.record.name.clone());
-                    if !more || last <= after {
-                        return Ok(found);
-                    }
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
-    }
-
-    fn create_object(&self, new: &NewObject) -> core::result::Result<ObjectInfo, StoreError> {
-        let request = Request::CreateObject {
-            id: new.id,
-            name: new.name.clone(),
-            data_len: new.data_len,
-            permissions: new.permissions,
-            at_rest: new.at_rest,
-            header: new.header.clone(),
-        };
-        Ok(self.one_object(&request, &new.name)?.0.object)
-    }
-
-    fn destroy_object(&self, name: &str) -> core::result::Result<(), StoreError> {
-        self.done(&Request::DestroyObject { name: name.into() }, name)
-    }
-
-    fn attach_object(
-        &self,
-        name: &str,
-        writable: bool,
-    ) -> core::result::Result<(ListedObject, File), StoreError> {
-        let (listed, file) = self.one_object(&Request::AttachObject { name: name.into(), writable }, name)?;
-        Ok((listed, file.ok_or_else(one_only)?))
-    }
-
-    fn detach_object(&self, object: Uuid) -> core::result::Result<(), StoreError> {
-        self.done(&Request::DetachObject { object }, "")
-    }
-
-    fn psync_objects(
-        &self,
-        objects: &[Uuid],
-        runs: u32,
-        settled: bool,
-        parcel: &File,
-    ) -> core::result::Result<Psync, StoreError> {
-        let objects = objects.to_vec();
-        self.psync(|parcel| Request::PsyncObjects { parcel, objects: objects.clone(), runs, settled }, parcel)
-    }
-
-    fn set_object_owner(&self, name: &str, change: PermissionChange) -> core::result::Result<(), StoreError> {
-        let PermissionChange { uid, gid, permissions } = change;
-        self.done(&Request::SetObjectOwner { name: name.into(), uid, gid, permissions }, name)
-    }
-
-    fn members(&self, pool: PoolId, patient: bool) -> core::result::Result<MemberList, StoreError> {
-        let (request, name) = (Request::Members { pool }, pool.to_string());
-        let answer = if patient { self.answer(&request, &name)?.0 } else { self.ask_now(&request)?.0 };
-        match answer {
-            Reply::Refused(refusal) => Err(error_of(refusal, &name)),
-            Reply::Members { living, doubts } => Ok(MemberList { living, doubts }),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn take_puddle(&self, pool: PoolId, index: u32, size: u64) -> core::result::Result<Granted, StoreError> {
-        self.puddle(&Request::TakePuddle { pool, index, size }, &pool.to_string())
-    }
-
-    fn log_puddle(&self, role: Role, size: u64) -> core::result::Result<Granted, StoreError> {
-        let request = if role == Role::LogSpace { Request::LogSpace } else { Request::LogPuddle { size } };
-        self.puddle(&request, "")
-    }
-
-    fn register_types(&self, records: &[&TypeRecord]) -> core::result::Result<(), StoreError> {
-        // As many at a time as fit into a message. What a type refers to need not be there before it.
-        let mut piece: Vec<TypeRecord> = Vec::new();
-        let mut len = 0;
-        for record in records {
-            let record = (*record).clone();
-            let more = match encode(0, &Request::RegisterTypes { records: vec![record.clone()] }) {
-                Ok(packet) => packet.len(),
-                Err(cenote_proto::DecodeError::TooLong { len }) => {
-                    let name = record.name.chars().take(200).collect();
-                    return Err(StoreError::TypeTooLong { name, len, most: MESSAGE_LEN_MAX });
-                }
-                Err(error) => return Err(StoreError::Refused { detail: error.to_string() }),
-            };
-            if len + more > MESSAGE_LEN_MAX && !piece.is_empty() {
-                self.register_piece(core::mem::take(&mut piece))?;
-                len = 0;
-            }
-            len += more;
-            piece.push(record);
-        }
-        if piece.is_empty() { Ok(()) } else { self.register_piece(piece) }
-    }
-
-    fn types(&self) -> core::result::Result<Vec<TypeRecord>, StoreError> {
-        let (mut types, mut after): (Vec<TypeRecord>, Option<TypeId>) = (Vec::new(), None);
-        loop {
-            match self.answer(&Request::Types { after }, "")?.0 {
-                Reply::Types { records, more } => {
-                    let last = records.last().map(|record| record.id);
-                    types.extend(records);
-                    if !more || last <= after {
-                        return Ok(types);
-                    }
-                    after = last;
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
-    }
-
-    fn trace_done(&self, pool: PoolId) -> core::result::Result<(), StoreError> {
-        self.done(&Request::TraceDone { pool }, &pool.to_string())
-    }
-
-    fn ensure_space(&self, pool: PoolId, addr: u64, len: u64) -> core::result::Result<(), StoreError> {
-        self.done(&Request::EnsureSpace { pool, addr, len }, &pool.to_string())
-    }
-
-    fn set_permissions(&self, name: &str, change: PermissionChange) -> core::result::Result<(), StoreError> {
-        let PermissionChange { uid, gid, permissions } = change;
-        self.done(&Request::SetPermissions { name: name.into(), uid, gid, permissions }, name)
-    }
-
-    fn set_aside(&self) -> core::result::Result<Vec<SetAside>, StoreError> {
-        match self.answer(&Request::SetAside, "")?.0 {
-            Reply::SetAside { items } => Ok(items
-                .into_iter()
-                .map(|item| SetAside { client: item.client, pools: item.pools, why: item.why })
-                .collect()),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn decide_logs(&self, client: Uuid, decision: LogDecision) -> core::result::Result<(), StoreError> {
-        let apply = decision == LogDecision::Apply;
-        self.done(&Request::DecideLogs { client, apply }, &format!("of client {client}"))
-    }
-
-    fn declare_whole(&self, name: &str) -> core::result::Result<(), StoreError> {
-        self.done(&Request::DeclareWhole { name: name.into() }, name)
-    }
-
-    fn grant_to_read(&self, name: &str) -> core::result::Result<PoolRecord, StoreError> {
-        match self.answer(&Request::OpenPool { name: name.into(), writable: false }, name)?.0 {
-            Reply::Pool { record, .. } | Reply::Shared { record, .. } => Ok(record),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn page_of_puddles(
-        &self,
-        pool: PoolId,
-        first: u32,
-    ) -> core::result::Result<(Vec<Granted>, bool), StoreError> {
-        self.puddles(&Request::Puddles { pool, first }, &pool.to_string())
-    }
-
-    fn places(&self) -> core::result::Result<Vec<PuddleRecord>, StoreError> {
-        let (mut places, mut after): (Vec<PuddleRecord>, Option<(PoolId, u32)>) = (Vec::new(), None);
-        loop {
-            match self.answer(&Request::Places { after }, "")?.0 {
-                Reply::Places { items, more } => {
-                    let last = items.last().map(|place| (place.pool, place.index));
-                    places.extend(items.into_iter().map(|place| {
-                        let Place { pool, index, addr, size } = place;
-                        PuddleRecord { uuid: Uuid::NIL, pool, role: Role::Heap, index, addr, size }
-                    }));
-                    if !more || last <= after {
-                        return Ok(places);
-                    }
-                    after = last;
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
-    }
-
-    fn clone_pool(
-        &self,
-        name: &str,
-        copy_name: &str,
-    ) -> core::result::Result<(PoolId, bool, u64), StoreError> {
-        let request = Request::ClonePool { name: name.into(), copy: copy_name.into(), token: new_token()? };
-        let reply = match self.answer(&request, name) {
-            // It is the copy's name that is taken.
-            Err(StoreError::PoolExists { .. }) => {
-                return Err(StoreError::PoolExists { name: copy_name.into() });
-            }
-            reply => reply?.0,
-        };
-        match reply {
-            Reply::Imported { pools } if pools.len() == 1 => {
-                pools.first().copied().ok_or_else(|| unexpected(&Reply::Done))
-            }
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn randomize_pool(&self, name: &str) -> core::result::Result<(), StoreError> {
-        self.done(&Request::RandomizePool { name: name.into() }, name)
-    }
-
-    fn check_import(&self, manifest: &ImportManifest) -> core::result::Result<(), StoreError> {
-        match self.ask_import(manifest, true)? {
-            Reply::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn begin_import(&self, manifest: &ImportManifest) -> core::result::Result<u64, StoreError> {
-        match self.ask_import(manifest, false)? {
-            Reply::Import { number } => Ok(number),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn fill_import(
-        &self,
-        import: u64,
-        slot: u32,
-        pieces: &[(u64, u32)],
-        bytes: &[u8],
-    ) -> core::result::Result<(), StoreError> {
-        let pieces = pieces.to_vec();
-        let fill = |parcel| Request::FillImport { import, slot, parcel, pieces: pieces.clone() };
-        match self.with_parcel(|file| file.write_all_at(bytes, 0), fill)? {
-            Reply::Done => Ok(()),
-            Reply::Refused(refusal) => Err(error_of(refusal, "that is imported")),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn commit_import(
-        &self,
-        import: u64,
-        pools: u32,
-    ) -> core::result::Result<Vec<(PoolId, bool, u64)>, StoreError> {
-        let token = new_token()?;
-        match self.answer(&Request::CommitImport { import, token, pools }, "that is imported")?.0 {
-            Reply::Imported { pools: made } if made.len() == pools as usize => Ok(made),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn abandon_import(&self, import: u64) -> core::result::Result<(), StoreError> {
-        self.done(&Request::AbandonImport { import }, "")
-    }
-
-    fn attend(&self, patient: bool) -> core::result::Result<OwnedFd, StoreError> {
-        let request = Request::Attend;
-        let (reply, mut files) = if patient { self.answer(&request, "")? } else { self.ask_now(&request)? };
-        match (reply, files.pop()) {
-            (Reply::Ear, Some(ear)) => Ok(ear),
-            (other, _) => Err(unexpected(&other)),
-        }
-    }
-
-    fn backup(
-        &self,
-        target: &Path,
-        more: &mut dyn FnMut() -> bool,
-    ) -> core::result::Result<BackedUp, StoreError> {
-        crate::backup::ask_for(&self.path, self.store, target, more)
-    }
-
-    fn goodbye(&self) -> core::result::Result<(), StoreError> {
-        self.done(&Request::Goodbye, "")
     }
 }

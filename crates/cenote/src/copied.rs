@@ -8,12 +8,13 @@
 //!
 //! What a check finds: pages of protected pools that are not as they were sealed, damaged
 //! descriptors and marks of heaps, pointers that are not as their types say, blocks that are
-//! reached and not allocated. Values of unprotected pools that were in use have no checksum; those
-//! pools count as torn by a loss of power, and are not shown.
+//! reached and not allocated. Values of unprotected pools have no checksum: a pool counts as torn
+//! by a loss of power, and is not shown, unless stamps of all its files say that none was written
+//! since a close.
 
 use crate::error::Result;
-use crate::known::StoreTypes;
-use crate::store::Inner;
+use crate::registry::StoreTypes;
+use crate::session::Inner;
 use cenote_heap::{TraceOptions, TracedHeap};
 use cenote_layout::id::Uuid;
 use cenote_store::{Access, AtRest, Damage, Keyring, PoolHandle, StoreError};
@@ -29,10 +30,17 @@ pub(crate) fn verify_pages(store: &Inner, name: &str, key: Option<&Keyring>) -> 
     for puddle in handle.verify(&mut |_, _| true) {
         let detail = match puddle.found.damaged.first() {
             Some((page, what)) => format!("page {page}: {what}"),
-            None if !puddle.found.covered => "its protection does not tell a page that is damaged".into(),
+            None if !puddle.found.covered => {
+                "its protection does not tell a page that is damaged".into()
+            }
             None => continue,
         };
-        damage.push(Damage::Puddle { uuid: puddle.uuid, pool: handle.id(), index: puddle.index, detail });
+        damage.push(Damage::Puddle {
+            uuid: puddle.uuid,
+            pool: handle.id(),
+            index: puddle.index,
+            detail,
+        });
     }
     if damage.is_empty() {
         return Ok(());
@@ -45,7 +53,8 @@ pub(crate) fn check(store: &Inner, handle: &PoolHandle, heap: &TracedHeap) -> Re
     let report = heap.check_from(&StoreTypes(&store.store), &[], TraceOptions::default())?;
     let mut found: Vec<(u64, String)> =
         report.damage.iter().map(|damage| (damage.addr, damage.to_string())).collect();
-    let reached = |addr: u64| (addr, format!("the block at {addr:#x} is reached, and not allocated"));
+    let reached =
+        |addr: u64| (addr, format!("the block at {addr:#x} is reached, and not allocated"));
     found.extend(report.unallocated.iter().map(|block| reached(block.addr)));
     let faults = report.trace.iter().flat_map(|trace| &trace.findings);
     found.extend(faults.map(|fault| (fault.at, fault.to_string())));

@@ -1,5 +1,6 @@
 //! One error type for users: each variant is a family, and its message says what, where and what to do.
 
+use crate::persist::{Persist, TypeSetError};
 use cenote_layout::id::TypeId;
 use cenote_layout::values::InvalidValue;
 
@@ -30,7 +31,7 @@ pub enum Error {
     HeapRecover(#[from] cenote_heap::RecoverError),
     /// Leaks were not given back, or not all.
     #[error(transparent)]
-    Reclaim(#[from] crate::reclaim::ReclaimRefused),
+    Reclaim(#[from] ReclaimRefused),
     /// Pools were not exported, or an archive not imported.
     #[error(transparent)]
     Ship(#[from] cenote_relocate::ship::ShipError),
@@ -42,7 +43,7 @@ pub enum Error {
     Tx(#[from] cenote_tx::TxError),
     /// The types of the program cannot be kept.
     #[error(transparent)]
-    Types(#[from] crate::persist::TypeSetError),
+    Types(#[from] TypeSetError),
     /// A pointer does not lead to a live value of its type in a pool that this access covers: it was freed, belongs to another pool or store, or was
     /// kept from a transaction that was aborted.
     #[error(
@@ -80,19 +81,27 @@ pub enum Error {
         by: &'static str,
     },
     /// The transaction does not cover the pool.
-    #[error("pool \"{pool}\" is not part of this transaction: name it when the transaction is begun")]
+    #[error(
+        "pool \"{pool}\" is not part of this transaction: name it when the transaction is begun"
+    )]
     NotInTransaction {
         /// The pool.
         pool: String,
     },
     /// A region pointer cannot lead there, or leads nowhere.
-    #[error("{place} is not in a puddle of this store that region pointers lead to: was its pool removed?")]
+    #[error(
+        "{place} is not in a puddle of this store that region pointers lead to: was its pool \
+         removed?"
+    )]
     NoRegion {
         /// An address, or what the pointer says.
         place: String,
     },
     /// A [`RelPtr`](crate::RelPtr) leads to values of its own pool only.
-    #[error("the value at {to:#x} is not in the pool of the pointer at {at:#x}: use a RegionPtr for that")]
+    #[error(
+        "the value at {to:#x} is not in the pool of the pointer at {at:#x}: use a RegionPtr for \
+         that"
+    )]
     OtherPool {
         /// Where the pointer lies.
         at: u64,
@@ -150,8 +159,8 @@ pub enum Error {
     /// for it, and holds bytes that are no value of their type, or links that lead astray.
     #[error(
         "pool \"{pool}\" has values that are none of their type, {count} found, so its values are not \
-         shown: {}; look at it as blocks (`cenote check` and `cenote dump`), restore it from an archive \
-         or a copy of the store, or answer for its values with the unsafe Store::open_torn",
+         shown: {}; look at it as blocks (`cenote check` and `cenote dump`), import it from an archive \
+         under another name (`cenote import`), restore the whole store from one copy, or answer for its values with the unsafe Store::open_torn",
         first_of(first)
     )]
     InvalidValues {
@@ -194,11 +203,66 @@ pub enum Error {
     #[error("the pool cannot be psynced by itself so: {0}")]
     Policy(&'static str),
     /// Torn data would be taken for values.
-    #[error("PowerLossPolicy::AsIs may show torn values, which safe code must not see: use Store::open_torn")]
+    #[error(
+        "PowerLossPolicy::AsIs may show torn values, which safe code must not see: use \
+         Store::open_torn"
+    )]
     AsIs,
     /// The caller's own reason to abort a transaction.
     #[error("the transaction was aborted: {0}")]
     Aborted(String),
+}
+
+/// Why a run was not begun, or not ended. What it gave back before, if anything, were leaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReclaimRefused {
+    /// A program may hold pointers that are older than the run.
+    #[error(
+        "a transaction has run on this store in this session, so the program may hold pointers to \
+         values that nothing else leads to: reclaim before the first transaction, or stop \
+         everything and use Pool::collect"
+    )]
+    Late,
+    /// What another pool leads to is not known.
+    #[error("pool \"{other}\" may lead to values of the pools that are to be reclaimed, and {why}")]
+    OtherPool {
+        /// Which.
+        other: String,
+        /// Why it cannot be asked.
+        why: String,
+    },
+    /// The heap of a pool cannot be traced.
+    #[error("pool \"{pool}\" cannot be reclaimed: {why}")]
+    Heap {
+        /// Which pool.
+        pool: String,
+        /// What the heap says.
+        why: String,
+    },
+    /// A pool was closed meanwhile, and with it what it leads to.
+    #[error("pool \"{pool}\" was closed while values of other pools were traced, or its own")]
+    Closed {
+        /// Which.
+        pool: String,
+    },
+    /// The caller broke it off, or the store was closed.
+    #[error("reclaiming was cancelled")]
+    Cancelled,
+    /// Another run of this store is for something else.
+    #[error("another reclaim is under way on this store: wait for it")]
+    UnderWay,
+    /// The system has no thread for it.
+    #[error("no thread can be started: {why}")]
+    NoThread {
+        /// What the system says.
+        why: String,
+    },
+}
+
+/// A pointer that leads to no live value.
+pub(crate) fn dangling<T: Persist>(addr: u64) -> Error {
+    Error::Dangling { addr, type_name: T::type_name() }
 }
 
 /// The first few values, for a message.
@@ -209,7 +273,8 @@ fn first_of(values: &[InvalidValue]) -> String {
 /// The first few of a list, for a message.
 fn listed(damage: &[cenote_store::Damage]) -> String {
     const SHOWN: usize = 3;
-    let mut text = damage.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let mut text =
+        damage.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
     if damage.len() > SHOWN {
         text += &format!("; and {} more", damage.len() - SHOWN);
     }

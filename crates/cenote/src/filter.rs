@@ -16,7 +16,8 @@
 //! no other ([`register`] fails otherwise), and the store's whole record of the id is that type's.
 
 use crate::error::Result;
-use crate::known::{KnownType, one_rust_type};
+use crate::known::KnownType;
+use crate::one_type::one_rust_type;
 use crate::persist::{Persist, TypeSetError, described};
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;

@@ -84,67 +84,86 @@ extern crate self as cenote;
 mod attend;
 mod background;
 mod backup;
-mod between;
 mod check;
+mod checking;
 mod connect;
 mod copied;
 mod derived;
 mod error;
+mod extensions;
 pub mod filter;
+mod frames;
 pub mod holder;
+mod keeper;
 mod known;
 mod local;
 #[doc(hidden)]
 pub mod lost;
 mod names;
+mod one_type;
+mod open_pool;
+mod open_pools;
 pub mod persist;
 mod pool;
+mod process_lock;
 mod psync;
 pub mod ptr;
 pub mod raw;
+mod reached;
 mod reader;
+mod readers;
 mod reclaim;
+mod recovery;
+mod registry;
 mod relocate;
+mod session;
 mod ship;
 mod store;
+mod thread_log;
+mod tracing;
 mod trim;
 mod tx;
+mod tx_roots;
 mod view;
+mod viewed;
 mod watch;
 
 pub use cenote_derive::Persist;
 pub use cenote_heap::locks;
 pub use cenote_heap::{
-    Damage as HeapDamage, HeapReport, HeapStats, Progress, RecoveryReport, SuperblockInfo, TraceOptions,
-    TrimProgress, TrimReport, Use, ValueReport,
+    Damage as HeapDamage, HeapReport, HeapStats, Progress, RecoveryReport, SuperblockInfo,
+    TraceOptions, TrimProgress, TrimReport, Use, ValueReport,
 };
 pub use cenote_layout::id::{PoolId, TypeId, Uuid};
 pub use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 pub use cenote_proto::{ClientItem, ClientState, HeldPool, Stat as DaemonStat};
-pub use cenote_store::relocate::{Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten};
-pub use cenote_store::{
-    Access, Anchor, Argon2Params, AtRest, AtRestError, BackedUp, BackupReport, CopyPolicy, CrashKind, Damage,
-    DamagePolicy, FormatOptions, HeapKind, KeyError, Keyring, Listed as ListedPool, Locking, MasterKey,
-    OpenOptions, OpenReport, PermissionChange, PoolInfo, PoolMode, PoolOptions, PoolStart, PowerLossPolicy,
-    Psync, RestoredPool, SetAside, StoreInfo, VerifiedPuddle, WindowPolicy,
+pub use cenote_store::relocate::{
+    Backend, ImportedPool, RelocationOptions, RelocationProgress, Rewritten,
 };
-pub use error::{Error, Result};
+pub use cenote_store::{
+    Access, Anchor, Argon2Params, AtRest, AtRestError, BackedUp, BackupReport, CopyPolicy,
+    CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, JournalPolicy, KeyError, Keyring,
+    Listed as ListedPool, Locking, MasterKey, OpenOptions, OpenReport, PermissionChange, PoolInfo,
+    PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool, SetAside, StoreInfo,
+    VerifiedPuddle, WindowPolicy,
+};
+pub use error::{Error, ReclaimRefused, Result};
 pub use holder::{RegionPtr, RelPtr};
-pub use names::NamedRoot;
+pub use open_pool::Pool;
 pub use persist::Persist;
-pub use pool::{Blocks, Pool};
+pub use pool::Blocks;
 pub use psync::{AutoFigures, AutoPsync, PsyncPolicy};
 pub use ptr::Ptr;
-pub use reader::Reader;
+pub use reader::{NamedRoot, Reader};
 pub use reclaim::{
-    OnReclaimProgress, ReclaimOptions, ReclaimPolicy, ReclaimProgress, ReclaimRefused, ReclaimReport,
-    ReclaimedType,
+    OnReclaimProgress, ReclaimOptions, ReclaimPolicy, ReclaimProgress, ReclaimReport, ReclaimedType,
 };
+pub use recovery::{OnRecovery, RecoveryOptions, RecoveryProgress};
+pub use session::Store;
 pub use ship::{
-    Codec, Exclusive, ExportOptions, Exported, ImportOptions, Inspected, LeftEntry, OnShip, ShipError,
-    ShipProgress, Shipped, Stale,
+    Codec, Exclusive, ExportOptions, Exported, ImportOptions, Inspected, LeftEntry, OnShip,
+    ShipError, ShipProgress, Shipped, Stale,
 };
-pub use store::{OnRecovery, RecoveryOptions, RecoveryProgress, Store};
 pub use trim::{AutoTrim, TrimFigures};
 pub use tx::Tx;
 pub use view::View;

@@ -68,8 +68,13 @@ impl Faults {
     /// As [`touch`].
     #[inline(always)]
     pub unsafe fn touch_once(&self, addr: usize, len: usize) -> Result<(), Lost> {
-        // SAFETY: handed on to the caller.
-        if len <= 4096 { unsafe { touch(addr, len) } } else { unsafe { self.touch_long(addr, len) } }
+        if len <= 4096 {
+            // SAFETY: handed on to the caller.
+            unsafe { touch(addr, len) }
+        } else {
+            // SAFETY: handed on to the caller.
+            unsafe { self.touch_long(addr, len) }
+        }
     }
 
     /// # Safety

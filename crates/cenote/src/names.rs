@@ -15,55 +15,42 @@
 
 use crate::error::{Error, Result};
 use crate::field;
+use crate::open_pool::PoolInner;
 use crate::persist::{LayoutBuilder, Persist, TypeId};
-use crate::pool::{PoolInner, dangling};
 use crate::ptr::{FieldOffset, Ptr};
-use crate::reader::Reader;
-use crate::tx::Tx;
-use cenote_heap::Heap;
+use crate::reader::{NamedRoot, Reader};
 use cenote_layout::checksum::checksum;
 use cenote_layout::heap::RootEntry;
 use core::mem::offset_of;
 use std::collections::HashSet;
 
 /// The numbered root that the directory is under.
-const DIRECTORY_ROOT: u16 = 1023;
+pub(crate) const DIRECTORY_ROOT: u16 = 1023;
 /// Chains of a directory, which is a block of 4 KiB.
-const CHAINS: usize = 510;
+pub(crate) const CHAINS: usize = 510;
 /// Most bytes of a name: so an entry has 256.
-const NAME_LEN_MAX: usize = 231;
-
-/// A root that has a name, as [`Reader::named_roots`] lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamedRoot {
-    /// The name.
-    pub name: String,
-    /// Address of the root object.
-    pub addr: u64,
-    /// Its type.
-    pub type_id: TypeId,
-}
+pub(crate) const NAME_LEN_MAX: usize = 231;
 
 /// Where a root leads. 0: nowhere.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Target {
+pub(crate) struct Target {
     addr: u64,
     type_id: u64,
 }
 
 #[repr(C)]
-struct Directory {
-    numbered: Target,
-    chains: [Option<Ptr<Entry>>; CHAINS],
+pub(crate) struct Directory {
+    pub(crate) numbered: Target,
+    pub(crate) chains: [Option<Ptr<Entry>>; CHAINS],
 }
 
 #[repr(C)]
-struct Entry {
-    next: Option<Ptr<Entry>>,
-    target: Target,
-    len: u8,
-    name: [u8; NAME_LEN_MAX],
+pub(crate) struct Entry {
+    pub(crate) next: Option<Ptr<Entry>>,
+    pub(crate) target: Target,
+    pub(crate) len: u8,
+    pub(crate) name: [u8; NAME_LEN_MAX],
 }
 
 const _: () = assert!(size_of::<Directory>() == 4096 && size_of::<Entry>() == 256);
@@ -121,7 +108,7 @@ impl Entry {
 }
 
 /// The bytes of a name that a root can have.
-fn checked(name: &str) -> Result<&[u8]> {
+pub(crate) fn checked(name: &str) -> Result<&[u8]> {
     let bad = |reason| Err(Error::RootName { name: name.chars().take(80).collect(), reason });
     if name.is_empty() {
         return bad("it is empty");
@@ -136,23 +123,23 @@ fn checked(name: &str) -> Result<&[u8]> {
 }
 
 /// Part of the format: the chain that a name is in.
-fn chain_of(name: &[u8]) -> usize {
+pub(crate) fn chain_of(name: &[u8]) -> usize {
     (checksum(0, name) % CHAINS as u64) as usize
 }
 
-fn chain_field(chain: usize) -> Option<FieldOffset<Directory, Option<Ptr<Entry>>>> {
+pub(crate) fn chain_field(chain: usize) -> Option<FieldOffset<Directory, Option<Ptr<Entry>>>> {
     field!(Directory, chains).element(chain)
 }
 
 /// The pool's directory, if a name was ever given. The caller holds a view or a transaction of the pool.
-fn directory(pool: &PoolInner) -> Result<Option<Ptr<Directory>>> {
-    let entry = pool.heap.root(DIRECTORY_ROOT)?;
+pub(crate) fn directory(pool: &PoolInner) -> Result<Option<Ptr<Directory>>> {
+    let entry = pool.root_entry(DIRECTORY_ROOT)?;
     if entry.addr == 0 || entry.type_id != Directory::TYPE_ID {
         return Ok(None);
     }
     pool.know::<Directory>()?;
     if !pool.is_live::<Directory>(entry.addr) {
-        return Err(dangling::<Directory>(entry.addr));
+        return Err(pool.dangling::<Directory>(entry.addr));
     }
     pool.readable(entry.addr, size_of::<Directory>())?;
     // SAFETY: a live block of this type, whose layout the store has confirmed.
@@ -167,26 +154,43 @@ pub(crate) fn numbered(pool: &PoolInner, index: u16) -> Result<RootEntry> {
         // SAFETY: a live block, which nobody changes while the pool is held; read here and now.
         return Ok(unsafe { directory.as_ref() }.numbered.into());
     }
-    Ok(pool.heap.root(index)?)
+    pool.root_entry(index)
 }
 
-/// Sets the numbered root that the directory keeps; `false` if this one is not kept there.
-pub(crate) fn set_numbered(tx: &mut Tx<'_>, pool: &PoolInner, index: u16, entry: RootEntry) -> Result<bool> {
-    if index != DIRECTORY_ROOT {
-        return Ok(false);
+/// What numbered root `index` leads to. The caller holds a view or a transaction of the pool.
+pub(crate) fn root<T: Persist>(pool: &PoolInner, index: u16) -> Result<Option<Ptr<T>>> {
+    let entry = numbered(pool, index)?;
+    if entry.addr == 0 {
+        return Ok(None);
     }
-    let Some(directory) = directory(pool)? else { return Ok(false) };
-    tx.set(directory, field!(Directory, numbered), entry.into())?;
-    Ok(true)
+    if entry.type_id != T::TYPE_ID {
+        return Err(Error::RootType {
+            pool: pool.handle.name().to_string(),
+            index,
+            found: entry.type_id,
+            expected: T::TYPE_ID,
+            expected_name: T::type_name(),
+        });
+    }
+    pool.know::<T>()?;
+    if !pool.is_live::<T>(entry.addr) {
+        return Err(pool.dangling::<T>(entry.addr));
+    }
+    // SAFETY: a live block of type `T`, whose layout the store has just confirmed.
+    Ok(unsafe { Ptr::from_addr(entry.addr) })
 }
 
 /// An entry by its name, and the one before it in its chain.
-struct Found {
-    entry: Ptr<Entry>,
-    before: Option<Ptr<Entry>>,
+pub(crate) struct Found {
+    pub(crate) entry: Ptr<Entry>,
+    pub(crate) before: Option<Ptr<Entry>>,
 }
 
-fn find<R: Reader>(reader: &R, directory: Ptr<Directory>, name: &[u8]) -> Result<Option<Found>> {
+pub(crate) fn find<R: Reader>(
+    reader: &R,
+    directory: Ptr<Directory>,
+    name: &[u8],
+) -> Result<Option<Found>> {
     let mut at = reader.get(directory)?.chains.get(chain_of(name)).copied().flatten();
     let mut before = None;
     let mut seen = HashSet::new();
@@ -204,7 +208,11 @@ fn find<R: Reader>(reader: &R, directory: Ptr<Directory>, name: &[u8]) -> Result
 }
 
 /// What the root of this name leads to.
-pub(crate) fn get<T: Persist, R: Reader>(reader: &R, pool: &PoolInner, name: &str) -> Result<Option<Ptr<T>>> {
+pub(crate) fn get<T: Persist, R: Reader>(
+    reader: &R,
+    pool: &PoolInner,
+    name: &str,
+) -> Result<Option<Ptr<T>>> {
     let Some(directory) = directory(pool)? else { return Ok(None) };
     let Some(found) = find(reader, directory, name.as_bytes())? else { return Ok(None) };
     let target: RootEntry = reader.get(found.entry)?.target.into();
@@ -241,49 +249,4 @@ pub(crate) fn list<R: Reader>(reader: &R, pool: &PoolInner) -> Result<Vec<NamedR
     }
     roots.sort_by(|a, b| (&a.name, a.addr).cmp(&(&b.name, b.addr)));
     Ok(roots)
-}
-
-/// Gives a name to what `root` says, or takes the name away.
-pub(crate) fn set<'p>(tx: &mut Tx<'p>, pool: &'p PoolInner, name: &str, root: RootEntry) -> Result<()> {
-    let bytes = checked(name)?;
-    if root.addr == 0 {
-        return remove(tx, pool, name).map(drop);
-    }
-    let directory = match directory(pool)? {
-        Some(directory) => directory,
-        None => make(tx, pool)?,
-    };
-    if let Some(found) = find(tx, directory, bytes)? {
-        return tx.set(found.entry, field!(Entry, target), root.into());
-    }
-    let chain = chain_of(bytes);
-    let Some(place) = chain_field(chain) else { return Ok(()) };
-    let next = tx.get(directory)?.chains.get(chain).copied().flatten();
-    let mut entry = Entry { next, target: root.into(), len: bytes.len() as u8, name: [0; NAME_LEN_MAX] };
-    entry.name[..bytes.len()].copy_from_slice(bytes);
-    let entry = tx.alloc_covered(pool, entry)?;
-    tx.set(directory, place, Some(entry))
-}
-
-/// A directory that takes over the last numbered root.
-fn make<'p>(tx: &mut Tx<'p>, pool: &'p PoolInner) -> Result<Ptr<Directory>> {
-    let numbered = pool.heap.root(DIRECTORY_ROOT)?.into();
-    let directory = tx.alloc_covered(pool, Directory { numbered, chains: [None; CHAINS] })?;
-    let entry = RootEntry { addr: directory.addr(), type_id: Directory::TYPE_ID };
-    tx.write_root_slot(pool, DIRECTORY_ROOT, entry)?;
-    Ok(directory)
-}
-
-/// Takes a name away; whether there was one.
-pub(crate) fn remove(tx: &mut Tx<'_>, pool: &PoolInner, name: &str) -> Result<bool> {
-    let Some(directory) = directory(pool)? else { return Ok(false) };
-    let Some(found) = find(tx, directory, name.as_bytes())? else { return Ok(false) };
-    let next = tx.get(found.entry)?.next;
-    match (found.before, chain_field(chain_of(name.as_bytes()))) {
-        (Some(before), _) => tx.set(before, field!(Entry, next), next)?,
-        (None, Some(place)) => tx.set(directory, place, next)?,
-        (None, None) => return Ok(false),
-    }
-    tx.free(found.entry)?;
-    Ok(true)
 }

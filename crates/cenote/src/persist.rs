@@ -24,7 +24,9 @@ use core::num::{NonZero, Saturating, Wrapping};
 use std::collections::HashMap;
 
 pub use cenote_layout::id::TypeId;
-pub use cenote_layout::types::{Condition, FieldRecord, PointerField, TypeError, TypeRecord, VariantRecord};
+pub use cenote_layout::types::{
+    Condition, FieldRecord, PointerField, TypeError, TypeRecord, VariantRecord,
+};
 pub use cenote_layout::values::{InvalidValue, Rule, Rules, Values};
 #[doc(hidden)]
 pub use {core::ops::Drop as __Drop, std::string::String as __String};
@@ -72,9 +74,9 @@ pub unsafe trait Persist: Sized + Send + Sync + 'static {
         let conditions = |field: &PointerField| -> Vec<_> {
             field.conditions.iter().map(|c| (c.offset, c.size, c.value)).collect()
         };
-        layout
-            .pointers
-            .sort_by(|a, b| a.offset.cmp(&b.offset).then_with(|| conditions(a).cmp(&conditions(b))));
+        layout.pointers.sort_by(|a, b| {
+            a.offset.cmp(&b.offset).then_with(|| conditions(a).cmp(&conditions(b)))
+        });
         TypeRecord {
             version: RECORD_VERSION,
             id: Self::TYPE_ID,
@@ -180,7 +182,14 @@ impl LayoutBuilder {
         }
     }
 
-    fn words(&mut self, offset: usize, count: u64, kind: PointerKind, tag_mask: u64, target: TypeId) {
+    fn words(
+        &mut self,
+        offset: usize,
+        count: u64,
+        kind: PointerKind,
+        tag_mask: u64,
+        target: TypeId,
+    ) {
         self.push_pointer(PointerField {
             offset: self.base + offset as u64,
             stride: 8,
@@ -212,8 +221,10 @@ impl LayoutBuilder {
         let (start, size, count) = (self.base + offset as u64, size_of::<T>() as u64, count as u64);
         for field in element.pointers {
             let copy = |by: u64, stride: u64, count: u64| {
-                let shifted =
-                    field.conditions.iter().map(|c| Condition { offset: c.offset + start + by, ..*c });
+                let shifted = field
+                    .conditions
+                    .iter()
+                    .map(|c| Condition { offset: c.offset + start + by, ..*c });
                 PointerField {
                     offset: start + by + field.offset,
                     stride,

@@ -11,8 +11,9 @@
 
 use crate::background::{Background, Job};
 use crate::error::{Error, Result};
-use crate::pool::{Pool, PoolInner};
-use crate::store::{Inner, Store};
+use crate::frames::{covered_here, hold_all};
+use crate::open_pool::{Pool, PoolInner};
+use crate::session::{Inner, Store};
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{Begun, Psync};
 use std::sync::Arc;
@@ -44,7 +45,7 @@ impl Pool {
     /// Bytes of pages that were stored into since the last psync; 0 in direct mode. What a session before this one left without a psync is not counted.
     #[must_use]
     pub fn unsynced_bytes(&self) -> u64 {
-        self.inner.store.store.unsynced_bytes(self.id())
+        self.inner.store.store.unsynced_bytes(self.inner.handle.id())
     }
 }
 
@@ -74,8 +75,9 @@ fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
         Begun::Mine(psyncing) => psyncing,
     };
     // As a reader, so that views go on; past writers that wait, because the thread that waits for this psync may be one whose view they wait for.
-    let held = crate::tx::hold_all(pools);
-    psyncing.copy()?;
+    let held = hold_all(pools);
+    // SAFETY: `held` keeps writers out of all of the pools, of this process and of others.
+    unsafe { psyncing.copy() }?;
     // Not while the device is waited for.
     let held = planted(Bug::HeldThroughSync).then_some(held);
     let done = psyncing.commit();
@@ -85,7 +87,7 @@ fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
 
 /// Fails in a transaction of this thread: another psync may wait for it, or for one that waits for its pools.
 fn refuse_inside() -> Result<()> {
-    match crate::tx::covered_here(|_| true) {
+    match covered_here(|_| true) {
         Some(pool) => Err(Error::WouldDeadlock { pool, by: "a transaction" }),
         None => Ok(()),
     }
@@ -94,10 +96,15 @@ fn refuse_inside() -> Result<()> {
 /// The pools of a committed transaction that are to be safe from loss of power before it is acknowledged.
 #[cold]
 pub(crate) fn after_commit(pools: &[&PoolInner]) -> Result<()> {
-    let pools: Vec<&PoolInner> =
-        pools.iter().copied().filter(|pool| pool.psync_on_commit.load(Ordering::Relaxed) > 0).collect();
+    let pools: Vec<&PoolInner> = pools
+        .iter()
+        .copied()
+        .filter(|pool| pool.psync_on_commit.load(Ordering::Relaxed) > 0)
+        .collect();
     let Some(first) = pools.first() else { return Ok(()) };
-    run(&first.store, &pools).map(drop).map_err(|source| Error::NotPsynced { source: Box::new(source) })
+    run(&first.store, &pools)
+        .map(drop)
+        .map_err(|source| Error::NotPsynced { source: Box::new(source) })
 }
 
 /// When a pool is psynced by itself: at each of these that is given. It belongs to an [`AutoPsync`] of this process, and not to the pool: no file has it, so another program's `cenote info` does not show it.
@@ -141,7 +148,9 @@ impl AutoPsync {
             return Err(Error::Policy("it names no time, no bytes and no commit"));
         }
         if policy.every == Some(Duration::ZERO) || policy.bytes == Some(0) {
-            return Err(Error::Policy("the time or the bytes are zero: ask for every commit instead"));
+            return Err(Error::Policy(
+                "the time or the bytes are zero: ask for every commit instead",
+            ));
         }
         // Says at once what would fail each time.
         pool.psync()?;
@@ -212,9 +221,15 @@ impl Job for Psyncs {
         rest.max(Duration::from_millis(1))
     }
 
-    fn turn(&mut self, pool: &Pool, figures: &mut AutoFigures, _ends: &dyn Fn() -> bool) -> Result<bool> {
+    fn turn(
+        &mut self,
+        pool: &Pool,
+        figures: &mut AutoFigures,
+        _ends: &dyn Fn() -> bool,
+    ) -> Result<bool> {
         let unsynced = pool.unsynced_bytes();
-        let due = unsynced > 0 && self.policy.every.is_some_and(|every| self.last.elapsed() >= every);
+        let due =
+            unsynced > 0 && self.policy.every.is_some_and(|every| self.last.elapsed() >= every);
         if !due && self.policy.bytes.is_none_or(|bytes| unsynced < bytes) {
             if unsynced == 0 {
                 self.last = Instant::now();

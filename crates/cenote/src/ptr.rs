@@ -239,48 +239,6 @@ impl<T, F> fmt::Debug for FieldOffset<T, F> {
     }
 }
 
-/// The [`FieldOffset`](crate::ptr::FieldOffset) of a field, or of a field of a field; also in constants.
-///
-/// ```
-/// use cenote::{Persist, Ptr, field, ptr::FieldOffset};
-///
-/// #[derive(Persist)]
-/// struct Links { next: Option<Ptr<Node>>, previous: Option<Ptr<Node>> }
-/// #[derive(Persist)]
-/// struct Node { value: u64, links: Links }
-///
-/// const NEXT: FieldOffset<Node, Option<Ptr<Node>>> = field!(Node, links.next);
-/// let node = Node { value: 1, links: Links { next: None, previous: None } };
-/// assert!(NEXT.get(&node).is_none());
-/// assert_eq!(*field!(Node, value).get(&node), 1);
-/// ```
-#[macro_export]
-macro_rules! field {
-    // The type is written once where it counts: a macro in its place may expand to another type
-    // each time. That fields are fields, and not behind a `Deref`, follows from the constant, which
-    // cannot read. `offset_of!` gives the better message. It and `&raw` take fields of unions too,
-    // which hold any bytes; the closure is safe code, which does not.
-    ($type:ty, $($field:tt).+) => {
-        const {
-            let _ = $crate::ptr::__core::mem::offset_of!($type, $($field).+);
-            let mut __cenote_slot = $crate::persist::LayoutBuilder::__slot::<$type>();
-            let __cenote_value = __cenote_slot.as_mut_ptr();
-            $crate::persist::LayoutBuilder::__borrows(__cenote_value, |__cenote_whole| {
-                let _ = &__cenote_whole.$($field).+;
-            });
-            // SAFETY: the place of a field in memory of the type; nothing is read. The program
-            // wrote names of fields alone, and the closure has borrowed the same field in safe
-            // code, so no union is on the way.
-            unsafe {
-                $crate::persist::LayoutBuilder::__place(
-                    __cenote_value,
-                    &raw mut (*__cenote_value).$($field).+,
-                )
-            }
-        }
-    };
-}
-
 // For the macro `field!`: a program may call another crate `core`.
 #[doc(hidden)]
 pub use ::core as __core;

@@ -3,8 +3,7 @@
 use crate::error::{Error, Result};
 use crate::holder::RegionPtr;
 use crate::lost::{Faults, Lost};
-use crate::names::NamedRoot;
-use crate::persist::{ArrayOf, Persist};
+use crate::persist::{ArrayOf, Persist, TypeId};
 use crate::ptr::Ptr;
 
 pub(crate) mod sealed {
@@ -18,6 +17,17 @@ pub(crate) mod sealed {
         /// The address of such a place.
         fn region_address(&self, region: &RegionAddress) -> Option<u64>;
     }
+}
+
+/// A root that has a name, as [`Reader::named_roots`] lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedRoot {
+    /// The name.
+    pub name: String,
+    /// Address of the root object.
+    pub addr: u64,
+    /// Its type.
+    pub type_id: TypeId,
 }
 
 /// Read access to pools. References live as long as the access, and nothing that they lead to changes meanwhile: a view excludes
@@ -72,8 +82,11 @@ pub trait Reader: sealed::Sealed {
     /// of the store or a later one, or further in than 64 MiB times 65,536 puddles.
     fn region_ptr<T: Persist>(&self, ptr: Ptr<T>) -> Result<RegionPtr<T>> {
         self.get(ptr)?;
-        let region = self.region_of(ptr.addr()).and_then(cenote_layout::pointer::RegionAddress::encode);
-        region.map(RegionPtr::new).ok_or_else(|| Error::NoRegion { place: format!("{:#x}", ptr.addr()) })
+        let region =
+            self.region_of(ptr.addr()).and_then(cenote_layout::pointer::RegionAddress::encode);
+        region
+            .map(RegionPtr::new)
+            .ok_or_else(|| Error::NoRegion { place: format!("{:#x}", ptr.addr()) })
     }
 
     /// Where a region pointer leads; `None` if it is null. Whether there is a value is checked when the pointer is followed: its pool must be part of that access.

@@ -32,9 +32,11 @@
 //! # }
 //! ```
 
+use crate::checking::refuse_within;
 use crate::error::Result;
-use crate::pool::Pool;
-use crate::store::Store;
+use crate::open_pool::Pool;
+use crate::open_pools::pools_of;
+use crate::session::Store;
 use cenote_store::StoreError;
 use cenote_store::relocate::{Backend, Imported, ImportedPool, RelocationProgress, Rewritten};
 use core::ops::ControlFlow;
@@ -66,8 +68,8 @@ impl Store {
         make: impl FnOnce() -> core::result::Result<Imported, StoreError>,
     ) -> Result<ImportedPool> {
         self.inner.refuse_forked()?;
-        crate::check::refuse_within(&self.inner, name)?;
-        let cloned = self.inner.pools.while_closed(|other| other == name, make)?;
+        refuse_within(&self.inner, name)?;
+        let cloned = pools_of(&self.inner).while_closed(|other| other == name, make)?;
         Ok(cloned.pools.into_iter().next().unwrap_or(ImportedPool {
             id: cenote_layout::id::PoolId(0),
             name: copy.into(),
@@ -96,8 +98,9 @@ impl Store {
     /// [`Error::Store`](crate::Error::Store): some pool of the store is open, damaged or in doubt; there is no room in the window. Nothing has moved then.
     pub fn randomize_pool(&self, name: &str) -> Result<()> {
         self.inner.refuse_forked()?;
-        crate::check::refuse_within(&self.inner, name)?;
-        Ok(self.inner.pools.while_closed(|_| true, || self.inner.store.randomize_pool(name))?)
+        refuse_within(&self.inner, name)?;
+        Ok(pools_of(&self.inner)
+            .while_closed(|_| true, || self.inner.store.randomize_pool(name))?)
     }
 }
 

@@ -36,18 +36,19 @@
 //!
 //! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by snapshots, which are files of their own (`cenote_object`).
 
+use crate::checking::refuse_within;
 use crate::error::Result;
 use crate::known::of_this_program;
-use crate::pool::HeldPools;
-use crate::store::Store;
+use crate::open_pools::{HeldPools, pools_of};
+use crate::session::Store;
 use cenote_relocate::ship;
 use cenote_store::Access;
 use std::io::{Read, Write};
 use std::path::Path;
 
 pub use cenote_relocate::ship::{
-    Codec, Exclusive, ExportOptions, Exported, ImportOptions, Inspected, LeftEntry, OnShip, ShipError,
-    ShipProgress, Shipped, Stale,
+    Codec, Exclusive, ExportOptions, Exported, ImportOptions, Inspected, LeftEntry, OnShip,
+    ShipError, ShipProgress, Shipped, Stale,
 };
 
 impl Store {
@@ -67,7 +68,8 @@ impl Store {
         options: ExportOptions<'_>,
     ) -> Result<(W, Exported)> {
         let _held = self.hold_for_export(pools, options.with_targets)?;
-        Ok(ship::export(&self.inner.store, pools, out, options)?)
+        // SAFETY: `_held` keeps the pools that are read from being opened.
+        Ok(unsafe { ship::export(&self.inner.store, pools, out, options) }?)
     }
 
     /// The same into a file, which has its name only when it is whole and on the disk.
@@ -83,7 +85,9 @@ impl Store {
     ) -> Result<Exported> {
         let _held = self.hold_for_export(pools, options.with_targets)?;
         let exported = ship::to_file(path.as_ref(), exclusive, |file| {
-            ship::export(&self.inner.store, pools, file, options).map(|(_, exported)| exported)
+            // SAFETY: `_held` keeps the pools that are read from being opened.
+            unsafe { ship::export(&self.inner.store, pools, file, options) }
+                .map(|(_, exported)| exported)
         });
         Ok(exported?)
     }
@@ -104,10 +108,10 @@ impl Store {
     /// it ([`ShipError::Values`]).
     pub fn import(&self, input: impl Read, options: ImportOptions<'_>) -> Result<Shipped> {
         self.inner.refuse_forked()?;
-        crate::check::refuse_within(&self.inner, "that is imported")?;
+        refuse_within(&self.inner, "that is imported")?;
         let unpacked = ship::unpack(&self.inner.store, input, options, &of_this_program)?;
         // Nobody opens one of the pools before it is known whether this program agrees about their types.
-        let list = self.inner.pools.locked();
+        let list = pools_of(&self.inner).locked();
         let shipped = unpacked.commit(&self.inner.store, &of_this_program)?;
         drop(list);
         Ok(shipped)
@@ -118,14 +122,18 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release. What the store says of a whole one is in [`Inspected::refused`].
-    pub fn inspect_archive(&self, input: impl Read, options: ImportOptions<'_>) -> Result<Inspected> {
+    pub fn inspect_archive(
+        &self,
+        input: impl Read,
+        options: ImportOptions<'_>,
+    ) -> Result<Inspected> {
         Ok(ship::inspect(&self.inner.store, input, options, &of_this_program)?)
     }
 
     /// Keeps the pools that are exported, or any if pointers decide which those are, from being opened.
     fn hold_for_export(&self, pools: &[&str], all: bool) -> Result<HeldPools<'_>> {
         self.inner.refuse_forked()?;
-        crate::check::refuse_within(&self.inner, pools.first().copied().unwrap_or_default())?;
+        refuse_within(&self.inner, pools.first().copied().unwrap_or_default())?;
         if self.inner.store.is_writable() {
             let due = self.pools_due();
             for info in self.pools() {
@@ -140,6 +148,6 @@ impl Store {
             true => self.pools().into_iter().map(|info| info.record.name).collect(),
             false => pools.iter().map(|name| (*name).to_owned()).collect(),
         };
-        Ok(self.inner.pools.hold(names))
+        Ok(pools_of(&self.inner).hold(names))
     }
 }

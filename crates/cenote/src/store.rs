@@ -1,146 +1,28 @@
-//! [`Store`]: a directory of pools, opened in this process.
+//! What a program does with a store: opens it, asks about it, opens its pools, closes it.
 
-use crate::attend::Attending;
+use crate::attend::{Attending, attending};
+use crate::checking::refuse_within;
 use crate::error::{Error, Result};
-use crate::known::layouts_contradict;
-use crate::local::{self, Owned, ThreadLog};
-use crate::pool::{By, OpenPools, Pool, PoolInner};
-use crate::tx::{Covered, Tx};
-use cenote_heap::{Progress, RecoveryReport, TraceOptions};
+use crate::extensions::Extensions;
+use crate::frames::Covered;
+use crate::open_pool::{Pool, PoolInner};
+use crate::open_pools::{By, OpenPools, pools_of};
+use crate::psync::after_commit;
+use crate::reclaim::Reclaims;
+use crate::recovery::RecoveryOptions;
+use crate::session::{Inner, Policy, Store};
+use crate::tx::Tx;
 use cenote_layout::catalog::{AtRest, ClientRecord, LeaseRecord, PoolMode, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
-use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 use cenote_store::{
-    Access, DamagePolicy, FormatOptions, Keyring, OpenOptions, OpenReport, PoolInfo, PoolOptions,
+    Access, FormatOptions, Keyring, OpenOptions, OpenReport, PoolInfo, PoolOptions,
     PowerLossPolicy, Rekeyed, StoreError, StoreInfo, VerifiedPuddle,
 };
-use cenote_tx::LogGroup;
-use core::num::NonZero;
-use core::ops::ControlFlow;
-use core::time::Duration;
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// A store that is open in this process: exclusively, if for writing.
-///
-/// Handles are cheap to clone and may be used from any thread. When the last handle of the store and of its pools is dropped, the
-/// store is closed; [`Store::close`] does it now and tells of errors. A process that dies without closing loses nothing that was
-/// committed at its durability level.
-#[derive(Clone, Debug)]
-pub struct Store {
-    pub(crate) inner: Arc<Inner>,
-}
-
-impl Drop for Store {
-    /// In a forked child nothing of the store is dropped, as of [`Pool`].
-    fn drop(&mut self) {
-        if self.inner.refuse_forked().is_err() {
-            core::mem::forget(Arc::clone(&self.inner));
-        }
-    }
-}
-
-pub(crate) struct Inner {
-    /// Never given twice in a process.
-    pub(crate) number: u64,
-    /// How pools are traced.
-    recovery: Mutex<RecoveryOptions>,
-    pub(crate) store: cenote_store::Store,
-    pub(crate) group: Arc<LogGroup>,
-    pub(crate) report: OpenReport,
-    /// Opened by [`Store::open_torn`]: the caller answers for values that a loss of power or damage may have torn.
-    pub(crate) torn_allowed: bool,
-    pub(crate) damage_policy: DamagePolicy,
-    /// [`OpenOptions::verify_values`].
-    pub(crate) verify_values: bool,
-    /// [`OpenOptions::key`].
-    key: Option<Arc<Keyring>>,
-    /// What tracing found in pools, in this session.
-    traced: Mutex<BTreeMap<PoolId, RecoveryReport>>,
-    /// Types that came into the registry, or into this program, and were not compared: not zero
-    /// where [`Inner::types_agree`] must be asked.
-    pub(crate) unsettled: Arc<AtomicU64>,
-    /// A type has one layout in this store and another in this program, in which another store
-    /// agrees: pointers from there must not be followed here. Never false again, and `unsettled` is
-    /// not zero then.
-    contradicts: Mutex<bool>,
-    pub(crate) pools: OpenPools,
-    pub(crate) reclaims: crate::reclaim::Reclaims,
-    pub(crate) attending: Arc<Attending>,
-    logs: Mutex<Vec<Owned>>,
-    /// Of the process that opened the store.
-    fork_token: u64,
-}
-
-impl core::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Store").field("uuid", &self.store.uuid()).finish_non_exhaustive()
-    }
-}
-
-/// How far the recovery of a pool has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RecoveryProgress<'a> {
-    /// The pool that is traced.
-    pub pool: &'a str,
-    /// Blocks reached so far. How many there will be is not known before.
-    pub blocks: u64,
-    /// Superblocks of its heap that hold blocks; 64 KiB each.
-    pub superblocks: u64,
-}
-
-/// How pools are traced that were in use when power failed; see [`Store::set_recovery`].
-#[derive(Clone)]
-pub struct RecoveryOptions {
-    /// Most threads that trace; `None`: as many as cores that this process may use.
-    pub threads: Option<NonZero<usize>>,
-    /// Told how far tracing has come, on the thread that opens the pool. It must not call the store.
-    pub progress: Option<OnRecovery>,
-    /// Least time between two reports; 50 ms by default. A pool that is traced in less reports nothing.
-    pub interval: Duration,
-}
-
-impl Default for RecoveryOptions {
-    fn default() -> Self {
-        Self { threads: None, progress: None, interval: TraceOptions::default().interval }
-    }
-}
-
-/// Hears how far the recovery of a pool has come.
-pub type OnRecovery = Arc<dyn Fn(&RecoveryProgress<'_>) + Send + Sync>;
-
-impl core::fmt::Debug for RecoveryOptions {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("RecoveryOptions").field("threads", &self.threads).finish_non_exhaustive()
-    }
-}
-
-impl Inner {
-    /// Traces the pool of this name with this store's options.
-    pub(crate) fn recovery_of<R>(&self, pool: &str, trace: impl FnOnce(TraceOptions<'_>) -> R) -> R {
-        let RecoveryOptions { threads, progress, interval } =
-            self.recovery.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut tell = |at: &Progress| {
-            if let Some(progress) = &progress {
-                progress(&RecoveryProgress { pool, blocks: at.blocks, superblocks: at.superblocks });
-            }
-            ControlFlow::Continue(())
-        };
-        let mut options = TraceOptions::default();
-        options.workers = threads;
-        options.interval = interval;
-        options.progress = Some(&mut tell);
-        trace(options)
-    }
-}
-
-static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Store {
     /// Opens the store in a directory; formats it first if it is missing or empty.
@@ -167,8 +49,10 @@ impl Store {
     pub fn format(path: impl AsRef<Path>, options: &FormatOptions) -> Result<Uuid> {
         // Before a directory is made that would be of no use.
         cenote_store::check_options(options)?;
-        let medium =
-            RealMedium::open(path.as_ref(), &MediumOptions { create: true, ..MediumOptions::default() })?;
+        let medium = RealMedium::open(
+            path.as_ref(),
+            &MediumOptions { create: true, ..MediumOptions::default() },
+        )?;
         Ok(cenote_store::format(Arc::new(medium), options)?)
     }
 
@@ -178,8 +62,10 @@ impl Store {
     /// [`Error::Medium`], [`Error::Open`]; [`Error::AsIs`] for a policy that takes [`Store::open_torn`].
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         let read_only = options.access == Access::ReadOnly;
-        let medium =
-            RealMedium::open(path.as_ref(), &MediumOptions { read_only, ..MediumOptions::default() })?;
+        let medium = RealMedium::open(
+            path.as_ref(),
+            &MediumOptions { read_only, ..MediumOptions::default() },
+        )?;
         Self::open_on(Arc::new(medium), options)
     }
 
@@ -213,51 +99,40 @@ impl Store {
 
     /// Says how pools are traced from now on that were in use when power failed: the first pool that is opened waits for that.
     pub fn set_recovery(&self, options: RecoveryOptions) {
-        *self.inner.recovery.lock().unwrap_or_else(PoisonError::into_inner) = options;
+        self.inner.set_recovery(options);
     }
 
-    fn open_any(medium: Arc<dyn Medium>, options: &OpenOptions, torn_allowed: bool) -> Result<Self> {
+    fn open_any(
+        medium: Arc<dyn Medium>,
+        options: &OpenOptions,
+        torn_allowed: bool,
+    ) -> Result<Self> {
         let mut options = options.clone();
         // Pools that have moved are rewritten by what knows heaps; when, the caller says.
-        options.relocation.rewriter.get_or_insert_with(|| Arc::new(cenote_relocate::PointerRewriter));
-        let kept = (options.damage, options.verify_values, options.key.clone());
+        options
+            .relocation
+            .rewriter
+            .get_or_insert_with(|| Arc::new(cenote_relocate::PointerRewriter));
+        let policy = Policy {
+            torn_allowed,
+            damage: options.damage,
+            verify_values: options.verify_values,
+            key: options.key.clone(),
+        };
         let (store, report) = cenote_store::Store::open(medium, options)?;
-        Ok(Self::over_with(store, report, torn_allowed, kept))
+        Ok(Self::over_with(store, report, policy))
     }
 
     /// The facade of a store that a daemon keeps.
     pub(crate) fn over(store: cenote_store::Store, report: OpenReport) -> Self {
-        Self::over_with(store, report, false, (DamagePolicy::default(), false, None))
+        Self::over_with(store, report, Policy::default())
     }
 
-    fn over_with(
-        store: cenote_store::Store,
-        report: OpenReport,
-        torn_allowed: bool,
-        (damage_policy, verify_values, key): (DamagePolicy, bool, Option<Arc<Keyring>>),
-    ) -> Self {
-        let inner = Arc::new(Inner {
-            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
-            recovery: Mutex::default(),
-            unsettled: store.unsettled_types(),
-            contradicts: Mutex::default(),
-            store,
-            group: LogGroup::new(),
-            report,
-            torn_allowed,
-            damage_policy,
-            verify_values,
-            key,
-            traced: Mutex::default(),
-            pools: OpenPools::default(),
-            reclaims: crate::reclaim::Reclaims::default(),
-            attending: Arc::default(),
-            logs: Mutex::new(Vec::new()),
-            fork_token: cenote_sys::fork_guard::token(),
-        });
-        // Listed first: a type that is learned from now on looks at this store itself.
-        local::opened(&inner);
-        inner.types_agree();
+    fn over_with(store: cenote_store::Store, report: OpenReport, policy: Policy) -> Self {
+        let (reclaims, attending) = (Arc::<Reclaims>::default(), Arc::<Attending>::default());
+        let pools = OpenPools::new(vec![reclaims.clone(), attending.clone()]);
+        let parts = Extensions::new(vec![Arc::new(pools), reclaims, attending]);
+        let inner = Inner::new(store, report, policy, parts);
         Self { inner }
     }
 
@@ -382,9 +257,11 @@ impl Store {
     pub fn pool(&self, name: &str) -> Result<Pool> {
         match self.pool_with(name, Access::ReadWrite) {
             Err(Error::Store(StoreError::PoolUnknown { .. })) => {
-                match self.inner.store.create_pool(name, &self.inner.usual_pool()) {
+                match self.inner.store.create_pool(name, &self.usual_pool()) {
                     // Another thread may have been faster.
-                    Ok(_) | Err(StoreError::PoolExists { .. }) => self.pool_with(name, Access::ReadWrite),
+                    Ok(_) | Err(StoreError::PoolExists { .. }) => {
+                        self.pool_with(name, Access::ReadWrite)
+                    }
                     Err(error) => Err(error.into()),
                 }
             }
@@ -398,7 +275,7 @@ impl Store {
     /// [`Error::Store`] if the name is taken or impossible, or there is no space.
     pub fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<Pool> {
         self.inner.refuse_forked()?;
-        crate::check::refuse_within(&self.inner, name)?;
+        refuse_within(&self.inner, name)?;
         self.inner.store.create_pool(name, options)?;
         self.open_pool(name, Access::ReadWrite, options.key.as_deref())
     }
@@ -437,7 +314,9 @@ impl Store {
     }
 
     fn open_pool(&self, name: &str, access: Access, key: Option<&Keyring>) -> Result<Pool> {
-        self.inner.pools.find_or_open(&self.inner, name, access, By::Key(key)).map(|inner| Pool { inner })
+        pools_of(&self.inner)
+            .find_or_open(&self.inner, name, access, By::Key(key))
+            .map(|inner| Pool { inner })
     }
 
     /// Puts a pool that is protected at rest, and not open, under another key, in constant time: an
@@ -446,11 +325,17 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Store`]: the old key is wrong, the pool has none, it is open; as of [`Pool::psync`].
-    pub fn rekey_pool(&self, name: &str, old: &Keyring, new: &Keyring) -> Result<Rekeyed<StoreError>> {
+    pub fn rekey_pool(
+        &self,
+        name: &str,
+        old: &Keyring,
+        new: &Keyring,
+    ) -> Result<Rekeyed<StoreError>> {
         self.inner.refuse_forked()?;
-        crate::check::refuse_within(&self.inner, name)?;
+        refuse_within(&self.inner, name)?;
         let concerns = |other: &str| other == name;
-        Ok(self.inner.pools.while_closed(concerns, || self.inner.store.rekey_pool(name, old, new))?)
+        Ok(pools_of(&self.inner)
+            .while_closed(concerns, || self.inner.store.rekey_pool(name, old, new))?)
     }
 
     /// Creates a pool and does not open it: the first who opens it finds it [fresh](cenote_store::PoolStart::Fresh).
@@ -502,8 +387,10 @@ impl Store {
             return Err(Error::Modes { first: name(pools[0]), other: name(other) }.into());
         }
         let result = Tx::run(Covered::Many(&pools), body);
-        if pools.iter().any(|pool| pool.psync_on_commit.load(Ordering::Relaxed) > 0) && result.is_ok() {
-            crate::psync::after_commit(&pools)?;
+        if pools.iter().any(|pool| pool.psync_on_commit.load(Ordering::Relaxed) > 0)
+            && result.is_ok()
+        {
+            after_commit(&pools)?;
         }
         result
     }
@@ -514,7 +401,7 @@ impl Store {
     /// [`Error::Store`]: in use, or an error of the medium; then the next open recovers, and nothing committed is lost.
     pub fn close(self) -> Result<()> {
         self.inner.refuse_forked()?;
-        let attending = Arc::clone(&self.inner.attending);
+        let attending = attending(&self.inner).clone();
         let _paused = attending.pause();
         let handles = Arc::strong_count(&self.inner) - 1;
         if handles > 0 {
@@ -530,22 +417,11 @@ impl Store {
     pub fn abandon(self) {
         self.inner.store.clone().abandon();
     }
-}
-
-impl Inner {
-    /// Refuses to go on in a process that was forked from the one that opened the store.
-    #[inline]
-    pub(crate) fn refuse_forked(&self) -> Result<()> {
-        if !cenote_sys::fork_guard::is_current(self.fork_token) {
-            return Err(StoreError::Forked.into());
-        }
-        Ok(())
-    }
 
     /// How a pool is made of which the program says a name alone: under the store's key, if it asks
     /// for protection.
     fn usual_pool(&self) -> PoolOptions {
-        match self.key.clone().filter(|_| self.store.asks_for_protection()) {
+        match self.inner.policy.key.clone().filter(|_| self.inner.store.asks_for_protection()) {
             None => PoolOptions::default(),
             key => PoolOptions {
                 mode: PoolMode::Shadowed,
@@ -554,106 +430,5 @@ impl Inner {
                 ..PoolOptions::default()
             },
         }
-    }
-
-    /// Whether this program has every type that the store knows as the store has it. Compares only
-    /// after a type was learnt.
-    ///
-    /// A type that is learnt meanwhile stays counted: it was counted after `learnt` was read, and
-    /// the count of zero is not stored then. Only the holder of the lock lowers the count.
-    #[cold]
-    pub(crate) fn types_agree(&self) -> bool {
-        let mut contradicts = self.contradicts.lock().unwrap_or_else(PoisonError::into_inner);
-        let learnt = self.unsettled.load(Ordering::SeqCst);
-        if *contradicts || learnt == 0 {
-            return !*contradicts;
-        }
-        *contradicts = layouts_contradict(&self.store);
-        if !*contradicts {
-            let _ = self.unsettled.compare_exchange(learnt, 0, Ordering::SeqCst, Ordering::SeqCst);
-        }
-        !*contradicts
-    }
-
-    /// A type of this program is not as the store has it.
-    pub(crate) fn types_differ(&self) {
-        let mut contradicts = self.contradicts.lock().unwrap_or_else(PoisonError::into_inner);
-        *contradicts = true;
-        self.unsettled.fetch_add(1, Ordering::SeqCst);
-    }
-
-    pub(crate) fn note_traced(&self, pool: PoolId, report: RecoveryReport) {
-        self.traced.lock().unwrap_or_else(PoisonError::into_inner).insert(pool, report);
-    }
-
-    pub(crate) fn traced(&self, pool: PoolId) -> Option<RecoveryReport> {
-        self.traced.lock().unwrap_or_else(PoisonError::into_inner).get(&pool).cloned()
-    }
-
-    /// A context for the calling thread, kept in the list.
-    pub(crate) fn make_thread_log(&self, hidden: bool) -> Result<Owned> {
-        self.reclaims.note_used();
-        let lease = if hidden { self.store.acquire_hidden_log() } else { self.store.acquire_log() }?;
-        // If that fails some transaction in it was never ended: it is not given out again, and keeps the store from counting as closed.
-        let context = local::bind(self, &lease)?;
-        let log = Box::new(ThreadLog {
-            context: Some(context),
-            lease: Some(lease),
-            active: core::cell::Cell::new(false),
-        });
-        let owned = Owned(NonNull::from(Box::leak(log)), self.fork_token);
-        self.logs.lock().unwrap_or_else(PoisonError::into_inner).push(owned);
-        Ok(owned)
-    }
-
-    /// Takes a log back from a thread that ends.
-    pub(crate) fn release_thread_log(&self, owned: Owned) {
-        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(at) = logs.iter().position(|log| log.0 == owned.0) else { return };
-        // SAFETY: in the list, so not freed. A thread that ends within a transaction (`process::exit` in its closure) never goes on
-        // with it: the log stays as it is, for the next opener to roll back.
-        if unsafe { (*owned.0.as_ptr()).active.get() } {
-            return;
-        }
-        logs.swap_remove(at);
-        drop(logs);
-        self.free_log(owned);
-    }
-
-    fn free_log(&self, owned: Owned) {
-        // SAFETY: made by `Box::leak` in `make_thread_log`, out of the list now, and its thread has ended or the store is closing with no
-        // handle left, so nobody uses it.
-        let mut log = unsafe { Box::from_raw(owned.0.as_ptr()) };
-        match log.context.take() {
-            // In a forked child the mapping that a context writes to is not there.
-            Some(context) if self.refuse_forked().is_err() => core::mem::forget(context),
-            context => drop(context),
-        }
-        if let Some(lease) = log.lease.take() {
-            self.store.release_log(lease);
-        }
-    }
-
-    fn drop_logs(&self) {
-        // Waits for threads that are giving their logs back; later ones do not find the store.
-        local::closed(self);
-        let logs = core::mem::take(&mut *self.logs.lock().unwrap_or_else(PoisonError::into_inner));
-        for log in logs {
-            // SAFETY: in the list until now, so not freed. The thread that wrote it last has let go
-            // of the store since. If it left a transaction the log stays, and with it the lease,
-            // which keeps the store from counting as closed: the next opener rolls back.
-            let left = unsafe { (*log.0.as_ptr()).active.get() };
-            if !left || planted(Bug::LeftTransactionClosed) {
-                self.free_log(log);
-            }
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.reclaims.cancel();
-        // Contexts first: they write to mappings that the store is about to take away.
-        self.drop_logs();
     }
 }

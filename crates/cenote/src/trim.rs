@@ -6,7 +6,7 @@
 
 use crate::background::{Background, Job};
 use crate::error::{Error, Result};
-use crate::pool::Pool;
+use crate::open_pool::Pool;
 use core::ops::ControlFlow;
 use std::time::Duration;
 
@@ -44,8 +44,11 @@ impl AutoTrim {
         }
         // Says at once what would fail each time.
         let first = pool.trim()?;
-        let figures =
-            TrimFigures { trims: 1, released_bytes: first.released_bytes, ..TrimFigures::default() };
+        let figures = TrimFigures {
+            trims: 1,
+            released_bytes: first.released_bytes,
+            ..TrimFigures::default()
+        };
         Ok(Self(Background::start(pool, "cenote-trim", figures, Some(Trims { every }))?))
     }
 
@@ -76,7 +79,12 @@ impl Job for Trims {
         self.every
     }
 
-    fn turn(&mut self, pool: &Pool, figures: &mut TrimFigures, ends: &dyn Fn() -> bool) -> Result<bool> {
+    fn turn(
+        &mut self,
+        pool: &Pool,
+        figures: &mut TrimFigures,
+        ends: &dyn Fn() -> bool,
+    ) -> Result<bool> {
         // A trim of a large pool ends early when it is told to end.
         let trimmed = pool.trim_with(&mut |_| match ends() {
             true => ControlFlow::Break(()),

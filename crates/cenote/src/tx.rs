@@ -8,146 +8,26 @@
 //! live value of the same type, never to anything else. That holds after any crash too: what was not committed, or was freed, is not allocated for whoever opens the pool next, whatever
 //! leads there (`cenote_tx`, "Marks of allocation").
 
-use crate::between::WriteTurn;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, dangling};
+use crate::frames::{Covered, Entered, Frame, begun_here, lock_all};
 use crate::holder::RelPtr;
-use crate::local::{self, ThreadLog};
+use crate::local;
 use crate::lost::{Faults, Lost};
-use crate::names::{self, NamedRoot};
+use crate::names;
+use crate::open_pool::{Pool, PoolInner};
 use crate::persist::{ArrayOf, Persist};
-use crate::pool::{Pool, PoolInner, dangling};
+use crate::process_lock::{WriteTurn, turns};
 use crate::ptr::{FieldOffset, Ptr};
-use crate::reader::{Reader, sealed};
-use crate::store::Inner;
-use crate::view::array;
+use crate::reader::{NamedRoot, Reader, sealed};
+use crate::session::refuse_unusable;
+use crate::thread_log::Active;
 use cenote_heap::Heap;
-use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::pointer::RegionAddress;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::StoreError;
 use cenote_tx::Transaction;
-use core::cell::Cell;
 use core::marker::PhantomData;
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
-use std::ptr::NonNull;
-use std::sync::Arc;
-
-/// The pools of a transaction.
-#[derive(Clone, Copy)]
-pub(crate) enum Covered<'p> {
-    /// The usual case.
-    One(&'p PoolInner),
-    /// Several, by number.
-    Many(&'p [&'p PoolInner]),
-}
-
-impl<'p> Covered<'p> {
-    #[inline]
-    fn all(&self) -> &[&'p PoolInner] {
-        match self {
-            Self::One(pool) => core::slice::from_ref(pool),
-            Self::Many(pools) => pools,
-        }
-    }
-
-    #[inline]
-    fn first(&self) -> &'p PoolInner {
-        match self {
-            Self::One(pool) => pool,
-            Self::Many(pools) => pools[0],
-        }
-    }
-}
-
-thread_local! {
-    /// This thread's transaction in progress, the innermost: there may be one for each store.
-    static CURRENT: Cell<Option<NonNull<Frame<'static>>>> = const { Cell::new(None) };
-}
-
-/// A transaction in progress, on the stack of [`Tx::run`].
-struct Frame<'p> {
-    covered: Covered<'p>,
-    outer: Option<NonNull<Frame<'static>>>,
-}
-
-/// Makes a frame the current one as long as it lives.
-struct Entered<'f, 'p>(&'f Frame<'p>);
-
-impl<'f, 'p> Entered<'f, 'p> {
-    #[inline]
-    fn new(frame: &'f Frame<'p>) -> Self {
-        CURRENT.with(|current| current.set(Some(NonNull::from(frame).cast())));
-        Self(frame)
-    }
-}
-
-impl Drop for Entered<'_, '_> {
-    #[inline]
-    fn drop(&mut self) {
-        CURRENT.with(|current| current.set(self.0.outer));
-    }
-}
-
-/// Whether one of this thread's transactions in progress has the pool.
-pub(crate) fn covers_here(pool: &PoolInner) -> bool {
-    covered_here(|covered| core::ptr::eq(covered, pool)).is_some()
-}
-
-/// Whether this thread has a transaction in progress.
-#[inline]
-pub(crate) fn is_any_here() -> bool {
-    CURRENT.with(Cell::get).is_some()
-}
-
-/// Whether one of them is on the store.
-#[inline]
-fn begun_here(store: &Inner) -> bool {
-    CURRENT.with(Cell::get).is_some()
-        && covered_here(|covered| core::ptr::eq(Arc::as_ptr(&covered.store), store)).is_some()
-}
-
-/// A pool of this thread's transactions in progress that is as wanted, if there is one. Its name.
-pub(crate) fn covered_here(mut wanted: impl FnMut(&PoolInner) -> bool) -> Option<String> {
-    let mut at = CURRENT.with(Cell::get);
-    while let Some(frame) = at {
-        // SAFETY: `Entered` puts frames here only as long as they live, and each outlives those
-        // within. A frame that `exit` left stays on the stack of this thread, and its pools stay in
-        // memory (`PoolInner`).
-        let frame: &Frame<'_> = unsafe { frame.as_ref() };
-        if let Some(pool) = frame.covered.all().iter().find(|pool| wanted(pool)) {
-            return Some(pool.handle.name().to_string());
-        }
-        at = frame.outer;
-    }
-    None
-}
-
-/// Marks a thread's log as in use. It borrows the mark alone: the context beside it is borrowed exclusively meanwhile.
-pub(crate) struct Active<'a>(&'a Cell<bool>);
-
-impl<'a> Active<'a> {
-    /// # Safety
-    /// The log is this thread's and lives during `'a`.
-    #[inline]
-    pub(crate) unsafe fn new(log: NonNull<ThreadLog>) -> Option<Self> {
-        // SAFETY: the caller's.
-        let active = unsafe { &(*log.as_ptr()).active };
-        if active.replace(true) { None } else { Some(Self(active)) }
-    }
-}
-
-impl core::fmt::Debug for Active<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Active")
-    }
-}
-
-impl Drop for Active<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.0.set(false);
-    }
-}
+use parking_lot::RwLockWriteGuard;
 
 /// A transaction in progress: read and change values of its pools; see [`Pool::write`].
 #[derive(Debug)]
@@ -176,26 +56,25 @@ impl<'p> Tx<'p> {
         body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         let first = covered.first();
-        first.refuse_forked()?;
+        refuse_unusable(&first.store.store)?;
         let log = local::thread_log(&first.store, first.hidden)?;
         // SAFETY: the log is this thread's, and lives as long as the store, which the pools keep open.
         let Some(active) = (unsafe { Active::new(log) }) else {
-            return Err(Error::WouldDeadlock { pool: first.handle.name().into(), by: "a transaction" }.into());
+            return Err(would_deadlock(first, "a transaction").into());
         };
         if begun_here(&first.store) {
             // By the other of this thread's two logs.
-            return Err(Error::WouldDeadlock { pool: first.handle.name().into(), by: "a transaction" }.into());
+            return Err(would_deadlock(first, "a transaction").into());
         }
         for pool in covered.all() {
             if pool.is_viewed_here() {
-                return Err(Error::WouldDeadlock { pool: pool.handle.name().into(), by: "a view" }.into());
+                return Err(would_deadlock(pool, "a view").into());
             }
             if !pool.changeable {
                 return Err(pool.why_unchangeable().into());
             }
         }
-        first.store.store.check_usable().map_err(Error::from)?;
-        let frame = Frame { covered, outer: CURRENT.with(Cell::get) };
+        let frame = Frame::new(covered);
         let _entered = Entered::new(&frame);
         let _guards = match covered {
             Covered::One(pool) => Guards::One(pool.lock.write()),
@@ -204,7 +83,7 @@ impl<'p> Tx<'p> {
         // Given back before the guards, after the transaction has ended.
         let _turns = match covered {
             Covered::One(pool) => Turns::One(pool.write_turn()?),
-            Covered::Many(pools) => Turns::Many(crate::between::turns(pools)?),
+            Covered::Many(pools) => Turns::Many(turns(pools)?),
         };
         // SAFETY: `active` is what makes this the only user of the context.
         let Some(context) = (unsafe { &mut (*log.as_ptr()).context }) else {
@@ -218,9 +97,9 @@ impl<'p> Tx<'p> {
         match result {
             Ok(value) => {
                 // The store may have been poisoned meanwhile, by the transaction itself when a pool could not grow: nothing is acknowledged then.
-                if let Err(error) = first.store.store.check_usable() {
+                if let Err(error) = refuse_unusable(&first.store.store) {
                     tx.raw.abort();
-                    return Err(Error::from(error).into());
+                    return Err(error.into());
                 }
                 if let Some(lost) = tx.faults.first()
                     && !planted(Bug::LostPageCommitted)
@@ -230,6 +109,8 @@ impl<'p> Tx<'p> {
                     return Err(error.into());
                 }
                 tx.raw.commit().map_err(Error::from)?;
+                // Marks that it wrote may be of a page that was lost.
+                refuse_unusable(&first.store.store)?;
                 drop(active);
                 Ok(value)
             }
@@ -241,23 +122,39 @@ impl<'p> Tx<'p> {
         }
     }
 
+    /// The pool of roots that name none.
+    pub(crate) fn first_pool(&self) -> &'p PoolInner {
+        self.covered.0.first()
+    }
+
+    pub(crate) fn raw_mut(&mut self) -> &mut Transaction<'p> {
+        &mut self.raw
+    }
+
     /// The pool of the transaction that has a live block of this type at `addr`.
     #[inline]
-    fn owner_of<T: Persist>(&self, addr: u64) -> Option<&'p PoolInner> {
+    pub(crate) fn owner_of<T: Persist>(&self, addr: u64) -> Option<&'p PoolInner> {
         match self.covered.0 {
             Covered::One(pool) => pool.is_live::<T>(addr).then_some(pool),
             Covered::Many(pools) => pools.iter().copied().find(|pool| pool.is_live::<T>(addr)),
         }
     }
 
-    fn covered_pool(&self, pool: &Pool) -> Result<&'p PoolInner> {
+    /// Why none of the transaction's pools has a live block there.
+    #[cold]
+    pub(crate) fn dangling<T: Persist>(&self, addr: u64) -> Error {
+        let lost = self.covered.0.all().iter().find_map(|pool| pool.lost_metadata());
+        lost.unwrap_or_else(|| dangling::<T>(addr))
+    }
+
+    pub(crate) fn covered_pool(&self, pool: &Pool) -> Result<&'p PoolInner> {
         self.covered
             .0
             .all()
             .iter()
             .copied()
             .find(|covered| core::ptr::eq(*covered, &*pool.inner))
-            .ok_or_else(|| Error::NotInTransaction { pool: pool.name().to_string() })
+            .ok_or_else(|| Error::NotInTransaction { pool: pool.inner.handle.name().to_string() })
     }
 
     /// The value that a pointer leads to, to be changed. What it was before is logged first, whole; for one field of a large value
@@ -267,7 +164,7 @@ impl<'p> Tx<'p> {
     /// [`Error::Dangling`]; [`Error::Tx`] if the log is full.
     #[inline]
     pub fn get_mut<T: Persist + Unpin>(&mut self, ptr: Ptr<T>) -> Result<&mut T> {
-        self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
         // SAFETY: a live block of type `T`, in a mapping.
         unsafe { ptr.touch() }.map_err(|lost| self.unreadable(lost))?;
         // SAFETY: a live block of type `T` in a pool that is locked for writing. The reference borrows the transaction exclusively, so no
@@ -309,7 +206,7 @@ impl<'p> Tx<'p> {
         field: FieldOffset<T, F>,
         value: F,
     ) -> Result<()> {
-        let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
         pool.readable(ptr.addr() + field.offset() as u64, size_of::<F>())?;
         let place = ptr.field(field);
         // SAFETY: as in `get_mut`; the field lies inside the value, and nothing borrowed from the transaction is alive.
@@ -362,13 +259,14 @@ impl<'p> Tx<'p> {
         offset: usize,
         to: Option<Ptr<U>>,
     ) -> Result<()> {
-        let owner = self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        let owner = self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
         let at = ptr.addr() + offset as u64;
         owner.readable(at, size_of::<u64>())?;
         let word = match to {
             None => 0,
             Some(to) => {
-                let other = self.owner_of::<U>(to.addr()).ok_or_else(|| dangling::<U>(to.addr()))?;
+                let other =
+                    self.owner_of::<U>(to.addr()).ok_or_else(|| self.dangling::<U>(to.addr()))?;
                 core::ptr::eq(owner, other)
                     .then(|| cenote_layout::pointer::encode_relative(at, to.addr()))
                     .flatten()
@@ -408,8 +306,14 @@ impl<'p> Tx<'p> {
     /// # Errors
     /// As [`Tx::alloc`]; [`Error::Dangling`] if `neighbour` is not alive.
     #[inline]
-    pub fn alloc_beside<N: Persist, T: Persist>(&mut self, neighbour: Ptr<N>, value: T) -> Result<Ptr<T>> {
-        let pool = self.owner_of::<N>(neighbour.addr()).ok_or_else(|| dangling::<N>(neighbour.addr()))?;
+    pub fn alloc_beside<N: Persist, T: Persist>(
+        &mut self,
+        neighbour: Ptr<N>,
+        value: T,
+    ) -> Result<Ptr<T>> {
+        let pool = self
+            .owner_of::<N>(neighbour.addr())
+            .ok_or_else(|| self.dangling::<N>(neighbour.addr()))?;
         self.alloc_covered(pool, value)
     }
 
@@ -418,7 +322,9 @@ impl<'p> Tx<'p> {
     fn pool_of_live<N: Persist>(&self, live: Ptr<N>) -> Result<&'p PoolInner> {
         match self.covered.0 {
             Covered::One(pool) => Ok(pool),
-            Covered::Many(_) => self.owner_of::<N>(live.addr()).ok_or_else(|| dangling::<N>(live.addr())),
+            Covered::Many(_) => {
+                self.owner_of::<N>(live.addr()).ok_or_else(|| self.dangling::<N>(live.addr()))
+            }
         }
     }
 
@@ -449,7 +355,11 @@ impl<'p> Tx<'p> {
     /// [`Reader::get`] gives `neighbour` and `ptr` in this transaction; both lie in one pool.
     #[doc(hidden)]
     #[inline]
-    pub unsafe fn free_near<N: Persist, T: Persist>(&mut self, neighbour: Ptr<N>, ptr: Ptr<T>) -> Result<()> {
+    pub unsafe fn free_near<N: Persist, T: Persist>(
+        &mut self,
+        neighbour: Ptr<N>,
+        ptr: Ptr<T>,
+    ) -> Result<()> {
         let pool = self.pool_of_live(neighbour)?;
         // SAFETY: as in `free`.
         unsafe { self.raw.free(&pool.heap, ptr.addr()).map_err(Error::from)? };
@@ -492,7 +402,11 @@ impl<'p> Tx<'p> {
     }
 
     #[inline]
-    pub(crate) fn alloc_covered<T: Persist>(&mut self, pool: &'p PoolInner, value: T) -> Result<Ptr<T>> {
+    pub(crate) fn alloc_covered<T: Persist>(
+        &mut self,
+        pool: &'p PoolInner,
+        value: T,
+    ) -> Result<Ptr<T>> {
         pool.know::<T>()?;
         // SAFETY: the heap is of a pool that is locked for writing and outlives the transaction; the block is large enough and aligned for `T`.
         unsafe {
@@ -517,138 +431,10 @@ impl<'p> Tx<'p> {
     /// [`Error::Dangling`]; [`Error::Tx`] if this transaction has freed it already, or the log is full.
     #[inline]
     pub fn free<T: Persist>(&mut self, ptr: Ptr<T>) -> Result<()> {
-        let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
         // SAFETY: the heap outlives the transaction. Whoever still has the pointer is told so, or finds another value of the type.
         unsafe { self.raw.free(&pool.heap, ptr.addr()).map_err(Error::from)? };
         Ok(())
-    }
-
-    /// Sets root `index` (0 to 1023) of the transaction's first pool. What the root led to before is not freed.
-    ///
-    /// # Errors
-    /// [`Error::RootIndex`]; [`Error::Dangling`] if the value is not alive in a pool of this transaction; [`Error::Tx`].
-    pub fn set_root_at<T: Persist>(&mut self, index: u16, root: Option<Ptr<T>>) -> Result<()> {
-        let pool = self.covered.0.first();
-        self.write_root(pool, index, root)
-    }
-
-    /// Sets root 0 of the transaction's first pool.
-    ///
-    /// # Errors
-    /// As [`Tx::set_root_at`].
-    pub fn set_root<T: Persist>(&mut self, root: Ptr<T>) -> Result<()> {
-        self.set_root_at(0, Some(root))
-    }
-
-    /// Sets root `index` of a pool of choice.
-    ///
-    /// # Errors
-    /// As [`Tx::set_root_at`]; [`Error::NotInTransaction`].
-    pub fn set_root_in<T: Persist>(&mut self, pool: &Pool, index: u16, root: Option<Ptr<T>>) -> Result<()> {
-        let pool = self.covered_pool(pool)?;
-        self.write_root(pool, index, root)
-    }
-
-    /// Root `index` of a pool of choice.
-    ///
-    /// # Errors
-    /// As [`Reader::root_at`]; [`Error::NotInTransaction`].
-    pub fn root_in<T: Persist>(&self, pool: &Pool, index: u16) -> Result<Option<Ptr<T>>> {
-        self.covered_pool(pool)?.root(index)
-    }
-
-    /// What a root entry says that leads to `root`, which is checked.
-    fn root_entry<T: Persist>(&self, pool: &PoolInner, root: Option<Ptr<T>>) -> Result<RootEntry> {
-        Ok(match root {
-            Some(ptr) => {
-                if self.owner_of::<T>(ptr.addr()).is_none() {
-                    return Err(dangling::<T>(ptr.addr()));
-                }
-                pool.know::<T>()?;
-                RootEntry { addr: ptr.addr(), type_id: T::TYPE_ID }
-            }
-            None => RootEntry::NONE,
-        })
-    }
-
-    fn write_root<T: Persist>(&mut self, pool: &PoolInner, index: u16, root: Option<Ptr<T>>) -> Result<()> {
-        let entry = self.root_entry(pool, root)?;
-        if names::set_numbered(self, pool, index, entry)? {
-            return Ok(());
-        }
-        self.write_root_slot(pool, index, entry)
-    }
-
-    /// Writes the heap's own root.
-    pub(crate) fn write_root_slot(&mut self, pool: &PoolInner, index: u16, entry: RootEntry) -> Result<()> {
-        let slot = pool.heap.root_slot(index)?;
-        let addr = entry.addr;
-        let sealed = RootSlot::new(entry).ok_or(cenote_heap::RootError::Address { index, addr })?;
-        // SAFETY: a root slot of a pool that is locked for writing.
-        unsafe {
-            self.raw.add(slot.as_ptr().cast(), size_of_val(&sealed)).map_err(Error::from)?;
-            slot.write(sealed);
-        }
-        Ok(())
-    }
-
-    /// Gives a value a name, by which [`Reader::named_root`] finds it in the transaction's first pool; `None` takes the name away. What the name led to before is
-    /// not freed. Any number of roots can have names of 1 to 231 bytes, beside the 1,024 that have numbers (RAL-6).
-    ///
-    /// ```
-    /// # use cenote::{Reader, Store};
-    /// # fn main() -> cenote::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let pool = Store::open(dir.path())?.pool("p")?;
-    /// pool.write(|tx| -> cenote::Result<()> {
-    ///     let counter = tx.alloc(7u64)?;
-    ///     tx.set_named_root("counter", Some(counter))
-    /// })?;
-    /// let view = pool.read()?;
-    /// let counter = view.named_root::<u64>("counter")?.expect("set above");
-    /// assert_eq!(*view.get(counter)?, 7);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::RootName`]; [`Error::Dangling`] if the value is not alive in a pool of this transaction; [`Error::Tx`] if the pool or the log is full.
-    pub fn set_named_root<T: Persist>(&mut self, name: &str, root: Option<Ptr<T>>) -> Result<()> {
-        let pool = self.covered.0.first();
-        let entry = self.root_entry(pool, root)?;
-        names::set(self, pool, name, entry)
-    }
-
-    /// As [`Tx::set_named_root`], in a pool of choice.
-    ///
-    /// # Errors
-    /// As [`Tx::set_named_root`]; [`Error::NotInTransaction`].
-    pub fn set_named_root_in<T: Persist>(
-        &mut self,
-        pool: &Pool,
-        name: &str,
-        root: Option<Ptr<T>>,
-    ) -> Result<()> {
-        let pool = self.covered_pool(pool)?;
-        let entry = self.root_entry(pool, root)?;
-        names::set(self, pool, name, entry)
-    }
-
-    /// The root of this name of a pool of choice.
-    ///
-    /// # Errors
-    /// As [`Reader::named_root`]; [`Error::NotInTransaction`].
-    pub fn named_root_in<T: Persist>(&self, pool: &Pool, name: &str) -> Result<Option<Ptr<T>>> {
-        names::get(self, self.covered_pool(pool)?, name)
-    }
-
-    /// Takes a name away, whatever its root's type; whether there was one. The value stays allocated.
-    ///
-    /// # Errors
-    /// [`Error::Tx`] if the log is full.
-    pub fn remove_named_root(&mut self, name: &str) -> Result<bool> {
-        let pool = self.covered.0.first();
-        names::remove(self, pool, name)
     }
 
     /// The raw transaction, for collections: log several places with one fence, write them with plain stores.
@@ -666,8 +452,8 @@ impl<'p> Tx<'p> {
     /// # Errors
     /// [`Error::Dangling`] if one of them is not alive.
     pub fn in_one_pool<A: Persist, B: Persist>(&self, a: Ptr<A>, b: Ptr<B>) -> Result<bool> {
-        let first = self.owner_of::<A>(a.addr()).ok_or_else(|| dangling::<A>(a.addr()))?;
-        let second = self.owner_of::<B>(b.addr()).ok_or_else(|| dangling::<B>(b.addr()))?;
+        let first = self.owner_of::<A>(a.addr()).ok_or_else(|| self.dangling::<A>(a.addr()))?;
+        let second = self.owner_of::<B>(b.addr()).ok_or_else(|| self.dangling::<B>(b.addr()))?;
         Ok(core::ptr::eq(first, second))
     }
 
@@ -684,19 +470,25 @@ impl<'p> Tx<'p> {
         neighbour: Ptr<N>,
         len: usize,
     ) -> Result<(Ptr<ArrayOf<T>>, usize)> {
-        let pool = self.owner_of::<N>(neighbour.addr()).ok_or_else(|| dangling::<N>(neighbour.addr()))?;
+        let pool = self
+            .owner_of::<N>(neighbour.addr())
+            .ok_or_else(|| self.dangling::<N>(neighbour.addr()))?;
         pool.know::<ArrayOf<T>>()?;
         let size = size_of::<T>().max(1);
         let align = align_of::<T>().max(8) as u64;
         let bytes = (size as u64)
             .checked_mul(len.max(1) as u64)
             .and_then(|bytes| cenote_heap::class::block_size(bytes, align))
-            .ok_or(Error::OutOfBounds { index: len as u64, len: isize::MAX as u64 / size as u64 })?;
+            .ok_or(Error::OutOfBounds {
+                index: len as u64,
+                len: isize::MAX as u64 / size as u64,
+            })?;
         // SAFETY: as in `alloc_covered`; the whole block, also what the size class adds, is asked for and zeroed: the pointer map of an array goes
         // over all of it.
         unsafe {
             let heap: &dyn Heap = &pool.heap;
-            let place = self.raw.alloc(heap, bytes, align, ArrayOf::<T>::TYPE_ID).map_err(Error::from)?;
+            let place =
+                self.raw.alloc(heap, bytes, align, ArrayOf::<T>::TYPE_ID).map_err(Error::from)?;
             self.claim(place.as_ptr().addr(), bytes as usize)?;
             place.write_bytes(0, bytes as usize);
             let ptr = Ptr::from_non_null(place.cast::<ArrayOf<T>>());
@@ -705,37 +497,10 @@ impl<'p> Tx<'p> {
     }
 }
 
-/// Locks several pools. Nobody waits for one while holding another: whoever has a view of one of them can get at the others, and end it.
-pub(crate) fn lock_all<'p>(pools: &[&'p PoolInner]) -> Vec<RwLockWriteGuard<'p, ()>> {
-    take_all(pools, |pool| pool.lock.write(), |pool| pool.lock.try_write())
-}
-
-/// The same as readers do, past writers that wait.
-pub(crate) fn hold_all<'p>(pools: &[&'p PoolInner]) -> Vec<RwLockReadGuard<'p, ()>> {
-    take_all(pools, |pool| pool.lock.read_recursive(), |pool| pool.lock.try_read_recursive())
-}
-
-/// All or none, waiting for one at a time with nothing in hand.
-fn take_all<'p, G>(
-    pools: &[&'p PoolInner],
-    wait: impl Fn(&'p PoolInner) -> G,
-    take: impl Fn(&'p PoolInner) -> Option<G>,
-) -> Vec<G> {
-    let mut awaited = 0;
-    'again: while let Some(first) = pools.get(awaited) {
-        let mut guards = vec![wait(first)];
-        for (at, pool) in pools.iter().enumerate().filter(|(at, _)| *at != awaited) {
-            match take(pool) {
-                Some(guard) => guards.push(guard),
-                None => {
-                    awaited = at;
-                    continue 'again;
-                }
-            }
-        }
-        return guards;
-    }
-    Vec::new()
+#[cold]
+#[inline(never)]
+fn would_deadlock(pool: &PoolInner, by: &'static str) -> Error {
+    Error::WouldDeadlock { pool: pool.handle.name().into(), by }
 }
 
 enum Guards<'p> {
@@ -761,7 +526,7 @@ impl sealed::Sealed for Tx<'_> {
 impl Reader for Tx<'_> {
     #[inline]
     fn get<T: Persist>(&self, ptr: Ptr<T>) -> Result<&T> {
-        self.owner_of::<T>(ptr.addr()).ok_or_else(|| dangling::<T>(ptr.addr()))?;
+        self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
         // SAFETY: a live block of type `T`, in a mapping.
         unsafe { ptr.touch() }.map_err(|lost| self.unreadable(lost))?;
         // SAFETY: a live block of type `T` in a pool that is locked by this transaction, which is borrowed shared as long as the
@@ -771,10 +536,11 @@ impl Reader for Tx<'_> {
 
     #[inline]
     unsafe fn get_array<T: Persist>(&self, ptr: Ptr<ArrayOf<T>>, len: usize) -> Result<&[T]> {
-        let pool =
-            self.owner_of::<ArrayOf<T>>(ptr.addr()).ok_or_else(|| dangling::<ArrayOf<T>>(ptr.addr()))?;
+        let pool = self
+            .owner_of::<ArrayOf<T>>(ptr.addr())
+            .ok_or_else(|| self.dangling::<ArrayOf<T>>(ptr.addr()))?;
         // SAFETY: the transaction is borrowed shared, so nothing is written; written values by contract.
-        unsafe { array(pool, ptr, len) }
+        unsafe { pool.array(ptr, len) }
     }
 
     #[inline]
@@ -792,7 +558,7 @@ impl Reader for Tx<'_> {
     }
 
     fn root_at<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>> {
-        self.covered.0.first().root(index)
+        names::root(self.covered.0.first(), index)
     }
 
     fn named_root<T: Persist>(&self, name: &str) -> Result<Option<Ptr<T>>> {

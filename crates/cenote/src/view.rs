@@ -1,24 +1,18 @@
 //! [`View`]: reading a pool while no transaction changes it.
 
-use crate::between::ReadTurn;
 use crate::error::{Error, Result};
-use crate::local::VIEWS;
-use crate::lost::{Faults, Lost, touch};
-use crate::names::{self, NamedRoot};
-use crate::persist::Persist;
-use crate::pool::{Pool, PoolInner, dangling};
+use crate::frames::{covers_here, is_any_here};
+use crate::lost::{Faults, Lost};
+use crate::names;
+use crate::open_pool::{Pool, PoolInner};
+use crate::persist::{ArrayOf, Persist};
+use crate::process_lock::ReadTurn;
 use crate::ptr::Ptr;
-use crate::reader::{Reader, sealed};
-use cenote_heap::Heap;
+use crate::reader::{NamedRoot, Reader, sealed};
+use crate::viewed;
 use cenote_layout::pointer::RegionAddress;
 use core::marker::PhantomData;
 use parking_lot::RwLockReadGuard;
-use std::cell::RefCell;
-
-thread_local! {
-    /// Pools that this thread has views of, once per view. Looked at only where [`VIEWS`] is not zero.
-    static VIEWED: RefCell<Vec<*const PoolInner>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A pool as it is, read-only; see [`Pool::read`].
 #[derive(Debug)]
@@ -39,8 +33,7 @@ impl<'p> View<'p> {
         guard: RwLockReadGuard<'p, ()>,
         turn: Option<ReadTurn<'p>>,
     ) -> Self {
-        VIEWS.with(|views| views.set(views.get() + 1));
-        let _ = VIEWED.try_with(|viewed| viewed.borrow_mut().push(core::ptr::from_ref(pool)));
+        viewed::begin(pool);
         Self { pool, faults: Faults::default(), _turn: turn, _guard: guard, _not_send: PhantomData }
     }
 
@@ -86,15 +79,7 @@ impl<'p> View<'p> {
 
 impl Drop for View<'_> {
     fn drop(&mut self) {
-        VIEWS.with(|views| views.set(views.get() - 1));
-        let this = core::ptr::from_ref(self.pool);
-        // A view that lies in a thread-local may outlive the list.
-        let _ = VIEWED.try_with(|viewed| {
-            let mut viewed = viewed.borrow_mut();
-            if let Some(at) = viewed.iter().rposition(|&pool| pool == this) {
-                viewed.swap_remove(at);
-            }
-        });
+        viewed::end(self.pool);
         if let Some(lost) = self.faults.untold() {
             self.dropped_unfinished(lost);
         }
@@ -115,24 +100,19 @@ impl Pool {
     /// A view of values or of blocks.
     pub(crate) fn view(&self) -> Result<View<'_>> {
         self.inner.refuse_forked()?;
-        if crate::tx::covers_here(&self.inner) {
-            return Err(Error::WouldDeadlock { pool: self.name().to_string(), by: "a transaction" });
+        if covers_here(&self.inner) {
+            return Err(Error::WouldDeadlock {
+                pool: self.inner.handle.name().to_string(),
+                by: "a transaction",
+            });
         }
         // Where this thread has a view already, a waiting writer must not keep it from a second one: it would wait for itself. Nor where it has a transaction on another pool: a psync
         // may wait for that, whose thread has a view that the writer waits for.
-        let recursive = self.inner.is_viewed_here() || crate::tx::is_any_here();
-        let guard = if recursive { self.inner.lock.read_recursive() } else { self.inner.lock.read() };
+        let recursive = self.inner.is_viewed_here() || is_any_here();
+        let guard =
+            if recursive { self.inner.lock.read_recursive() } else { self.inner.lock.read() };
         let turn = self.inner.read_turn()?;
         Ok(View::new(&self.inner, guard, turn))
-    }
-}
-
-impl PoolInner {
-    pub(crate) fn is_viewed_here(&self) -> bool {
-        // In a thread whose thread-locals are going away it is not known of which pool a view is: taken for this one, as an error is better than
-        // to wait for oneself.
-        VIEWS.with(|views| views.get() != 0)
-            && VIEWED.try_with(|viewed| viewed.borrow().contains(&core::ptr::from_ref(self))).unwrap_or(true)
     }
 }
 
@@ -150,7 +130,7 @@ impl Reader for View<'_> {
     #[inline]
     fn get<T: Persist>(&self, ptr: Ptr<T>) -> Result<&T> {
         if !self.pool.is_live::<T>(ptr.addr()) {
-            return Err(dangling::<T>(ptr.addr()));
+            return Err(self.pool.dangling::<T>(ptr.addr()));
         }
         // SAFETY: a live block of type `T`, in a mapping.
         unsafe { ptr.touch() }.map_err(|lost| self.unreadable(lost))?;
@@ -159,9 +139,9 @@ impl Reader for View<'_> {
     }
 
     #[inline]
-    unsafe fn get_array<T: Persist>(&self, ptr: Ptr<crate::persist::ArrayOf<T>>, len: usize) -> Result<&[T]> {
+    unsafe fn get_array<T: Persist>(&self, ptr: Ptr<ArrayOf<T>>, len: usize) -> Result<&[T]> {
         // SAFETY: the view's lock keeps writers out for as long as the slice lives; written values by contract.
-        unsafe { array(self.pool, ptr, len) }
+        unsafe { self.pool.array(ptr, len) }
     }
 
     #[inline]
@@ -176,7 +156,7 @@ impl Reader for View<'_> {
     }
 
     fn root_at<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>> {
-        self.pool.root(index)
+        names::root(self.pool, index)
     }
 
     fn named_root<T: Persist>(&self, name: &str) -> Result<Option<Ptr<T>>> {
@@ -186,31 +166,4 @@ impl Reader for View<'_> {
     fn named_roots(&self) -> Result<Vec<NamedRoot>> {
         names::list(self, self.pool)
     }
-}
-
-/// The first `len` values of an array block, checked.
-///
-/// # Safety
-/// Nobody writes to the array while the slice lives, and its first `len` values have been written.
-pub(crate) unsafe fn array<'a, T: Persist>(
-    pool: &PoolInner,
-    ptr: Ptr<crate::persist::ArrayOf<T>>,
-    len: usize,
-) -> Result<&'a [T]> {
-    use crate::persist::ArrayOf;
-    let block = match pool.heap.find(ptr.addr()) {
-        Ok(block) if block.type_id == ArrayOf::<T>::TYPE_ID && pool.is_live::<ArrayOf<T>>(ptr.addr()) => {
-            block
-        }
-        _ => return Err(dangling::<ArrayOf<T>>(ptr.addr())),
-    };
-    let room = if size_of::<T>() == 0 { u64::MAX } else { block.size / size_of::<T>() as u64 };
-    if len as u64 > room {
-        return Err(Error::OutOfBounds { index: len as u64, len: room });
-    }
-    // SAFETY: room for as many values in a live block.
-    let read = unsafe { touch(ptr.addr() as usize, len.saturating_mul(size_of::<T>())) };
-    read.map_err(|lost| Error::from(pool.handle.unreadable(lost.0)))?;
-    // SAFETY: a live block with room for `len` values, written by contract; mapped as long as the pool is open.
-    Ok(unsafe { core::slice::from_raw_parts(ptr.as_ptr().cast::<T>(), len) })
 }

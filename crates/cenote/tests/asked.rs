@@ -8,7 +8,8 @@ use cenote_store::StoreError;
 use std::path::Path;
 
 fn opened(dir: &Path, access: Access, accept_unprotected: bool) -> Store {
-    let options = OpenOptions { access, key: Some(key(1)), accept_unprotected, ..OpenOptions::default() };
+    let options =
+        OpenOptions { access, key: Some(key(1)), accept_unprotected, ..OpenOptions::default() };
     Store::open_with(dir, &options).unwrap()
 }
 
@@ -35,7 +36,9 @@ const WAYS: [Way; 5] = [
     ("pool", Access::ReadWrite, |store, name| store.pool(name)),
     ("pool_with", Access::ReadWrite, |store, name| store.pool_with(name, Access::ReadWrite)),
     ("to read", Access::ReadOnly, |store, name| store.pool_with(name, Access::ReadOnly)),
-    ("pool_with_key", Access::ReadWrite, |store, name| store.pool_with_key(name, Access::ReadWrite, &key(1))),
+    ("pool_with_key", Access::ReadWrite, |store, name| {
+        store.pool_with_key(name, Access::ReadWrite, &key(1))
+    }),
     ("create_pool", Access::ReadWrite, |store, name| {
         store.create_pool(&format!("{name} too"), &PoolOptions::default())
     }),
@@ -76,7 +79,10 @@ fn a_program_that_accepts_pools_without_a_key_says_so() {
         assert_eq!(count(&store.pool(name).unwrap()), 3);
         // A key of its own is for this pool.
         let with_key = store.pool_with_key(name, Access::ReadWrite, &key(1));
-        assert!(matches!(with_key, Err(Error::Store(StoreError::NotProtected { .. }))), "{with_key:?}");
+        assert!(
+            matches!(with_key, Err(Error::Store(StoreError::NotProtected { .. }))),
+            "{with_key:?}"
+        );
         store.close().unwrap();
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::shadowed::{CELLS, Root, kill, mix, step_of, steps};
 use cenote::{
-    Access, AtRest, AtRestError, CrashKind, Error, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool,
-    PoolMode, PoolOptions, PoolStart, Ptr, Reader, Result, Store, field,
+    Access, AtRest, AtRestError, CrashKind, Error, Keyring, Locking, MasterKey, OpenOptions,
+    Persist, Pool, PoolMode, PoolOptions, PoolStart, Ptr, Reader, Result, Store, field,
 };
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
@@ -34,7 +34,13 @@ pub(crate) fn key_for(at_rest: AtRest, number: u8) -> Option<Arc<Keyring>> {
 }
 
 pub(crate) fn options(at_rest: AtRest, key: Option<Arc<Keyring>>) -> PoolOptions {
-    PoolOptions { mode: PoolMode::Shadowed, puddle_size: 256 << 10, at_rest, key, ..PoolOptions::default() }
+    PoolOptions {
+        mode: PoolMode::Shadowed,
+        puddle_size: 256 << 10,
+        at_rest,
+        key,
+        ..PoolOptions::default()
+    }
 }
 
 /// A word that no program text, header or hash has by chance: a page of them is found wherever it lies as it is.
@@ -126,7 +132,9 @@ fn plaintext_is_in_no_file_while_running_after_a_psync_a_close_and_a_crash() {
             // Integrity hides nothing: the pages lie there as they are, once they are psynced, and in no log before.
             match (at_rest, when) {
                 (AtRest::Integrity, "running") => assert!(found.is_empty(), "{found:?}"),
-                (AtRest::Integrity, _) => assert!(!found.is_empty(), "the search finds nothing at all"),
+                (AtRest::Integrity, _) => {
+                    assert!(!found.is_empty(), "the search finds nothing at all")
+                }
                 _ => assert!(found.is_empty(), "{at_rest:?}, {when}: {found:?}"),
             }
         };
@@ -164,8 +172,11 @@ const BETWEEN: u64 = 10;
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
-    let options =
-        OpenOptions { lock_timeout: Duration::from_secs(20), key: Some(key(1)), ..OpenOptions::default() };
+    let options = OpenOptions {
+        lock_timeout: Duration::from_secs(20),
+        key: Some(key(1)),
+        ..OpenOptions::default()
+    };
     let store = Store::open_with(&dir, &options).unwrap();
     let pool = store.pool("p").unwrap();
     let mut there = count(&pool);
@@ -211,7 +222,10 @@ fn kill_nine_goes_back_to_the_last_psync_and_leaves_no_plaintext() {
         let pool = store.pool("p").unwrap();
         assert!(matches!(pool.start(), PoolStart::Dirty(_)));
         let there = count(&pool);
-        assert!(there == known.1 || there == known.1 + BETWEEN, "round {round}: {there}, {known:?}");
+        assert!(
+            there == known.1 || there == known.1 + BETWEEN,
+            "round {round}: {there}, {known:?}"
+        );
         assert!(pool.check().unwrap().is_sound());
         known.1 = there;
         drop(pool);
@@ -247,7 +261,8 @@ fn a_pool_opens_under_its_key_and_under_no_other() {
     assert!(matches!(refusal(store.pool("p")), Some(AtRestError::NoKey { .. })));
     let passphrase = || {
         let cheap = cenote::Argon2Params { memory_kib: 64, passes: 1, lanes: 1 };
-        Keyring::from_passphrase(&mut b"correct horse".to_vec(), cheap, Locking::IfPossible).unwrap()
+        Keyring::from_passphrase(&mut b"correct horse".to_vec(), cheap, Locking::IfPossible)
+            .unwrap()
     };
     assert!(matches!(refusal(open(&store, &passphrase())), Some(AtRestError::WrongKeyKind { .. })));
     assert_eq!(count(&open(&store, &key(1)).unwrap()), 5);
@@ -266,7 +281,11 @@ fn a_pool_opens_under_its_key_and_under_no_other() {
     store.close().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let pool = open(&store, &passphrase()).unwrap();
-    assert_eq!(count(&pool), 3000, "puddles that were taken under the old key are under the new one");
+    assert_eq!(
+        count(&pool),
+        3000,
+        "puddles that were taken under the old key are under the new one"
+    );
     drop(pool);
     // A key where none is of use may mean that somebody put another pool there.
     drop(store.create_pool("plain", &options(AtRest::None, None)).unwrap());
@@ -278,7 +297,10 @@ fn a_pool_opens_under_its_key_and_under_no_other() {
         refusal(store.create_pool("other", &options(AtRest::Encryption, None))),
         Some(AtRestError::NoKey { .. })
     ));
-    assert!(store.pools().iter().all(|pool| pool.record.name != "other"), "it was made all the same");
+    assert!(
+        store.pools().iter().all(|pool| pool.record.name != "other"),
+        "it was made all the same"
+    );
 }
 
 /// The file of a pool's root puddle.
@@ -321,8 +343,16 @@ fn a_damaged_page_is_named_and_the_others_can_be_read() {
         assert_eq!(last, told);
         let damaged: Vec<u64> = found[0].found.damaged.iter().map(|(page, _)| *page).collect();
         assert_eq!(damaged, [page as u64 - 1], "{at_rest:?}: {found:?}");
-        assert!(found[0].found.covered && found.iter().skip(1).all(|puddle| puddle.found.damaged.is_empty()));
-        let addr = store.puddle_records().iter().find(|p| p.pool == pool.id() && p.index == 0).unwrap().addr;
+        assert!(
+            found[0].found.covered
+                && found.iter().skip(1).all(|puddle| puddle.found.damaged.is_empty())
+        );
+        let addr = store
+            .puddle_records()
+            .iter()
+            .find(|p| p.pool == pool.id() && p.index == 0)
+            .unwrap()
+            .addr;
         let mut word = [0; 8];
         let read = |page: usize, word: &mut [u8]| pool.read_at(addr + page as u64 * 4096 + 8, word);
         match read(page, &mut word) {
@@ -384,7 +414,8 @@ fn files_that_were_cut_short_swapped_or_put_back_are_refused() {
         let store = opened(dir.path(), Access::ReadWrite, key_for(at_rest, 1));
         drop(store.pool("p").unwrap());
         store.close().unwrap();
-        let whole: Vec<_> = files(dir.path()).into_iter().map(|path| (std::fs::read(&path), path)).collect();
+        let whole: Vec<_> =
+            files(dir.path()).into_iter().map(|path| (std::fs::read(&path), path)).collect();
         let store = opened(dir.path(), Access::ReadWrite, key_for(at_rest, 1));
         let pool = store.pool("p").unwrap();
         push(&pool, 300, 400);
@@ -413,7 +444,8 @@ fn files_that_were_cut_short_swapped_or_put_back_are_refused() {
 fn what_protected_pools_cannot_do_is_refused_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
-    let direct = PoolOptions { mode: PoolMode::Direct, ..options(AtRest::Authenticated, Some(key(1))) };
+    let direct =
+        PoolOptions { mode: PoolMode::Direct, ..options(AtRest::Authenticated, Some(key(1))) };
     let protected = |result: Result<()>| match result {
         Err(Error::Store(StoreError::Protected { .. })) => {}
         other => panic!("{other:?}"),
@@ -443,7 +475,8 @@ fn growth_that_fails_late_leaves_no_puddle() {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let medium: Arc<dyn Medium> = sim.clone();
     let window_base = Some(crate::ship::window());
-    let format = cenote_store::FormatOptions { window_base, window_len: 64 << 20, ..Default::default() };
+    let format =
+        cenote_store::FormatOptions { window_base, window_len: 64 << 20, ..Default::default() };
     cenote_store::format(Arc::clone(&medium), &format).unwrap();
     let key = Some(key(1));
     let opening = cenote_store::OpenOptions { key: key.clone(), ..Default::default() };
@@ -503,7 +536,8 @@ fn what_is_psynced_while_it_is_verified_is_not_called_damaged() {
 
 #[test]
 fn a_protected_pool_is_what_a_model_says() {
-    let seed = std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0x4d0de1);
+    let seed =
+        std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0x4d0de1);
     println!("seed {seed}");
     for (at_rest, seed) in PROTECTED.into_iter().zip(seed..) {
         let dir = tempfile::tempdir().unwrap();
@@ -560,7 +594,8 @@ fn grown_and_crashed(bug: Bug) -> std::result::Result<(), String> {
     plant(Bug::None);
     let psynced = psynced.map_err(|error| error.to_string())?;
     let found = with_word(dir.path());
-    let damaged: usize = pool.verify(&mut |_, _| true).iter().map(|puddle| puddle.found.damaged.len()).sum();
+    let damaged: usize =
+        pool.verify(&mut |_, _| true).iter().map(|puddle| puddle.found.damaged.len()).sum();
     if !found.is_empty() || damaged > 0 {
         return Err(format!("plaintext in {found:?}, {damaged} pages are damaged"));
     }
@@ -585,7 +620,9 @@ fn grown_and_crashed(bug: Bug) -> std::result::Result<(), String> {
 #[test]
 fn planted_bugs_of_protected_pools_are_found() {
     grown_and_crashed(Bug::None).unwrap();
-    for bug in [Bug::GrownNotPsynced, Bug::SealedNotCommitted, Bug::HiddenLogInFile, Bug::ProtectedNotVoid] {
+    for bug in
+        [Bug::GrownNotPsynced, Bug::SealedNotCommitted, Bug::HiddenLogInFile, Bug::ProtectedNotVoid]
+    {
         let found = grown_and_crashed(bug).expect_err("the bug was not found");
         println!("{bug:?}: {found}");
     }

@@ -2,7 +2,9 @@
 
 use crate::at_rest::{Node, closed, count, key, key_for, options, push, touch};
 use cenote::{Access, AtRest, FormatOptions, OpenOptions, Pool, Reader, Store};
-use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, Image, Rest, SimMedium, SimOptions};
+use cenote_medium::sim::{
+    CrashKind, Fault, FaultEffect, FaultPoint, Image, Rest, SimMedium, SimOptions,
+};
 use cenote_medium::{Durability, Medium, Operation};
 use cenote_store::Rekeyed;
 use std::os::unix::fs::FileExt;
@@ -27,7 +29,11 @@ fn opened(image: &Image, at_rest: AtRest) -> (Arc<SimMedium>, Store, Pool) {
 fn base(at_rest: AtRest, window_base: u64) -> Image {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(window_base), window_len: 64 << 20, ..Default::default() };
+    let format = FormatOptions {
+        window_base: Some(window_base),
+        window_len: 64 << 20,
+        ..Default::default()
+    };
     cenote_store::format(medium.clone(), &format).unwrap();
     let store = Store::open_on(medium, &OpenOptions::default()).unwrap();
     let pool = store.create_pool("p", &options(at_rest, key_for(at_rest, 1))).unwrap();
@@ -62,7 +68,8 @@ fn one_call(base: &Image, at_rest: AtRest, fault: Fault, tally: &mut Tally) -> b
     let poisoned = again.as_ref().is_some_and(Result::is_err);
     if poisoned {
         // Only a sync that fails leaves a doubt about what is on the medium; a thread's turn decides whether it was this psync's.
-        let sync = matches!(point, FaultPoint::Operation(Operation::Sync) | FaultPoint::AnyOperation);
+        let sync =
+            matches!(point, FaultPoint::Operation(Operation::Sync) | FaultPoint::AnyOperation);
         assert!(sync, "{at}: {done:?}, and when it is done again: {again:?}");
         assert!(pool.psync().is_err(), "{at}: a poisoned store acknowledges");
     }
@@ -81,7 +88,10 @@ fn one_call(base: &Image, at_rest: AtRest, fault: Fault, tally: &mut Tally) -> b
             "{at}: {done:?}, acknowledged {acknowledged}: {there} nodes after {:?}",
             image.kind()
         );
-        assert!(pool.verify(&mut |_, _| true).iter().all(|puddle| puddle.found.damaged.is_empty()), "{at}");
+        assert!(
+            pool.verify(&mut |_, _| true).iter().all(|puddle| puddle.found.damaged.is_empty()),
+            "{at}"
+        );
         drop(pool);
         store.abandon();
     }
@@ -139,7 +149,8 @@ fn key_of_pool(image: &Image) -> u8 {
 /// One call of a change of a key fails, or all do from that one on. Whether there are so many, and
 /// what was said: `Ok`, the new key is the pool's.
 fn one_rekey(base: &Image, fault: Fault) -> (bool, bool) {
-    let at = format!("{:?} {} {:?}, repeats {}", fault.point, fault.skip, fault.effect, fault.repeats);
+    let at =
+        format!("{:?} {} {:?}, repeats {}", fault.point, fault.skip, fault.effect, fault.repeats);
     let sim = SimMedium::from_image(base);
     let medium: Arc<dyn Medium> = sim.clone();
     let store = Store::open_on(medium, &OpenOptions::default()).unwrap();
@@ -207,7 +218,9 @@ const LOADS: &str = "CENOTE_AT_REST_DAMAGED_LOADS";
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
-    let store = Store::open_with(&dir, &OpenOptions { key: Some(key(1)), ..OpenOptions::default() }).unwrap();
+    let store =
+        Store::open_with(&dir, &OpenOptions { key: Some(key(1)), ..OpenOptions::default() })
+            .unwrap();
     let pool = store.pool("p").unwrap();
     let view = pool.read().unwrap();
     let (mut at, mut nodes) = (view.root::<Node>().unwrap(), 0);
@@ -252,7 +265,10 @@ fn a_load_from_a_damaged_page_of_a_pool_is_a_bus_error_that_names_pool_and_page(
     let said = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(refused.status.success(), "{:?}: {said}", refused.status);
     let named = format!("page {}", page - 1);
-    assert!(said.contains("error: ") && said.contains("pool \"p\"") && said.contains(&named), "{said}");
+    assert!(
+        said.contains("error: ") && said.contains("pool \"p\"") && said.contains(&named),
+        "{said}"
+    );
     let broken = run(&[LOADS]);
     let said = String::from_utf8_lossy(&broken.stderr).into_owned();
     assert_eq!(broken.status.signal(), Some(libc::SIGBUS), "{:?}: {said}", broken.status);

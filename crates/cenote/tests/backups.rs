@@ -3,7 +3,8 @@
 
 use crate::support::directory;
 use cenote::{
-    Access, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store, field,
+    Access, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store,
+    field,
 };
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::StoreError;
@@ -149,7 +150,10 @@ fn a_backup_while_threads_commit_holds_a_prefix_of_what_was_committed() -> Resul
     for (round, (from, to)) in bounds.iter().enumerate() {
         let found = sound(&keep.path().join(format!("copy{round}")), &names)?;
         for ((found, from), to) in found.iter().zip(from).zip(to) {
-            assert!(from <= found && found <= &(to + 1), "round {round}: {from} <= {found} <= {to}");
+            assert!(
+                from <= found && found <= &(to + 1),
+                "round {round}: {from} <= {found} <= {to}"
+            );
         }
     }
     Ok(())
@@ -187,7 +191,8 @@ fn lengths_in_copies(bug: Bug, rounds: usize) -> Result<Vec<Result<(u64, u64)>>>
     drop((a, b));
     store.close()?;
     let of_copy = |round: usize| -> Result<(u64, u64)> {
-        let copy = Store::open_with(keep.path().join(format!("copy{round}")), &OpenOptions::default())?;
+        let copy =
+            Store::open_with(keep.path().join(format!("copy{round}")), &OpenOptions::default())?;
         let len = |name: &str| -> Result<u64> {
             let pool = copy.pool(name)?;
             let view = pool.read()?;
@@ -211,7 +216,10 @@ fn transactions_over_several_pools_are_in_a_backup_wholly_or_not_at_all() -> Res
 fn planted_a_backup_that_holds_no_writer_is_found() -> Result<()> {
     // A race: some copies may be whole.
     for _ in 0..10 {
-        if lengths_in_copies(Bug::BackupNotHeld, 10)?.iter().any(|l| !matches!(l, Ok((a, b)) if a == b)) {
+        if lengths_in_copies(Bug::BackupNotHeld, 10)?
+            .iter()
+            .any(|l| !matches!(l, Ok((a, b)) if a == b))
+        {
             return Ok(());
         }
     }
@@ -298,7 +306,8 @@ fn holes_stay_holes() -> Result<()> {
     let keep = directory();
     let dir = keep.path().join("store");
     let store = Store::open(&dir)?;
-    let pool = store.create_pool("p", &PoolOptions { puddle_size: 16 << 20, ..PoolOptions::default() })?;
+    let pool =
+        store.create_pool("p", &PoolOptions { puddle_size: 16 << 20, ..PoolOptions::default() })?;
     let in_pool = list(&pool)?;
     push(&pool, in_pool)?;
     pool.trim()?;

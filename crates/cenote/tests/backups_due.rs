@@ -72,7 +72,8 @@ fn whole(copy: &Path, pools: &[String]) -> Result<()> {
 }
 
 fn modes() -> [(String, PoolOptions); 2] {
-    [PoolMode::Direct, PoolMode::Shadowed].map(|mode| (format!("{mode:?}"), PoolOptions { mode, ..small() }))
+    [PoolMode::Direct, PoolMode::Shadowed]
+        .map(|mode| (format!("{mode:?}"), PoolOptions { mode, ..small() }))
 }
 
 /// Address space that something else of this process has.
@@ -181,10 +182,17 @@ fn protected_pools_are_backed_up_without_their_key() -> Result<()> {
         }
         store.close()?;
         for dir in [&copy, &dir] {
-            let options =
-                OpenOptions { key: key_for(at_rest, 1), accept_unprotected: true, ..OpenOptions::default() };
+            let options = OpenOptions {
+                key: key_for(at_rest, 1),
+                accept_unprotected: true,
+                ..OpenOptions::default()
+            };
             let store = Store::open_with(dir, &options)?;
-            assert!(store.report().clean && store.report().damage.is_empty(), "{:?}", store.report());
+            assert!(
+                store.report().clean && store.report().damage.is_empty(),
+                "{:?}",
+                store.report()
+            );
             assert_whole(&store.pool_with("plain", Access::ReadOnly)?)?;
             for name in ["sealed", "due"] {
                 let pool = store.pool(name)?;
@@ -228,7 +236,9 @@ fn a_disk_that_fills_while_threads_commit_leaves_the_store_and_no_copy() -> Resu
             }
         });
         let result = (1..24).try_for_each(|pages: u64| -> Result<()> {
-            let Ok(small_disk) = Mounted::memory(&format!("{}k", pages * 64)) else { return Ok(()) };
+            let Ok(small_disk) = Mounted::memory(&format!("{}k", pages * 64)) else {
+                return Ok(());
+            };
             let target = small_disk.path().join("copy");
             match store.backup(&target) {
                 Ok(made) => _ = made.durable()?,

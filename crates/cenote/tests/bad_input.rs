@@ -8,8 +8,8 @@
 use crate::support::{directory, hashes, underneath};
 use cenote::raw::{self, TxError};
 use cenote::{
-    Access, DamagePolicy, Durability, Error, FormatOptions, OpenOptions, Persist, Pool, PoolOptions, Ptr,
-    Reader, Result, Store, TypeId,
+    Access, DamagePolicy, Durability, Error, FormatOptions, OpenOptions, Persist, Pool,
+    PoolOptions, Ptr, Reader, Result, Store, TypeId,
 };
 use cenote_heap::{AllocError, FreeError, RootError};
 use cenote_medium::Medium;
@@ -30,8 +30,9 @@ struct Node {
 fn prepared() -> tempfile::TempDir {
     let dir = directory();
     let store = Store::open(dir.path()).unwrap();
-    let pool =
-        store.create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() }).unwrap();
+    let pool = store
+        .create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() })
+        .unwrap();
     pool.write(|tx| -> Result<()> {
         tx.alloc([0u8; 200 << 10])?;
         let node = tx.alloc(Node { value: 1, next: None })?;
@@ -79,7 +80,11 @@ fn a_path_that_is_no_store_is_refused_and_stays_as_it_is() {
         |e| matches!(e, Error::Medium(_)),
         &["none"],
     );
-    refused(Store::open("/proc/self/fd/nothing/here"), |e| matches!(e, Error::Medium(_)), &["nothing"]);
+    refused(
+        Store::open("/proc/self/fd/nothing/here"),
+        |e| matches!(e, Error::Medium(_)),
+        &["nothing"],
+    );
     assert_eq!(hashes(dir.path()), before);
     assert!(!dir.path().join("none").exists());
 }
@@ -97,9 +102,17 @@ fn a_superblock_of_something_else_is_refused_by_open_and_not_formatted_over() {
         |e| matches!(e, Error::Open(OpenError::Superblock { .. })),
         &["xxxxxxxx"],
     );
-    refused(Store::format(dir.path(), &FormatOptions::default()), |e| matches!(e, Error::Format(_)), &[]);
+    refused(
+        Store::format(dir.path(), &FormatOptions::default()),
+        |e| matches!(e, Error::Format(_)),
+        &[],
+    );
     std::fs::write(&superblock, "").unwrap();
-    refused(Store::open(dir.path()), |e| matches!(e, Error::Open(OpenError::Superblock { .. })), &[]);
+    refused(
+        Store::open(dir.path()),
+        |e| matches!(e, Error::Open(OpenError::Superblock { .. })),
+        &[],
+    );
     std::fs::remove_file(&superblock).unwrap();
     let without = hashes(dir.path());
     assert_eq!(without.len(), before.len() - 1);
@@ -121,7 +134,10 @@ fn a_second_opener_is_told_who_has_the_store() {
     assert_eq!(hashes(dir.path()), before);
     assert!(store.pool("p").unwrap().read().unwrap().root::<Node>().unwrap().is_some());
     store.close().unwrap();
-    assert!(Store::open(dir.path()).unwrap().report().clean, "the same directory again after a close");
+    assert!(
+        Store::open(dir.path()).unwrap().report().clean,
+        "the same directory again after a close"
+    );
 }
 
 #[test]
@@ -188,19 +204,25 @@ fn a_pool_with_a_lost_truncated_or_resized_puddle_is_refused_by_name() {
             }
             assert_eq!(puddle_hashes(dir.path()), puddles, "{what}");
             // Under a policy that the caller chose, what is left can be looked at as blocks, and not as values.
-            let options = OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::read_only() };
+            let options =
+                OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::read_only() };
             {
                 let store = Store::open_with(dir.path(), &options).unwrap();
                 if let Ok(pool) = store.pool_with("p", Access::ReadOnly) {
-                    let not_whole = |e: &Error| matches!(e, Error::NotWhole { why, .. } if !why.is_empty());
+                    let not_whole =
+                        |e: &Error| matches!(e, Error::NotWhole { why, .. } if !why.is_empty());
                     refused(pool.read().map(drop), not_whole, &["\"p\"", what, "open_torn"]);
-                    assert!(pool.check().is_ok() && pool.heap().root(0).is_ok() && pool.stats().is_ok());
+                    assert!(
+                        pool.check().is_ok() && pool.heap().root(0).is_ok() && pool.stats().is_ok()
+                    );
                     assert!(pool.heap().walk(&mut |_| {}).is_ok() && pool.named_roots().is_ok());
                 }
             }
             // Who answers for values gets what is left; what is not there is an error.
-            let options_torn = OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::read_only() };
-            let medium = cenote::RealMedium::open(dir.path(), &cenote::MediumOptions::default()).unwrap();
+            let options_torn =
+                OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::read_only() };
+            let medium =
+                cenote::RealMedium::open(dir.path(), &cenote::MediumOptions::default()).unwrap();
             // SAFETY: nodes are read one by one, through pointers that are checked.
             let store = unsafe { Store::open_torn(Arc::new(medium), &options_torn) }.unwrap();
             match store.pool_with("p", Access::ReadOnly) {
@@ -212,7 +234,10 @@ fn a_pool_with_a_lost_truncated_or_resized_puddle_is_refused_by_name() {
                     );
                 }
                 Err(error) => {
-                    assert!(index == 0 && damaged(&error) && error.to_string().contains(what), "{error}");
+                    assert!(
+                        index == 0 && damaged(&error) && error.to_string().contains(what),
+                        "{error}"
+                    );
                 }
             }
         }
@@ -230,7 +255,8 @@ fn a_type_of_another_layout_is_refused_with_both_layouts() {
     older.fields[0].type_id = u128::TYPE_ID;
     older.fields[1].offset = 16;
     older.pointers[0].offset = 16;
-    underneath(&store).register_type(&older).unwrap();
+    // SAFETY: that a record is not as this program has the type is what is tested; it is refused.
+    unsafe { underneath(&store).register_type(&older) }.unwrap();
     let before = hashes(dir.path());
     let mismatch = |e: &Error| matches!(e, Error::Store(StoreError::TypeMismatch(_)));
     for _ in 0..2 {
@@ -248,7 +274,9 @@ fn a_type_of_another_layout_is_refused_with_both_layouts() {
     assert_eq!(pool.stats().unwrap().blocks, 0);
     // Nothing was stored but the transactions' empty logs.
     let after = hashes(dir.path());
-    assert!(before.iter().all(|(name, hash)| after[name] == *hash || !name.starts_with("puddles/")));
+    assert!(
+        before.iter().all(|(name, hash)| after[name] == *hash || !name.starts_with("puddles/"))
+    );
 }
 
 /// Addresses that no safe program has, and those that it can have: all are checked where they are followed.
@@ -258,7 +286,8 @@ fn a_pointer_that_leads_to_no_live_value_is_refused_and_nothing_changes() -> Res
     let elsewhere = directory();
     let store = Store::open(dir.path())?;
     let other_store = Store::open(elsewhere.path())?;
-    let (pool, other_pool, in_other_store) = (store.pool("p")?, store.pool("q")?, other_store.pool("p")?);
+    let (pool, other_pool, in_other_store) =
+        (store.pool("p")?, store.pool("q")?, other_store.pool("p")?);
     let node = || Node { value: 7, next: None };
     let root = pool.read()?.root::<Node>()?.unwrap();
     let freed = pool.write(|tx| tx.alloc(node()))?;
@@ -351,11 +380,20 @@ fn allocations_of_nothing_or_of_more_than_the_window_are_refused() -> Result<()>
         }
         assert_eq!((pool.stats()?.blocks, limited.stats()?.blocks), (0, 0));
         let a = tx.alloc(pool.raw_heap(), 1, 1, TypeId::UNTYPED)?;
-        for size in
-            [1 << 30, 1 << 40, 1 << 46, 1 << 47, 1 << 62, u64::MAX - (64 << 10), u64::MAX - 1, u64::MAX]
-        {
+        for size in [
+            1 << 30,
+            1 << 40,
+            1 << 46,
+            1 << 47,
+            1 << 62,
+            u64::MAX - (64 << 10),
+            u64::MAX - 1,
+            u64::MAX,
+        ] {
             match tx.alloc(pool.raw_heap(), size, 8, TypeId::UNTYPED) {
-                Err(TxError::Alloc(error @ (AllocError::Size { .. } | AllocError::Full { .. }))) => {
+                Err(TxError::Alloc(
+                    error @ (AllocError::Size { .. } | AllocError::Full { .. }),
+                )) => {
                     assert!(error.to_string().contains(&size.to_string()), "{error}");
                 }
                 other => panic!("{other:?}"),
@@ -398,7 +436,12 @@ fn pools_with_impossible_names_or_sizes_are_refused() {
         let options = PoolOptions { puddle_size, ..PoolOptions::default() };
         refused(
             create(options),
-            |e| matches!(e, Error::Store(StoreError::PuddleSize { .. } | StoreError::WindowFull { .. })),
+            |e| {
+                matches!(
+                    e,
+                    Error::Store(StoreError::PuddleSize { .. } | StoreError::WindowFull { .. })
+                )
+            },
             &[&puddle_size.to_string()],
         );
     }
@@ -426,17 +469,22 @@ fn pools_with_impossible_names_or_sizes_are_refused() {
 fn a_full_disk_fails_the_transaction_that_needs_more_and_nothing_else() -> Result<()> {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x1b00_0000_0000), window_len: 1 << 30, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(0x1b00_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &OpenOptions::default())?;
-    let pool: Pool =
-        store.create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() })?;
+    let pool: Pool = store
+        .create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() })?;
     let node = pool.write(|tx| tx.alloc(Node { value: 1, next: None }))?;
     let full = |e: &Error| matches!(e, Error::Tx(TxError::Alloc(AllocError::Full { .. })));
     for round in 2..6u64 {
         sim.inject(
-            Fault::once(FaultPoint::Operation(cenote_medium::Operation::Create), 0, FaultEffect::NoSpace)
-                .repeating(),
+            Fault::once(
+                FaultPoint::Operation(cenote_medium::Operation::Create),
+                0,
+                FaultEffect::NoSpace,
+            )
+            .repeating(),
         );
         pool.write(|tx| -> Result<()> {
             refused(tx.alloc([0u8; 300 << 10]).map(drop), full, &["space"]);

@@ -139,7 +139,8 @@ fn a_value_behind_the_end_of_a_file_that_was_cut_short_is_an_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("store");
     let store = Store::open(&path).expect("a store");
-    let options = PoolOptions { mode: PoolMode::Direct, puddle_size: SIZE, ..PoolOptions::default() };
+    let options =
+        PoolOptions { mode: PoolMode::Direct, puddle_size: SIZE, ..PoolOptions::default() };
     let pool = store.create_pool("pool", &options).expect("a pool");
     fill(&pool);
     let (file, at) = find(&path, &value(VALUES as u64 / 2));

@@ -1,7 +1,9 @@
 //! What `#[derive(Persist)]` says about types is true: its maps find exactly the pointers of real values.
 #![deny(unsafe_code)]
 
-use cenote::persist::{ArrayOf, TypeId, TypeRecord, TypeSetError, array_record, described, types_of};
+use cenote::persist::{
+    ArrayOf, TypeId, TypeRecord, TypeSetError, array_record, described, types_of,
+};
 use cenote::{Persist, Ptr, field};
 use std::marker::PhantomData;
 use std::mem::{offset_of, size_of};
@@ -92,8 +94,10 @@ fn maps_of_structures_find_every_pointer_wherever_the_compiler_puts_it() {
     let value = Node { key: 1, value: 2u8, next: Some(ptr(0x1000)), flag: true };
     assert_eq!(pointers_in(&value), [(offset_of!(Node<u8>, next), 0x1000, Node::<u8>::TYPE_ID)]);
     let value = Tuple(1, ptr(0x2000), 2, None);
-    let mut expected =
-        [(offset_of!(Tuple, 1), 0x2000, Tuple::TYPE_ID), (offset_of!(Tuple, 3), 0, Node::<u64>::TYPE_ID)];
+    let mut expected = [
+        (offset_of!(Tuple, 1), 0x2000, Tuple::TYPE_ID),
+        (offset_of!(Tuple, 3), 0, Node::<u64>::TYPE_ID),
+    ];
     expected.sort();
     assert_eq!(pointers_in(&value), expected);
     assert_eq!(pointers_in(&Unit), []);
@@ -118,8 +122,9 @@ fn maps_of_nested_generic_types_are_shifted_to_their_place() {
         (left + offset_of!(Node<Ptr<u64>>, value), 0x90, u64::TYPE_ID),
         (left + offset_of!(Node<Ptr<u64>>, next), 0, Node::<Ptr<u64>>::TYPE_ID),
     ];
-    expected
-        .extend((0..3).map(|i| (many + i * size_of::<Node<u8>>(), 8 + 8 * i as u64, Node::<u8>::TYPE_ID)));
+    expected.extend(
+        (0..3).map(|i| (many + i * size_of::<Node<u8>>(), 8 + 8 * i as u64, Node::<u8>::TYPE_ID)),
+    );
     expected.sort();
     assert_eq!(pointers_in(&value), expected);
     assert_eq!(record::<Value>().pointers.len(), 3, "an array of nodes is one instruction");
@@ -186,13 +191,17 @@ fn variants_of_variants_need_both_discriminants() {
 fn records_list_fields_and_variants_with_their_places() {
     let tree = record::<Tree>();
     assert!(tree.fields.is_empty());
-    let tags: Vec<_> = tree.variants.iter().map(|v| (v.name.as_str(), v.tag.value, v.tag.size)).collect();
+    let tags: Vec<_> =
+        tree.variants.iter().map(|v| (v.name.as_str(), v.tag.value, v.tag.size)).collect();
     assert_eq!(tags, [("Empty", 0, 1), ("Leaf", 7, 1), ("Branch", 8, 1), ("Inner", 200, 1)]);
-    let places: Vec<_> = tree.variants[2].fields.iter().map(|f| (f.name.as_str(), f.offset)).collect();
+    let places: Vec<_> =
+        tree.variants[2].fields.iter().map(|f| (f.name.as_str(), f.offset)).collect();
     assert_eq!(places, [("left", 8), ("weight", 16), ("right", 24)]);
-    let places: Vec<_> = tree.variants[1].fields.iter().map(|f| (f.name.as_str(), f.offset)).collect();
+    let places: Vec<_> =
+        tree.variants[1].fields.iter().map(|f| (f.name.as_str(), f.offset)).collect();
     assert_eq!(places, [("0", 1), ("1", 8)]);
-    let tags: Vec<_> = record::<Kind>().variants.iter().map(|v| (v.name.clone(), v.tag.value)).collect();
+    let tags: Vec<_> =
+        record::<Kind>().variants.iter().map(|v| (v.name.clone(), v.tag.value)).collect();
     assert_eq!(tags, [("Zero".into(), 0), ("Below".into(), 0xfffd), ("Next".into(), 0xfffe)]);
 
     let node = record::<Node<u8>>();
@@ -203,8 +212,11 @@ fn records_list_fields_and_variants_with_their_places() {
         (offset_of!(Node<u8>, flag) as u64, "flag", 1, "bool"),
     ];
     expected.sort();
-    let fields: Vec<_> =
-        node.fields.iter().map(|f| (f.offset, f.name.as_str(), f.size, f.type_name.as_str())).collect();
+    let fields: Vec<_> = node
+        .fields
+        .iter()
+        .map(|f| (f.offset, f.name.as_str(), f.size, f.type_name.as_str()))
+        .collect();
     assert_eq!(fields, expected);
 }
 
@@ -222,7 +234,8 @@ enum ByConstant {
 #[test]
 fn tags_are_those_of_the_compiler_whatever_constants_are_called() {
     let real = [ByConstant::First, ByConstant::Second, ByConstant::Third].map(|value| value as u64);
-    let tags: Vec<_> = record::<ByConstant>().variants.iter().map(|variant| variant.tag.value).collect();
+    let tags: Vec<_> =
+        record::<ByConstant>().variants.iter().map(|variant| variant.tag.value).collect();
     assert_eq!(tags, real);
 }
 
@@ -378,7 +391,10 @@ fn field_offsets_lead_to_the_field() {
     assert_eq!(trees.element(1).unwrap().offset(), trees.offset() + size_of::<Tree>());
     assert!(trees.element(2).is_none());
     type Value = Nested<u8, u16>;
-    assert_eq!(field!(Value, left.next).offset(), field!(Value, left).then(field!(Node<u8>, next)).offset());
+    assert_eq!(
+        field!(Value, left.next).offset(),
+        field!(Value, left).then(field!(Node<u8>, next)).offset()
+    );
     assert_eq!(*field!(Tuple, 2).get(&Tuple(1, ptr(8), 77, None)), 77);
     let node: Ptr<Node<u8>> = ptr(0x1000);
     assert_eq!(node.field(NEXT) as u64, 0x1000 + NEXT.offset() as u64);

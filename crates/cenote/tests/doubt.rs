@@ -2,8 +2,8 @@
 
 use crate::support::{directory, hashes, underneath};
 use cenote::{
-    Access, CrashKind, DamagePolicy, Durability, Error, FormatOptions, MediumOptions, OpenOptions, Persist,
-    Pool, PoolOptions, PoolStart, Ptr, Reader, RealMedium, Result, Store,
+    Access, CrashKind, DamagePolicy, Durability, Error, FormatOptions, MediumOptions, OpenOptions,
+    Persist, Pool, PoolOptions, PoolStart, Ptr, Reader, RealMedium, Result, Store,
 };
 use cenote_layout::log::Kind;
 use cenote_log::{Body, LogWriter, SegmentSource};
@@ -62,7 +62,8 @@ pub(crate) fn with_log_set_aside() -> Result<tempfile::TempDir> {
     let word = 0_u64;
     // SAFETY: the log is leased and mapped until the store is dropped; the word is readable.
     unsafe {
-        let mut writer = LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoSegments)).unwrap();
+        let mut writer =
+            LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoSegments)).unwrap();
         writer.append(Kind::Undo, foreign, 8, (&raw const word).cast()).unwrap();
     }
     store.clone().abandon();
@@ -78,14 +79,18 @@ fn only_blocks(pool: &Pool, why: &str) -> Result<()> {
             "{error:?}"
         );
         let text = error.to_string();
-        assert!(text.contains(why) && text.contains("open_torn") && text.contains("cenote check"), "{text}");
+        assert!(
+            text.contains(why) && text.contains("open_torn") && text.contains("cenote check"),
+            "{text}"
+        );
     };
     refused(pool.read().map(drop).unwrap_err());
     refused(pool.named_root::<Node>("first").map(drop).unwrap_err());
     let written = pool.write(|_| Ok::<_, Error>(())).unwrap_err();
     match written {
         Error::Store(
-            cenote_store::StoreError::PoolReadOnly { .. } | cenote_store::StoreError::ReadOnly { .. },
+            cenote_store::StoreError::PoolReadOnly { .. }
+            | cenote_store::StoreError::ReadOnly { .. },
         ) => assert!(!pool.is_writable()),
         error => refused(error),
     }
@@ -93,13 +98,17 @@ fn only_blocks(pool: &Pool, why: &str) -> Result<()> {
     let mut blocks = 0;
     pool.heap().walk(&mut |_| blocks += 1)?;
     assert_eq!(blocks, pool.stats()?.blocks);
-    assert_eq!(pool.named_roots()?.iter().map(|root| root.name.as_str()).collect::<Vec<_>>(), ["first"]);
+    assert_eq!(
+        pool.named_roots()?.iter().map(|root| root.name.as_str()).collect::<Vec<_>>(),
+        ["first"]
+    );
     Ok(())
 }
 
 fn torn(path: &Path, options: &OpenOptions) -> Result<Store> {
     let options = OpenOptions { access: Access::ReadOnly, ..options.clone() };
-    let medium = RealMedium::open(path, &MediumOptions { read_only: true, ..MediumOptions::default() })?;
+    let medium =
+        RealMedium::open(path, &MediumOptions { read_only: true, ..MediumOptions::default() })?;
     // SAFETY: what is read is one node, which no transaction was writing.
     unsafe { Store::open_torn(Arc::new(medium), &options) }
 }
@@ -119,7 +128,10 @@ fn a_pool_that_a_log_names_which_is_set_aside_shows_no_values() -> Result<()> {
         drop(other);
         if options.access == Access::ReadWrite {
             // What the pool in doubt leads to is not given back.
-            assert!(matches!(store.pool("other")?.collect(), Err(Error::Store(_) | Error::NotWhole { .. })));
+            assert!(matches!(
+                store.pool("other")?.collect(),
+                Err(Error::Store(_) | Error::NotWhole { .. })
+            ));
         }
         drop(pool);
         store.close()?;
@@ -137,7 +149,8 @@ fn a_catalog_that_has_lost_records_puts_every_pool_in_doubt() -> Result<()> {
     let store = Store::open(dir.path())?;
     with_root(&store.create_pool("p", &small())?)?;
     store.close()?;
-    let older = ["catalog.0", "catalog.1"].map(|name| std::fs::read(dir.path().join(name)).unwrap());
+    let older =
+        ["catalog.0", "catalog.1"].map(|name| std::fs::read(dir.path().join(name)).unwrap());
     let store = Store::open(dir.path())?;
     store.create_pool("lost", &small())?;
     store.close()?;
@@ -159,8 +172,10 @@ fn a_catalog_that_has_lost_records_puts_every_pool_in_doubt() -> Result<()> {
             assert_eq!(hashes(dir.path()), before);
         }
     }
-    let store =
-        torn(dir.path(), &OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::default() })?;
+    let store = torn(
+        dir.path(),
+        &OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::default() },
+    )?;
     let pool = store.pool_with("p", Access::ReadOnly)?;
     assert!(pool.read()?.root::<Node>()?.is_some());
     Ok(())
@@ -182,11 +197,18 @@ fn collecting_does_not_revive_what_a_dangling_pointer_leads_to() -> Result<()> {
     pool.write(|tx| tx.free(first).and_then(|()| tx.free(second)))?;
     for round in 0..3 {
         let report = pool.collect()?;
-        assert_eq!((report.revived_blocks, report.freed_blocks), (0, u64::from(round == 0)), "{report:?}");
+        assert_eq!(
+            (report.revived_blocks, report.freed_blocks),
+            (0, u64::from(round == 0)),
+            "{report:?}"
+        );
         let view = pool.read()?;
         assert_eq!(view.get(root)?.next, Some(first), "the pointer is data, and stays");
         for freed in [first, second] {
-            assert!(matches!(view.get(freed), Err(Error::Dangling { .. })), "revived in round {round}");
+            assert!(
+                matches!(view.get(freed), Err(Error::Dangling { .. })),
+                "revived in round {round}"
+            );
         }
         assert_eq!(pool.stats()?.blocks, 1);
     }
@@ -227,15 +249,20 @@ fn what_only_another_pool_leads_to_is_no_leak() -> Result<()> {
     let before = hashes(dir.path());
     let store = Store::open_with(dir.path(), &OpenOptions::read_only())?;
     for (name, leaks) in [("a", 0), ("b", 1), ("c", 0)] {
-        assert_eq!(store.pool_with(name, Access::ReadOnly)?.check()?.leaked_blocks, leaks, "{name}");
+        assert_eq!(
+            store.pool_with(name, Access::ReadOnly)?.check()?.leaked_blocks,
+            leaks,
+            "{name}"
+        );
     }
     drop(store);
     assert_eq!(hashes(dir.path()), before);
     // A pointer from elsewhere to a freed value is found here.
     let store = Store::open(dir.path())?;
     let [a, b] = ["a", "b"].map(|name| store.pool(name).unwrap());
-    let second =
-        a.write(|tx| tx.root_in::<Node>(&a, 0).map(|root| tx.get(root.unwrap()).unwrap().next.unwrap()))?;
+    let second = a.write(|tx| {
+        tx.root_in::<Node>(&a, 0).map(|root| tx.get(root.unwrap()).unwrap().next.unwrap())
+    })?;
     b.write(|tx| tx.free(second))?;
     let found = b.check()?;
     assert_eq!((found.unallocated_blocks, found.unallocated[0].addr), (1, second.addr()));
@@ -266,8 +293,8 @@ fn threads_check_open_write_and_close_pools_that_lead_to_each_other() -> Result<
                     let store = store.clone();
                     scope.spawn(move || -> Result<()> {
                         for round in 0..60 {
-                            let pools =
-                                [worker, worker + round, worker + 2 * round + 1].map(|i| NAMES[i % 4]);
+                            let pools = [worker, worker + round, worker + 2 * round + 1]
+                                .map(|i| NAMES[i % 4]);
                             let one = store.pool(pools[0])?;
                             let other = store.pool(pools[1])?;
                             match round % 3 {
@@ -294,7 +321,8 @@ fn threads_check_open_write_and_close_pools_that_lead_to_each_other() -> Result<
 fn a_pool_that_was_traced_says_what_tracing_found() -> Result<()> {
     let sim = SimMedium::new(SimOptions::new(Durability::Power));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x1c00_0000_0000), window_len: 1 << 30, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(0x1c00_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &OpenOptions::default())?;
     let pool = store.create_pool("p", &small())?;

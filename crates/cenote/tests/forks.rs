@@ -234,7 +234,9 @@ fn a_reference_from_before_never_leads_into_memory_of_the_child() -> Result<()> 
     let at = std::ptr::from_ref(kept).addr();
     let ended = in_child(|| {
         let taken: Vec<Vec<u8>> = (0..64).map(|_| vec![1u8; 8 << 20]).collect();
-        i32::from(taken.iter().any(|one| one.as_ptr_range().contains(&std::ptr::without_provenance(at))))
+        i32::from(
+            taken.iter().any(|one| one.as_ptr_range().contains(&std::ptr::without_provenance(at))),
+        )
     });
     assert_eq!(ended, Ended::Exit(0));
     drop(view);
@@ -298,7 +300,8 @@ fn a_child_may_have_a_store_of_its_own_and_not_its_parents() -> Result<()> {
         if !is_forked(fixture.pool.read()) || !is_forked(fixture.pool.write(|_| Ok(()))) {
             return 5;
         }
-        if fixture.store.pool_with("p", Access::ReadOnly).is_ok_and(|pool| !is_forked(pool.read())) {
+        if fixture.store.pool_with("p", Access::ReadOnly).is_ok_and(|pool| !is_forked(pool.read()))
+        {
             return 6;
         }
         drop(pool);

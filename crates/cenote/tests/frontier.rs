@@ -28,7 +28,10 @@ unsafe impl<F: Fn(&RewriteJob) + Send + Sync> Rewriter for Slow<F> {
     }
 }
 
-fn rewriting(backend: Backend, before: impl Fn(&RewriteJob) + Send + Sync + 'static) -> RelocationOptions {
+fn rewriting(
+    backend: Backend,
+    before: impl Fn(&RewriteJob) + Send + Sync + 'static,
+) -> RelocationOptions {
     RelocationOptions { rewriter: Some(Arc::new(Slow(before))), backend }
 }
 
@@ -69,11 +72,15 @@ fn a_rewriter_that_panics_wakes_who_waits_and_the_next_session_goes_on() {
             // Without userfaultfd a system call is refused at once; with it, somebody must wake it.
             let refused = read_by_the_kernel(at + size - 8).expect_err("nobody can rewrite it");
             assert_eq!(refused.raw_os_error(), Some(14), "EFAULT: {refused}");
-            let refused = pool.finish_relocation(&mut |_| ControlFlow::Continue(())).expect_err("it panics");
+            let refused =
+                pool.finish_relocation(&mut |_| ControlFlow::Continue(())).expect_err("it panics");
             let text = refused.to_string();
             assert!(text.contains("panicked"), "{backend:?}: {text}");
             assert_eq!(pool.due(), due, "nothing has changed");
-            assert!(store.create_pool("new", &Default::default()).is_err(), "nothing is changed any more");
+            assert!(
+                store.create_pool("new", &Default::default()).is_err(),
+                "nothing is changed any more"
+            );
             drop((pool, store));
             let store = open_rewriting(dir.path(), RelocationOptions::default());
             let pool = store.pool("copy").unwrap();
@@ -108,7 +115,9 @@ fn child_whose_load_waits() {
     let (at, size) = last_puddle(&store, "copy");
     std::thread::scope(|scope| {
         // Another puddle is being rewritten, so the load waits for the turn.
-        scope.spawn(|| pool.finish_relocation(&mut |_| ControlFlow::Continue(())).expect_err("it panics"));
+        scope.spawn(|| {
+            pool.finish_relocation(&mut |_| ControlFlow::Continue(())).expect_err("it panics")
+        });
         scope.spawn(|| {
             while !working.load(Ordering::SeqCst) {
                 std::thread::yield_now();
@@ -147,7 +156,8 @@ fn a_plain_load_that_waits_for_a_rewriter_that_panics_fails_and_does_not_wait_fo
             panic!("{backend}: the load still waits");
         };
         let ended = ended.unwrap();
-        let (out, err) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+        let (out, err) =
+            (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
         assert!(out.contains("waits") && !out.contains("read "), "{backend}: {out}\n{err}");
         assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{backend}: {out}\n{err}");
         assert!(err.contains("cannot be made ready"), "{backend}: {err}");
@@ -161,7 +171,8 @@ fn a_pool_that_is_removed_before_it_was_touched_leaves_nobody_asleep() {
     within(60, || {
         for backend in [Backend::Signal, Backend::Userfault] {
             let dir = directory();
-            let store = open_rewriting(dir.path(), RelocationOptions { backend, ..Default::default() });
+            let store =
+                open_rewriting(dir.path(), RelocationOptions { backend, ..Default::default() });
             fill(&store, "a", PoolMode::Direct, NODES);
             store.clone_pool("a", "copy").unwrap();
             drop(store.pool_with("copy", Access::ReadOnly).unwrap());
@@ -226,7 +237,10 @@ fn a_handler_that_interrupts_a_thread_while_it_rewrites_does_not_wait_for_it() {
                 }
                 rewriting.join().unwrap();
             });
-            assert!(SEEN.load(Ordering::SeqCst), "{backend:?}: the signal came when the turn was over");
+            assert!(
+                SEEN.load(Ordering::SeqCst),
+                "{backend:?}: the signal came when the turn was over"
+            );
             crate::relocate::walk(&store, &pool, NODES);
         }
     });
@@ -276,7 +290,8 @@ fn a_full_disk_registers_nothing_and_leaves_puddles_wholly_old_until_there_is_sp
         let made = match copies.len() % 2 {
             0 => store.clone_pool("a", &name).map(drop),
             _ => {
-                let options = ImportOptions { names: vec![name.clone()], ..ImportOptions::default() };
+                let options =
+                    ImportOptions { names: vec![name.clone()], ..ImportOptions::default() };
                 store.import(archive.as_slice(), options).map(drop)
             }
         };
@@ -296,7 +311,11 @@ fn a_full_disk_registers_nothing_and_leaves_puddles_wholly_old_until_there_is_sp
     let opened = store.pool(&copies[0]).map(|pool| pool.due());
     let refused = opened.expect_err("its root puddle needs a second file for a moment");
     assert!(refused.to_string().contains("space"), "{refused}");
-    assert_eq!(store.pools().iter().filter(|pool| pool.due > 0).count(), copies.len(), "all as before");
+    assert_eq!(
+        store.pools().iter().filter(|pool| pool.due > 0).count(),
+        copies.len(),
+        "all as before"
+    );
     std::fs::remove_file(&ballast).unwrap();
     drop(file);
     store.remove_pool(&copies.pop().unwrap()).unwrap();

@@ -121,7 +121,8 @@ fn elements_and_variants_can_hold_them() -> Result<()> {
         tx.set_rel(holder, field!(Holder, this), Some(holder))?;
         tx.set_root(holder)?;
         // A variant that has none.
-        let other = tx.alloc(Holder { link: Link::Missing, far: RegionPtr::NULL, this: RelPtr::NULL })?;
+        let other =
+            tx.alloc(Holder { link: Link::Missing, far: RegionPtr::NULL, this: RelPtr::NULL })?;
         let found = tx.set_rel_in(other, |holder| near(&holder.link), Some(a));
         assert!(matches!(found, Err(Error::OutOfBounds { .. })));
         tx.free(other)?;
@@ -225,7 +226,10 @@ fn records_say_what_kind_of_pointer_is_where() {
     let holder = Holder::record();
     let of_kind = |kind| kinds(&holder).into_iter().filter(|field| field.2 == kind).count();
     assert_eq!((of_kind(PointerKind::RELATIVE), of_kind(PointerKind::REGION)), (2, 2));
-    assert!(holder.to_string().contains("off-holder at") && holder.to_string().contains("region pointer at"));
+    assert!(
+        holder.to_string().contains("off-holder at")
+            && holder.to_string().contains("region pointer at")
+    );
     let (mut plain, same) = (Node::record(), Node::record());
     plain.pointers[0].kind = PointerKind::NATIVE;
     assert!(!plain.differences(&same).is_empty(), "another kind is another layout");
@@ -257,7 +261,8 @@ unsafe impl Persist for Both {
 /// Walks the whole list in both directions from any node whose one neighbour is known: here the first, which has one neighbour only.
 fn both(block: &Scanned<'_>, visitor: &mut Visitor<'_>) {
     // Only ends can be told apart by themselves; a real list would keep its first two nodes in a header. Here nodes lie one after the other.
-    let neighbours = block.word(std::mem::offset_of!(Both, neighbours)).expect("a word of the value");
+    let neighbours =
+        block.word(std::mem::offset_of!(Both, neighbours)).expect("a word of the value");
     let size = block.bytes.len() as u64;
     for before in [0, block.addr - size, block.addr + size] {
         let after = neighbours ^ before;

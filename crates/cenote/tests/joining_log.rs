@@ -6,8 +6,8 @@
 use cenote::raw::{Block, Heap, TxContext};
 use cenote::{MediumOptions, OpenOptions, Persist, Pool, RealMedium, Result, Store, TypeId};
 use cenote_heap::{
-    AllocError, BlockInfo, Cancelled, FreeError, HeapReport, HeapStats, RecoverError, RecoveryReport,
-    RootError, Taking, Types,
+    AllocError, BlockInfo, Cancelled, FreeError, HeapReport, HeapStats, RecoverError,
+    RecoveryReport, RootError, Taking, Types,
 };
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_log::{Body, LogWriter, SegmentSource};
@@ -39,8 +39,9 @@ impl Heap for Interrupting<'_> {
     fn free(&self, addr: u64) -> std::result::Result<(), FreeError> {
         self.heap.free(addr)
     }
-    fn set_mark(&self, block: &Block) {
-        self.heap.set_mark(block);
+    unsafe fn set_mark(&self, block: &Block) {
+        // SAFETY: the caller's.
+        unsafe { self.heap.set_mark(block) };
     }
     fn clear_mark(&self, block: &Block) {
         if let Some(interrupt) = self.interrupt.lock().unwrap().take() {
@@ -63,7 +64,11 @@ impl Heap for Interrupting<'_> {
     fn stats(&self) -> std::result::Result<HeapStats, RecoverError> {
         self.heap.stats()
     }
-    fn recover(&self, types: &dyn Types, roots: &[u64]) -> std::result::Result<RecoveryReport, RecoverError> {
+    fn recover(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+    ) -> std::result::Result<RecoveryReport, RecoverError> {
         self.heap.recover(types, roots)
     }
     fn root(&self, index: u16) -> std::result::Result<RootEntry, RootError> {
@@ -72,7 +77,12 @@ impl Heap for Interrupting<'_> {
     fn root_slot(&self, index: u16) -> std::result::Result<NonNull<RootSlot>, RootError> {
         self.heap.root_slot(index)
     }
-    fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> std::result::Result<(), RootError> {
+    fn set_root(
+        &self,
+        index: u16,
+        addr: u64,
+        type_id: TypeId,
+    ) -> std::result::Result<(), RootError> {
         self.heap.set_root(index, addr, type_id)
     }
 }
@@ -91,8 +101,12 @@ impl SegmentSource for NoSegments {
 fn writer(store: &Store, lease: &LogLease) -> LogWriter {
     // SAFETY: the log is leased, used by this writer alone, and mapped until the store is closed.
     unsafe {
-        LogWriter::attach(lease.body(), crate::support::underneath(store).persistence(), Box::new(NoSegments))
-            .unwrap()
+        LogWriter::attach(
+            lease.body(),
+            crate::support::underneath(store).persistence(),
+            Box::new(NoSegments),
+        )
+        .unwrap()
     }
 }
 
@@ -128,8 +142,10 @@ fn a_log_that_joins_during_a_commit_finds_the_commit_durable() -> Result<()> {
         &MediumOptions { create: true, force_power: true, ..MediumOptions::default() },
     )?;
     cenote_store::format(Arc::new(medium), &cenote::FormatOptions::default())?;
-    let medium =
-        RealMedium::open(dir.path(), &MediumOptions { force_power: true, ..MediumOptions::default() })?;
+    let medium = RealMedium::open(
+        dir.path(),
+        &MediumOptions { force_power: true, ..MediumOptions::default() },
+    )?;
     let store = Store::open_on(Arc::new(medium), &OpenOptions::default())?;
     let pool = store.pool("p")?;
     let leases = [(); 2].map(|()| crate::support::underneath(&store).acquire_log().unwrap());

@@ -23,7 +23,8 @@ fn open(dir: &Path) -> Result<Store> {
 /// The primaries of all puddles.
 fn primaries(dir: &Path) -> Vec<PathBuf> {
     let all = std::fs::read_dir(dir.join("primary")).into_iter().flatten().flatten();
-    let mut all: Vec<_> = all.map(|entry| entry.path()).filter(|path| path.extension().is_none()).collect();
+    let mut all: Vec<_> =
+        all.map(|entry| entry.path()).filter(|path| path.extension().is_none()).collect();
     all.sort();
     all
 }
@@ -49,7 +50,9 @@ fn harm(path: &Path, harm: Harm) {
 /// The error names pool, puddle and file.
 fn refused(pool: Result<Pool>, path: &Path) {
     let error = pool.expect_err("its file is damaged");
-    let cenote::Error::Store(StoreError::PoolDamaged { name, damage }) = &error else { panic!("{error}") };
+    let cenote::Error::Store(StoreError::PoolDamaged { name, damage }) = &error else {
+        panic!("{error}")
+    };
     assert!(name == "bad" && matches!(damage[..], [Damage::Puddle { index: 0, .. }]), "{error}");
     let file = path.file_name().unwrap().to_string_lossy().into_owned();
     assert!(error.to_string().contains(&file), "{error}");
@@ -103,8 +106,9 @@ fn lost_and_found(how: Harm, opens: u64, bug: Bug) -> (u64, Option<u64>) {
     std::fs::write(&file, synced).unwrap();
     let reader = OpenOptions { access: Access::ReadOnly, ..OpenOptions::default() };
     let looked = Store::open_with(&path, &reader).unwrap();
-    let read =
-        catch_unwind(AssertUnwindSafe(|| step_of(&looked.pool_with("bad", Access::ReadOnly).unwrap())));
+    let read = catch_unwind(AssertUnwindSafe(|| {
+        step_of(&looked.pool_with("bad", Access::ReadOnly).unwrap())
+    }));
     drop(looked);
     let store = open(&path).unwrap();
     let found = catch_unwind(AssertUnwindSafe(|| step_of(&store.pool("bad").unwrap())));
@@ -117,7 +121,11 @@ fn lost_and_found(how: Harm, opens: u64, bug: Bug) -> (u64, Option<u64>) {
         drop(bad);
         store.abandon();
         lose_power(&path, 7);
-        assert_eq!(step_of(&open(&path).unwrap().pool("bad").unwrap()), 9, "nothing old is written again");
+        assert_eq!(
+            step_of(&open(&path).unwrap().pool("bad").unwrap()),
+            9,
+            "nothing old is written again"
+        );
         assert!(
             std::fs::read_dir(path.join("primary"))
                 .unwrap()
@@ -167,7 +175,8 @@ fn a_damaged_file_of_kept_psyncs_refuses_its_pool() {
     std::fs::write(&kept, &bytes).unwrap();
     std::fs::write(&file, whole).unwrap();
     for access in [Access::ReadOnly, Access::ReadWrite] {
-        let store = Store::open_with(&path, &OpenOptions { access, ..OpenOptions::default() }).unwrap();
+        let store =
+            Store::open_with(&path, &OpenOptions { access, ..OpenOptions::default() }).unwrap();
         refused(store.pool_with("bad", access), &kept);
     }
     // Removing the pool discards them.
@@ -230,8 +239,8 @@ fn kept_file_put_back(bug: Bug) -> ([Option<u64>; 4], u64) {
     });
     plant(Bug::None);
     if bug == Bug::None {
-        assert_eq!(served_with(path, (&kept, Some(&second)), Access::ReadWrite).ok(), Some(3));
-        assert_eq!(served_with(path, (&kept, Some(&first)), Access::ReadOnly).ok(), Some(3));
+        assert_eq!(served_with(path, (&kept, Some(&second)), Access::ReadWrite).unwrap(), 3);
+        assert_eq!(served_with(path, (&kept, Some(&first)), Access::ReadOnly).unwrap(), 3);
     }
     let last = served_with(path, (&kept, Some(&first)), Access::ReadWrite).unwrap_or_default();
     assert!(bug != Bug::None || !kept.exists(), "it is of an earlier time");
@@ -336,7 +345,8 @@ fn half_of_two_pools(how: Harm, opens: u64, bug: Bug) -> Result<bool> {
     let lease = raw.acquire_log()?;
     // SAFETY: the log is leased and mapped until the store is dropped.
     let mut writer =
-        unsafe { LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoSegments)) }.unwrap();
+        unsafe { LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoSegments)) }
+            .unwrap();
     let mut file = PathBuf::new();
     for pool in &pools[..2] {
         let root = number(pool)?;

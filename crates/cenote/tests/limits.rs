@@ -182,10 +182,12 @@ fn a_full_pool_fails_the_allocation_and_the_transaction_goes_on() -> Result<()> 
     }
     let dir = directory();
     let store = Store::open(dir.path())?;
-    let options = PoolOptions { puddle_size: 256 << 10, size_max: 512 << 10, ..PoolOptions::default() };
+    let options =
+        PoolOptions { puddle_size: 256 << 10, size_max: 512 << 10, ..PoolOptions::default() };
     let pool = store.create_pool("p", &options)?;
-    let full =
-        |error: &Error| matches!(error, Error::Tx(TxError::Alloc(cenote_heap::AllocError::Full { .. })));
+    let full = |error: &Error| {
+        matches!(error, Error::Tx(TxError::Alloc(cenote_heap::AllocError::Full { .. })))
+    };
     let mut fits = 0;
     for commit in [false, true, true] {
         let result = pool.write(|tx| -> Result<u64> {
@@ -203,7 +205,10 @@ fn a_full_pool_fails_the_allocation_and_the_transaction_goes_on() -> Result<()> 
             assert!(tx.alloc([0u8; 100 << 10]).is_err_and(|error| full(&error)));
             let too_large = tx.alloc([0u8; 600 << 10]).unwrap_err();
             assert!(
-                matches!(too_large, Error::Tx(TxError::Alloc(cenote_heap::AllocError::Size { .. }))),
+                matches!(
+                    too_large,
+                    Error::Tx(TxError::Alloc(cenote_heap::AllocError::Size { .. }))
+                ),
                 "{too_large}"
             );
             let root = tx.root::<Kilo>()?.unwrap();
@@ -283,17 +288,18 @@ fn many_steps_in_one_transaction_take_time_in_proportion() -> Result<()> {
                 pair[1].as_ptr().write(1);
             }
             for pair in scattered.chunks_exact(2) {
-                assert!(matches!(tx.add(pair[0].as_ptr().cast(), 8), Err(TxError::PendingRedo { .. })));
+                assert!(matches!(
+                    tx.add(pair[0].as_ptr().cast(), 8),
+                    Err(TxError::PendingRedo { .. })
+                ));
             }
             tx.commit()
         }
     })?;
     let view = pool.read()?;
-    assert!(
-        scattered.chunks_exact(2).all(|pair| {
-            *view.get(pair[0]).unwrap() == pair[0].addr() && *view.get(pair[1]).unwrap() == 1
-        })
-    );
+    assert!(scattered.chunks_exact(2).all(|pair| {
+        *view.get(pair[0]).unwrap() == pair[0].addr() && *view.get(pair[1]).unwrap() == 1
+    }));
     drop(view);
     timed("free", 60, &mut || {
         pool.write(|tx| -> Result<()> {
@@ -316,8 +322,10 @@ fn a_log_that_cannot_grow_any_more_fails_its_transaction_only() -> Result<()> {
     let dir = directory();
     let store = Store::open(dir.path())?;
     store.close()?;
-    let store =
-        Store::open_with(dir.path(), &OpenOptions { log_puddle_size: 8 << 10, ..OpenOptions::default() })?;
+    let store = Store::open_with(
+        dir.path(),
+        &OpenOptions { log_puddle_size: 8 << 10, ..OpenOptions::default() },
+    )?;
     let pool = store.pool("p")?;
     let root = pool.write(|tx| tx.alloc([1u64; 100]))?;
     // Others' logs take what the log space has room for.
@@ -350,9 +358,13 @@ fn a_log_that_cannot_grow_any_more_fails_its_transaction_only() -> Result<()> {
         pool.write(|tx| tx.set(root, cenote_field(0), 1))?;
     }
     // A thread without a log is told so.
-    let other =
-        std::thread::scope(|scope| scope.spawn(|| pool.write(|_| Ok::<_, Error>(()))).join().unwrap());
-    assert!(matches!(other, Err(Error::Store(cenote_store::StoreError::TooManyLogs { .. }))), "{other:?}");
+    let other = std::thread::scope(|scope| {
+        scope.spawn(|| pool.write(|_| Ok::<_, Error>(()))).join().unwrap()
+    });
+    assert!(
+        matches!(other, Err(Error::Store(cenote_store::StoreError::TooManyLogs { .. }))),
+        "{other:?}"
+    );
     for lease in leases {
         underneath(&store).release_log(lease);
     }

@@ -2,7 +2,8 @@
 
 use cenote::raw::{self, TxError};
 use cenote::{
-    Durability, Error, FormatOptions, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, Result, Store,
+    Durability, Error, FormatOptions, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, Result,
+    Store,
 };
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Medium, Operation};
@@ -21,10 +22,12 @@ fn options() -> OpenOptions {
 fn prepared(level: Durability) -> Result<(Arc<SimMedium>, Store, Pool, Root)> {
     let sim = SimMedium::new(SimOptions::new(level));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x1e00_0000_0000), window_len: 1 << 30, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(0x1e00_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &options())?;
-    let pool = store.create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() })?;
+    let pool = store
+        .create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() })?;
     // A transaction that overflows would have a further segment from then on: this one does not.
     let root = pool.write(|tx| -> Result<_> {
         let root = tx.alloc([0u64; WORDS])?;
@@ -84,7 +87,8 @@ fn an_allocation_that_does_not_fit_the_log_leaves_nothing_in_it() -> Result<()> 
                 }
                 assert_eq!(pool.stats()?.blocks, before);
                 // Somebody else gets the place, outside of any transaction.
-                let theirs = heap.alloc(16, 16, u128::TYPE_ID).map_err(TxError::from)?.addr.as_ptr() as u64;
+                let theirs =
+                    heap.alloc(16, 16, u128::TYPE_ID).map_err(TxError::from)?.addr.as_ptr() as u64;
                 let crashed = sim.image_now(CrashKind::Process);
                 // The transaction goes on as if nothing had been, and what it commits does not depend on what they write.
                 // SAFETY: words of the root that are logged; a block that nobody uses.
@@ -96,7 +100,11 @@ fn an_allocation_that_does_not_fit_the_log_leaves_nothing_in_it() -> Result<()> 
                     true => drop(tx.commit()), // the seal may have no room either
                     false => tx.abort(),
                 }
-                assert_eq!(heap.owner(theirs).map(|block| block.addr), Some(theirs), "{level}, {left} left");
+                assert_eq!(
+                    heap.owner(theirs).map(|block| block.addr),
+                    Some(theirs),
+                    "{level}, {left} left"
+                );
                 assert_eq!(pool.stats()?.blocks, before + 1);
                 store.clone().abandon();
                 drop((pool, store));

@@ -2,8 +2,8 @@
 
 use crate::support::directory;
 use cenote::{
-    Access, CrashKind, Durability, Error, FormatOptions, NamedRoot, OpenOptions, Persist, PoolOptions, Ptr,
-    Reader, Result, Store,
+    Access, CrashKind, Durability, Error, FormatOptions, NamedRoot, OpenOptions, Persist,
+    PoolOptions, Ptr, Reader, Result, Store,
 };
 use cenote_medium::Medium;
 use cenote_medium::sim::{self, SimMedium, SimOptions};
@@ -88,7 +88,10 @@ fn names_are_set_moved_and_removed_by_the_transaction_or_not_at_all() -> Result<
     let stale = view.named_root::<Node>("two")?.expect("the name is still there");
     assert!(matches!(view.get(stale), Err(Error::Dangling { .. })));
     drop(view);
-    assert!(matches!(pool.write(|tx| tx.set_named_root("three", Some(a))), Err(Error::Dangling { .. })));
+    assert!(matches!(
+        pool.write(|tx| tx.set_named_root("three", Some(a))),
+        Err(Error::Dangling { .. })
+    ));
     Ok(())
 }
 
@@ -176,7 +179,10 @@ fn thousands_of_names_are_found_listed_and_removed() -> Result<()> {
         Ok(())
     })?;
     assert_eq!(pool.named_roots()?.len() as u64, COUNT / 3);
-    assert!(pool.named_root::<Node>("root 1")?.is_none() && pool.named_root::<Node>("root 3")?.is_some());
+    assert!(
+        pool.named_root::<Node>("root 1")?.is_none()
+            && pool.named_root::<Node>("root 3")?.is_some()
+    );
     assert_eq!(pool.collect()?.freed_blocks, COUNT / 3 * 2, "without a name nothing leads to them");
     assert!(pool.check()?.is_sound());
     Ok(())
@@ -186,10 +192,12 @@ fn thousands_of_names_are_found_listed_and_removed() -> Result<()> {
 fn names_survive_a_loss_of_power_with_what_they_lead_to() -> Result<()> {
     let sim = SimMedium::new(SimOptions::new(Durability::Power));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x1d00_0000_0000), window_len: 1 << 30, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(0x1d00_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &OpenOptions::default())?;
-    let pool = store.create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() })?;
+    let pool = store
+        .create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() })?;
     for value in 0..40 {
         pool.write(|tx| -> Result<()> {
             let tail = tx.alloc(node(100 + value))?;

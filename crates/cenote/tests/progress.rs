@@ -1,8 +1,8 @@
 //! Long work tells how far it is, and space is given back, through the interface that users name.
 
 use cenote::{
-    Durability, Error, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, RecoveryOptions, Result, Store,
-    TraceOptions, Use,
+    Durability, Error, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, RecoveryOptions,
+    Result, Store, TraceOptions, Use,
 };
 use cenote_medium::Medium;
 use cenote_medium::sim::{CrashKind, SimMedium, SimOptions};
@@ -50,7 +50,8 @@ fn recovery_tells_which_pool_it_traces_and_how_far_it_is() -> Result<()> {
     fill(&pool, NODES)?;
     store.clone().abandon();
     drop((pool, store));
-    let medium: Arc<dyn Medium> = SimMedium::from_image_unrecorded(&sim.image_now(CrashKind::Power));
+    let medium: Arc<dyn Medium> =
+        SimMedium::from_image_unrecorded(&sim.image_now(CrashKind::Power));
     let store = Store::open_on(medium, &OpenOptions::default())?;
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hears = Arc::clone(&heard);
@@ -103,11 +104,14 @@ fn a_check_tells_how_far_it_is_and_can_be_broken_off() -> Result<()> {
 fn a_pool_is_trimmed_while_it_is_in_use_and_its_values_stay() -> Result<()> {
     let directory = crate::support::directory();
     let store = Store::open(directory.path())?;
-    let pool = store.create_pool("p", &PoolOptions { puddle_size: 16 << 20, ..PoolOptions::default() })?;
+    let pool =
+        store.create_pool("p", &PoolOptions { puddle_size: 16 << 20, ..PoolOptions::default() })?;
     fill(&pool, 1000)?;
     let blocks = || -> u64 {
         let files = std::fs::read_dir(directory.path().join("puddles")).unwrap();
-        files.map(|file| std::os::unix::fs::MetadataExt::blocks(&file.unwrap().metadata().unwrap())).sum()
+        files
+            .map(|file| std::os::unix::fs::MetadataExt::blocks(&file.unwrap().metadata().unwrap()))
+            .sum()
     };
     let before = blocks();
     let view = pool.read()?;

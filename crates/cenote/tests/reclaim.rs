@@ -2,8 +2,8 @@
 //! die in the middle. What is given back is what a former session left unattached, and nothing else.
 
 use cenote::{
-    Access, Error, HeapReport, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, ReclaimOptions,
-    ReclaimPolicy, ReclaimRefused, ReclaimReport, Result, Store,
+    Access, Error, HeapReport, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader,
+    ReclaimOptions, ReclaimPolicy, ReclaimRefused, ReclaimReport, Result, Store,
 };
 use cenote_medium::planted::{Bug, plant};
 use core::ops::ControlFlow;
@@ -66,7 +66,10 @@ fn meddled(pool: &Pool, mut meddle: impl FnMut() -> Result<()>) -> Result<Reclai
     let mut progress = |so_far: &cenote::ReclaimProgress| {
         if !done && so_far.reached_blocks > 40 {
             done = true;
-            assert!(so_far.reached_blocks < LEN, "the tracer is through already: the test tests nothing");
+            assert!(
+                so_far.reached_blocks < LEN,
+                "the tracer is through already: the test tests nothing"
+            );
             meddle().unwrap();
         }
         ControlFlow::Continue(())
@@ -151,7 +154,10 @@ fn a_pointer_that_is_moved_behind_the_tracer_is_found() -> Result<()> {
     assert_eq!(report.blocks, 3);
     assert!(sound(&check));
     let (report, check) = hide(Bug::ReclaimMissesAdd)?;
-    assert!(report.blocks > 3 && check.unallocated_blocks > 0, "nothing noticed that add is not heard of");
+    assert!(
+        report.blocks > 3 && check.unallocated_blocks > 0,
+        "nothing noticed that add is not heard of"
+    );
     Ok(())
 }
 
@@ -195,7 +201,10 @@ fn what_a_freed_block_led_to_is_found() -> Result<()> {
     assert_eq!(report.blocks, 3);
     assert!(sound(&check));
     let (report, check) = free_above(Bug::ReclaimMissesFree)?;
-    assert!(report.blocks > 3 && check.unallocated_blocks > 0, "nothing noticed that frees are not heard of");
+    assert!(
+        report.blocks > 3 && check.unallocated_blocks > 0,
+        "nothing noticed that frees are not heard of"
+    );
     Ok(())
 }
 
@@ -230,7 +239,8 @@ fn attach_late(bug: Bug) -> Result<(ReclaimReport, bool)> {
     let mut mine = Vec::new();
     plant(bug);
     let report = meddled(&pool, || {
-        mine = pool.write(|tx| (0..50).map(|value| node(tx, value, None)).collect::<Result<_>>())?;
+        mine =
+            pool.write(|tx| (0..50).map(|value| node(tx, value, None)).collect::<Result<_>>())?;
         Ok(())
     });
     plant(Bug::None);
@@ -298,7 +308,9 @@ fn pools_that_lead_to_each_other_are_traced_together() -> Result<()> {
             let mut next = None;
             for value in 0..LEN {
                 // The last one, to which the root leads, in the root's own pool.
-                next = Some(tx.alloc_in(&pools[(LEN - 1 - value) as usize % 2], Node { value, next })?);
+                next = Some(
+                    tx.alloc_in(&pools[(LEN - 1 - value) as usize % 2], Node { value, next })?,
+                );
             }
             tx.set_root_in(p, 0, next)?;
             let alone = tx.alloc_in(p, Node { value: 1, next: None })?;
@@ -459,7 +471,8 @@ fn threads_that_move_values_about_lose_none_of_them() -> Result<()> {
 fn work(pool: &Pool, seed: u64, stop: &AtomicBool) -> Vec<Ptr<Node>> {
     let mut random = seed;
     let mut below = move |limit: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % limit
     };
     let mut held: Vec<Ptr<Node>> = Vec::new();
@@ -604,7 +617,8 @@ fn a_process_that_is_killed_while_it_reclaims_loses_nothing() -> Result<()> {
         let mut line = String::new();
         // It has about 230 slices.
         let mut slices = 0;
-        while slices <= round * 6 && std::io::BufRead::read_line(&mut lines, &mut line).unwrap() > 0 {
+        while slices <= round * 6 && std::io::BufRead::read_line(&mut lines, &mut line).unwrap() > 0
+        {
             slices += u64::from(line.contains("slice"));
             line.clear();
         }

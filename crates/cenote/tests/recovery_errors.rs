@@ -33,11 +33,17 @@ const COMMITTED: u64 = 7;
 fn crashed(kind: CrashKind) -> Image {
     let sim = SimMedium::new(SimOptions::new(Durability::Power));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format =
-        FormatOptions { window_base: Some(0x1590_0000_0000), window_len: 64 << 20, ..Default::default() };
+    let format = FormatOptions {
+        window_base: Some(0x1590_0000_0000),
+        window_len: 64 << 20,
+        ..Default::default()
+    };
     cenote_store::format(medium.clone(), &format).unwrap();
-    let small =
-        OpenOptions { log_puddle_size: 8 << 10, journal_half_len: 64 << 10, ..OpenOptions::default() };
+    let small = OpenOptions {
+        log_puddle_size: 8 << 10,
+        journal_half_len: 64 << 10,
+        ..OpenOptions::default()
+    };
     let store = Store::open_on(medium, &small).unwrap();
     let direct = store.pool("direct").unwrap();
     let shadowed = store.create_pool("shadowed", &options(AtRest::None, None)).unwrap();
@@ -69,7 +75,8 @@ fn crashed(kind: CrashKind) -> Image {
 /// Opens the store and its pools, and closes it. What went wrong, and whether a pool was refused.
 fn attempt(sim: &Arc<SimMedium>, close: bool) -> Result<()> {
     let store = Store::open_on(sim.clone(), &OpenOptions::default())?;
-    let pools: Result<Vec<Pool>> = ["direct", "shadowed"].iter().map(|name| store.pool(name)).collect();
+    let pools: Result<Vec<Pool>> =
+        ["direct", "shadowed"].iter().map(|name| store.pool(name)).collect();
     let opened = pools.map(drop);
     if close { opened.and(store.close()) } else { opened }
 }
@@ -105,7 +112,9 @@ fn sweep(base: &Image, kind: CrashKind, errno: i32, stride: u64, close: bool) ->
         let hit = sim.fault_hits() > 0;
         sim.clear_faults();
         let what = format!("{kind:?}, errno {errno} of call {call}, {said:?}");
-        damaged += u64::from(matches!(said, Err(cenote::Error::Store(_))) && hit && what.contains("Damaged"));
+        damaged += u64::from(
+            matches!(said, Err(cenote::Error::Store(_))) && hit && what.contains("Damaged"),
+        );
         let image = sim.image_now(CrashKind::Process);
         drop(sim);
         check(&image, kind, &what).unwrap_or_else(|why| panic!("{why}"));

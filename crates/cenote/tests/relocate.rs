@@ -3,12 +3,12 @@
 //!
 //! `CENOTE_COPIES` sets how many copies are open at once (200), `CENOTE_RELOCATE_KILLS` how often a process is killed (12).
 
+use crate::support::contents;
 use cenote::{
-    Access, Backend, Error, Exclusive, ExportOptions, ImportOptions, OpenOptions, Persist, Pool, PoolMode,
-    PoolOptions, Ptr, Reader, RegionPtr, RelPtr, RelocationOptions, Result, Store, field,
+    Access, Backend, Error, Exclusive, ExportOptions, ImportOptions, OpenOptions, Persist, Pool,
+    PoolMode, PoolOptions, Ptr, Reader, RegionPtr, RelPtr, RelocationOptions, Result, Store, field,
 };
 use cenote_store::StoreError;
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -57,7 +57,8 @@ pub(crate) fn fill(store: &Store, name: &str, mode: PoolMode, nodes: u64) {
                 Some(next) => tx.region_ptr(next)?,
                 None => RegionPtr::NULL,
             };
-            let node = tx.alloc(Node { value, next, near: RelPtr::NULL, anywhere, pad: [value; 250] })?;
+            let node =
+                tx.alloc(Node { value, next, near: RelPtr::NULL, anywhere, pad: [value; 250] })?;
             tx.set_rel(node, field!(Node, near), next)?;
             tx.set(root, field!(Root, first), Some(node))?;
             tx.set(root, field!(Root, count), count + 1)
@@ -96,12 +97,17 @@ fn fill_plain(store: &Store, name: &str, nodes: u64) {
 }
 
 fn walk_plain(store: &Store, pool: &Pool, nodes: u64) {
-    let ranges: Vec<_> = store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect();
+    let ranges: Vec<_> =
+        store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect();
     let view = pool.read().unwrap();
     let (mut at, mut left) = (view.root::<Plain>().unwrap(), nodes);
     while let Some(node) = at {
         left -= 1;
-        assert!(ranges.iter().any(|p| node.addr().wrapping_sub(p.addr) < p.size), "{:#x}", node.addr());
+        assert!(
+            ranges.iter().any(|p| node.addr().wrapping_sub(p.addr) < p.size),
+            "{:#x}",
+            node.addr()
+        );
         let node = view.get(node).unwrap();
         assert_eq!(node.value, left);
         at = node.next;
@@ -114,7 +120,8 @@ pub(crate) fn walk(store: &Store, pool: &Pool, nodes: u64) {
     let view = pool.read().unwrap();
     let root = view.get(view.root::<Root>().unwrap().expect("a root")).unwrap();
     assert_eq!(root.count, nodes);
-    let ranges: Vec<_> = store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect();
+    let ranges: Vec<_> =
+        store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect();
     let (mut at, mut value) = (root.first, nodes);
     while let Some(node) = at {
         value -= 1;
@@ -126,7 +133,11 @@ pub(crate) fn walk(store: &Store, pool: &Pool, nodes: u64) {
         let this = view.get(node).unwrap();
         assert_eq!((this.value, this.pad), (value, [value; 250]));
         assert_eq!(this.near.get(), this.next, "the off-holder of {value}");
-        assert_eq!(view.resolve(this.anywhere).unwrap(), this.next, "the region pointer of {value}");
+        assert_eq!(
+            view.resolve(this.anywhere).unwrap(),
+            this.next,
+            "the region pointer of {value}"
+        );
         at = this.next;
     }
     assert_eq!(value, 0);
@@ -149,17 +160,6 @@ fn walk_raw(first: u64, nodes: u64) {
 fn first_of(pool: &Pool) -> u64 {
     let view = pool.read().unwrap();
     view.get(view.root::<Root>().unwrap().expect("a root")).unwrap().first.expect("a node").addr()
-}
-
-pub(crate) fn contents(dir: &Path, store: &Store, name: &str) -> BTreeMap<String, Vec<u8>> {
-    let id = store.pools().iter().find(|pool| pool.record.name == name).unwrap().record.id;
-    let files = store.puddle_records().into_iter().filter(|p| p.pool == id);
-    files
-        .map(|p| {
-            let name = format!("puddles/{}", String::from_utf8_lossy(&p.uuid.to_hex()));
-            (name.clone(), std::fs::read(dir.join(name)).unwrap())
-        })
-        .collect()
 }
 
 fn number(name: &str, default: u64) -> u64 {
@@ -255,7 +255,8 @@ fn a_puddle_is_rewritten_when_it_is_touched_and_not_before_and_sessions_go_on() 
     let pool = store.pool_with("b", Access::ReadWrite).unwrap();
     assert!(pool.due() < due, "what is done stays done");
     let left = pool.due();
-    let info = |store: &Store| store.pools().iter().find(|pool| pool.record.name == "b").unwrap().due;
+    let info =
+        |store: &Store| store.pools().iter().find(|pool| pool.record.name == "b").unwrap().due;
     assert_eq!(info(&store), left);
     // Threads that know nothing of Cenote, all at once.
     std::thread::scope(|scope| {
@@ -367,11 +368,16 @@ fn first_touches_wait_whatever_touches() {
                     assert_eq!(error.raw_os_error(), Some(14), "EFAULT: {error}");
                     println!("{backend:?}: a system call is refused");
                     store_raw_touch(at);
-                    std::fs::write(dir.path().join("by the kernel"), bytes).expect("touched before");
+                    std::fs::write(dir.path().join("by the kernel"), bytes)
+                        .expect("touched before");
                 }
             }
             // No signal comes in a system call; the other way is there only where it helps that.
-            assert_eq!(wrote.is_ok(), store.relocation_backend() == Backend::Userfault, "{backend:?}");
+            assert_eq!(
+                wrote.is_ok(),
+                store.relocation_backend() == Backend::Userfault,
+                "{backend:?}"
+            );
             std::thread::scope(|scope| {
                 for _ in 0..8 {
                     scope.spawn(|| walk_raw(first, NODES));
@@ -403,8 +409,10 @@ fn a_read_only_store_shows_rewritten_puddles_and_changes_no_file() {
         store.clone_pool("a", "b").unwrap();
         store.close().unwrap();
         let files = |dir: &Path| -> Vec<Vec<u8>> {
-            let mut names: Vec<_> =
-                std::fs::read_dir(dir.join("puddles")).unwrap().map(|entry| entry.unwrap().path()).collect();
+            let mut names: Vec<_> = std::fs::read_dir(dir.join("puddles"))
+                .unwrap()
+                .map(|entry| entry.unwrap().path())
+                .collect();
             names.sort();
             names.iter().map(|name| std::fs::read(name).unwrap()).collect()
         };
@@ -446,7 +454,8 @@ fn a_copy_in_shadowed_mode_is_psynced_and_goes_back_to_that() {
     })
     .unwrap();
     assert!(pool.psync().unwrap().pages > 0);
-    let puddles = store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect::<Vec<_>>();
+    let puddles =
+        store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect::<Vec<_>>();
     // A psync is over when its record is durable; the primary has it at the latest when the store is closed.
     drop(pool);
     store.close().unwrap();
@@ -494,12 +503,16 @@ fn new_addresses_are_followed_from_every_pool_of_the_store() {
                 tx.set_root_in(&other, 0, Some(across))
             })
             .unwrap();
-        assert!(matches!(store.randomize_pool(&name), Err(Error::Store(StoreError::PoolInUse { .. }))));
+        assert!(matches!(
+            store.randomize_pool(&name),
+            Err(Error::Store(StoreError::PoolInUse { .. }))
+        ));
         let old = first_of(&pool);
         drop((pool, other));
         for round in 0..3 {
             store.randomize_pool(&name).unwrap();
-            let (pool, other) = (store.pool(&name).unwrap(), store.pool(&format!("to {name}")).unwrap());
+            let (pool, other) =
+                (store.pool(&name).unwrap(), store.pool(&format!("to {name}")).unwrap());
             let new = first_of(&pool);
             assert_ne!(old, new, "a window of 2^19 places");
             let view = other.read().unwrap();
@@ -530,7 +543,10 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     assert!(matches!(store.clone_pool("a", "b"), Err(Error::Store(StoreError::PoolInUse { .. }))));
     drop(pool);
     let before = files();
-    assert!(matches!(store.clone_pool("nobody", "b"), Err(Error::Store(StoreError::PoolUnknown { .. }))));
+    assert!(matches!(
+        store.clone_pool("nobody", "b"),
+        Err(Error::Store(StoreError::PoolUnknown { .. }))
+    ));
     assert!(matches!(store.clone_pool("a", "a"), Err(Error::Store(StoreError::PoolExists { .. }))));
     assert!(matches!(store.clone_pool("a", " b"), Err(Error::Store(StoreError::PoolName { .. }))));
     assert_eq!(files(), before);
@@ -539,7 +555,8 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     let id = store.pools().iter().find(|pool| pool.record.name == "b").unwrap().record.id;
     let puddle = store.puddle_records().into_iter().find(|p| p.pool == id).unwrap();
     store.close().unwrap();
-    let file = dir.path().join(format!("puddles/{}", String::from_utf8_lossy(&puddle.uuid.to_hex())));
+    let file =
+        dir.path().join(format!("puddles/{}", String::from_utf8_lossy(&puddle.uuid.to_hex())));
     let mut bytes = std::fs::read(&file).unwrap();
     bytes[80] ^= 1;
     std::fs::write(&file, &bytes).unwrap();
@@ -567,7 +584,8 @@ fn child_that_is_killed() {
             }
             2 => drop(store.clone_pool("shadowed", &name).unwrap()),
             _ => {
-                let archive = std::fs::File::open(Path::new(&dir).with_extension("archive")).unwrap();
+                let archive =
+                    std::fs::File::open(Path::new(&dir).with_extension("archive")).unwrap();
                 let names = vec![name.clone(), format!("{name}, shadowed")];
                 store.import(archive, ImportOptions { names, ..ImportOptions::default() }).unwrap();
             }
@@ -609,8 +627,11 @@ fn a_process_that_is_killed_leaves_every_puddle_old_or_new() {
         child.kill().unwrap();
         child.wait().unwrap();
         let store = Store::open(&dir).unwrap();
-        let known: Vec<String> =
-            store.puddle_records().iter().map(|p| String::from_utf8_lossy(&p.uuid.to_hex()).into()).collect();
+        let known: Vec<String> = store
+            .puddle_records()
+            .iter()
+            .map(|p| String::from_utf8_lossy(&p.uuid.to_hex()).into())
+            .collect();
         for file in std::fs::read_dir(dir.join("puddles")).unwrap() {
             let name = file.unwrap().file_name().into_string().unwrap();
             assert!(known.contains(&name), "a file that nobody knows has survived: {name}");

@@ -7,8 +7,9 @@ use crate::shadowed::mix;
 use crate::ship::{names, puddle_files, store_with_window, window};
 use crate::support::{directory, hashes};
 use cenote::{
-    Access, AtRest, AtRestError, Backend, Error, ExportOptions, ImportOptions, OpenOptions, Persist, Pool,
-    PoolMode, PoolOptions, Ptr, Reader, RelocationOptions, Result, ShipError, Store, field,
+    Access, AtRest, AtRestError, Backend, Error, ExportOptions, ImportOptions, OpenOptions,
+    Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RelocationOptions, Result, ShipError, Store,
+    field,
 };
 use cenote_archive::{ArchiveReader, ArchiveWriter, Codec, Manifest};
 use cenote_medium::planted::{Bug, plant};
@@ -40,7 +41,8 @@ fn clear(dir: &Path, at_rest: AtRest, when: &str) {
 #[track_caller]
 fn whole(pool: &Pool) {
     let found = pool.verify(&mut |_, _| true);
-    let whole = found.iter().all(|puddle| puddle.found.damaged.is_empty() && puddle.found.pages > 0);
+    let whole =
+        found.iter().all(|puddle| puddle.found.damaged.is_empty() && puddle.found.pages > 0);
     assert!(!found.is_empty() && (whole || !pool.at_rest().mode().has_tree()), "{found:?}");
 }
 
@@ -48,8 +50,9 @@ fn whole(pool: &Pool) {
 fn pages(dir: &Path) -> Vec<Vec<u8>> {
     let of = |path: &std::path::PathBuf| std::fs::read(path).unwrap();
     let files = files(&dir.join("puddles"));
-    let pages =
-        files.iter().flat_map(|path| of(path)[4096..].chunks(4096).map(<[u8]>::to_vec).collect::<Vec<_>>());
+    let pages = files
+        .iter()
+        .flat_map(|path| of(path)[4096..].chunks(4096).map(<[u8]>::to_vec).collect::<Vec<_>>());
     pages.filter(|page| page.iter().any(|byte| *byte != 0)).collect()
 }
 
@@ -64,7 +67,9 @@ fn a_copy_needs_no_key_and_is_sealed_anew_when_it_is_touched() {
         clear(dir.path(), at_rest, "cloned");
         store.close().unwrap();
         let store = opened(dir.path(), Access::ReadWrite, key_for(at_rest, 1));
-        let due = |store: &Store| store.pools().iter().find(|info| info.record.name == "copy").unwrap().due;
+        let due = |store: &Store| {
+            store.pools().iter().find(|info| info.record.name == "copy").unwrap().due
+        };
         assert_eq!(due(&store), copy.due, "which are due survives a restart");
         let (original, copied) = (store.pool("p").unwrap(), store.pool("copy").unwrap());
         assert_eq!(copied.at_rest(), at_rest);
@@ -83,7 +88,11 @@ fn a_copy_needs_no_key_and_is_sealed_anew_when_it_is_touched() {
         if at_rest.mode().has_key() {
             let pages = pages(dir.path());
             let all: BTreeSet<&Vec<u8>> = pages.iter().collect();
-            assert_eq!(all.len(), pages.len(), "{at_rest:?}: something is sealed twice under one key");
+            assert_eq!(
+                all.len(),
+                pages.len(),
+                "{at_rest:?}: something is sealed twice under one key"
+            );
         }
         let store = opened(dir.path(), Access::ReadOnly, key_for(at_rest, 1));
         assert_eq!(due(&store), 0);
@@ -137,9 +146,16 @@ fn what_the_journal_has_is_in_the_files_before_they_are_copied() {
         // SAFETY: nothing of the store is touched but what it says of a pool that nobody has open.
         let refused = unsafe { store.as_raw() }.quiescent_pool("p");
         let what = "bring a protected pool's last psync into its files";
-        assert!(matches!(refused, Err(StoreError::ReadOnly { what: why }) if why == what), "{refused:?}");
+        assert!(
+            matches!(refused, Err(StoreError::ReadOnly { what: why }) if why == what),
+            "{refused:?}"
+        );
         assert!(store.export(&["p"], Vec::new(), ExportOptions::default()).is_err());
-        assert_eq!(count(&store.pool_with("p", Access::ReadOnly).unwrap()), 300, "it is there to be read");
+        assert_eq!(
+            count(&store.pool_with("p", Access::ReadOnly).unwrap()),
+            300,
+            "it is there to be read"
+        );
         drop(store);
         assert_eq!(hashes(dir.path()), before, "{at_rest:?}: a refusal wrote something");
         // Who may write copies it whole: what was killed, and what this session has psynced and stored since.
@@ -153,8 +169,11 @@ fn what_the_journal_has_is_in_the_files_before_they_are_copied() {
         // SAFETY: nothing but the files of pools that nobody has open is looked at.
         let found = unsafe { store.as_raw() }.quiescent_pool("p").unwrap();
         let of_it = |all: &std::collections::BTreeMap<String, u64>| {
-            let names: Vec<String> =
-                found.puddles.iter().map(|(puddle, _)| puddle.uuid.to_string().replace('-', "")).collect();
+            let names: Vec<String> = found
+                .puddles
+                .iter()
+                .map(|(puddle, _)| puddle.uuid.to_string().replace('-', ""))
+                .collect();
             let own = |name: &String| names.iter().any(|own| name.ends_with(own));
             all.iter()
                 .filter(|(name, _)| own(name))
@@ -187,7 +206,8 @@ fn which_puddles_are_done_survives_a_crash_and_a_change_of_the_key() {
     drop(store.pool_with_key("copy", Access::ReadOnly, &key(1)).unwrap());
     store.abandon();
     let store = opened(dir.path(), Access::ReadWrite, None);
-    let left = |store: &Store| store.pools().iter().find(|info| info.record.name == "copy").unwrap().due;
+    let left =
+        |store: &Store| store.pools().iter().find(|info| info.record.name == "copy").unwrap().due;
     assert!(left(&store) >= 2, "{}", left(&store));
     // A change of the key finishes the copy: with the new key comes none that opens the original.
     store.rekey_pool("copy", &key(1), &key(3)).unwrap();
@@ -239,13 +259,18 @@ fn an_archive_of_a_protected_pool_is_sealed_and_needs_no_key() {
         let has_key = at_rest.mode().has_key();
         let before = hashes(here.path());
         let store = opened(here.path(), Access::ReadOnly, None);
-        let (archive, exported) = store.export(&["p"], Vec::new(), ExportOptions::default()).unwrap();
+        let (archive, exported) =
+            store.export(&["p"], Vec::new(), ExportOptions::default()).unwrap();
         drop(store);
         assert_eq!(hashes(here.path()), before);
-        assert!(exported.puddles >= 3 && exported.unseen.len() == usize::from(has_key), "{exported:?}");
+        assert!(
+            exported.puddles >= 3 && exported.unseen.len() == usize::from(has_key),
+            "{exported:?}"
+        );
         assert_eq!(has_word(&archive), at_rest == AtRest::Integrity);
         // Beside the original, where addresses are taken, and in another store; twice each.
-        let (store, other) = (Store::open(here.path()).unwrap(), store_with_window(there.path(), window()));
+        let (store, other) =
+            (Store::open(here.path()).unwrap(), store_with_window(there.path(), window()));
         for (into, list) in [(&store, ["a", "b"]), (&other, ["a", "b"])] {
             for name in list {
                 let seen = into.inspect_archive(archive.as_slice(), names(&[name])).unwrap();
@@ -274,7 +299,8 @@ fn an_archive_of_a_protected_pool_is_sealed_and_needs_no_key() {
             let exported = store.export(&["a"], Vec::new(), ExportOptions::default()).unwrap();
             assert!(exported.1.unseen.is_empty());
             let reader = ArchiveReader::open(exported.0.as_slice()).unwrap();
-            let types: Vec<&str> = reader.manifest().types.iter().map(|kind| kind.name.as_str()).collect();
+            let types: Vec<&str> =
+                reader.manifest().types.iter().map(|kind| kind.name.as_str()).collect();
             assert_eq!(types, ["at_rest::Node"]);
             store.close().unwrap();
             clear(dir.path(), at_rest, "used");
@@ -325,7 +351,8 @@ fn graph(store: &Store, pools: &[Pool], seed: u64, each: u64) -> HashMap<u64, u6
             .write(&all, |tx| -> Result<()> {
                 let mut next = None;
                 for value in 0..each {
-                    let cell = Cell { value: number * each + value, next, far: None, words: [WORD; 29] };
+                    let cell =
+                        Cell { value: number * each + value, next, far: None, words: [WORD; 29] };
                     let this = tx.alloc_in(pool, cell)?;
                     made.push(this);
                     next = Some(this);
@@ -361,7 +388,8 @@ fn same(pools: &[Pool], far: &HashMap<u64, u64>) {
             let cell = view.get(this).unwrap();
             assert_eq!(cell.words, [WORD; 29]);
             let to = cell.far.unwrap();
-            let found: Vec<u64> = views.iter().filter_map(|v| Some(v.get(to).ok()?.value)).collect();
+            let found: Vec<u64> =
+                views.iter().filter_map(|v| Some(v.get(to).ok()?.value)).collect();
             assert_eq!(found, [far[&cell.value]], "the way from {}", cell.value);
             (at, seen) = (cell.next, seen + 1);
         }
@@ -371,7 +399,8 @@ fn same(pools: &[Pool], far: &HashMap<u64, u64>) {
 
 #[test]
 fn ways_between_protected_pools_lead_to_their_copies() {
-    let seed = std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0xc0de);
+    let seed =
+        std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0xc0de);
     println!("seed {seed}");
     for (round, at_rest) in (seed..).zip([AtRest::Authenticated, AtRest::Encryption]) {
         let (here, there) = (directory(), directory());
@@ -386,13 +415,19 @@ fn ways_between_protected_pools_lead_to_their_copies() {
         let store = opened(here.path(), Access::ReadWrite, None);
         let targets = || ExportOptions { with_targets: true, ..ExportOptions::default() };
         let refused = store.export(&["p"], Vec::new(), targets()).unwrap_err();
-        assert!(matches!(&refused, Error::Ship(ShipError::NoKey { pool }) if pool == "p"), "{refused}");
+        assert!(
+            matches!(&refused, Error::Ship(ShipError::NoKey { pool }) if pool == "p"),
+            "{refused}"
+        );
         store.close().unwrap();
         let store = opened(here.path(), Access::ReadWrite, Some(key(1)));
         let alone = store.export(&["p"], Vec::new(), ExportOptions::default()).unwrap().1;
         assert!(alone.left.len() == 1 && alone.left[0].name == "q" && alone.left[0].pointers > 500);
         let (archive, exported) = store.export(&["p"], Vec::new(), targets()).unwrap();
-        assert_eq!((exported.pools.as_slice(), exported.left.len()), (&["p".into(), "q".into()][..], 0));
+        assert_eq!(
+            (exported.pools.as_slice(), exported.left.len()),
+            (&["p".into(), "q".into()][..], 0)
+        );
         assert!(!has_word(&archive));
         let other = Store::open_with(
             {
@@ -402,7 +437,8 @@ fn ways_between_protected_pools_lead_to_their_copies() {
             &OpenOptions { key: Some(key(1)), ..OpenOptions::default() },
         )
         .unwrap();
-        for (into, copies) in [(&store, ["p1", "q1"]), (&store, ["p2", "q2"]), (&other, ["p", "q"])] {
+        for (into, copies) in [(&store, ["p1", "q1"]), (&store, ["p2", "q2"]), (&other, ["p", "q"])]
+        {
             into.import(archive.as_slice(), names(&copies)).unwrap();
             same(&copies.map(|name| into.pool(name).unwrap()), &far);
         }
@@ -459,7 +495,11 @@ fn every_backend_opens_a_sealed_copy_for_many_threads() {
 type Changed<'a> = &'a dyn Fn(&Manifest, &mut Vec<(u32, u64, Vec<u8>)>);
 
 /// The archive as somebody would make it who wants it to be believed.
-fn forged(archive: &[u8], manifest: impl FnOnce(&mut Manifest), chunks: Changed<'_>) -> Option<Vec<u8>> {
+fn forged(
+    archive: &[u8],
+    manifest: impl FnOnce(&mut Manifest),
+    chunks: Changed<'_>,
+) -> Option<Vec<u8>> {
     let mut reader = ArchiveReader::open(archive).unwrap();
     let mut changed = reader.manifest().clone();
     let mut list = Vec::new();
@@ -486,7 +526,8 @@ fn archives_of_protected_pools_that_were_changed_are_refused_or_found_out() {
         let archive = store.export(&["p"], Vec::new(), ExportOptions::default()).unwrap().0;
         let same = |_: &mut Manifest| {};
         let none: Changed<'_> = &|_, _| {};
-        let data = |m: &Manifest, puddle: u32, offset: u64| offset < m.puddles[puddle as usize].size;
+        let data =
+            |m: &Manifest, puddle: u32, offset: u64| offset < m.puddles[puddle as usize].size;
         // By accident: any bit, any end.
         let other = store_with_window(there.path(), window());
         let before = hashes(there.path());
@@ -509,7 +550,11 @@ fn archives_of_protected_pools_that_were_changed_are_refused_or_found_out() {
             forged(&archive, same, &|m, list| {
                 let header = |puddle: u32| m.puddles[puddle as usize].size;
                 let of = |list: &[(u32, u64, Vec<u8>)], puddle: u32| {
-                    list.iter().find(|(p, at, _)| (*p, *at) == (puddle, header(puddle))).unwrap().2.clone()
+                    list.iter()
+                        .find(|(p, at, _)| (*p, *at) == (puddle, header(puddle)))
+                        .unwrap()
+                        .2
+                        .clone()
                 };
                 let (zero, one) = (of(list, 0), of(list, 1));
                 for (puddle, at, bytes) in list.iter_mut().filter(|(p, at, _)| *at == header(*p)) {
@@ -551,7 +596,10 @@ fn archives_of_protected_pools_that_were_changed_are_refused_or_found_out() {
             let opened = other.pool(&name);
             let text = format!("{:?}", opened.as_ref().err());
             assert!(
-                matches!(opened, Err(Error::Store(StoreError::Sealed { .. } | StoreError::AtRest { .. }))),
+                matches!(
+                    opened,
+                    Err(Error::Store(StoreError::Sealed { .. } | StoreError::AtRest { .. }))
+                ),
                 "{at_rest:?}, {number}: {text}"
             );
             other.close().unwrap();
@@ -584,7 +632,11 @@ fn archives_whose_protection_is_not_that_of_their_puddles_are_refused_and_nothin
                 found => panic!("{at_rest:?}: not \"{why}\": {found:?}"),
             }
             assert!(other.pools().is_empty(), "{at_rest:?}: {why}");
-            assert_eq!((hashes(there.path()), puddle_files(there.path())), before, "{at_rest:?}: {why}");
+            assert_eq!(
+                (hashes(there.path()), puddle_files(there.path())),
+                before,
+                "{at_rest:?}: {why}"
+            );
         };
         for said in KNOWN.into_iter().filter(|said| *said != at_rest) {
             // With as much behind the pages as the other protection has.
@@ -619,7 +671,12 @@ fn a_damaged_page_of_a_copy_is_named_and_the_other_puddles_can_be_used() {
     let store = opened(dir.path(), Access::ReadWrite, Some(key(1)));
     store.clone_pool("p", "copy").unwrap();
     let id = store.pools().iter().find(|info| info.record.name == "copy").unwrap().record.id;
-    let last = store.puddle_records().into_iter().filter(|p| p.pool == id).max_by_key(|p| p.index).unwrap();
+    let last = store
+        .puddle_records()
+        .into_iter()
+        .filter(|p| p.pool == id)
+        .max_by_key(|p| p.index)
+        .unwrap();
     let file = dir.path().join("puddles").join(last.uuid.to_string().replace('-', ""));
     let mut bytes = std::fs::read(&file).unwrap();
     let written = |page: &usize| bytes[page * 4096..][..4096].iter().any(|byte| *byte != 0);
@@ -670,7 +727,9 @@ fn copied_and_crashed(bug: Bug) -> std::result::Result<(), String> {
 #[test]
 fn planted_bugs_of_sealed_copies_are_found() {
     copied_and_crashed(Bug::None).unwrap();
-    for bug in [Bug::ResealedInPlain, Bug::NothingInherited, Bug::SealedAsForgotten, Bug::ImportNotDue] {
+    for bug in
+        [Bug::ResealedInPlain, Bug::NothingInherited, Bug::SealedAsForgotten, Bug::ImportNotDue]
+    {
         let found = copied_and_crashed(bug).expect_err("the bug was not found");
         println!("{bug:?}: {found}");
     }

@@ -15,8 +15,11 @@ const AFTER: u64 = 8;
 fn base() -> Image {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format =
-        FormatOptions { window_base: Some(0x1580_0000_0000), window_len: 64 << 20, ..Default::default() };
+    let format = FormatOptions {
+        window_base: Some(0x1580_0000_0000),
+        window_len: 64 << 20,
+        ..Default::default()
+    };
     cenote_store::format(medium.clone(), &format).unwrap();
     let store = Store::open_on(medium, &OpenOptions::default()).unwrap();
     let pool = store.create_pool("p", &options(AtRest::None, None)).unwrap();
@@ -32,7 +35,8 @@ fn session(medium: Arc<dyn Medium>) -> Result<bool> {
     let pool = store.pool("p")?;
     // The transaction may fail too: `push` panics then, and a caller that panics closes nothing by
     // itself.
-    let pushed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| push(&pool, BEFORE, AFTER)));
+    let pushed =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| push(&pool, BEFORE, AFTER)));
     pool.psync()?;
     drop(pool);
     store.close()?;
@@ -53,8 +57,9 @@ fn a_session_with_one_failed_call_leaves_a_store_that_opens() {
             let image = sim.image_now(CrashKind::Process);
             drop(sim);
             let medium: Arc<dyn Medium> = SimMedium::from_image(&image);
-            let store = Store::open_on(medium, &OpenOptions::default())
-                .unwrap_or_else(|error| panic!("{effect:?} of call {calls}, {said:?}, then: {error}"));
+            let store = Store::open_on(medium, &OpenOptions::default()).unwrap_or_else(|error| {
+                panic!("{effect:?} of call {calls}, {said:?}, then: {error}")
+            });
             let damage = &store.report().damage;
             assert!(damage.is_empty(), "{effect:?} of call {calls}, {said:?}, then: {damage:?}");
             let pool = store.pool("p").unwrap();

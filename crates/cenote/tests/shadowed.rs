@@ -5,8 +5,8 @@
 
 use crate::support::within;
 use cenote::{
-    Access, CrashKind, DamagePolicy, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, PoolStart,
-    PowerLossPolicy, PsyncPolicy, Ptr, Reader, Result, Store, field,
+    Access, CrashKind, DamagePolicy, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions,
+    PoolStart, PowerLossPolicy, PsyncPolicy, Ptr, Reader, Result, Store, field,
 };
 use cenote_layout::header::{read, seal};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
@@ -96,7 +96,11 @@ pub(crate) fn step_of(pool: &Pool) -> u64 {
             Some(cell) => {
                 let cell = view.get(*cell).unwrap();
                 let value = mix(step ^ at as u64);
-                assert_eq!((cell.step, cell.value, cell.pad), (step, value, [value; 40]), "cell {at}");
+                assert_eq!(
+                    (cell.step, cell.value, cell.pad),
+                    (step, value, [value; 40]),
+                    "cell {at}"
+                );
             }
         }
     }
@@ -136,7 +140,10 @@ pub(crate) fn lose_power(dir: &Path, seed: u64) {
             random = mix(random);
             match random % 4 {
                 0 => page.fill(0),
-                1 => page.iter_mut().enumerate().for_each(|(i, b)| *b = (mix(random + i as u64)) as u8),
+                1 => page
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(i, b)| *b = (mix(random + i as u64)) as u8),
                 2 => page[..512].fill(0xff),
                 _ => {}
             }
@@ -154,7 +161,9 @@ pub(crate) fn lose_power(dir: &Path, seed: u64) {
 fn all_have_their_space(dir: &Path) {
     use std::os::unix::fs::MetadataExt as _;
     let mut files = 0;
-    for entry in ["puddles", "primary"].iter().flat_map(|kind| std::fs::read_dir(dir.join(kind)).unwrap()) {
+    for entry in
+        ["puddles", "primary"].iter().flat_map(|kind| std::fs::read_dir(dir.join(kind)).unwrap())
+    {
         let (path, file) = entry.map(|entry| (entry.path(), entry.metadata().unwrap())).unwrap();
         assert!(
             file.blocks() * 512 >= file.len(),
@@ -178,14 +187,21 @@ fn primaries_and_shadows_have_all_their_space_when_they_are_made_moved_and_resto
     store.psync(&[&pool]).unwrap();
     drop(pool);
     store.clone_pool("x", "y").unwrap();
-    drop(store.pool("y").unwrap().finish_relocation(&mut |_| std::ops::ControlFlow::Continue(())).unwrap());
+    drop(
+        store
+            .pool("y")
+            .unwrap()
+            .finish_relocation(&mut |_| std::ops::ControlFlow::Continue(()))
+            .unwrap(),
+    );
     all_have_their_space(dir.path());
     store.abandon();
     lose_power(dir.path(), 3);
     // Of a shadow that was not synced nothing need be there, nor the space that it had.
     for entry in std::fs::read_dir(dir.path().join("primary")).unwrap() {
         let primary = entry.unwrap();
-        let shadow = std::fs::File::create(dir.path().join("puddles").join(primary.file_name())).unwrap();
+        let shadow =
+            std::fs::File::create(dir.path().join("puddles").join(primary.file_name())).unwrap();
         shadow.set_len(primary.metadata().unwrap().len()).unwrap();
     }
     let store = Store::open(dir.path()).unwrap();
@@ -285,7 +301,8 @@ fn kill_nine_loses_no_transaction_and_a_loss_of_power_no_psync() {
         if power {
             powers += 1;
             assert_eq!(pools[0].start(), PoolStart::Dirty(CrashKind::Power));
-            let in_flight = there[0].is_multiple_of(3) && there[0] > known.1 && there[0] <= known.0 + 1;
+            let in_flight =
+                there[0].is_multiple_of(3) && there[0] > known.1 && there[0] <= known.0 + 1;
             assert!(
                 there[0] == known.1 || in_flight,
                 "round {round}: step {} is there, {known:?} was acknowledged",
@@ -372,7 +389,11 @@ fn a_psync_writes_what_changed_and_nothing_if_nothing_did() {
     .unwrap();
     assert_eq!(pool.unsynced_bytes(), 4096);
     let one = pool.psync().unwrap();
-    assert_eq!((one.seq, one.pages, one.data_bytes), (first.seq + 1, 1, 64), "one line of one page");
+    assert_eq!(
+        (one.seq, one.pages, one.data_bytes),
+        (first.seq + 1, 1, 64),
+        "one line of one page"
+    );
 }
 
 #[test]
@@ -380,8 +401,11 @@ fn what_cannot_be_psynced_is_refused() {
     let (dir, other) = (directory(), directory());
     let store = Store::open(dir.path()).unwrap();
     let pool = make(&store, "p");
-    let direct = store.create_pool("d", &PoolOptions { mode: PoolMode::Direct, ..shadowed() }).unwrap();
-    assert!(matches!(direct.psync(), Err(Error::Store(StoreError::NotShadowed { name })) if name == "d"));
+    let direct =
+        store.create_pool("d", &PoolOptions { mode: PoolMode::Direct, ..shadowed() }).unwrap();
+    assert!(
+        matches!(direct.psync(), Err(Error::Store(StoreError::NotShadowed { name })) if name == "d")
+    );
     assert!(matches!(store.psync(&[]), Err(Error::Pools)));
     let elsewhere = Store::open(other.path()).unwrap();
     assert!(matches!(elsewhere.psync(&[&pool]), Err(Error::Pools)));
@@ -432,7 +456,8 @@ fn a_psync_of_another_pool_in_a_transaction_is_refused_and_waits_for_nobody() {
     let store = Store::open(dir.path()).unwrap();
     within(60, move || {
         let (p, q) = (make(&store, "p"), make(&store, "q"));
-        let direct = store.create_pool("d", &PoolOptions { mode: PoolMode::Direct, ..shadowed() }).unwrap();
+        let direct =
+            store.create_pool("d", &PoolOptions { mode: PoolMode::Direct, ..shadowed() }).unwrap();
         std::thread::scope(|scope| {
             p.write(|_| -> Result<()> {
                 let both = scope.spawn(|| store.psync(&[&p, &q]).map(drop));
@@ -451,7 +476,10 @@ fn a_psync_of_another_pool_in_a_transaction_is_refused_and_waits_for_nobody() {
         });
         // Nor waits one for a transaction on `q` whose thread waits for a view of a pool in direct mode.
         let refused = direct.write(|_| q.psync().map(drop));
-        assert!(matches!(&refused, Err(Error::WouldDeadlock { pool, .. }) if pool == "d"), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(Error::WouldDeadlock { pool, .. }) if pool == "d"),
+            "{refused:?}"
+        );
         q.psync().unwrap();
         drop((p, q, direct));
         store.close().unwrap();
@@ -600,7 +628,11 @@ fn threads_that_psync_one_pool_share_the_work() {
     lose_power(dir.path(), 3);
     let store = Store::open(dir.path()).unwrap();
     for name in ["p", "q"] {
-        assert_eq!(step_of(&store.pool(name).unwrap()), want, "each was psynced before its thread ended");
+        assert_eq!(
+            step_of(&store.pool(name).unwrap()),
+            want,
+            "each was psynced before its thread ended"
+        );
     }
 }
 
@@ -622,7 +654,11 @@ fn psyncs_by_policy_come_by_themselves() {
         } else {
             let started = Instant::now();
             while auto.figures().psyncs == 0 || pool.unsynced_bytes() >= policy.bytes.unwrap_or(1) {
-                assert!(started.elapsed() < Duration::from_secs(300), "{policy:?}: {:?}", auto.figures());
+                assert!(
+                    started.elapsed() < Duration::from_secs(300),
+                    "{policy:?}: {:?}",
+                    auto.figures()
+                );
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert!(auto.figures().held_max > Duration::ZERO && auto.figures().failures == 0);
@@ -633,7 +669,10 @@ fn psyncs_by_policy_come_by_themselves() {
         store.abandon();
         lose_power(dir.path(), 4);
         let there = step_of(&Store::open(dir.path()).unwrap().pool("p").unwrap());
-        assert!(there == 30 || (unsynced > 0 && there > 0), "{policy:?}: {there}, {unsynced} unsynced");
+        assert!(
+            there == 30 || (unsynced > 0 && there > 0),
+            "{policy:?}: {there}, {unsynced} unsynced"
+        );
         // Nobody psyncs any more.
         let store = Store::open(dir.path()).unwrap();
         let pool = store.pool("p").unwrap();
@@ -661,8 +700,11 @@ fn lost(trimmed: bool) -> tempfile::TempDir {
     if !trimmed {
         store.psync(&[&pool, &fine]).unwrap();
         // By its contents a test knows whose primary a file is; a thread brings them there.
-        let files =
-            || std::fs::read_dir(dir.path().join("primary")).unwrap().map(|entry| entry.unwrap().path());
+        let files = || {
+            std::fs::read_dir(dir.path().join("primary"))
+                .unwrap()
+                .map(|entry| entry.unwrap().path())
+        };
         let started = Instant::now();
         while !files().any(|path| holds_cells(&path)) {
             assert!(started.elapsed() < Duration::from_secs(60), "nothing was applied");
@@ -744,9 +786,15 @@ fn a_pool_that_cannot_go_back_is_refused_until_its_file_is_there_again() {
                 let store = Store::open(dir.path()).unwrap();
                 let report = store.report();
                 assert!(report.not_covered.iter().any(|(_, name)| name == "p"), "{report:?}");
-                assert!(report.damage.iter().any(|damage| damage.to_string().contains(file)), "{report:?}");
+                assert!(
+                    report.damage.iter().any(|damage| damage.to_string().contains(file)),
+                    "{report:?}"
+                );
                 let refused = store.pool("p");
-                assert!(matches!(refused, Err(Error::Store(StoreError::PoolDamaged { .. }))), "{refused:?}");
+                assert!(
+                    matches!(refused, Err(Error::Store(StoreError::PoolDamaged { .. }))),
+                    "{refused:?}"
+                );
                 assert_eq!(store.pool("fine").is_ok(), others);
                 // As blocks, not as values, if that is what is asked for.
                 drop((refused, store));
@@ -791,5 +839,9 @@ fn a_removed_pool_takes_its_files_along() {
     lose_power(dir.path(), 6);
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(primaries(), 1);
-    assert_eq!(step_of(&store.pool("q").unwrap()), 3, "records of the removed pool are passed over");
+    assert_eq!(
+        step_of(&store.pool("q").unwrap()),
+        3,
+        "records of the removed pool are passed over"
+    );
 }

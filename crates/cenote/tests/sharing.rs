@@ -1,7 +1,7 @@
 //! Clones on a file system whose files can share blocks.
 
-use crate::relocate::{contents, fill, walk};
-use crate::support::{Mounted, underneath};
+use crate::relocate::{fill, walk};
+use crate::support::{Mounted, contents, underneath};
 use cenote::{Access, OpenOptions, Persist, PoolMode, PoolOptions, Ptr, Reader, Result, Store};
 use cenote_medium::planted::{Bug, plant};
 use std::ops::ControlFlow;
@@ -26,7 +26,12 @@ fn free(store: &Store) -> u64 {
 /// Bytes of a pool's puddles.
 fn bytes_of(store: &Store, name: &str) -> u64 {
     let id = store.pools().iter().find(|pool| pool.record.name == name).expect("there").record.id;
-    store.puddle_records().into_iter().filter(|puddle| puddle.pool == id).map(|puddle| puddle.size).sum()
+    store
+        .puddle_records()
+        .into_iter()
+        .filter(|puddle| puddle.pool == id)
+        .map(|puddle| puddle.size)
+        .sum()
 }
 
 const NODES: u64 = 1500;
@@ -75,8 +80,9 @@ struct Page {
 /// A pool of native pointers, whose puddles are rewritten in their files if those have all their space. How much less space there is when a clone that shares is rewritten, and the size of the pool.
 fn taken_by_rewriting(place: &Mounted, name: &str) -> (u64, u64) {
     let store = open(&place.path().join(name));
-    let pool =
-        store.create_pool("a", &PoolOptions { puddle_size: 1 << 20, ..PoolOptions::default() }).unwrap();
+    let pool = store
+        .create_pool("a", &PoolOptions { puddle_size: 1 << 20, ..PoolOptions::default() })
+        .unwrap();
     pool.write(|tx| -> Result<()> {
         let mut next = None;
         for value in 0..1000 {

@@ -28,16 +28,20 @@ fn with_another_layout(archive: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_archive_with_another_layout_than_the_programs_is_refused_before_it_decides_for_the_store() -> Result<()>
-{
+fn an_archive_with_another_layout_than_the_programs_is_refused_before_it_decides_for_the_store()
+-> Result<()> {
     let ours = archive(10)?;
     let theirs = with_another_layout(&ours);
     let there = directory();
     let other = store_with_window(there.path(), window());
     let before = hashes(there.path());
-    let error = other.import(theirs.as_slice(), ImportOptions::default()).expect_err("another layout");
+    let error =
+        other.import(theirs.as_slice(), ImportOptions::default()).expect_err("another layout");
     let Error::Ship(ShipError::ProgramType(mismatch)) = &error else { panic!("{error}") };
-    assert_eq!((mismatch.known.size + 8, mismatch.offered.id), (mismatch.offered.size, Node::TYPE_ID));
+    assert_eq!(
+        (mismatch.known.size + 8, mismatch.offered.id),
+        (mismatch.offered.size, Node::TYPE_ID)
+    );
     let text = error.to_string();
     for part in ["ship::Node", "in this program", "known:", "offered:", "another name"] {
         assert!(text.contains(part), "{part:?} is not in {text}");
@@ -66,9 +70,13 @@ fn what_a_store_has_decided_is_the_stores_and_no_programs() -> Result<()> {
     let theirs = with_another_layout(&ours);
     let there = directory();
     let other = store_with_window(there.path(), window());
-    let record = ArchiveReader::open(theirs.as_slice()).expect("it is whole").manifest().types.clone();
+    let record =
+        ArchiveReader::open(theirs.as_slice()).expect("it is whole").manifest().types.clone();
     for record in &record {
-        crate::support::underneath(&other).register_type(record).expect("it is new there");
+        // SAFETY: that a record is not as this program has the type is what is tested; it is
+        // refused.
+        unsafe { crate::support::underneath(&other).register_type(record) }
+            .expect("it is new there");
     }
     // It registers nothing, so there is nothing to refuse; who uses such a type is refused.
     other.import(theirs.as_slice(), ImportOptions::default())?;

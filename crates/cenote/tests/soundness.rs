@@ -4,8 +4,8 @@ use crate::support::{directory, underneath};
 use cenote::persist::TypeSetError;
 use cenote::raw::TxError;
 use cenote::{
-    Access, Durability, Error, FormatOptions, OpenOptions, Persist, PowerLossPolicy, Ptr, Reader, Result,
-    Store,
+    Access, Durability, Error, FormatOptions, OpenOptions, Persist, PowerLossPolicy, Ptr, Reader,
+    Result, Store,
 };
 use cenote_medium::Medium;
 use cenote_medium::planted::{Bug, Step, plant, watch};
@@ -90,7 +90,8 @@ fn a_pointer_of_a_closed_store_is_not_followed_into_another_layout() -> Result<(
     #[derive(Persist)]
     #[persist(name = "soundness::Wide")]
     struct Wide([char; 4]);
-    let format = FormatOptions { window_base: Some(0x1800_0000_0000), window_len: 1 << 30, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(0x1800_0000_0000), window_len: 1 << 30, uuid: None };
     let (first, second) = (directory(), directory());
     Store::format(first.path(), &format)?;
     Store::format(second.path(), &format)?;
@@ -102,7 +103,8 @@ fn a_pointer_of_a_closed_store_is_not_followed_into_another_layout() -> Result<(
     let store = Store::open(second.path())?;
     let mut record = Wide::record();
     (record.size, record.align, record.fields) = (8, 8, Vec::new());
-    underneath(&store).register_type(&record)?;
+    // SAFETY: that a record is not as this program has the type is what is tested; it is refused.
+    unsafe { underneath(&store).register_type(&record) }?;
     let pool = store.pool("p")?;
     // SAFETY: the block holds what that program calls a value.
     let block = unsafe { pool.raw_heap() }.alloc(8, 8, Wide::TYPE_ID).map_err(TxError::from)?;
@@ -148,7 +150,9 @@ fn second_thread_follows(bug: Bug) -> Result<bool> {
         let other = Store::open(second.path())?;
         let mut record = T::record();
         (record.size, record.align, record.fields) = (8, 8, Vec::new());
-        underneath(&other).register_type(&record)?;
+        // SAFETY: that a record is not as this program has the type is what is tested; it is
+        // refused.
+        unsafe { underneath(&other).register_type(&record) }?;
         let there = other.pool("p")?;
         // SAFETY: the block holds what another program calls a value.
         let block = unsafe { there.raw_heap() }.alloc(8, 8, T::TYPE_ID).map_err(TxError::from)?;
@@ -213,7 +217,8 @@ fn a_type_that_counts_as_known_before_stores_were_compared_is_found() -> Result<
 fn a_pool_that_power_loss_may_have_torn_shows_no_values_to_safe_code() -> Result<()> {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x1900_0000_0000), window_len: 1 << 30, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(0x1900_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &OpenOptions::default())?;
     let pool = store.create_pool("p", &small())?;
@@ -229,7 +234,10 @@ fn a_pool_that_power_loss_may_have_torn_shows_no_values_to_safe_code() -> Result
     assert!(matches!(store.pool("p"), Err(Error::Store(StoreError::PoolNotCovered { .. }))));
     drop(store);
     assert!(matches!(
-        Store::open_on(after(), &OpenOptions { power_loss: PowerLossPolicy::AsIs, ..OpenOptions::default() }),
+        Store::open_on(
+            after(),
+            &OpenOptions { power_loss: PowerLossPolicy::AsIs, ..OpenOptions::default() }
+        ),
         Err(Error::AsIs)
     ));
     let read_only = OpenOptions { power_loss: PowerLossPolicy::ReadOnly, ..OpenOptions::default() };
@@ -259,14 +267,18 @@ fn a_pool_that_a_policy_made_read_only_is_opened_twice_alike() -> Result<()> {
     pool.write(|tx| tx.alloc([0u8; 200 << 10]).map(drop))?;
     drop(pool);
     let raw = underneath(&store).open_pool("p", Access::ReadOnly)?;
-    let puddles: Vec<String> =
-        raw.puddles().iter().map(|p| p.uuid().to_hex().iter().map(|b| char::from(*b)).collect()).collect();
+    let puddles: Vec<String> = raw
+        .puddles()
+        .iter()
+        .map(|p| p.uuid().to_hex().iter().map(|b| char::from(*b)).collect())
+        .collect();
     assert!(puddles.len() > 1);
     drop(raw);
     store.close()?;
     std::fs::remove_file(dir.path().join("puddles").join(&puddles[1])).unwrap();
 
-    let options = OpenOptions { damage: cenote::DamagePolicy::SkipDamaged, ..OpenOptions::default() };
+    let options =
+        OpenOptions { damage: cenote::DamagePolicy::SkipDamaged, ..OpenOptions::default() };
     let store = Store::open_with(dir.path(), &options)?;
     let first = store.pool("p")?;
     let second = store.pool("p")?;

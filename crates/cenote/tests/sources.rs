@@ -41,7 +41,8 @@ fn traits() -> BTreeMap<String, bool> {
                 None => (false, line),
             };
             let Some(rest) = line.strip_prefix("trait ") else { continue };
-            let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let name: String =
+                rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             found.insert(name, is_unsafe);
         }
     }
@@ -60,22 +61,31 @@ fn every_public_trait_is_unsafe_or_has_a_reason_not_to_be() {
         assert!(matches!(how, "unsafe" | "safe") && !why.is_empty(), "{row}");
         listed.insert(name.trim_matches('`').to_string(), how == "unsafe");
     }
-    assert_eq!(listed, traits(), "the table in CONTRIBUTING.md on the left, the sources on the right");
+    assert_eq!(
+        listed,
+        traits(),
+        "the table in CONTRIBUTING.md on the left, the sources on the right"
+    );
 }
 
 /// What a declared type may be called is decided by `#[derive(Persist)]`.
 #[test]
 fn no_declared_type_has_a_name_of_this_project() {
     let derive =
-        std::fs::read_to_string(repository().join("crates/cenote-derive/src/attributes.rs")).unwrap();
+        std::fs::read_to_string(repository().join("crates/cenote-derive/src/attributes.rs"))
+            .unwrap();
     let mut names = 0;
     for source in sources(|name| matches!(name, "cenote" | "cenote-collections")) {
         for (_, rest) in
             source.match_indices("of_name(\"").map(|(at, found)| source.split_at(at + found.len()))
         {
             let name = rest.split('"').next().unwrap();
-            let is_possible = name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'));
-            assert!(!is_possible || derive.contains(&format!("    \"{name}\",\n")), "{name} is free");
+            let is_possible =
+                name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'));
+            assert!(
+                !is_possible || derive.contains(&format!("    \"{name}\",\n")),
+                "{name} is free"
+            );
             names += 1;
         }
     }

@@ -59,7 +59,8 @@ fn threads_that_end_give_their_logs_back_also_if_they_write_in_destructors() -> 
             if round % 2 == 0 {
                 // Registered first, so destroyed last.
                 let late = pool.clone();
-                EARLY.with(|end| end.borrow_mut().0 = Some(Box::new(move || count(&late).unwrap())));
+                EARLY
+                    .with(|end| end.borrow_mut().0 = Some(Box::new(move || count(&late).unwrap())));
             }
             count(&pool).unwrap();
         })
@@ -84,7 +85,8 @@ fn transactions_in_several_destructors_of_one_thread_all_commit() -> Result<()> 
         for key in [&EARLIER, &EARLY] {
             let late = in_thread.clone();
             key.with(|end| {
-                end.borrow_mut().0 = Some(Box::new(move || (0..3).for_each(|_| count(&late).unwrap())))
+                end.borrow_mut().0 =
+                    Some(Box::new(move || (0..3).for_each(|_| count(&late).unwrap())))
             });
         }
         count(&in_thread).unwrap();
@@ -334,7 +336,10 @@ fn a_process_that_exits_within_a_transaction_has_not_committed_it() {
     // By this process, which knows what its other tests have: the child might choose a window that one of them has by then.
     Store::open(dir.path()).unwrap().close().unwrap();
     let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "threads::a_process_that_exits_within_a_transaction_has_not_committed_it"])
+        .args([
+            "--exact",
+            "threads::a_process_that_exits_within_a_transaction_has_not_committed_it",
+        ])
         .env(PLACE, dir.path())
         .stdout(std::process::Stdio::null())
         .status()
@@ -360,7 +365,8 @@ fn leaves_a_transaction(place: &std::path::Path, how: &str) {
     thread_local! {
         static POOLS: RefCell<Vec<Arc<Pool>>> = const { RefCell::new(Vec::new()) };
     }
-    let bug = if std::env::var_os(LEFT_BUG).is_some() { Bug::LeftTransactionClosed } else { Bug::None };
+    let bug =
+        if std::env::var_os(LEFT_BUG).is_some() { Bug::LeftTransactionClosed } else { Bug::None };
     plant(bug);
     let store = Store::open(place.join("store")).unwrap();
     let other = Store::open(place.join("other")).unwrap().pool("r").unwrap();
@@ -382,7 +388,9 @@ fn leaves_a_transaction(place: &std::path::Path, how: &str) {
                 }
                 if let Some(store) = kept {
                     // Not again in this process, where half a transaction is in memory.
-                    assert!(store.pool("p").is_err() && store.pool_with("p", Access::ReadOnly).is_err());
+                    assert!(
+                        store.pool("p").is_err() && store.pool_with("p", Access::ReadOnly).is_err()
+                    );
                     assert!(store.pool("q").is_ok());
                 }
             }));
@@ -487,12 +495,18 @@ fn handles_may_be_dropped_in_any_order() -> Result<()> {
     let store = Store::open(dir.path())?;
     assert!(store.report().clean);
     let pool = store.pool("p")?;
-    assert!(matches!(store.remove_pool("p"), Err(Error::Store(cenote_store::StoreError::PoolInUse { .. }))));
+    assert!(matches!(
+        store.remove_pool("p"),
+        Err(Error::Store(cenote_store::StoreError::PoolInUse { .. }))
+    ));
     let view = pool.read()?;
     assert_eq!(view.get(view.root::<Counter>()?.unwrap())?.value, 18);
     drop(view);
     // Closing with a pool alive is refused; the pool stays good.
-    assert!(matches!(store.clone().close(), Err(Error::Store(cenote_store::StoreError::InUse { .. }))));
+    assert!(matches!(
+        store.clone().close(),
+        Err(Error::Store(cenote_store::StoreError::InUse { .. }))
+    ));
     count(&pool)?;
     drop(pool);
     store.remove_pool("p")?;
@@ -535,7 +549,11 @@ fn readers_see_whole_transactions_while_pools_come_and_go() -> Result<()> {
                                 pair.0 += 1;
                                 std::thread::yield_now();
                                 pair.1 += 1;
-                                if i % 2 == 0 { Ok(()) } else { Err(Error::Aborted("on purpose".into())) }
+                                if i % 2 == 0 {
+                                    Ok(())
+                                } else {
+                                    Err(Error::Aborted("on purpose".into()))
+                                }
                             })
                             .unwrap_or(()),
                         1 => {

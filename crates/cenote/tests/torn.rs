@@ -4,8 +4,9 @@
 use crate::doubt::{Node, with_log_set_aside, with_root};
 use crate::support::directory;
 use cenote::{
-    Access, DamagePolicy, Durability, Error, ExportOptions, FormatOptions, ImportOptions, MediumOptions,
-    OpenOptions, Pool, PoolOptions, PowerLossPolicy, Reader, RealMedium, Result, Store,
+    Access, DamagePolicy, Durability, Error, ExportOptions, FormatOptions, ImportOptions,
+    MediumOptions, OpenOptions, Pool, PoolOptions, PowerLossPolicy, Reader, RealMedium, Result,
+    Store,
 };
 use cenote_medium::Medium;
 use cenote_medium::planted::{Bug, plant};
@@ -18,7 +19,9 @@ use std::sync::Arc;
 fn says_torn(error: &Error) -> bool {
     let text = error.to_string();
     matches!(error, Error::Store(StoreError::PoolTorn { .. }))
-        && ["restore", "remove", "open_torn", "declare_whole"].iter().all(|word| text.contains(word))
+        && ["restore", "remove", "open_torn", "declare_whole"]
+            .iter()
+            .all(|word| text.contains(word))
 }
 
 fn refused<T>(result: Result<T>) {
@@ -51,7 +54,8 @@ fn next_is_shown(path: &Path, name: &str) -> bool {
 }
 
 #[test]
-fn a_pool_whose_logs_were_discarded_is_refused_in_every_session_until_it_is_declared_whole() -> Result<()> {
+fn a_pool_whose_logs_were_discarded_is_refused_in_every_session_until_it_is_declared_whole()
+-> Result<()> {
     let dir = discarded()?;
     let verified = OpenOptions { verify_values: true, ..OpenOptions::default() };
     for options in [OpenOptions::read_only(), OpenOptions::default(), verified] {
@@ -71,7 +75,8 @@ fn a_pool_whose_logs_were_discarded_is_refused_in_every_session_until_it_is_decl
     }
     // As blocks it can be looked at, and a check that finds nothing ends nothing.
     for damage in [DamagePolicy::ReadOnly, DamagePolicy::SkipDamaged] {
-        let store = Store::open_with(dir.path(), &OpenOptions { damage, ..OpenOptions::default() })?;
+        let store =
+            Store::open_with(dir.path(), &OpenOptions { damage, ..OpenOptions::default() })?;
         let pool = store.pool("p")?;
         refused(pool.read());
         refused(pool.write(|_| Ok::<_, Error>(())));
@@ -93,7 +98,10 @@ fn a_pool_whose_logs_were_discarded_is_refused_in_every_session_until_it_is_decl
     let store = Store::open(dir.path())?;
     // SAFETY: the pool holds one node, which no transaction was writing.
     unsafe {
-        assert!(matches!(store.declare_whole("q"), Err(Error::Store(StoreError::PoolUnknown { .. }))));
+        assert!(matches!(
+            store.declare_whole("q"),
+            Err(Error::Store(StoreError::PoolUnknown { .. }))
+        ));
         store.declare_whole("p")?;
         // Once more is nothing.
         store.declare_whole("p")?;
@@ -160,7 +168,8 @@ fn planted_torn_pools_that_are_forgotten_are_found() -> Result<()> {
     let dir = with_log_set_aside()?;
     let store = Store::open(dir.path())?;
     plant(Bug::TornForgotten);
-    let discarded = store.set_aside()?.into_iter().try_for_each(|one| store.discard_logs(one.client));
+    let discarded =
+        store.set_aside()?.into_iter().try_for_each(|one| store.discard_logs(one.client));
     plant(Bug::None);
     discarded?;
     store.close()?;
@@ -173,7 +182,8 @@ fn planted_torn_pools_that_are_forgotten_are_found() -> Result<()> {
 fn a_pool_that_one_session_took_as_it_is_is_torn_for_the_next_one() -> Result<()> {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format = FormatOptions { window_base: Some(0x1900_0000_0000), window_len: 1 << 30, uuid: None };
+    let format =
+        FormatOptions { window_base: Some(0x1900_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &OpenOptions::default())?;
     let small = PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() };
@@ -190,5 +200,50 @@ fn a_pool_that_one_session_took_as_it_is_is_torn_for_the_next_one() -> Result<()
     let store = Store::open_on(after, &OpenOptions::default())?;
     assert!(store.report().not_covered.is_empty(), "{:?}", store.report());
     refused(store.pool("p"));
+    Ok(())
+}
+
+/// What one session after another left to a loss of power is decided pool by pool.
+#[test]
+fn a_pool_is_taken_as_it_is_and_of_others_nothing_is_decided() -> Result<()> {
+    let sim = SimMedium::new(SimOptions::new(Durability::Process));
+    let format =
+        FormatOptions { window_base: Some(0x1900_0000_0000), window_len: 1 << 30, uuid: None };
+    cenote_store::format(sim.clone(), &format)?;
+    let mut medium = sim;
+    for name in ["p", "q"] {
+        let store = Store::open_on(medium.clone(), &OpenOptions::default())?;
+        let small = PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() };
+        let pool = store.create_pool(name, &small)?;
+        with_root(&pool)?;
+        store.clone().abandon();
+        drop((pool, store));
+        medium = SimMedium::from_image(&medium.image_now(CrashKind::Power));
+    }
+    let store = Store::open_on(medium.clone(), &OpenOptions::default())?;
+    let not_covered = |store: &Store| {
+        store.report().not_covered.iter().map(|(_, name)| name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(not_covered(&store), ["p", "q"]);
+    // Its logs wait for a decision, which a declaration is not.
+    // SAFETY: it is refused.
+    let declared = unsafe { store.declare_whole("q") };
+    assert!(matches!(declared, Err(Error::Store(StoreError::PoolNotCovered { .. }))));
+    store.close()?;
+    let as_is = OpenOptions {
+        power_loss: PowerLossPolicy::AsIs,
+        as_is_pools: vec!["q".into()],
+        ..OpenOptions::default()
+    };
+    // SAFETY: no value of it is read.
+    let store = unsafe { Store::open_torn(medium.clone(), &as_is) }?;
+    assert!(store.pool("p").is_err(), "the caller does not answer for it");
+    // SAFETY: one transaction was done, and none was running.
+    unsafe { store.declare_whole("q") }?;
+    store.close()?;
+    let store = Store::open_on(medium, &OpenOptions::default())?;
+    assert_eq!(not_covered(&store), ["p"]);
+    assert!(store.pool("p").is_err());
+    value(&store.pool("q")?)?;
     Ok(())
 }

@@ -4,8 +4,8 @@
 use crate::support::directory;
 use cenote::persist::Rule;
 use cenote::{
-    Access, Error, ExportOptions, ImportOptions, MediumOptions, OpenOptions, Persist, Pool, PoolOptions, Ptr,
-    Reader, RealMedium, Result, ShipError, Store,
+    Access, Error, ExportOptions, ImportOptions, MediumOptions, OpenOptions, Persist, Pool,
+    PoolOptions, Ptr, Reader, RealMedium, Result, ShipError, Store,
 };
 use cenote_layout::heap::{HeapGeometry, MARKS_SIZE, SUPERBLOCK_SIZE};
 use cenote_medium::planted::{Bug, plant};
@@ -176,8 +176,11 @@ fn an_archive_with_a_value_that_is_none_is_refused_and_leaves_nothing() -> Resul
     for (offset, bytes, field, rule) in breaks() {
         let whole = put(from.path(), offset, &bytes);
         let archive = archive(from.path())?;
-        let error = target.import(archive.as_slice(), ImportOptions::default()).expect_err("refused");
-        let Error::Ship(ShipError::Values { pool, count, first }) = &error else { panic!("{error}") };
+        let error =
+            target.import(archive.as_slice(), ImportOptions::default()).expect_err("refused");
+        let Error::Ship(ShipError::Values { pool, count, first }) = &error else {
+            panic!("{error}")
+        };
         assert_eq!((pool.as_str(), *count, first.len()), ("p", 1, 1), "{error}");
         assert_eq!((first[0].field.as_str(), first[0].rule), (field, rule));
         assert_eq!(
@@ -215,7 +218,10 @@ fn an_import_tells_of_pointers_to_other_types_and_following_one_is_an_error() ->
         let shipped = target.import(archive(from.path())?.as_slice(), options)?;
         assert_eq!(shipped.stale.count, 1, "{name}");
         let found = &shipped.stale.first[0];
-        assert_eq!((found.field.as_str(), found.rule, found.found), ("other", Rule::Reference, addr.into()));
+        assert_eq!(
+            (found.field.as_str(), found.rule, found.found),
+            ("other", Rule::Reference, addr.into())
+        );
         let pool = target.pool(name)?;
         let view = pool.read()?;
         let root = view.get(view.root::<Record>()?.expect("set"))?;
@@ -263,12 +269,17 @@ fn the_first_open_after_damage_shows_no_value_that_is_none() -> Result<()> {
             damage(dir.path());
             put(dir.path(), offset, &bytes);
             let error = values_of(dir.path(), &OpenOptions::default())?.expect("refused");
-            let Error::InvalidValues { pool, count: 1, first } = &error else { panic!("{what}: {error}") };
+            let Error::InvalidValues { pool, count: 1, first } = &error else {
+                panic!("{what}: {error}")
+            };
             assert_eq!((pool.as_str(), first[0].field.as_str(), first[0].rule), ("p", field, rule));
         }
         let dir = store()?;
         damage(dir.path());
-        assert!(values_of(dir.path(), &OpenOptions::default())?.is_none(), "all is well but for the {what}");
+        assert!(
+            values_of(dir.path(), &OpenOptions::default())?.is_none(),
+            "all is well but for the {what}"
+        );
     }
     Ok(())
 }
@@ -308,5 +319,88 @@ fn values_that_are_believed_are_found() -> Result<()> {
     let shown = values_of(dir.path(), &OpenOptions::default());
     plant(Bug::None);
     assert!(shown?.is_none(), "the bug is planted where an open looks");
+    Ok(())
+}
+
+/// A copy that was made while its store was open, and that the caller accepts: nothing of it is
+/// shown that is no value.
+#[test]
+fn an_accepted_copy_shows_no_value_that_is_none() -> Result<()> {
+    use cenote::CopyPolicy;
+    let accepted = OpenOptions { copy: CopyPolicy::CheckAndOpen, ..OpenOptions::default() };
+    let dir = store()?;
+    let copies = directory();
+    let copy_of = |name: &str| {
+        let to = copies.path().join(name);
+        std::fs::create_dir_all(to.join("puddles")).expect("made");
+        for from in [dir.path().to_owned(), dir.path().join("puddles")] {
+            for entry in std::fs::read_dir(&from).expect("readable").flatten() {
+                let place = to.join(entry.path().strip_prefix(dir.path()).expect("in it"));
+                if entry.path().is_file() {
+                    std::fs::copy(entry.path(), place).expect("copied");
+                }
+            }
+        }
+        to
+    };
+    let open = Store::open(dir.path())?;
+    let taken: Vec<PathBuf> =
+        (0..=breaks().len()).map(|number| copy_of(&number.to_string())).collect();
+    open.close()?;
+    for (copy, (offset, bytes, field, rule)) in taken.iter().zip(breaks()) {
+        put(copy, offset, &bytes);
+        match values_of(copy, &accepted)?.expect("refused") {
+            Error::InvalidValues { count: 1, first, .. } => {
+                assert_eq!((first[0].field.as_str(), first[0].rule), (field, rule));
+            }
+            // A pointer that leads astray is what a check of the heap finds.
+            error @ Error::NotWhole { .. } => assert_eq!(field, "this", "{error}"),
+            error => panic!("{field}: {error}"),
+        }
+    }
+    assert!(values_of(taken.last().expect("one more"), &accepted)?.is_none(), "it is whole");
+    Ok(())
+}
+
+/// What a program stored by `unsafe` into a protected pool travels sealed: an import cannot look at
+/// it. It is found where the key is: by a check, and by an open that is asked to look.
+#[test]
+fn values_of_a_protected_pool_are_looked_at_after_its_import() -> Result<()> {
+    use crate::at_rest::{CHECKED, key_for, options};
+    for (at_rest, (offset, bytes, field, rule)) in CHECKED.into_iter().cycle().zip(breaks()) {
+        let (from, to) = (directory(), directory());
+        let key = key_for(at_rest, 5);
+        let archive = {
+            let store = Store::open(from.path())?;
+            let pool = store.create_pool("p", &options(at_rest, key.clone()))?;
+            pool.write(|tx| -> Result<()> {
+                let other = tx.alloc(Other { mark: MARK, number: 1 })?;
+                // SAFETY: not followed as what it is not.
+                let first = unsafe { other.cast() };
+                let this = tx.alloc(record(first))?;
+                tx.set(this, cenote::field!(Record, this), this)?;
+                tx.set_root(this)?;
+                let place = std::ptr::from_mut(tx.get_mut(this)?).cast::<u8>();
+                // SAFETY: bytes of the record, which no one looks at from here on.
+                unsafe { place.add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                Ok(())
+            })?;
+            pool.psync()?;
+            drop(pool);
+            store.export(&["p"], Vec::new(), ExportOptions::default())?.0
+        };
+        Store::open(to.path())?.import(archive.as_slice(), ImportOptions::default())?;
+        let asked = OpenOptions { verify_values: true, key: key.clone(), ..OpenOptions::default() };
+        match values_of(to.path(), &asked)? {
+            Some(Error::InvalidValues { count: 1, first, .. }) => {
+                assert_eq!((first[0].field.as_str(), first[0].rule), (field, rule));
+            }
+            other => panic!("{at_rest:?}, {field}: {other:?}"),
+        }
+        let looking = OpenOptions { access: Access::ReadOnly, key, ..OpenOptions::default() };
+        let report =
+            Store::open_with(to.path(), &looking)?.pool_with("p", Access::ReadOnly)?.check()?;
+        assert!(!report.is_sound() && report.values.is_some_and(|values| values.invalid == 1));
+    }
     Ok(())
 }

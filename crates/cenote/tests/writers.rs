@@ -8,7 +8,8 @@
 
 use crate::support::directory;
 use cenote::{
-    Access, CopyPolicy, Error, OpenOptions, Persist, Pool, PowerLossPolicy, Ptr, Reader, Result, Store, field,
+    Access, CopyPolicy, Error, OpenOptions, Persist, Pool, PowerLossPolicy, Ptr, Reader, Result,
+    Store, field,
 };
 use cenote_layout::header;
 use cenote_layout::superblock::Superblock;
@@ -157,7 +158,9 @@ fn writer(dir: &Path, operation: &str, files: &str) -> Result<()> {
     if operation != "None" {
         for file in files.split('+') {
             let path = match file {
-                "puddle" => fs::read_dir(dir.join("puddles")).unwrap().next().unwrap().unwrap().path(),
+                "puddle" => {
+                    fs::read_dir(dir.join("puddles")).unwrap().next().unwrap().unwrap().path()
+                }
                 file => dir.join(file),
             };
             let operation = Operation::parse(operation);
@@ -193,11 +196,13 @@ fn said<T>(result: &Result<T>) -> String {
 
 /// Tries to come in, in every way.
 fn openers(dir: &Path) {
+    // SAFETY: no guest is admitted.
+    let serving = Some(unsafe { cenote_store::Hosting::new() });
     let options = |access, hosting| OpenOptions { access, hosting, ..OpenOptions::default() };
     for (name, options) in [
-        ("writer", options(Access::ReadWrite, false)),
-        ("reader", options(Access::ReadOnly, false)),
-        ("daemon", options(Access::ReadWrite, true)),
+        ("writer", options(Access::ReadWrite, None)),
+        ("reader", options(Access::ReadOnly, None)),
+        ("daemon", options(Access::ReadWrite, serving)),
     ] {
         match Store::open_with(dir, &options) {
             Ok(store) => {
@@ -402,7 +407,8 @@ fn a_copy_of_a_store_that_is_written_is_refused_while_its_writer_lives_and_check
     drop((idle, store));
     let mut writer = Running::start(&format!("busy {}", dir.display()));
     assert_eq!(writer.next().as_deref(), Some("ready"));
-    let copies: Vec<PathBuf> = (0..25).map(|number| copy_of(&dir, &format!("copy{number}"))).collect();
+    let copies: Vec<PathBuf> =
+        (0..25).map(|number| copy_of(&dir, &format!("copy{number}"))).collect();
     for copy in &copies {
         for policy in [CopyPolicy::Refuse, CopyPolicy::CheckAndOpen] {
             for access in [Access::ReadWrite, Access::ReadOnly] {
@@ -418,17 +424,25 @@ fn a_copy_of_a_store_that_is_written_is_refused_while_its_writer_lives_and_check
     for copy in &copies {
         for access in [Access::ReadWrite, Access::ReadOnly] {
             let refused = Store::open_with(copy, &with(CopyPolicy::Refuse, access));
-            assert!(matches!(refused, Err(Error::Open(OpenError::Copied { .. }))), "{access:?}: {refused:?}");
+            assert!(
+                matches!(refused, Err(Error::Open(OpenError::Copied { .. }))),
+                "{access:?}: {refused:?}"
+            );
         }
         // Whatever was copied when: an error or damage is named, and no value is shown that was
         // not checked.
         for _ in 0..2 {
-            let Ok(store) = Store::open_with(copy, &with(CopyPolicy::CheckAndOpen, Access::ReadWrite)) else {
+            let Ok(store) =
+                Store::open_with(copy, &with(CopyPolicy::CheckAndOpen, Access::ReadWrite))
+            else {
                 continue;
             };
             assert!(store.report().copied);
             if let Ok(pool) = store.pool("p") {
-                assert!(matches!(pool.read(), Err(Error::Store(StoreError::PoolNotCovered { .. }))));
+                assert!(matches!(
+                    pool.read(),
+                    Err(Error::Store(StoreError::PoolNotCovered { .. }))
+                ));
             }
             let idle = store.pool("idle").unwrap();
             let view = idle.read().unwrap();
@@ -460,7 +474,10 @@ fn an_opener_that_executes_another_program_keeps_nothing() {
         // Under the same number, started at the same time.
         assert_eq!(opener.next().as_deref(), Some("there"), "{program}");
         let opened = Store::open_with(&copy, &OpenOptions::default());
-        assert!(matches!(opened, Err(Error::Open(OpenError::Copied { .. }))), "{program}: {opened:?}");
+        assert!(
+            matches!(opened, Err(Error::Open(OpenError::Copied { .. }))),
+            "{program}: {opened:?}"
+        );
         let opened = Store::open_with(&copy, &accepted);
         assert!(opened.as_ref().is_ok_and(|store| store.report().copied), "{program}: {opened:?}");
         drop(opened);
@@ -707,7 +724,8 @@ fn a_bind_mount_of_the_store_is_the_same_store() {
     let mounted = keep.path().join("mounted");
     drop(Store::open(&dir).unwrap());
     fs::create_dir(&mounted).unwrap();
-    let bound = Command::new("mount").arg("--bind").arg(&dir).arg(&mounted).stderr(Stdio::null()).status();
+    let bound =
+        Command::new("mount").arg("--bind").arg(&dir).arg(&mounted).stderr(Stdio::null()).status();
     if !bound.is_ok_and(|status| status.success()) {
         return println!("skipped: this user may not bind mounts");
     }

@@ -37,14 +37,20 @@ pub(crate) struct Arguments {
     spare_bytes: u64,
 }
 
+/// A daemon without clients serves nothing.
+fn parse_clients(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "use a number from 1 on".into())
+}
+
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitsOfClients {
     /// Most connections, and most sessions of programs that live and are not connected
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = parse_clients)]
     clients: usize,
     /// Most connections, and most such sessions, of one user other than root
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = parse_clients)]
     clients_per_user: usize,
     /// Most puddles that one client may make
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
@@ -121,8 +127,8 @@ mod tests {
     #[test]
     fn the_command_line_fits_together() {
         Arguments::command().debug_assert();
-        let parsed =
-            Arguments::try_parse_from(["cenoted", "--store", "/s", "--client-bytes", "7"]).expect("parse");
+        let parsed = Arguments::try_parse_from(["cenoted", "--store", "/s", "--client-bytes", "7"])
+            .expect("parse");
         let config = parsed.config();
         assert_eq!((config.limits.bytes, config.limits.puddles), (7, 1 << 20));
         assert!(config.socket.as_os_str().is_empty() && config.metrics.is_none());

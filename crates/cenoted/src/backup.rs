@@ -29,9 +29,9 @@
 //! *Who may ask:* the superuser and the daemon's own user, because a copy has every pool of every
 //! user, and is written with the daemon's rights.
 
-use crate::requests::{Answer, refusal};
-use crate::server::Shared;
-use crate::sessions::Session;
+use crate::answers::{Answer, refusal};
+use crate::session::Session;
+use crate::shared::Shared;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{Call, Channel, Refusal, Reply, Request, Stance, decode, encode};
 use cenote_store::{BackedUp, Credentials, PoolAtWork, StoreError};
@@ -74,14 +74,18 @@ pub(crate) fn answer(
     request: Request,
 ) -> Result<Answer, Refusal> {
     match request {
-        Request::Backup { target, within_ms } => make(shared, session, credentials, (&target, within_ms)),
+        Request::Backup { target, within_ms } => {
+            make(shared, session, credentials, (&target, within_ms))
+        }
         _ => attend(session),
     }
 }
 
 /// Gives a client its ear.
 fn attend(session: &Session) -> Result<Answer, Refusal> {
-    let failed = |error: std::io::Error| Refusal::Other { detail: format!("no socket can be made: {error}") };
+    let failed = |error: std::io::Error| Refusal::Other {
+        detail: format!("no socket can be made: {error}"),
+    };
     let (own, ear) = Channel::pair().map_err(failed)?;
     // One that is stopped reads nothing.
     own.set_send_timeout(LATE).map_err(failed)?;
@@ -97,7 +101,9 @@ fn make(
     (target, within_ms): (&str, u32),
 ) -> Result<Answer, Refusal> {
     if credentials.uid != 0 && credentials.uid != cenote_sys::process::uid() {
-        return Err(failed("only the superuser and the user of the daemon may copy all of the store"));
+        return Err(failed(
+            "only the superuser and the user of the daemon may copy all of the store",
+        ));
     }
     let target = Path::new(target);
     if !target.is_absolute() {

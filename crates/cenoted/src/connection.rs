@@ -2,23 +2,25 @@
 //!
 //! The thread waits for a message or for the end of the process, whichever comes first: a socket that a dead process's child has inherited is not closed.
 
+use crate::ends;
 use crate::images::Sign;
 use crate::log::say;
 use crate::metrics::LimitHit;
 use crate::per_user::Counted;
 use crate::requests;
-use crate::server::Shared;
-use crate::sessions::{self, NotResumed, Session};
+use crate::session::Session;
+use crate::sessions::NotResumed;
+use crate::shared::Shared;
 use cenote_layout::catalog::GuestRecord;
 use cenote_layout::id::Uuid;
-use cenote_proto::{Channel, MESSAGE_LEN_MAX, Received, Refusal, Reply, Request, decode, encode, peek};
+use cenote_proto::{Channel, Received, Refusal, Reply, Request, decode, encode, peek};
 use cenote_store::Credentials;
 use cenote_sys::peer::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a process that reconnects is waited for to be known as disconnected.
@@ -31,40 +33,67 @@ const TURNED_AWAY_MAX: usize = 64;
 /// Connections that are turned away and have not said anything yet, on the thread that accepts them: a hello that nobody has read when the socket is closed would take the answer with it. There are few, each for a
 /// short time; who comes when it is full takes the place of the one that has waited longest, which is closed without an answer.
 #[derive(Debug, Default)]
-pub(crate) struct TurnedAway(VecDeque<(Channel, Instant)>);
+pub(crate) struct TurnedAway(VecDeque<(Channel, Instant, Why)>);
+
+/// Why a connection is turned away.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Why {
+    /// There are too many.
+    Many,
+    /// Its process cannot be seen from here, so the daemon would not know when it ends.
+    Unseen,
+}
+
+impl Why {
+    fn refusal(self) -> Refusal {
+        match self {
+            Self::Many => Refusal::Limit {
+                detail: "there are as many connections as this daemon serves: try again later"
+                    .into(),
+            },
+            Self::Unseen => Refusal::Other {
+                detail: "the daemon does not see this process, because it runs in another process \
+                         namespace (a container): it could not tell when the process ends; run the \
+                         daemon where it sees its clients (in their namespace or outside of it, \
+                         `--pid=host`)"
+                    .into(),
+            },
+        }
+    }
+}
 
 impl TurnedAway {
     /// One more.
-    pub(crate) fn add(&mut self, channel: Channel) {
+    pub(crate) fn add(&mut self, channel: Channel, why: Why) {
         if self.0.len() >= TURNED_AWAY_MAX {
             self.0.pop_front();
         }
-        self.0.push_back((channel, Instant::now() + TURNED_AWAY));
+        self.0.push_back((channel, Instant::now() + TURNED_AWAY, why));
     }
 
     /// Their sockets, to be waited for.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.0.iter().map(|(channel, _)| channel.as_fd())
+        self.0.iter().map(|(channel, ..)| channel.as_fd())
     }
 
     /// How long the first of them has left.
     pub(crate) fn patience(&self) -> Option<Duration> {
-        self.0.front().map(|(_, until)| until.saturating_duration_since(Instant::now()))
+        self.0.front().map(|(_, until, _)| until.saturating_duration_since(Instant::now()))
     }
 
     /// Answers those that have said something, or never will. None of this waits.
     pub(crate) fn answer(&mut self, shared: &Shared) {
         let now = Instant::now();
-        self.0.retain(|(channel, until)| {
+        self.0.retain(|(channel, until, why)| {
             let heard = readable_within(channel, Duration::ZERO);
             if !heard && now < *until {
                 return true;
             }
             let mut buffer = [0; 64];
             let received = if heard { channel.receive_bytes(&mut buffer).ok() } else { None };
-            let number = received.map_or(0, |received| peek(buffer.get(..received.len).unwrap_or_default()));
-            let detail = "there are as many connections as this daemon serves: try again later".into();
-            refuse(shared, channel, number, Refusal::Limit { detail });
+            let number =
+                received.map_or(0, |received| peek(buffer.get(..received.len).unwrap_or_default()));
+            refuse(shared, channel, number, why.refusal());
             false
         });
     }
@@ -120,7 +149,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, line: Channel, peer: Peer, counted: Co
             until_its_program_is_gone(shared, channel, &session);
             shared.sessions.detach(session.client);
         } else if shared.sessions.claim(session.client) {
-            let _ = sessions::end(shared, &session, true);
+            let _ = ends::end(shared, &session, true);
         }
     }
     session.serve_by(None);
@@ -131,7 +160,9 @@ pub(crate) fn serve(shared: &Arc<Shared>, line: Channel, peer: Peer, counted: Co
 /// closes all of them. Waits for that, and not for long.
 fn until_its_program_is_gone(shared: &Shared, channel: &Channel, session: &Session) {
     for _ in 0..20 {
-        if !cenote_sys::peer::has_hung_up(channel.as_fd()) || session.is_over(shared.sessions.images()) {
+        if !cenote_sys::peer::has_hung_up(channel.as_fd())
+            || session.is_over(shared.sessions.images())
+        {
             return;
         }
         std::thread::sleep(Duration::from_micros(50));
@@ -148,7 +179,8 @@ enum End {
 
 fn readable_within(channel: &Channel, patience: Duration) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
-    let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    let timeout =
+        Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
     matches!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1))
 }
 
@@ -166,7 +198,9 @@ fn hello(received: &Received, buffer: &[u8]) -> Result<(u32, Option<Uuid>), (u32
 /// Why a packet is not looked at.
 fn check(received: &Received) -> Result<(), String> {
     if received.cut {
-        return Err("the message is too long, or has descriptors, which no message of a client has".into());
+        return Err(
+            "the message is too long, or has descriptors, which no message of a client has".into(),
+        );
     }
     Ok(())
 }
@@ -183,7 +217,9 @@ fn attach(
             match shared.sessions.resume(client, peer.pid, start_ticks) {
                 Ok(session) => return Ok((session, give_image(shared, client)?)),
                 // One that was given nothing was forgotten with the daemon that it had: it begins again under its name.
-                Err(NotResumed::Unknown) => return begin(shared, client, peer, start_ticks, credentials),
+                Err(NotResumed::Unknown) => {
+                    return begin(shared, client, peer, start_ticks, credentials);
+                }
                 Err(NotResumed::Other) => return Err(Refusal::NoSession),
                 // Its other connection was closed, perhaps, and that is not known yet.
                 Err(NotResumed::Attached) => std::thread::sleep(Duration::from_millis(5)),
@@ -210,11 +246,17 @@ fn begin(
     let limits = &shared.limits;
     if all >= limits.connections || (peer.uid != 0 && his >= limits.connections_per_user) {
         shared.metrics.limit(LimitHit::Sessions);
-        let detail = "there are as many sessions as this daemon has room for: try again later".into();
+        let detail =
+            "there are as many sessions as this daemon has room for: try again later".into();
         return Err(Refusal::Limit { detail });
     }
-    let guest =
-        GuestRecord { client, pid: peer.pid, start_ticks, uid: credentials.uid, gid: credentials.gid };
+    let guest = GuestRecord {
+        client,
+        pid: peer.pid,
+        start_ticks,
+        uid: credentials.uid,
+        gid: credentials.gid,
+    };
     let image = give_image(shared, client)?;
     let sign = if image.is_some() { Sign::Byte } else { Sign::None };
     shared.store.admit(guest).map_err(|_| Refusal::NoSession)?;
@@ -227,41 +269,24 @@ fn give_image(shared: &Shared, client: Uuid) -> Result<Option<OwnedFd>, Refusal>
     given.map_err(|error| Refusal::Other { detail: format!("a client cannot be watched: {error}") })
 }
 
-/// Buffers for messages that are being read: as many as threads read at once, however many connections there are. One for each connection would be most of the daemon's memory, as soon as each has sent one long
-/// message.
-#[derive(Debug, Default)]
-pub(crate) struct Buffers(Mutex<Vec<Vec<u8>>>);
-
-/// Buffers that are kept.
-const BUFFERS_MAX: usize = 8;
-
-impl Buffers {
-    fn with<T>(&self, work: impl FnOnce(&mut [u8]) -> T) -> T {
-        let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let ready = kept().pop();
-        let mut buffer = ready.unwrap_or_else(|| vec![0; MESSAGE_LEN_MAX]);
-        let done = work(&mut buffer);
-        let mut kept = kept();
-        if kept.len() < BUFFERS_MAX {
-            kept.push(buffer);
-        }
-        done
-    }
-}
-
 /// The next message, which is there: its number and the request, or what is wrong with it. `None`: the connection has ended.
 fn receive(shared: &Shared, channel: &Channel) -> Option<Result<(u32, Request), (u32, String)>> {
     shared.buffers.with(|buffer| {
         let received = channel.receive_bytes(buffer).ok().filter(|received| received.len > 0)?;
         let packet = buffer.get(..received.len).unwrap_or_default();
-        let checked =
-            check(&received).and_then(|()| decode::<Request>(packet).map_err(|error| error.to_string()));
+        let checked = check(&received)
+            .and_then(|()| decode::<Request>(packet).map_err(|error| error.to_string()));
         Some(checked.map_err(|detail| (peek(packet), detail)))
     })
 }
 
 /// Answers messages, until the session, the connection or the process has ended.
-fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: &Credentials) -> End {
+fn converse(
+    shared: &Shared,
+    channel: &Channel,
+    session: &Session,
+    credentials: &Credentials,
+) -> End {
     // A client has one request on its way: what comes after that from a socket whose process has ended is another's, who has inherited it.
     let mut last = false;
     loop {
@@ -282,8 +307,10 @@ fn converse(shared: &Shared, channel: &Channel, session: &Session, credentials: 
         };
         if request == Request::Goodbye {
             shared.metrics.request(&request);
-            let ended = shared.sessions.claim(session.client) && sessions::end(shared, session, true).is_ok();
-            let refused = Reply::Refused(Refusal::Other { detail: "the logs could not be looked at".into() });
+            let ended =
+                shared.sessions.claim(session.client) && ends::end(shared, session, true).is_ok();
+            let refused =
+                Reply::Refused(Refusal::Other { detail: "the logs could not be looked at".into() });
             answer(channel, number, if ended { &Reply::Done } else { &refused }, &[]);
             return End::Goodbye;
         }

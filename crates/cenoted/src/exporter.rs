@@ -3,11 +3,13 @@
 //! Off unless it is asked for. One thread, one connection at a time, each of which gets [`PATIENCE`] in all: a collector that is slow or silent keeps other collectors waiting that long, and nobody else. It
 //! reads no more than a few lines, keeps nothing, and shows what `Request::Metrics` shows to every client; so whoever may connect there learns nothing more.
 
-use crate::server::{Shared, StartError};
-use crate::{metrics, server};
+use crate::config::{MetricsAt, StartError};
+use crate::metrics_page;
+use crate::paths::make_room;
+use crate::shared::{STACK_BYTES, Shared};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,36 +23,6 @@ const REQUEST_LEN_MAX: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long it may take to hear that the answer is all there is.
 const LINGER: Duration = Duration::from_millis(200);
-
-/// Where metrics are shown.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MetricsAt {
-    /// A UNIX socket.
-    Path(PathBuf),
-    /// A loopback address.
-    Address(SocketAddr),
-}
-
-impl MetricsAt {
-    /// A path if there is a `/` in it, an address of this machine otherwise.
-    ///
-    /// # Errors
-    /// Why it is neither.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        if text.contains('/') {
-            return Ok(Self::Path(text.into()));
-        }
-        match text.parse::<SocketAddr>() {
-            Ok(address) if address.ip().is_loopback() => Ok(Self::Address(address)),
-            Ok(address) => Err(format!(
-                "{address} can be reached from other machines: use a loopback address, and a proxy in front of it that knows who may read"
-            )),
-            Err(_) => {
-                Err("use a path with a / in it, or a loopback address with a port: 127.0.0.1:9464".into())
-            }
-        }
-    }
-}
 
 #[derive(Debug)]
 enum Door {
@@ -69,36 +41,41 @@ pub(crate) struct Exporter {
 
 impl Exporter {
     pub(crate) fn start(shared: &Arc<Shared>, at: &MetricsAt) -> Result<Self, StartError> {
-        let failed = |path: PathBuf, advice| move |source| StartError::Path { path, advice, source };
+        let failed =
+            |path: PathBuf, advice| move |source| StartError::Path { path, advice, source };
         let door = match at {
             MetricsAt::Path(path) => {
-                server::make_room(path, |path| UnixStream::connect(path).is_ok())?;
-                let bound = UnixListener::bind(path)
-                    .map_err(failed(path.clone(), "choose a path in a directory that this user may write"))?;
+                make_room(path, |path| UnixStream::connect(path).is_ok())?;
+                let bound = UnixListener::bind(path).map_err(failed(
+                    path.clone(),
+                    "choose a path in a directory that this user may write",
+                ))?;
                 // As the socket of the store: they show no more than that does.
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
                     .map_err(failed(path.clone(), "check the directory that it lies in"))?;
                 Door::Unix(bound, path.clone())
             }
             MetricsAt::Address(address) => {
-                let taken = failed(address.to_string().into(), "choose another port for the metrics");
+                let taken =
+                    failed(address.to_string().into(), "choose another port for the metrics");
                 Door::Tcp(TcpListener::bind(address).map_err(taken)?)
             }
         };
         let place = match &door {
             Door::Unix(_, path) => path.display().to_string(),
-            Door::Tcp(listener) => {
-                listener.local_addr().map_or_else(|e| e.to_string(), |at| format!("http://{at}/metrics"))
-            }
+            Door::Tcp(listener) => listener
+                .local_addr()
+                .map_or_else(|e| e.to_string(), |at| format!("http://{at}/metrics")),
         };
         tracing::info!("metrics are shown at {place}");
         let door = Arc::new(door);
-        let no_thread = failed(place.into(), "the system lets this user have no more threads or descriptors");
+        let no_thread =
+            failed(place.into(), "the system lets this user have no more threads or descriptors");
         let (stop, stopped) = UnixStream::pair().map_err(no_thread.clone())?;
         let (theirs, shared) = (Arc::clone(&door), Arc::clone(shared));
         let thread = std::thread::Builder::new()
             .name("cenoted-metrics".into())
-            .stack_size(server::STACK_BYTES)
+            .stack_size(STACK_BYTES)
             .spawn(move || serve(&shared, &theirs, stopped.as_fd()))
             .map_err(no_thread)?;
         Ok(Self { door, stop: Some(stop), thread: Some(thread) })
@@ -139,7 +116,9 @@ fn serve(shared: &Shared, door: &Door, stopped: BorrowedFd<'_>) {
         }
         // A collector that goes away is its own affair.
         let accepted = match door {
-            Door::Unix(listener, _) => listener.accept().map(|(stream, _)| drop(unix(shared, stream))),
+            Door::Unix(listener, _) => {
+                listener.accept().map(|(stream, _)| drop(unix(shared, stream)))
+            }
             Door::Tcp(listener) => listener.accept().map(|(stream, _)| drop(tcp(shared, stream))),
         };
         if accepted.is_err() {
@@ -171,7 +150,12 @@ fn ready(stream: BorrowedFd<'_>, flags: PollFlags, end: Instant) -> io::Result<(
 }
 
 /// One request and its answer.
-fn talk(shared: &Shared, mut from: impl Read, mut to: impl Write, fd: BorrowedFd<'_>) -> io::Result<()> {
+fn talk(
+    shared: &Shared,
+    mut from: impl Read,
+    mut to: impl Write,
+    fd: BorrowedFd<'_>,
+) -> io::Result<()> {
     let end = Instant::now() + PATIENCE;
     let mut request = Vec::new();
     while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_LEN_MAX {
@@ -215,7 +199,7 @@ fn answer(shared: &Shared, request: &[u8]) -> String {
     let mut words = line.split(|byte| *byte == b' ');
     let (status, body) = match (words.next(), words.next(), words.next()) {
         (Some(b"GET"), Some(b"/metrics"), Some(version)) if version.starts_with(b"HTTP/1.") => {
-            ("200 OK", metrics::page(shared))
+            ("200 OK", metrics_page::page(shared))
         }
         (Some(b"GET"), Some(_), Some(version)) if version.starts_with(b"HTTP/1.") => {
             ("404 Not Found", "metrics are at /metrics\n".into())
@@ -226,21 +210,4 @@ fn answer(shared: &Shared, request: &[u8]) -> String {
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn metrics_are_shown_to_this_machine_only() {
-        assert_eq!(MetricsAt::parse("/run/m"), Ok(MetricsAt::Path("/run/m".into())));
-        assert_eq!(MetricsAt::parse("./m"), Ok(MetricsAt::Path("./m".into())));
-        for good in ["127.0.0.1:9464", "[::1]:0", "127.1.2.3:1"] {
-            assert!(matches!(MetricsAt::parse(good), Ok(MetricsAt::Address(_))), "{good}");
-        }
-        for bad in ["0.0.0.0:9464", "192.168.1.1:80", "[::]:1", "9464", "localhost:1", "", "m"] {
-            assert!(MetricsAt::parse(bad).is_err(), "{bad}");
-        }
-    }
 }

@@ -43,8 +43,9 @@ impl Images {
     /// The file in the store's directory, made if there is none.
     pub(crate) fn open(store: &Path) -> io::Result<Self> {
         let path = store.join(CLIENTS);
-        let open =
-            |new: bool| OpenOptions::new().read(true).write(true).create_new(new).mode(0o600).open(&path);
+        let open = |new: bool| {
+            OpenOptions::new().read(true).write(true).create_new(new).mode(0o600).open(&path)
+        };
         match open(false) {
             Ok(file) => Ok(Self { file, found: true }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

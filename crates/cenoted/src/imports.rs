@@ -3,12 +3,14 @@
 //! An import is a session's, and lives as long as its connection: who connects again begins again, and nothing is left of the other but files that the store removes. It counts against the session's limits from
 //! its beginning, with all that it will take, and no longer when it comes to nothing. What it costs the daemon beside that is its manifest; so their number is bounded, for each user and in all.
 
+use crate::answers::{Answer, done, malformed, refusal};
 use crate::metrics::LimitHit;
+use crate::pending::Pending;
 use crate::per_user::{Counted, Full};
-use crate::quotas::{Promise, Spent, spend_many, spend_types};
-use crate::requests::{Answer, done, granted, malformed, refusal};
-use crate::server::Shared;
-use crate::sessions::Session;
+use crate::session::Session;
+use crate::settling::granted;
+use crate::shared::Shared;
+use crate::spending::{Spent, spend_many, spend_types};
 use cenote_layout::catalog::{AtRest, RELOCATION_MOVES_MAX};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{
@@ -17,14 +19,9 @@ use cenote_proto::{
 use cenote_relocate::ship::check_values;
 use cenote_store::Credentials;
 use cenote_store::StoreError;
-use cenote_store::relocate::{
-    Import, ImportManifest, ImportPool, ImportPuddle, Imported, RewriteJob, Rewriter, Rewritten,
-};
-use std::collections::BTreeMap;
+use cenote_store::relocate::{Import, ImportManifest, ImportPool, ImportPuddle, Imported};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
 
 /// Imports that are under way, in all.
 const MOST: usize = 64;
@@ -38,65 +35,6 @@ const PIECES_MAX: usize = 2048;
 const STEP: usize = 256 << 10;
 /// Places of a page.
 const PLACES: usize = 2048;
-
-/// One import.
-#[derive(Debug)]
-struct Pending {
-    import: Import,
-    puddles: u64,
-    bytes: u64,
-    _promise: Option<Promise>,
-    _place: Counted,
-}
-
-/// The imports of a session, by number.
-#[derive(Debug, Default)]
-pub(crate) struct Imports(Mutex<(u64, BTreeMap<u64, Pending>)>);
-
-impl Imports {
-    fn add(&self, pending: Pending) -> u64 {
-        let mut imports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        imports.0 += 1;
-        let number = imports.0;
-        imports.1.insert(number, pending);
-        number
-    }
-
-    fn take(&self, number: u64) -> Option<Pending> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&number)
-    }
-
-    fn put_back(&self, number: u64, pending: Pending) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.insert(number, pending);
-    }
-}
-
-impl Session {
-    /// Ends what it has begun: its connection is over.
-    pub(crate) fn end_imports(&self) {
-        let mut imports = self.imports.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = core::mem::take(&mut imports.1);
-        drop(imports);
-        all.into_values().for_each(|pending| self.give_up(pending));
-    }
-
-    /// An import comes to nothing, and counts no more.
-    fn give_up(&self, pending: Pending) {
-        drop(Spent::of(self, pending.puddles, pending.bytes));
-    }
-}
-
-/// Rewrites as another. The image is a client's; should the function panic on one that nobody has thought of, that pool is refused, and the store goes on: nothing but the image was touched.
-#[derive(Debug)]
-pub(crate) struct Careful<R>(pub(crate) R);
-
-// SAFETY: as `R` does. An image on which that panicked is not used, as the error says.
-unsafe impl<R: Rewriter> Rewriter for Careful<R> {
-    fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
-        catch_unwind(AssertUnwindSafe(|| self.0.rewrite(image, job)))
-            .unwrap_or_else(|_| Err("what rewrites pointers failed on it; it stays as it was".into()))
-    }
-}
 
 /// Answers a request about pools that come in, are copied or move.
 pub(crate) fn answer(
@@ -112,16 +50,19 @@ pub(crate) fn answer(
             if let Some(made) = store.guest_made(client, token, 1) {
                 return Ok(imported(&made));
             }
-            let source =
-                granted(shared, (client, credentials), &name, || store.guest_source(credentials, &name))?;
+            let source = granted(shared, (client, credentials), &name, || {
+                store.guest_source(credentials, &name)
+            })?;
             let (spent, _promise) = spend_many(shared, session, source.puddles(), source.bytes())?;
-            let made = store.guest_clone(source, (client, token), credentials, &copy).map_err(refusal)?;
+            let made =
+                store.guest_clone(source, (client, token), credentials, &copy).map_err(refusal)?;
             spent.keep();
             Ok(imported(&made))
         }
         Request::RandomizePool { name } => {
-            let rewritten =
-                granted(shared, (client, credentials), &name, || store.guest_randomize(credentials, &name))?;
+            let rewritten = granted(shared, (client, credentials), &name, || {
+                store.guest_randomize(credentials, &name)
+            })?;
             shared.metrics.rewritten(&rewritten);
             done()
         }
@@ -134,14 +75,20 @@ pub(crate) fn answer(
                 store.guest_check_import(&manifest).map_err(refusal)?;
                 return done();
             }
-            let sizes = || manifest.pools.iter().flat_map(|pool| &pool.puddles).map(|puddle| puddle.size);
+            let sizes =
+                || manifest.pools.iter().flat_map(|pool| &pool.puddles).map(|puddle| puddle.size);
             let (puddles, bytes) = (sizes().count() as u64, sizes().fold(0, u64::saturating_add));
             let (spent, promise) = spend_many(shared, session, puddles, bytes)?;
             spend_types(shared, session, &manifest.types)?;
             let import = store.guest_begin_import(credentials, manifest).map_err(refusal)?;
             spent.keep();
-            let number =
-                session.imports.add(Pending { import, puddles, bytes, _promise: promise, _place: place });
+            let number = session.imports.add(Pending {
+                import,
+                puddles,
+                bytes,
+                _promise: promise,
+                _place: place,
+            });
             Ok((Reply::Import { number }, Vec::new()))
         }
         Request::FillImport { import, slot, parcel, pieces } => {
@@ -159,7 +106,8 @@ pub(crate) fn answer(
             }
         }
         Request::CommitImport { import, token, pools } => {
-            if let Some(made) = store.guest_made(client, token, u64::from(pools).min(IMPORT_POOLS_MAX as u64))
+            if let Some(made) =
+                store.guest_made(client, token, u64::from(pools).min(IMPORT_POOLS_MAX as u64))
             {
                 return Ok(imported(&made));
             }
@@ -173,7 +121,8 @@ pub(crate) fn answer(
                 let error = StoreError::Import { detail: error.to_string() };
                 refusal(error)
             })?;
-            let made = pending.import.commit_for(client, token).map_err(refusal)?;
+            // SAFETY: all values were checked just now, and only this session fills the import.
+            let made = unsafe { pending.import.commit_for(client, token) }.map_err(refusal)?;
             spent.keep();
             Ok(imported(&made))
         }
@@ -214,7 +163,8 @@ fn manifest(parcel: &File, len: u32) -> Result<ImportManifest, Refusal> {
     parcel.read_exact_at(&mut bytes, 0).map_err(unreadable)?;
     let spec = ImportSpec::decode(&bytes).map_err(|error| malformed(&error.to_string()))?;
     // Before it is copied into what is many times larger than the two numbers that a puddle has here.
-    let puddles = spec.pools.iter().fold(0, |sum: usize, pool| sum.saturating_add(pool.puddles.len()));
+    let puddles =
+        spec.pools.iter().fold(0, |sum: usize, pool| sum.saturating_add(pool.puddles.len()));
     if puddles > RELOCATION_MOVES_MAX {
         return Err(Refusal::Limit {
             detail: format!(
@@ -240,7 +190,12 @@ fn manifest(parcel: &File, len: u32) -> Result<ImportManifest, Refusal> {
 }
 
 /// Copies stretches from a parcel, which whoever sent it may change meanwhile: what is copied is what it holds then.
-fn fill(import: &mut Import, slot: usize, parcel: &File, pieces: &[(u64, u32)]) -> Result<(), Refusal> {
+fn fill(
+    import: &mut Import,
+    slot: usize,
+    parcel: &File,
+    pieces: &[(u64, u32)],
+) -> Result<(), Refusal> {
     let sum = pieces.iter().fold(0_u64, |sum, (_, len)| sum.saturating_add(u64::from(*len)));
     if pieces.len() > PIECES_MAX || sum > FILL_LEN_MAX {
         let detail = format!(
@@ -277,49 +232,18 @@ fn places(shared: &Shared, after: Option<(PoolId, u32)>) -> Reply {
         .puddle_records()
         .into_iter()
         .filter(|puddle| {
-            puddle.pool != PoolId(0) && after.is_none_or(|after| (puddle.pool, puddle.index) > after)
+            puddle.pool != PoolId(0)
+                && after.is_none_or(|after| (puddle.pool, puddle.index) > after)
         })
-        .map(|puddle| Place { pool: puddle.pool, index: puddle.index, addr: puddle.addr, size: puddle.size })
+        .map(|puddle| Place {
+            pool: puddle.pool,
+            index: puddle.index,
+            addr: puddle.addr,
+            size: puddle.size,
+        })
         .collect();
     items.sort_unstable_by_key(|place| (place.pool, place.index));
     let more = items.len() > PLACES;
     items.truncate(PLACES);
     Reply::Places { items, more }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use cenote_layout::catalog::PuddleRecord;
-    use cenote_layout::moves::Moves;
-    use cenote_layout::puddle::Role;
-    use cenote_store::relocate::TypeTable;
-    use std::sync::Arc;
-
-    #[derive(Debug)]
-    struct Panics;
-
-    // SAFETY: changes nothing.
-    unsafe impl Rewriter for Panics {
-        fn rewrite(&self, image: &mut [u8], _: &RewriteJob) -> Result<Rewritten, String> {
-            match image.first() {
-                None => Ok(Rewritten::default()),
-                Some(_) => panic!("on purpose"),
-            }
-        }
-    }
-
-    #[test]
-    fn an_image_on_which_the_rewriter_panics_is_refused() {
-        let (addr, size) = (1 << 41, 2 << 20);
-        let puddle =
-            PuddleRecord { uuid: Uuid([1; 16]), pool: PoolId(1), role: Role::Heap, index: 0, addr, size };
-        let (moves, types) = (Arc::new(Moves::default()), Arc::new(TypeTable::default()));
-        let job = RewriteJob { puddle, from: 1 << 42, moves, types };
-        let careful = Careful(Panics);
-        assert_eq!(careful.rewrite(&mut [], &job), Ok(Rewritten::default()));
-        let refused = careful.rewrite(&mut [0; 8], &job).expect_err("it panics");
-        assert!(refused.contains("stays as it was"), "{refused}");
-        assert_eq!(careful.repeatable(&[], &job), None, "never in the file that a client may have");
-    }
 }

@@ -2,20 +2,36 @@
 //! Puddles paper, 3.2, 4.1, 4.3, 4.6).
 //!
 //! ```text
-//! server.rs       the socket; a thread for each connection; limits
+//! server.rs       the socket; a thread for each connection; beginning and end
+//! config.rs       what a daemon is started with; limits; why it does not start
+//! paths.rs        its sockets' paths and the store's directory, taken from others
 //! connection.rs   one connection: its peer, its messages, how it ends
-//! sessions.rs     who is there; the thread that waits for processes to end and has their logs replayed
-//! images.rs       whether a client's program runs still, or its process has called exec
-//! requests.rs     one request: checked, done, answered
+//! buffers.rs      buffers for messages
+//! requests.rs     one request: dispatched, answered; about the store as a whole
+//! pools.rs        those about pools: made, granted, removed
+//! puddles.rs      those about puddles: granted, made, synced
 //! objects.rs      those about objects
-//! parcels.rs      files in memory that psyncs come in
-//! imports.rs      pools that come in, are copied and moved
-//! quotas.rs       what a client, and a user, may make
-//! overview.rs     lists of who is there, and figures
-//! metrics.rs      what is counted, in Prometheus' text format
-//! exporter.rs     that text for collectors, by HTTP
+//! imports.rs      those about pools that come in, are copied and moved
+//! backup.rs       those about copies of the store
+//! overview.rs     lists of clients, and figures
+//! answers.rs      parts of all answers
+//! settling.rs     waiting until a pool can be had
+//! spending.rs     counting against limits
+//! exporter.rs     metrics for collectors, by HTTP
+//! metrics_page.rs their text, in Prometheus' format
+//! ends.rs         ends of sessions: logs replayed, by the thread that waits for deaths
+//! shared.rs       what all threads share
+//! sessions.rs     all sessions and their states
+//! session.rs      one session: its process and what it has made
+//! pending.rs      its imports that are under way
+//! parcels.rs      its files in memory that psyncs come in
+//! images.rs       whether a client's program runs still, or its process has called exec
+//! quotas.rs       what users have, and what is promised to them
+//! per_user.rs     counts of what lives, in all and by user
+//! metrics.rs      counters
+//! careful.rs      a rewriter of pointers whose panics refuse one pool
 //! log.rs          lines on standard error
-//! service.rs      a service manager: sockets that it passes, and what it is told
+//! service.rs      a service manager: sockets that it passes, and messages to it
 //! ```
 //!
 //! **A session is a process, until that calls `exec`.** The kernel says which (a pidfd of the
@@ -29,25 +45,39 @@
 //!
 //! **What a client has been given cannot be taken back** while its process lives: a mapping stays. Permissions count when a pool is granted.
 
+mod answers;
 mod backup;
+mod buffers;
+mod careful;
+mod config;
 mod connection;
+mod ends;
 mod exporter;
 mod images;
 mod imports;
 pub mod log;
 mod metrics;
+mod metrics_page;
 mod objects;
 mod overview;
 mod parcels;
+mod paths;
+mod pending;
 mod per_user;
+mod pools;
+mod puddles;
 mod quotas;
 mod requests;
 mod server;
 pub mod service;
+mod session;
 mod sessions;
+mod settling;
+mod shared;
+mod spending;
 
-pub use exporter::MetricsAt;
-pub use server::{Config, Limits, Pulse, Server, StartError};
+pub use config::{Config, Limits, MetricsAt, StartError};
+pub use server::{Pulse, Server};
 
 /// Arenas of the allocator: threads rarely allocate at the same moment.
 const ARENAS: u8 = 4;

@@ -68,7 +68,8 @@ impl std::io::Write for AsFarAsItGoes {
 /// Whether standard error is the stream that the environment says leads to the journal: device and number of the file.
 fn goes_to_journal() -> bool {
     let said = std::env::var("JOURNAL_STREAM").unwrap_or_default();
-    let is = rustix::fs::fstat(std::io::stderr()).map(|stat| format!("{}:{}", stat.st_dev, stat.st_ino));
+    let is =
+        rustix::fs::fstat(std::io::stderr()).map(|stat| format!("{}:{}", stat.st_dev, stat.st_ino));
     is.is_ok_and(|is| is == said)
 }
 

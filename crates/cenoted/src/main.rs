@@ -70,9 +70,9 @@ fn run(config: &Config, mut passed: Vec<OwnedFd>) -> Result<(), Box<dyn std::err
     for damage in &server.report().damage {
         tracing::warn!("{damage}");
     }
-    let at =
-        server.path().map_or_else(|| "a socket that was passed".into(), |path| path.display().to_string());
-    tracing::info!("serving {} at {at}", config.store.display());
+    let at = server
+        .path()
+        .map_or_else(|| "a socket that was passed".into(), |path| path.display().to_string());
     // For whoever has started it by hand, or by a program that waits for this line.
     let _ = writeln!(std::io::stdout(), "cenoted: serving {} at {at}", config.store.display());
     manager.ready(&server.status());
@@ -82,7 +82,11 @@ fn run(config: &Config, mut passed: Vec<OwnedFd>) -> Result<(), Box<dyn std::err
 }
 
 /// Serves clients; a thread beside tells the service manager how that goes.
-fn attended(manager: &Manager, server: Server, stop: std::os::fd::BorrowedFd<'_>) -> std::io::Result<()> {
+fn attended(
+    manager: &Manager,
+    server: Server,
+    stop: std::os::fd::BorrowedFd<'_>,
+) -> std::io::Result<()> {
     let pulse = server.pulse();
     let (ended, until) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -98,7 +102,9 @@ fn attended(manager: &Manager, server: Server, stop: std::os::fd::BorrowedFd<'_>
                     }
                 }
             };
-            std::thread::Builder::new().name("cenoted-service".into()).spawn_scoped(scope, attend)?;
+            std::thread::Builder::new()
+                .name("cenoted-service".into())
+                .spawn_scoped(scope, attend)?;
         }
         let served = server.run(stop);
         drop(ended);

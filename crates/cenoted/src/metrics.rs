@@ -1,17 +1,15 @@
-//! What the daemon counts, and the text in which it says so: Prometheus' text format, version 0.0.4.
+//! What the daemon counts.
 //!
-//! Counters are words that threads add to without waiting for each other, so that counting costs a request a few nanoseconds. What is true at a moment (sessions, leases, pools) is asked when somebody wants
-//! the text, of those who know it.
+//! Counters are words that threads add to without waiting for each other, so counting costs a
+//! request a few nanoseconds.
 //!
-//! **No label says what a client chose.** Labels are kinds of requests, reasons, states: their number is fixed, so a hostile client cannot make the text grow; names of pools and programs are for
-//! [`Clients`](cenote_proto::Request::Clients).
+//! **No label says what a client chose.** Labels are kinds of requests, reasons and states: their
+//! number is fixed, so a hostile client cannot make the text of `metrics_page.rs` grow. Names of
+//! pools and programs are for [`Clients`](cenote_proto::Request::Clients).
 
-use crate::server::Shared;
 use cenote_layout::catalog::PuddleRecord;
-use cenote_layout::puddle::Role;
 use cenote_proto::{Refusal, Request};
 use cenote_store::relocate::Rewritten;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -53,7 +51,7 @@ pub(crate) enum LimitHit {
 }
 
 impl LimitHit {
-    const NAMES: [&str; 9] = [
+    pub(crate) const NAMES: [&str; 9] = [
         "connections",
         "connections_of_user",
         "sessions",
@@ -67,7 +65,7 @@ impl LimitHit {
 }
 
 /// Upper ends of the buckets of replay times, in microseconds, as they are written in seconds.
-const BUCKETS: [(u64, &str); 13] = [
+pub(crate) const BUCKETS: [(u64, &str); 13] = [
     (250, "0.00025"),
     (500, "0.0005"),
     (1_000, "0.001"),
@@ -87,9 +85,9 @@ const BUCKETS: [(u64, &str); 13] = [
 #[derive(Debug, Default)]
 pub(crate) struct Histogram {
     /// By bucket; what took longer than the last one is in the count only.
-    buckets: [Counter; BUCKETS.len()],
-    count: Counter,
-    nanoseconds: Counter,
+    pub(crate) buckets: [Counter; BUCKETS.len()],
+    pub(crate) count: Counter,
+    pub(crate) nanoseconds: Counter,
 }
 
 impl Histogram {
@@ -106,9 +104,9 @@ impl Histogram {
 /// Everything that is counted.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    requests: [Counter; Request::KINDS.len()],
-    refused: [Counter; Refusal::REASONS.len()],
-    limits: [Counter; LimitHit::NAMES.len()],
+    pub(crate) requests: [Counter; Request::KINDS.len()],
+    pub(crate) refused: [Counter; Refusal::REASONS.len()],
+    pub(crate) limits: [Counter; LimitHit::NAMES.len()],
     pub(crate) connections: Counter,
     /// Pools that were granted.
     pub(crate) grants: Counter,
@@ -123,7 +121,7 @@ pub(crate) struct Metrics {
     /// Ends of sessions that could not be done, and are tried again.
     pub(crate) ends_failed: Counter,
     /// Pointers that were rewritten because what they lead to has moved.
-    pointers_rewritten: Counter,
+    pub(crate) pointers_rewritten: Counter,
     pub(crate) replay: Histogram,
 }
 
@@ -182,155 +180,4 @@ impl Metrics {
     pub(crate) fn refused(&self) -> u64 {
         self.refused.iter().map(Counter::get).sum()
     }
-}
-
-/// The text.
-struct Page(String);
-
-impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        // Writing to a string does not fail.
-        let _ = writeln!(self.0, "# HELP cenoted_{name} {help}\n# TYPE cenoted_{name} {kind}");
-    }
-
-    fn sample(&mut self, name: &str, label: Option<(&str, &str)>, value: impl std::fmt::Display) {
-        let _ = match label {
-            None => writeln!(self.0, "cenoted_{name} {value}"),
-            Some((label, of)) => writeln!(self.0, "cenoted_{name}{{{label}=\"{of}\"}} {value}"),
-        };
-    }
-
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
-        self.family(name, kind, help);
-        self.sample(name, None, value);
-    }
-
-    fn each(&mut self, name: &str, kind: &str, help: &str, label: &str, values: &[(&str, u64)]) {
-        self.family(name, kind, help);
-        for (of, value) in values {
-            self.sample(name, Some((label, of)), value);
-        }
-    }
-
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
-        self.family(name, "histogram", help);
-        // The count first: what is added meanwhile is in no bucket that is above it.
-        let count = histogram.count.get();
-        let mut sum = 0;
-        for (bucket, (_, end)) in histogram.buckets.iter().zip(BUCKETS) {
-            sum = (sum + bucket.get()).min(count);
-            self.sample(&format!("{name}_bucket"), Some(("le", end)), sum);
-        }
-        self.sample(&format!("{name}_bucket"), Some(("le", "+Inf")), count);
-        self.sample(&format!("{name}_sum"), None, histogram.nanoseconds.get() as f64 / 1e9);
-        self.sample(&format!("{name}_count"), None, count);
-    }
-}
-
-fn named<'n>(names: &[&'n str], counters: &[Counter]) -> Vec<(&'n str, u64)> {
-    names.iter().copied().zip(counters.iter().map(Counter::get)).collect()
-}
-
-/// The text of this moment.
-pub(crate) fn page(shared: &Shared) -> String {
-    let (store, metrics) = (&shared.store, &shared.metrics);
-    let mut page = Page(String::with_capacity(16 << 10));
-    let states = shared.sessions.states();
-    page.each("clients", "gauge", "Sessions, by what they are doing.", "state", &states);
-    page.one("connections_total", "counter", "Connections that were accepted.", metrics.connections.get());
-    let (mut writing, mut reading) = (0, 0);
-    for lease in shared.sessions.leases_of_clients(store) {
-        if lease.writable { writing += 1 } else { reading += 1 }
-    }
-    page.each(
-        "leases",
-        "gauge",
-        "Pools that clients have, by what for.",
-        "access",
-        &[("write", writing), ("read", reading)],
-    );
-    let mut by_role = [("heap", 0, 0), ("log", 0, 0), ("log_space", 0, 0), ("object", 0, 0), ("spare", 0, 0)];
-    for puddle in store.puddle_records() {
-        let role = match puddle.role {
-            Role::Heap => 0,
-            Role::Log => 1,
-            Role::LogSpace => 2,
-            Role::Object => 3,
-            Role::Spare => 4,
-        };
-        by_role[role].1 += 1;
-        by_role[role].2 += puddle.size;
-    }
-    let count: Vec<(&str, u64)> = by_role.iter().map(|(role, count, _)| (*role, *count)).collect();
-    let bytes: Vec<(&str, u64)> = by_role.iter().map(|(role, _, bytes)| (*role, *bytes)).collect();
-    page.one("pools", "gauge", "Pools of the store.", store.pools().len());
-    page.each("puddles", "gauge", "Puddles of the store, by role.", "role", &count);
-    page.each("puddle_bytes", "gauge", "Bytes of those.", "role", &bytes);
-    page.each(
-        "requests_total",
-        "counter",
-        "Requests, by kind: each is one round trip.",
-        "kind",
-        &named(&Request::KINDS, &metrics.requests),
-    );
-    page.each(
-        "refused_total",
-        "counter",
-        "Requests that were refused, by reason.",
-        "reason",
-        &named(&Refusal::REASONS, &metrics.refused),
-    );
-    page.each(
-        "limit_hits_total",
-        "counter",
-        "Times that a client came to a limit.",
-        "limit",
-        &named(&LimitHit::NAMES, &metrics.limits),
-    );
-    let counters = [
-        ("grants_total", "Pools that were granted.", &metrics.grants),
-        ("puddles_granted_total", "Descriptors of puddles that were given away.", &metrics.puddles_granted),
-        ("bytes_granted_total", "Bytes of those puddles.", &metrics.bytes_granted),
-        (
-            "recoveries_total",
-            "Sessions that ended without a goodbye and were recovered.",
-            &metrics.recoveries,
-        ),
-        (
-            "logs_replayed_total",
-            "Logs with a transaction that was undone or completed.",
-            &metrics.logs_replayed,
-        ),
-        ("entries_replayed_total", "Entries of logs that were applied.", &metrics.entries_replayed),
-        (
-            "logs_set_aside_total",
-            "Logs that failed their checks and were set aside.",
-            &metrics.logs_set_aside,
-        ),
-        ("ends_failed_total", "Ends of sessions that failed and are tried again.", &metrics.ends_failed),
-        (
-            "pointers_rewritten_total",
-            "Pointers of pools that were rewritten because what they lead to has moved.",
-            &metrics.pointers_rewritten,
-        ),
-    ];
-    for (name, help, counter) in counters {
-        page.one(name, "counter", help, counter.get());
-    }
-    let aside = store.set_aside().map_or(0, |found| found.len());
-    page.one("clients_set_aside", "gauge", "Clients whose logs wait for an operator's decision.", aside);
-    let psyncs = store.psync_figures().map_or(0, |(_, records, _)| records);
-    page.one("psyncs_total", "counter", "Psyncs of pools that the daemon has made.", psyncs);
-    page.histogram(
-        "replay_seconds",
-        "From the end of a client's process being seen to its logs replayed and its leases ended.",
-        &metrics.replay,
-    );
-    page.one(
-        "uptime_seconds",
-        "gauge",
-        "Since the daemon began to listen.",
-        shared.began.elapsed().as_secs(),
-    );
-    page.0
 }

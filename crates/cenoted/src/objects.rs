@@ -1,9 +1,10 @@
 //! What a client asks about objects. As in `requests.rs`, everything in a request is an allegation; `cenote_object` checks it against the catalog.
 
-use crate::quotas::spend;
-use crate::requests::{Answer, PAGE_LEN, done, malformed, refusal, settle_those};
-use crate::server::Shared;
-use crate::sessions::Session;
+use crate::answers::{Answer, PAGE_LEN, done, malformed, refusal};
+use crate::session::Session;
+use crate::settling::settle_those;
+use crate::shared::Shared;
+use crate::spending::spend;
 use cenote_object::{Guest, Host, ObjectError, Objects, ObjectsOptions, Permission};
 use cenote_proto::{ObjectItem, Refusal, Reply, Request};
 use cenote_store::{Credentials, Handle, ListedObject, NewObject, PermissionChange, StoreError};
@@ -12,21 +13,20 @@ use std::sync::PoisonError;
 /// Objects of a page: none takes more than 512 bytes.
 const OBJECTS_OF_A_PAGE: usize = PAGE_LEN / 512;
 
-impl Shared {
-    /// The store's objects. The first who asks recovers their journal; nobody has an object attached before.
-    fn objects(&self) -> Result<&Host, ObjectError> {
-        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(objects) = self.objects.get() {
-            return Ok(objects);
-        }
-        // SAFETY: this daemon has objects only as their host (below), opens no heap, and gives no
-        // way to the store to anybody but by its requests, which are checked.
-        let store = unsafe { Handle::of(&self.store) };
-        let opened = Objects::open(&store, &ObjectsOptions::default())?;
-        // SAFETY: the daemon attaches no object.
-        let opened = unsafe { Host::of(opened) };
-        Ok(self.objects.get_or_init(|| opened))
+/// The store's objects. The first request recovers their journal; no client has an object attached
+/// before.
+fn objects_of(shared: &Shared) -> Result<&Host, ObjectError> {
+    let _opening = shared.opening.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(objects) = shared.objects.get() {
+        return Ok(objects);
     }
+    // SAFETY: this daemon has objects only as their host (below), opens no heap, and gives no
+    // way to the store to anybody but by its requests, which are checked.
+    let store = unsafe { Handle::of(&shared.store) };
+    let opened = Objects::open(&store, &ObjectsOptions::default())?;
+    // SAFETY: the daemon attaches no object.
+    let opened = unsafe { Host::of(opened) };
+    Ok(shared.objects.get_or_init(|| opened))
 }
 
 /// Answers a request about objects.
@@ -36,12 +36,17 @@ pub(crate) fn answer(
     credentials: &Credentials,
     request: Request,
 ) -> Result<Answer, Refusal> {
-    let objects = shared.objects().map_err(refused)?;
-    let guest =
-        Guest { client: session.client, pid: session.pid, start_ticks: session.start_ticks, credentials };
+    let objects = objects_of(shared).map_err(refused)?;
+    let guest = Guest {
+        client: session.client,
+        pid: session.pid,
+        start_ticks: session.start_ticks,
+        credentials,
+    };
     match request {
         Request::Objects { after } => {
-            let listed = objects.listed(None, after.as_deref(), OBJECTS_OF_A_PAGE + 1).map_err(refused)?;
+            let listed =
+                objects.listed(None, after.as_deref(), OBJECTS_OF_A_PAGE + 1).map_err(refused)?;
             let more = listed.len() > OBJECTS_OF_A_PAGE;
             let items = listed.into_iter().take(OBJECTS_OF_A_PAGE).map(item).collect();
             Ok((Reply::Objects { items, more }, Vec::new()))
@@ -72,7 +77,8 @@ pub(crate) fn answer(
         }
         Request::PsyncObjects { parcel, objects: ids, runs, settled } => {
             let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
-            let psynced = objects.psync_for(&guest, &ids, (&parcel, runs), settled).map_err(refused)?;
+            let psynced =
+                objects.psync_for(&guest, &ids, (&parcel, runs), settled).map_err(refused)?;
             let (seq, pages) = (psynced.seq, psynced.pages);
             let (data_bytes, journal_bytes) = (psynced.data_bytes, psynced.journal_bytes);
             Ok((Reply::Psynced { seq, pages, data_bytes, journal_bytes }, Vec::new()))
@@ -92,7 +98,14 @@ fn one(listed: Vec<ListedObject>) -> Result<Answer, Refusal> {
 
 fn item(listed: ListedObject) -> ObjectItem {
     let ListedObject { object, state, found, unchecked } = listed;
-    ObjectItem { record: object.record, addr: object.addr, size: object.size, state, found, unchecked }
+    ObjectItem {
+        record: object.record,
+        addr: object.addr,
+        size: object.size,
+        state,
+        found,
+        unchecked,
+    }
 }
 
 fn refused(error: ObjectError) -> Refusal {

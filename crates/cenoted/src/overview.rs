@@ -1,8 +1,8 @@
 //! What the daemon says about itself and its clients: figures, and who is there. Any client may ask, as anybody may list processes and the names of pools.
 
-use crate::requests::PAGE_LEN;
-use crate::server::Shared;
-use crate::sessions::Session;
+use crate::answers::PAGE_LEN;
+use crate::session::Session;
+use crate::shared::Shared;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{ClientItem, HeldPool, Reply, Stat};
 use std::collections::{BTreeMap, HashMap};
@@ -47,7 +47,9 @@ pub(crate) fn clients(shared: &Shared, after: Option<Uuid>) -> Reply {
     for (session, state) in page {
         let held = leases.remove(&session.client).unwrap_or_default();
         let named = |(pool, writable): &(PoolId, bool)| HeldPool {
-            name: names.get(pool).map_or_else(String::new, |name| name.chars().take(NAME_LEN).collect()),
+            name: names
+                .get(pool)
+                .map_or_else(String::new, |name| name.chars().take(NAME_LEN).collect()),
             writable: *writable,
         };
         let item = ClientItem {

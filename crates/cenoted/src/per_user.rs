@@ -64,9 +64,11 @@ mod tests {
     #[test]
     fn what_is_dropped_counts_no_more_and_the_superuser_has_the_limit_of_all_alone() {
         let counts = PerUser::default();
-        let mine = [counts.add(7, 4, 2).expect("the first"), counts.add(7, 4, 2).expect("the second")];
+        let mine =
+            [counts.add(7, 4, 2).expect("the first"), counts.add(7, 4, 2).expect("the second")];
         assert_eq!(counts.add(7, 4, 2).err(), Some(Full { all: 2, his: 2, of_all: false }));
-        let roots = [counts.add(0, 4, 1).expect("it has no limit"), counts.add(0, 4, 1).expect("nor here")];
+        let roots =
+            [counts.add(0, 4, 1).expect("it has no limit"), counts.add(0, 4, 1).expect("nor here")];
         assert_eq!(counts.add(8, 4, 2).err(), Some(Full { all: 4, his: 0, of_all: true }));
         drop(mine);
         drop(counts.add(8, 4, 2).expect("there is room"));

@@ -1,20 +1,19 @@
 //! What one client, and one user, may make.
 //!
-//! A session's limits count what it has made, whatever became of that: they stop a program that runs wild. A user's limits are about what there is, as the catalog says it: pools and objects that belong to the
-//! user, whoever lets them grow, and logs of its programs. So they hold over sessions and over daemons, and what is removed is given back. **Whoever may come to a user's limit makes one thing at a time**: from the look at the
-//! catalog to the batch that changes it nobody else of any user does. A copy or an import takes long, and has no turn meanwhile: what it will take is *promised* to it, and counts for its user from the look on until it is there, or comes to nothing.
+//! A session's limits count what it has made, whatever became of that: they stop a program that
+//! runs wild. A user's limits count what there is, as the catalog says: pools and objects that
+//! belong to the user, whichever program lets them grow, and logs of its programs. So they hold
+//! over sessions and over daemons, and removing something gives it back. **A thread that may come
+//! to a user's limit makes one thing at a time**: it has the turn from its look at the catalog to
+//! the batch that changes it. A copy or an import takes long, and has no turn meanwhile: what it
+//! will take is *promised* to it, and counts for its user until it is there, or the copy fails.
 //!
-//! Types are for good, and the catalog does not say who has registered them. They are counted for a user as long as the daemon runs: that bounds what one user's programs can add to the daemon's memory
-//! and how many names of types they can take before somebody restarts the daemon, who will have seen the lines about it.
+//! Types are for good, and the catalog does not name the user that registered them. They count for
+//! a user as long as the daemon runs. That bounds what one user's programs can add to the daemon's
+//! memory, and how many names of types they can take before an operator restarts the daemon, after
+//! reading the lines about it.
 
-use crate::log::say;
-use crate::metrics::LimitHit;
-use crate::server::Shared;
-use crate::sessions::Session;
-use cenote_layout::types::TypeRecord;
-use cenote_proto::Refusal;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What is counted for users.
@@ -27,7 +26,7 @@ pub(crate) struct Quotas {
 }
 
 /// Puddles and their bytes, by user.
-type Promised = HashMap<u32, (u64, u64)>;
+pub(crate) type Promised = HashMap<u32, (u64, u64)>;
 
 /// What a user will have; dropped, it has it, or nothing will come of it.
 #[derive(Debug)]
@@ -50,144 +49,26 @@ impl Drop for Promise {
     }
 }
 
-/// Puddles that a session may make. What is not made is not counted.
-#[must_use]
-pub(crate) struct Spent<'s> {
-    session: &'s Session,
-    puddles: u64,
-    bytes: u64,
-    kept: bool,
-    _turn: Option<MutexGuard<'s, Promised>>,
-}
-
-impl<'s> Spent<'s> {
-    /// What was counted before: dropped without [`Spent::keep`], it is not any more.
-    pub(crate) fn of(session: &'s Session, puddles: u64, bytes: u64) -> Self {
-        Self { session, puddles, bytes, kept: false, _turn: None }
+impl Quotas {
+    /// Takes the turn: the caller alone makes something for a user that has a limit.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, Promised> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It has been made.
-    pub(crate) fn keep(mut self) {
-        self.kept = true;
-    }
-}
-
-impl Drop for Spent<'_> {
-    fn drop(&mut self) {
-        if !self.kept {
-            self.session.puddles.fetch_sub(self.puddles, Ordering::Relaxed);
-            self.session.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Looks whether a user may have so much more, and takes the turn; `None`: there is nothing that it could come to.
-fn within<'s>(
-    shared: &'s Shared,
-    session: &Session,
-    uid: u32,
-    (more, more_bytes): (u64, u64),
-) -> Result<Option<MutexGuard<'s, Promised>>, Refusal> {
-    let limits = &shared.limits;
-    if uid == 0 || (limits.user_puddles == u64::MAX && limits.user_bytes == u64::MAX) {
-        return Ok(None);
-    }
-    let turn = shared.quotas.turn.lock().unwrap_or_else(PoisonError::into_inner);
-    let (puddles, bytes) = shared.store.use_of(uid);
-    let promised = turn.get(&uid).copied().unwrap_or_default();
-    let fits = |had: u64, promised: u64, more: u64, most: u64| {
-        had.checked_add(promised).and_then(|sum| sum.checked_add(more)).is_some_and(|sum| sum <= most)
-    };
-    let user = if uid == session.uid { "this user" } else { "the pool's owner" };
-    let (what, limit, most) = if !fits(puddles, promised.0, more, limits.user_puddles) {
-        ("puddles", LimitHit::PuddlesOfUser, limits.user_puddles)
-    } else if !fits(bytes, promised.1, more_bytes, limits.user_bytes) {
-        ("bytes of puddles", LimitHit::BytesOfUser, limits.user_bytes)
-    } else {
-        return Ok(Some(turn));
-    };
-    drop(turn);
-    Err(hit(shared, session, limit, user, what, most))
-}
-
-/// Says that a limit was come to, and refuses.
-fn hit(shared: &Shared, session: &Session, limit: LimitHit, who: &str, what: &str, most: u64) -> Refusal {
-    shared.metrics.limit(limit);
-    let (pid, uid) = (session.pid, session.uid);
-    say!(shared, Refusals, WARN, pid, uid, "a client has come to the limit of {most} {what} of {who}");
-    let detail = format!("{who} may have {most} {what} in all, and has come to that");
-    Refusal::Limit { detail }
-}
-
-/// Counts a puddle that a session makes, before it is made. It will be the user's with this number.
-pub(crate) fn spend<'s>(
-    shared: &'s Shared,
-    session: &'s Session,
-    uid: u32,
-    bytes: u64,
-) -> Result<Spent<'s>, Refusal> {
-    // From here on dropping it takes it back.
-    let mut spent = count(shared, session, 1, bytes)?;
-    spent._turn = within(shared, session, uid, (1, bytes))?;
-    Ok(spent)
-}
-
-/// Counts several, of so many bytes in all, which take long to be made: they are promised to the session's user.
-pub(crate) fn spend_many<'s>(
-    shared: &'s Shared,
-    session: &'s Session,
-    puddles: u64,
-    bytes: u64,
-) -> Result<(Spent<'s>, Option<Promise>), Refusal> {
-    let spent = count(shared, session, puddles, bytes)?;
-    let uid = session.uid;
-    let promise = within(shared, session, uid, (puddles, bytes))?.map(|mut turn| {
+    /// Promises puddles to a user, in the caller's turn.
+    pub(crate) fn promise(
+        &self,
+        mut turn: MutexGuard<'_, Promised>,
+        uid: u32,
+        (puddles, bytes): (u64, u64),
+    ) -> Promise {
         let promised = turn.entry(uid).or_default();
         (promised.0, promised.1) = (promised.0 + puddles, promised.1 + bytes);
-        Promise { promised: Arc::clone(&shared.quotas.turn), uid, puddles, bytes }
-    });
-    Ok((spent, promise))
-}
+        Promise { promised: Arc::clone(&self.turn), uid, puddles, bytes }
+    }
 
-/// Against the session's limits.
-fn count<'s>(shared: &Shared, session: &'s Session, puddles: u64, bytes: u64) -> Result<Spent<'s>, Refusal> {
-    let limits = &shared.limits;
-    let add = |counter: &AtomicU64, more: u64, most: u64| {
-        let fits = |now: u64| now.checked_add(more).filter(|sum| *sum <= most);
-        counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
-    };
-    let this = "this session";
-    if !add(&session.puddles, puddles, limits.puddles) {
-        return Err(hit(shared, session, LimitHit::Puddles, this, "puddles", limits.puddles));
+    /// Types that users have registered, and bytes of their descriptions.
+    pub(crate) fn types(&self) -> MutexGuard<'_, HashMap<u32, (u64, u64)>> {
+        self.types.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    if !add(&session.bytes, bytes, limits.bytes) {
-        session.puddles.fetch_sub(puddles, Ordering::Relaxed);
-        return Err(hit(shared, session, LimitHit::Bytes, this, "bytes of puddles", limits.bytes));
-    }
-    Ok(Spent::of(session, puddles, bytes))
-}
-
-/// Counts types that a session registers and that the store does not know, before they are registered. What the store refuses then is counted all the same: a client that asks for that again and again comes to
-/// its limit.
-pub(crate) fn spend_types(shared: &Shared, session: &Session, records: &[TypeRecord]) -> Result<(), Refusal> {
-    let new = records.iter().filter(|record| shared.store.type_record(record.id).is_none());
-    // What cannot be encoded did not come in a message.
-    let len = |record| cenote_proto::encode(0, record).map_or(0, |packet| packet.len() as u64);
-    let (more, more_bytes) = new.fold((0, 0), |(types, bytes), record| (types + 1, bytes + len(record)));
-    if more == 0 {
-        return Ok(());
-    }
-    let (most, most_bytes) = (shared.limits.user_types, shared.limits.user_type_bytes);
-    let mut users = shared.quotas.types.lock().unwrap_or_else(PoisonError::into_inner);
-    let (types, bytes) = users.get(&session.uid).copied().unwrap_or_default();
-    let (what, limit) = match () {
-        () if types + more > most => ("types", most),
-        () if bytes + more_bytes > most_bytes => ("bytes of types", most_bytes),
-        () => {
-            users.insert(session.uid, (types + more, bytes + more_bytes));
-            return Ok(());
-        }
-    };
-    drop(users);
-    Err(hit(shared, session, LimitHit::Types, "this user, while this daemon runs,", what, limit))
 }

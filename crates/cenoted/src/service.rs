@@ -36,8 +36,12 @@ impl Manager {
             [b'/', ..] => SocketAddrUnix::new(&*name)?,
             _ => return Err(invalid("NOTIFY_SOCKET is neither a path nor an abstract name")),
         };
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         let number = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>());
         let watchdog = match (number("WATCHDOG_USEC"), number("WATCHDOG_PID")) {
             (None, _) => None,
@@ -87,12 +91,16 @@ impl Manager {
         let mut message = state.to_owned();
         if let Some(status) = status {
             // A line is all that it may be.
-            let line: String = status.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-            let end = (0..=STATUS_LEN_MAX.min(line.len())).rev().find(|end| line.is_char_boundary(*end));
+            let line: String =
+                status.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+            let end =
+                (0..=STATUS_LEN_MAX.min(line.len())).rev().find(|end| line.is_char_boundary(*end));
             message = format!("{message}\nSTATUS={}", &line[..end.unwrap_or(0)]);
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        if let Err(error) = rustix::net::sendto(socket, message.trim_start().as_bytes(), flags, address) {
+        if let Err(error) =
+            rustix::net::sendto(socket, message.trim_start().as_bytes(), flags, address)
+        {
             tracing::debug!("the service manager cannot be told {state:?}: {error}");
         }
     }

@@ -23,20 +23,16 @@
 //! recovers from what is on the medium.
 
 use crate::images::{Images, Sign};
-use crate::imports::Imports;
-use crate::log::say;
-use crate::parcels::Parcels;
-use crate::server::Shared;
+use crate::session::Session;
 use cenote_layout::catalog::{GuestRecord, LeaseRecord};
 use cenote_layout::id::Uuid;
-use cenote_log::Outcome;
-use cenote_proto::{Channel, ClientState};
-use cenote_store::{GuestEnd, LogReport, Store, StoreError};
+use cenote_proto::ClientState;
+use cenote_store::Store;
 use cenote_sys::peer::{self, Peer};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -49,71 +45,6 @@ const RETRY_MAX: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// The token of the descriptor that wakes the undertaker; sessions have others.
 const WAKE: u64 = 0;
-
-/// A session's process and counters.
-#[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) client: Uuid,
-    pub(crate) pid: u32,
-    pub(crate) uid: u32,
-    pub(crate) start_ticks: u64,
-    /// Since when this daemon knows it.
-    pub(crate) known: Instant,
-    /// The process; `None` if it was gone before it could be held.
-    process: Option<OwnedFd>,
-    /// What tells whether its program is gone.
-    sign: Sign,
-    /// The connection that serves it.
-    line: Mutex<Option<Arc<Channel>>>,
-    /// What it can be called by; see `cenote_proto::Call`.
-    ear: Mutex<Option<Arc<Channel>>>,
-    pub(crate) messages: AtomicU64,
-    pub(crate) puddles: AtomicU64,
-    pub(crate) bytes: AtomicU64,
-    pub(crate) parcels: Parcels,
-    pub(crate) imports: Imports,
-}
-
-impl Session {
-    pub(crate) fn has_ended(&self) -> bool {
-        self.process.as_ref().is_none_or(|process| peer::has_ended(process.as_fd()))
-    }
-
-    /// Whether the client has hung up: what that means is about to be found out.
-    fn has_hung_up(&self) -> bool {
-        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        line.as_ref().is_some_and(|line| peer::has_hung_up(line.as_fd()))
-    }
-
-    /// Whether its program is gone, or its process has ended: nothing of it stores into a mapping
-    /// any more.
-    pub(crate) fn is_over(&self, images: &Images) -> bool {
-        self.has_ended() || images.is_gone(self.client, self.sign)
-    }
-
-    /// Which connection serves it from now on, if any.
-    pub(crate) fn serve_by(&self, line: Option<Arc<Channel>>) {
-        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = line;
-    }
-
-    /// What the client is called by from now on.
-    pub(crate) fn hear_by(&self, ear: Channel) {
-        *self.ear.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(ear));
-    }
-
-    pub(crate) fn ear(&self) -> Option<Arc<Channel>> {
-        self.ear.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Whether the client waits for no answer any more.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.has_ended() || self.has_hung_up()
-    }
-
-    pub(crate) fn process(&self) -> Option<&OwnedFd> {
-        self.process.as_ref()
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -235,7 +166,13 @@ impl Sessions {
     }
 
     /// A new session, attached. The process is the peer's, and is held from here on.
-    pub(crate) fn begin(&self, client: Uuid, peer: Peer, start_ticks: u64, sign: Sign) -> Arc<Session> {
+    pub(crate) fn begin(
+        &self,
+        client: Uuid,
+        peer: Peer,
+        start_ticks: u64,
+        sign: Sign,
+    ) -> Arc<Session> {
         let who = GuestRecord { client, pid: peer.pid, start_ticks, uid: peer.uid, gid: peer.gid };
         self.insert(&who, Some(peer.process), sign)
     }
@@ -252,24 +189,10 @@ impl Sessions {
     }
 
     fn insert(&self, who: &GuestRecord, process: Option<OwnedFd>, sign: Sign) -> Arc<Session> {
-        let session = Arc::new(Session {
-            client: who.client,
-            pid: who.pid,
-            uid: who.uid,
-            start_ticks: who.start_ticks,
-            known: Instant::now(),
-            process,
-            sign,
-            line: Mutex::default(),
-            ear: Mutex::default(),
-            messages: AtomicU64::new(0),
-            puddles: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            parcels: Parcels::default(),
-            imports: Imports::default(),
-        });
+        let session = Arc::new(Session::new(who, process, sign));
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { session: Arc::clone(&session), state: State::Attached, token, tries: 0 };
+        let entry =
+            Entry { session: Arc::clone(&session), state: State::Attached, token, tries: 0 };
         self.table().insert(who.client, entry);
         session
     }
@@ -282,7 +205,7 @@ impl Sessions {
         entry.session.serve_by(None);
         let data = epoll::EventData::new_u64(entry.token);
         // A process that could not be held is gone: an event for it comes from the counter below.
-        if let Some(process) = &entry.session.process {
+        if let Some(process) = entry.session.process() {
             let _ = epoll::add(&self.waiting, process, data, epoll::EventFlags::IN);
         }
         drop(table);
@@ -311,7 +234,7 @@ impl Sessions {
             State::Attached => Err(NotResumed::Attached),
             State::Ending | State::Failed { .. } => Err(NotResumed::Other),
             State::Detached => {
-                if let Some(process) = &entry.session.process {
+                if let Some(process) = entry.session.process() {
                     let _ = epoll::delete(&self.waiting, process);
                 }
                 entry.state = State::Attached;
@@ -351,10 +274,11 @@ impl Sessions {
     }
 
     /// The detached session of this token, claimed, if its process has ended.
-    fn claim_dead(&self, token: u64) -> Option<Arc<Session>> {
+    pub(crate) fn claim_dead(&self, token: u64) -> Option<Arc<Session>> {
         let mut table = self.table();
-        let entry =
-            table.values_mut().find(|entry| entry.token == token && entry.state == State::Detached)?;
+        let entry = table
+            .values_mut()
+            .find(|entry| entry.token == token && entry.state == State::Detached)?;
         if !entry.session.has_ended() {
             return None;
         }
@@ -362,22 +286,24 @@ impl Sessions {
     }
 
     /// A detached session whose program is gone, claimed.
-    fn claim_gone(&self) -> Option<Arc<Session>> {
+    pub(crate) fn claim_gone(&self) -> Option<Arc<Session>> {
         let mut table = self.table();
-        let gone = |entry: &&mut Entry| entry.state == State::Detached && entry.session.is_over(&self.images);
+        let gone = |entry: &&mut Entry| {
+            entry.state == State::Detached && entry.session.is_over(&self.images)
+        };
         table.values_mut().find(gone).map(|entry| self.bury(entry))
     }
 
     fn bury(&self, entry: &mut Entry) -> Arc<Session> {
         entry.state = State::Ending;
-        if let Some(process) = &entry.session.process {
+        if let Some(process) = entry.session.process() {
             let _ = epoll::delete(&self.waiting, process);
         }
         Arc::clone(&entry.session)
     }
 
     /// The end of a session has failed: when it is tried again.
-    fn fail(&self, client: Uuid, well: bool) -> Duration {
+    pub(crate) fn fail(&self, client: Uuid, well: bool) -> Duration {
         let mut table = self.table();
         let Some(entry) = table.get_mut(&client) else { return Duration::ZERO };
         entry.tries = entry.tries.saturating_add(1);
@@ -389,7 +315,7 @@ impl Sessions {
     }
 
     /// Sessions whose end is to be tried again now, claimed; and whether their clients have said goodbye.
-    fn claim_failed(&self, now: Instant) -> Vec<(Arc<Session>, bool)> {
+    pub(crate) fn claim_failed(&self, now: Instant) -> Vec<(Arc<Session>, bool)> {
         let mut due = Vec::new();
         for entry in self.table().values_mut() {
             if let State::Failed { at, well, .. } = entry.state
@@ -413,6 +339,33 @@ impl Sessions {
         table.values().filter_map(at).min()
     }
 
+    /// Waits until sessions may have ended, and adds their tokens to `found`. Adds none if
+    /// it is time to look at all: a session was detached, or an end failed.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn wait(&self, found: &mut Vec<u64>) -> io::Result<()> {
+        let next = self.next_look(Instant::now()).map(|next| Timespec {
+            tv_sec: next.as_secs() as i64,
+            tv_nsec: next.subsec_nanos().into(),
+        });
+        let mut events = Vec::with_capacity(64);
+        let room = rustix::buffer::spare_capacity(&mut events);
+        match epoll::wait(&self.waiting, room, next.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        for event in events {
+            let token = event.data.u64();
+            if token == WAKE {
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+            } else {
+                found.push(token);
+            }
+        }
+        Ok(())
+    }
+
     /// Sessions whose end has failed and is to be tried again.
     pub(crate) fn failing(&self) -> usize {
         self.table().values().filter(|entry| entry.tries > 0).count()
@@ -428,7 +381,11 @@ impl Sessions {
     }
 
     /// Some sessions by identity, those after `after`, and what they are doing.
-    pub(crate) fn page(&self, after: Option<Uuid>, most: usize) -> Vec<(Arc<Session>, ClientState)> {
+    pub(crate) fn page(
+        &self,
+        after: Option<Uuid>,
+        most: usize,
+    ) -> Vec<(Arc<Session>, ClientState)> {
         let table = self.table();
         let mut page: Vec<_> = table
             .values()
@@ -449,125 +406,11 @@ impl Sessions {
     }
 
     /// Detached sessions whose processes could not be held.
-    fn tokens_of_the_lost(&self) -> Vec<u64> {
+    pub(crate) fn tokens_of_the_lost(&self) -> Vec<u64> {
         let table = self.table();
-        let lost =
-            table.values().filter(|entry| entry.state == State::Detached && entry.session.process.is_none());
+        let lost = table
+            .values()
+            .filter(|entry| entry.state == State::Detached && entry.session.process().is_none());
         lost.map(|entry| entry.token).collect()
-    }
-}
-
-/// Ends a session that was claimed, and says what was found. If that fails it is tried again later.
-pub(crate) fn end(shared: &Shared, session: &Session, well: bool) -> Result<(), StoreError> {
-    let began = Instant::now();
-    let sessions = &shared.sessions;
-    match shared.store.guest_end(session.client, well) {
-        Ok(end) => {
-            note(shared, session, well, &end, began.elapsed());
-            sessions.forget(session.client);
-            Ok(())
-        }
-        // It has been.
-        Err(StoreError::NoGuest { .. }) => {
-            sessions.forget(session.client);
-            Ok(())
-        }
-        Err(error) => {
-            shared.metrics.ends_failed.add(1);
-            let again = sessions.fail(session.client, well);
-            say!(
-                shared, Ends, ERROR, pid = session.pid, client = %session.client,
-                "the logs of a client that has ended are not replayed, and its pools stay its own: {error}; tried again in {again:?}"
-            );
-            if matches!(error, StoreError::Poisoned { .. }) {
-                shared.give_up(&error.to_string());
-            }
-            Err(error)
-        }
-    }
-}
-
-/// Counts and says how a session has ended.
-fn note(shared: &Shared, session: &Session, well: bool, end: &GuestEnd, took: Duration) {
-    let metrics = &shared.metrics;
-    let applied = |log: &LogReport| match log.outcome {
-        Outcome::RolledBack { entries } | Outcome::RolledForward { entries } => Some(entries),
-        _ => None,
-    };
-    let replayed: Vec<u64> = end.logs.iter().filter_map(applied).collect();
-    let (logs, entries) = (replayed.len() as u64, replayed.iter().sum::<u64>());
-    metrics.logs_replayed.add(logs);
-    metrics.entries_replayed.add(entries);
-    metrics.logs_set_aside.add(end.damage.len() as u64);
-    if well {
-        say!(shared, Ends, DEBUG, pid = session.pid, uid = session.uid, "a client has said goodbye");
-    } else {
-        metrics.replay.note(took);
-        metrics.recoveries.add(1);
-        say!(
-            shared,
-            Ends,
-            INFO,
-            pid = session.pid,
-            uid = session.uid,
-            "a client has ended without a goodbye: {logs} of its {} logs were replayed, {entries} entries, in {took:?}",
-            end.logs.len()
-        );
-    }
-    for damage in &end.damage {
-        say!(shared, SetAside, WARN, pid = session.pid, client = %session.client, "set aside: {damage}");
-    }
-}
-
-/// Waits for the processes of detached sessions, and ends their sessions; and ends once more what could not be ended.
-pub(crate) fn undertake(shared: &Shared) {
-    /// Without this thread no client that dies is recovered: its end is the daemon's.
-    struct Needed<'s>(&'s Shared);
-    impl Drop for Needed<'_> {
-        fn drop(&mut self) {
-            if !self.0.sessions.stopping.load(Ordering::SeqCst) {
-                self.0.give_up("the thread that recovers clients has ended");
-            }
-        }
-    }
-    let _needed = Needed(shared);
-    let sessions = &shared.sessions;
-    let mut events = Vec::with_capacity(64);
-    let mut found = sessions.tokens_of_the_lost();
-    loop {
-        for token in found.drain(..) {
-            if sessions.stopping.load(Ordering::SeqCst) {
-                return;
-            }
-            if token == WAKE {
-                let _ = rustix::io::read(&sessions.wake, &mut [0; 8]);
-            } else if let Some(session) = sessions.claim_dead(token) {
-                let _ = end(shared, &session, false);
-            }
-        }
-        while let Some(session) = sessions.claim_gone() {
-            if sessions.stopping.load(Ordering::SeqCst) {
-                return;
-            }
-            let _ = end(shared, &session, false);
-        }
-        for (session, well) in sessions.claim_failed(Instant::now()) {
-            if sessions.stopping.load(Ordering::SeqCst) {
-                return;
-            }
-            let _ = end(shared, &session, well);
-        }
-        let next = sessions
-            .next_look(Instant::now())
-            .map(|next| Timespec { tv_sec: next.as_secs() as i64, tv_nsec: next.subsec_nanos().into() });
-        events.clear();
-        match epoll::wait(&sessions.waiting, rustix::buffer::spare_capacity(&mut events), next.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => {
-                tracing::error!("waiting for processes fails: {errno}");
-                return;
-            }
-        }
-        found.extend(events.iter().map(|event| event.data.u64()));
     }
 }

@@ -70,7 +70,11 @@ pub(crate) fn manifest() -> Manifest {
         made_at_s: 1_800_000_000,
         pools: vec![pool(3, "first"), PoolEntry { mode: PoolMode::Shadowed, ..pool(7, "second") }],
         torn: std::collections::BTreeSet::new(),
-        puddles: vec![puddle(3, 0, 1, SLOT_SIZE), puddle(3, 1, 4, 2 * SLOT_SIZE), puddle(7, 0, 2, 128 << 10)],
+        puddles: vec![
+            puddle(3, 0, 1, SLOT_SIZE),
+            puddle(3, 1, 4, 2 * SLOT_SIZE),
+            puddle(7, 0, 2, 128 << 10),
+        ],
         types: vec![node()],
         left: vec![LeftEntry {
             id: PoolId(5),

@@ -84,8 +84,14 @@ mod tests {
         let ad: [u8; 32] = core::array::from_fn(|i| 0x40 + i as u8);
         let mut data = pattern(4096);
         let tag = seal(&key, &nonce, &ad, None, &mut data);
-        assert_eq!(sha256_hex(&data), "67dedb638892bd6365f2b93ceae67dfaadab542da746c441e64ddbcd55ee93e6");
-        assert_eq!(tag.to_vec(), hex("d880a97eed2d7a4fbcdf4b12c2a2bfc804132bc04a3f2cd696705b9b99131aeb"));
+        assert_eq!(
+            sha256_hex(&data),
+            "67dedb638892bd6365f2b93ceae67dfaadab542da746c441e64ddbcd55ee93e6"
+        );
+        assert_eq!(
+            tag.to_vec(),
+            hex("d880a97eed2d7a4fbcdf4b12c2a2bfc804132bc04a3f2cd696705b9b99131aeb")
+        );
     }
 
     #[test]

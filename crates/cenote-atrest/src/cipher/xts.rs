@@ -13,8 +13,8 @@
 
 use super::CipherFailed;
 use aws_lc_sys::{
-    EVP_CIPHER_CTX, EVP_CIPHER_CTX_cleanup, EVP_CIPHER_CTX_init, EVP_CipherInit_ex, EVP_CipherUpdate,
-    EVP_aes_256_xts,
+    EVP_CIPHER_CTX, EVP_CIPHER_CTX_cleanup, EVP_CIPHER_CTX_init, EVP_CipherInit_ex,
+    EVP_CipherUpdate, EVP_aes_256_xts,
 };
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -90,9 +90,11 @@ fn run(
             unsafe {
                 let cipher = EVP_aes_256_xts();
                 let (key, tweak) = (key.as_ptr(), tweak.as_ptr());
-                EVP_CipherInit_ex(&raw mut context.0, cipher, ptr::null_mut(), key, tweak, encrypts) == 1
+                EVP_CipherInit_ex(&raw mut context.0, cipher, ptr::null_mut(), key, tweak, encrypts)
+                    == 1
                     && (len == 0
-                        || EVP_CipherUpdate(&raw mut context.0, to, &raw mut written, from, len) == 1)
+                        || EVP_CipherUpdate(&raw mut context.0, to, &raw mut written, from, len)
+                            == 1)
                     && written == len
             }
         }
@@ -163,7 +165,10 @@ mod tests {
         tweak[8..].copy_from_slice(&0xfedc_ba98_7654_3210u64.to_le_bytes());
         let mut data = pattern(4096);
         encrypt(&key, &tweak, None, &mut data).unwrap();
-        assert_eq!(sha256_hex(&data), "ce9b2043f29819044ac69fc64f870d3488238deac5e7c93fb0b112aaf4c538bd");
+        assert_eq!(
+            sha256_hex(&data),
+            "ce9b2043f29819044ac69fc64f870d3488238deac5e7c93fb0b112aaf4c538bd"
+        );
     }
 
     /// What the mode is, block by block, over the bare cipher of another library.

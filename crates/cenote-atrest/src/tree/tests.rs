@@ -168,8 +168,12 @@ fn every_flipped_bit_of_every_node_is_refused_and_named_for_the_pages_below() {
             }
         }
         assert!(named > 0, "byte {at}: nobody noticed");
-        let error = tree.prepare(&(0..300).map(|p| (p, leaf(7))).collect::<Vec<_>>(), &&damaged[..]);
-        assert!(matches!(error, Err((_, TreeFault::Node(_)))), "byte {at}: a change hid the damage");
+        let error =
+            tree.prepare(&(0..300).map(|p| (p, leaf(7))).collect::<Vec<_>>(), &&damaged[..]);
+        assert!(
+            matches!(error, Err((_, TreeFault::Node(_)))),
+            "byte {at}: a change hid the damage"
+        );
     }
 }
 

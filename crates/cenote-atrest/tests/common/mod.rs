@@ -40,7 +40,12 @@ pub(crate) fn create(pages: u64, mode: Mode, keyring: &Keyring) -> (Disk, Protec
     create_object(OBJECT, pages, mode, keyring)
 }
 
-pub(crate) fn create_object(object: Uuid, pages: u64, mode: Mode, keyring: &Keyring) -> (Disk, Protection) {
+pub(crate) fn create_object(
+    object: Uuid,
+    pages: u64,
+    mode: Mode,
+    keyring: &Keyring,
+) -> (Disk, Protection) {
     let protection = Protection::create(object, pages, mode, Some(keyring)).unwrap();
     let regions = protection.regions();
     let disk = Disk {

@@ -1,5 +1,5 @@
-//! What the checks of safe code cost: [`Reader::get`], which finds out that a pointer leads to a live value of its type, against following
-//! the address as it is.
+//! What the checks of safe code cost: [`Reader::get`], which finds out that a pointer leads to a
+//! live value of its type, against following the address as it is.
 //!
 //! The list and the tree of Figure 1, typed, in one pool. Unit: nanoseconds a node.
 //!
@@ -8,19 +8,23 @@
 //! | `list_traverse` | following the links from the root and adding up the values |
 //! | `tree_traverse` | visiting every node depth first, recursively, and adding up the values |
 //!
-//! Systems: `cenote (safe)` calls [`View::get`](Reader::get) for every pointer; `cenote` calls [`Ptr::as_ref`].
+//! Systems: `cenote (safe)` calls [`View::get`](Reader::get) for every pointer; `cenote` calls
+//! [`Ptr::as_ref`].
 
 use crate::case::{Case, Failure, NO_LEVEL, Sample, Stopwatch};
+use crate::figures::figure::{Body, Figure};
 use crate::figures::figure1::{list_len, tree_height};
-use crate::figures::{Body, Figure};
 use crate::place::{Place, Settings};
 use cenote::{Durability, Persist, Ptr, Reader, Tx, View, field};
 use std::hint::black_box;
 use std::rc::Rc;
 
 /// The figure.
-pub const FIGURE: Figure =
-    Figure { name: "checked", title: "Checked pointers against unchecked ones", body: Body::Cases(cases) };
+pub const FIGURE: Figure = Figure {
+    name: "checked",
+    title: "Checked pointers against unchecked ones",
+    body: Body::Cases(cases),
+};
 
 #[derive(Persist)]
 #[persist(name = "cenote-bench::Node")]
@@ -168,7 +172,11 @@ fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
     ])
 }
 
-fn walk(count: u64, nodes: u64, mut sum: impl FnMut() -> cenote::Result<u64>) -> Result<Sample, Failure> {
+fn walk(
+    count: u64,
+    nodes: u64,
+    mut sum: impl FnMut() -> cenote::Result<u64>,
+) -> Result<Sample, Failure> {
     let mut watch = Stopwatch::new();
     let rounds = count.div_ceil(nodes);
     watch.time(rounds * nodes, || {

@@ -1,7 +1,9 @@
-//! The Puddles paper's daemon primitives, beside what a UNIX socket takes for the same on this machine in the same run.
+//! The Puddles paper's daemon primitives, beside what a UNIX socket takes for the same on this
+//! machine in the same run.
 //!
-//! The daemon is a process of its own (its code, started by this program), and so is the one that answers at the bare socket: it receives a packet and sends one back, of the lengths of the no-op's, and does nothing else.
-//! Systems take turns, 200 requests at a time.
+//! The daemon is a process of its own (its code, started by this program), and so is the one that
+//! answers at the bare socket: it receives a packet and sends one back, of the lengths of the
+//! no-op's, and does nothing else. Systems take turns, 200 requests at a time.
 //!
 //! | row | unit | system `cenote` | beside it |
 //! | --- | --- | --- | --- |
@@ -13,8 +15,8 @@
 //! | `memory_1000` | KiB | resident memory of the daemon, with 1,000 sessions that have a log space each | |
 
 use crate::case::{Failure, PROCESS};
-use crate::command::Filter;
-use crate::figures::{Body, Figure, Rows};
+use crate::figures::figure::{Body, Figure, Rows};
+use crate::filter::Filter;
 use crate::place::{Settings, medium};
 use crate::runner::Row;
 use cenote::{DaemonWatcher, Durability, FormatOptions, Persist, PoolOptions, Ptr, Store};
@@ -110,7 +112,9 @@ impl Raw {
     fn puddle(&mut self, request: &Request) -> Result<(), Failure> {
         match self.ask(request)? {
             (Reply::Puddles { .. }, descriptors) if descriptors.len() == 1 => Ok(()),
-            (other, descriptors) => Err(format!("{other:?} with {} descriptors", descriptors.len()).into()),
+            (other, descriptors) => {
+                Err(format!("{other:?} with {} descriptors", descriptors.len()).into())
+            }
         }
     }
 }
@@ -124,7 +128,8 @@ impl Times {
         self.0.entry((row.into(), system)).or_default().push(value);
     }
 
-    /// Times each of so many calls alone, and notes the median: one that was disturbed does not count.
+    /// Times each of so many calls alone, and notes the median: one that was disturbed does not
+    /// count.
     fn turn(
         &mut self,
         (row, system): (&str, &'static str),
@@ -149,7 +154,12 @@ fn timed(operation: impl FnOnce() -> Result<(), Failure>) -> Result<Duration, Fa
 }
 
 /// A packet there and one back, of the lengths that a no-op has.
-fn bare(channel: &Channel, buffer: &mut [u8], packet: &[u8], descriptors: usize) -> Result<(), Failure> {
+fn bare(
+    channel: &Channel,
+    buffer: &mut [u8],
+    packet: &[u8],
+    descriptors: usize,
+) -> Result<(), Failure> {
     channel.send(packet, &[])?;
     let received = channel.receive(buffer)?;
     match (received.len, received.descriptors.len()) {
@@ -197,8 +207,14 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
     Ok(rows)
 }
 
-fn primitives(times: &mut Times, socket: &Path, bare_socket: &Path, turn: u32) -> Result<(), Failure> {
-    let (plain, with_fd) = (encode(1, &Request::Ping)?, [encode(1, &Request::Ping)?, vec![1]].concat());
+fn primitives(
+    times: &mut Times,
+    socket: &Path,
+    bare_socket: &Path,
+    turn: u32,
+) -> Result<(), Failure> {
+    let (plain, with_fd) =
+        (encode(1, &Request::Ping)?, [encode(1, &Request::Ping)?, vec![1]].concat());
     let echo = Channel::connect(bare_socket)?;
     let mut buffer = vec![0; MESSAGE_LEN_MAX];
     let mut raw = Raw::connect(socket)?;
@@ -285,10 +301,13 @@ fn memory(daemon: &Helper, socket: &Path, sessions: usize) -> Result<f64, Failur
     let mut status = String::new();
     File::open(format!("/proc/{}/status", daemon.0.id()))?.read_to_string(&mut status)?;
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    Ok(resident.and_then(|kib| kib.trim().trim_end_matches(" kB").parse().ok()).ok_or("no VmRSS")?)
+    Ok(resident
+        .and_then(|kib| kib.trim().trim_end_matches(" kB").parse().ok())
+        .ok_or("no VmRSS")?)
 }
 
-/// What the processes do that this one starts: arguments are [`CHILD`], a role, and what that wants.
+/// What the processes do that this one starts: arguments are [`CHILD`], a role, and what that
+/// wants.
 pub fn child(arguments: &[String]) -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words[..] {
@@ -327,7 +346,8 @@ fn serve(store: &str, socket: &str) -> Result<(), Failure> {
     Ok(server.run(stop.as_fd())?)
 }
 
-/// Answers packets with packets of the length of a no-op's answer, and with a descriptor if the packet is a byte longer than a no-op. One connection at a time, by a blocking receive.
+/// Answers packets with packets of the length of a no-op's answer, and with a descriptor if the
+/// packet is a byte longer than a no-op. One connection at a time, by a blocking receive.
 fn echo(socket: &Path) -> Result<(), Failure> {
     let listener = Listener::bind(socket)?;
     let file = File::open("/dev/null")?;

@@ -1,8 +1,9 @@
-//! Fat pointers, as libraries with position-independent data have them: pool id and offset, 16 bytes, looked up at every use.
+//! Fat pointers, as libraries with position-independent data have them: pool id and offset, 16
+//! bytes, looked up at every use.
 //!
-//! The lookup is what PMDK's is: a thread remembers the last pool and its address; if the id is another, or a pool was closed since, a table is
-//! searched. So in a structure of one pool a dereference is a few predictable instructions, and what is left of the cost is
-//! mainly the size.
+//! The lookup is what PMDK's is: a thread remembers the last pool and its address; if the id is
+//! another, or a pool was closed since, a table is searched. So in a structure of one pool a
+//! dereference is a few predictable instructions, and what is left of the cost is mainly the size.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -62,8 +63,11 @@ impl<T> Fat<T> {
             return core::ptr::null_mut();
         }
         let (seen, pool, base) = LAST.get();
-        let base =
-            if seen == CHANGES.load(Ordering::Relaxed) && pool == self.pool { base } else { find(self.pool) };
+        let base = if seen == CHANGES.load(Ordering::Relaxed) && pool == self.pool {
+            base
+        } else {
+            find(self.pool)
+        };
         core::ptr::with_exposed_provenance_mut((base + self.offset) as usize)
     }
 }

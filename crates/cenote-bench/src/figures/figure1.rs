@@ -1,7 +1,7 @@
 //! Figure 1 of the Puddles paper: native pointers against fat ones.
 //!
-//! A singly linked list of 2^16 nodes and a complete binary tree of height 16 (2^16 - 1 nodes), a value of 8 bytes in each node.
-//! Unit: nanoseconds a node.
+//! A singly linked list of 2^16 nodes and a complete binary tree of height 16 (2^16 - 1 nodes), a
+//! value of 8 bytes in each node. Unit: nanoseconds a node.
 //!
 //! | row | an operation is a node of |
 //! | --- | --- |
@@ -10,13 +10,14 @@
 //! | `tree_create` | the same as `list_create` for the tree, depth first, parents before children |
 //! | `tree_traverse` | visiting every node depth first, recursively, and adding up the values |
 //!
-//! Nothing is logged or made durable: only pointers are compared. Freeing is outside the timed parts. Systems:
-//! `cenote` has 8-byte [`Ptr`]s; `plain` has Rust's raw pointers, and its traversals follow them over *the same nodes* as those of `cenote`;
-//! `fat` has 16-byte pointers ([`crate::figures::fat`]), so its nodes are larger, which is part of what they cost.
+//! Nothing is logged or made durable: only pointers are compared. Freeing is outside the timed
+//! parts. Systems: `cenote` has 8-byte [`Ptr`]s; `plain` has Rust's raw pointers, and its
+//! traversals follow them over *the same nodes* as those of `cenote`; `fat` has 16-byte pointers
+//! ([`crate::figures::fat`]), so its nodes are larger, which is part of what they cost.
 
 use crate::case::{Case, Failure, NO_LEVEL, Sample, Stopwatch};
 use crate::figures::fat::{self, Fat};
-use crate::figures::{Body, Figure};
+use crate::figures::figure::{Body, Figure};
 use crate::place::{Place, Settings};
 use cenote::{Durability, Ptr, TypeId};
 use std::hint::black_box;
@@ -164,7 +165,8 @@ fn build_list<L: Link>(builder: &mut Builder<'_>, len: u64) -> cenote::Result<No
 
 /// A complete tree of `height` levels.
 fn build_tree<L: Link>(builder: &mut Builder<'_>, height: u32) -> cenote::Result<NonNull<Leaf<L>>> {
-    let node = builder.put(Leaf::<L> { value: u64::from(height), left: L::null(), right: L::null() })?;
+    let node =
+        builder.put(Leaf::<L> { value: u64::from(height), left: L::null(), right: L::null() })?;
     if height > 1 {
         let fat = builder.fat;
         let left = L::new(&fat, build_tree::<L>(builder, height - 1)?);
@@ -289,7 +291,8 @@ fn traverses<L: Link>(
     let here = place.clone();
     cases.push(Case::new("list_traverse", L::SYSTEM, NO_LEVEL, move |count| {
         let _open = &here;
-        // SAFETY: the nodes stay as they are as long as the place is open, which the closure sees to.
+        // SAFETY: the nodes stay as they are as long as the place is open, which the closure sees
+        // to.
         walk(count, len, || unsafe { sum_list::<L>(black_box(list.as_ptr())) })
     }));
     let nodes = (1u64 << tree_height(settings)) - 1;

@@ -1,19 +1,20 @@
 //! Appending to a list: the workload of the Puddles paper's Figures 4 and 9.
 //!
-//! A singly linked list with a record of its first and last node and its length, values of 8 bytes. Unit: nanoseconds an
-//! insertion. Allocation is part of it, and every insertion is a transaction of its own, durable at the level on return.
+//! A singly linked list with a record of its first and last node and its length, values of 8 bytes.
+//! Unit: nanoseconds an insertion. Allocation is part of it, and every insertion is a transaction
+//! of its own, durable at the level on return.
 //!
 //! | row | an operation |
 //! | --- | --- |
 //! | `insert` | a transaction: allocate a node, store value and an empty link in it, add and change the list's record and the last node's link, commit |
 //!
-//! The list grows to 2^14 nodes; then it is emptied, outside the timed parts. Systems: `cenote` is written by hand on the raw interface: one call adds both
-//! places, because their addresses are known before the first is changed; `cenote (safe)` does the same by [`cenote::Pool::write`];
-//! `cenote (collections)` is
-//! [`ForwardList`] of `cenote-collections`.
+//! The list grows to 2^14 nodes; then it is emptied, outside the timed parts. Systems: `cenote` is
+//! written by hand on the raw interface: one call adds both places, because their addresses are
+//! known before the first is changed; `cenote (safe)` does the same by [`cenote::Pool::write`];
+//! `cenote (collections)` is [`ForwardList`] of `cenote-collections`.
 
 use crate::case::{Case, Failure, Sample, Stopwatch};
-use crate::figures::{Body, Figure};
+use crate::figures::figure::{Body, Figure};
 use crate::place::{Place, Settings};
 use cenote::{Persist, Ptr, Reader, TypeId, field, raw};
 use cenote_collections::ForwardList;
@@ -90,11 +91,12 @@ pub(crate) fn grow<E: Into<Failure>>(
 
 #[inline(never)]
 fn insert_raw(place: &Place, list: Ptr<List>, value: u64) -> cenote::Result<()> {
-    // SAFETY: the list and its nodes are live and used by this thread alone; the transaction is ended here; everything that
-    // is changed was added or is fresh.
+    // SAFETY: the list and its nodes are live and used by this thread alone; the transaction is
+    // ended here; everything that is changed was added or is fresh.
     unsafe {
         let mut tx = raw::begin(&place.store)?;
-        let node = tx.alloc(place.pool.raw_heap(), size_of::<Node>() as u64, 8, NODE)?.cast::<Node>();
+        let node =
+            tx.alloc(place.pool.raw_heap(), size_of::<Node>() as u64, 8, NODE)?.cast::<Node>();
         node.write(Node { value, next: None });
         let node = Ptr::from_non_null(node);
         let record = list.as_ptr();

@@ -1,8 +1,10 @@
 //! Opening a pool whose writer was killed.
 //!
-//! A child fills a pool with a list of N objects of 64 bytes, 1,000 in a transaction, and goes on pushing and popping, a transaction each, until it is killed by SIGKILL at a
-//! random moment. Then this process, which has mapped nothing of it, opens the store and the pool and allocates: all that stands between a crash and the
-//! first use. Each run has a child and a store of its own; levels take turns.
+//! A child fills a pool with a list of N objects of 64 bytes, 1,000 in a transaction, and goes on
+//! pushing and popping, a transaction each, until it is killed by SIGKILL at a random moment. Then
+//! this process, which has mapped nothing of it, opens the store and the pool and allocates: all
+//! that stands between a crash and the first use. Each run has a child and a store of its own;
+//! levels take turns.
 //!
 //! Unit: milliseconds. Rows, with N as an ending:
 //!
@@ -13,16 +15,18 @@
 //! | `first` | the first transaction: allocate an object, write it |
 //! | `total` | all three |
 //!
-//! Afterwards, outside the time, the list is followed for a while, and must be as the child's last commit left it.
+//! Afterwards, outside the time, the list is followed for a while, and must be as the child's last
+//! commit left it.
 
 use crate::case::{Failure, POWER, PROCESS};
-use crate::command::Filter;
-use crate::figures::{Body, Figure, Rows};
+use crate::figures::figure::{Body, Figure, Rows};
+use crate::filter::Filter;
 use crate::place::{self, Settings};
 use crate::random::Random;
 use crate::runner::Row;
 use cenote::{
-    Access, CrashKind, Durability, FormatOptions, OpenOptions, Persist, Pool, Ptr, Reader, Store, field,
+    Access, CrashKind, Durability, FormatOptions, OpenOptions, Persist, Pool, Ptr, Reader, Store,
+    field,
 };
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -30,8 +34,11 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 /// The figure.
-pub const FIGURE: Figure =
-    Figure { name: "open-after-kill", title: "opening a pool after SIGKILL", body: Body::Report(report) };
+pub const FIGURE: Figure = Figure {
+    name: "open-after-kill",
+    title: "opening a pool after SIGKILL",
+    body: Body::Report(report),
+};
 
 /// Objects, if nothing else is asked for.
 pub const OBJECTS: u64 = 1_000_000;
@@ -82,7 +89,8 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
             let [store, pool, first, total] = parts;
             writeln!(
                 out,
-                "  {objects} objects, {level}: store {store:.2} ms, pool {pool:.2}, first {first:.3}, total {total:.2}"
+                "  {objects} objects, {level}: store {store:.2} ms, pool {pool:.2}, first \
+                 {first:.3}, total {total:.2}"
             )?;
             for (times, part) in times[i].iter_mut().zip(parts) {
                 times.push(part);
@@ -145,11 +153,16 @@ fn once(
     let store_open = begin.elapsed();
     let pool = store.pool_with("bench", Access::ReadWrite)?;
     let pool_open = begin.elapsed();
-    let fresh = pool.write(|tx| tx.alloc(Node { number: u64::MAX, next: None, filling: [0; 6] }))?;
+    let fresh =
+        pool.write(|tx| tx.alloc(Node { number: u64::MAX, next: None, filling: [0; 6] }))?;
     let all = begin.elapsed();
 
     if store.report().crash != Some(CrashKind::Process) {
-        return Err(format!("the store says {:?} of a writer that was killed", store.report().crash).into());
+        return Err(format!(
+            "the store says {:?} of a writer that was killed",
+            store.report().crash
+        )
+        .into());
     }
     verify(&pool, fresh, objects)?;
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
@@ -172,14 +185,16 @@ fn verify(pool: &Pool, fresh: Ptr<Node>, objects: u64) -> Result<(), Failure> {
         next = found.next;
     }
     if len < objects || (next.is_none() && number != 0) {
-        return Err(
-            format!("a list of {len} objects, of which {number} are missing; {objects} were made").into()
-        );
+        return Err(format!(
+            "a list of {len} objects, of which {number} are missing; {objects} were made"
+        )
+        .into());
     }
     Ok(())
 }
 
-/// What a child does: arguments are [`CHILD`], level, number of objects, directory. Never returns 0.
+/// What a child does: arguments are [`CHILD`], level, number of objects, directory. Never returns
+/// 0.
 pub fn child(arguments: &[String]) -> ExitCode {
     match fill(arguments) {
         Ok(()) => eprintln!("nobody killed this process within {} s", CHILD_AGE_MAX.as_secs()),
@@ -262,7 +277,8 @@ mod tests {
             Ok(list)
         });
         let list = list.expect("a list");
-        let fresh = || place.pool.write(|tx| tx.alloc(Node { number: 0, next: None, filling: [0; 6] }));
+        let fresh =
+            || place.pool.write(|tx| tx.alloc(Node { number: 0, next: None, filling: [0; 6] }));
         push(&place.pool, list, 50).expect("objects");
         pop(&place.pool, list).expect("one less");
         verify(&place.pool, fresh().expect("an object"), 49).expect("49 objects are there");

@@ -1,4 +1,5 @@
-//! The paper's Figures 7 and 10: FileBench's personalities with objects in the place of files, each update made durable.
+//! The paper's Figures 7 and 10: FileBench's personalities with objects in the place of files, each
+//! update made durable.
 //!
 //! | row | a cycle of operations | share of writes | file |
 //! | --- | --- | --- | --- |
@@ -8,22 +9,27 @@
 //! | `ws` (web server) | ten times read, append 16 KiB to a log | 9 % | 32 KiB |
 //! | `fs_attach` ... `ws_attach` | the same, where each operation attaches its object and detaches it | as above | as above |
 //!
-//! The mixes are those of the personalities as they were published, without what has no meaning for objects (open, close, stat); an append goes on at the file's beginning when it comes to its end. A
-//! thread has files of its own. Unit: nanoseconds an operation, all threads together.
+//! The mixes are those of the personalities as they were published, without what has no meaning for
+//! objects (open, close, stat); an append goes on at the file's beginning when it comes to its end.
+//! A thread has files of its own. Unit: nanoseconds an operation, all threads together.
 //!
-//! Systems: `cenote`, and in the rows with attach `integrity`, `encryption`, `both`, `authenticated`: objects with that protection. `mmap, msync`: no crash consistency. `write, fsync`: a file that is
-//! written as a whole from memory. `cenote-bench-peers` has `lmdb`: a value for each file, put and committed.
+//! Systems: `cenote`, and in the rows with attach `integrity`, `encryption`, `both`,
+//! `authenticated`: objects with that protection. `mmap, msync`: no crash consistency.
+//! `write, fsync`: a file that is written as a whole from memory. `cenote-bench-peers` has `lmdb`:
+//! a value for each file, put and committed.
 //!
 //! As in the paper the rows are by threads; `--quick` has those with attach for one.
 //!
 //! Files are made once for all runs, and each mode of protection has its own.
 //!
-//! More rows say what an attach takes: `attach`, of an object of 4 GiB (64 MiB on tmpfs, where its pages would take memory), and `first_access`: the first load from a page of
-//! one, pages being chosen at random. `first_access_p50` and `first_access_p99` are, of 1,000 such loads, what the half takes at most, and 99 of 100.
+//! More rows say what an attach takes: `attach`, of an object of 4 GiB (64 MiB on tmpfs, where its
+//! pages would take memory), and `first_access`: the first load from a page of one, pages being
+//! chosen at random. `first_access_p50` and `first_access_p99` are, of 1,000 such loads, what the
+//! half takes at most, and 99 of 100.
 
 use crate::case::{Case, Failure, Length, Sample, Stopwatch};
+use crate::figures::figure::{Body, Figure};
 use crate::figures::pmo_kernels::{Ground, Mapped, Memory, REFERENCE};
-use crate::figures::{Body, Figure};
 use crate::place::Settings;
 use cenote_object::{Attached, Keyring, MasterKey, Mode, ObjectOptions, Objects, Permission};
 use std::collections::BTreeSet;
@@ -84,7 +90,11 @@ const PERSONALITIES: [Personality; 4] = [
     (["fs", "fs_attach"], &[Whole, Append, Read], 128 << 10),
     (["vm", "vm_attach"], &[Append, Read, Append, Read], 32 << 10),
     (["wp", "wp_attach"], &[Append, Read, Read, Read, Read, Read], 32 << 10),
-    (["ws", "ws_attach"], &[Read, Read, Read, Read, Read, Read, Read, Read, Read, Read, Append], 32 << 10),
+    (
+        ["ws", "ws_attach"],
+        &[Read, Read, Read, Read, Read, Read, Read, Read, Read, Read, Append],
+        32 << 10,
+    ),
 ];
 
 fn cycle(
@@ -97,8 +107,10 @@ fn cycle(
 ) -> Result<(), Failure> {
     let data = vec![*state as u8; len.max(APPEND)];
     for operation in cycle.iter().cycle().take(operations as usize) {
-        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let (file, place) = ((*state >> 33) as usize % count, (*state >> 50) as usize * APPEND % len);
+        *state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (file, place) =
+            ((*state >> 33) as usize % count, (*state >> 50) as usize * APPEND % len);
         match operation {
             Whole => files.update(file, 0, &data[..len])?,
             Append => files.update(file, place, &data[..APPEND])?,
@@ -209,11 +221,17 @@ impl Pmo {
             made.kept.push(None);
             if is_new {
                 let options = ObjectOptions { at_rest: mode, permissions: 0o600 };
-                objects.pcreate_with(&made.names[number], len as u64, made.key.as_ref(), &options)?;
+                objects.pcreate_with(
+                    &made.names[number],
+                    len as u64,
+                    made.key.as_ref(),
+                    &options,
+                )?;
             } else if !keep {
                 continue;
             }
-            // Those that are kept attached are warm in each run before it is timed, as a mapping is.
+            // Those that are kept attached are warm in each run before it is timed, as a mapping
+            // is.
             let attached = made.attached(number, Permission::ReadWrite)?;
             attached.as_mut_slice()?.fill(1);
             attached.psync()?;
@@ -330,8 +348,9 @@ fn attach_cases(settings: &Settings, ground: &Rc<Ground>) -> Result<Vec<Case>, F
                 let count = count.min(pages / 32).max(1);
                 let mut each = Vec::with_capacity(count as usize);
                 for _ in 0..count {
-                    state =
-                        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
                     let at = ((state >> 20) % pages * 4096) as usize;
                     let begun = Instant::now();
                     watch.time(1, || black_box(attached.as_slice()[at]));

@@ -1,4 +1,5 @@
-//! The paper's Figures 6, 8 and 9: programs that compute in an object and psync it so many times a second.
+//! The paper's Figures 6, 8 and 9: programs that compute in an object and psync it so many times a
+//! second.
 //!
 //! | row | an operation: one run of |
 //! | --- | --- |
@@ -6,17 +7,23 @@
 //! | `conv`, `conv_1` ... | 2D convolution, 3 x 3, of 4096 x 128 integers into a second image, again and again; after each pass |
 //! | `tmm`, `tmm_1` ... | multiplication of matrices of integers, by tiles of 64 x 64; after each row of tiles |
 //!
-//! The number is how often a second the data is made durable: where the program looks, and that much time has gone by, as in the paper. Without a number: never. Unit:
-//! nanoseconds a run; filling the matrices is not part of it. The matrices are smaller than the paper's (1536 x 1536 instead of 3584 and 3072; `--quick`: 96 x 96 and few
-//! passes), so that a run takes some seconds; those of a program lie in one object. Figure 8 is the rows with several threads, Figure 9 those of several rates.
+//! The number is how often a second the data is made durable: where the program looks, and that
+//! much time has gone by, as in the paper. Without a number: never. Unit: nanoseconds a run;
+//! filling the matrices is not part of it. The matrices are smaller than the paper's (1536 x 1536
+//! instead of 3584 and 3072; `--quick`: 96 x 96 and few passes), so that a run takes some seconds;
+//! those of a program lie in one object. Figure 8 is the rows with several threads, Figure 9 those
+//! of several rates.
 //!
-//! Systems: `cenote`: psync of an object. `mmap, msync`: a shared mapping of a file, no crash consistency (`fdatasync`, which is what `msync` of all of it does). `write, fsync`: memory that is written
-//! to a file as a whole. `cenote-bench-peers` has `lmdb`: pages that changed are put and committed.
+//! Systems: `cenote`: psync of an object. `mmap, msync`: a shared mapping of a file, no crash
+//! consistency (`fdatasync`, which is what `msync` of all of it does). `write, fsync`: memory that
+//! is written to a file as a whole. `cenote-bench-peers` has `lmdb`: pages that changed are put and
+//! committed.
 //!
-//! On `/dev/shm`, the default, nothing has to be synced, and the level is `process`; `--dir` on a disk's file system gives `power`.
+//! On `/dev/shm`, the default, nothing has to be synced, and the level is `process`; `--dir` on a
+//! disk's file system gives `power`.
 
 use crate::case::{Case, Failure, Length, Sample, Stopwatch};
-use crate::figures::{Body, Figure};
+use crate::figures::figure::{Body, Figure};
 use crate::place::{Settings, level_of, medium};
 use cenote::{Durability, FormatOptions, OpenOptions};
 use cenote_object::{Attached, Objects, ObjectsOptions, Permission};
@@ -87,7 +94,11 @@ struct Size {
 
 impl Size {
     fn of(settings: &Settings) -> Self {
-        if settings.quick { Self { matrix: 128, passes: 4 } } else { Self { matrix: 1536, passes: 1500 } }
+        if settings.quick {
+            Self { matrix: 128, passes: 4 }
+        } else {
+            Self { matrix: 1536, passes: 1500 }
+        }
     }
 
     fn len(self, kernel: Kernel) -> usize {
@@ -158,7 +169,10 @@ fn lu(paced: &mut Paced, n: usize, threads: u32) -> Result<(), Failure> {
         for_rows(below, n, threads, |_, row| {
             let factor = row[k] / pivot[k];
             row[k] = factor;
-            row[k + 1..].iter_mut().zip(&pivot[k + 1..]).for_each(|(to, from)| *to -= factor * from);
+            row[k + 1..]
+                .iter_mut()
+                .zip(&pivot[k + 1..])
+                .for_each(|(to, from)| *to -= factor * from);
         });
         paced.look()?;
     }
@@ -209,7 +223,13 @@ fn tmm(paced: &mut Paced, n: usize, threads: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-fn once(kernel: Kernel, size: Size, rate: u64, threads: u32, make: &Make) -> Result<Sample, Failure> {
+fn once(
+    kernel: Kernel,
+    size: Size,
+    rate: u64,
+    threads: u32,
+    make: &Make,
+) -> Result<Sample, Failure> {
     let mut memory = make(size.len(kernel))?;
     if kernel == Kernel::Lu {
         // Its diagonal is larger than the rest together, so that no pivot is small.
@@ -218,7 +238,10 @@ fn once(kernel: Kernel, size: Size, rate: u64, threads: u32, make: &Make) -> Res
             *value = if row == column { 4.0 * size.matrix as f64 } else { (i % 7) as f64 / 3.0 };
         }
     } else {
-        integers(memory.bytes()?).iter_mut().enumerate().for_each(|(i, value)| *value = (i % 251) as u32);
+        integers(memory.bytes()?)
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, value)| *value = (i % 251) as u32);
     }
     memory.sync()?;
     let every = (rate > 0).then(|| Duration::from_micros(1_000_000 / rate));
@@ -259,7 +282,12 @@ pub fn cases_of(
                     Ok(sample)
                 };
                 let case = Case::new(row, system, level, work).uncounted();
-                cases.push(Case { threads, length: Length::Operations(1), warms_itself: true, ..case });
+                cases.push(Case {
+                    threads,
+                    length: Length::Operations(1),
+                    warms_itself: true,
+                    ..case
+                });
             }
         }
     }
@@ -293,7 +321,11 @@ impl Ground {
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
         let (store, _) = cenote_object::Store::open(medium, OpenOptions::default())?;
         let options = ObjectsOptions { half_len, ..ObjectsOptions::default() };
-        Ok(Self { objects: Objects::open(&store, &options)?, level: level_of(settings)?, directory })
+        Ok(Self {
+            objects: Objects::open(&store, &options)?,
+            level: level_of(settings)?,
+            directory,
+        })
     }
 }
 
@@ -304,12 +336,14 @@ struct Object {
 
 impl Memory for Object {
     fn bytes(&mut self) -> Result<&mut [u8], Failure> {
-        let attached = self.attached.as_mut().ok_or("the object is attached until it is dropped")?;
+        let attached =
+            self.attached.as_mut().ok_or("the object is attached until it is dropped")?;
         Ok(attached.as_mut_slice()?)
     }
 
     fn sync(&mut self) -> Result<(), Failure> {
-        let attached = self.attached.as_mut().ok_or("the object is attached until it is dropped")?;
+        let attached =
+            self.attached.as_mut().ok_or("the object is attached until it is dropped")?;
         attached.psync()?;
         Ok(())
     }
@@ -349,9 +383,13 @@ impl Mapped {
 
 impl Memory for Mapped {
     fn bytes(&mut self) -> Result<&mut [u8], Failure> {
-        // SAFETY: our own mapping of a file that nobody else has open; `&mut` excludes other references.
+        // SAFETY: our own mapping of a file that no other code has open; `&mut` excludes other
+        // references.
         Ok(unsafe {
-            core::slice::from_raw_parts_mut(core::ptr::with_exposed_provenance_mut(self.base), self.len)
+            core::slice::from_raw_parts_mut(
+                core::ptr::with_exposed_provenance_mut(self.base),
+                self.len,
+            )
         })
     }
 
@@ -412,9 +450,11 @@ fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
     let object: Make = Rc::new(move |len| {
         one.objects.pcreate("matrices", len as u64, None, 0o600)?;
         let attached = one.objects.attach("matrices", Permission::ReadWrite, None)?;
-        Ok(Box::new(Object { attached: Some(attached), objects: one.objects.clone() }) as Box<dyn Memory>)
+        Ok(Box::new(Object { attached: Some(attached), objects: one.objects.clone() })
+            as Box<dyn Memory>)
     });
-    let mapped: Make = Rc::new(move |len| Ok(Box::new(Mapped::new(two.directory.path(), len)?) as _));
+    let mapped: Make =
+        Rc::new(move |len| Ok(Box::new(Mapped::new(two.directory.path(), len)?) as _));
     let written: Make = Rc::new(move |len| {
         let file = tempfile::tempfile_in(three.directory.path())?;
         Ok(Box::new(Written { file, memory: Plain::new(len)? }) as _)

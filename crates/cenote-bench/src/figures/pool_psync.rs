@@ -1,8 +1,10 @@
-//! What a psync of a pool in shadowed mode costs, and how long it holds writers: of k values that lie in pages of their own, against writing as many
-//! pages to a file that has its space and one `fdatasync`, which is the least that durability costs there.
+//! What a psync of a pool in shadowed mode costs, and how long it holds writers: of k values that
+//! lie in pages of their own, against writing as many pages to a file that has its space and one
+//! `fdatasync`, which is the least that durability costs there.
 //!
-//! A pool with 65,536 values of a page each, in about 270 MiB (`--quick`: 2,048, and no row of 4096 pages). Unit: nanoseconds an operation; the transaction that stores one word into
-//! each of k values, spread over the pool, is not part of it.
+//! A pool with 65,536 values of a page each, in about 270 MiB (`--quick`: 2,048, and no row of 4096
+//! pages). Unit: nanoseconds an operation; the transaction that stores one word into each of k
+//! values, spread over the pool, is not part of it.
 //!
 //! | row | an operation |
 //! | --- | --- |
@@ -13,12 +15,12 @@
 //!
 //! The journal is trimmed meanwhile, by its own thread.
 //!
-//! Systems: `cenote`, `write, fdatasync`. On `/dev/shm`, the default, nothing can be synced, and the level is `process`; `--dir` on a disk's file system gives
-//! `power`.
+//! Systems: `cenote`, `write, fdatasync`. On `/dev/shm`, the default, nothing can be synced, and
+//! the level is `process`; `--dir` on a disk's file system gives `power`.
 
 use crate::case::{Case, Failure, Length, POWER, PROCESS, Sample, Stopwatch};
+use crate::figures::figure::{Body, Figure};
 use crate::figures::psync::ROWS;
-use crate::figures::{Body, Figure};
 use crate::place::{Settings, medium};
 use cenote::{
     Durability, FormatOptions, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Store, field,
@@ -99,7 +101,8 @@ impl Ground {
         let (first, stride) = (random >> 20, (random >> 40) | 1);
         self.pool.write(|tx| -> cenote::Result<()> {
             for i in 0..count {
-                // A stride that is prime to the number of values, which is a power of two: none comes twice.
+                // A stride that is prime to the number of values, which is a power of two: none
+                // comes twice.
                 let at = first.wrapping_add(i.wrapping_mul(stride)) as usize % self.values.len();
                 tx.set(self.values[at], field!(Value, word), random ^ i)?;
             }
@@ -113,7 +116,9 @@ impl Ground {
         let mut sample = Sample::default();
         let mut random = count.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         for _ in 0..count {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             self.change(values, random)?;
             let psync = watch.time(1, || self.pool.psync())?;
             sample.operations += 1;
@@ -142,7 +147,9 @@ impl Ground {
         let mut watch = Stopwatch::new();
         for round in 0..count {
             data.fill(round as u8);
-            watch.time(1, || self.file.write_all_at(&data, 0).and_then(|()| self.file.sync_data()))?;
+            watch.time(1, || {
+                self.file.write_all_at(&data, 0).and_then(|()| self.file.sync_data())
+            })?;
         }
         Ok(watch.sample())
     }

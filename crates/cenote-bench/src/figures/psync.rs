@@ -1,7 +1,8 @@
-//! What a psync costs: of k scattered pages of a large object, against writing as many pages to a file that has its space, and one
-//! `fdatasync`, which is the least that durability costs there.
+//! What a psync costs: of k scattered pages of a large object, against writing as many pages to a
+//! file that has its space, and one `fdatasync`, which is the least that durability costs there.
 //!
-//! An object of 1 GiB (`--quick`: 16 MiB, and no row of 4096 pages), attached anew for each run. Unit: nanoseconds an operation; storing into the pages is not part of it.
+//! An object of 1 GiB (`--quick`: 16 MiB, and no row of 4096 pages), attached anew for each run.
+//! Unit: nanoseconds an operation; storing into the pages is not part of it.
 //!
 //! | row | an operation |
 //! | --- | --- |
@@ -10,17 +11,20 @@
 //! | `psync_1_read` | the same of one page after every page of the object was read, so that all page tables are there |
 //! | `scan_page` | a psync of an object of which every page was read and none stored into, divided by its pages |
 //!
-//! What is psynced has to reach the object's own file some time, at the device's speed for scattered pages, and a thread sees to that after the psync. The other rows
-//! are about a program that does not psync all the time: it is done between two operations, outside the timed parts. `sustained_256` is about one that does nothing
-//! else, beside which that thread works.
+//! What is psynced has to reach the object's own file some time, at the device's speed for
+//! scattered pages, and a thread sees to that after the psync. The other rows are about a program
+//! that does not psync all the time: it is done between two operations, outside the timed parts.
+//! `sustained_256` is about one that does nothing else, beside which that thread works.
 //!
-//! Systems: `cenote` (the mechanism that is chosen here; the pages are stored into as a whole), `cenote (one line)` (8 bytes of each page),
-//! `cenote (private-copy)` and `cenote (mprotect)` (those mechanisms), `write, fdatasync` (k pages, one after the other, of a file).
+//! Systems: `cenote` (the mechanism that is chosen here; the pages are stored into as a whole),
+//! `cenote (one line)` (8 bytes of each page), `cenote (private-copy)` and `cenote (mprotect)`
+//! (those mechanisms), `write, fdatasync` (k pages, one after the other, of a file).
 //!
-//! On `/dev/shm`, the default, nothing can be synced, and the level is `process`; `--dir` on a disk's file system gives `power`.
+//! On `/dev/shm`, the default, nothing can be synced, and the level is `process`; `--dir` on a
+//! disk's file system gives `power`.
 
 use crate::case::{Case, Failure, Length, POWER, PROCESS, Sample, Stopwatch};
-use crate::figures::{Body, Figure};
+use crate::figures::figure::{Body, Figure};
 use crate::place::{Settings, medium};
 use cenote::{Durability, FormatOptions, OpenOptions};
 use cenote_medium::MediumKind;
@@ -81,7 +85,8 @@ impl Ground {
         let objects = Objects::open(&store, &options)?;
         let len = if settings.quick { 16 << 20 } else { 1 << 30 };
         objects.pcreate("bench", len, None, 0o600)?;
-        // Blocks that were written once: the first write of a block changes the file system's own data too.
+        // Blocks that were written once: the first write of a block changes the file system's own
+        // data too.
         let mut object = objects.attach("bench", Permission::ReadWrite, None)?;
         let step = 32 << 20;
         for at in (0..len as usize).step_by(step) {
@@ -107,11 +112,13 @@ impl Ground {
 
     /// Reads a word of every page.
     fn read_all(object: &Attached) {
-        let sum = object.as_slice().iter().step_by(PAGE).fold(0u64, |sum, byte| sum + u64::from(*byte));
+        let sum =
+            object.as_slice().iter().step_by(PAGE).fold(0u64, |sum, byte| sum + u64::from(*byte));
         black_box(sum);
     }
 
-    /// Psyncs of `pages` pages each, of which `line` says whether one line or all of it is stored into.
+    /// Psyncs of `pages` pages each, of which `line` says whether one line or all of it is stored
+    /// into.
     fn psyncs(
         &self,
         count: u64,
@@ -130,8 +137,11 @@ impl Ground {
         let mut watch = Stopwatch::new();
         let mut random = count.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         for round in 0..count {
-            // A stride that is prime to the number of pages, which is a power of two: no page comes twice.
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // A stride that is prime to the number of pages, which is a power of two: no page comes
+            // twice.
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let (first, stride) = (random >> 20, (random >> 40) | 1);
             let data = object.as_mut_slice()?;
             for i in 0..pages {
@@ -140,7 +150,9 @@ impl Ground {
                 if line {
                     data[at + 64..at + 72].iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
                 } else {
-                    data[at..at + PAGE].iter_mut().for_each(|byte| *byte = byte.wrapping_add(value | 1));
+                    data[at..at + PAGE]
+                        .iter_mut()
+                        .for_each(|byte| *byte = byte.wrapping_add(value | 1));
                 }
             }
             watch.time(1, || object.psync())?;
@@ -157,7 +169,9 @@ impl Ground {
         object.psync()?;
         let rounds = count.div_ceil(self.pages());
         let mut watch = Stopwatch::new();
-        watch.time(rounds * self.pages(), || (0..rounds).try_for_each(|_| object.psync().map(drop)))?;
+        watch.time(rounds * self.pages(), || {
+            (0..rounds).try_for_each(|_| object.psync().map(drop))
+        })?;
         Ok(watch.sample())
     }
 
@@ -166,7 +180,9 @@ impl Ground {
         let mut watch = Stopwatch::new();
         for round in 0..count {
             data.fill(round as u8);
-            watch.time(1, || self.file.write_all_at(&data, 0).and_then(|()| self.file.sync_data()))?;
+            watch.time(1, || {
+                self.file.write_all_at(&data, 0).and_then(|()| self.file.sync_data())
+            })?;
         }
         Ok(watch.sample())
     }
@@ -176,9 +192,10 @@ fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
     let ground = Rc::new(Ground::new(settings)?);
     let mut systems: Vec<(&'static str, Option<Mechanism>, bool)> =
         vec![("cenote", None, false), ("cenote (one line)", None, true)];
-    for (name, mechanism) in
-        [("cenote (private-copy)", Mechanism::PrivateCopy), ("cenote (mprotect)", Mechanism::Mprotect)]
-    {
+    for (name, mechanism) in [
+        ("cenote (private-copy)", Mechanism::PrivateCopy),
+        ("cenote (mprotect)", Mechanism::Mprotect),
+    ] {
         if ground.attach(Some(mechanism)).is_ok() {
             systems.push((name, Some(mechanism), false));
         }

@@ -1,8 +1,9 @@
 //! Table 3 of the Puddles paper: what the primitives cost.
 //!
-//! Unit: nanoseconds an operation. Inside the timed loop is exactly what the table says, once an operation; values written are other ones each time. All
-//! of it is one thread. System `cenote` is the raw interface ([`cenote::raw::begin`]), which like libpmemobj's checks no pointers and
-//! takes no locks; `cenote (safe)` is [`cenote::Pool::write`], which does.
+//! Unit: nanoseconds an operation. Inside the timed loop is exactly what the table says, once an
+//! operation; values written are other ones each time. All of it is one thread. System `cenote` is
+//! the raw interface ([`cenote::raw::begin`]), which like libpmemobj's checks no pointers and takes
+//! no locks; `cenote (safe)` is [`cenote::Pool::write`], which does.
 //!
 //! | row | an operation |
 //! | --- | --- |
@@ -15,11 +16,11 @@
 //! | `malloc_8`, `malloc_4096` | a transaction that allocates one block of that size, and neither writes to it nor attaches it to anything |
 //! | `malloc_free_8`, `malloc_free_4096` | a transaction that allocates a block, then one that frees it |
 //!
-//! The blocks of the `malloc` rows are freed, outside the timed parts, 1,024 at a time. The safe interface always writes
-//! what it allocates: a zeroed value of that size.
+//! The blocks of the `malloc` rows are freed, outside the timed parts, 1,024 at a time. The safe
+//! interface always writes what it allocates: a zeroed value of that size.
 
 use crate::case::{Case, Failure, Sample, Stopwatch, time_each};
-use crate::figures::{Body, Figure};
+use crate::figures::figure::{Body, Figure};
 use crate::place::{Place, Settings};
 use cenote::{Persist, Ptr, TypeId, field, raw};
 use std::hint::black_box;
@@ -101,7 +102,8 @@ fn raw_cases(place: &Rc<Place>, page: Ptr<Page>) -> Vec<Case> {
     let start = page.as_ptr().cast::<u8>();
     let line = move |i: usize| start.wrapping_add(i % RANGES * 64).cast::<u64>();
     vec![
-        // SAFETY: here and below: the transaction is ended in the same closure, and the page is a live block that only this thread uses.
+        // SAFETY: here and below: the transaction is ended in the same closure, and the page is a
+        // live block that only this thread uses.
         raw_case(place, "tx_nop", |place, _| unsafe { raw::begin(&place.store)?.commit() }),
         // SAFETY: as above.
         raw_case(place, "tx_add_8", move |place, i| unsafe {
@@ -161,10 +163,14 @@ fn raw_cases(place: &Rc<Place>, page: Ptr<Page>) -> Vec<Case> {
 }
 
 /// Times transactions of 64 operations each.
-fn of_64(count: u64, mut transaction: impl FnMut(u64) -> cenote::Result<()>) -> Result<Sample, Failure> {
+fn of_64(
+    count: u64,
+    mut transaction: impl FnMut(u64) -> cenote::Result<()>,
+) -> Result<Sample, Failure> {
     let transactions = count.div_ceil(RANGES as u64);
     let mut watch = Stopwatch::new();
-    watch.time(transactions * RANGES as u64, || (0..transactions).try_for_each(&mut transaction))?;
+    watch
+        .time(transactions * RANGES as u64, || (0..transactions).try_for_each(&mut transaction))?;
     Ok(watch.sample())
 }
 
@@ -251,13 +257,17 @@ fn safe_case(
     mut operation: impl FnMut(&Place, u64) -> cenote::Result<()> + 'static,
 ) -> Case {
     let place = place.clone();
-    Case::new(row, SAFE, place.level, move |count| time_each(count, |i| Ok(operation(black_box(&place), i)?)))
+    Case::new(row, SAFE, place.level, move |count| {
+        time_each(count, |i| Ok(operation(black_box(&place), i)?))
+    })
 }
 
 fn safe_cases(place: &Rc<Place>, page: Ptr<Page>) -> Vec<Case> {
     let lines = field!(Page, lines);
-    let first: Vec<_> =
-        (0..RANGES).filter_map(|k| lines.element(k)).map(|line| line.then(field!(Line, value))).collect();
+    let first: Vec<_> = (0..RANGES)
+        .filter_map(|k| lines.element(k))
+        .map(|line| line.then(field!(Line, value)))
+        .collect();
     let value = first[0];
     vec![
         safe_case(place, "tx_nop", |place, _| place.pool.write(|_| Ok(()))),

@@ -1,16 +1,22 @@
-//! Ralloc's Figure 6: time of recovery against reachable blocks of 64 bytes, of a Treiber stack and of a Natarajan-Mittal tree.
+//! Ralloc's Figure 6: time of recovery against reachable blocks of 64 bytes, of a Treiber stack and
+//! of a Natarajan-Mittal tree.
 //!
-//! Both are built by one thread, as the lock-free originals leave memory when nobody is in the middle of anything: the stack is one chain, last pushed
-//! first; the tree is an external search tree with random keys, a leaf and an inner node for each, whose edges carry two bits (one in 64 is flagged,
-//! as a deletion that was interrupted leaves it). The pool is that of a store at level `power`, and recovery is what its next opener does after a loss of power: every
-//! block that the root leads to is found by the type's pointer map, marks and free space are computed anew. Nothing of the application takes part.
+//! Both are built by one thread, as the lock-free originals leave memory when no thread is in the
+//! middle of anything: the stack is one chain, last pushed first; the tree is an external search
+//! tree with random keys, a leaf and an inner node for each, whose edges carry two bits (one in 64
+//! is flagged, as a deletion that was interrupted leaves it). The pool is that of a store at level
+//! `power`, and recovery is what its next opener does after a loss of power: every block that the
+//! root leads to is found by the type's pointer map, marks and free space are computed anew.
+//! Nothing of the application takes part.
 //!
-//! Unit: milliseconds. Rows, with the number of blocks as an ending: `treiber`, `natarajan_mittal`. System `cenote`: recovery, by one thread and by as many as are asked for;
-//! system `traversal`: the same blocks visited by a plain loop in the same run, which is what recovery has to be compared with on any machine.
+//! Unit: milliseconds. Rows, with the number of blocks as an ending: `treiber`, `natarajan_mittal`.
+//! System `cenote`: recovery, by one thread and by as many as are asked for; system `traversal`:
+//! the same blocks visited by a plain loop in the same run, which is what recovery has to be
+//! compared with on any machine.
 
 use crate::case::Failure;
-use crate::command::Filter;
-use crate::figures::{Body, Figure, Rows};
+use crate::figures::figure::{Body, Figure, Rows};
+use crate::filter::Filter;
 use crate::place::Settings;
 use crate::random::Random;
 use crate::runner::Row;
@@ -52,7 +58,13 @@ struct Shape {
 
 const SHAPES: [Shape; 2] = [
     Shape { name: "treiber", type_id: TypeId(0x7e1), pointers: 1, tag_mask: 0, build: stack },
-    Shape { name: "natarajan_mittal", type_id: TypeId(0x2a3), pointers: 2, tag_mask: TAG, build: tree },
+    Shape {
+        name: "natarajan_mittal",
+        type_id: TypeId(0x2a3),
+        pointers: 2,
+        tag_mask: TAG,
+        build: tree,
+    },
 ];
 
 impl Shape {
@@ -91,7 +103,9 @@ struct Blocks<'a> {
 impl Blocks<'_> {
     /// A node with a key and two links.
     fn take(&mut self, key: u64, links: [u64; 2]) -> Result<u64, Failure> {
-        let block = self.traced.heap.alloc(BLOCK, 16, self.type_id)?.addr.as_ptr().expose_provenance() as u64;
+        let block =
+            self.traced.heap.alloc(BLOCK, 16, self.type_id)?.addr.as_ptr().expose_provenance()
+                as u64;
         (KEY + 1..BLOCK / 8).for_each(|word| set(block, word, 0));
         set(block, 0, links[0]);
         set(block, 1, links[1]);
@@ -106,7 +120,8 @@ fn word(node: u64, index: u64) -> *mut u64 {
 }
 
 fn set(node: u64, index: u64, value: u64) {
-    // SAFETY: a word of a block that this figure allocated; one thread writes, and nobody reads meanwhile.
+    // SAFETY: a word of a block that this figure allocated; one thread writes, and none reads
+    // meanwhile.
     unsafe { word(node, index).write(value) }
 }
 
@@ -219,8 +234,10 @@ fn one(shape: &Shape, count: u64, settings: &Settings, runs: usize, out: &mut dy
     };
     let mut rows = vec![row("traversal", 1, times.remove(0))];
     rows.extend(threads.iter().zip(times).map(|(&threads, times)| row("cenote", threads, times)));
-    let told: Vec<String> =
-        rows.iter().map(|row| format!("{} {} {:.2} ms", row.system, row.threads, row.median)).collect();
+    let told: Vec<String> = rows
+        .iter()
+        .map(|row| format!("{} {} {:.2} ms", row.system, row.threads, row.median))
+        .collect();
     writeln!(out, "  {name}: {}", told.join(", "))?;
     Ok(rows)
 }

@@ -1,6 +1,9 @@
-//! The Puddles paper's primitives of relocation: export, import, and rewriting pointers; beside each what the machine takes to copy the same bytes.
+//! The Puddles paper's primitives of relocation: export, import, and rewriting pointers; beside
+//! each what the machine takes to copy the same bytes.
 //!
-//! Unit: milliseconds. Each run makes an archive and a copy of its own; systems take turns. Both replace what the run before made of the same pool, so that neither pays for giving back the space of something larger.
+//! Unit: milliseconds. Each run makes an archive and a copy of its own; systems take turns. Both
+//! replace what the run before made of the same pool, so that neither pays for giving back the
+//! space of something larger.
 //!
 //! | row | system `cenote` | beside it |
 //! | --- | --- | --- |
@@ -11,13 +14,13 @@
 //! `--quick` leaves the list of two million out and makes 16 MiB one.
 
 use crate::case::{Failure, PROCESS};
-use crate::command::Filter;
-use crate::figures::{Body, Figure, Rows};
+use crate::figures::figure::{Body, Figure, Rows};
+use crate::filter::Filter;
 use crate::place::{Settings, medium};
 use crate::runner::Row;
 use cenote::{
-    Access, Durability, Exclusive, ExportOptions, FormatOptions, ImportOptions, OpenOptions, Persist,
-    PoolOptions, Ptr, Reader, Store,
+    Access, Durability, Exclusive, ExportOptions, FormatOptions, ImportOptions, OpenOptions,
+    Persist, PoolOptions, Ptr, Reader, Store,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -74,7 +77,8 @@ impl Ground {
     fn files(&self, pool: &str) -> Result<Vec<PathBuf>, Failure> {
         let pools = self.store.pools();
         let info = pools.iter().find(|info| info.record.name == pool).ok_or("the pool is gone")?;
-        let own = self.store.puddle_records().into_iter().filter(|puddle| puddle.pool == info.record.id);
+        let own =
+            self.store.puddle_records().into_iter().filter(|puddle| puddle.pool == info.record.id);
         let name = |hex: [u8; 32]| String::from_utf8_lossy(&hex).into_owned();
         let dir = self.directory.path().join("store/puddles");
         Ok(own.map(|puddle| dir.join(name(puddle.uuid.to_hex()))).collect())

@@ -1,21 +1,25 @@
-//! The Puddles paper's Figures 13 and 14: state variables of 200 sensor nodes, each with a store of its own in a process of its own, brought into one structure.
+//! The Puddles paper's Figures 13 and 14: state variables of 200 sensor nodes, each with a store of
+//! its own in a process of its own, brought into one structure.
 //!
-//! A child for each node makes a store, a pool, and in it a list of state variables; it exports the pool and ends. Unit: milliseconds for all nodes together.
-//! Rows `nodes_N_variables_V`, systems:
+//! A child for each node makes a store, a pool, and in it a list of state variables; it exports the
+//! pool and ends. Unit: milliseconds for all nodes together. Rows `nodes_N_variables_V`, systems:
 //!
-//! * `cenote`: each archive is imported into one store, and the lists become one by plain pointer assignment: the last variable of each is made to lead to the first of the next.
-//! * `allocate again`: each node's store is opened, and its variables are read and allocated again in one pool; what a system must do whose pointers hold in one place only.
+//! * `cenote`: each archive is imported into one store, and the lists become one by plain pointer
+//!   assignment: the last variable of each is made to lead to the first of the next.
+//! * `allocate again`: each node's store is opened, and its variables are read and allocated again
+//!   in one pool; what a system must do whose pointers hold in one place only.
 //!
-//! Afterwards, outside the time, the whole is followed, and every variable must be there once. Other systems join by a [`Way`]: their nodes are children too, with a store each.
+//! Afterwards, outside the time, the whole is followed, and every variable must be there once.
+//! Other systems join by a [`Way`]: their nodes are children too, with a store each.
 
 use crate::case::{Failure, POWER, PROCESS};
-use crate::command::Filter;
-use crate::figures::{Body, Figure, Rows};
+use crate::figures::figure::{Body, Figure, Rows};
+use crate::filter::Filter;
 use crate::place::{Settings, medium};
 use crate::runner::Row;
 use cenote::{
-    Access, Durability, Exclusive, ExportOptions, FormatOptions, ImportOptions, OpenOptions, Persist, Pool,
-    PoolOptions, Ptr, Reader, Store, field,
+    Access, Durability, Exclusive, ExportOptions, FormatOptions, ImportOptions, OpenOptions,
+    Persist, Pool, PoolOptions, Ptr, Reader, Store, field,
 };
 use std::fs::File;
 use std::io::Write;
@@ -63,7 +67,8 @@ pub struct Way {
     pub level: &'static str,
     /// First argument of its children; number, variables and directory follow.
     pub child: &'static str,
-    /// Brings what so many children have left in `directory/NUMBER` into one structure, in a new store in the second directory.
+    /// Brings what so many children have left in `directory/NUMBER` into one structure, in a new
+    /// store in the second directory.
     pub aggregate: fn(&Path, u64, &Path) -> Result<Aggregated, Failure>,
 }
 
@@ -75,7 +80,8 @@ pub fn join_by(ways: &'static [Way]) {
 }
 
 /// What is measured of this project: system and level.
-const OURS: [(&str, &str); 3] = [("cenote", PROCESS), ("cenote", POWER), ("allocate again", PROCESS)];
+const OURS: [(&str, &str); 3] =
+    [("cenote", PROCESS), ("cenote", POWER), ("allocate again", PROCESS)];
 
 const POOL: &str = "state";
 
@@ -83,7 +89,8 @@ fn options() -> PoolOptions {
     PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() }
 }
 
-/// Where stores of nodes have their windows, all of them, and where the one of all has its: the latter is open beside one of the former.
+/// Where stores of nodes have their windows, all of them, and where the one of all has its: the
+/// latter is open beside one of the former.
 const WINDOWS: [u64; 2] = [0x3100_0000_0000, 0x3300_0000_0000];
 
 fn open(directory: &Path, level: Durability, window_base: u64) -> Result<Store, Failure> {
@@ -118,7 +125,12 @@ fn sense(arguments: &[String]) -> Result<(), Failure> {
         tx.set_root(list)
     })?;
     drop(pool);
-    store.export_to(&[POOL], directory.join("archive"), Exclusive::New, ExportOptions::default())?;
+    store.export_to(
+        &[POOL],
+        directory.join("archive"),
+        Exclusive::New,
+        ExportOptions::default(),
+    )?;
     Ok(store.close()?)
 }
 
@@ -247,7 +259,9 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
                     }
                 };
                 if found != wanted {
-                    return Err(format!("{row}: {} of {} variables", found.len(), wanted.len()).into());
+                    return Err(
+                        format!("{row}: {} of {} variables", found.len(), wanted.len()).into()
+                    );
                 }
                 times.push(ms);
                 writeln!(out, "  {row}, run {run}, way {way}: {ms:.2} ms")?;

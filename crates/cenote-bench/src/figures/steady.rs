@@ -1,17 +1,20 @@
 //! A workload whose live size is constant, for a while: does memory grow?
 //!
-//! Threads replace blocks at random, at level `process`, in the pool of a store that nobody else uses. Sizes: nine of ten from 16 bytes to 1 KiB, nine of a hundred up to 16 KiB, one of a
-//! hundred up to 256 KiB, evenly by magnitude. Blocks are in *hands*, two for each thread; a thread takes the hand that waited longest, replaces
-//! some thousand random blocks of it, lets blocks go or adds some until the hand holds its share of the live bytes, and puts it back. So threads free blocks
-//! of others all the time. All blocks are stamped and checked,
-//! and a word is written in each of their pages, as their owners would.
+//! Threads replace blocks at random, at level `process`, in the pool of a store that no other
+//! process uses. Sizes: nine of ten from 16 bytes to 1 KiB, nine of a hundred up to 16 KiB, one of
+//! a hundred up to 256 KiB, evenly by magnitude. Blocks are in *hands*, two for each thread; a
+//! thread takes the hand that waited longest, replaces some thousand random blocks of it, lets
+//! blocks go or adds some until the hand holds its share of the live bytes, and puts it back. So
+//! threads free blocks of others all the time. All blocks are stamped and checked, and a word is
+//! written in each of their pages, as their owners would.
 //!
-//! *Live* is bytes of blocks, each rounded up to its class: what an allocator with these classes needs and no less. At regular times the figure compares with it
-//! what the pool's puddles take in the file system (`file`) and what of them is resident in this process (`resident`), logs and control files of the store included. The rows give
-//! A trim in each second gives free superblocks back to the file system, as `Pool::trim_by` does, and the store
-//! keeps no spare puddle. The rows give
-//! median, least and greatest of the samples after the first quarter of the time; `runs` is their number. At the end the heap's own count of allocated bytes must be exactly what
-//! is held.
+//! *Live* is bytes of blocks, each rounded up to its class: what an allocator with these classes
+//! needs and no less. At regular times the figure compares with it what the pool's puddles take in
+//! the file system (`file`) and what of them is resident in this process (`resident`), logs and
+//! control files of the store included. The rows give A trim in each second gives free superblocks
+//! back to the file system, as `Pool::trim_by` does, and the store keeps no spare puddle. The rows
+//! give median, least and greatest of the samples after the first quarter of the time; `runs` is
+//! their number. At the end the heap's own count of allocated bytes must be exactly what is held.
 //!
 //! | row | unit |
 //! | --- | --- |
@@ -22,8 +25,8 @@
 
 use crate::allocator::{Fault, Held, Numbers, give, take, verdict};
 use crate::case::Failure;
-use crate::command::Filter;
-use crate::figures::{Body, Figure, Rows};
+use crate::figures::figure::{Body, Figure, Rows};
+use crate::filter::Filter;
 use crate::place::Settings;
 use crate::random::Random;
 use crate::runner::Row;
@@ -176,13 +179,22 @@ fn report(settings: &Settings, filter: &Filter, _runs: usize, out: &mut dyn Writ
     let live_mib = settings.live_mib.unwrap_or(if settings.quick { 16 } else { LIVE_MIB });
     let mut rows = Vec::new();
     let threads = settings.threads().into_iter().max().unwrap_or(1);
-    let (samples, rounding) = run(&traced, threads, live_mib << 20, Duration::from_secs(seconds), out)?;
+    let (samples, rounding) =
+        run(&traced, threads, live_mib << 20, Duration::from_secs(seconds), out)?;
     let counted: Vec<&Space> = samples.iter().skip(samples.len() / 4).collect();
     let first = counted.first().map_or(1, |space| space.file.max(1)) as f64;
     let mut row = |row: &str, unit, value: &dyn Fn(&Space) -> f64| {
         if filter.admits(row, "cenote", traced.level) {
             let values = counted.iter().map(|space| value(space)).collect();
-            rows.push(Row::of_values(FIGURE.name, row.into(), "cenote", traced.level, threads, unit, values));
+            rows.push(Row::of_values(
+                FIGURE.name,
+                row.into(),
+                "cenote",
+                traced.level,
+                threads,
+                unit,
+                values,
+            ));
         }
     };
     row("file", "of live", &|space| space.file as f64 / space.live as f64);
@@ -213,14 +225,19 @@ fn run(
 ) -> Result<(Vec<Space>, f64), Failure> {
     let hands = threads * 2;
     let share = live / u64::from(hands);
-    let table = Table { hands: Mutex::default(), stop: AtomicBool::new(false), added: AtomicU64::new(0) };
+    let table =
+        Table { hands: Mutex::default(), stop: AtomicBool::new(false), added: AtomicU64::new(0) };
     let mut dealer = Worker::new(traced, threads);
     for _ in 0..hands {
         let mut hand = Hand::default();
         dealer.play(&mut hand, share, 1)?;
         table.hands().push_back(hand);
     }
-    writeln!(out, "  {:>8} {:>10} {:>10} {:>10} {:>12}", "s", "live MiB", "file", "resident", "Mpairs/s")?;
+    writeln!(
+        out,
+        "  {:>8} {:>10} {:>10} {:>10} {:>12}",
+        "s", "live MiB", "file", "resident", "Mpairs/s"
+    )?;
     let samples = std::thread::scope(|scope| -> Result<Vec<Space>, Failure> {
         let running: Vec<_> = (0..threads)
             .map(|index| {
@@ -319,7 +336,11 @@ fn resident_in(maps: &str, directory: &str) -> u64 {
         if let Some(kib) = line.strip_prefix("Rss:") {
             let kib = kib.trim().trim_end_matches("kB").trim_end().parse::<u64>().unwrap_or(0);
             sum += if ours { kib << 10 } else { 0 };
-        } else if line.as_bytes().first().is_some_and(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase()) {
+        } else if line
+            .as_bytes()
+            .first()
+            .is_some_and(|c| c.is_ascii_hexdigit() && !c.is_ascii_uppercase())
+        {
             ours = line.find('/').is_some_and(|at| line[at..].starts_with(directory));
         }
     }
@@ -356,6 +377,9 @@ mod tests {
         let (samples, rounding) = samples.expect("the heap's count is what is held");
         assert!((1.0..2.0).contains(&rounding), "{rounding}");
         assert_eq!(samples.len(), SAMPLES as usize);
-        assert!(samples.iter().all(|space| space.file >= space.live && space.resident > 0), "{samples:?}");
+        assert!(
+            samples.iter().all(|space| space.file >= space.live && space.resident > 0),
+            "{samples:?}"
+        );
     }
 }

@@ -13,11 +13,20 @@ use crate::units::{bytes, plural};
 use cenote::BackedUp;
 use serde_json::json;
 
+/// What an open for writing says of a store that cannot be written.
+const READ_ONLY: &str = "is mounted read-only";
+
 pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure> {
     let stop = Stop::install();
-    let store = match opening::asked(&arguments.store)? {
+    let store = match opening::asked_to_change(&arguments.store)? {
         Some(store) => store,
-        None => opening::to_change(&arguments.store).map_err(|failure| who_can(failure, arguments))?,
+        None => match opening::to_change(&arguments.store) {
+            // One that was closed needs no recovery, and is copied as it lies.
+            Err(Failure::Failed(text)) if text.contains(READ_ONLY) => {
+                opening::to_look(&arguments.store)?
+            }
+            opened => opened.map_err(|failure| who_can(failure, arguments))?,
+        },
     };
     let bar = progress::bar(0, "copying", out.is_json());
     let mut tell = |done: u64, all: u64| {
@@ -67,10 +76,6 @@ fn who_can(failure: Failure, arguments: &Backup) -> Failure {
             "{text}; the process that has {} open can copy it while it goes on (Store::backup), and of a \
              daemon its socket can be named in the place of the directory",
             arguments.store.dir.display()
-        )),
-        Failure::Failed(text) if text.contains("is mounted read-only") => Failure::Failed(format!(
-            "{text}; a backup first brings psyncs to their pools, and so writes: `cenote export` copies the pools of \
-             a store that cannot be written"
         )),
         failure => failure,
     }

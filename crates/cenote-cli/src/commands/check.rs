@@ -10,24 +10,27 @@
 //! Invariant: if a program's open of the store, of a pool or of an object fails, there is a
 //! finding, or the line of that pool or object says which key or permission is missing.
 
+use super::damage;
 use super::findings::Findings;
 use super::protected::{self, Said};
 use super::stats::{chosen, type_name};
-use super::{damage, keys};
+use crate::advice::damage_text;
 use crate::cli::Check;
 use crate::failure::{Failure, Verdict};
+use crate::keys;
 use crate::opening;
 use crate::output::Out;
 use crate::progress;
+use crate::stop::Stop;
 use crate::units::{bytes, count, plural};
 use cenote::{Access, AtRest, Error, HeapReport, PoolInfo, Store, TraceOptions};
 use cenote_log::Outcome;
 use cenote_store::{Damage, StoreError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 
 pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> {
+    let stop = Stop::install();
     let store = opening::to_look(&arguments.store)?;
     let names = chosen(&store, &arguments.pools)?;
     // Before the pools are opened, which rewrites them in memory.
@@ -42,12 +45,21 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
         bar.set_message(name.clone());
         let mut tell = |at: &cenote::Progress| {
             bar.set_message(format!("{name}: {} reached", plural(at.blocks, "block")));
-            ControlFlow::Continue(())
+            stop.flow()
         };
         let mut options = TraceOptions::default();
         options.workers = arguments.threads;
         options.progress = Some(&mut tell);
-        pools.push(pool(&store, name, (options, &known), &mut findings));
+        pools.push(pool(&store, name, (options, &known, &stop), &mut findings));
+        if stop.is_set() {
+            bar.finish_and_clear();
+            let done = pools.len() - 1;
+            return Err(Failure::Interrupted(format!(
+                "stopped after {done} of {}; nothing was changed: `cenote check` begins anew, and \
+                 --pool NAME limits it to one",
+                plural(names.len() as u64, "pool")
+            )));
+        }
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -67,7 +79,10 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     ))?;
     for log in &report.logs {
         if log.outcome != Outcome::Idle {
-            out.line(out.dim(&format!("  log {:016x}: {} (here in memory only)", log.log_id, log.outcome)))?;
+            out.line(out.dim(&format!(
+                "  log {:016x}: {} (here in memory only)",
+                log.log_id, log.outcome
+            )))?;
         }
     }
     for summary in &pools {
@@ -85,11 +100,19 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
         out.line(format_args!("  {spare}"))?;
     }
     findings.print(arguments.all, out)?;
-    if findings.is_empty() {
+    let looked = pools.iter().map(|pool| pool.checked).chain(objects.iter().map(|one| one.checked));
+    let nothing = pools.len() + objects.len() > 0 && !looked.into_iter().any(|checked| checked);
+    if findings.is_empty() && nothing {
+        out.line(format_args!("{} see above", out.warn("nothing was looked at:")))?;
+    } else if findings.is_empty() {
         out.line(format_args!("{} {}", out.good("sound:"), looked_at(&pools, &objects)))?;
     } else {
         let found = plural(findings.count(), "finding");
         out.line(format_args!("{} {found}; nothing was changed", out.bad("not sound:")))?;
+        if findings.has("leak") {
+            let dir = arguments.store.dir.display();
+            out.line(format_args!("`cenote reclaim {dir}` gives leaks back"))?;
+        }
     }
     let unlisted: BTreeMap<&str, u64> = findings.unlisted.iter().copied().collect();
     out.object(&json!({
@@ -100,11 +123,18 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
             "outcome": log.outcome.to_string(),
         })).collect::<Vec<Value>>(),
         "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
-        "pools": pools.into_iter().map(|summary| summary.json).collect::<Vec<Value>>(),
+        "pools": pools.iter().map(|summary| summary.json.clone()).collect::<Vec<Value>>(),
         "objects": objects.into_iter().map(|object| object.json).collect::<Vec<Value>>(),
         "findings": findings.as_json(), "findings_not_listed": unlisted,
     }))?;
-    Ok(Verdict::found(!findings.is_empty()))
+    let unlooked = pools.iter().find(|pool| !pool.checked && pool.is_locked);
+    match unlooked {
+        // The operator asked for it, or nothing else was to be looked at.
+        Some(pool) if findings.is_empty() && (nothing || !arguments.pools.is_empty()) => {
+            Err(Failure::Failed(format!("pool \"{}\": {}", pool.name, pool.text)))
+        }
+        _ => Ok(Verdict::found(!findings.is_empty())),
+    }
 }
 
 /// How many pools and objects were looked at, and how many were not.
@@ -134,10 +164,16 @@ fn control_data(store: &Store, known: &[Damage], findings: &mut Findings) {
             Damage::Orphan { .. } => "orphan",
             _ => "damage",
         };
-        findings.add(kind, damage::pool_of(store, damage).as_deref(), None, damage.to_string());
+        let (pool, text) = match damage {
+            Damage::Puddle { .. } => (damage::pool_of(store, damage), damage_text(damage)),
+            damage => (damage::pool_of(store, damage), damage::text(store, damage)),
+        };
+        findings.add(kind, pool.as_deref(), None, text);
     }
     for (_, name) in &store.report().not_covered {
-        let text = "it was in use when power failed, at a durability level that does not cover that: values may be torn";
+        let text = "it was in use when power failed or the store was copied, at a durability \
+                    level that does not cover that: values may be torn; restore it, remove it, or \
+                    see `cenote logs declare-whole`";
         findings.add("torn", Some(name), None, text.into());
     }
     for name in store.torn_pools() {
@@ -153,31 +189,43 @@ struct Summary {
     text: String,
     /// Its blocks were looked at.
     checked: bool,
+    /// Its key was not given.
+    is_locked: bool,
     json: Value,
 }
 
 fn pool(
     store: &Store,
     name: &str,
-    (options, known): (TraceOptions<'_>, &[Damage]),
+    (options, known, stop): (TraceOptions<'_>, &[Damage], &Stop),
     findings: &mut Findings,
 ) -> Summary {
     let info = store.pools().into_iter().find(|pool| pool.record.name == name);
     let at_rest = info.as_ref().map_or(AtRest::None, |info| info.at_rest);
+    let mut unreached = 0;
     let verified = match at_rest {
         AtRest::None => Ok(()),
-        _ => protected::pages_of_pool(store, name, findings),
+        _ => protected::pages_of_pool(store, name, findings, stop),
     };
-    let checked = verified.and_then(|()| store.pool_with(name, Access::ReadOnly)).and_then(|pool| {
-        let found = pool.damage();
-        // `verify` has said it of a protected pool.
-        for damage in found.iter().filter(|damage| at_rest == AtRest::None && !known.contains(damage)) {
-            findings.add("damage", Some(name), None, damage.to_string());
-        }
-        let report = pool.check_with(options)?;
-        overlaps(&pool, name, findings)?;
-        Ok(report)
-    });
+    let checked =
+        verified.and_then(|()| store.pool_with(name, Access::ReadOnly)).and_then(|pool| {
+            let found = pool.damage();
+            // `verify` has said it of a protected pool.
+            for damage in
+                found.iter().filter(|damage| at_rest == AtRest::None && !known.contains(damage))
+            {
+                findings.add("damage", Some(name), None, damage_text(damage));
+            }
+            let mut report = pool.check_with(options)?;
+            overlaps(&pool, name, findings)?;
+            if !found.is_empty() {
+                // What only a missing part led to passes for a leak.
+                unreached = report.leaked_blocks;
+                (report.leaked_blocks, report.dangling_blocks) = (0, 0);
+                (report.leaks, report.dangling) = (Vec::new(), Vec::new());
+            }
+            Ok(report)
+        });
     match checked {
         Ok(report) => {
             heap(store, name, &report, findings);
@@ -186,12 +234,20 @@ fn pool(
             Summary {
                 name: name.to_owned(),
                 checked: true,
+                is_locked: false,
                 text: format!(
-                    "{} ({}) in {}, {} reachable",
+                    "{} ({}) in {}, {} reachable{}",
                     plural(stats.blocks, "block"),
                     bytes(stats.block_bytes),
                     plural(stats.puddles, "puddle"),
-                    count(reached)
+                    count(reached),
+                    match unreached {
+                        0 => String::new(),
+                        lost => format!(
+                            "; no root leads to {}, which may be because of the damage",
+                            plural(lost, "block")
+                        ),
+                    }
                 ),
                 json: json!({
                     "pool": name, "blocks": stats.blocks, "block_bytes": stats.block_bytes,
@@ -208,29 +264,36 @@ fn pool(
         Err(Error::TraceDue { .. }) => Summary {
             name: name.to_owned(),
             checked: false,
-            text: "not checked: it is recovered by tracing when it is next opened for writing".into(),
+            is_locked: false,
+            text: "not checked: it is recovered by tracing when it is next opened for writing"
+                .into(),
             json: json!({ "pool": name, "recovery_due": true }),
         },
-        Err(error) if protected::is_locked(&error) => Summary {
-            name: name.to_owned(),
-            checked: false,
-            text: protected::locked(at_rest.mode()),
-            json: json!({ "pool": name, "locked": true }),
-        },
         Err(error) => {
-            let is_said = |damage: &Damage| info.iter().any(|info| damage.pools().contains(&info.record.id));
+            if let Some(text) = protected::locked_pool(&error, at_rest.mode()) {
+                let json = json!({ "pool": name, "locked": true });
+                let name = name.to_owned();
+                return Summary { name, checked: false, is_locked: true, text, json };
+            }
+            let is_said =
+                |damage: &Damage| info.iter().any(|info| damage.pools().contains(&info.record.id));
             let is_known = known.iter().any(is_said);
-            if let (false, Error::Store(StoreError::PoolDamaged { damage, .. })) = (is_known, &error) {
+            let is_listed = matches!(&error, Error::Store(StoreError::PoolDamaged { .. }));
+            if let (false, Error::Store(StoreError::PoolDamaged { damage, .. })) =
+                (is_known, &error)
+            {
                 for damage in damage {
-                    findings.add("damage", Some(name), None, damage.to_string());
+                    findings.add("damage", Some(name), None, damage_text(damage));
                 }
-            } else if !is_known {
-                findings.add("unreadable", Some(name), None, error.to_string());
             }
             let error = Failure::from(error).message().unwrap_or_default();
+            if !is_known && !is_listed {
+                findings.add("unreadable", Some(name), None, error.clone());
+            }
             Summary {
                 name: name.to_owned(),
                 checked: false,
+                is_locked: false,
                 text: "cannot be checked".into(),
                 json: json!({ "pool": name, "error": error }),
             }
@@ -283,7 +346,10 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
         );
         findings.add("unallocated", Some(name), Some(block.addr), text);
     }
-    findings.more("unallocated", report.unallocated_blocks.saturating_sub(report.unallocated.len() as u64));
+    findings.more(
+        "unallocated",
+        report.unallocated_blocks.saturating_sub(report.unallocated.len() as u64),
+    );
     for block in &report.dangling {
         let text = format!(
             "{} bytes at {:#x} ({}) are not allocated, and a leak leads to them",
@@ -302,7 +368,8 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
         findings.more("pointer", trace.faults.saturating_sub(trace.findings.len() as u64));
     }
     for addr in &report.miscounted {
-        let text = format!("the superblock at {addr:#x} has another number of blocks than its marks say");
+        let text =
+            format!("the superblock at {addr:#x} has another number of blocks than its marks say");
         findings.add("miscounted", Some(name), Some(*addr), text);
     }
     if let Some(values) = &report.values {

@@ -1,18 +1,20 @@
 //! `cenote create`: makes a pool.
 
-use super::keys;
 use super::ls::mode;
 use crate::cli::Create;
 use crate::failure::{Failure, Verdict, closed};
+use crate::keys;
 use crate::opening;
 use crate::output::Out;
 use crate::units::bytes;
 use cenote::{AtRest, PoolMode, PoolOptions, Store};
 use cenote_object::Mode;
+use cenote_store::StoreError;
 use serde_json::json;
 use std::sync::Arc;
 
 pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure> {
+    refuse_contradictions(arguments)?;
     let (dir, name) = (arguments.store.dir.display(), &arguments.pool);
     let key = keys::given(&arguments.store.key)?.map(Arc::new);
     let default = if key.is_some() { Mode::Authenticated } else { Mode::None };
@@ -32,10 +34,16 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         }
     };
     let kind = |options: &PoolOptions| mode(options.mode, options.at_rest);
+    let kept = opening::asked_to_change(&arguments.store)?;
     if arguments.dry_run {
-        let store = opening::to_look(&arguments.store)?;
+        let store = kept.map_or_else(|| opening::to_look(&arguments.store), Ok)?;
         let options = options_for(&store);
-        store.refuse_new_pool(name, &options)?;
+        if store.is_connected() && store.pools().iter().any(|pool| pool.record.name == *name) {
+            return Err(StoreError::PoolExists { name: name.clone() }.into());
+        }
+        if !store.is_connected() {
+            store.refuse_new_pool(name, &options)?;
+        }
         out.line(format_args!(
             "would create pool \"{name}\" of {}, {}, in {dir}",
             bytes(options.puddle_size),
@@ -48,10 +56,12 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         return Ok(Verdict::Clean);
     }
     // Looked at first: what cannot be changes no byte, not even of the superblock. What keeps from looking is said by the open for writing.
-    if let Ok(looked) = opening::to_look(&arguments.store) {
+    if kept.is_none()
+        && let Ok(looked) = opening::to_look(&arguments.store)
+    {
         looked.refuse_new_pool(name, &options_for(&looked))?;
     }
-    let store = opening::to_change(&arguments.store)?;
+    let store = kept.map_or_else(|| opening::to_change(&arguments.store), Ok)?;
     let options = options_for(&store);
     let id = store.add_pool(name, &options)?;
     closed(store.close())?;
@@ -66,4 +76,23 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         "at_rest": keys::name_of(protection),
     }))?;
     Ok(Verdict::Clean)
+}
+
+/// Options that no pool can have together.
+fn refuse_contradictions(arguments: &Create) -> Result<(), Failure> {
+    let key = arguments.store.key.is_given();
+    let no_key = matches!(arguments.at_rest, Some(Mode::None | Mode::Integrity));
+    let why = match (arguments.at_rest, arguments.mode) {
+        _ if key && no_key => {
+            "such a pool has no key: leave out --key-file and --passphrase-file, or choose another \
+             --at-rest"
+        }
+        (None | Some(Mode::None), Some(PoolMode::Direct)) if !key => return Ok(()),
+        (_, Some(PoolMode::Direct)) => {
+            "a pool in direct mode cannot be protected at rest: leave out the key and --at-rest, \
+             or choose --mode shadowed"
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::Failed(why.into()))
 }

@@ -1,6 +1,7 @@
 //! What is damaged in a store, for every command that says so: what opening it found, and the files
 //! that an open to look does not read.
 
+use crate::advice::damage_text;
 use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use cenote::Store;
@@ -25,17 +26,44 @@ pub(crate) fn pool_of(store: &Store, damage: &Damage) -> Option<String> {
     pool.map(|pool| pool.record.name)
 }
 
-/// With the pool's name.
+/// With the names of pools instead of their numbers.
 pub(crate) fn text(store: &Store, damage: &Damage) -> String {
-    match (damage, pool_of(store, damage)) {
-        (Damage::Puddle { .. }, Some(name)) => format!("pool \"{name}\": {damage}"),
-        _ => damage.to_string(),
+    let names = |ids: &[cenote::PoolId]| {
+        let pools = store.pools();
+        let named = pools.iter().filter(|pool| ids.contains(&pool.record.id));
+        let names: Vec<String> = named.map(|pool| format!("\"{}\"", pool.record.name)).collect();
+        match names.len() {
+            0 => "no pool is concerned".into(),
+            1 => format!("concerns pool {}", names[0]),
+            _ => format!("concerns pools {}", names.join(", ")),
+        }
+    };
+    match damage {
+        Damage::Puddle { .. } => match pool_of(store, damage) {
+            Some(name) => format!("pool \"{name}\": {}", damage_text(damage)),
+            None => damage.to_string(),
+        },
+        Damage::LogSpace { client, puddle, detail, pools } => {
+            format!("log space {puddle} of client {client}: {detail}; {}", names(pools))
+        }
+        Damage::Log { client, log_id, puddle, detail, pools } => format!(
+            "log {log_id:016x} of client {client} (puddle {puddle}): {detail}; {}",
+            names(pools)
+        ),
+        Damage::Journal { detail, pools } => {
+            format!("journal of psyncs: {detail}; {}", names(pools))
+        }
+        damage => damage.to_string(),
     }
 }
 
 /// Says what is lost: of these pools, and what may concern any. Damage that a second copy makes
 /// good is for `check` and `info`.
-pub(crate) fn tell_lost(store: &Store, pools: &[String], out: &mut Out) -> Result<Verdict, Failure> {
+pub(crate) fn tell_lost(
+    store: &Store,
+    pools: &[String],
+    out: &mut Out,
+) -> Result<Verdict, Failure> {
     let mut verdict = Verdict::Clean;
     for damage in of(store)?.iter().filter(|damage| damage.is_lost()) {
         if pool_of(store, damage).is_some_and(|name| !pools.contains(&name)) {

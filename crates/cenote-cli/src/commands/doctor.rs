@@ -31,7 +31,12 @@ pub(crate) fn run(arguments: &Doctor, out: &mut Out) -> Result<Verdict, Failure>
     let dax = info.kind == MediumKind::Dax;
     say(out, Mark::Fact, "file system", &format!("{} ({})", info.fs, info.kind))?;
     if dax {
-        say(out, Mark::Good, "DAX", "yes: files are mapped as the memory that they lie in (MAP_SYNC)")?;
+        say(
+            out,
+            Mark::Good,
+            "DAX",
+            "yes: files are mapped as the memory that they lie in (MAP_SYNC)",
+        )?;
     } else {
         say(
             out,
@@ -106,18 +111,22 @@ fn availability(
 }
 
 fn flush(report: &Report, dax: bool, out: &mut Out) -> Result<(), Failure> {
-    let use_here = if dax { "" } else { "; not needed here, because durability is that of the page cache" };
+    let use_here =
+        if dax { "" } else { "; not needed here, because durability is that of the page cache" };
     let text = match report.flush_instruction {
         FlushInstruction::Clwb => format!("clwb: writes a cache line back and keeps it{use_here}"),
         FlushInstruction::ClflushOpt => {
-            format!("clflushopt, for want of clwb: the line is fetched again when it is used next{use_here}")
+            format!(
+                "clflushopt, for want of clwb: the line is fetched again when it is used \
+                 next{use_here}"
+            )
         }
         FlushInstruction::Clflush => {
             format!("clflush, for want of clwb and clflushopt: one line after the other{use_here}")
         }
         _ => {
-            let text =
-                "none is known for this processor: stores survive crashes of processes, not loss of power";
+            let text = "none is known for this processor: stores survive crashes of processes, \
+                not loss of power";
             return say(out, Mark::Instead, "flush", text);
         }
     };
@@ -135,7 +144,8 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
                     "faults of the program itself, not those inside system calls"
                 }
             };
-            let protects = if found.write_protect_async { ", asynchronous write protection" } else { "" };
+            let protects =
+                if found.write_protect_async { ", asynchronous write protection" } else { "" };
             format!("yes: {mode}{protects}")
         }),
         "faults are resolved by a signal handler instead",
@@ -158,13 +168,19 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
     availability(
         out,
         "sealed memory",
-        report.memfd_seals.as_ref().map(|()| "yes: memory files whose size nobody can change".into()),
+        report
+            .memfd_seals
+            .as_ref()
+            .map(|()| "yes: memory files of a size that cannot change".into()),
         "memory files are handed to nobody",
     )?;
     availability(
         out,
         "membarrier",
-        report.membarrier.as_ref().map(|()| "yes: a barrier on all threads is one system call".into()),
+        report
+            .membarrier
+            .as_ref()
+            .map(|()| "yes: a barrier on all threads is one system call".into()),
         "each thread pays for its own barriers",
     )?;
     availability(
@@ -190,8 +206,9 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
 
 fn limits(report: &Report, out: &mut Out) -> Result<(), Failure> {
     let limits = &report.limits;
-    let shown =
-        |limit: &Limit, unit: &dyn Fn(u64) -> String| limit.soft.map_or_else(|| "unlimited".into(), unit);
+    let shown = |limit: &Limit, unit: &dyn Fn(u64) -> String| {
+        limit.soft.map_or_else(|| "unlimited".into(), unit)
+    };
     let window = bytes(WINDOW_LEN_DEFAULT);
     let addresses = shown(&limits.address_space_bytes, &bytes);
     if limits.address_space_bytes.soft.is_none_or(|limit| limit > WINDOW_LEN_DEFAULT) {
@@ -203,7 +220,12 @@ fn limits(report: &Report, out: &mut Out) -> Result<(), Failure> {
         say(out, Mark::Instead, "addresses", &text)?;
     }
     let known = match known_windows_file() {
-        Some(file) => format!("{} in {}; a new store avoids them", known_windows().len(), file.display()),
+        Some(file) => format!(
+            "{} in {}; a new store avoids them; `cenote rm --store` takes its store's window off \
+             the list; without the file all are forgotten",
+            known_windows().len(),
+            file.display()
+        ),
         None => "not kept, for want of $XDG_STATE_HOME and $HOME".into(),
     };
     say(out, Mark::Fact, "known windows", &known)?;
@@ -215,7 +237,12 @@ fn limits(report: &Report, out: &mut Out) -> Result<(), Failure> {
         &format!("{} of memory can be locked", shown(&limits.locked_memory_bytes, &bytes)),
     )?;
     let mappings = limits.mappings.map_or_else(|| "not known".into(), count);
-    say(out, Mark::Fact, "mappings", &format!("{mappings} (vm.max_map_count); each puddle takes one"))
+    say(
+        out,
+        Mark::Fact,
+        "mappings",
+        &format!("{mappings} (vm.max_map_count); each puddle takes one"),
+    )
 }
 
 fn as_json(report: &Report, info: &cenote_medium::MediumInfo, read_only: bool) -> Value {

@@ -1,32 +1,48 @@
 //! `cenote dump`: what is on the medium, part by part.
 
+use super::damage;
 use super::logs::{self, ClientLogs, hex};
+use super::object::objects_of;
 use super::stats::{self, chosen, type_name};
 use crate::cli::Dump;
 use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::progress;
+use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::units::{bytes, count, date, plural};
 use cenote::{Access, Store};
 use cenote_layout::header::read;
 use cenote_layout::heap::ROOT_COUNT;
 use cenote_layout::superblock::{COPY_SIZE, STATE_CLEAN, Superblock};
+use cenote_store::Damage;
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Dump, out: &mut Out) -> Result<Verdict, Failure> {
+    out.heed(Stop::install());
     let store = opening::to_look(&arguments.store)?;
     if let Some(name) = &arguments.pool {
         chosen(&store, std::slice::from_ref(name))?;
         return pool(&store, name, arguments.blocks, out);
     }
     let sound = superblocks(&store, out)?;
-    catalog(&store, out)?;
+    let known = damage::of(&store)?;
+    catalog(&store, &known, out)?;
     puddles(&store, out)?;
     let logs_sound = client_logs(&store, out)?;
     types(&store, out)?;
-    Ok(Verdict::found(!sound || !logs_sound || !store.report().damage.is_empty()))
+    let journal_sound = journal_of_objects(&store, out)?;
+    Ok(Verdict::found(!sound || !logs_sound || !journal_sound || !known.is_empty()))
+}
+
+/// The journal is read as its opener reads it. Of a whole one nothing is shown.
+fn journal_of_objects(store: &Store, out: &mut Out) -> Result<bool, Failure> {
+    let Err(failure) = objects_of(store) else { return Ok(true) };
+    let text = failure.message().unwrap_or_default();
+    out.wrong("damaged", &text)?;
+    out.object(&json!({ "kind": "damage", "text": text }))?;
+    Ok(false)
 }
 
 /// Both copies, as they are on media.
@@ -43,7 +59,10 @@ fn superblocks(store: &Store, out: &mut Out) -> Result<bool, Failure> {
                 out.field("state", state)?;
                 out.field("store", block.store)?;
                 out.field("made", date(block.formatted_at_s))?;
-                out.field("window", format_args!("{} at {:#x}", bytes(block.window_len), block.window_base))?;
+                out.field(
+                    "window",
+                    format_args!("{} at {:#x}", bytes(block.window_len), block.window_base),
+                )?;
                 out.field(
                     "last writer",
                     format_args!("process {}, client {}", block.opener_pid, block.client),
@@ -66,7 +85,7 @@ fn superblocks(store: &Store, out: &mut Out) -> Result<bool, Failure> {
                     "store": block.store.to_string(), "formatted_at_s": block.formatted_at_s,
                     "window_base": block.window_base, "window_bytes": block.window_len,
                     "opener_pid": block.opener_pid, "opener_start_ticks": block.opener_start_ticks,
-                    "client": block.client.to_string(), "boot": block.boot_id.to_string(),
+                    "client": block.client.to_string(), "boot": block.boot_id.to_string(), "mounting": block.mounting,
                     "durability": block.durability, "catalog_batch": block.catalog_batch, "version": block.prefix.version,
                     "compat": block.prefix.compat, "ro_compat": block.prefix.ro_compat,
                     "incompat": block.prefix.incompat, "checksum": format!("{:016x}", block.prefix.checksum),
@@ -75,7 +94,9 @@ fn superblocks(store: &Store, out: &mut Out) -> Result<bool, Failure> {
             Err(error) => {
                 sound = false;
                 out.wrong("damaged", &error)?;
-                out.object(&json!({ "kind": "superblock", "copy": copy, "damage": error.to_string() }))?;
+                out.object(
+                    &json!({ "kind": "superblock", "copy": copy, "damage": error.to_string() }),
+                )?;
             }
         }
         out.line("")?;
@@ -83,13 +104,18 @@ fn superblocks(store: &Store, out: &mut Out) -> Result<bool, Failure> {
     Ok(sound)
 }
 
-fn catalog(store: &Store, out: &mut Out) -> Result<(), Failure> {
+fn catalog(store: &Store, known: &[Damage], out: &mut Out) -> Result<(), Failure> {
     let info = store.info();
     out.line(out.bold("catalog"))?;
-    let batches =
-        format!("{} batches, {} in each of two files", count(info.catalog_batch), bytes(info.catalog_bytes));
+    let batches = format!(
+        "{} batches, {} in each of two files",
+        count(info.catalog_batch),
+        bytes(info.catalog_bytes)
+    );
     out.field("size", batches)?;
-    out.object(&json!({ "kind": "catalog", "batch": info.catalog_batch, "bytes": info.catalog_bytes }))?;
+    out.object(
+        &json!({ "kind": "catalog", "batch": info.catalog_batch, "bytes": info.catalog_bytes }),
+    )?;
     let name_of = |id: cenote::PoolId| {
         store
             .pools()
@@ -107,9 +133,10 @@ fn catalog(store: &Store, out: &mut Out) -> Result<(), Failure> {
             "kind": "lease", "client": lease.client.to_string(), "pool": name_of(lease.pool), "writable": lease.writable,
         }))?;
     }
-    for damage in &store.report().damage {
-        out.wrong("damaged", damage)?;
-        out.object(&json!({ "kind": "damage", "text": damage.to_string() }))?;
+    for damage in known {
+        let text = damage::text(store, damage);
+        out.wrong("damaged", &text)?;
+        out.object(&json!({ "kind": "damage", "text": text }))?;
     }
     let mut pools = super::ls::listed(store);
     pools.sort_by_key(|pool| pool.info.record.id);
@@ -160,8 +187,11 @@ fn client_logs(store: &Store, out: &mut Out) -> Result<bool, Failure> {
     let clients = logs::read_all(store);
     out.line(out.bold("logs"))?;
     if clients.is_empty() {
-        let why =
-            if store.report().clean { "the store was closed properly" } else { "no transaction was open" };
+        let why = if store.report().clean {
+            "the store was closed properly"
+        } else {
+            "no transaction was open"
+        };
         out.line(format_args!("  none in use: {why}"))?;
     }
     let mut sound = true;
@@ -171,7 +201,9 @@ fn client_logs(store: &Store, out: &mut Out) -> Result<bool, Failure> {
             Err(error) => {
                 sound = false;
                 out.wrong("damaged", format_args!("client {client}: {error}"))?;
-                out.object(&json!({ "kind": "log-space", "client": client.to_string(), "damage": error }))?;
+                out.object(
+                    &json!({ "kind": "log-space", "client": client.to_string(), "damage": error }),
+                )?;
                 continue;
             }
         };
@@ -195,7 +227,9 @@ fn client_logs(store: &Store, out: &mut Out) -> Result<bool, Failure> {
                             entry.addr
                         );
                         out.line(line)?;
-                        entries.push(json!({ "entry": entry.kind, "addr": entry.addr, "bytes": entry.size }));
+                        entries.push(
+                            json!({ "entry": entry.kind, "addr": entry.addr, "bytes": entry.size }),
+                        );
                     }
                     json!({
                         "kind": "log", "log": format!("{:016x}", log.log_id), "client": client.to_string(),
@@ -207,7 +241,10 @@ fn client_logs(store: &Store, out: &mut Out) -> Result<bool, Failure> {
                 Err(error) => {
                     sound = false;
                     let label = out.bad("damaged:");
-                    out.line(format_args!("  log {:016x} of client {client}: {label} {error}", log.log_id))?;
+                    out.line(format_args!(
+                        "  log {:016x} of client {client}: {label} {error}",
+                        log.log_id
+                    ))?;
                     json!({
                         "kind": "log", "log": format!("{:016x}", log.log_id), "client": client.to_string(),
                         "puddle": log.puddle.to_string(), "damage": error,
@@ -272,13 +309,23 @@ fn pool(store: &Store, name: &str, blocks: bool, out: &mut Out) -> Result<Verdic
     let pool = store.pool_with(name, Access::ReadOnly)?;
     let stats = pool.stats()?;
     out.line(out.bold(&format!("pool \"{name}\"")))?;
+    let mut verdict = damage::tell_lost(store, &[name.to_owned()], out)?;
+    let mut damaged = |out: &mut Out, text: String| {
+        verdict = Verdict::Found;
+        out.wrong("damaged", &text)?;
+        out.object(&json!({ "kind": "damage", "text": text }))
+    };
     let mut roots = 0_u64;
-    for index in 0..ROOT_COUNT {
-        let Ok(index) = u16::try_from(index) else { break };
-        let Ok(root) = pool.heap().root(index) else { break };
-        if root.addr == 0 {
-            continue;
-        }
+    for index in (0..ROOT_COUNT).filter_map(|index| u16::try_from(index).ok()) {
+        let root = match pool.heap().root(index) {
+            Ok(root) if root.addr == 0 => continue,
+            Ok(root) => root,
+            Err(error) => {
+                roots += 1;
+                damaged(out, error.to_string())?;
+                continue;
+            }
+        };
         roots += 1;
         let type_name = type_name(store, root.type_id);
         out.field("root", format_args!("{index}: {type_name} at {:#x}", root.addr))?;
@@ -299,6 +346,10 @@ fn pool(store: &Store, name: &str, blocks: bool, out: &mut Out) -> Result<Verdic
     if roots == 0 && named.is_empty() {
         out.field("root", "none is set")?;
     }
+    // Each puddle was looked at for the numbers of blocks.
+    for damage in pool.heap_damage() {
+        damaged(out, damage.to_string())?;
+    }
     if !blocks {
         if stats.bins.is_empty() {
             out.field("blocks", "none is allocated")?;
@@ -309,7 +360,7 @@ fn pool(store: &Store, name: &str, blocks: bool, out: &mut Out) -> Result<Verdic
         let mut value = stats::as_json(store, name, &stats);
         value["kind"] = json!("pool");
         out.object(&value)?;
-        return Ok(Verdict::Clean);
+        return Ok(verdict);
     }
     let bar = progress::bar(stats.blocks, "reading blocks", out.is_json());
     let mut found = Vec::new();
@@ -338,5 +389,5 @@ fn pool(store: &Store, name: &str, blocks: bool, out: &mut Out) -> Result<Verdic
             out.line(format_args!("{:#x}  {:>10}  {last_name}", block.addr, bytes(block.size)))?;
         }
     }
-    Ok(Verdict::Clean)
+    Ok(verdict)
 }

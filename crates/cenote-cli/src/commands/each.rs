@@ -24,8 +24,11 @@ pub(crate) fn each(
             Err(failure @ (Failure::Pipe | Failure::Interrupted(_))) => return Err(failure),
             Err(failure) if names.len() == 1 || named.len() == 1 => return Err(failure),
             Err(failure) => {
-                let message = failure.message().unwrap_or_default();
-                out.line(format_args!("{} pool \"{name}\": {message}", out.bad("failed:")))?;
+                let mut message = failure.message().unwrap_or_default();
+                if !message.contains(&format!("pool \"{name}\"")) {
+                    message = format!("pool \"{name}\": {message}");
+                }
+                out.line(format_args!("{} {message}", out.bad("failed:")))?;
                 out.object(&json!({ "pool": name, "error": message }))?;
                 verdict = Verdict::Found;
             }

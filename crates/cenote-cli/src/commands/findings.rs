@@ -29,7 +29,13 @@ pub(crate) struct Findings {
 const SHOWN: usize = 10;
 
 impl Findings {
-    pub(crate) fn add(&mut self, kind: &'static str, pool: Option<&str>, addr: Option<u64>, text: String) {
+    pub(crate) fn add(
+        &mut self,
+        kind: &'static str,
+        pool: Option<&str>,
+        addr: Option<u64>,
+        text: String,
+    ) {
         self.list.push(Finding { kind, pool: pool.map(str::to_owned), addr, text });
     }
 
@@ -38,6 +44,12 @@ impl Findings {
         if count > 0 {
             self.unlisted.push((kind, count));
         }
+    }
+
+    /// Whether there is one of a kind.
+    pub(crate) fn has(&self, kind: &str) -> bool {
+        self.list.iter().any(|finding| finding.kind == kind)
+            || self.unlisted.iter().any(|(unlisted, _)| *unlisted == kind)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -61,8 +73,11 @@ impl Findings {
             let of_kind: Vec<&Finding> = self.list.iter().filter(|f| f.kind == kind).collect();
             let shown = if all { of_kind.len() } else { SHOWN };
             for finding in of_kind.iter().take(shown) {
-                let place =
-                    finding.pool.as_ref().map(|pool| format!("pool \"{pool}\": ")).unwrap_or_default();
+                let place = finding
+                    .pool
+                    .as_ref()
+                    .map(|pool| format!("pool \"{pool}\": "))
+                    .unwrap_or_default();
                 let label = out.bad(&format!("{kind}:"));
                 out.line(format_args!("  {label} {place}{}", finding.text))?;
             }

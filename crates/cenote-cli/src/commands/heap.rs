@@ -109,7 +109,8 @@ impl Seen {
     /// Bytes in blocks that are larger than the value in them, as far as types say.
     fn waste(&self, store: &Store) -> u64 {
         let waste = |((id, block_size), kind): (&(TypeId, u64), &Kind)| {
-            let record = store.type_record(*id).filter(|record| !record.repeats && *block_size != 0)?;
+            let record =
+                store.type_record(*id).filter(|record| !record.repeats && *block_size != 0)?;
             Some(block_size.saturating_sub(record.size) * kind.blocks)
         };
         self.kinds.iter().filter_map(waste).sum()
@@ -149,9 +150,15 @@ pub(crate) fn run(store: &Store, name: &str, out: &mut Out) -> Result<Verdict, F
             out.line(format_args!("{} {line}{note}", out.dim(&format!("{label:<12}"))))?;
         }
     }
-    out.field("largest run", format_args!("{} of free superblocks side by side", bytes(seen.largest_free)))?;
+    out.field(
+        "largest run",
+        format_args!("{} of free superblocks side by side", bytes(seen.largest_free)),
+    )?;
     if waste > 0 {
-        out.field("in blocks", format_args!("{} are more than the values in them need", bytes(waste)))?;
+        out.field(
+            "in blocks",
+            format_args!("{} are more than the values in them need", bytes(waste)),
+        )?;
     }
     if !seen.kinds.is_empty() {
         out.line("")?;
@@ -180,8 +187,10 @@ fn shortened(name: &str) -> String {
 
 /// Types with how full their superblocks are.
 fn kinds(store: &Store, seen: &Seen, out: &mut Out) -> Result<(), Failure> {
-    let heading =
-        format!("{:<24} {:>8} {:>6} {:>13}  {:<16} {:>5}", "TYPE", "BLOCK", "SUPERB", "BLOCKS", "FULL", "");
+    let heading = format!(
+        "{:<24} {:>8} {:>6} {:>13}  {:<16} {:>5}",
+        "TYPE", "BLOCK", "SUPERB", "BLOCKS", "FULL", ""
+    );
     let heading = out.dim(heading.trim_end());
     out.line(heading)?;
     for ((id, block_size), kind) in &seen.kinds {
@@ -229,7 +238,8 @@ fn cell(places: &[(char, f64)]) -> char {
         return '!';
     }
     let first = places[0].0;
-    let alike = places.iter().all(|(what, _)| *what == first) || places[1..].iter().all(|(w, _)| *w == 'l');
+    let alike =
+        places.iter().all(|(what, _)| *what == first) || places[1..].iter().all(|(w, _)| *w == 'l');
     match first {
         '.' | ' ' | 'm' | 'L' | 'l' if alike => first,
         _ => {

@@ -57,7 +57,9 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
             let name = &pool.info.record.name;
             out.field(
                 "power loss",
-                format_args!("pool \"{name}\" is recovered by tracing when it is next opened for writing"),
+                format_args!(
+                    "pool \"{name}\" is recovered by tracing when it is next opened for writing"
+                ),
             )?;
         }
         if let Err(ls::Unread::Failed(failure)) = &pool.roots
@@ -76,7 +78,10 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
         let what = if report.crash == Some(CrashKind::Process) { "crash" } else { "power loss" };
         out.field(
             what,
-            format_args!("pool \"{}\" is as its last psync left it; what came after is gone", pool.name),
+            format_args!(
+                "pool \"{}\" is as its last psync left it; what came after is gone",
+                pool.name
+            ),
         )?;
     }
     for pool in pools.iter().map(|pool| &pool.info) {
@@ -89,13 +94,16 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
         }
     }
     for (_, name) in &report.not_covered {
-        let text =
-            format!("pool \"{name}\" was in use when power failed, at a level that does not cover that");
+        let text = format!(
+            "pool \"{name}\" was in use when power failed or the store was copied, at a level \
+             that does not cover that"
+        );
         out.wrong("torn?", text)?;
     }
     let torn = store.torn_pools();
     for name in &torn {
-        let text = format!("logs of pool \"{name}\" were discarded: it may hold half a transaction");
+        let text =
+            format!("logs of pool \"{name}\" were discarded: it may hold half a transaction");
         out.wrong("torn?", text)?;
     }
     for waiting in ls::due(&pools) {

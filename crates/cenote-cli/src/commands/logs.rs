@@ -56,7 +56,8 @@ struct Line([u8; 64]);
 
 impl Image {
     fn load(store: &Store, record: &PuddleRecord) -> Result<Self, String> {
-        let bytes = store.read_file(&format!("puddles/{}", hex(record.uuid))).map_err(|e| e.to_string())?;
+        let bytes =
+            store.read_file(&format!("puddles/{}", hex(record.uuid))).map_err(|e| e.to_string())?;
         if bytes.len() as u64 != record.size {
             return Err(format!("its file has {} bytes instead of {}", bytes.len(), record.size));
         }
@@ -113,8 +114,11 @@ fn read_space(
         return Err(format!("its log space is that of client {}", header.client));
     }
     let mut logs = Vec::new();
-    for bytes in bytes.get(LOG_SPACE_ENTRIES_OFFSET as usize..).unwrap_or_default().chunks_exact(64) {
-        let Some(Listing::Names(entry)) = parse(bytes).map(|entry| entry.read(false)) else { continue };
+    for bytes in bytes.get(LOG_SPACE_ENTRIES_OFFSET as usize..).unwrap_or_default().chunks_exact(64)
+    {
+        let Some(Listing::Names(entry)) = parse(bytes).map(|entry| entry.read(false)) else {
+            continue;
+        };
         if entry.state != ENTRY_HEAD {
             continue;
         }
@@ -148,11 +152,16 @@ fn read_log(
         (body.len >= Body::LEN_MIN).then_some(body)
     };
     // SAFETY: the bodies lie in images that live until the end of this function; nobody else has them.
-    let summary = unsafe { inspect(body, crash, &mut segment) }.map_err(|damage| damage.to_string())?;
+    let summary =
+        unsafe { inspect(body, crash, &mut segment) }.map_err(|damage| damage.to_string())?;
     let entries = summary
         .entries
         .iter()
-        .map(|entry| EntryOnMedia { kind: format!("{:?}", entry.kind), addr: entry.addr, size: entry.size })
+        .map(|entry| EntryOnMedia {
+            kind: format!("{:?}", entry.kind),
+            addr: entry.addr,
+            size: entry.size,
+        })
         .collect();
     Ok(Contents {
         stage: format!("{:?}", summary.stage).to_lowercase(),
@@ -166,7 +175,8 @@ fn read_log(
 
 /// An entry of a log space from its 64 bytes.
 fn parse(bytes: &[u8]) -> Option<LogSpaceEntry> {
-    let word = |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
+    let word =
+        |at: usize| bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
     let puddle = Uuid(bytes.get(16..32)?.try_into().ok()?);
     Some(LogSpaceEntry {
         checksum: word(0)?,

@@ -1,20 +1,21 @@
 //! `cenote ls`: the pools of a store, how they were left, and the roots that have names.
 
-use super::keys;
 use crate::cli::Ls;
 use crate::failure::{Failure, Verdict};
+use crate::keys;
 use crate::opening;
 use crate::output::Out;
 use crate::table::{Align, Table};
 use crate::units::{bytes, date, plural};
 use cenote::{
-    Access, AtRest, AtRestError, Error, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store, StoreInfo,
+    Access, AtRest, AtRestError, Error, HeapKind, NamedRoot, PoolInfo, PoolMode, PoolStart, Store,
+    StoreInfo,
 };
 use cenote_store::StoreError;
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
-    let store = opening::to_look(&arguments.store)?;
+    let store = opening::asked_or_look(&arguments.store)?;
     let pools = listed(&store);
     if pools.is_empty() {
         let dir = arguments.store.dir.display();
@@ -31,8 +32,19 @@ pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
     for pool in &pools {
         out.object(&as_json(pool))?;
     }
-    // What may have left a pool out. Of each pool that is listed, `info` says what is damaged.
-    super::damage::tell_lost(&store, &[], out)
+    // A pool that is listed may lack files: `info` and `check` say which.
+    let mut cut = 0;
+    for pool in &pools {
+        if let Err(Unread::Failed(failure)) = &pool.roots {
+            cut += 1;
+            if let Some(message) = failure.message() {
+                out.wrong("damaged", message)?;
+            }
+        }
+    }
+    // What may have left a pool out.
+    let lost = super::damage::tell_lost(&store, &[], out)?;
+    Ok(Verdict::found(cut > 0 || lost == Verdict::Found))
 }
 
 /// What is said of the pools that have moved and are not rewritten yet.
@@ -44,8 +56,9 @@ pub(crate) fn due(pools: &[Listed]) -> impl Iterator<Item = String> + '_ {
 /// Puddles that wait for a pool, if there are any.
 pub(crate) fn spare(info: &StoreInfo) -> Option<String> {
     let puddles = plural(info.spare_puddles, "spare puddle");
-    (info.spare_puddles != 0)
-        .then(|| format!("{puddles} ({}) for pools that are created or grow", bytes(info.spare_bytes)))
+    (info.spare_puddles != 0).then(|| {
+        format!("{puddles} ({}) for pools that are created or grow", bytes(info.spare_bytes))
+    })
 }
 
 /// A pool, and its named roots, or why they cannot be read.
@@ -60,6 +73,8 @@ pub(crate) enum Unread {
     TraceDue,
     /// It is protected, and its key is not here: nothing is wrong.
     Locked,
+    /// A daemon keeps it, and to read them a command would have to open the pool.
+    Kept,
     /// Something is.
     Failed(Failure),
 }
@@ -69,6 +84,9 @@ pub(crate) fn listed(store: &Store) -> Vec<Listed> {
     let mut pools = store.pools();
     pools.sort_by(|a, b| a.record.name.cmp(&b.record.name));
     let roots = |name: &str| {
+        if store.is_connected() {
+            return Err(Unread::Kept);
+        }
         let read = store.pool_with(name, Access::ReadOnly).and_then(|pool| pool.named_roots());
         read.map_err(|error| match error {
             Error::TraceDue { .. } => Unread::TraceDue,
@@ -105,6 +123,7 @@ fn names(roots: &Result<Vec<NamedRoot>, Unread>) -> String {
         Ok(roots) => roots,
         Err(Unread::TraceDue) => return "after recovery".into(),
         Err(Unread::Locked) => return "under its key".into(),
+        Err(Unread::Kept) => return "-".into(),
         Err(Unread::Failed(_)) => return "cannot be read".into(),
     };
     let all = roots.iter().map(|root| root.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -133,7 +152,7 @@ pub(crate) fn table(pools: &[Listed]) -> Table {
             pool.puddles.to_string(),
             mode(pool.record.mode, pool.at_rest),
             heap(pool.record.heap).into(),
-            start(pool.start).into(),
+            if matches!(roots, Err(Unread::Kept)) { "-" } else { start(pool.start) }.into(),
             date(pool.record.created_at_s),
             names(roots),
         ]);
@@ -154,7 +173,8 @@ pub(crate) fn as_json(listed: &Listed) -> Value {
         "mode": mode(record.mode, AtRest::None), "at_rest": keys::name_of(pool.at_rest.mode()), "heap": heap(record.heap), "puddle_bytes": record.puddle_size,
         "bytes_max": if record.size_max == u64::MAX { Value::Null } else { json!(record.size_max) },
         "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),
-        "created_at_s": record.created_at_s, "state": start(pool.start), "named_roots": roots,
+        "created_at_s": record.created_at_s, "named_roots": roots,
+        "state": if matches!(listed.roots, Err(Unread::Kept)) { "kept" } else { start(pool.start) },
         "recovery_due": matches!(listed.roots, Err(Unread::TraceDue)),
     })
 }

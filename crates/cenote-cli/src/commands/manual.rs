@@ -39,7 +39,9 @@ pub(crate) fn pages(arguments: &Man, out: &mut Out) -> Result<Verdict, Failure> 
         written.push(path.display().to_string());
         Ok(())
     };
-    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+    for sub in
+        command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+    {
         write(sub.clone(), format!("cenote-{}", sub.get_name()))?;
     }
     write(command.clone(), "cenote".into())?;

@@ -1,5 +1,6 @@
 //! One command a file.
 
+pub(crate) mod adopt;
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod create;
@@ -11,7 +12,6 @@ pub(crate) mod findings;
 pub(crate) mod format;
 pub(crate) mod heap;
 pub(crate) mod info;
-pub(crate) mod keys;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod manual;

@@ -2,21 +2,23 @@
 //!
 //! `ls`, `info` and `export` open read-only: what an interrupted psync left is shown, and completed in memory only.
 
-use super::keys;
 use crate::cli::{
-    Ls, Object, ObjectCommand, ObjectCreate, ObjectExport, ObjectImport, ObjectInfo as InfoOf, ObjectRm,
-    StoreDir,
+    ChangedStore, Ls, Object, ObjectCommand, ObjectCreate, ObjectExport, ObjectImport,
+    ObjectInfo as InfoOf, ObjectRm, StoreDir,
 };
 use crate::failure::{Failure, Verdict, closed};
+use crate::keys;
 use crate::opening;
 use crate::output::{Out, asked, somebody_is_there};
 use crate::table::{Align, Table};
 use crate::units::{bytes, date};
 use cenote::Store;
-use cenote_object::{Attached, Info, Mode, ObjectError, ObjectOptions, Objects, ObjectsOptions, Permission};
+use cenote_object::{
+    Attached, Info, Mode, ObjectError, ObjectOptions, Objects, ObjectsOptions, Permission,
+};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{IsTerminal as _, Read, Write};
 use std::path::Path;
 
 pub(crate) fn run(arguments: &Object, out: &mut Out) -> Result<Verdict, Failure> {
@@ -40,7 +42,7 @@ pub(crate) fn to_look(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
     Ok((store, objects))
 }
 
-pub(crate) fn to_change(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
+pub(crate) fn to_change(dir: &ChangedStore) -> Result<(Store, Objects), Failure> {
     let store = opening::to_change(dir)?;
     let objects = objects_of(&store)?;
     Ok((store, objects))
@@ -48,7 +50,8 @@ pub(crate) fn to_change(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
 
 fn create(arguments: &ObjectCreate, out: &mut Out) -> Result<Verdict, Failure> {
     let key = keys::given(&arguments.store.key)?;
-    let at_rest = arguments.at_rest.unwrap_or(if key.is_some() { Mode::Authenticated } else { Mode::None });
+    let at_rest =
+        arguments.at_rest.unwrap_or(if key.is_some() { Mode::Authenticated } else { Mode::None });
     let (store, objects) = to_change(&arguments.store)?;
     let options = ObjectOptions { at_rest, permissions: arguments.mode };
     let made = objects.pcreate_with(&arguments.object, arguments.size, key.as_ref(), &options)?;
@@ -80,7 +83,8 @@ fn ls(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
     let list = objects.list()?;
     if list.is_empty() {
         let dir = arguments.store.dir.display();
-        let advice = format!("no objects yet: make one with `cenote object create {dir} NAME --size SIZE`");
+        let advice =
+            format!("no objects yet: make one with `cenote object create {dir} NAME --size SIZE`");
         out.line(out.dim(&advice))?;
     } else {
         let mut table = Table::new(&[
@@ -117,7 +121,9 @@ fn meaning(info: &Info) -> String {
         S::Psync => {
             "a psync was interrupted before it was committed; the object is as the one before left it"
         }
-        S::Copy => "a psync is committed and not copied yet; whoever opens the store to write completes it",
+        S::Copy => {
+            "a psync is committed and not copied yet; the next opener that writes completes it"
+        }
         _ => "in use",
     };
     format!("{} ({text})", info.state)
@@ -132,7 +138,10 @@ fn info(arguments: &InfoOf, out: &mut Out) -> Result<Verdict, Failure> {
     out.field("address", format_args!("{:#x}", info.object.data_addr()))?;
     out.field("state", meaning(&info))?;
     out.field("last writer", info.found)?;
-    out.field("mode", format_args!("{:o}, user {}, group {}", record.permissions, record.uid, record.gid))?;
+    out.field(
+        "mode",
+        format_args!("{:o}, user {}, group {}", record.permissions, record.uid, record.gid),
+    )?;
     out.field("at rest", keys::name_of(record.at_rest.mode()))?;
     out.field("created", date(record.created_at_s))?;
     out.field("puddle", record.puddle)?;
@@ -197,7 +206,9 @@ fn confirm(arguments: &ObjectRm, what: &str) -> Result<(), Failure> {
         return Ok(());
     }
     if !somebody_is_there() {
-        return Err(Failure::Usage(format!("{what} was not removed: there is nobody to ask: say --yes")));
+        return Err(Failure::Usage(format!(
+            "{what} was not removed: no terminal to ask at: say --yes"
+        )));
     }
     if asked(&format!("remove {what}, for good?"))? {
         Ok(())
@@ -208,7 +219,12 @@ fn confirm(arguments: &ObjectRm, what: &str) -> Result<(), Failure> {
 
 fn cannot(what: &str, path: Option<&Path>, error: &std::io::Error) -> Failure {
     let name = path.map_or_else(|| "the standard stream".into(), |path| path.display().to_string());
-    Failure::Failed(format!("cannot {what} {name}: {error}"))
+    Failure::Failed(match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            format!("{name} exists already: remove it first, or choose another name")
+        }
+        _ => format!("cannot {what} {name}: {error}"),
+    })
 }
 
 fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
@@ -225,7 +241,8 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
     let mut buffer = vec![0; 1 << 20];
     let mut unsynced = 0;
     loop {
-        let got = read_some(&mut *input, &mut buffer).map_err(|error| cannot("read", path, &error))?;
+        let got =
+            read_some(&mut *input, &mut buffer).map_err(|error| cannot("read", path, &error))?;
         let at = arguments.at.saturating_add(done).min(object.len()) as usize;
         let fits = got.min((object.len() as usize).saturating_sub(at));
         // Where a page is damaged: an error, and no bus error.
@@ -288,9 +305,16 @@ fn export(arguments: &ObjectExport, out: &mut Out) -> Result<Verdict, Failure> {
     if path.is_none() && out.is_json() {
         return Err(Failure::Usage("raw bytes are no JSON: name a file with --output".into()));
     }
+    if path.is_none() && std::io::stdout().is_terminal() {
+        return Err(Failure::Usage(
+            "raw bytes are nothing for a terminal: name a file with --output, or a pipe".into(),
+        ));
+    }
     let failed = |error: std::io::Error| cannot("write", path, &error);
     let mut file = match path {
-        Some(path) => Some(OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?),
+        Some(path) => {
+            Some(OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?)
+        }
         None => None,
     };
     let mut buffer = vec![0; 1 << 20];
@@ -308,7 +332,11 @@ fn export(arguments: &ObjectExport, out: &mut Out) -> Result<Verdict, Failure> {
     if let (Some(file), Some(path)) = (&file, path) {
         file.sync_all().map_err(failed)?;
         let size = bytes(to - from);
-        out.line(format_args!("{} {size} of object \"{name}\" to {}", out.good("done:"), path.display()))?;
+        out.line(format_args!(
+            "{} {size} of object \"{name}\" to {}",
+            out.good("done:"),
+            path.display()
+        ))?;
         out.object(&json!({
             "object": name, "bytes": to - from, "file": path.display().to_string(), "damaged_pages": damaged,
         }))?;

@@ -3,7 +3,7 @@
 //! In place of the store's directory they take the socket of the daemon that keeps it: then the daemon decides whether the caller may. In a store that no
 //! daemon keeps, whoever may write its files may.
 
-use crate::cli::{Chmod, Chown, StoreDir};
+use crate::cli::{ChangedStore, Chmod, Chown};
 use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::Out;
@@ -11,7 +11,8 @@ use cenote::PermissionChange;
 use serde_json::json;
 
 pub(crate) fn chmod(arguments: &Chmod, out: &mut Out) -> Result<Verdict, Failure> {
-    let change = PermissionChange { permissions: Some(arguments.mode), ..PermissionChange::default() };
+    let change =
+        PermissionChange { permissions: Some(arguments.mode), ..PermissionChange::default() };
     apply(&arguments.store, &arguments.pool, change, out)
 }
 
@@ -40,12 +41,19 @@ fn id_of(text: &str, table: &str, what: &str) -> Result<Option<u32>, Failure> {
     }
     let lines = std::fs::read_to_string(table).unwrap_or_default();
     let mut found = lines.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let id =
-        found.find(|fields| fields.first() == Some(&text)).and_then(|fields| fields.get(2)?.parse().ok());
-    id.map(Some).ok_or_else(|| Failure::Usage(format!("{table} has no {what} {text:?}: give the number")))
+    let id = found
+        .find(|fields| fields.first() == Some(&text))
+        .and_then(|fields| fields.get(2)?.parse().ok());
+    id.map(Some)
+        .ok_or_else(|| Failure::Usage(format!("{table} has no {what} {text:?}: give the number")))
 }
 
-fn apply(store: &StoreDir, pool: &str, change: PermissionChange, out: &mut Out) -> Result<Verdict, Failure> {
+fn apply(
+    store: &ChangedStore,
+    pool: &str,
+    change: PermissionChange,
+    out: &mut Out,
+) -> Result<Verdict, Failure> {
     let opened = opening::asked_or_change(store)?;
     opened.set_permissions(pool, change)?;
     let found = opened.pools().into_iter().find(|found| found.record.name == pool);
@@ -60,7 +68,8 @@ fn apply(store: &StoreDir, pool: &str, change: PermissionChange, out: &mut Out) 
             record.permissions
         ))?;
         out.object(&json!({
-            "pool": pool, "uid": record.uid, "gid": record.gid, "permissions": record.permissions,
+            "pool": pool, "uid": record.uid, "gid": record.gid,
+            "permissions": format!("{:o}", record.permissions),
         }))?;
     }
     Ok(Verdict::Clean)

@@ -2,18 +2,18 @@
 //! what an attach reads. What cannot be looked at without a key is said, and is no damage.
 
 use super::findings::Findings;
-use super::{keys, object};
+use super::object;
+use crate::advice::at_rest;
 use crate::failure::Failure;
+use crate::keys;
 use crate::output::Out;
 use crate::progress;
+use crate::stop::Stop;
 use crate::units::{bytes, plural};
 use cenote::{AtRestError, Error, Keyring, Store};
 use cenote_object::{Mode, ObjectError, Objects, Permission};
 use cenote_store::{Damage, ObjectInfo, StoreError};
 use serde_json::{Value, json};
-
-/// What to do where a key is missing.
-const GIVE_KEY: &str = "not verified without its key: name it with --key-file or --passphrase-file";
 
 /// What is said about one pool or object.
 pub(crate) struct Said {
@@ -23,26 +23,43 @@ pub(crate) struct Said {
     pub(crate) json: Value,
 }
 
-/// Whether the key of this pool is not here: nothing is wrong then.
-pub(crate) fn is_locked(error: &Error) -> bool {
-    matches!(error, Error::Store(StoreError::AtRest { source, .. }) if lacks_key(source))
+/// What is said of a pool whose key is not here: nothing is wrong then.
+pub(crate) fn locked_pool(error: &Error, mode: Mode) -> Option<String> {
+    match error {
+        Error::Store(StoreError::AtRest { source, .. }) if lacks_key(source) => {
+            Some(locked(source, mode))
+        }
+        _ => None,
+    }
 }
 
-fn lacks_key(error: &AtRestError) -> bool {
+pub(crate) fn lacks_key(error: &AtRestError) -> bool {
     matches!(
         error,
         AtRestError::NoKey { .. } | AtRestError::WrongKey { .. } | AtRestError::WrongKeyKind { .. }
     )
 }
 
-/// Of a protected pool without its key.
-pub(crate) fn locked(mode: Mode) -> String {
-    format!("protected ({}): {GIVE_KEY}", keys::name_of(mode))
+/// What is protected and was not looked at, and why.
+fn locked(error: &AtRestError, mode: Mode) -> String {
+    match error {
+        AtRestError::NoKey { .. } => format!(
+            "protected ({}): not verified without its key: give it with --key-file or \
+             --passphrase-file",
+            keys::name_of(mode)
+        ),
+        error => format!("protected ({}): not verified: {}", keys::name_of(mode), at_rest(error)),
+    }
 }
 
 /// Adds the pages of a protected pool that fail their check.
-pub(crate) fn pages_of_pool(store: &Store, name: &str, findings: &mut Findings) -> cenote::Result<()> {
-    for puddle in store.verify_pool(name, &mut |_, _| true)? {
+pub(crate) fn pages_of_pool(
+    store: &Store,
+    name: &str,
+    findings: &mut Findings,
+    stop: &Stop,
+) -> cenote::Result<()> {
+    for puddle in store.verify_pool(name, &mut |_, _| !stop.is_set())? {
         for (page, what) in puddle.found.damaged {
             let text = format!("page {page} of puddle {}: {what}", puddle.index);
             findings.add("page", Some(name), None, text);
@@ -98,16 +115,22 @@ fn one(
     let found = match attached {
         Ok(object) => object.verify(&mut |_, _| true),
         Err(ObjectError::AtRest { source, .. }) if lacks_key(&source) => {
-            return said(locked(mode), false, 0, true);
+            return said(locked(&source, mode), false, 0, true);
         }
         Err(ObjectError::Denied { .. }) => {
             return said("not looked at: this user may not read it".into(), false, 0, false);
         }
         Err(error) => {
-            let is_known =
-                known.iter().any(|damage| matches!(damage, Damage::Object { name: of, .. } if of == name));
+            let is_known = known
+                .iter()
+                .any(|damage| matches!(damage, Damage::Object { name: of, .. } if of == name));
             if !is_known {
-                findings.add("object", None, None, Failure::from(error).message().unwrap_or_default());
+                findings.add(
+                    "object",
+                    None,
+                    None,
+                    Failure::from(error).message().unwrap_or_default(),
+                );
             }
             return said("cannot be attached".into(), false, 0, false);
         }
@@ -117,7 +140,9 @@ fn one(
     }
     let text = match found.covered {
         true => format!("{size}, {} verified", plural(found.pages, "page")),
-        false => format!("{size}; protection \"{}\" does not cover its values", keys::name_of(mode)),
+        false => {
+            format!("{size}; protection \"{}\" does not cover its values", keys::name_of(mode))
+        }
     };
     said(text, true, if found.covered { found.pages } else { 0 }, false)
 }

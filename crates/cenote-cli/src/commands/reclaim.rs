@@ -9,13 +9,15 @@ use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::progress;
+use crate::stop::Stop;
 use crate::units::{bytes, plural};
-use cenote::{Access, ReclaimOptions, ReclaimProgress};
-use core::ops::ControlFlow;
+use cenote::{Access, Error, ReclaimOptions, ReclaimProgress, ReclaimRefused, Store};
+use cenote_store::StoreError;
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Reclaim, out: &mut Out) -> Result<Verdict, Failure> {
     let dry_run = arguments.dry_run;
+    let stop = Stop::install();
     let (store, access) = if dry_run {
         (opening::to_look(&arguments.store)?, Access::ReadOnly)
     } else {
@@ -23,26 +25,34 @@ pub(crate) fn run(arguments: &Reclaim, out: &mut Out) -> Result<Verdict, Failure
     };
     let names = chosen(&store, &arguments.pools)?;
     let verdict = each(&names, &arguments.pools, out, |name, out| {
+        if stop.is_set() {
+            return Err(stopped(name));
+        }
         let pool = store.pool_with(name, access)?;
         // As many as can be reached; some are leaks, and the bar ends before it is full.
         let allocated = pool.stats()?.blocks;
         let bar = progress::bar(allocated, "tracing blocks", out.is_json());
         let mut show = |so_far: &ReclaimProgress| {
             bar.set_position(so_far.reached_blocks.min(allocated));
-            ControlFlow::Continue(())
+            stop.flow()
         };
         let mut options = ReclaimOptions::default();
         options.dry_run = dry_run;
         options.progress = Some(&mut show);
         let report = pool.reclaim_with(options);
         bar.finish_and_clear();
-        let report = report?;
+        let report = report.map_err(|error| because(&store, name, error, &stop))?;
         let leaks = format!("{} ({})", plural(report.blocks, "block"), bytes(report.bytes));
         match (report.blocks, dry_run) {
-            (0, _) => out.line(format_args!("{} pool \"{name}\" has no leaks", out.good("sound:")))?,
+            (0, _) => {
+                out.line(format_args!("{} pool \"{name}\" has no leaks", out.good("sound:")))?
+            }
             (_, true) => out.line(format_args!("would give back {leaks} of pool \"{name}\""))?,
             (_, false) => {
-                out.line(format_args!("{} gave back {leaks} of pool \"{name}\"", out.good("done:")))?;
+                out.line(format_args!(
+                    "{} gave back {leaks} of pool \"{name}\"",
+                    out.good("done:")
+                ))?;
             }
         }
         for of_type in &report.types {
@@ -56,7 +66,11 @@ pub(crate) fn run(arguments: &Reclaim, out: &mut Out) -> Result<Verdict, Failure
         if dry_run {
             for block in &report.listed {
                 let text = format!("  {:#x}, {}", block.addr, bytes(block.size));
-                out.line(format_args!("{} ({})", out.dim(&text), type_name(&store, block.type_id)))?;
+                out.line(format_args!(
+                    "{} ({})",
+                    out.dim(&text),
+                    type_name(&store, block.type_id)
+                ))?;
             }
             let unlisted = report.blocks - report.listed.len() as u64;
             if unlisted > 0 {
@@ -76,9 +90,45 @@ pub(crate) fn run(arguments: &Reclaim, out: &mut Out) -> Result<Verdict, Failure
             "longest_hold_us": report.longest_hold.as_micros() as u64,
         }))?;
         Ok(Verdict::Clean)
-    })?;
+    });
     if !dry_run {
         store.close()?;
     }
-    Ok(verdict)
+    verdict
+}
+
+fn stopped(name: &str) -> Failure {
+    Failure::Interrupted(format!(
+        "stopped at pool \"{name}\"; what was given back stays so, and `cenote reclaim` goes on"
+    ))
+}
+
+/// Why leaks of a pool were not given back. Another pool that keeps from it says why itself.
+fn because(store: &Store, name: &str, error: Error, stop: &Stop) -> Failure {
+    if stop.is_set() {
+        return stopped(name);
+    }
+    let role = |other: &str| {
+        format!("pool \"{other}\" may lead to values of pool \"{name}\", and has to be read too")
+    };
+    let about = match &error {
+        Error::Store(
+            StoreError::AtRest { name, .. }
+            | StoreError::PoolDamaged { name, .. }
+            | StoreError::PoolLogDamaged { name, .. }
+            | StoreError::PoolNotCovered { name }
+            | StoreError::PoolTorn { name },
+        ) => Some(name.clone()),
+        Error::Reclaim(ReclaimRefused::OtherPool { other, .. }) => Some(other.clone()),
+        _ => None,
+    };
+    match (about.filter(|other| other != name), error) {
+        (Some(other), Error::Reclaim(error)) => {
+            let refused = store.pool_with(&other, Access::ReadOnly).err();
+            let why = refused.map_or_else(|| Failure::failed(error), Failure::from);
+            why.after(&role(&other))
+        }
+        (Some(other), error) => Failure::from(error).after(&role(&other)),
+        (None, error) => error.into(),
+    }
 }

@@ -1,7 +1,7 @@
 //! `cenote clone`, `cenote randomize` and `cenote relocate`: a copy of a pool beside it, new addresses for one, and rewriting what is still to be rewritten.
 
 use super::stats::chosen;
-use crate::cli::{ClonePool, Randomize, Relocate, StoreDir};
+use crate::cli::{ChangedStore, ClonePool, Randomize, Relocate};
 use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
@@ -11,9 +11,14 @@ use crate::units::plural;
 use cenote::{Access, PoolInfo, Rewritten, Store};
 use serde_json::json;
 
-/// Looks at a pool before anything is changed: one that is not there changes no byte. One that is protected is opened only if a key was given; none is needed.
-fn look_first(store: &StoreDir, pool: &str) -> Result<(), Failure> {
+/// Looks at a pool before anything is changed: one that is not there changes no byte. One that is
+/// protected is opened only if a key was given; none is needed. Where the journal is to be given
+/// up, what opens depends on that, and only the name is looked at.
+fn look_first(store: &ChangedStore, pool: &str) -> Result<(), Failure> {
     let looked = opening::to_look(store)?;
+    if store.give_up_journal {
+        return chosen(&looked, &[pool.to_owned()]).map(drop);
+    }
     let asks_for_key = |info: &PoolInfo| info.record.name == pool && info.at_rest.mode().has_key();
     if store.key.is_given() || !looked.pools().iter().any(asks_for_key) {
         looked.pool_with(pool, Access::ReadOnly)?;
@@ -22,6 +27,7 @@ fn look_first(store: &StoreDir, pool: &str) -> Result<(), Failure> {
 }
 
 pub(crate) fn clone(arguments: &ClonePool, out: &mut Out) -> Result<Verdict, Failure> {
+    let stop = Stop::install();
     let (store, when) = to_move(&arguments.store, &arguments.pool)?;
     let copy = match arguments.reflink {
         true => store.clone_pool_sharing(&arguments.pool, &arguments.name)?,
@@ -39,7 +45,6 @@ pub(crate) fn clone(arguments: &ClonePool, out: &mut Out) -> Result<Verdict, Fai
         arguments.pool,
         plural(copy.due, "puddle"),
     ))?;
-    let stop = Stop::install();
     let done = arguments.eager.then(|| finish(&store, &copy.name, out, &stop)).transpose();
     let done = settle(store, done)?;
     out.object(&json!({
@@ -50,18 +55,21 @@ pub(crate) fn clone(arguments: &ClonePool, out: &mut Out) -> Result<Verdict, Fai
 }
 
 pub(crate) fn randomize(arguments: &Randomize, out: &mut Out) -> Result<Verdict, Failure> {
+    let stop = Stop::install();
     let (store, when) = to_move(&arguments.store, &arguments.pool)?;
     store.randomize_pool(&arguments.pool)?;
     // All of them are due then, and a daemon does not say so pool by pool.
-    let due: u64 =
-        store.pools().iter().map(|pool| if store.is_connected() { pool.puddles } else { pool.due }).sum();
+    let due: u64 = store
+        .pools()
+        .iter()
+        .map(|pool| if store.is_connected() { pool.puddles } else { pool.due })
+        .sum();
     out.line(format_args!(
         "{} pool \"{}\" has new addresses: {} of the store's pools to be rewritten when {when}",
         out.good("done:"),
         arguments.pool,
         plural(due, "puddle"),
     ))?;
-    let stop = Stop::install();
     let through = store.is_connected();
     let names = match through {
         // A daemon rewrites the others when somebody opens them; not all of them may be this user's to open.
@@ -85,8 +93,8 @@ pub(crate) fn randomize(arguments: &Randomize, out: &mut Out) -> Result<Verdict,
 }
 
 /// The store in which a pool is to be copied or moved, and when what has moved is rewritten there.
-fn to_move(store: &StoreDir, pool: &str) -> Result<(Store, &'static str), Failure> {
-    if let Some(kept) = opening::asked(store)? {
+fn to_move(store: &ChangedStore, pool: &str) -> Result<(Store, &'static str), Failure> {
+    if let Some(kept) = opening::asked_to_change(store)? {
         return Ok((kept, "their pools are opened"));
     }
     look_first(store, pool)?;
@@ -115,6 +123,9 @@ pub(crate) fn run(arguments: &Relocate, out: &mut Out) -> Result<Verdict, Failur
     drop(looked_at);
     let store = opening::to_change(&arguments.store)?;
     let (stop, mut whole) = (Stop::install(), true);
+    if names.is_empty() {
+        out.line(format_args!("{} nothing is to be rewritten", out.good("done:")))?;
+    }
     let done = names.iter().try_for_each(|name| {
         let done = finish(&store, name, out, &stop)?;
         whole &= done.is_whole();
@@ -125,7 +136,23 @@ pub(crate) fn run(arguments: &Relocate, out: &mut Out) -> Result<Verdict, Failur
 }
 
 /// Rewrites all of a pool now, with a progress bar. Stops between two puddles if somebody asks for that.
-pub(crate) fn finish(store: &Store, name: &str, out: &mut Out, stop: &Stop) -> Result<Rewritten, Failure> {
+pub(crate) fn finish(
+    store: &Store,
+    name: &str,
+    out: &mut Out,
+    stop: &Stop,
+) -> Result<Rewritten, Failure> {
+    let stopped = || {
+        let due = store.pools().into_iter().find(|pool| pool.record.name == name);
+        let due = due.map_or(0, |pool| pool.due);
+        Failure::Interrupted(format!(
+            "stopped: {}; `cenote relocate` goes on",
+            still_due(name, due)
+        ))
+    };
+    if stop.is_set() {
+        return Err(stopped());
+    }
     // Opening the pool touches its root puddle.
     let before = store.rewritten();
     let pool = store.pool_with(name, Access::ReadOnly)?;
@@ -143,10 +170,7 @@ pub(crate) fn finish(store: &Store, name: &str, out: &mut Out, stop: &Stop) -> R
     bar.finish_and_clear();
     done?;
     if pool.due() > 0 {
-        return Err(Failure::Interrupted(format!(
-            "stopped: {}; `cenote relocate` goes on",
-            still_due(name, pool.due())
-        )));
+        return Err(stopped());
     }
     let done = store.rewritten().since(&before);
     let pointers = done.native + done.relative + done.region;
@@ -172,7 +196,9 @@ pub(crate) fn finish(store: &Store, name: &str, out: &mut Out, stop: &Stop) -> R
 /// Says how many puddles of a pool wait.
 pub(crate) fn still_due(name: &str, due: u64) -> String {
     let (puddles, are) = (plural(due, "puddle"), if due == 1 { "is" } else { "are" });
-    format!("{puddles} of pool \"{name}\" {are} still to be rewritten, each when it is first touched")
+    format!(
+        "{puddles} of pool \"{name}\" {are} still to be rewritten, each when it is first touched"
+    )
 }
 
 fn as_json(done: &Rewritten) -> serde_json::Value {

@@ -10,6 +10,8 @@ use crate::opening;
 use crate::output::{Out, asked, somebody_is_there};
 use crate::units::{bytes, plural};
 use cenote::{MediumOptions, RealMedium};
+use cenote_layout::header::read;
+use cenote_layout::superblock::{COPY_SIZE, Superblock};
 use cenote_medium::{LockGuard, LockKind, Medium, OwnedMedium};
 use serde_json::json;
 use std::path::Path;
@@ -25,7 +27,9 @@ fn confirm(arguments: &Rm, what: &str) -> Result<(), Failure> {
         return Ok(());
     }
     if !somebody_is_there() {
-        return Err(Failure::Usage(format!("{what} was not removed: there is nobody to ask: say --yes")));
+        return Err(Failure::Usage(format!(
+            "{what} was not removed: no terminal to ask at: say --yes"
+        )));
     }
     if asked(&format!("remove {what}, for good?"))? {
         Ok(())
@@ -35,10 +39,18 @@ fn confirm(arguments: &Rm, what: &str) -> Result<(), Failure> {
 }
 
 fn pools(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
+    let kept = opening::asked_to_change(&arguments.store)?;
     // Looked at first, so that a wrong name removes nothing and a dry run writes nothing.
     let found = {
-        let store = opening::to_look(&arguments.store)?;
-        let mut names = chosen(&store, &arguments.pools)?;
+        let looked;
+        let store = match &kept {
+            Some(kept) => kept,
+            None => {
+                looked = opening::to_look(&arguments.store)?;
+                &looked
+            }
+        };
+        let mut names = chosen(store, &arguments.pools)?;
         names.sort();
         names.dedup();
         let pools = store.pools();
@@ -51,15 +63,25 @@ fn pools(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
             .collect::<Vec<_>>()
     };
     if !arguments.care.dry_run {
-        let names: Vec<String> =
-            found.iter().map(|(name, size)| format!("pool \"{name}\" ({})", bytes(*size))).collect();
+        let names: Vec<String> = found
+            .iter()
+            .map(|(name, size)| format!("pool \"{name}\" ({})", bytes(*size)))
+            .collect();
         confirm(arguments, &names.join(" and "))?;
     }
-    let store = if arguments.care.dry_run { None } else { Some(opening::to_change(&arguments.store)?) };
+    let store = match (arguments.care.dry_run, kept) {
+        (true, _) => None,
+        (false, Some(kept)) => Some(kept),
+        (false, None) => Some(opening::to_change(&arguments.store)?),
+    };
     for (name, size) in &found {
         if let Some(store) = &store {
             store.remove_pool(name)?;
-            out.line(format_args!("{} removed pool \"{name}\" ({})", out.good("done:"), bytes(*size)))?;
+            out.line(format_args!(
+                "{} removed pool \"{name}\" ({})",
+                out.good("done:"),
+                bytes(*size)
+            ))?;
         } else {
             out.line(format_args!("would remove pool \"{name}\" ({})", bytes(*size)))?;
         }
@@ -91,6 +113,7 @@ const DIRECTORIES: [&str; 2] = ["puddles", "primary"];
 fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
     let dir = &arguments.store.dir;
     let shown = dir.display();
+    opening::refuse_socket(&arguments.store)?;
     let medium = RealMedium::open(dir, &MediumOptions::default())?;
     if !FILES.iter().any(|name| medium.exists(name).unwrap_or(false)) {
         return Err(Failure::Failed(format!(
@@ -98,7 +121,8 @@ fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
         )));
     }
     // Only what a store puts there.
-    let is_puddle = |name: &&String| name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_puddle =
+        |name: &&String| name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit());
     let (mut files, mut size, mut count) = (Vec::new(), 0, 0);
     for directory in DIRECTORIES {
         let names = match medium.list(directory) {
@@ -117,6 +141,7 @@ fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
         out.line(format_args!("would remove {what}"))?;
     } else {
         confirm(arguments, &what)?;
+        let window = window_of(&medium);
         {
             let _lock = locked(&medium, dir, arguments.store.wait)?;
             // SAFETY: with the lock nothing has the store open, so nothing maps or expects its
@@ -132,6 +157,9 @@ fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
                 medium.remove(name)?;
             }
         }
+        if let Some((base, len)) = window {
+            cenote_store::forget_window(base, len);
+        }
         // Whatever else is there stays, and its directory with it.
         for directory in DIRECTORIES {
             let _ = std::fs::remove_dir(dir.join(directory));
@@ -143,8 +171,18 @@ fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
             out.line(out.warn(&format!("the directory {shown} holds other files and stays")))?;
         }
     }
-    out.object(&json!({ "store": shown.to_string(), "bytes": size, "dry_run": arguments.care.dry_run }))?;
+    out.object(
+        &json!({ "store": shown.to_string(), "bytes": size, "dry_run": arguments.care.dry_run }),
+    )?;
     Ok(Verdict::Clean)
+}
+
+/// The store's window, if its superblock can be read.
+fn window_of(medium: &RealMedium) -> Option<(u64, u64)> {
+    let bytes = medium.read(FILES[0]).ok()?;
+    let copies = bytes.chunks_exact(COPY_SIZE as usize);
+    let block = copies.filter_map(|copy| read::<Superblock>(copy, true).ok()).next()?;
+    Some((block.window_base, block.window_len))
 }
 
 /// The store's lock, for as long as it is held.

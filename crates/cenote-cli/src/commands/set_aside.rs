@@ -27,7 +27,9 @@ fn show(arguments: &LogsList, out: &mut Out) -> Result<Verdict, Failure> {
         for why in &client.why {
             out.line(format_args!("    {why}"))?;
         }
-        out.object(&json!({ "client": client.client.to_string(), "pools": names, "why": client.why }))?;
+        out.object(
+            &json!({ "client": client.client.to_string(), "pools": names, "why": client.why }),
+        )?;
     }
     if found.is_empty() {
         out.line(format_args!("{} no log is set aside", out.good("good:")))?;
@@ -46,18 +48,28 @@ fn decided(arguments: &LogsDecide, apply: bool, out: &mut Out) -> Result<Verdict
     }
     closed(store.close())?;
     let what = if apply { "replayed" } else { "forgotten" };
-    out.line(format_args!("{} the logs of client {} are {what}", out.good("done:"), arguments.client))?;
+    out.line(format_args!(
+        "{} the logs of client {} are {what}",
+        out.good("done:"),
+        arguments.client
+    ))?;
     out.object(&json!({ "client": arguments.client.to_string(), "logs": what }))?;
     Ok(Verdict::Clean)
 }
 
 fn declared(arguments: &LogsDeclare, out: &mut Out) -> Result<Verdict, Failure> {
-    let store = opening::asked_or_change(&arguments.store)?;
+    let store = match opening::asked_to_change(&arguments.store)? {
+        Some(kept) => kept,
+        None => opening::to_declare(&arguments.store, &arguments.pool)?,
+    };
+    // A daemon does not say which pools are torn.
+    let is_torn = store.is_connected() || store.torn_pools().contains(&arguments.pool);
     // SAFETY: this command reads no value; the operator answers for the pool from here on, as
     // `cenote logs declare-whole --help` says.
     unsafe { store.declare_whole(&arguments.pool) }?;
     closed(store.close())?;
-    out.line(format_args!("{} pool \"{}\" is declared whole", out.good("done:"), arguments.pool))?;
-    out.object(&json!({ "pool": arguments.pool, "declared": "whole" }))?;
+    let said = if is_torn { "is declared whole" } else { "is whole already: nothing was changed" };
+    out.line(format_args!("{} pool \"{}\" {said}", out.good("done:"), arguments.pool))?;
+    out.object(&json!({ "pool": arguments.pool, "declared": "whole", "changed": is_torn }))?;
     Ok(Verdict::Clean)
 }

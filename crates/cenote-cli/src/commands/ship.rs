@@ -3,7 +3,7 @@
 //! Ctrl-C ends both at the next step, with nothing left (and rewriting at once, which comes after an import, between two puddles); a second one at once: what an import leaves then is removed by the next who opens the store for writing, and an export leaves
 //! a file whose name ends in `.part`.
 
-use crate::cli::{Export, Import, StoreDir};
+use crate::cli::{Export, Import};
 use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
@@ -11,8 +11,10 @@ use crate::progress;
 use crate::stop::{Awaited, Stop};
 use crate::units::{bytes, date, plural};
 use cenote::{
-    AtRest, Codec, Error, Exclusive, ExportOptions, Exported, ImportOptions, ShipError, ShipProgress, Store,
+    AtRest, Codec, Error, Exclusive, ExportOptions, Exported, ImportOptions, ShipError,
+    ShipProgress, Store,
 };
+use cenote_archive::ArchiveError;
 use cenote_store::StoreError;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
@@ -39,10 +41,22 @@ fn show(bar: &ProgressBar, at: ShipProgress, stop: &Stop) -> ControlFlow<()> {
 fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
     match error {
         _ if stop.is_set() => Error::Ship(ShipError::Stopped).into(),
+        Error::Ship(ShipError::Archive(ArchiveError::Header(error))) if !error.is_newer() => {
+            let shown = match is_stream(path) {
+                true => "standard input".to_owned(),
+                false => path.display().to_string(),
+            };
+            Failure::Failed(format!(
+                "{shown} is no archive that `cenote export` made ({error}): name one; a snapshot \
+                 of an object is for `cenote restore`"
+            ))
+        }
         Error::Ship(ShipError::Archive(error)) if is_stream(path) => {
             Failure::Failed(format!("standard stream: {error}"))
         }
-        Error::Ship(ShipError::Archive(error)) => Failure::Failed(format!("{}: {error}", path.display())),
+        Error::Ship(ShipError::Archive(error)) => {
+            Failure::Failed(format!("{}: {error}", path.display()))
+        }
         error => error.into(),
     }
 }
@@ -53,7 +67,9 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
         return Err(Failure::Usage("an archive is no JSON: name a file".into()));
     }
     if stream && std::io::stdout().is_terminal() {
-        return Err(Failure::Usage("an archive is nothing for a terminal: name a file, or a pipe".into()));
+        return Err(Failure::Usage(
+            "an archive is nothing for a terminal: name a file, or a pipe".into(),
+        ));
     }
     let stop = Stop::install();
     // A daemon's store has nothing to be recovered, and it rewrites what is due by itself.
@@ -155,8 +171,9 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
         }
         Box::new(Awaited { stream: std::io::stdin(), stop: stop.clone() })
     } else {
-        let opened = File::open(&arguments.file)
-            .map_err(|error| Failure::Failed(format!("cannot read {}: {error}", arguments.file.display())))?;
+        let opened = File::open(&arguments.file).map_err(|error| {
+            Failure::Failed(format!("cannot read {}: {error}", arguments.file.display()))
+        })?;
         Box::new(Awaited { stream: opened, stop: stop.clone() })
     };
     if arguments.dry_run {
@@ -202,12 +219,17 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
     }
     if let Some(first) = shipped.stale.first.first() {
         let count = plural(shipped.stale.count, "pointer");
-        let text = format!("{count} to other types, where following one is an error; the first: {first}");
+        let text =
+            format!("{count} to other types, where following one is an error; the first: {first}");
         out.line(format_args!("  {} {text}", out.bad("found:")))?;
     }
     let due = shipped.imported.pools.iter().filter(|pool| arguments.eager && pool.due > 0);
     let whole = due
-        .map(|pool| super::relocate::finish(&store, &pool.name, out, &stop).map(|done| done.is_whole()))
+        .map(|pool| {
+            let done = super::relocate::finish(&store, &pool.name, out, &stop);
+            done.map(|done| done.is_whole())
+                .map_err(|failure| failure.after("all is imported, and not rewritten yet"))
+        })
         .try_fold(true, |all, whole| whole.map(|whole| all && whole));
     // Also when it was stopped: what is registered is there, and the next who opens it goes on.
     store.close()?;
@@ -215,8 +237,13 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
 }
 
 /// Says what is in an archive that is whole, and what would keep it out of the store.
-fn inspect(arguments: &Import, input: Box<dyn Read>, stop: &Stop, out: &mut Out) -> Result<Verdict, Failure> {
-    let StoreDir { dir, .. } = &arguments.store;
+fn inspect(
+    arguments: &Import,
+    input: Box<dyn Read>,
+    stop: &Stop,
+    out: &mut Out,
+) -> Result<Verdict, Failure> {
+    let dir = &arguments.store.dir;
     let looked = opening::asked_or_look(&arguments.store)?;
     let bar = progress::bar(0, "checking", out.is_json());
     let mut tell = |at| show(&bar, at, stop);
@@ -225,7 +252,11 @@ fn inspect(arguments: &Import, input: Box<dyn Read>, stop: &Stop, out: &mut Out)
     bar.finish_and_clear();
     let found = found.map_err(|error| because(error, stop, &arguments.file))?;
     let (manifest, archive_bytes) = (&found.manifest, found.archive_bytes);
-    out.line(format_args!("a whole archive of {}, made {}", bytes(archive_bytes), date(manifest.made_at_s)))?;
+    out.line(format_args!(
+        "a whole archive of {}, made {}",
+        bytes(archive_bytes),
+        date(manifest.made_at_s)
+    ))?;
     let mut names = arguments.names.iter();
     for pool in &manifest.pools {
         let name = names.next().unwrap_or(&pool.name);

@@ -1,9 +1,9 @@
 //! `cenote snapshot` and `cenote restore`: objects in files of their own.
 
-use super::keys;
 use super::object::{objects_of, to_change, to_look};
 use crate::cli::{Restore, Snapshot};
 use crate::failure::{Failure, Verdict, closed};
+use crate::keys;
 use crate::opening;
 use crate::output::Out;
 use crate::units::bytes;
@@ -31,7 +31,9 @@ pub(crate) fn run(arguments: &Snapshot, out: &mut Out) -> Result<Verdict, Failur
         out.good("done:"),
         bytes(made.bytes)
     ))?;
-    out.object(&json!({ "object": name, "file": file, "bytes": made.bytes, "reflink": made.shared }))?;
+    out.object(
+        &json!({ "object": name, "file": file, "bytes": made.bytes, "reflink": made.shared }),
+    )?;
     Ok(Verdict::Clean)
 }
 
@@ -52,11 +54,18 @@ pub(crate) fn restore(arguments: &Restore, out: &mut Out) -> Result<Verdict, Fai
         bytes(record.data_len)
     ))?;
     if made.of.name != record.name {
-        out.line(format_args!("{} it is a snapshot of object \"{}\"", out.warn("renamed:"), made.of.name))?;
+        out.line(format_args!(
+            "{} it is a snapshot of object \"{}\"",
+            out.warn("renamed:"),
+            made.of.name
+        ))?;
     }
     let moved_from = made.moved_from.map(|addr| format!("{addr:#x}"));
     if let Some(before) = &moved_from {
-        out.line(format_args!("{} it was at {before}: pointers into it do not hold", out.warn("moved:")))?;
+        out.line(format_args!(
+            "{} it was at {before}: pointers into it do not hold",
+            out.warn("moved:")
+        ))?;
     }
     out.object(&json!({
         "object": record.name, "file": arguments.file.display().to_string(), "bytes": record.data_len, "address": address,

@@ -27,8 +27,14 @@ pub(crate) fn run(arguments: &Stats, out: &mut Out) -> Result<Verdict, Failure> 
         }
         out.line(out.bold(&format!("pool \"{name}\"")))?;
         let free = stats.free_superblocks * cenote_layout::heap::SUPERBLOCK_SIZE;
-        out.field("size", format_args!("{} in {}", bytes(stats.bytes), plural(stats.puddles, "puddle")))?;
-        out.field("used", format_args!("{} in {}", bytes(stats.block_bytes), plural(stats.blocks, "block")))?;
+        out.field(
+            "size",
+            format_args!("{} in {}", bytes(stats.bytes), plural(stats.puddles, "puddle")),
+        )?;
+        out.field(
+            "used",
+            format_args!("{} in {}", bytes(stats.block_bytes), plural(stats.blocks, "block")),
+        )?;
         out.field("unused", format_args!("{} in superblocks that any type may take", bytes(free)))?;
         if !stats.bins.is_empty() {
             by_type(&store, &stats).print(out, 13)?;
@@ -50,9 +56,14 @@ pub(crate) fn chosen(store: &Store, names: &[String]) -> Result<Vec<String>, Fai
         if !known.contains(name) {
             let there = match known.len() {
                 0 => "it has none".to_owned(),
-                _ => format!("it has {}", known.iter().take(8).cloned().collect::<Vec<_>>().join(", ")),
+                _ => format!(
+                    "it has {}",
+                    known.iter().take(8).cloned().collect::<Vec<_>>().join(", ")
+                ),
             };
-            return Err(Failure::Failed(format!("there is no pool \"{name}\" in this store: {there}")));
+            return Err(Failure::Failed(format!(
+                "there is no pool \"{name}\" in this store: {there}"
+            )));
         }
     }
     Ok(names.to_vec())
@@ -63,7 +74,9 @@ pub(crate) fn type_name(store: &Store, id: TypeId) -> String {
     if id == TypeId::UNTYPED {
         return "(no type)".into();
     }
-    store.type_record(id).map_or_else(|| format!("(unknown type {id})"), |record| record.name.clone())
+    store
+        .type_record(id)
+        .map_or_else(|| format!("(unknown type {id})"), |record| record.name.clone())
 }
 
 /// Blocks by type and size.
@@ -76,7 +89,12 @@ pub(crate) fn by_type(store: &Store, stats: &HeapStats) -> Table {
     ]);
     for bin in &stats.bins {
         let size = if bin.block_size == 0 { "large".into() } else { bytes(bin.block_size) };
-        table.row(vec![type_name(store, bin.type_id), size, count(bin.blocks), count(bin.capacity)]);
+        table.row(vec![
+            type_name(store, bin.type_id),
+            size,
+            count(bin.blocks),
+            count(bin.capacity),
+        ]);
     }
     table
 }

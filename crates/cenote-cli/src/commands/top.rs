@@ -8,7 +8,7 @@ use crate::failure::{Failure, Verdict};
 use crate::output::{Out, colour_is_welcome};
 use crate::screen::{Screen, Woken};
 use crate::units::{bytes, count};
-use cenote::{ClientItem, DaemonStat, DaemonWatcher, ListedPool, Uuid};
+use cenote::{AtRest, ClientItem, DaemonStat, DaemonWatcher, ListedPool, Uuid};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -40,7 +40,8 @@ struct Rates {
 impl Rates {
     fn between(before: &Moment, now: &Moment) -> Self {
         let seconds = (now.at - before.at).as_secs_f64().max(1e-3);
-        let known: HashMap<Uuid, u64> = before.clients.iter().map(|c| (c.client, c.messages)).collect();
+        let known: HashMap<Uuid, u64> =
+            before.clients.iter().map(|c| (c.client, c.messages)).collect();
         // A client of a new daemon begins again at 0.
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
         let clients = now.clients.iter();
@@ -118,7 +119,8 @@ fn live(arguments: &Top, first: Moment, users: &HashMap<u32, String>) -> Result<
                 before = now;
             }
             Err(error) => {
-                let said = format!("{}: {error}; waiting for the next daemon", arguments.socket.display());
+                let said =
+                    format!("{}: {error}; waiting for the next daemon", arguments.socket.display());
                 screen.draw(&[fit(&clean(&said), width)])?;
             }
         }
@@ -227,8 +229,9 @@ fn picture(
     let pools_wanted = now.pools.len().min(room / 3).max(room.saturating_sub(clients.len()));
     let clients_shown = clients.len().min(room.saturating_sub(pools_wanted));
     let pools_shown = now.pools.len().min(pools_wanted);
-    let heading =
-        |text: String| dim(&format!("{text:<width$}", width = if width > 1000 { 0 } else { width }), colour);
+    let heading = |text: String| {
+        dim(&format!("{text:<width$}", width = if width > 1000 { 0 } else { width }), colour)
+    };
     let head = format!(
         "{:>8} {:<8} {:<15} {:<8} {:>6} {:>7} {:>9}  POOLS",
         "PID", "USER", "PROGRAM", "STATE", "FOR", "MSG/S", "MADE"
@@ -239,13 +242,16 @@ fn picture(
         let mut pools: Vec<String> = client
             .pools
             .iter()
-            .map(|pool| format!("{}{}", clean(&pool.name), if pool.writable { "" } else { " (reads)" }))
+            .map(|pool| {
+                format!("{}{}", clean(&pool.name), if pool.writable { "" } else { " (reads)" })
+            })
             .collect();
         let more = client.pools_held.saturating_sub(client.pools.len() as u64);
         if more > 0 {
             pools.push(format!("and {more} more"));
         }
-        let program = if client.client == now.own { "(this command)".into() } else { clean(&client.program) };
+        let program =
+            if client.client == now.own { "(this command)".into() } else { clean(&client.program) };
         let text = format!(
             "{:>8} {:<8} {:<15} {:<8} {:>6} {:>7} {:>9}  {}",
             client.pid,
@@ -272,7 +278,7 @@ fn picture(
         let text = format!(
             "{:<32} {:<9} {:>10} {:>8}  {}",
             fit(&clean(&pool.record.name), 32),
-            format!("{:?}", pool.record.mode).to_lowercase(),
+            super::ls::mode(pool.record.mode, AtRest::None),
             bytes(pool.bytes),
             count(pool.puddles),
             used(pool)
@@ -281,7 +287,10 @@ fn picture(
     }
     let left = (clients.len() - clients_shown) + (pools.len() - pools_shown);
     if left > 0 {
-        lines.push(fit(&format!("and {} more, for which there is no room", count(left as u64)), width));
+        lines.push(fit(
+            &format!("and {} more, for which there is no room", count(left as u64)),
+            width,
+        ));
     }
     lines.truncate(height);
     for line in lines.iter_mut().take(3) {
@@ -302,8 +311,11 @@ fn holders(clients: &[ClientItem]) -> BTreeMap<&str, u64> {
 fn object(now: &Moment, rates: &Rates) -> Value {
     let stat = &now.stat;
     let client = |client: &ClientItem| {
-        let pools: Vec<Value> =
-            client.pools.iter().map(|pool| json!({ "pool": pool.name, "writable": pool.writable })).collect();
+        let pools: Vec<Value> = client
+            .pools
+            .iter()
+            .map(|pool| json!({ "pool": pool.name, "writable": pool.writable }))
+            .collect();
         json!({
             "client": client.client.to_string(), "pid": client.pid, "uid": client.uid, "program": client.program,
             "state": client.state.name(), "known_s": client.known_s, "messages": client.messages,
@@ -313,8 +325,10 @@ fn object(now: &Moment, rates: &Rates) -> Value {
     };
     let pool = |pool: &ListedPool| {
         json!({
-            "pool": pool.record.name, "mode": format!("{:?}", pool.record.mode).to_lowercase(), "uid": pool.record.uid,
-            "gid": pool.record.gid, "permissions": pool.record.permissions, "bytes": pool.bytes, "puddles": pool.puddles,
+            "pool": pool.record.name, "mode": super::ls::mode(pool.record.mode, AtRest::None),
+            "uid": pool.record.uid,
+            "gid": pool.record.gid, "permissions": format!("{:o}", pool.record.permissions),
+            "bytes": pool.bytes, "puddles": pool.puddles,
         })
     };
     json!({
@@ -375,8 +389,14 @@ mod tests {
                 before.at = now.at - Duration::from_secs(1);
                 before.stat.messages = 0;
                 let rates = Rates::between(&before, &now);
-                let lines =
-                    picture(&now, &rates, "/run/x\x1b".as_ref(), &HashMap::new(), (width, height), false);
+                let lines = picture(
+                    &now,
+                    &rates,
+                    "/run/x\x1b".as_ref(),
+                    &HashMap::new(),
+                    (width, height),
+                    false,
+                );
                 assert!(lines.len() <= height, "{} lines of {height}", lines.len());
                 for line in &lines {
                     assert!(line.chars().count() <= width, "{width}: {line:?}");
@@ -410,24 +430,30 @@ mod tests {
     #[test]
     fn pools_without_room_are_counted_and_the_largest_are_shown() {
         for (width, height) in [(80usize, 24usize), (80, 23), (40, 10), (20, 6), (1, 1), (0, 0)] {
-            for (clients, pools) in [(0, 0), (0, 1), (0, 40), (1, 0), (1, 1), (1, 40), (30, 1), (30, 40)] {
+            for (clients, pools) in
+                [(0, 0), (0, 1), (0, 40), (1, 0), (1, 1), (1, 40), (30, 1), (30, 40)]
+            {
                 let mut now = moment(clients);
                 now.pools = (0..pools).rev().map(listed).collect();
                 let rates = Rates::between(&moment(clients), &now);
                 for colour in [false, true] {
                     let size = (width, height);
-                    let lines = picture(&now, &rates, "/run/x".as_ref(), &HashMap::new(), size, colour);
-                    let said = format!("{width}x{height}, {clients} clients, {pools} pools: {lines:#?}");
+                    let lines =
+                        picture(&now, &rates, "/run/x".as_ref(), &HashMap::new(), size, colour);
+                    let said =
+                        format!("{width}x{height}, {clients} clients, {pools} pools: {lines:#?}");
                     assert!(lines.len() <= height, "{said}");
                     // Headings are coloured, and nothing else is.
                     let plain = |line: &String| line.replace("\x1b[7m", "").replace("\x1b[0m", "");
-                    let lines: Vec<String> = if colour { lines.iter().map(plain).collect() } else { lines };
+                    let lines: Vec<String> =
+                        if colour { lines.iter().map(plain).collect() } else { lines };
                     assert!(lines.iter().all(|line| line.chars().count() <= width), "{said}");
                     assert!(!lines.iter().any(|line| line.chars().any(char::is_control)), "{said}");
                     if height < 10 {
                         continue;
                     }
-                    let shown = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
+                    let shown =
+                        |what: &str| lines.iter().filter(|line| line.contains(what)).count();
                     let headings = lines.iter().filter(|line| line.starts_with("POOL ")).count();
                     assert_eq!(headings, usize::from(pools > 0), "{said}");
                     let (clients_shown, pools_shown) = (shown("40000"), shown("pool 0"));
@@ -436,7 +462,11 @@ mod tests {
                     assert_eq!(lines.last() == Some(&fit(&told, width)), left > 0, "{said}");
                     // Something of everything, where there are some lines for it; the first in order.
                     if height >= 23 {
-                        assert_eq!((clients_shown > 0, pools_shown > 0), (clients > 0, pools > 0), "{said}");
+                        assert_eq!(
+                            (clients_shown > 0, pools_shown > 0),
+                            (clients > 0, pools > 0),
+                            "{said}"
+                        );
                     }
                     for number in 0..pools {
                         let is_there = shown(&format!("pool {number:03}")) == 1;

@@ -1,14 +1,18 @@
 //! `cenote verify` and `cenote rekey`: protected pools and objects, without a look at what is in them.
 
-use super::keys;
+use super::damage;
 use super::object::{to_change, to_look};
+use super::protected;
+use crate::advice::at_rest;
 use crate::cli::{Rekey, Verify};
 use crate::failure::{Failure, Verdict};
+use crate::keys;
 use crate::output::Out;
 use crate::progress;
 use crate::units::plural;
-use cenote::Store;
-use cenote_object::{Keyring, Mode, Objects, Permission};
+use cenote::{Error, Store};
+use cenote_object::{Keyring, Mode, ObjectError, Objects, Permission};
+use cenote_store::{AtRestError, Damage, StoreError};
 use serde_json::json;
 
 pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure> {
@@ -18,20 +22,35 @@ pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure>
         store.pools().iter().any(|pool| pool.record.name == **name) && objects.info(name).is_err()
     };
     let (pools, named): (Vec<&String>, Vec<&String>) = arguments.names.iter().partition(protected);
-    let mut looked = Looked { out, damaged: 0, looked: false };
+    for name in &arguments.names {
+        let is_there = store.pools().iter().any(|pool| pool.record.name == *name);
+        if !is_there && objects.info(name).is_err() {
+            return Err(unknown(name));
+        }
+    }
+    let mut looked = Looked { out, damaged: 0, locked: Vec::new(), looked: false };
+    looked.files(&store, &arguments.names)?;
     let all = arguments.names.is_empty();
     for pool in store.pools().iter().filter(|pool| all && pool.at_rest.mode() != Mode::None) {
-        looked.each(&pool.record.name, &arguments.names, |looked, name| looked.at_pool(&store, name))?;
+        looked.each(&pool.record.name, &arguments.names, |looked, name| {
+            looked.at_pool(&store, name)
+        })?;
     }
     for name in pools {
         looked.each(name, &arguments.names, |looked, name| looked.at_pool(&store, name))?;
     }
-    for info in objects.list()?.iter().filter(|info| all && info.object.record.at_rest.mode() != Mode::None) {
+    for info in
+        objects.list()?.iter().filter(|info| all && info.object.record.at_rest.mode() != Mode::None)
+    {
         let name = &info.object.record.name;
-        looked.each(name, &arguments.names, |looked, name| looked.at_object(&objects, name, key.as_ref()))?;
+        looked.each(name, &arguments.names, |looked, name| {
+            looked.at_object(&objects, name, key.as_ref())
+        })?;
     }
     for name in named {
-        looked.each(name, &arguments.names, |looked, name| looked.at_object(&objects, name, key.as_ref()))?;
+        looked.each(name, &arguments.names, |looked, name| {
+            looked.at_object(&objects, name, key.as_ref())
+        })?;
     }
     if !looked.looked {
         let out = &mut *looked.out;
@@ -42,12 +61,29 @@ pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure>
         ))?;
         out.object(&json!({ "covered": false, "pages": 0, "damaged": [] }))?;
     }
-    Ok(Verdict::found(looked.damaged > 0))
+    match looked.locked.first() {
+        Some(first) if looked.damaged == 0 => {
+            let more = looked.locked.len() - 1;
+            let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+            Err(Failure::Failed(format!("{first}{more}")))
+        }
+        _ => Ok(Verdict::found(looked.damaged > 0)),
+    }
+}
+
+/// Of a name that neither a pool nor an object has.
+fn unknown(name: &str) -> Failure {
+    Failure::Failed(format!(
+        "there is no pool and no object \"{name}\" in this store: see `cenote ls` and `cenote \
+         object ls`"
+    ))
 }
 
 struct Looked<'a> {
     out: &'a mut Out,
     damaged: u64,
+    /// Objects and pools whose key was not given, or not theirs.
+    locked: Vec<String>,
     /// A pool or an object had its turn.
     looked: bool,
 }
@@ -69,7 +105,8 @@ impl Looked<'_> {
         self.looked = true;
         match look(self, name) {
             Err(failure)
-                if named.len() == 1 || matches!(failure, Failure::Pipe | Failure::Interrupted(_)) =>
+                if named.len() == 1
+                    || matches!(failure, Failure::Pipe | Failure::Interrupted(_)) =>
             {
                 Err(failure)
             }
@@ -84,10 +121,47 @@ impl Looked<'_> {
         }
     }
 
+    /// Damage of files, which no page's check covers: of what was named, or else of all that is
+    /// protected; and what may concern any of it. What is not protected is for `check`.
+    fn files(&mut self, store: &Store, named: &[String]) -> Result<(), Failure> {
+        let pools = store.pools();
+        for damage in damage::of(store)? {
+            let touched = damage.pools();
+            let pool = pools.iter().find(|pool| touched.contains(&pool.record.id));
+            let subject = match (&damage, pool) {
+                (Damage::Object { name, .. }, _) => {
+                    let record = store.handle().object(name).ok();
+                    record.map(|object| (name.clone(), object.record.at_rest.mode()))
+                }
+                (_, Some(pool)) => Some((pool.record.name.clone(), pool.at_rest.mode())),
+                (_, None) => None,
+            };
+            let passed_over = |(name, mode): &(String, Mode)| match named {
+                [] => *mode == Mode::None,
+                _ => !named.contains(name),
+            };
+            if subject.as_ref().is_some_and(passed_over) {
+                continue;
+            }
+            let text = damage::text(store, &damage);
+            self.out.wrong("damaged", &text)?;
+            self.out.object(&json!({ "error": text }))?;
+            self.damaged += 1;
+        }
+        Ok(())
+    }
+
     fn at_pool(&mut self, store: &Store, name: &str) -> Result<(), Failure> {
         let known = store.pools().into_iter().find(|pool| pool.record.name == name);
         let mode = known.map_or(Mode::None, |pool| pool.at_rest.mode());
-        let found = self.with_bar(name, |progress| store.verify_pool(name, progress))?;
+        let found = match self.with_bar(name, |progress| store.verify_pool(name, progress)) {
+            Err(Error::Store(StoreError::AtRest { source, .. }))
+                if protected::lacks_key(&source) =>
+            {
+                return self.tell_locked("pool", name, &source);
+            }
+            found => found?,
+        };
         let pages = found.iter().map(|puddle| puddle.found.pages).sum();
         let covered = found.iter().all(|puddle| puddle.found.covered) && !found.is_empty();
         let mut damaged = Pages::new();
@@ -98,10 +172,20 @@ impl Looked<'_> {
         self.tell(("pool", name, mode), covered, pages, damaged)
     }
 
-    fn at_object(&mut self, objects: &Objects, name: &str, key: Option<&Keyring>) -> Result<(), Failure> {
+    fn at_object(
+        &mut self,
+        objects: &Objects,
+        name: &str,
+        key: Option<&Keyring>,
+    ) -> Result<(), Failure> {
         let mode = objects.info(name)?.object.record.at_rest.mode();
         // Given once for many: objects without a key are verified beside those that have one.
-        let object = objects.attach(name, Permission::Read, key.filter(|_| mode.has_key()))?;
+        let object = match objects.attach(name, Permission::Read, key.filter(|_| mode.has_key())) {
+            Err(ObjectError::AtRest { source, .. }) if protected::lacks_key(&source) => {
+                return self.tell_locked("object", name, &source);
+            }
+            attached => attached?,
+        };
         let found = self.with_bar(name, |progress| object.verify(progress));
         let damaged = found.damaged.into_iter().map(|(page, what)| (None, page, what)).collect();
         self.tell(("object", name, mode), found.covered, found.pages, damaged)
@@ -117,6 +201,15 @@ impl Looked<'_> {
         });
         bar.finish_and_clear();
         found
+    }
+
+    /// Nothing is wrong with it as far as anybody can see.
+    fn tell_locked(&mut self, kind: &str, name: &str, why: &AtRestError) -> Result<(), Failure> {
+        let why = at_rest(why);
+        let text = format!("{kind} \"{name}\": {why}");
+        self.out.line(format_args!("{} {text}", self.out.warn("not verified:")))?;
+        self.locked.push(text);
+        self.out.object(&json!({ kind: name, "locked": true, "error": why }))
     }
 
     fn tell(
@@ -141,8 +234,12 @@ impl Looked<'_> {
                 out.warn("not verified:"),
                 keys::name_of(mode)
             ))?,
-            (true, 0) => out.line(format_args!("{} {checked} of {kind} \"{name}\"", out.good("whole:")))?,
-            (true, _) => out.line(format_args!("{wrong} of {checked} of {kind} \"{name}\" are damaged"))?,
+            (true, 0) => {
+                out.line(format_args!("{} {checked} of {kind} \"{name}\"", out.good("whole:")))?
+            }
+            (true, _) => {
+                out.line(format_args!("{wrong} of {checked} of {kind} \"{name}\" are damaged"))?
+            }
         }
         let listed: Vec<_> = damaged
             .iter()
@@ -158,16 +255,24 @@ impl Looked<'_> {
 
 pub(crate) fn rekey(arguments: &Rekey, out: &mut Out) -> Result<Verdict, Failure> {
     let old = keys::given(&arguments.store.key)?;
-    let old =
-        old.ok_or_else(|| Failure::Usage("name its key with --key-file or --passphrase-file".into()))?;
-    let new = keys::from_files(arguments.new_key_file.as_deref(), arguments.new_passphrase_file.as_deref())?;
+    let old = old.ok_or_else(|| {
+        Failure::Usage("name its key with --key-file or --passphrase-file".into())
+    })?;
+    let new = keys::from_files(
+        arguments.new_key_file.as_deref(),
+        arguments.new_passphrase_file.as_deref(),
+    )?;
     let new = new.ok_or_else(|| {
         Failure::Usage("name the new key with --new-key-file or --new-passphrase-file".into())
     })?;
     let (store, objects) = to_change(&arguments.store)?;
     let name = &arguments.name;
-    let is_pool = store.pools().iter().any(|pool| pool.record.name == *name) && objects.info(name).is_err();
+    let is_pool =
+        store.pools().iter().any(|pool| pool.record.name == *name) && objects.info(name).is_err();
     let kind = if is_pool { "pool" } else { "object" };
+    if !is_pool && objects.info(name).is_err() {
+        return Err(unknown(name));
+    }
     // An error up to here says that the old key is its key.
     let failed = match is_pool {
         true => store.rekey_pool(name, &old, &new)?.unfinished().map(ToString::to_string),
@@ -176,9 +281,10 @@ pub(crate) fn rekey(arguments: &Rekey, out: &mut Out) -> Result<Verdict, Failure
     drop(objects);
     // From here on the new key is its key, whatever fails.
     let failed = failed.or(store.close().err().map(|error| error.to_string()));
-    let said = out.line(format_args!("{} {kind} \"{name}\" is under the new key", out.good("done:")));
     let said =
-        said.and_then(|()| out.object(&json!({ kind: name, "rekeyed": true, "failed_after": failed })));
+        out.line(format_args!("{} {kind} \"{name}\" is under the new key", out.good("done:")));
+    let said = said
+        .and_then(|()| out.object(&json!({ kind: name, "rekeyed": true, "failed_after": failed })));
     let failed = failed.or(said.err().and_then(|error| error.message()));
     match failed {
         None => Ok(Verdict::Clean),

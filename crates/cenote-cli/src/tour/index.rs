@@ -95,7 +95,9 @@ mod tests {
         let mut state = 7_u64;
         (0..count)
             .map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 format!("w{}", (state >> 33) % 300)
             })
             .collect()
@@ -135,7 +137,8 @@ mod tests {
             let root = tx.root::<Progress>()?.expect("a root");
             let index = tx.get(root)?.words;
             for (word, position) in [("c", 2), ("a", 3), ("0", 4)] {
-                let positions = *index.entry(tx, Word::truncated(word))?.or_try_insert_with(List::new)?;
+                let positions =
+                    *index.entry(tx, Word::truncated(word))?.or_try_insert_with(List::new)?;
                 positions.push_back(tx, position)?;
             }
             tx.set(root, field!(Progress, next), 5)?;

@@ -28,33 +28,13 @@ use crate::units::{count, plural};
 use place::Place;
 use plan::{Kill, Plan};
 use recovery::{Recoverer, Recoveries, eprint_line};
+use report::Tally;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use text::Text;
 use watch::{Ending, Watch};
-
-/// What happened.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    /// Of the text.
-    words: u64,
-    /// By this tour: fewer if it went on with an earlier one.
-    indexed: u64,
-    batch: u32,
-    seed: u64,
-    kills: u32,
-    /// Kills before the builder had said anything.
-    kills_at_start: u32,
-    transactions: u64,
-    recoveries: Recoveries,
-    /// Time between the first and the last word of each builder, added up.
-    building: Duration,
-    wall: Duration,
-    store: String,
-    kept: bool,
-}
 
 pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
     let begun = Instant::now();
@@ -66,7 +46,8 @@ pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
         None => random_seed()?,
     };
     let words = text.words();
-    let place = Place::take(arguments.store.as_deref(), arguments.keep, text::fingerprint(&text.normal))?;
+    let place =
+        Place::take(arguments.store.as_deref(), arguments.keep, text::fingerprint(&text.normal))?;
 
     let mut different: Vec<&str> = words.clone();
     different.sort_unstable();
@@ -74,7 +55,11 @@ pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
     out.field("text", &text.source)?;
     out.field(
         "",
-        format_args!("{} words, {} different", count(words.len() as u64), count(different.len() as u64)),
+        format_args!(
+            "{} words, {} different",
+            count(words.len() as u64),
+            count(different.len() as u64)
+        ),
     )?;
     out.field("store", place.describe()?)?;
     out.field("seed", seed)?;
@@ -94,7 +79,8 @@ pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
         return Err(interrupted(&place, &recoverer, &tally, &arguments.files));
     }
     built.map_err(|failure| place.keep_for(failure))?;
-    let compared = compare::compare(place.store(), &words).map_err(|failure| place.keep_for(failure))?;
+    let compared =
+        compare::compare(place.store(), &words).map_err(|failure| place.keep_for(failure))?;
     tally.wall = begun.elapsed();
     let same = compared.difference_count == 0;
     if !same {
@@ -165,7 +151,12 @@ fn build(
     Ok(())
 }
 
-fn recover(recoverer: &Recoverer, store: &Path, plan: &mut Plan, tally: &mut Tally) -> Result<(), Failure> {
+fn recover(
+    recoverer: &Recoverer,
+    store: &Path,
+    plan: &mut Plan,
+    tally: &mut Tally,
+) -> Result<(), Failure> {
     // A builder that was killed before it had formatted anything left nothing to recover.
     if !store.join("superblock").exists() {
         return Ok(());
@@ -211,8 +202,9 @@ fn stop_signals() -> Result<Arc<AtomicBool>, Failure> {
 }
 
 fn random_seed() -> Result<u64, Failure> {
-    let bytes = cenote_sys::process::random_bytes16()
-        .map_err(|e| Failure::Failed(format!("the system gives no random numbers: {e}: name a --seed")))?;
+    let bytes = cenote_sys::process::random_bytes16().map_err(|e| {
+        Failure::Failed(format!("the system gives no random numbers: {e}: name a --seed"))
+    })?;
     // Short enough to be typed again.
     Ok(u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
 }

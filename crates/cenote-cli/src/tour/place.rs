@@ -22,19 +22,30 @@ impl Place {
     pub(crate) fn take(named: Option<&Path>, keep: bool, text: u64) -> Result<Self, Failure> {
         if let Some(store) = named {
             let indexed = if store.join("superblock").exists() { earlier(store, text)? } else { 0 };
-            return Ok(Self { temporary: None, store: store.to_owned(), kept: Cell::new(true), indexed });
+            return Ok(Self {
+                temporary: None,
+                store: store.to_owned(),
+                kept: Cell::new(true),
+                indexed,
+            });
         }
         let mut failed = None;
         for base in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
             match make_temporary(&base) {
                 Ok(dir) => {
                     let store = dir.join("store");
-                    return Ok(Self { temporary: Some(dir), store, kept: Cell::new(keep), indexed: 0 });
+                    return Ok(Self {
+                        temporary: Some(dir),
+                        store,
+                        kept: Cell::new(keep),
+                        indexed: 0,
+                    });
                 }
                 Err(error) => failed = Some((base, error)),
             }
         }
-        let (base, error) = failed.unwrap_or_else(|| (PathBuf::new(), std::io::ErrorKind::NotFound.into()));
+        let (base, error) =
+            failed.unwrap_or_else(|| (PathBuf::new(), std::io::ErrorKind::NotFound.into()));
         Err(Failure::Failed(format!(
             "cannot make a temporary directory in {}: {error}: name a directory with --store",
             base.display()
@@ -73,7 +84,8 @@ impl Place {
 
     /// Where it lies and what that gives.
     pub(crate) fn describe(&self) -> Result<String, Failure> {
-        let parent = self.store.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent =
+            self.store.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let existing = if self.store.is_dir() { &self.store } else { parent };
         let info = RealMedium::open(existing, &MediumOptions::default())?.describe();
         let more = match self.indexed {
@@ -95,8 +107,10 @@ impl Drop for Place {
 /// How far an earlier tour came with the same text in this store.
 fn earlier(store: &Path, text: u64) -> Result<u64, Failure> {
     let shown = store.display();
-    let opened =
-        Store::open_with(store, &OpenOptions { access: Access::ReadOnly, ..OpenOptions::default() })?;
+    let opened = Store::open_with(
+        store,
+        &OpenOptions { access: Access::ReadOnly, ..OpenOptions::default() },
+    )?;
     if !opened.pools().iter().any(|pool| pool.record.name == POOL) {
         return Ok(0);
     }

@@ -61,7 +61,13 @@ const DELAY_MAX: Duration = Duration::from_micros(100);
 
 impl Plan {
     pub(crate) fn new(seed: u64, words: u64, kills: u32) -> Self {
-        Self { random: Random::new(seed), words, left: kills, start: Duration::from_millis(2), overshoot: 0 }
+        Self {
+            random: Random::new(seed),
+            words,
+            left: kills,
+            start: Duration::from_millis(2),
+            overshoot: 0,
+        }
     }
 
     /// Kills that are left.

@@ -38,11 +38,14 @@ impl Recoverer {
     /// Next to this program; when cargo runs this, it is built first, because `cargo run` builds one program only.
     pub(crate) fn find() -> Result<Self, Failure> {
         let own = std::env::current_exe().map_err(|e| {
-            Failure::Failed(format!("cannot find out where this program lies: {e}: is /proc mounted?"))
+            Failure::Failed(format!(
+                "cannot find out where this program lies: {e}: is /proc mounted?"
+            ))
         })?;
         let own_dir = own.parent().unwrap_or(Path::new("."));
         // Of tests: target/debug/deps.
-        let dir = if own_dir.ends_with("deps") { own_dir.parent().unwrap_or(own_dir) } else { own_dir };
+        let dir =
+            if own_dir.ends_with("deps") { own_dir.parent().unwrap_or(own_dir) } else { own_dir };
         let program = dir.join(NAME);
         let built = match cargo(dir) {
             Some(command) => build(command, !program.exists()),
@@ -52,7 +55,9 @@ impl Recoverer {
             return Ok(Self { program });
         }
         Err(Failure::Failed(match built {
-            Err(reason) => format!("{NAME} cannot be built: {reason}: build it with `cargo build -p {NAME}`"),
+            Err(reason) => {
+                format!("{NAME} cannot be built: {reason}: build it with `cargo build -p {NAME}`")
+            }
             Ok(()) => format!(
                 "{NAME} is not there: it belongs beside this program, in {}: install it, or build it with \
                  `cargo build -p {NAME}`",
@@ -156,7 +161,9 @@ fn cargo(dir: &Path) -> Option<Command> {
     command.arg("--manifest-path").arg(manifest).arg("--target-dir").arg(dir.parent()?);
     // Not this package's: cargo sets its own for what it builds.
     for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_BIN_"))
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_BIN_"))
         {
             command.env_remove(name);
         }

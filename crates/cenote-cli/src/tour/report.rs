@@ -1,12 +1,33 @@
 //! What a tour says at its end.
 
-use super::Tally;
 use super::compare::Comparison;
+use super::recovery::Recoveries;
 use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use crate::units::{bytes, count, plural, time};
 use serde_json::json;
 use std::time::Duration;
+
+/// What happened in a tour.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Of the text.
+    pub(super) words: u64,
+    /// By this tour: fewer if it went on with an earlier one.
+    pub(super) indexed: u64,
+    pub(super) batch: u32,
+    pub(super) seed: u64,
+    pub(super) kills: u32,
+    /// Kills before the builder had said anything.
+    pub(super) kills_at_start: u32,
+    pub(super) transactions: u64,
+    pub(super) recoveries: Recoveries,
+    /// Time between the first and the last word of each builder, added up.
+    pub(super) building: Duration,
+    pub(super) wall: Duration,
+    pub(super) store: String,
+    pub(super) kept: bool,
+}
 
 /// Least, middle and greatest of some times.
 fn spread(times: &[Duration]) -> (Duration, Duration, Duration) {
@@ -20,7 +41,11 @@ fn micros(value: Duration) -> u64 {
     u64::try_from(value.as_micros()).unwrap_or(u64::MAX)
 }
 
-pub(crate) fn print(tally: &Tally, compared: &Comparison, out: &mut Out) -> Result<Verdict, Failure> {
+pub(crate) fn print(
+    tally: &Tally,
+    compared: &Comparison,
+    out: &mut Out,
+) -> Result<Verdict, Failure> {
     let seen = &tally.recoveries;
     let same = compared.difference_count == 0;
     let building = tally.building.as_secs_f64();
@@ -106,8 +131,11 @@ pub(crate) fn print(tally: &Tally, compared: &Comparison, out: &mut Out) -> Resu
     if untold > 0 {
         out.line(format_args!("{} and {untold} more", out.bad("different:")))?;
     }
-    let ending =
-        if same { "identical".to_owned() } else { format!("{} differences", compared.difference_count) };
+    let ending = if same {
+        "identical".to_owned()
+    } else {
+        format!("{} differences", compared.difference_count)
+    };
     out.line(format_args!("tour: {} words, {} kills, {ending}", tally.words, tally.kills))?;
     out.object(&json!({
         "words": tally.words, "words_indexed": tally.indexed, "entries": compared.entries, "kills": tally.kills,

@@ -42,7 +42,9 @@ impl Text {
         };
         let normal = normalised(&raw);
         if normal.is_empty() {
-            return Err(Failure::Failed(format!("there is no word in {source}: name files with text")));
+            return Err(Failure::Failed(format!(
+                "there is no word in {source}: name files with text"
+            )));
         }
         Ok(Self { normal, source })
     }

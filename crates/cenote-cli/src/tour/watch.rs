@@ -69,7 +69,11 @@ impl Watch {
     }
 
     /// Runs one builder to its end, planned or not.
-    pub(crate) fn run(&mut self, kill: Option<Kill>, follow: &mut dyn FnMut(u64)) -> Result<Seen, Failure> {
+    pub(crate) fn run(
+        &mut self,
+        kill: Option<Kill>,
+        follow: &mut dyn FnMut(u64),
+    ) -> Result<Seen, Failure> {
         let cannot = |e: std::io::Error| Failure::Failed(format!("cannot run the builder: {e}"));
         self.text.rewind().map_err(cannot)?;
         let started = Instant::now();
@@ -84,7 +88,10 @@ impl Watch {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(cannot)?;
-        let pipe = child.stdout.take().ok_or_else(|| Failure::Failed("the builder has no output".into()))?;
+        let pipe = child
+            .stdout
+            .take()
+            .ok_or_else(|| Failure::Failed("the builder has no output".into()))?;
         let said = acknowledgements(pipe);
         let mut seen = Seen {
             ending: Ending::Done,
@@ -141,13 +148,19 @@ impl Watch {
     }
 
     /// The builder has closed its pipe: it has ended, or is about to.
-    fn end(&self, mut child: Child, killed: Option<Ending>, mut seen: Seen) -> Result<Seen, Failure> {
+    fn end(
+        &self,
+        mut child: Child,
+        killed: Option<Ending>,
+        mut seen: Seen,
+    ) -> Result<Seen, Failure> {
         let mut words = String::new();
         if let Some(mut pipe) = child.stderr.take() {
             let _ = pipe.read_to_string(&mut words);
         }
-        let status =
-            child.wait().map_err(|e| Failure::Failed(format!("cannot wait for the builder: {e}")))?;
+        let status = child
+            .wait()
+            .map_err(|e| Failure::Failed(format!("cannot wait for the builder: {e}")))?;
         seen.ending = match (status.code(), killed) {
             (Some(0), Some(Ending::Interrupted)) => Ending::Interrupted,
             (Some(0), _) => Ending::Done,

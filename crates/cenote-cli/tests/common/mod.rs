@@ -18,7 +18,8 @@ pub(crate) fn recover() -> PathBuf {
     let directory = program.parent().expect("a directory");
     BUILT.call_once(|| {
         let Some(cargo) = std::env::var_os("CARGO") else { return };
-        let profile = directory.file_name().filter(|name| *name != "debug").unwrap_or("test".as_ref());
+        let profile =
+            directory.file_name().filter(|name| *name != "debug").unwrap_or("test".as_ref());
         let mut build = Command::new(cargo);
         build.args(["build", "--quiet", "--bin", "cenote-recover", "--profile"]).arg(profile);
         build.arg("--target-dir").arg(directory.parent().expect("the target directory"));
@@ -99,7 +100,10 @@ impl Ran {
     /// One JSON object for each line.
     #[track_caller]
     pub(crate) fn json_lines(&self) -> Vec<Value> {
-        self.out.lines().map(|line| serde_json::from_str(line).expect("a JSON object a line")).collect()
+        self.out
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("a JSON object a line"))
+            .collect()
     }
 }
 
@@ -129,7 +133,14 @@ pub(crate) fn killed() -> Fixture {
     let fixture = empty();
     let text: String = (0..200_000).map(|i| format!("word{}\n", i % 977)).collect();
     let mut child = cenote()
-        .args(["__tour-build", "--batch", "50", "--parent", &std::process::id().to_string(), "--store"])
+        .args([
+            "__tour-build",
+            "--batch",
+            "50",
+            "--parent",
+            &std::process::id().to_string(),
+            "--store",
+        ])
         .arg(&fixture.store)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

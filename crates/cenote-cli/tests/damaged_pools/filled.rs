@@ -1,8 +1,8 @@
 //! The child: makes a store with pools of each kind, or opens it and reads and writes all of them.
 
 use cenote::{
-    Access, AtRest, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr,
-    Reader, Result, Store,
+    Access, AtRest, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode, PoolOptions,
+    Ptr, Reader, Result, Store,
 };
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, String, Vec};
 use cenote_layout::header::read as read_header;
@@ -16,7 +16,8 @@ pub(crate) const STORE: &str = "CENOTE_TEST_DAMAGED_STORE";
 pub(crate) const WHAT: &str = "CENOTE_TEST_DAMAGED_WHAT";
 
 /// Two direct pools, two shadowed ones, and protected ones.
-pub(crate) const POOLS: [&str; 6] = ["direct", "other", "shadowed", "second", "integrity", "authenticated"];
+pub(crate) const POOLS: [&str; 6] =
+    ["direct", "other", "shadowed", "second", "integrity", "authenticated"];
 
 /// Elements of each collection.
 const COUNT: u64 = 200;
@@ -59,7 +60,8 @@ fn open(dir: &Path) -> Result<Store> {
 }
 
 fn options(name: &str) -> PoolOptions {
-    let mode = if ["direct", "other"].contains(&name) { PoolMode::Direct } else { PoolMode::Shadowed };
+    let mode =
+        if ["direct", "other"].contains(&name) { PoolMode::Direct } else { PoolMode::Shadowed };
     // One of the pools has several puddles.
     let puddle_size = if name == "direct" { 256 << 10 } else { 1 << 20 };
     let mut options = PoolOptions { mode, puddle_size, ..PoolOptions::default() };
@@ -107,7 +109,8 @@ fn add(tx: &mut cenote::Tx<'_>, number: u64) -> Result<()> {
 fn read(reader: &impl Reader) -> Result<()> {
     let all = *reader.get(reader.root::<All>()?.expect("a root"))?;
     let expected: BTreeSet<u64> = (0..COUNT).collect();
-    let is_all = |numbers: &mut dyn Iterator<Item = u64>| numbers.collect::<BTreeSet<u64>>() == expected;
+    let is_all =
+        |numbers: &mut dyn Iterator<Item = u64>| numbers.collect::<BTreeSet<u64>>() == expected;
     assert!(is_all(&mut all.list.iter(reader)?.copied()), "the list");
     assert!(is_all(&mut all.list.iter(reader)?.rev().copied()), "the list, from its end");
     assert!(is_all(&mut all.forward.iter(reader)?.copied()), "the forward list");
@@ -159,7 +162,8 @@ pub(crate) fn child(dir: &Path, what: &str) {
             for file in names(dir) {
                 let bytes = std::fs::read(dir.join(&file)).expect("readable");
                 let header = read_header::<PuddleHeader>(&bytes, false).expect("a puddle");
-                if let Some(pool) = store.pools().iter().find(|pool| pool.record.id == header.pool) {
+                if let Some(pool) = store.pools().iter().find(|pool| pool.record.id == header.pool)
+                {
                     println!("FILE {} {file}", pool.record.name);
                 }
             }
@@ -188,7 +192,8 @@ pub(crate) fn child(dir: &Path, what: &str) {
 /// Ends the process where a transaction over two pools is half done, pools that were psynced
 /// together are in the journal alone, perhaps, and others were changed after their psync.
 fn crash(store: &Store) -> ! {
-    let pools: std::vec::Vec<Pool> = POOLS.iter().map(|name| store.pool(name).expect("a pool")).collect();
+    let pools: std::vec::Vec<Pool> =
+        POOLS.iter().map(|name| store.pool(name).expect("a pool")).collect();
     let [direct, other, shadowed, second, integrity, authenticated] = &pools[..] else { panic!() };
     for pool in &pools {
         pool.write(|tx| {

@@ -68,7 +68,9 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
             };
             Ok(match path.leaf.as_ref().search::<K>(&key) {
                 Ok(at) => Entry::Occupied(OccupiedEntry { tx, map: self, header, path, at }),
-                Err(at) => Entry::Vacant(VacantEntry { tx, map: self, header, to: Some((path, at)), key }),
+                Err(at) => {
+                    Entry::Vacant(VacantEntry { tx, map: self, header, to: Some((path, at)), key })
+                }
             })
         }
     }
@@ -77,7 +79,10 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
     ///
     /// # Errors
     /// As [`BTreeMap::len`].
-    pub fn first_entry<'t, 'p>(self, tx: &'t mut Tx<'p>) -> Result<Option<OccupiedEntry<'t, 'p, K, V>>> {
+    pub fn first_entry<'t, 'p>(
+        self,
+        tx: &'t mut Tx<'p>,
+    ) -> Result<Option<OccupiedEntry<'t, 'p, K, V>>> {
         self.edge(tx, false)
     }
 
@@ -85,11 +90,18 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
     ///
     /// # Errors
     /// As [`BTreeMap::len`].
-    pub fn last_entry<'t, 'p>(self, tx: &'t mut Tx<'p>) -> Result<Option<OccupiedEntry<'t, 'p, K, V>>> {
+    pub fn last_entry<'t, 'p>(
+        self,
+        tx: &'t mut Tx<'p>,
+    ) -> Result<Option<OccupiedEntry<'t, 'p, K, V>>> {
         self.edge(tx, true)
     }
 
-    fn edge<'t, 'p>(self, tx: &'t mut Tx<'p>, last: bool) -> Result<Option<OccupiedEntry<'t, 'p, K, V>>> {
+    fn edge<'t, 'p>(
+        self,
+        tx: &'t mut Tx<'p>,
+        last: bool,
+    ) -> Result<Option<OccupiedEntry<'t, 'p, K, V>>> {
         let header = *open(tx, self.header)?;
         // SAFETY: a live header, whose links lead to live nodes.
         unsafe {
@@ -134,7 +146,10 @@ impl<'t, 'p, K: Persist + Ord, V: Persist> Entry<'t, 'p, K, V> {
     ///
     /// # Errors
     /// As [`BTreeMap::insert`], and those of `make`; then nothing is inserted.
-    pub fn or_try_insert_with(self, make: impl FnOnce(&mut Tx<'p>) -> Result<V>) -> Result<&'t mut V> {
+    pub fn or_try_insert_with(
+        self,
+        make: impl FnOnce(&mut Tx<'p>) -> Result<V>,
+    ) -> Result<&'t mut V> {
         match self {
             Self::Vacant(entry) => entry.try_insert_with(make),
             Self::Occupied(entry) => entry.into_mut(),
@@ -296,7 +311,9 @@ impl<K: fmt::Debug, V> fmt::Debug for VacantEntry<'_, '_, K, V> {
     }
 }
 
-impl<K: Persist + Ord + fmt::Debug, V: Persist + fmt::Debug> fmt::Debug for OccupiedEntry<'_, '_, K, V> {
+impl<K: Persist + Ord + fmt::Debug, V: Persist + fmt::Debug> fmt::Debug
+    for OccupiedEntry<'_, '_, K, V>
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OccupiedEntry").field("key", self.key()).field("value", self.get()).finish()
     }

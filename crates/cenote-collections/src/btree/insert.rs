@@ -35,7 +35,9 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
                     log(tx, &[range(place)])?;
                     Ok(Some(place.replace(value)))
                 }
-                Err(at) => self.add(tx, &header, Some((&path, at)), Entry { key, value }).map(|_| None),
+                Err(at) => {
+                    self.add(tx, &header, Some((&path, at)), Entry { key, value }).map(|_| None)
+                }
             }
         }
     }
@@ -127,7 +129,8 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
             let mut splits: Vec<Split<K, V>> = Vec::new();
             let mut level = header.height as usize;
             let parent = loop {
-                let Some((node, at)) = level.checked_sub(1).and_then(|above| path.step(above)) else {
+                let Some((node, at)) = level.checked_sub(1).and_then(|above| path.step(above))
+                else {
                     break None;
                 };
                 if node.as_ref().len() < CAPACITY {
@@ -195,7 +198,13 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
             let mut branch = Branch { key, child: Some(right) };
             for split in &splits {
                 let (node, fresh) = (branches!(split.node), branches!(split.right));
-                split_slots(node, fresh, split.at, branch, if split.at_end { CAPACITY - 1 } else { 8 });
+                split_slots(
+                    node,
+                    fresh,
+                    split.at,
+                    branch,
+                    if split.at_end { CAPACITY - 1 } else { 8 },
+                );
                 // The first branch of the right node goes up: its child becomes that node's first.
                 let Branch { key, child } = Slots::remove(fresh, 0);
                 (*split.right.as_ptr()).first = child;
@@ -235,6 +244,10 @@ unsafe fn split_slots<S>(
         for _ in stay..CAPACITY {
             Slots::push(right, Slots::remove(left, stay));
         }
-        if at < keep { Slots::insert(left, at, entry) } else { Slots::insert(right, at - keep, entry) }
+        if at < keep {
+            Slots::insert(left, at, entry)
+        } else {
+            Slots::insert(right, at - keep, entry)
+        }
     }
 }

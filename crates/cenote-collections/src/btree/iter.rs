@@ -105,7 +105,9 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
 
 /// Before the first entry and behind the last one.
 #[allow(clippy::type_complexity, reason = "two positions")]
-fn ends_of<K, V>(header: &BTreeHeader<K, V>) -> Read<Option<(Position<'_, K, V>, Position<'_, K, V>)>> {
+fn ends_of<K, V>(
+    header: &BTreeHeader<K, V>,
+) -> Read<Option<(Position<'_, K, V>, Position<'_, K, V>)>> {
     let Some((first, last)) = header.first.zip(header.last) else { return Ok(None) };
     // SAFETY: links of a live header, which is borrowed from a reader, lead to live nodes.
     let (first, last) = unsafe { (first.follow()?, last.follow()?) };

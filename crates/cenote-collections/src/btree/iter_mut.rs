@@ -60,7 +60,8 @@ impl<K, V> Iterator for Parts<K, V> {
     fn next(&mut self) -> Option<Self::Item> {
         let (leaf, from) = self.next?;
         // SAFETY: a leaf of a live map, in a transaction that is borrowed exclusively; two words are copied out of it.
-        let (len, next) = unsafe { ((*leaf.as_ptr()).entries.permutation.len(), (*leaf.as_ptr()).next) };
+        let (len, next) =
+            unsafe { ((*leaf.as_ptr()).entries.permutation.len(), (*leaf.as_ptr()).next) };
         if let Some((last, to)) = self.end
             && last == leaf
         {
@@ -136,11 +137,13 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
 /// The leaves of a range, as places that can be written.
 fn parts_of<K, V>(range: &Range<'_, K, V>) -> Parts<K, V> {
     // SAFETY: leaves of a live map; they are followed only while the transaction that the range was borrowed from is.
-    let place = |leaf: &Leaf<K, V>| unsafe { Ptr::from_addr(core::ptr::from_ref(leaf).addr() as u64) };
+    let place =
+        |leaf: &Leaf<K, V>| unsafe { Ptr::from_addr(core::ptr::from_ref(leaf).addr() as u64) };
     match range.ends() {
-        Some(((first, from), (last, to))) => {
-            Parts { next: place(first).map(|leaf| (leaf, from)), end: place(last).map(|leaf| (leaf, to)) }
-        }
+        Some(((first, from), (last, to))) => Parts {
+            next: place(first).map(|leaf| (leaf, from)),
+            end: place(last).map(|leaf| (leaf, to)),
+        },
         None => Parts { next: None, end: None },
     }
 }
@@ -155,7 +158,8 @@ impl<'t, K: Persist, V: Persist> RangeMut<'t, K, V> {
             };
             // SAFETY: a live leaf; `place!` makes no reference.
             let entries = leaf.map(|leaf| unsafe { place!(leaf, entries) });
-            let whole = lines(size_of::<Slots<Entry<K, V>>>()) < positions.len() * lines(size_of::<V>());
+            let whole =
+                lines(size_of::<Slots<Entry<K, V>>>()) < positions.len() * lines(size_of::<V>());
             let all = entries.filter(|_| whole).map(shared::range);
             let each = if whole { 0..0 } else { positions };
             // SAFETY: positions below the leaf's length.

@@ -274,7 +274,11 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     ///
     /// # Errors
     /// As [`BTreeMap::len`], and [`Error::Tx`] if the log is full.
-    pub fn get_mut<'t, Q: Ord + ?Sized>(self, tx: &'t mut Tx<'_>, key: &Q) -> Result<Option<&'t mut V>>
+    pub fn get_mut<'t, Q: Ord + ?Sized>(
+        self,
+        tx: &'t mut Tx<'_>,
+        key: &Q,
+    ) -> Result<Option<&'t mut V>>
     where
         K: Borrow<Q>,
     {

@@ -99,7 +99,12 @@ impl<S> Slots<S> {
     #[inline]
     pub(crate) unsafe fn insert_ranges(this: *mut Self) -> [Range; 2] {
         // SAFETY: the next unused slot is at the position behind the used ones.
-        unsafe { [range(Self::place(this, (*this).permutation.len())), range(&raw mut (*this).permutation)] }
+        unsafe {
+            [
+                range(Self::place(this, (*this).permutation.len())),
+                range(&raw mut (*this).permutation),
+            ]
+        }
     }
 
     /// Puts an entry at position `at`, and returns its place, where it stays until it is taken out.
@@ -217,7 +222,14 @@ impl<K, V> Leaf<K, V> {
     #[inline]
     pub(crate) unsafe fn entry(&self, at: usize) -> &Entry<K, V> {
         // SAFETY: a used slot holds an entry.
-        unsafe { &*self.entries.slots.as_ptr().cast::<Entry<K, V>>().add(self.entries.permutation.slot(at)) }
+        unsafe {
+            &*self
+                .entries
+                .slots
+                .as_ptr()
+                .cast::<Entry<K, V>>()
+                .add(self.entries.permutation.slot(at))
+        }
     }
 
     /// Position of the first entry that is not less than `key`; `Ok` if it is equal. At most the length, whatever `Ord` says.
@@ -256,7 +268,8 @@ pub(crate) type Child<K, V> = Option<Ptr<Leaf<K, V>>>;
 // SAFETY: described field by field. The children are pointers to leaves or to inner nodes as `over_leaves` says, which is written once,
 // and `repr(C)` puts the fields where a variant's fields are counted. The name belongs to this crate, see `shared`.
 unsafe impl<K: Persist, V: Persist> Persist for Inner<K, V> {
-    const TYPE_ID: TypeId = TypeId::of_name("cenote/BTreeInner").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
+    const TYPE_ID: TypeId =
+        TypeId::of_name("cenote/BTreeInner").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
 
     fn type_name() -> String {
         format!("cenote/BTreeInner<{}, {}>", K::type_name(), V::type_name())
@@ -360,9 +373,11 @@ mod tests {
 
     #[test]
     fn records_are_accepted_and_follow_the_level() {
-        for record in
-            [Leaf::<u64, Ptr<u64>>::record(), Inner::<u64, u8>::record(), Inner::<[u8; 3], u64>::record()]
-        {
+        for record in [
+            Leaf::<u64, Ptr<u64>>::record(),
+            Inner::<u64, u8>::record(),
+            Inner::<[u8; 3], u64>::record(),
+        ] {
             record.check().unwrap();
         }
         let record = Inner::<u64, u8>::record();

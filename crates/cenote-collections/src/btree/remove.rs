@@ -35,7 +35,9 @@ impl<K, V> Pair<K, V> {
         if node.len() == 0 {
             return Ok(None);
         }
-        let Some((left, right)) = node.child(key_at).zip(node.child(key_at + 1)) else { return Ok(None) };
+        let Some((left, right)) = node.child(key_at).zip(node.child(key_at + 1)) else {
+            return Ok(None);
+        };
         let pair = Self { parent, key_at, left, right, merge: false };
         // SAFETY: children of a live node, and the leaf that a merge writes to.
         unsafe {
@@ -250,7 +252,9 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
                     }
                 }
                 if !pair.merge {
-                    ranges.push(range(&raw mut (*Slots::place(branches!(pair.parent), pair.key_at)).key));
+                    ranges.push(range(
+                        &raw mut (*Slots::place(branches!(pair.parent), pair.key_at)).key,
+                    ));
                 } else if plan.old_root != Some(pair.parent) {
                     ranges.extend(Slots::remove_ranges(branches!(pair.parent), pair.key_at));
                 }
@@ -263,8 +267,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         }
         // A block that is going to be freed must not stay linked: if the first free fails nothing happens, and once it has worked everything does.
         let mut freed = 0;
-        let result =
-            plan.pairs.iter().enumerate().filter(|(_, pair)| pair.merge).try_for_each(|(i, pair)| {
+        let result = plan.pairs.iter().enumerate().filter(|(_, pair)| pair.merge).try_for_each(
+            |(i, pair)| {
                 // SAFETY: the right node of a pair is live, and of this level's type.
                 unsafe {
                     match i {
@@ -274,7 +278,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
                 }
                 freed += 1;
                 Ok(())
-            });
+            },
+        );
         let result = match (result, plan.old_root) {
             (Ok(()), Some(root)) => tx.free(root),
             (result, _) => result,
@@ -390,13 +395,20 @@ unsafe fn even_inner<K, V>(pair: &Pair<K, V>) {
         let (left, right) = pair.inner();
         let between = &raw mut (*Slots::place(branches!(pair.parent), pair.key_at)).key;
         while left.as_ref().len() + 1 < right.as_ref().len() {
-            Slots::push(branches!(left), Branch { key: between.read(), child: right.as_ref().first });
+            Slots::push(
+                branches!(left),
+                Branch { key: between.read(), child: right.as_ref().first },
+            );
             let Branch { key, child } = Slots::remove(branches!(right), 0);
             between.write(key);
             (*right.as_ptr()).first = child;
         }
         while right.as_ref().len() + 1 < left.as_ref().len() {
-            Slots::insert(branches!(right), 0, Branch { key: between.read(), child: right.as_ref().first });
+            Slots::insert(
+                branches!(right),
+                0,
+                Branch { key: between.read(), child: right.as_ref().first },
+            );
             let Branch { key, child } = Slots::remove(branches!(left), left.as_ref().len() - 1);
             between.write(key);
             (*right.as_ptr()).first = child;

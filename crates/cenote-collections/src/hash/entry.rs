@@ -65,7 +65,9 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         let hash = header.hash(&key);
         // SAFETY: a live header.
         Ok(match unsafe { header.find::<K>(hash, &key) }.or_lost(tx)? {
-            Some((page, slot)) => Entry::Occupied(OccupiedEntry { tx, map: self, header, hash, page, slot }),
+            Some((page, slot)) => {
+                Entry::Occupied(OccupiedEntry { tx, map: self, header, hash, page, slot })
+            }
             None => Entry::Vacant(VacantEntry { tx, map: self, header, hash, key }),
         })
     }
@@ -104,7 +106,10 @@ impl<'t, 'p, K: Persist + Hash + Eq, V: Persist> Entry<'t, 'p, K, V> {
     ///
     /// # Errors
     /// As [`HashMap::insert`], and those of `make`; then nothing is inserted.
-    pub fn or_try_insert_with(self, make: impl FnOnce(&mut Tx<'p>) -> Result<V>) -> Result<&'t mut V> {
+    pub fn or_try_insert_with(
+        self,
+        make: impl FnOnce(&mut Tx<'p>) -> Result<V>,
+    ) -> Result<&'t mut V> {
         match self {
             Self::Vacant(entry) => entry.try_insert_with(make),
             Self::Occupied(entry) => entry.into_mut(),
@@ -250,7 +255,9 @@ impl<'t, K: Persist + Hash + Eq, V: Persist> OccupiedEntry<'t, '_, K, V> {
     }
 }
 
-impl<K: Persist + Hash + Eq + fmt::Debug, V: Persist + fmt::Debug> fmt::Debug for Entry<'_, '_, K, V> {
+impl<K: Persist + Hash + Eq + fmt::Debug, V: Persist + fmt::Debug> fmt::Debug
+    for Entry<'_, '_, K, V>
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Vacant(entry) => entry.fmt(f),

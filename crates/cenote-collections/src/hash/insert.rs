@@ -93,7 +93,14 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
             let place = match header.link(bucket_of(hash, header.buckets)).or_lost(tx)? {
                 Some(link) => match unused(*link).or_lost(tx)? {
                     Some((page, slot)) => {
-                        log(tx, &[range(Page::place(page, slot)), range(place!(page, tags)), range(len)])?;
+                        log(
+                            tx,
+                            &[
+                                range(Page::place(page, slot)),
+                                range(place!(page, tags)),
+                                range(len),
+                            ],
+                        )?;
                         Page::put(page, slot, Tags::of(hash), entry)
                     }
                     None => {
@@ -229,7 +236,9 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                 (*page.as_ptr()).tags = page.as_ref().tags.without(moved);
             }
             let place = match (target, entry) {
-                (Target::Slot(page, slot), Some(entry)) => Page::put(page, slot, Tags::of(hash), entry),
+                (Target::Slot(page, slot), Some(entry)) => {
+                    Page::put(page, slot, Tags::of(hash), entry)
+                }
                 (Target::Page(page, link), Some(entry)) => {
                     *link = Some(page);
                     Page::put(page, 0, Tags::of(hash), entry)
@@ -268,14 +277,16 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         // SAFETY: slots in use of live pages; pages written to are fresh.
         unsafe {
             let moved = split.moves.iter().flat_map(|&(page, moved)| {
-                moved.map(move |slot| (page.as_ref().tags.tag(slot), Page::place(page, slot).read()))
+                moved
+                    .map(move |slot| (page.as_ref().tags.tag(slot), Page::place(page, slot).read()))
             });
             for (tag, entry) in moved.chain(newcomer) {
-                let (page, slot) =
-                    match first.and_then(|page| Some((page, page.as_ref().tags.unused().first()?))) {
-                        Some(place) => place,
-                        None => (tx.alloc_near(self.header, Page::new(first))?, 0),
-                    };
+                let (page, slot) = match first
+                    .and_then(|page| Some((page, page.as_ref().tags.unused().first()?)))
+                {
+                    Some(place) => place,
+                    None => (tx.alloc_near(self.header, Page::new(first))?, 0),
+                };
                 last_put = Page::put(page, slot, tag, entry);
                 first = Some(page);
             }
@@ -297,7 +308,9 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         // SAFETY: live blocks of the levels that the height says; those written to are fresh.
         unsafe {
             let height = header.height as u32;
-            let Some(mut node) = header.root() else { unreachable!("a map that grows has a segment") };
+            let Some(mut node) = header.root() else {
+                unreachable!("a map that grows has a segment")
+            };
             if bucket >> (FAN_OUT_BITS * (height + 1)) != 0 {
                 let subtree = self.fresh_subtree(tx, bucket, height, first)?;
                 let mut root = Directory::new(height == 0);
@@ -312,7 +325,10 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                 match *link {
                     Some(child) => node = child,
                     None => {
-                        return Ok(Attach::Child(link, self.fresh_subtree(tx, bucket, level - 1, first)?));
+                        return Ok(Attach::Child(
+                            link,
+                            self.fresh_subtree(tx, bucket, level - 1, first)?,
+                        ));
                     }
                 }
             }
@@ -360,10 +376,9 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
             if home != source_of(split.bucket) {
                 return unused(header.first_page(home)?);
             }
-            Ok(split
-                .moves
-                .iter()
-                .find_map(|&(page, moved)| Some((page, page.as_ref().tags.unused().and(moved).first()?))))
+            Ok(split.moves.iter().find_map(|&(page, moved)| {
+                Some((page, page.as_ref().tags.unused().and(moved).first()?))
+            }))
         }
     }
 }
@@ -386,7 +401,10 @@ unsafe fn plan<K: Hash, V>(header: &HashHeader<K, V>) -> Read<Split<K, V>> {
         let mut next = header.first_page(source_of(bucket))?;
         while let Some(page) = next {
             let content = page.follow()?;
-            let moved = content.tags.used().filter(|&slot| header.hash(&content.entry(slot).key) & bit != 0);
+            let moved = content
+                .tags
+                .used()
+                .filter(|&slot| header.hash(&content.entry(slot).key) & bit != 0);
             moves.push((page, moved.fold(Set::EMPTY, Set::with)));
             next = content.next;
         }

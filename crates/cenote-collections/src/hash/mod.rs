@@ -251,7 +251,11 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     /// # Errors
     /// As [`HashMap::len`].
     #[inline]
-    pub fn get<'r, Q: Hash + Eq + ?Sized>(self, reader: &'r impl Reader, key: &Q) -> Result<Option<&'r V>>
+    pub fn get<'r, Q: Hash + Eq + ?Sized>(
+        self,
+        reader: &'r impl Reader,
+        key: &Q,
+    ) -> Result<Option<&'r V>>
     where
         K: Borrow<Q>,
     {
@@ -288,7 +292,11 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     ///
     /// # Errors
     /// As [`HashMap::len`], and [`cenote::Error::Tx`] if the log is full.
-    pub fn get_mut<'t, Q: Hash + Eq + ?Sized>(self, tx: &'t mut Tx<'_>, key: &Q) -> Result<Option<&'t mut V>>
+    pub fn get_mut<'t, Q: Hash + Eq + ?Sized>(
+        self,
+        tx: &'t mut Tx<'_>,
+        key: &Q,
+    ) -> Result<Option<&'t mut V>>
     where
         K: Borrow<Q>,
     {

@@ -171,7 +171,12 @@ impl<K, V> Page<K, V> {
     /// # Safety
     /// `this` is live, logged or fresh; `slot` is less than 7.
     #[inline]
-    pub(crate) unsafe fn put(this: Ptr<Self>, slot: usize, tag: u8, entry: Entry<K, V>) -> *mut Entry<K, V> {
+    pub(crate) unsafe fn put(
+        this: Ptr<Self>,
+        slot: usize,
+        tag: u8,
+        entry: Entry<K, V>,
+    ) -> *mut Entry<K, V> {
         // SAFETY: a slot of a live page.
         unsafe {
             let place = Self::place(this, slot);
@@ -200,7 +205,8 @@ impl<K, V> Page<K, V> {
 
 // SAFETY: described where they are; unused slots are zero. The name belongs to this crate, see `shared`.
 unsafe impl<K: Persist, V: Persist> Persist for Page<K, V> {
-    const TYPE_ID: TypeId = TypeId::of_name("cenote/HashPage").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
+    const TYPE_ID: TypeId =
+        TypeId::of_name("cenote/HashPage").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
 
     fn type_name() -> String {
         format!("cenote/HashPage<{}, {}>", K::type_name(), V::type_name())
@@ -239,7 +245,8 @@ impl<K, V> Directory<K, V> {
 // SAFETY: described field by field. The children are pointers to segments or to directories as `over_segments` says, which is written once, and `repr(C)`
 // puts the field where a variant's fields are counted. The name belongs to this crate, see `shared`.
 unsafe impl<K: Persist, V: Persist> Persist for Directory<K, V> {
-    const TYPE_ID: TypeId = TypeId::of_name("cenote/HashDirectory").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
+    const TYPE_ID: TypeId =
+        TypeId::of_name("cenote/HashDirectory").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
 
     fn type_name() -> String {
         format!("cenote/HashDirectory<{}, {}>", K::type_name(), V::type_name())
@@ -285,7 +292,10 @@ mod tests {
         Segment::<u64, u64>::record().check().unwrap();
         let record = Directory::<u64, u64>::record();
         record.check().unwrap();
-        assert_eq!(record.variants[0].fields[0].offset as usize, offset_of!(Directory<u64, u64>, children));
+        assert_eq!(
+            record.variants[0].fields[0].offset as usize,
+            offset_of!(Directory<u64, u64>, children)
+        );
         assert_eq!((size_of::<Page<u64, u64>>(), size_of::<Segment<u64, u64>>()), (128, 1024));
     }
 }

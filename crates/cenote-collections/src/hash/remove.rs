@@ -24,7 +24,11 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     ///
     /// # Errors
     /// As [`HashMap::remove`].
-    pub fn remove_entry<Q: Hash + Eq + ?Sized>(self, tx: &mut Tx<'_>, key: &Q) -> Result<Option<(K, V)>>
+    pub fn remove_entry<Q: Hash + Eq + ?Sized>(
+        self,
+        tx: &mut Tx<'_>,
+        key: &Q,
+    ) -> Result<Option<(K, V)>>
     where
         K: Borrow<Q>,
     {

@@ -82,7 +82,8 @@ impl<T: Persist> CursorMut<'_, '_, T> {
         match self.current {
             Some(node) => {
                 // SAFETY: a node of the list.
-                self.current = self.tx.faults().noted(unsafe { node.follow() }).and_then(|node| node.next);
+                self.current =
+                    self.tx.faults().noted(unsafe { node.follow() }).and_then(|node| node.next);
                 self.index += 1;
             }
             None => {

@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// A directory that is removed in the end.
 pub(crate) fn directory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a directory")
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
+        .expect("a directory")
 }
 
 /// The one pool of the tests.

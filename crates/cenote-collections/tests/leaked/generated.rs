@@ -66,7 +66,11 @@ fn session(dir: &Path, keeper: &Pool, seed: &mut u64) -> std::result::Result<(),
         let mut progress = |_: &cenote::ReclaimProgress| {
             slices += 1;
             torn = survey_all(&pool, keeper);
-            if slices > stop || torn.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if slices > stop || torn.is_err() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         };
         let mut options = ReclaimOptions::default();
         options.progress = Some(&mut progress);
@@ -156,9 +160,11 @@ fn whatever_is_given_back_and_killed_kept_handles_find_whole_collections_or_none
     prepare(dir.path(), other.path());
     let (mut seed, mut kept) = (first, 0);
     for kill in 0..kills {
-        let task = format!("{}:{}:{}", dir.path().display(), other.path().display(), random(&mut seed));
+        let task =
+            format!("{}:{}:{}", dir.path().display(), other.path().display(), random(&mut seed));
         let mut child = spawn(task);
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(|line| line.ok());
+        let mut lines =
+            BufReader::new(child.stdout.take().unwrap()).lines().map_while(|line| line.ok());
         assert!(lines.any(|line| line.ends_with("go")), "a child did not begin");
         std::thread::sleep(Duration::from_micros(random(&mut seed) % 300_000));
         child.kill().unwrap();

@@ -132,7 +132,8 @@ fn read(view: &View<'_>, kept: &Kept) -> [(&'static str, Elements); 6] {
         all.into_iter().map(|(_, value, at)| (value, at)).collect()
     });
     let text = kept.text.as_str(view).map(|text| {
-        let part = |index: usize| text.get(index * 20..index * 20 + 20).and_then(|s| s.parse().ok());
+        let part =
+            |index: usize| text.get(index * 20..index * 20 + 20).and_then(|s| s.parse().ok());
         let at = |index: usize| text.as_ptr() as u64 + index as u64 * 20;
         (0..text.len() / 20).map(|index| (part(index).unwrap_or(0), at(index))).collect()
     });
@@ -141,7 +142,9 @@ fn read(view: &View<'_>, kept: &Kept) -> [(&'static str, Elements); 6] {
         ("ForwardList", kept.forward.iter(view).map(|all| all.map(plain).collect())),
         (
             "BTreeMap",
-            kept.ordered.iter(view).map(|all| all.map(pairs).map(|(_, value, at)| (value, at)).collect()),
+            kept.ordered
+                .iter(view)
+                .map(|all| all.map(pairs).map(|(_, value, at)| (value, at)).collect()),
         ),
         ("HashMap", hashed),
         ("Vec", kept.vector.as_slice(view).map(|all| all.iter().map(plain).collect())),
@@ -159,7 +162,9 @@ pub(crate) fn survey(pool: &Pool, kept: &Kept, seed: u64) -> std::result::Result
         live += 1;
         for (index, &(found, at)) in elements.iter().enumerate() {
             if pool.heap().owner(at).is_none() {
-                return Err(format!("{kind}: the header is live, element {index} at {at:#x} is free"));
+                return Err(format!(
+                    "{kind}: the header is live, element {index} at {at:#x} is free"
+                ));
             }
             if found != value(seed, index as u64) {
                 return Err(format!("{kind}: element {index} is {found:#x}"));
@@ -181,9 +186,14 @@ pub(crate) fn survey_any(pool: &Pool, kept: &Kept, seeds: u64) -> std::result::R
         if let Some((_, at)) = elements.iter().find(|(_, at)| pool.heap().owner(*at).is_none()) {
             return Err(format!("{kind}: the header is live, the element at {at:#x} is free"));
         }
-        let is_of = |seed: u64| (0..).zip(&elements).all(|(index, (found, _))| *found == value(seed, index));
+        let is_of = |seed: u64| {
+            (0..).zip(&elements).all(|(index, (found, _))| *found == value(seed, index))
+        };
         if ![0, 1, LEN].contains(&(elements.len() as u64)) || !(0..seeds).any(is_of) {
-            return Err(format!("{kind}: {} elements of no collection that was made", elements.len()));
+            return Err(format!(
+                "{kind}: {} elements of no collection that was made",
+                elements.len()
+            ));
         }
     }
     Ok(())

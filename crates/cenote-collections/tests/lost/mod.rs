@@ -10,7 +10,9 @@
 mod operations;
 
 use crate::common::directory;
-use cenote::{Access, AtRest, Error, OpenOptions, Pool, PoolMode, PoolOptions, Reader, Result, Store};
+use cenote::{
+    Access, AtRest, Error, OpenOptions, Pool, PoolMode, PoolOptions, Reader, Result, Store,
+};
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::StoreError;
 use operations::{All, changes, fill, reads};
@@ -37,7 +39,8 @@ enum Found {
 
 /// Whether an error says what was done to the page.
 fn is_of_page(error: &Error) -> bool {
-    matches!(error, Error::Store(StoreError::Unreadable { .. } | StoreError::Sealed { .. }))
+    use StoreError::{MetadataLost, Sealed, Unreadable};
+    matches!(error, Error::Store(Unreadable { .. } | Sealed { .. } | MetadataLost(_)))
 }
 
 fn found(what: &str, result: Option<Result<String>>) -> Found {
@@ -128,7 +131,8 @@ fn pages(pool: &Pool) -> BTreeSet<u64> {
             pages.extend((block.addr..block.addr + block.size).step_by(16).map(|addr| addr / PAGE));
         })
         .expect("mapped");
-    let behind: Vec<u64> = pages.iter().map(|page| page + 1).filter(|page| page % 16 != 0).collect();
+    let behind: Vec<u64> =
+        pages.iter().map(|page| page + 1).filter(|page| page % 16 != 0).collect();
     pages.extend(behind);
     pages
 }
@@ -140,7 +144,7 @@ fn one_in() -> u64 {
 
 fn seeded() -> impl FnMut() -> bool {
     let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let mut random: u64 = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    let mut random: u64 = seed.unwrap_or(1);
     println!("CENOTE_SEED={random}, CENOTE_ALL=1 for all");
     move || crate::common::random(&mut random).is_multiple_of(one_in())
 }
@@ -186,9 +190,11 @@ fn while_open(dir: &Path) {
 
 fn open_protected(dir: &Path) -> (Store, Result<Pool>) {
     let mut key: [u8; 32] = core::array::from_fn(|i| (i as u8).wrapping_mul(73) ^ 0x5a);
-    let key = cenote::MasterKey::with_locking(&mut key, cenote::Locking::IfPossible).expect("a key");
+    let key =
+        cenote::MasterKey::with_locking(&mut key, cenote::Locking::IfPossible).expect("a key");
     let key = std::sync::Arc::new(cenote::Keyring::new(key).locking(cenote::Locking::IfPossible));
-    let options = OpenOptions { key: Some(key.clone()), spare_bytes_max: 0, ..OpenOptions::default() };
+    let options =
+        OpenOptions { key: Some(key.clone()), spare_bytes_max: 0, ..OpenOptions::default() };
     let store = Store::open_with(dir, &options).expect("the store opens");
     if store.pools().is_empty() {
         let (mode, at_rest) = (PoolMode::Shadowed, AtRest::Authenticated);
@@ -225,13 +231,17 @@ fn before_it_is_opened(dir: &Path) {
         if let Ok(pool) = pool {
             opened += 1;
             for (kind, operation, number, answer) in &expected {
-                if !chosen() {
+                // A new superblock, whose marks nothing has read yet, is always made.
+                let is_first_look = *kind == "change" && *number == 29;
+                if !chosen() && !is_first_look {
                     continue;
                 }
                 println!("page {page}, {kind} {number}");
                 match operation(&pool, *number) {
                     Found::Lost => lost += 1,
-                    found => assert!(found == *answer, "page {page}, {kind} {number}: another answer"),
+                    found => {
+                        assert!(found == *answer, "page {page}, {kind} {number}: another answer")
+                    }
                 }
             }
         }
@@ -259,8 +269,11 @@ fn run(what: &str) -> (bool, String) {
         .stdin(Stdio::null())
         .output()
         .expect("it runs");
-    let all =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let all = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
     let start = all.len().saturating_sub(3000);
     let end = all.get(start..).unwrap_or(&all).to_string();
     assert_eq!(output.status.signal(), None, "{end}");
@@ -270,7 +283,9 @@ fn run(what: &str) -> (bool, String) {
 /// Not a test of its own: what a child does.
 #[test]
 fn child() {
-    let (Ok(what), Some(dir)) = (std::env::var(CHILD), std::env::var_os("CENOTE_LOST_DIR")) else { return };
+    let (Ok(what), Some(dir)) = (std::env::var(CHILD), std::env::var_os("CENOTE_LOST_DIR")) else {
+        return;
+    };
     let dir = Path::new(&dir);
     match what.as_str() {
         "open" => while_open(dir),

@@ -4,7 +4,9 @@
 use super::threads::bounded;
 use super::{Bank, KINDS, look, look_at, open, prepare, seeds, transfer, whole};
 use crate::common::{directory, random};
-use cenote::{Access, Backend, Error, ExportOptions, ImportOptions, Pool, Ptr, Reader, Result, Store, field};
+use cenote::{
+    Access, Backend, Error, ExportOptions, ImportOptions, Pool, Ptr, Reader, Result, Store, field,
+};
 use cenote_medium::planted::{Bug, plant};
 use std::panic::resume_unwind;
 
@@ -91,7 +93,9 @@ fn round_with(seed: u64, bug: Bug) -> Result<()> {
                 })
             })
             .collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })?;
     // From one import to the other, while pools of both may be due still.
     let all = [store.pool("first bank")?, store.pool("second twin")?];

@@ -25,15 +25,18 @@ fn in_child(at: &Round, own: &Path, what: u64) -> i32 {
         0 => refused(store.pool(at.name).and_then(|pool| look(&pool.read()?).map(drop))),
         1 => refused(store.clone_pool("bank", "of a child").map(drop)),
         // What cannot fail answers or panics.
-        2 => std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(store.pools()))).map_or(0, |()| 0),
+        2 => std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(store.pools())))
+            .map_or(0, |()| 0),
         // Destructors of this thread and of the process.
         3 => std::process::exit(0),
         4 => match Store::open(own.join(std::process::id().to_string())) {
             Err(_) => 2,
-            Ok(store) => match store.pool("p").and_then(|pool| pool.write(|tx| tx.alloc(1u64).map(drop))) {
-                Err(_) => 3,
-                Ok(()) => i32::from(store.close().is_err()) * 4,
-            },
+            Ok(store) => {
+                match store.pool("p").and_then(|pool| pool.write(|tx| tx.alloc(1u64).map(drop))) {
+                    Err(_) => 3,
+                    Ok(()) => i32::from(store.close().is_err()) * 4,
+                }
+            }
         },
         _ => std::thread::spawn(move || drop(store)).join().map_or(5, |()| 0),
     }
@@ -70,11 +73,13 @@ fn forker() {
             std::thread::sleep(Duration::from_micros(random(&mut seed) % 3000));
             // With a pool and a view, which the child has then.
             let pool = turn.is_multiple_of(2).then(|| opened(&at.store, name, at.access));
-            let view =
-                pool.as_ref().filter(|_| turn.is_multiple_of(4)).map(|pool| pool.read().expect("a view"));
-            let kept = view
+            let view = pool
                 .as_ref()
-                .map(|view| view.get(view.root::<Bank>().expect("a root").expect("a bank")).expect("a bank"));
+                .filter(|_| turn.is_multiple_of(4))
+                .map(|pool| pool.read().expect("a view"));
+            let kept = view.as_ref().map(|view| {
+                view.get(view.root::<Bank>().expect("a root").expect("a bank")).expect("a bank")
+            });
             // SAFETY: the child runs Rust code, which is what is asked here: whether it can.
             let child = unsafe { libc::fork() };
             if child == 0 {

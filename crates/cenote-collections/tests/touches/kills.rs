@@ -64,7 +64,13 @@ fn kill(dir: &Path, name: &str, seed: u64, at_work: bool, after: Duration) -> u6
     kill_with(dir, name, (seed, false), at_work, after)
 }
 
-fn kill_with(dir: &Path, name: &str, (seed, planted): (u64, bool), at_work: bool, after: Duration) -> u64 {
+fn kill_with(
+    dir: &Path,
+    name: &str,
+    (seed, planted): (u64, bool),
+    at_work: bool,
+    after: Duration,
+) -> u64 {
     let mut command = Command::new(std::env::current_exe().expect("a program"));
     if planted {
         command.env(PLANTED, "1");
@@ -81,17 +87,27 @@ fn kill_with(dir: &Path, name: &str, (seed, planted): (u64, bool), at_work: bool
     let mut said = Vec::new();
     if at_work {
         let mut first = [0; ACK];
-        child.stderr.as_mut().expect("a pipe").read_exact(&mut first).expect("the child ended by itself");
+        child
+            .stderr
+            .as_mut()
+            .expect("a pipe")
+            .read_exact(&mut first)
+            .expect("the child ended by itself");
         said.extend(first);
     }
     std::thread::sleep(after);
     child.kill().expect("killed");
     child.stderr.take().expect("a pipe").read_to_end(&mut said).expect("read");
     child.wait().expect("ended");
-    let words = || said.chunks_exact(ACK).map(|word| u64::from_le_bytes(word.try_into().expect("8")));
+    let words =
+        || said.chunks_exact(ACK).map(|word| u64::from_le_bytes(word.try_into().expect("8")));
     let most = words().max().unwrap_or(0);
     let text = || String::from_utf8_lossy(&said).into_owned();
-    assert!(said.len().is_multiple_of(ACK) && most < 1 << 32, "seed {seed}: the child said {}", text());
+    assert!(
+        said.len().is_multiple_of(ACK) && most < 1 << 32,
+        "seed {seed}: the child said {}",
+        text()
+    );
     most
 }
 
@@ -112,9 +128,12 @@ fn round(seed: u64) -> Result<()> {
         let said = kill(dir.path(), name, seed * 10 + turn, at_work, after);
         acknowledged = said.max(acknowledged);
         // A reader of what is left writes nothing and sees all of it.
-        let reader = [Backend::Signal, Backend::Userfault, Backend::Eager][random(&mut choice) as usize % 3];
+        let reader =
+            [Backend::Signal, Backend::Userfault, Backend::Eager][random(&mut choice) as usize % 3];
         let seen = whole(dir.path(), name, Access::ReadOnly, reader)?;
-        println!("seed {seed}: {kind:?}, {way:?}, killed after {after:?}: {said} said, {seen} there");
+        println!(
+            "seed {seed}: {kind:?}, {way:?}, killed after {after:?}: {said} said, {seen} there"
+        );
         assert!(
             (acknowledged..=acknowledged.max(before) + THREADS).contains(&seen),
             "{acknowledged}, {seen}"
@@ -124,7 +143,11 @@ fn round(seed: u64) -> Result<()> {
     let there = whole(dir.path(), name, Access::ReadWrite, Backend::Signal)?;
     assert_eq!(there, acknowledged, "the writer sees what the reader saw");
     if name == "copy" {
-        assert_eq!(whole(dir.path(), "bank", Access::ReadWrite, Backend::Signal)?, 0, "the original");
+        assert_eq!(
+            whole(dir.path(), "bank", Access::ReadWrite, Backend::Signal)?,
+            0,
+            "the original"
+        );
     }
     Ok(())
 }

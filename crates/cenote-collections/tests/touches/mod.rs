@@ -15,8 +15,9 @@ mod threads;
 
 use crate::common::random;
 use cenote::{
-    Access, AtRest, Backend, ExportOptions, ImportOptions, Keyring, MasterKey, OpenOptions, Persist, Pool,
-    PoolMode, PoolOptions, Ptr, Reader, RelPtr, RelocationOptions, Result, Store, Tx, field,
+    Access, AtRest, Backend, ExportOptions, ImportOptions, Keyring, MasterKey, OpenOptions,
+    Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RelPtr, RelocationOptions, Result, Store,
+    Tx, field,
 };
 use cenote_collections::{BTreeMap, HashMap, List};
 use std::path::Path;
@@ -89,7 +90,8 @@ fn pool_options(kind: Kind) -> PoolOptions {
 fn open(dir: &Path, access: Access, backend: Backend) -> Result<Store> {
     let relocation = RelocationOptions { backend, ..RelocationOptions::default() };
     let (key, accept_unprotected) = (Some(key()), true);
-    let options = OpenOptions { access, relocation, key, accept_unprotected, ..OpenOptions::default() };
+    let options =
+        OpenOptions { access, relocation, key, accept_unprotected, ..OpenOptions::default() };
     Store::open_with(dir, &options)
 }
 
@@ -156,7 +158,11 @@ fn look_at(reader: &impl Reader, bank: &Bank) -> Result<u64> {
     assert_eq!(held.len() as u64, ACCOUNTS);
     let mut seen = vec![false; ACCOUNTS as usize];
     for account in &held {
-        assert!(!std::mem::replace(&mut seen[account.number as usize], true), "{} twice", account.number);
+        assert!(
+            !std::mem::replace(&mut seen[account.number as usize], true),
+            "{} twice",
+            account.number
+        );
         assert_eq!((account.not_amount, account.pad[121]), (!account.amount, account.number));
     }
     assert_eq!(bank.ordered.len(reader)? as u64, ACCOUNTS);

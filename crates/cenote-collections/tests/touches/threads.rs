@@ -1,7 +1,8 @@
 //! Threads that touch a pool for the first time at once, by everything that safe code has.
 
 use super::{
-    ACCOUNTS, Bank, KINDS, Kind, WAYS, displace, look, open, opened, prepare, seeds, transfer, whole,
+    ACCOUNTS, Bank, KINDS, Kind, WAYS, displace, look, open, opened, prepare, seeds, transfer,
+    whole,
 };
 use crate::common::{assert_sound, directory, random};
 use cenote::{Access, Backend, Error, Reader, Result, Store};
@@ -109,7 +110,8 @@ fn round(seed: u64) -> Result<()> {
     let kind = KINDS[random(&mut choice) as usize % KINDS.len()];
     let way = WAYS[random(&mut choice) as usize % WAYS.len()];
     let backend = [Backend::Signal, Backend::Userfault][random(&mut choice) as usize % 2];
-    let access = [Access::ReadWrite, Access::ReadWrite, Access::ReadOnly][random(&mut choice) as usize % 3];
+    let access =
+        [Access::ReadWrite, Access::ReadWrite, Access::ReadOnly][random(&mut choice) as usize % 3];
     println!("seed {seed}: {kind:?}, {way:?}, {backend:?}, {access:?}");
     let dir = directory();
     prepare(dir.path(), kind, seed)?;
@@ -126,7 +128,8 @@ fn round(seed: u64) -> Result<()> {
                 scope.spawn(move || -> Result<()> {
                     let mut seed = seed.wrapping_mul(1000) + thread;
                     // Half of the rounds: the pool stays open.
-                    let kept = seed.is_multiple_of(2).then(|| opened(&at.store, at.name, at.access));
+                    let kept =
+                        seed.is_multiple_of(2).then(|| opened(&at.store, at.name, at.access));
                     barrier.wait();
                     (0..ACTS).try_for_each(|_| {
                         let what = random(&mut seed);
@@ -180,7 +183,10 @@ pub(super) fn bounded(seed: u64, round: fn(u64) -> Result<()>) {
         result
     });
     if ended.recv_timeout(Duration::from_secs(60)) == Err(mpsc::RecvTimeoutError::Timeout) {
-        panic!("seed {seed}: still waiting; repeat it with CENOTE_TOUCH_SEED={seed} CENOTE_TOUCH_ROUNDS=1");
+        panic!(
+            "seed {seed}: still waiting; repeat it with CENOTE_TOUCH_SEED={seed} \
+             CENOTE_TOUCH_ROUNDS=1"
+        );
     }
     match running.join() {
         Ok(Ok(())) => {}

@@ -25,7 +25,8 @@ pub fn ground(puddle_size: u64, size_max: u64) -> MemoryGround {
 /// Bytes of the smallest root puddle with so many superblocks for blocks.
 pub fn room_for(superblocks: u64) -> u64 {
     let room = |size: &u64| {
-        HeapGeometry::new(*size, true).is_some_and(|g| g.superblocks - g.first_usable >= superblocks)
+        HeapGeometry::new(*size, true)
+            .is_some_and(|g| g.superblocks - g.first_usable >= superblocks)
     };
     (2..).map(|count| count * SUPERBLOCK_SIZE).find(room).unwrap()
 }
@@ -34,7 +35,12 @@ pub fn heap(puddle_size: u64, size_max: u64) -> Heap {
     TracedHeap::open(ground(puddle_size, size_max)).unwrap()
 }
 
-pub fn record(id: TypeId, size: u64, repeats: bool, pointers: Vec<PointerField>) -> Arc<TypeRecord> {
+pub fn record(
+    id: TypeId,
+    size: u64,
+    repeats: bool,
+    pointers: Vec<PointerField>,
+) -> Arc<TypeRecord> {
     let record = TypeRecord {
         version: RECORD_VERSION,
         id,
@@ -72,12 +78,15 @@ pub fn read(addr: u64, offset: u64) -> u64 {
 
 pub fn zero(addr: u64, len: u64) {
     // SAFETY: as in `write`.
-    unsafe { std::ptr::with_exposed_provenance_mut::<u8>(addr as usize).write_bytes(0, len as usize) }
+    unsafe {
+        std::ptr::with_exposed_provenance_mut::<u8>(addr as usize).write_bytes(0, len as usize)
+    }
 }
 
 /// Flips a bit in the descriptor of the superblock that `addr` is in.
 pub fn damage_descriptor(ground: &MemoryGround, addr: u64) {
-    let plot = ground.plots().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
+    let plot =
+        ground.plots().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
     let geometry = HeapGeometry::new(plot.size, plot.index == 0).unwrap();
     let number = (addr - plot.addr) / SUPERBLOCK_SIZE;
     let at = plot.addr + geometry.descriptors + number * size_of::<Descriptor>() as u64;

@@ -1,7 +1,9 @@
 //! One pool that several processes have open: files on memory, mapped at one address by all. What a daemon will do for a store, in small: it says who lives, it
 //! has a lock, and it replays what a dead process had begun.
 
-use cenote_heap::{Block, Cancelled, Ground, GroundError, Heap as _, Plot, Sharing, Taking, TracedHeap};
+use cenote_heap::{
+    Block, Cancelled, Ground, GroundError, Heap as _, Plot, Sharing, Taking, TracedHeap,
+};
 use cenote_layout::id::TypeId;
 use cenote_sys::memory::{Access, Sharing as Mapping, map_file, map_file_at, release, reserve};
 use cenote_sys::process;
@@ -71,7 +73,13 @@ impl Worker {
     }
 
     /// Allocates a block for place `at`, as a transaction does: the log first, then the mark, then the block is reachable.
-    pub fn alloc(&self, heap: &TracedHeap<SharedGround>, at: usize, size: u64, type_id: TypeId) -> bool {
+    pub fn alloc(
+        &self,
+        heap: &TracedHeap<SharedGround>,
+        at: usize,
+        size: u64,
+        type_id: TypeId,
+    ) -> bool {
         let before = |block: &Block| -> Result<Taking, Cancelled> {
             self.begin(block);
             Ok(Taking::Allocated)
@@ -137,8 +145,11 @@ pub struct Files {
 impl Files {
     pub fn new(puddle_size: u64, size_max: u64) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let place =
-            if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+        let place = if Path::new("/dev/shm").is_dir() {
+            PathBuf::from("/dev/shm")
+        } else {
+            std::env::temp_dir()
+        };
         let dir = tempfile::tempdir_in(place).unwrap();
         let path = dir.path().join("pool");
         let file = File::create_new(&path).unwrap();
@@ -267,7 +278,8 @@ unsafe impl Ground for SharedGround {
         let (control, plots) = (self.control(), self.plots());
         let bytes: u64 = plots.iter().map(|p| p.size).sum();
         let size_max = self.size_max();
-        let addr = plots.last().map_or(self.pool.base, |p| (p.addr + p.size).next_multiple_of(SLOT));
+        let addr =
+            plots.last().map_or(self.pool.base, |p| (p.addr + p.size).next_multiple_of(SLOT));
         let end = (addr + size - self.pool.base).next_multiple_of(SLOT);
         if bytes + size > size_max || end > WINDOW {
             return Err(GroundError::Limit { requested: size, bytes, size_max });
@@ -307,7 +319,8 @@ unsafe impl Ground for SharedGround {
     }
 
     unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
-        self.allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, addr, len).map(|()| true)
+        self.allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, addr, len)
+            .map(|()| true)
     }
 
     fn ensure(&self, addr: u64, len: u64) -> Result<(), GroundError> {
@@ -335,9 +348,14 @@ impl Sharing for SharedGround {
     fn lives(&self, who: u64) -> bool {
         if who & PLAYED != 0 {
             let number = (who & !PLAYED) as usize;
-            return self.control().played.get(number).is_some_and(|p| p.load(Ordering::Acquire) != 0);
+            return self
+                .control()
+                .played
+                .get(number)
+                .is_some_and(|p| p.load(Ordering::Acquire) != 0);
         }
-        let unfinished = self.control().workers.iter().any(|w| w.who.load(Ordering::Acquire) == who);
+        let unfinished =
+            self.control().workers.iter().any(|w| w.who.load(Ordering::Acquire) == who);
         unfinished || process::is_alive((who & 0x3f_ffff) as u32, who >> 22)
     }
 

@@ -179,7 +179,8 @@ impl<'v> Structures<'v> {
         if (!record.repeats && size < record.size) || !to.is_multiple_of(record.align.max(1)) {
             return broken(from, "", "a link leads to a block that cannot hold its type", to);
         }
-        let bits = self.seen.entry(to / SPAN).or_insert_with(|| Box::new([0; (SPAN / 8 / 64) as usize]));
+        let bits =
+            self.seen.entry(to / SPAN).or_insert_with(|| Box::new([0; (SPAN / 8 / 64) as usize]));
         let bit = to % SPAN / 8;
         let word = &mut bits[(bit / 64) as usize];
         if core::mem::replace(word, *word | 1 << (bit % 64)) >> (bit % 64) & 1 != 0 {
@@ -223,7 +224,11 @@ impl<'v> Structures<'v> {
         }
         if !of.repeats || of.size == 0 {
             // Values of no bytes: nothing is read, and sums of lengths do not overflow.
-            return if len <= u64::MAX >> 1 { Ok(()) } else { broken(len_at, "len", "too many values", len) };
+            return if len <= u64::MAX >> 1 {
+                Ok(())
+            } else {
+                broken(len_at, "len", "too many values", len)
+            };
         }
         let room = if array == 0 { 0 } else { self.enter(array_at, array, id, blocks)? };
         if capacity.checked_mul(of.size).is_none_or(|bytes| bytes > room) {
@@ -232,7 +237,9 @@ impl<'v> Structures<'v> {
         if len > capacity {
             return broken(len_at, "len", "more values than there are places", len);
         }
-        if of.size == 1 && of.fields.iter().any(|field| field.name == ELEMENT && field.type_name == UTF8) {
+        if of.size == 1
+            && of.fields.iter().any(|field| field.name == ELEMENT && field.type_name == UTF8)
+        {
             let mut byte = [0];
             if len < room && (!blocks.read(array + len, &mut byte) || byte[0] & 0xc0 == 0x80) {
                 return broken(len_at, "len", "a text that ends inside a character", len);
@@ -245,13 +252,24 @@ impl<'v> Structures<'v> {
         for index in 0..len {
             let at = array + index * of.size;
             if all_zero(at, of.size, blocks)? {
-                return broken(at, "array", "a place in use holds zeros, which are no value", index);
+                return broken(
+                    at,
+                    "array",
+                    "a place in use holds zeros, which are no value",
+                    index,
+                );
             }
         }
         Ok(())
     }
 
-    fn list(&mut self, header: u64, record: &TypeRecord, both: bool, blocks: &mut dyn Blocks) -> Checked {
+    fn list(
+        &mut self,
+        header: u64,
+        record: &TypeRecord,
+        both: bool,
+        blocks: &mut dyn Blocks,
+    ) -> Checked {
         let [first_at, len_at, last_at] = places(header, record, ["first", "len", "last"])?;
         let [first, len, last] = words([first_at, len_at, last_at], blocks)?;
         if len == DESTROYED {
@@ -269,7 +287,12 @@ impl<'v> Structures<'v> {
                 let [place] = places(at, &node, ["previous"])?;
                 let [previous] = words([place], blocks)?;
                 if previous != before {
-                    return broken(place, "", "a node leads back to another than leads to it", previous);
+                    return broken(
+                        place,
+                        "",
+                        "a node leads back to another than leads to it",
+                        previous,
+                    );
                 }
             }
             before = at;
@@ -279,11 +302,16 @@ impl<'v> Structures<'v> {
         if before != last {
             return broken(last_at, "last", "another node than the last one", last);
         }
-        if count == len { Ok(()) } else { broken(len_at, "len", "another number than there are nodes", len) }
+        if count == len {
+            Ok(())
+        } else {
+            broken(len_at, "len", "another number than there are nodes", len)
+        }
     }
 
     fn ordered(&mut self, header: u64, record: &TypeRecord, blocks: &mut dyn Blocks) -> Checked {
-        let at = places(header, record, ["len", "height", "root_leaf", "root_inner", "first", "last"])?;
+        let at =
+            places(header, record, ["len", "height", "root_leaf", "root_inner", "first", "last"])?;
         let [len, height, root_leaf, root_inner, first, last] = words(at, blocks)?;
         if len == DESTROYED {
             return Ok(());
@@ -316,7 +344,8 @@ impl<'v> Structures<'v> {
     }
 
     fn tree(&mut self, header: u64, leaf: TypeId, inner: TypeId) -> Checked<Tree> {
-        let unknown = || Broken { at: header, field: String::new(), why: "nodes of no known type", found: 0 };
+        let unknown =
+            || Broken { at: header, field: String::new(), why: "nodes of no known type", found: 0 };
         let record = |id| self.values.record_of(id).ok_or_else(unknown);
         let (of_leaf, of_inner) = (record(leaf)?, record(inner)?);
         let slotted = |record: &TypeRecord, name: &str| {
@@ -324,7 +353,8 @@ impl<'v> Structures<'v> {
             let slots = self.values.record_of(field.type_id)?;
             let list = slots.fields.iter().find(|field| field.name == "slots")?;
             let permutation = word_at(&slots, "permutation")?;
-            let fits = field.offset.checked_add(slots.size)? <= record.size && list.size % SLOTS == 0;
+            let fits =
+                field.offset.checked_add(slots.size)? <= record.size && list.size % SLOTS == 0;
             fits.then_some(())?;
             Some(Slotted {
                 permutation: field.offset + permutation,
@@ -372,13 +402,28 @@ impl<'v> Structures<'v> {
         if height == 0 {
             let [previous, next] = words([node + tree.previous, node + tree.next], blocks)?;
             if leaves.link.1 != node {
-                return broken(leaves.link.0, "", "a link to another leaf than the next one", leaves.link.1);
+                return broken(
+                    leaves.link.0,
+                    "",
+                    "a link to another leaf than the next one",
+                    leaves.link.1,
+                );
             }
             if previous != leaves.last {
-                return broken(node + tree.previous, "", "a leaf leads back to another one", previous);
+                return broken(
+                    node + tree.previous,
+                    "",
+                    "a leaf leads back to another one",
+                    previous,
+                );
             }
             for slot in &order {
-                self.in_use(slots.element, node + slots.slots + slot * slots.size, slots.size, blocks)?;
+                self.in_use(
+                    slots.element,
+                    node + slots.slots + slot * slots.size,
+                    slots.size,
+                    blocks,
+                )?;
             }
             leaves.entries = leaves.entries.saturating_add(order.len() as u64);
             (leaves.last, leaves.link) = (node, (node + tree.next, next));
@@ -406,8 +451,14 @@ impl<'v> Structures<'v> {
         if height > HASH_HEIGHT_MAX {
             return broken(at[2], "height", "no map has this height", height);
         }
-        if buckets == 0 || FAN_OUT.checked_pow(height as u32 + 1).is_some_and(|room| room < buckets) {
-            return broken(at[1], "buckets", "a number of buckets that its height has no room for", buckets);
+        if buckets == 0 || FAN_OUT.checked_pow(height as u32 + 1).is_some_and(|room| room < buckets)
+        {
+            return broken(
+                at[1],
+                "buckets",
+                "a number of buckets that its height has no room for",
+                buckets,
+            );
         }
         if if height == 0 { directory != 0 } else { directory == 0 || segment != 0 } {
             return broken(at[3], "segment", "a root that the height does not say", segment);
@@ -415,7 +466,8 @@ impl<'v> Structures<'v> {
         let (from, root) = if height == 0 { (at[3], segment) } else { (at[4], directory) };
         let mut entries = 0;
         if root != 0 || buckets != 1 {
-            let ids = (target(record, at[3] - header, header)?, target(record, at[4] - header, header)?);
+            let ids =
+                (target(record, at[3] - header, header)?, target(record, at[4] - header, header)?);
             let table = self.table(header, ids, buckets)?;
             self.buckets(&table, (from, root), (height, 0), &mut entries, blocks)?;
         }
@@ -425,16 +477,28 @@ impl<'v> Structures<'v> {
         broken(at[0], "len", "another number than there are entries", len)
     }
 
-    fn table(&mut self, header: u64, (segment, directory): (TypeId, TypeId), buckets: u64) -> Checked<Table> {
+    fn table(
+        &mut self,
+        header: u64,
+        (segment, directory): (TypeId, TypeId),
+        buckets: u64,
+    ) -> Checked<Table> {
         let made = || {
             let of_segment = self.values.record_of(segment)?;
             let of_directory = self.values.record_of(directory)?;
-            let list = of_directory.variants.first()?.fields.iter().find(|field| field.name == "children")?;
+            let list = of_directory
+                .variants
+                .first()?
+                .fields
+                .iter()
+                .find(|field| field.name == "children")?;
             let pages = of_segment.fields.iter().find(|field| field.name == "pages")?;
             let page = target(&of_segment, pages.offset, header).ok()?;
             let of_page = self.values.record_of(page)?;
             let slots = field(&of_page, "slots")?;
-            let whole = pages.size == 8 * FAN_OUT && list.size == 8 * FAN_OUT && slots.size % PAGE_SLOTS == 0;
+            let whole = pages.size == 8 * FAN_OUT
+                && list.size == 8 * FAN_OUT
+                && slots.size % PAGE_SLOTS == 0;
             whole.then_some(())?;
             Some(Table {
                 buckets,

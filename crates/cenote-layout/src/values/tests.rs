@@ -12,7 +12,13 @@ fn id_of(name: &str) -> TypeId {
 }
 
 fn field(name: &str, offset: u64, size: u64, type_name: &str) -> FieldRecord {
-    FieldRecord { name: name.into(), offset, size, type_id: id_of(type_name), type_name: type_name.into() }
+    FieldRecord {
+        name: name.into(),
+        offset,
+        size,
+        type_id: id_of(type_name),
+        type_name: type_name.into(),
+    }
 }
 
 fn record(name: &str, size: u64, fields: Vec<FieldRecord>) -> TypeRecord {
@@ -46,7 +52,9 @@ fn found(records: &[TypeRecord], block: &[u8]) -> Vec<(String, Rule)> {
     let mut all = Vec::new();
     rules.check(0x1000, 0, block, &mut |invalid| {
         let at = (invalid.at - 0x1000) as usize;
-        assert!(at < block.len() && invalid.block == 0x1000 && invalid.type_name == records[0].name);
+        assert!(
+            at < block.len() && invalid.block == 0x1000 && invalid.type_name == records[0].name
+        );
         all.push((invalid.field, invalid.rule));
     });
     all
@@ -58,12 +66,17 @@ fn one(field: &str, rule: Rule) -> Vec<(String, Rule)> {
 
 #[test]
 fn every_byte_that_is_no_bool_is_found() {
-    let holder = record("Holder", 2, vec![field("number", 0, 1, "u8"), field("flag", 1, 1, "bool")]);
+    let holder =
+        record("Holder", 2, vec![field("number", 0, 1, "u8"), field("flag", 1, 1, "bool")]);
     for byte in 0..=255 {
         let expected = if byte > 1 { one("flag", Rule::Bool) } else { Vec::new() };
         assert_eq!(found(core::slice::from_ref(&holder), &[byte, byte]), expected);
     }
-    assert_eq!(found(&[record("bool", 1, vec![])], &[7]), one("", Rule::Bool), "a block that is one");
+    assert_eq!(
+        found(&[record("bool", 1, vec![])], &[7]),
+        one("", Rule::Bool),
+        "a block that is one"
+    );
 }
 
 #[test]
@@ -72,8 +85,13 @@ fn what_is_no_character_is_found() {
     let near = |code: u32| code.saturating_sub(40)..=code.saturating_add(40);
     let codes = (0xd700..0xe100).chain(near(0)).chain(near(0x10_ffff)).chain(near(u32::MAX));
     for code in codes.chain((0..32).map(|bit| 1 << bit)) {
-        let expected = if char::from_u32(code).is_none() { one("letter", Rule::Char) } else { Vec::new() };
-        assert_eq!(found(core::slice::from_ref(&holder), &code.to_le_bytes()), expected, "{code:#x}");
+        let expected =
+            if char::from_u32(code).is_none() { one("letter", Rule::Char) } else { Vec::new() };
+        assert_eq!(
+            found(core::slice::from_ref(&holder), &code.to_le_bytes()),
+            expected,
+            "{code:#x}"
+        );
     }
 }
 
@@ -108,7 +126,8 @@ fn shape() -> Vec<TypeRecord> {
         variant("C", 1, 200, vec![field("0", 1, 1, "NonZeroU8"), field("1", 2, 2, "u16")]),
     ];
     let mut kind = record("Kind", 2, vec![]);
-    kind.variants = vec![variant("X", 1, 0, vec![]), variant("Y", 1, 9, vec![field("on", 1, 1, "bool")])];
+    kind.variants =
+        vec![variant("X", 1, 0, vec![]), variant("Y", 1, 9, vec![field("on", 1, 1, "bool")])];
     vec![outer, kind]
 }
 
@@ -131,8 +150,11 @@ fn every_discriminant_of_no_variant_is_found_and_fields_count_in_their_variant_o
 
 #[test]
 fn elements_of_arrays_are_found_by_their_index() {
-    let mut types =
-        vec![record("Grid", 25, vec![field("first", 0, 1, "u8"), field("rows", 1, 24, "[[Shape; 2]; 3]")])];
+    let mut types = vec![record(
+        "Grid",
+        25,
+        vec![field("first", 0, 1, "u8"), field("rows", 1, 24, "[[Shape; 2]; 3]")],
+    )];
     types.extend(shape());
     let mut block = vec![1; 25];
     assert_eq!(found(&types, &block), []);
@@ -149,14 +171,18 @@ fn elements_of_arrays_are_found_by_their_index() {
 fn zeros_are_no_value_where_places_may_be_unused_only() {
     let mut array = record("[Pair]", 2, vec![field("[]", 0, 2, "Pair")]);
     array.repeats = true;
-    let pair = record("Pair", 2, vec![field("flag", 0, 1, "bool"), field("count", 1, 1, "NonZeroU8")]);
+    let pair =
+        record("Pair", 2, vec![field("flag", 0, 1, "bool"), field("count", 1, 1, "NonZeroU8")]);
     let types = [array, pair.clone()];
     assert_eq!(
         found(&types, &[1, 1, 0, 0, 1, 0, 3, 1, 0]),
         [("[2].count".to_string(), Rule::NotZero), ("[3].flag".to_string(), Rule::Bool)]
     );
     let own = record("cenote/Slots<Pair>", 6, vec![field("slots", 0, 6, "[Pair; 3]")]);
-    assert_eq!(found(&[own, pair.clone()], &[0, 0, 1, 0, 0, 1]), one("slots[1].count", Rule::NotZero));
+    assert_eq!(
+        found(&[own, pair.clone()], &[0, 0, 1, 0, 0, 1]),
+        one("slots[1].count", Rule::NotZero)
+    );
     let others = record("Slots<Pair>", 4, vec![field("slots", 0, 4, "[Pair; 2]")]);
     assert_eq!(found(&[others, pair], &[0, 0, 1, 1]), one("slots[0].count", Rule::NotZero));
 }
@@ -169,7 +195,10 @@ fn a_block_that_repeats_can_be_looked_at_in_parts() {
     let mut all = Vec::new();
     rules.check(0x1000, 4, &[1, 5], &mut |invalid| all.push(invalid));
     assert_eq!((all.len(), all[0].at, all[0].field.as_str()), (1, 0x1005, "[5]"));
-    assert_eq!(all[0].to_string(), "block at 0x1000 ([bool]): field `[5]`, at 0x1005: 5 is no bool");
+    assert_eq!(
+        all[0].to_string(),
+        "block at 0x1000 ([bool]): field `[5]`, at 0x1005: 5 is no bool"
+    );
 }
 
 #[test]
@@ -183,11 +212,19 @@ fn records_that_cannot_be_true_cost_nothing() {
     all.push(record("D500", 8, vec![field("flag", 0, 1, "bool")]));
     for k in 0..40 {
         let inner = format!("B{}", k + 1);
-        all.push(record(&format!("B{k}"), 8, vec![field("x", 0, 8, &inner), field("y", 0, 8, &inner)]));
+        all.push(record(
+            &format!("B{k}"),
+            8,
+            vec![field("x", 0, 8, &inner), field("y", 0, 8, &inner)],
+        ));
     }
     all.push(record("B40", 8, vec![field("flag", 0, 1, "bool")]));
     let long = "[".repeat(200) + "bool" + &"; 1]".repeat(200);
-    all.push(record("Long", 8, vec![field("long", 0, 1, &long), field("far", 0, 8, "[bool; 99999999999]")]));
+    all.push(record(
+        "Long",
+        8,
+        vec![field("long", 0, 1, &long), field("far", 0, 8, "[bool; 99999999999]")],
+    ));
     let mut values = values(&all);
     let ids: Vec<TypeId> = all.iter().map(|record| record.id).collect();
     let mut steps = 0;
@@ -209,8 +246,9 @@ fn type_name() -> impl Strategy<Value = String> {
         Just("NonZeroU16".to_string()),
         Just("Option<Ptr<T1>>".to_string())
     ];
-    (base, 0..3usize, 0..4u64)
-        .prop_map(|(base, nested, count)| (0..nested).fold(base, |name, _| format!("[{name}; {count}]")))
+    (base, 0..3usize, 0..4u64).prop_map(|(base, nested, count)| {
+        (0..nested).fold(base, |name, _| format!("[{name}; {count}]"))
+    })
 }
 
 fn fields() -> impl Strategy<Value = Vec<FieldRecord>> {

@@ -8,8 +8,8 @@
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log::{AllocationMark, ContentHash, Kind};
 use cenote_log::{
-    Body, CrashKind, LogDamage, LogSummary, LogWriter, Outcome, Refusal, ReplayTarget, SegmentSource,
-    format_segment, inspect, replay,
+    Body, CrashKind, LogDamage, LogSummary, LogWriter, Outcome, Refusal, ReplayTarget,
+    SegmentSource, format_segment, inspect, replay,
 };
 use cenote_medium::{Durability, Persistence, SimHook, SimSlot};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -86,7 +86,9 @@ impl World {
         }
         for segment in 0..SEGMENTS {
             // SAFETY: the body is memory of ours that nobody else uses.
-            unsafe { format_segment(world.segment(segment), OWNER, LOG_ID, segment as u32, persistence) };
+            unsafe {
+                format_segment(world.segment(segment), OWNER, LOG_ID, segment as u32, persistence)
+            };
         }
         world
     }
@@ -180,7 +182,10 @@ impl World {
 struct Segments(Vec<Body>);
 
 impl SegmentSource for Segments {
-    fn segment(&mut self, number: u32) -> Result<(u64, Body), Box<dyn std::error::Error + Send + Sync>> {
+    fn segment(
+        &mut self,
+        number: u32,
+    ) -> Result<(u64, Body), Box<dyn std::error::Error + Send + Sync>> {
         let body = self.0.get(number as usize).ok_or("no further segment")?;
         Ok((SEGMENT_ADDR + u64::from(number) * 0x1000_0000, *body))
     }
@@ -207,7 +212,8 @@ impl ReplayTarget for Target<'_> {
 
     fn segment(&mut self, owner: Uuid, addr: u64) -> Option<Body> {
         let offset = addr.checked_sub(SEGMENT_ADDR)?;
-        let known = owner == OWNER && offset % 0x1000_0000 == 0 && offset / 0x1000_0000 < SEGMENTS as u64;
+        let known =
+            owner == OWNER && offset % 0x1000_0000 == 0 && offset / 0x1000_0000 < SEGMENTS as u64;
         known.then(|| self.0.segment((offset / 0x1000_0000) as usize))
     }
 
@@ -262,7 +268,9 @@ impl<'a> Tx<'a> {
     pub fn set(&mut self, addr: u64, new: &[u8]) {
         // SAFETY: the data is readable.
         unsafe {
-            self.writer.append_range(Kind::Redo, addr, new.len(), new.as_ptr(), &mut |_, _, _| {}).unwrap()
+            self.writer
+                .append_range(Kind::Redo, addr, new.len(), new.as_ptr(), &mut |_, _, _| {})
+                .unwrap()
         };
         self.redo.push((addr, new.to_vec()));
     }
@@ -270,7 +278,9 @@ impl<'a> Tx<'a> {
     /// A fresh allocation without a bitmap.
     pub fn fresh(&mut self, addr: u64, new: &[u8]) {
         // SAFETY: fresh entries have no data.
-        unsafe { self.writer.append(Kind::Fresh, addr, new.len() as u32, core::ptr::null()).unwrap() };
+        unsafe {
+            self.writer.append(Kind::Fresh, addr, new.len() as u32, core::ptr::null()).unwrap()
+        };
         self.covered.push((addr, new.len()));
         self.world.write(addr, new);
     }
@@ -292,7 +302,9 @@ impl<'a> Tx<'a> {
     /// Sets bits now, cleared on abort.
     pub fn set_bits(&mut self, addr: u64, mask: u64) {
         // SAFETY: the mask is readable.
-        unsafe { self.writer.append(Kind::ClearBitsOnAbort, addr, 8, (&raw const mask).cast()).unwrap() };
+        unsafe {
+            self.writer.append(Kind::ClearBitsOnAbort, addr, 8, (&raw const mask).cast()).unwrap()
+        };
         let word = u64::from_le_bytes(self.world.read(addr, 8).try_into().unwrap());
         self.world.write(addr, &(word | mask).to_le_bytes());
     }
@@ -300,13 +312,17 @@ impl<'a> Tx<'a> {
     /// Clears bits on commit.
     pub fn clear_bits(&mut self, addr: u64, mask: u64) {
         // SAFETY: the mask is readable.
-        unsafe { self.writer.append(Kind::ClearBitsOnCommit, addr, 8, (&raw const mask).cast()).unwrap() };
+        unsafe {
+            self.writer.append(Kind::ClearBitsOnCommit, addr, 8, (&raw const mask).cast()).unwrap()
+        };
         self.marks.push((addr, mask));
     }
 
     pub fn volatile(&mut self, addr: u64, old: &[u8]) {
         // SAFETY: the data is readable.
-        unsafe { self.writer.append(Kind::Volatile, addr, old.len() as u32, old.as_ptr()).unwrap() };
+        unsafe {
+            self.writer.append(Kind::Volatile, addr, old.len() as u32, old.as_ptr()).unwrap()
+        };
     }
 
     pub fn flush_contents(&self) {
@@ -317,7 +333,10 @@ impl<'a> Tx<'a> {
     }
 
     pub fn seal(&mut self) {
-        let hash = self.covered.iter().fold(ContentHash::EMPTY, |h, &(a, l)| h.with(&self.world.read(a, l)));
+        let hash = self
+            .covered
+            .iter()
+            .fold(ContentHash::EMPTY, |h, &(a, l)| h.with(&self.world.read(a, l)));
         self.writer.append_seal(hash.0).unwrap();
     }
 
@@ -391,10 +410,16 @@ impl PowerCut {
     }
 
     /// Everything old, everything new, and `samples` in between; small ones completely.
-    pub fn for_each_image(&self, random: &mut Random, samples: usize, visit: &mut dyn FnMut(&Image)) {
+    pub fn for_each_image(
+        &self,
+        random: &mut Random,
+        samples: usize,
+        visit: &mut dyn FnMut(&Image),
+    ) {
         visit(&self.image(&mut |_| 0));
         visit(&self.latest);
-        let combinations: usize = self.undecided.iter().fold(1, |n, (_, v)| n.saturating_mul(v.len()));
+        let combinations: usize =
+            self.undecided.iter().fold(1, |n, (_, v)| n.saturating_mul(v.len()));
         if combinations <= samples {
             for number in 0..combinations {
                 let mut rest = number;

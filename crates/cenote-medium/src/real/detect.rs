@@ -33,7 +33,11 @@ pub(super) struct Detected {
 }
 
 /// Examines a directory. `writable`: a nameless file may be created in it.
-pub(super) fn detect(dir: BorrowedFd<'_>, writable: bool, force_power: bool) -> io::Result<Detected> {
+pub(super) fn detect(
+    dir: BorrowedFd<'_>,
+    writable: bool,
+    force_power: bool,
+) -> io::Result<Detected> {
     let fs = filesystem::kind(dir)?;
     let dax = could_be_dax(fs) && accepts_synchronous_mapping(dir, writable);
     Ok(judge(fs, dax, cpu::flush_instruction(), caches_survive_power_loss(), force_power))
@@ -45,7 +49,13 @@ fn could_be_dax(fs: FsKind) -> bool {
 }
 
 /// What follows from the findings.
-fn judge(fs: FsKind, dax: bool, flush: FlushInstruction, eadr: bool, force_power: bool) -> Detected {
+fn judge(
+    fs: FsKind,
+    dax: bool,
+    flush: FlushInstruction,
+    eadr: bool,
+    force_power: bool,
+) -> Detected {
     let kind = match fs {
         _ if dax => MediumKind::Dax,
         FsKind::Overlay => MediumKind::Overlay,
@@ -112,14 +122,18 @@ fn judge(fs: FsKind, dax: bool, flush: FlushInstruction, eadr: bool, force_power
              they reach is no safer than this: {note}"
         );
     }
-    let power =
-        if eadr && kind == MediumKind::Dax { Persistence::fence_only() } else { Persistence::power() };
+    let power = if eadr && kind == MediumKind::Dax {
+        Persistence::fence_only()
+    } else {
+        Persistence::power()
+    };
     Detected { kind, fs: fs.to_string(), durability, power, note }
 }
 
 /// Whether the kernel maps a file here such that flush and fence suffice. No, if that cannot be found out.
 fn accepts_synchronous_mapping(dir: BorrowedFd<'_>, writable: bool) -> bool {
-    let existing = open_regular(dir, Operation::Examine, PROBE_NAME, OFlags::RDONLY).map(|(file, _)| file);
+    let existing =
+        open_regular(dir, Operation::Examine, PROBE_NAME, OFlags::RDONLY).map(|(file, _)| file);
     let file = match existing {
         Ok(file) => file,
         Err(_) if writable => {
@@ -137,7 +151,8 @@ fn accepts_synchronous_mapping(dir: BorrowedFd<'_>, writable: bool) -> bool {
     let len = PAGE_SIZE as usize;
     let Ok(base) = memory::reserve_anywhere(len, len) else { return false };
     // SAFETY: the page was reserved just now and nobody else knows it; it is never touched.
-    let mapped = unsafe { memory::map_file(file.as_fd(), base, len, Access::ReadOnly, Sharing::SharedSync) };
+    let mapped =
+        unsafe { memory::map_file(file.as_fd(), base, len, Access::ReadOnly, Sharing::SharedSync) };
     // SAFETY: as above.
     let _ = unsafe { memory::release(base, len) };
     mapped.is_ok()
@@ -151,7 +166,8 @@ pub(super) fn caches_survive_power_loss() -> bool {
         .filter(|device| device.file_name().to_string_lossy().starts_with("region"))
         .map(|region| fs::read_to_string(region.path().join("persistence_domain")))
         .peekable();
-    domains.peek().is_some() && domains.all(|domain| domain.is_ok_and(|text| text.trim() == "cpu_cache"))
+    domains.peek().is_some()
+        && domains.all(|domain| domain.is_ok_and(|text| text.trim() == "cpu_cache"))
 }
 
 #[cfg(test)]
@@ -165,7 +181,14 @@ mod tests {
         assert_eq!(level(FsKind::Ext, true, Clwb, false), Durability::Power);
         assert_eq!(level(FsKind::Ext, true, None, true), Durability::Power);
         assert_eq!(level(FsKind::Ext, true, None, false), Durability::Process);
-        for fs in [FsKind::Ext, FsKind::Tmpfs, FsKind::Overlay, FsKind::Nfs, FsKind::Fuse, FsKind::Other(7)] {
+        for fs in [
+            FsKind::Ext,
+            FsKind::Tmpfs,
+            FsKind::Overlay,
+            FsKind::Nfs,
+            FsKind::Fuse,
+            FsKind::Other(7),
+        ] {
             assert_eq!(level(fs, false, Clwb, true), Durability::Process, "{fs}");
         }
     }

@@ -35,8 +35,11 @@ pub(super) const DIR_MODE: u32 = 0o777;
 const UNSYNCED_MAX: usize = 64;
 /// Bytes of the longest file that is read as a whole: far more than a control file has.
 const READ_LEN_MAX: u64 = 1 << 30;
-/// Bytes that one `fallocate` takes: short enough that a signal, which makes tmpfs begin again, does not stop it.
+/// Bytes that one `fallocate` takes: short enough that a signal, which makes tmpfs begin again,
+/// does not stop it.
 const ALLOCATE_CHUNK: u64 = 64 << 20;
+/// How often signals may interrupt it without progress, each time at half as many bytes.
+const INTERRUPTIONS_MAX: u32 = 1000;
 
 /// The files of one store directory.
 #[derive(Debug)]
@@ -54,7 +57,12 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub(super) fn new(dir: OwnedFd, writable: bool, keeps_unsynced: bool, forgives_dir_sync: bool) -> Self {
+    pub(super) fn new(
+        dir: OwnedFd,
+        writable: bool,
+        keeps_unsynced: bool,
+        forgives_dir_sync: bool,
+    ) -> Self {
         Self {
             dir,
             writable,
@@ -86,7 +94,11 @@ impl Files {
     }
 
     fn may_write(&self, op: Operation, name: &str) -> Result<()> {
-        if self.writable { Ok(()) } else { Err(MediumError::ReadOnly { op, name: FileName::new(name) }) }
+        if self.writable {
+            Ok(())
+        } else {
+            Err(MediumError::ReadOnly { op, name: FileName::new(name) })
+        }
     }
 
     /// Opens a regular file that exists.
@@ -148,7 +160,13 @@ impl Files {
         // A damaged or hostile file may claim any length: that is an error, and neither an abort nor the end of memory.
         if len > READ_LEN_MAX {
             let reason = "the file is longer than a control file can be; it is damaged, or not of this store";
-            return Err(MediumError::BadRange { op, name: FileName::new(name), addr: 0, len, reason });
+            return Err(MediumError::BadRange {
+                op,
+                name: FileName::new(name),
+                addr: 0,
+                len,
+                reason,
+            });
         }
         let room = len as usize;
         bytes.try_reserve_exact(room).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
@@ -182,7 +200,8 @@ impl Files {
         FileName::check(op, name)?;
         let failed = |source| failed_for_space(op, name, len_bytes, source);
         check_size_limit(len_bytes).map_err(failed)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::openat(self.dir(), name, flags, Mode::from_raw_mode(FILE_MODE))
             .map(File::from)
             .map_err(|errno| failed(errno.into()))?;
@@ -222,7 +241,9 @@ impl Files {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             match rustix::fs::fallocate(&*file, hole, 0, len_bytes) {
                 Ok(()) => take_space(&file, len_bytes).map_err(failed)?,
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&file, 0, len_bytes).map_err(failed)?,
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    write_zeros(&file, 0, len_bytes).map_err(failed)?
+                }
                 Err(errno) => return Err(failed(errno.into())),
             }
         }
@@ -363,7 +384,11 @@ impl Files {
             .map_err(|errno| MediumError::from_io(op, name, errno.into()))
     }
 
-    pub(super) fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>> {
+    pub(super) fn lock(
+        &self,
+        name: &str,
+        kind: LockKind,
+    ) -> Result<core::result::Result<LockGuard, Holder>> {
         // A descriptor kept for a sync would drop the lock when it is closed.
         self.unsynced().remove(name);
         let locked = lock::lock(self.dir(), name, kind, self.writable)?;
@@ -417,7 +442,8 @@ pub(super) fn open_regular(
         Errno::LOOP | Errno::ISDIR | Errno::NXIO => not_a_file(),
         errno => MediumError::from_io(op, name, errno.into()),
     })?;
-    let stat = rustix::fs::fstat(&fd).map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
+    let stat =
+        rustix::fs::fstat(&fd).map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(not_a_file());
     }
@@ -444,13 +470,30 @@ fn take_space(file: &File, len_bytes: u64) -> io::Result<()> {
 }
 
 /// `fallocate` in steps, each repeated when a signal interrupts it.
-fn allocate(file: &File, flags: FallocateFlags, offset: u64, len: u64) -> core::result::Result<(), Errno> {
-    let mut done = 0;
+fn allocate(
+    file: &File,
+    flags: FallocateFlags,
+    offset: u64,
+    len: u64,
+) -> core::result::Result<(), Errno> {
+    in_steps(len, |at, step| rustix::fs::fallocate(file, flags, offset + at, step))
+}
+
+/// Calls `take` for parts of `len` bytes in order. A part that is interrupted is taken in smaller
+/// ones; without progress that ends with the error.
+fn in_steps(
+    len: u64,
+    mut take: impl FnMut(u64, u64) -> core::result::Result<(), Errno>,
+) -> core::result::Result<(), Errno> {
+    let (mut done, mut chunk, mut interruptions) = (0, ALLOCATE_CHUNK, 0);
     while done < len {
-        let step = ALLOCATE_CHUNK.min(len - done);
-        match rustix::fs::fallocate(file, flags, offset + done, step) {
-            Ok(()) => done += step,
-            Err(Errno::INTR) => {}
+        let step = chunk.min(len - done);
+        match take(done, step) {
+            Ok(()) => (done, interruptions) = (done + step, 0),
+            Err(Errno::INTR) if interruptions < INTERRUPTIONS_MAX => {
+                interruptions += 1;
+                chunk = (chunk / 2).max(PAGE_SIZE);
+            }
             Err(errno) => return Err(errno),
         }
     }
@@ -510,7 +553,8 @@ fn check_end(op: Operation, name: &str, offset: u64, len: usize) -> Result<u64> 
 /// A length that the process may not give a file is an error here; to the system it would be a reason to send
 /// `SIGXFSZ`, which ends the process.
 fn check_size_limit(len_bytes: u64) -> io::Result<()> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
+    let limit =
+        rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
     if len_bytes > limit || i64::try_from(len_bytes).is_err() {
         return Err(Errno::FBIG.into());
     }
@@ -518,7 +562,12 @@ fn check_size_limit(len_bytes: u64) -> io::Result<()> {
 }
 
 /// An error that carries the number of bytes for which there was no space.
-fn failed_for_space(op: Operation, name: &str, wanted_bytes: u64, source: io::Error) -> MediumError {
+fn failed_for_space(
+    op: Operation,
+    name: &str,
+    wanted_bytes: u64,
+    source: io::Error,
+) -> MediumError {
     match MediumError::from_io(op, name, source) {
         MediumError::NoSpace { op, name, source, .. } => {
             MediumError::NoSpace { op, name, needed_bytes: wanted_bytes, source }
@@ -534,8 +583,8 @@ mod tests {
     #[test]
     fn after_a_failed_sync_no_sync_succeeds() {
         let dir = tempfile::tempdir().expect("directory");
-        let fd =
-            rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("open");
+        let fd = rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+            .expect("open");
         let files = Files::new(fd, true, true, false);
         files.create("a", 4096).expect("create");
         files.sync("a").expect("a sync that works");
@@ -549,8 +598,8 @@ mod tests {
     #[test]
     fn what_was_written_is_synced_through_the_descriptor_that_wrote_it() {
         let dir = tempfile::tempdir().expect("directory");
-        let fd =
-            rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).expect("open");
+        let fd = rustix::fs::open(dir.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
+            .expect("open");
         let files = Files::new(fd, true, true, false);
         let kept = |name: &str| files.unsynced().contains_key(name);
         files.create("lock", 0).expect("create");
@@ -566,6 +615,22 @@ mod tests {
         files.write_at("b", 0, b"y").expect("write");
         files.remove("b").expect("remove");
         assert!(!kept("b"));
+    }
+
+    #[test]
+    fn interrupted_steps_become_shorter_and_end_with_the_error() {
+        let (mut taken, mut calls) = (0, 0);
+        let all = in_steps(100 << 20, |at, step| {
+            calls += 1;
+            assert_eq!(at, taken);
+            if step > 1 << 20 {
+                return Err(Errno::INTR);
+            }
+            taken += step;
+            Ok(())
+        });
+        assert_eq!((all, taken, calls), (Ok(()), 100 << 20, 106));
+        assert_eq!(in_steps(100 << 20, |_, _| Err(Errno::INTR)), Err(Errno::INTR));
     }
 
     #[test]

@@ -14,8 +14,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cenote_layout::id::Uuid;
 
 use crate::{
-    Durability, FileName, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo, MediumKind,
-    Operation, Persistence,
+    Durability, FileName, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo,
+    MediumKind, Operation, Persistence,
 };
 
 use super::window::Windows;
@@ -63,7 +63,10 @@ fn owners<T>(op: Operation, name: &str) -> Result<T> {
     Err(MediumError::Denied {
         op,
         name: FileName::new(name),
-        source: std::io::Error::new(std::io::ErrorKind::PermissionDenied, "the files are the daemon's"),
+        source: std::io::Error::new(
+            std::io::ErrorKind::PermissionDenied,
+            "the files are the daemon's",
+        ),
     })
 }
 
@@ -78,7 +81,8 @@ unsafe impl Medium for GrantedMedium {
         match level {
             Durability::Process => Persistence::PROCESS,
             Durability::Power
-                if self.info.kind == MediumKind::Dax && super::detect::caches_survive_power_loss() =>
+                if self.info.kind == MediumKind::Dax
+                    && super::detect::caches_survive_power_loss() =>
             {
                 Persistence::fence_only()
             }
@@ -117,7 +121,9 @@ unsafe impl Medium for GrantedMedium {
     unsafe fn descriptor(&self, name: &str) -> Result<Option<File>> {
         let files = self.files();
         let Some(file) = files.get(name) else { return Ok(None) };
-        file.try_clone().map(Some).map_err(|source| MediumError::from_io(Operation::Examine, name, source))
+        file.try_clone()
+            .map(Some)
+            .map_err(|source| MediumError::from_io(Operation::Examine, name, source))
     }
 
     fn read_at(&self, name: &str, _offset: u64, _buf: &mut [u8]) -> Result<usize> {
@@ -191,8 +197,17 @@ unsafe impl Medium for GrantedMedium {
         let Some((name, file)) = self.files().remove_entry(name) else {
             return Err(MediumError::NotFound { op, name: FileName::new(name) });
         };
-        let found = file.metadata().map_err(|source| MediumError::from_io(op, &name, source))?.len();
-        self.windows.map_file(&file, found, &name, addr, len, mode, self.info.kind == MediumKind::Dax)
+        let found =
+            file.metadata().map_err(|source| MediumError::from_io(op, &name, source))?.len();
+        self.windows.map_file(
+            &file,
+            found,
+            &name,
+            addr,
+            len,
+            mode,
+            self.info.kind == MediumKind::Dax,
+        )
     }
 
     unsafe fn unmap(&self, addr: u64, len: u64) -> Result<()> {

@@ -108,7 +108,8 @@ fn open(dir: BorrowedFd<'_>, name: &str, kind: Kind) -> io::Result<OwnedFd> {
 /// Whether a file system says so that it does not lock directories: one of another machine turns
 /// `flock` into record locks, which ask for a descriptor open for writing.
 fn has_no_locks(error: &io::Error) -> bool {
-    let none = [Errno::BADF, Errno::OPNOTSUPP, Errno::NOSYS, Errno::NOLCK, Errno::INVAL, Errno::ISDIR];
+    let none =
+        [Errno::BADF, Errno::OPNOTSUPP, Errno::NOSYS, Errno::NOLCK, Errno::INVAL, Errno::ISDIR];
     none.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 

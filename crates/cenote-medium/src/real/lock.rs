@@ -44,7 +44,11 @@ fn last_part(name: &str) -> &str {
 }
 
 /// Device and inode of a name, without opening it. `None` if there is nothing.
-fn identity(dir: BorrowedFd<'_>, op: Operation, name: &str) -> Result<Option<(u64, u64)>, MediumError> {
+fn identity(
+    dir: BorrowedFd<'_>,
+    op: Operation,
+    name: &str,
+) -> Result<Option<(u64, u64)>, MediumError> {
     match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
         Err(rustix::io::Errno::NOENT) => Ok(None),
@@ -53,7 +57,11 @@ fn identity(dir: BorrowedFd<'_>, op: Operation, name: &str) -> Result<Option<(u6
 }
 
 /// Refuses to let a file be opened that this process has locked.
-pub(super) fn refuse_if_locked(dir: BorrowedFd<'_>, op: Operation, name: &str) -> Result<(), MediumError> {
+pub(super) fn refuse_if_locked(
+    dir: BorrowedFd<'_>,
+    op: Operation,
+    name: &str,
+) -> Result<(), MediumError> {
     let held = held();
     if !held.iter().any(|entry| entry.name == last_part(name)) {
         return Ok(());
@@ -85,7 +93,11 @@ pub(super) fn lock(
             return Ok(Err(this_process(entry.kind)));
         }
         entry.guards += 1;
-        return Ok(Ok(LockGuard::new(Guard { device: entry.device, inode: entry.inode, pid: entry.pid })));
+        return Ok(Ok(LockGuard::new(Guard {
+            device: entry.device,
+            inode: entry.inode,
+            pid: entry.pid,
+        })));
     }
 
     let mut flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -99,7 +111,8 @@ pub(super) fn lock(
     let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(super::files::FILE_MODE))
         .map(File::from)
         .map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
-    let stat = rustix::fs::fstat(&file).map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
+    let stat =
+        rustix::fs::fstat(&file).map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
     let sys_kind = match kind {
         LockKind::Shared => Kind::Shared,
         LockKind::Exclusive => Kind::Exclusive,
@@ -157,7 +170,9 @@ fn other_process(HolderPid(pid): HolderPid) -> Holder {
             Ok(name) => format!("process {pid} ({})", name.trim().escape_debug()),
             Err(_) => format!("process {pid}"),
         },
-        None => "a process that this one cannot see: of another container or another machine".to_owned(),
+        None => {
+            "a process that this one cannot see: of another container or another machine".to_owned()
+        }
     };
     Holder { pid, text }
 }

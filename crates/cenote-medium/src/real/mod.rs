@@ -24,8 +24,8 @@ use cenote_layout::id::Uuid;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use crate::{
-    Durability, FileId, FileStat, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo,
-    MediumKind, Persistence,
+    Durability, FileId, FileStat, Holder, LockGuard, LockKind, MapMode, Medium, MediumError,
+    MediumInfo, MediumKind, Persistence,
 };
 
 pub(crate) use files::write_open;
@@ -56,6 +56,7 @@ pub struct RealMedium {
     files: Files,
     windows: Windows,
     detected: Detected,
+    mounting: u64,
 }
 
 impl RealMedium {
@@ -75,14 +76,17 @@ impl RealMedium {
         let mounted = rustix::fs::fstatvfs(&dir).map_err(|errno| failed(errno.into()))?;
         learn_boot_id().map_err(failed)?;
         let writable = !options.read_only && !mounted.f_flag.contains(StatVfsMountFlags::RDONLY);
-        let detected = detect::detect(dir.as_fd(), writable, options.force_power).map_err(failed)?;
+        let detected =
+            detect::detect(dir.as_fd(), writable, options.force_power).map_err(failed)?;
+        // The directory stays open, so the file system stays mounted.
+        let mounting = cenote_sys::mounting::of(dir.as_fd()).map_err(failed)?.unwrap_or(0);
         let files = Files::new(
             dir,
             writable,
             detected.kind != MediumKind::Tmpfs,
             matches!(detected.kind, MediumKind::Network | MediumKind::Overlay),
         );
-        Ok(Self { path: path.to_owned(), files, windows: Windows::default(), detected })
+        Ok(Self { path: path.to_owned(), files, windows: Windows::default(), detected, mounting })
     }
 }
 
@@ -94,7 +98,8 @@ fn create_directory(path: &Path) -> Result<()> {
         Err(error) => return Err(open_error(path, error)),
     }
     // `foo` has the parent "", which is the current directory.
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent =
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A parent that may be searched and not read cannot be synced: the directory is there all the same.
     match File::open(parent) {
         Ok(parent) => parent.sync_all().or_else(|error| match error.kind() {
@@ -109,8 +114,12 @@ fn open_error(path: &Path, source: io::Error) -> MediumError {
     let advice = match source.kind() {
         io::ErrorKind::NotFound => "create the store with `cenote format`, or check the path",
         io::ErrorKind::NotADirectory => "a store is a directory: name the directory itself",
-        io::ErrorKind::PermissionDenied => "check owner and mode of the directory and of those above it",
-        io::ErrorKind::ReadOnlyFilesystem => "the file system is mounted read-only: open the store read-only",
+        io::ErrorKind::PermissionDenied => {
+            "check owner and mode of the directory and of those above it"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "the file system is mounted read-only: open the store read-only"
+        }
         _ => "check the path and the file system that it lies on",
     };
     MediumError::Open { path: path.to_owned(), advice, source }
@@ -128,7 +137,9 @@ fn learn_boot_id() -> io::Result<()> {
     }
     match cenote_sys::process::boot_id() {
         Ok(id) => drop(BOOT_ID.set(Uuid(id))),
-        Err(error) if matches!(error.kind(), NotFound | PermissionDenied | InvalidData) => drop(boot_id()),
+        Err(error) if matches!(error.kind(), NotFound | PermissionDenied | InvalidData) => {
+            let _ = boot_id();
+        }
         Err(error) => return Err(error),
     }
     Ok(())
@@ -175,6 +186,10 @@ unsafe impl Medium for RealMedium {
 
     fn boot_id(&self) -> Uuid {
         boot_id()
+    }
+
+    fn mounting(&self) -> u64 {
+        self.mounting
     }
 
     fn now_s(&self) -> u64 {
@@ -269,7 +284,11 @@ unsafe impl Medium for RealMedium {
         self.files.lock(name, kind)
     }
 
-    fn hold(&self, name: &str, kind: LockKind) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
+    fn hold(
+        &self,
+        name: &str,
+        kind: LockKind,
+    ) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
         self.files.hold(name, kind)
     }
 

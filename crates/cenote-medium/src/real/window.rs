@@ -39,15 +39,27 @@ fn bad_range(op: Operation, name: &str, addr: u64, len: u64, reason: &'static st
 
 impl Windows {
     /// Checks a range: whole pages, inside one window. Returns it as the sizes of this machine.
-    fn check(&self, op: Operation, name: &str, addr: u64, len: u64) -> Result<(usize, usize), MediumError> {
+    fn check(
+        &self,
+        op: Operation,
+        name: &str,
+        addr: u64,
+        len: u64,
+    ) -> Result<(usize, usize), MediumError> {
         let bad = |reason| bad_range(op, name, addr, len, reason);
         if !addr.is_multiple_of(PAGE_SIZE) || !len.is_multiple_of(PAGE_SIZE) || len == 0 {
-            return Err(bad("address and length must be multiples of 4096 bytes, and the length not zero"));
+            return Err(bad(
+                "address and length must be multiples of 4096 bytes, and the length not zero",
+            ));
         }
-        let end = addr.checked_add(len).ok_or_else(|| bad("the range is longer than the address space"))?;
+        let end = addr
+            .checked_add(len)
+            .ok_or_else(|| bad("the range is longer than the address space"))?;
         let inside = self.entries.iter().any(|window| {
             let base = window.base.load(Ordering::Acquire);
-            base != 0 && addr >= base && end <= base.saturating_add(window.len.load(Ordering::Relaxed))
+            base != 0
+                && addr >= base
+                && end <= base.saturating_add(window.len.load(Ordering::Relaxed))
         });
         if !inside {
             return Err(bad("the range lies in no window that this medium has reserved"));
@@ -58,7 +70,9 @@ impl Windows {
     pub(super) fn reserve(&self, base: u64, len: u64) -> Result<(), MediumError> {
         let bad = |reason| bad_range(Operation::Reserve, "", base, len, reason);
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(window) = self.entries.iter().find(|window| window.base.load(Ordering::Relaxed) == 0) else {
+        let Some(window) =
+            self.entries.iter().find(|window| window.base.load(Ordering::Relaxed) == 0)
+        else {
             return Err(bad("this medium has reserved as many windows as it can; release one"));
         };
         memory::reserve(base as usize, len as usize).map_err(|error| match error {

@@ -76,7 +76,8 @@ impl Content {
         if self.pages.len() <= index {
             self.pages.resize(index + 1, None);
         }
-        let page = Arc::make_mut(self.pages[index].get_or_insert_with(|| Arc::new(ZERO_PAGE.clone())));
+        let page =
+            Arc::make_mut(self.pages[index].get_or_insert_with(|| Arc::new(ZERO_PAGE.clone())));
         *page.hash.get_mut() = 0;
         &mut page.bytes
     }
@@ -107,14 +108,18 @@ impl Content {
     /// Whether all bytes from `start` to `end` are zero.
     pub(crate) fn is_zero(&self, start: u64, end: u64) -> bool {
         pieces(start, (end - start) as usize).all(|(page, at, part)| {
-            self.page(page).is_none_or(|bytes| bytes[at..at + part.len()] == ZERO_PAGE.bytes[..part.len()])
+            self.page(page)
+                .is_none_or(|bytes| bytes[at..at + part.len()] == ZERO_PAGE.bytes[..part.len()])
         })
     }
 
     /// Makes all bytes from `start` to `end` zero.
     pub(crate) fn fill_zero(&mut self, start: u64, end: u64) {
         for (page, at, part) in pieces(start, (end - start) as usize) {
-            if self.page(page).is_some_and(|bytes| bytes[at..at + part.len()].iter().any(|&b| b != 0)) {
+            if self
+                .page(page)
+                .is_some_and(|bytes| bytes[at..at + part.len()].iter().any(|&b| b != 0))
+            {
                 self.page_mut(page)[at..at + part.len()].fill(0);
             }
         }

@@ -11,11 +11,11 @@
 //! * Which pages have no space is no unit: an image of a loss of power has every hole that it may have, the worst of the states it may be in.
 
 use super::content::{Content, SECTOR};
-use super::model::{Binding, File, Inode, Model, NameStep, Names, directory_of};
+use super::model::{Binding, File, Holes, Inode, Model, NameStep, Names, directory_of};
 use super::options::Origin;
 use super::random::{Random, mix};
 use cenote_layout::id::Uuid;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -100,7 +100,10 @@ impl Unit {
 }
 
 /// Drops values that occur again later, except the first; returns where the last one went.
-fn distinct<T: PartialEq + Clone>(floor: T, versions: impl DoubleEndedIterator<Item = T>) -> (Vec<T>, usize) {
+fn distinct<T: PartialEq + Clone>(
+    floor: T,
+    versions: impl DoubleEndedIterator<Item = T>,
+) -> (Vec<T>, usize) {
     let mut values: Vec<T> = Vec::new();
     let mut latest = None;
     for version in versions.rev() {
@@ -114,9 +117,6 @@ fn distinct<T: PartialEq + Clone>(floor: T, versions: impl DoubleEndedIterator<I
     let latest = latest.and_then(|value| values.iter().position(|v| *v == value)).unwrap_or(0);
     (values, latest)
 }
-
-/// Pages of a file that have no space, by number.
-pub(crate) type Holes = Arc<BTreeSet<u64>>;
 
 /// A file without its history.
 struct Ends {
@@ -159,8 +159,10 @@ impl CrashState {
             units.push(Unit { inode: 0, values: Values::Name(number), latest: 1 });
         }
         for (&inode, file) in &model.files {
-            let (lengths, latest) =
-                distinct(file.lengths.first().copied().unwrap_or(0), file.lengths.iter().skip(1).copied());
+            let (lengths, latest) = distinct(
+                file.lengths.first().copied().unwrap_or(0),
+                file.lengths.iter().skip(1).copied(),
+            );
             if lengths.len() > 1 {
                 units.push(Unit { inode, values: Values::Lengths(lengths), latest });
             }
@@ -169,13 +171,22 @@ impl CrashState {
                 let (mut values, latest) = distinct(floor, sector.versions.iter().cloned());
                 if values.len() > 1 {
                     let later = values.split_off(1);
-                    units.push(Unit { inode, values: Values::Sectors { sector: number, later }, latest });
+                    units.push(Unit {
+                        inode,
+                        values: Values::Sectors { sector: number, later },
+                        latest,
+                    });
                 }
             }
             for (&number, word) in &file.words {
-                let (values, latest) = distinct(file.floor.word(number), word.versions.iter().copied());
+                let (values, latest) =
+                    distinct(file.floor.word(number), word.versions.iter().copied());
                 if values.len() > 1 {
-                    units.push(Unit { inode, values: Values::Words { word: number, values }, latest });
+                    units.push(Unit {
+                        inode,
+                        values: Values::Words { word: number, values },
+                        latest,
+                    });
                 }
             }
         }
@@ -188,7 +199,17 @@ impl CrashState {
             let (floor, latest) = (Arc::clone(&file.floor), Arc::clone(&file.latest));
             let floor_len = file.lengths.first().copied().unwrap_or(0);
             let (holes, holes_at_worst) = (Arc::clone(&file.holes), file.holes_at_worst());
-            (inode, Ends { floor, latest, floor_len, latest_len: file.latest_len(), holes, holes_at_worst })
+            (
+                inode,
+                Ends {
+                    floor,
+                    latest,
+                    floor_len,
+                    latest_len: file.latest_len(),
+                    holes,
+                    holes_at_worst,
+                },
+            )
         };
         let files = model.files.iter().map(ends).collect();
         Self {
@@ -244,7 +265,9 @@ impl CrashState {
     /// Number of images of a loss of power, saturating.
     #[must_use]
     pub fn images(&self) -> u64 {
-        self.units.iter().fold(1, |product: u64, unit| product.saturating_mul(unit.alternatives() as u64))
+        self.units
+            .iter()
+            .fold(1, |product: u64, unit| product.saturating_mul(unit.alternatives() as u64))
     }
 
     /// A number that units share which a crash would usually decide alike: a cache line, a page.
@@ -292,7 +315,9 @@ impl CrashState {
         let file = || self.file_name(unit.inode).unwrap_or_default();
         Some(match &unit.values {
             Values::Words { word, .. } => Place::Word { file: file(), offset: word * 8 },
-            Values::Sectors { sector, .. } => Place::Sector { file: file(), offset: sector * SECTOR as u64 },
+            Values::Sectors { sector, .. } => {
+                Place::Sector { file: file(), offset: sector * SECTOR as u64 }
+            }
             Values::Lengths(_) => Place::Length { file: file() },
             Values::Name(_) => Place::Name,
         })
@@ -302,11 +327,17 @@ impl CrashState {
     #[must_use]
     pub fn describe(&self, unit: usize) -> String {
         let Some(unit) = self.units.get(unit) else { return String::from("no such unit") };
-        let file = self.file_name(unit.inode).map_or_else(|| format!("file {}", unit.inode), str::to_owned);
+        let file = self
+            .file_name(unit.inode)
+            .map_or_else(|| format!("file {}", unit.inode), str::to_owned);
         match &unit.values {
             Values::Words { word, values } => format!("{file}+{:#x}: word {values:x?}", word * 8),
             Values::Sectors { sector, later, .. } => {
-                format!("{file}+{:#x}: sector, {} later versions", sector * SECTOR as u64, later.len())
+                format!(
+                    "{file}+{:#x}: sector, {} later versions",
+                    sector * SECTOR as u64,
+                    later.len()
+                )
             }
             Values::Lengths(values) => format!("{file}: length {values:?}"),
             Values::Name(step) => match &self.steps[*step] {
@@ -347,11 +378,18 @@ impl CrashState {
                 Values::Name(_) => {}
             }
         }
-        let mut touched: BTreeMap<Inode, (Arc<Content>, u64)> =
-            touched.into_iter().map(|(inode, (content, len))| (inode, (Arc::new(content), len))).collect();
-        self.assemble(names.as_ref().unwrap_or(&self.names), CrashKind::Power, picks, |inode, file| {
-            touched.remove(&inode).unwrap_or_else(|| (Arc::clone(&file.floor), file.floor_len))
-        })
+        let mut touched: BTreeMap<Inode, (Arc<Content>, u64)> = touched
+            .into_iter()
+            .map(|(inode, (content, len))| (inode, (Arc::new(content), len)))
+            .collect();
+        self.assemble(
+            names.as_ref().unwrap_or(&self.names),
+            CrashKind::Power,
+            picks,
+            |inode, file| {
+                touched.remove(&inode).unwrap_or_else(|| (Arc::clone(&file.floor), file.floor_len))
+            },
+        )
     }
 
     /// The image of the values that the units have in `picks`; see [`Image::picks`]. Missing ones are durable.
@@ -418,13 +456,27 @@ impl CrashState {
             };
             entries.insert(Arc::clone(name), entry);
         }
-        Image { entries, kind, event: self.event, note: self.note, origin: self.origin, picks }
+        Image {
+            entries,
+            kind,
+            event: self.event,
+            note: self.note,
+            origin: self.origin,
+            picks,
+            same_boot: false,
+        }
     }
 }
 
 impl fmt::Debug for CrashState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CrashState(event {}, {} units, {} images)", self.event, self.units(), self.images())
+        write!(
+            f,
+            "CrashState(event {}, {} units, {} images)",
+            self.event,
+            self.units(),
+            self.images()
+        )
     }
 }
 
@@ -447,6 +499,7 @@ pub struct Image {
     note: u64,
     origin: Origin,
     picks: Vec<u16>,
+    same_boot: bool,
 }
 
 impl Image {
@@ -457,7 +510,7 @@ impl Image {
         event: usize,
         origin: Origin,
     ) -> Self {
-        Self { entries, kind, event, note: 0, origin, picks: Vec::new() }
+        Self { entries, kind, event, note: 0, origin, picks: Vec::new(), same_boot: false }
     }
 
     /// What kind of crash it is of.
@@ -477,6 +530,14 @@ impl Image {
     #[must_use]
     pub fn event(&self) -> usize {
         self.event
+    }
+
+    /// The same files, of a disk that lost power while the machine did not: it is mounted again
+    /// under the same boot.
+    #[must_use]
+    pub fn mounted_again(mut self) -> Self {
+        self.same_boot = true;
+        self
     }
 
     /// The same image as if it had been made after so many events: the next opener's identifiers, boot id and clock are drawn from that number, so
@@ -506,7 +567,8 @@ impl Image {
         let mut next = self.origin;
         let power = self.kind == CrashKind::Power;
         next.options.seed = mix(next.options.seed ^ mix(self.event as u64 + 1)) ^ u64::from(power);
-        if power {
+        next.mounting += u64::from(self.same_boot);
+        if power && !self.same_boot {
             next.boot = Uuid::from_random_bytes(Random::new(mix(next.options.seed)).bytes16());
         }
         next
@@ -515,16 +577,19 @@ impl Image {
     /// Hash of everything that the next opener can see: images with the same hash are the same medium.
     #[must_use]
     pub fn hash(&self) -> u64 {
-        self.entries.iter().fold(u64::from(self.kind == CrashKind::Power), |sum, (name, entry)| {
-            let name = xxhash_rust::xxh3::xxh3_64(name.as_bytes());
-            sum.wrapping_add(match entry {
-                Entry::Directory => mix(name),
-                Entry::File { content, len, holes } => {
-                    let holes = holes.iter().fold(0, |sum, page| mix(sum ^ mix(page + 1)));
-                    mix(name ^ holes ^ mix(content.hash() ^ mix(len + 1)))
-                }
-            })
-        })
+        self.entries.iter().fold(
+            u64::from(self.kind == CrashKind::Power) | u64::from(self.same_boot) << 1,
+            |sum, (name, entry)| {
+                let name = xxhash_rust::xxh3::xxh3_64(name.as_bytes());
+                sum.wrapping_add(match entry {
+                    Entry::Directory => mix(name),
+                    Entry::File { content, len, holes } => {
+                        let holes = holes.iter().fold(0, |sum, page| mix(sum ^ mix(page + 1)));
+                        mix(name ^ holes ^ mix(content.hash() ^ mix(len + 1)))
+                    }
+                })
+            },
+        )
     }
 
     /// Names of all files, sorted.
@@ -587,8 +652,10 @@ impl Image {
         let mut content = Content::default();
         content.write(0, bytes);
         let len = bytes.len() as u64;
-        self.entries
-            .insert(name.into(), Entry::File { content: Arc::new(content), len, holes: Holes::default() });
+        self.entries.insert(
+            name.into(),
+            Entry::File { content: Arc::new(content), len, holes: Holes::default() },
+        );
     }
 
     /// Inverts a bit of a file. Returns whether there is such a byte.

@@ -79,7 +79,12 @@ impl Explorer {
     }
 
     /// The same; if `contained`, the losses of power are left out, because they will be visited with another state.
-    pub(crate) fn visit_part(&mut self, state: &CrashState, contained: bool, f: &mut dyn FnMut(Image)) {
+    pub(crate) fn visit_part(
+        &mut self,
+        state: &CrashState,
+        contained: bool,
+        f: &mut dyn FnMut(Image),
+    ) {
         self.visited.states += 1;
         self.visited.units_max = self.visited.units_max.max(state.units() as u64);
         if self.limits.process {
@@ -94,7 +99,8 @@ impl Explorer {
         }
         if state.images() <= self.limits.exhaustive_images() {
             self.visited.exhausted += 1;
-            let counts: Vec<usize> = (0..state.units()).map(|unit| state.alternatives(unit)).collect();
+            let counts: Vec<usize> =
+                (0..state.units()).map(|unit| state.alternatives(unit)).collect();
             count_through(&counts, |picks| {
                 self.offer(state, state.image(&mut |unit, _| picks[unit]), f);
             });
@@ -121,8 +127,9 @@ impl Explorer {
             // Steps through the units evenly, from a random one on.
             let number = (first + i * (2 * units) / singles) % (2 * units);
             let (odd_one, survives) = (number / 2, number % 2 == 1);
-            let image = state
-                .image(&mut |unit, _| if (unit == odd_one) == survives { state.latest(unit) } else { 0 });
+            let image = state.image(&mut |unit, _| {
+                if (unit == odd_one) == survives { state.latest(unit) } else { 0 }
+            });
             self.offer(state, image, f);
         }
         for i in singles..self.limits.samples as usize {
@@ -167,8 +174,13 @@ impl CrashState {
         seed: u64,
         mut f: impl FnMut(Image),
     ) -> Visited {
-        let limits =
-            Limits { exhaustive_units: limit_units_exhaustive, samples, seed, process: false, power: true };
+        let limits = Limits {
+            exhaustive_units: limit_units_exhaustive,
+            samples,
+            seed,
+            process: false,
+            power: true,
+        };
         let mut explorer = Explorer::new(limits);
         explorer.visit(self, &mut f);
         explorer.visited()
@@ -182,7 +194,9 @@ fn count_through(counts: &[usize], mut f: impl FnMut(&[usize])) {
         f(&picks);
         let mut place = 0;
         loop {
-            let (Some(pick), Some(count)) = (picks.get_mut(place), counts.get(place)) else { return };
+            let (Some(pick), Some(count)) = (picks.get_mut(place), counts.get(place)) else {
+                return;
+            };
             *pick += 1;
             if *pick < *count {
                 break;

@@ -116,7 +116,8 @@ impl Faults {
     pub(crate) fn hit(&mut self, point: FaultPoint, name: &str) -> Option<FaultEffect> {
         let mut effect = None;
         self.planted.retain_mut(|fault| {
-            let any = fault.point == FaultPoint::AnyOperation && matches!(point, FaultPoint::Operation(_));
+            let any = fault.point == FaultPoint::AnyOperation
+                && matches!(point, FaultPoint::Operation(_));
             if !(any || fault.point == point) || !name.contains(&fault.name) {
                 return true;
             }

@@ -10,8 +10,8 @@ use super::medium::{Core, SimMedium};
 use super::model::{Binding, Event, Inode, directory_of, pages};
 use super::window::Window;
 use crate::{
-    Durability, FileName, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo, MediumKind,
-    Operation, Persistence,
+    Durability, FileName, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo,
+    MediumKind, Operation, Persistence,
 };
 use cenote_layout::id::Uuid;
 use cenote_sys::memory::{self, Access};
@@ -72,13 +72,16 @@ impl Live {
 
     /// Puts bytes that were written to a file into the memory where it is mapped.
     pub(super) fn write_through(&self, inode: Inode, offset: u64, bytes: &[u8]) {
-        for map in self.maps.iter().filter(|map| map.inode == inode && map.mode != MapMode::PrivateCopy) {
+        for map in
+            self.maps.iter().filter(|map| map.inode == inode && map.mode != MapMode::PrivateCopy)
+        {
             let Some(room) = map.len.checked_sub(offset) else { continue };
             let part = &bytes[..bytes.len().min(room as usize)];
             let (addr, len) = (map.addr as usize, map.len as usize);
             let read_only = matches!(map.mode, MapMode::ReadOnly | MapMode::Tracked);
             // SAFETY: the range is this mapping; making it writable for a moment takes nothing away.
-            if read_only && unsafe { memory::protect(addr, len, Some(Access::ReadWrite)) }.is_err() {
+            if read_only && unsafe { memory::protect(addr, len, Some(Access::ReadWrite)) }.is_err()
+            {
                 continue;
             }
             map.write(offset, part);
@@ -110,9 +113,13 @@ impl Live {
         let whole = offset.is_multiple_of(page) && len.is_multiple_of(page) && len != 0;
         match whole && offset.checked_add(len).is_some_and(|end| end <= self.file(inode).0) {
             true => Ok(inode),
-            false => {
-                Err(bad_range(op, name, offset, len, "the range is not made of whole pages of the file"))
-            }
+            false => Err(bad_range(
+                op,
+                name,
+                offset,
+                len,
+                "the range is not made of whole pages of the file",
+            )),
         }
     }
 
@@ -217,9 +224,9 @@ unsafe impl Medium for SimMedium {
                 Durability::Power => {
                     String::from("simulated persistent memory: flush and fence make stores durable")
                 }
-                Durability::Process => {
-                    String::from("simulated page cache: stores survive the process, not the machine")
-                }
+                Durability::Process => String::from(
+                    "simulated page cache: stores survive the process, not the machine",
+                ),
             },
         }
     }
@@ -241,6 +248,10 @@ unsafe impl Medium for SimMedium {
 
     fn boot_id(&self) -> Uuid {
         self.live().origin.boot
+    }
+
+    fn mounting(&self) -> u64 {
+        self.live().origin.mounting
     }
 
     fn now_s(&self) -> u64 {
@@ -271,7 +282,8 @@ unsafe impl Medium for SimMedium {
         Self::begin_read(&mut live, Operation::Read, name)?;
         let inode = live.inode(Operation::Read, name)?;
         let (len, file) = live.file(inode);
-        let count = buf.len().min(usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let count =
+            buf.len().min(usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX));
         let buf = &mut buf[..count];
         file.content.read(offset, buf);
         // Stores that no event has seen are in the file all the same.
@@ -283,7 +295,8 @@ unsafe impl Medium for SimMedium {
     }
 
     fn read(&self, name: &str) -> Result<Vec<u8>> {
-        let too_long = |_| bad_range(Operation::Read, name, 0, u64::MAX, "the file does not fit into memory");
+        let too_long =
+            |_| bad_range(Operation::Read, name, 0, u64::MAX, "the file does not fit into memory");
         let len = {
             let live = self.live();
             live.inode(Operation::Read, name).map_or(0, |inode| live.file(inode).0)
@@ -501,10 +514,13 @@ unsafe impl Medium for SimMedium {
             live.directory(op, directory_of(name))?;
             live.create(name, 0);
         }
-        let excluded = |other: LockKind| kind == LockKind::Exclusive || other == LockKind::Exclusive;
+        let excluded =
+            |other: LockKind| kind == LockKind::Exclusive || other == LockKind::Exclusive;
         if live.locks.iter().any(|(_, locked, other)| **locked == *name && excluded(*other)) {
-            let shared =
-                live.locks.iter().all(|(_, locked, other)| **locked != *name || *other == LockKind::Shared);
+            let shared = live
+                .locks
+                .iter()
+                .all(|(_, locked, other)| **locked != *name || *other == LockKind::Shared);
             let how = if shared {
                 "which reads, and keeps writers out until it is dropped"
             } else {
@@ -552,7 +568,9 @@ unsafe impl Medium for SimMedium {
         let inode = live.inode(op, name)?;
         let bad = |reason| Err(bad_range(op, name, addr, len, reason));
         if len == 0 || !addr.is_multiple_of(PAGE as u64) || !len.is_multiple_of(PAGE as u64) {
-            return bad("address and length must be multiples of the page size, and the length not 0");
+            return bad(
+                "address and length must be multiples of the page size, and the length not 0",
+            );
         }
         if !live.windows.iter().any(|window| window.holds(addr, len)) {
             return bad("outside every window that this medium reserved");
@@ -594,7 +612,13 @@ unsafe impl Medium for SimMedium {
         let op = Operation::Unmap;
         let mut live = self.live();
         if !live.windows.iter().any(|window| window.holds(addr, len)) {
-            return Err(bad_range(op, "", addr, len, "outside every window that this medium reserved"));
+            return Err(bad_range(
+                op,
+                "",
+                addr,
+                len,
+                "outside every window that this medium reserved",
+            ));
         }
         let inside = |map: &Mapping| map.addr >= addr && map.addr + map.len <= addr + len;
         if live.maps.iter().any(|map| map.overlaps(addr, len) && !inside(map)) {
@@ -603,7 +627,8 @@ unsafe impl Medium for SimMedium {
         live.observe_before_unmapping(addr, len);
         let live = &mut *live;
         let window = live.windows.iter_mut().find(|window| window.holds(addr, len));
-        let writable = live.maps.iter().filter(|map| inside(map)).all(|map| map.mode == MapMode::ReadWrite);
+        let writable =
+            live.maps.iter().filter(|map| inside(map)).all(|map| map.mode == MapMode::ReadWrite);
         match window {
             Some(window) if self.core.keeps_memory && writable => {
                 live.maps

@@ -9,9 +9,9 @@
 //! * An address outside every mapping of this simulation is never read: it may be anybody's.
 
 use super::content::{Content, PAGE, WORD};
-use super::crash::{CrashKind, CrashState, Entry, Holes, Image};
+use super::crash::{CrashKind, CrashState, Entry, Image};
 use super::fault::{FaultEffect, FaultPoint, Faults};
-use super::model::{Binding, Event, File, Inode, Model, Names, Store, pages};
+use super::model::{Binding, Event, File, Holes, Inode, Model, Names, Store, pages};
 use super::options::Origin;
 use super::random::{Random, mix};
 use super::window::Window;
@@ -185,7 +185,11 @@ impl Live {
             let binding = match entry {
                 Entry::Directory => Binding::Directory,
                 Entry::File { content, len, holes } => {
-                    let file = LiveFile { content: Arc::clone(content), len: *len, holes: Arc::clone(holes) };
+                    let file = LiveFile {
+                        content: Arc::clone(content),
+                        len: *len,
+                        holes: Arc::clone(holes),
+                    };
                     if origin.options.record {
                         base.files.insert(next_inode, file.durable());
                     }
@@ -255,7 +259,9 @@ impl Live {
             return self.observe();
         }
         let Self { maps, files, .. } = self;
-        for map in maps.iter().filter(|map| map.mode.is_shared_writable() && map.overlaps(addr, len)) {
+        for map in
+            maps.iter().filter(|map| map.mode.is_shared_writable() && map.overlaps(addr, len))
+        {
             if let Some(file) = files.get_mut(&map.inode) {
                 map.collect(&mut file.content, |_, _| {});
             }
@@ -296,7 +302,8 @@ impl Live {
     /// Gives a window back, its memory too where it is kept for the next simulation.
     pub(crate) fn let_go(&mut self, mut window: Window) {
         let inside = |map: &Mapping| window.holds(map.addr, map.len);
-        let writable = self.maps.iter().filter(|map| inside(map)).all(|map| map.mode == MapMode::ReadWrite);
+        let writable =
+            self.maps.iter().filter(|map| inside(map)).all(|map| map.mode == MapMode::ReadWrite);
         let maps: Vec<Mapping> = self.maps.extract_if(.., |map| inside(map)).collect();
         if self.keeps_memory && writable {
             maps.iter().for_each(|map| window.leave_idle(map.addr, map.len));
@@ -324,8 +331,10 @@ impl Live {
             end = end.checked_next_multiple_of(LINE_SIZE).unwrap_or(end);
         }
         let thread = thread_number();
-        let writable =
-            self.maps.iter().filter(|map| map.mode.is_shared_writable() && map.overlaps(start, end - start));
+        let writable = self
+            .maps
+            .iter()
+            .filter(|map| map.mode.is_shared_writable() && map.overlaps(start, end - start));
         let flushes = writable.map(|map| {
             let first = (start.max(map.addr) - map.addr) / WORD as u64;
             let past = (end.min(map.addr + map.len) - map.addr).div_ceil(WORD as u64);
@@ -368,7 +377,12 @@ impl Live {
     /// Base and events of the history, to be walked without holding the simulation.
     pub(crate) fn history(&mut self) -> History {
         self.observe();
-        History { model: self.base.clone(), events: self.events.clone(), done: 0, origin: self.origin }
+        History {
+            model: self.base.clone(),
+            events: self.events.clone(),
+            done: 0,
+            origin: self.origin,
+        }
     }
 
     /// Files as they are now.

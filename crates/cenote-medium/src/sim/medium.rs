@@ -98,7 +98,7 @@ impl SimMedium {
     #[must_use]
     pub fn new(options: SimOptions) -> Arc<Self> {
         let boot = Uuid::from_random_bytes(Random::new(mix(options.seed)).bytes16());
-        Self::start(Live::new(&BTreeMap::new(), Origin { options, boot }))
+        Self::start(Live::new(&BTreeMap::new(), Origin { options, boot, mounting: 1 }))
     }
 
     /// What the next opener finds after a crash: the image's files, no mappings, no locks; the boot id of before if
@@ -176,8 +176,8 @@ impl SimMedium {
             live: Mutex::new(live),
         });
         let hook: Arc<dyn SimHook> = Arc::<Core>::clone(&core);
-        let slot =
-            SimSlot::take(hook).expect("too many simulated media are alive in this process: drop some");
+        let slot = SimSlot::take(hook)
+            .expect("too many simulated media are alive in this process: drop some");
         Arc::new(Self { slot, core })
     }
 
@@ -242,7 +242,8 @@ impl SimMedium {
             Bound::Excluded(end) => end.checked_sub(1),
             Bound::Unbounded => Some(usize::MAX),
         };
-        let Some(last) = last.map(|last| last.min(history.len())).filter(|last| first <= *last) else {
+        let Some(last) = last.map(|last| last.min(history.len())).filter(|last| first <= *last)
+        else {
             return Visited::default();
         };
         let mut explorer = Explorer::new(limits);
@@ -319,7 +320,9 @@ impl SimMedium {
         let mut live = self.core.live();
         live.observe();
         let Some(&Binding::File(inode)) = live.names.get(name) else { return false };
-        let Some(file) = live.files.get_mut(&inode).filter(|file| offset < file.len) else { return false };
+        let Some(file) = live.files.get_mut(&inode).filter(|file| offset < file.len) else {
+            return false;
+        };
         Arc::make_mut(&mut file.content).flip(offset, bit);
         let mut byte = [0];
         file.content.read(offset, &mut byte);

@@ -20,7 +20,6 @@
 //! matters.
 
 use super::content::{Content, PAGE, SECTOR, SECTOR_WORDS, WORD};
-use super::crash::Holes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -158,6 +157,9 @@ pub(crate) struct Sector {
     pub(crate) versions: Vec<Arc<[u8; SECTOR]>>,
     believed_clean: bool,
 }
+
+/// Pages of a file that have no space, by number.
+pub(crate) type Holes = Arc<BTreeSet<u64>>;
 
 /// One file.
 #[derive(Clone, Default)]
@@ -319,7 +321,8 @@ impl File {
         let end = first.saturating_add(words);
         if !self.sectors.is_empty() {
             let touched = first / SECTOR_WORDS..end.div_ceil(SECTOR_WORDS);
-            let touched: Vec<u64> = self.sectors.range(touched).map(|(&sector, _)| sector).collect();
+            let touched: Vec<u64> =
+                self.sectors.range(touched).map(|(&sector, _)| sector).collect();
             for sector in touched {
                 self.split(sector);
             }
@@ -339,7 +342,9 @@ impl File {
         let Some(word) = self.words.get_mut(&number) else { return };
         let Some(at) = word.pending.iter().position(|(of, _)| *of == thread) else { return };
         let (_, count) = word.pending.swap_remove(at);
-        let Some(&value) = count.checked_sub(1).and_then(|last| word.versions.get(last)) else { return };
+        let Some(&value) = count.checked_sub(1).and_then(|last| word.versions.get(last)) else {
+            return;
+        };
         Arc::make_mut(&mut self.floor).set_word(number, value);
         word.versions.drain(..count);
         word.pending.retain_mut(|(_, other)| {
@@ -502,10 +507,16 @@ impl Model {
             Event::MakeDirectory { name } => {
                 self.change_names(NameStep::Bind(Arc::clone(name), Binding::Directory), &[name]);
             }
-            Event::Write { inode, offset, bytes } => self.file(*inode, |file| file.write(*offset, bytes)),
+            Event::Write { inode, offset, bytes } => {
+                self.file(*inode, |file| file.write(*offset, bytes))
+            }
             Event::SetLen { inode, len } => self.file(*inode, |file| file.set_len(*len)),
-            Event::Release { inode, offset, len } => self.file(*inode, |file| file.release(*offset, *len)),
-            Event::Ensure { inode, offset, len } => self.file(*inode, |file| file.ensure(*offset, *len)),
+            Event::Release { inode, offset, len } => {
+                self.file(*inode, |file| file.release(*offset, *len))
+            }
+            Event::Ensure { inode, offset, len } => {
+                self.file(*inode, |file| file.ensure(*offset, *len))
+            }
             Event::Sync { inode } => self.file(*inode, File::sync),
             Event::SyncFailed { inode } => self.file(*inode, File::sync_failed),
             Event::SyncDirectory { name } => self.sync_directory(name),
@@ -515,8 +526,12 @@ impl Model {
                     self.change_names(step, &[from, to]);
                 }
             }
-            Event::Remove { name } => self.change_names(NameStep::Unbind(Arc::clone(name)), &[name]),
-            Event::FlipBit { inode, offset, bit } => self.file(*inode, |file| file.flip(*offset, *bit)),
+            Event::Remove { name } => {
+                self.change_names(NameStep::Unbind(Arc::clone(name)), &[name])
+            }
+            Event::FlipBit { inode, offset, bit } => {
+                self.file(*inode, |file| file.flip(*offset, *bit))
+            }
             Event::Moment => {}
             Event::Point(label) => self.label = Some(Arc::clone(label)),
             Event::Note(note) => self.note = *note,
@@ -532,7 +547,8 @@ impl Model {
 
     fn change_names(&mut self, what: NameStep, changed: &[&Arc<str>]) {
         what.apply(&mut self.latest_names);
-        let mut awaits: Vec<Arc<str>> = changed.iter().map(|name| directory_of(name).into()).collect();
+        let mut awaits: Vec<Arc<str>> =
+            changed.iter().map(|name| directory_of(name).into()).collect();
         awaits.dedup();
         self.name_changes.push(NameChange { what, awaits });
     }

@@ -34,4 +34,6 @@ impl SimOptions {
 pub(crate) struct Origin {
     pub(crate) options: SimOptions,
     pub(crate) boot: Uuid,
+    /// How often the file system was mounted.
+    pub(crate) mounting: u64,
 }

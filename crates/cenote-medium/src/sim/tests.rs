@@ -1,7 +1,9 @@
 //! The fault model, proved on small histories: every test names what a crash may or may not leave.
 
 use super::*;
-use crate::{Durability, LockKind, MapMode, Medium, MediumError, Operation, OwnedMedium, Persistence};
+use crate::{
+    Durability, LockKind, MapMode, Medium, MediumError, Operation, OwnedMedium, Persistence,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -101,7 +103,10 @@ impl Rig {
 
 fn words_of(image: &Image, words: &[u64]) -> Vec<u64> {
     let bytes = image.file(FILE).expect("the file is durable");
-    words.iter().map(|&w| u64::from_le_bytes(bytes[w as usize * 8..][..8].try_into().unwrap())).collect()
+    words
+        .iter()
+        .map(|&w| u64::from_le_bytes(bytes[w as usize * 8..][..8].try_into().unwrap()))
+        .collect()
 }
 
 fn possible(state: &CrashState, words: &[u64]) -> BTreeSet<Vec<u64>> {
@@ -416,7 +421,10 @@ fn an_unsynced_sector_that_is_stored_to_keeps_its_history() {
     assert_eq!(rig.sim.state_now().units(), 1, "one sector");
     rig.store(128, 5);
     let (one, two) = (0x0101_0101_0101_0101, 0x0202_0202_0202_0202);
-    assert_eq!(rig.possible(&[128, 129]), set(&[[0, 0], [one, 0], [5, 0], [0, two], [one, two], [5, two]]));
+    assert_eq!(
+        rig.possible(&[128, 129]),
+        set(&[[0, 0], [one, 0], [5, 0], [0, two], [one, two], [5, two]])
+    );
 }
 
 #[test]
@@ -451,7 +459,8 @@ fn recovery_records_a_history_of_its_own() {
     let second = SimMedium::from_image(&image);
     second.reserve_window(rig.base, WINDOW).unwrap();
     second.map_at(FILE, rig.base, LEN, MapMode::ReadWrite).unwrap();
-    let rig = Rig { base: rig.base, persistence: second.persistence(Durability::Power), sim: second };
+    let rig =
+        Rig { base: rig.base, persistence: second.persistence(Durability::Power), sim: second };
     assert_eq!(rig.load(3), 0);
     rig.store(3, 8);
     assert_eq!(rig.possible(&[3]), set(&[[0], [8]]));
@@ -609,12 +618,18 @@ fn planted_faults_hit_the_call_that_they_name() {
 fn a_short_write_leaves_its_part() {
     let rig = Rig::power();
     let sim = &rig.sim;
-    let short =
-        |eighths, then| Fault::once(FaultPoint::AnyOperation, 0, FaultEffect::Short { eighths, then });
+    let short = |eighths, then| {
+        Fault::once(FaultPoint::AnyOperation, 0, FaultEffect::Short { eighths, then })
+    };
     let words = |values: [u64; 8]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let there = || (0..8).map(|word| rig.load(word)).collect::<Vec<u64>>();
     sim.inject(short(3, Rest::NoSpace));
-    assert!(own(&**sim).write_at(FILE, 0, &words([1; 8])).expect_err("no space for the rest").is_no_space());
+    assert!(
+        own(&**sim)
+            .write_at(FILE, 0, &words([1; 8]))
+            .expect_err("no space for the rest")
+            .is_no_space()
+    );
     assert_eq!(there(), [1, 1, 1, 0, 0, 0, 0, 0]);
     sim.inject(short(5, Rest::Io));
     assert!(matches!(own(&**sim).write_at(FILE, 0, &words([2; 8])), Err(MediumError::Io { .. })));
@@ -643,7 +658,9 @@ fn a_flipped_bit_is_in_memory_and_in_every_image() {
     assert_eq!(rig.possible(&[3]), set(&[[1], [5]]));
     let mut image = rig.sim.state_now().image_latest();
     let older = image.clone();
-    assert!(image.flip_bit(FILE, 24, 1) && image.truncate(FILE, 4096) && !image.flip_bit(FILE, 4096, 0));
+    assert!(
+        image.flip_bit(FILE, 24, 1) && image.truncate(FILE, 4096) && !image.flip_bit(FILE, 4096, 0)
+    );
     assert_eq!(words_of(&image, &[3]), [7]);
     image.roll_back(FILE, &older);
     assert_eq!(image.hash(), older.hash());
@@ -661,17 +678,32 @@ fn mistakes_of_the_caller_are_errors() {
         sim.map_at(FILE, at, LEN + 4096, MapMode::ReadOnly),
         Err(MediumError::Truncated { .. })
     ));
-    assert!(matches!(sim.map_at(FILE, at, LEN, MapMode::ReadWrite), Err(MediumError::BadRange { .. })));
-    assert!(matches!(sim.map_at(FILE, rig.base, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
-    assert!(matches!(sim.map_at(FILE, at + 8, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
-    assert!(matches!(sim.map_at(FILE, 4096, LEN, MapMode::ReadOnly), Err(MediumError::BadRange { .. })));
+    assert!(matches!(
+        sim.map_at(FILE, at, LEN, MapMode::ReadWrite),
+        Err(MediumError::BadRange { .. })
+    ));
+    assert!(matches!(
+        sim.map_at(FILE, rig.base, LEN, MapMode::ReadOnly),
+        Err(MediumError::BadRange { .. })
+    ));
+    assert!(matches!(
+        sim.map_at(FILE, at + 8, LEN, MapMode::ReadOnly),
+        Err(MediumError::BadRange { .. })
+    ));
+    assert!(matches!(
+        sim.map_at(FILE, 4096, LEN, MapMode::ReadOnly),
+        Err(MediumError::BadRange { .. })
+    ));
     assert!(matches!(own(&**sim).truncate(FILE, 0), Err(MediumError::BadRange { .. })));
     assert!(matches!(sim.unmap_at(rig.base, 4096), Err(MediumError::BadRange { .. })));
     assert!(matches!(sim.create("../x", 0), Err(MediumError::BadName { .. })));
     assert!(matches!(sim.create("nowhere/x", 0), Err(MediumError::NotFound { .. })));
     assert!(matches!(sim.create(FILE, 0), Err(MediumError::Exists { .. })));
     assert!(matches!(sim.read("puddles"), Err(MediumError::NotAFile { .. })));
-    assert!(matches!(own(&**sim).write_at(FILE, u64::MAX, b"x"), Err(MediumError::BadRange { .. })));
+    assert!(matches!(
+        own(&**sim).write_at(FILE, u64::MAX, b"x"),
+        Err(MediumError::BadRange { .. })
+    ));
     assert!(matches!(sim.reserve_window(rig.base, WINDOW), Err(MediumError::WindowTaken { .. })));
     let reader = SimOptions { read_only: true, ..SimOptions::new(Durability::Power) };
     assert!(matches!(SimMedium::new(reader).create("x", 0), Err(MediumError::ReadOnly { .. })));
@@ -713,7 +745,10 @@ fn memory_that_an_image_left_behind_does_not_show_in_the_next() {
             rig.sim.map_at(FILE, base, LEN, MapMode::ReadWrite).unwrap();
             assert_eq!((rig.load(200), rig.load(201)), (2, 0));
         }
-        assert_eq!(words_of(&rig.sim.image_now(CrashKind::Process), &[0, 200, 201]), [round, round, 0]);
+        assert_eq!(
+            words_of(&rig.sim.image_now(CrashKind::Process), &[0, 200, 201]),
+            [round, round, 0]
+        );
     }
     // A part of what is left, in another way.
     let sim = SimMedium::from_image(&image);
@@ -790,7 +825,10 @@ fn a_walk_gives_the_states_one_after_the_other() {
     let mut states = 0;
     for state in rig.sim.walk() {
         let direct = rig.sim.state_after(states);
-        assert_eq!((state.event(), state.units(), state.note()), (states, direct.units(), direct.note()));
+        assert_eq!(
+            (state.event(), state.units(), state.note()),
+            (states, direct.units(), direct.note())
+        );
         assert_eq!(state.image_latest().hash(), direct.image_latest().hash());
         assert_eq!(state.image_oldest().hash(), direct.image_oldest().hash());
         states += 1;
@@ -864,7 +902,10 @@ fn a_hole_reads_as_zeros_and_stores_into_it_are_counted() {
     assert_eq!(holes_of(&sim.state_now().image_oldest()), 4096);
     for (offset, len) in [(1, 4096), (0, 100), (61_440, 8192), (u64::MAX - 4095, 4096), (0, 0)] {
         for result in [release(offset, len).map(|_| ()), sim.ensure("a", offset, len)] {
-            assert!(matches!(result, Err(MediumError::BadRange { .. })), "{offset} {len}: {result:?}");
+            assert!(
+                matches!(result, Err(MediumError::BadRange { .. })),
+                "{offset} {len}: {result:?}"
+            );
         }
     }
     sim.inject(Fault::once(FaultPoint::Operation(Operation::Ensure), 0, FaultEffect::NoSpace));

@@ -75,12 +75,14 @@ impl Window {
                 Some(owner) => {
                     let patience = PATIENCE.saturating_sub(start.elapsed());
                     if owner == me || patience.is_zero() {
-                        let text =
-                            "another simulated medium has it; abandon or drop the store on that one first";
+                        let text = "another simulated medium has it; abandon or drop the store on \
+                            that one first";
                         return Err(refused(io::Error::other(text)));
                     }
-                    registry =
-                        GIVEN_BACK.wait_timeout(registry, patience).unwrap_or_else(PoisonError::into_inner).0;
+                    registry = GIVEN_BACK
+                        .wait_timeout(registry, patience)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0;
                 }
             }
         }
@@ -160,7 +162,8 @@ impl Drop for Window {
 
 /// Gives the oldest idle windows back until there are no more than `kept`.
 fn release_idle(registry: &mut Vec<Entry>, kept: usize) {
-    let mut surplus = registry.iter().filter(|entry| entry.owner.is_none()).count().saturating_sub(kept);
+    let mut surplus =
+        registry.iter().filter(|entry| entry.owner.is_none()).count().saturating_sub(kept);
     registry.retain(|entry| {
         let goes = surplus > 0 && entry.owner.is_none();
         if goes {

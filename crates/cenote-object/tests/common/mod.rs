@@ -6,8 +6,8 @@ use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, OwnedMedium};
 use cenote_object::{
-    Attached, Host, Keyring, MasterKey, Mode, ObjectOptions, Objects, ObjectsOptions, Permission, Store,
-    Trim, psync_all,
+    Attached, Host, Keyring, MasterKey, Mode, ObjectOptions, Objects, ObjectsOptions, Permission,
+    Store, Trim, psync_all,
 };
 use cenote_store::{FormatOptions, OpenOptions};
 use std::cell::Cell;
@@ -42,7 +42,8 @@ pub(crate) fn the_key() -> &'static Keyring {
 
 /// A key that no other number has.
 pub(crate) fn key_of(number: u8) -> Keyring {
-    let mut bytes: [u8; 32] = core::array::from_fn(|i| (i as u8).wrapping_mul(7).wrapping_add(number));
+    let mut bytes: [u8; 32] =
+        core::array::from_fn(|i| (i as u8).wrapping_mul(7).wrapping_add(number));
     Keyring::new(MasterKey::from_bytes(&mut bytes).expect("a key"))
 }
 
@@ -52,7 +53,9 @@ pub(crate) fn key() -> Option<&'static Keyring> {
 }
 
 /// A medium whose files a test may change.
-pub(crate) fn own<'a>(medium: &'a (dyn Medium + 'static)) -> OwnedMedium<&'a (dyn Medium + 'static)> {
+pub(crate) fn own<'a>(
+    medium: &'a (dyn Medium + 'static),
+) -> OwnedMedium<&'a (dyn Medium + 'static)> {
     // SAFETY: these files are not mapped while a test changes them, or through a private copy.
     unsafe { OwnedMedium::new(medium) }
 }
@@ -61,7 +64,7 @@ pub(crate) fn own<'a>(medium: &'a (dyn Medium + 'static)) -> OwnedMedium<&'a (dy
 pub(crate) fn window_base() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    thread_local! { static MINE: u64 = 0x3100_0000_0000 + (NEXT.fetch_add(1, Ordering::Relaxed) << 32) }
+    thread_local! { static MINE: u64 = 0x5000_0000_0000 + (NEXT.fetch_add(1, Ordering::Relaxed) << 32) }
     MINE.with(|base| *base)
 }
 
@@ -69,8 +72,11 @@ pub(crate) fn window_base() -> u64 {
 pub(crate) fn base_image(half_len: u64) -> Image {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let medium: Arc<dyn Medium> = sim.clone();
-    let format =
-        FormatOptions { window_base: Some(window_base()), window_len: 64 << 20, ..Default::default() };
+    let format = FormatOptions {
+        window_base: Some(window_base()),
+        window_len: 64 << 20,
+        ..Default::default()
+    };
     cenote_store::format(medium, &format).expect("format");
     let (store, objects) = open(&sim, half_len).expect("open");
     for (name, len) in OBJECTS {
@@ -84,7 +90,8 @@ pub(crate) fn base_image(half_len: u64) -> Image {
 
 pub(crate) fn open(sim: &Arc<SimMedium>, half_len: u64) -> Result<(Store, Objects), String> {
     let medium: Arc<dyn Medium> = sim.clone();
-    let (store, _) = Store::open(medium, OpenOptions::default()).map_err(|e| format!("open: {e}"))?;
+    let (store, _) =
+        Store::open(medium, OpenOptions::default()).map_err(|e| format!("open: {e}"))?;
     match Objects::open(&store, &options(half_len)) {
         Ok(objects) => Ok((store, objects)),
         Err(error) => {
@@ -134,7 +141,9 @@ impl World {
     pub(crate) fn open(sim: &Arc<SimMedium>, half_len: u64) -> Result<Self, String> {
         let (store, objects) = open(sim, half_len)?;
         let attach = |(name, _): (&str, u64)| {
-            objects.attach(name, Permission::ReadWrite, key()).map_err(|e| format!("attach {name}: {e}"))
+            objects
+                .attach(name, Permission::ReadWrite, key())
+                .map_err(|e| format!("attach {name}: {e}"))
         };
         let attached = OBJECTS.into_iter().map(attach).collect::<Result<_, _>>()?;
         Ok(Self { sim: sim.clone(), attached, objects, store })
@@ -157,8 +166,9 @@ impl World {
 /// The contents of all objects, attached for reading.
 pub(crate) fn contents(objects: &Objects) -> Result<State, String> {
     let read = |(name, _): (&str, u64)| {
-        let attached =
-            objects.attach(name, Permission::Read, key()).map_err(|e| format!("attach {name}: {e}"))?;
+        let attached = objects
+            .attach(name, Permission::Read, key())
+            .map_err(|e| format!("attach {name}: {e}"))?;
         bytes_of(&attached)
     };
     OBJECTS.into_iter().map(read).collect()
@@ -172,7 +182,11 @@ pub(crate) fn bytes_of(object: &Attached) -> Result<Vec<u8>, String> {
 }
 
 /// Runs a history on a medium. Returns the states after each psync, the first being that before any.
-pub(crate) fn history(sim: &Arc<SimMedium>, steps: &[Step], half_len: u64) -> Result<Vec<State>, String> {
+pub(crate) fn history(
+    sim: &Arc<SimMedium>,
+    steps: &[Step],
+    half_len: u64,
+) -> Result<Vec<State>, String> {
     let mut world = World::open(sim, half_len)?;
     let mut shadow: State = OBJECTS.iter().map(|(_, len)| vec![0; *len as usize]).collect();
     let mut states = vec![shadow.clone()];
@@ -199,7 +213,9 @@ pub(crate) fn history(sim: &Arc<SimMedium>, steps: &[Step], half_len: u64) -> Re
                 shadow = states.last().expect("the first").clone();
                 let is = world.attached.iter().map(bytes_of).collect::<Result<State, _>>()?;
                 if is != shadow {
-                    return Err(format!("after {step:?} the objects are not as the last psync left them"));
+                    return Err(format!(
+                        "after {step:?} the objects are not as the last psync left them"
+                    ));
                 }
                 None
             }
@@ -274,9 +290,10 @@ fn verify_read_only(image: &Image, states: &[State], half_len: u64) -> Result<()
         let sim = SimMedium::from_image_unrecorded(image);
         let before = sim.image_now(CrashKind::Process).hash();
         let medium: Arc<dyn Medium> = sim.clone();
-        let (store, _) =
-            Store::open(medium, OpenOptions::read_only()).map_err(|e| format!("open to read: {e}"))?;
-        let objects = Objects::open(&store, &options(half_len)).map_err(|e| format!("to read: {e}"))?;
+        let (store, _) = Store::open(medium, OpenOptions::read_only())
+            .map_err(|e| format!("open to read: {e}"))?;
+        let objects =
+            Objects::open(&store, &options(half_len)).map_err(|e| format!("to read: {e}"))?;
         let seen = contents(&objects)?;
         drop(objects);
         drop(store);
@@ -291,7 +308,11 @@ fn verify_read_only(image: &Image, states: &[State], half_len: u64) -> Result<()
     let state = contents(&objects);
     objects.abandon();
     store.abandon();
-    if state? != seen { Err("a read-only open sees another state than recovery".into()) } else { Ok(()) }
+    if state? != seen {
+        Err("a read-only open sees another state than recovery".into())
+    } else {
+        Ok(())
+    }
 }
 
 /// Where a bug is planted.
@@ -331,8 +352,14 @@ pub(crate) fn explore(
         }
         // Not for losses of power before the store was open for the first time after the image.
         tally.images += 1;
-        let at =
-            || format!("crash after event {} ({:?}), note {}", crash.event(), image.kind(), image.note());
+        let at = || {
+            format!(
+                "crash after event {} ({:?}), note {}",
+                crash.event(),
+                image.kind(),
+                image.note()
+            )
+        };
         let mut found = verify(&image, &states, half_len);
         if found.is_ok() && reach.read_only_every > 0 && tally.images % reach.read_only_every == 0 {
             tally.read_only += 1;
@@ -372,14 +399,20 @@ fn crash_recovery(
         // The note of the history before holds as well.
         let mut known = verify_noted(&inner, states, half_len, image.note() as usize);
         if let Err(what) = &mut known {
-            *what = format!("in recovery, after event {} ({:?}): {what}", crash.event(), inner.kind());
+            *what =
+                format!("in recovery, after event {} ({:?}): {what}", crash.event(), inner.kind());
         }
         result = known;
     });
     result
 }
 
-fn verify_noted(image: &Image, states: &[State], half_len: u64, acknowledged: usize) -> Result<(), String> {
+fn verify_noted(
+    image: &Image,
+    states: &[State],
+    half_len: u64,
+    acknowledged: usize,
+) -> Result<(), String> {
     let sim = SimMedium::from_image_unrecorded(image);
     let (store, objects) = open(&sim, half_len)?;
     let state = contents(&objects);
@@ -396,7 +429,8 @@ pub(crate) fn failed_psync_then_again(bug: Bug) -> Result<(), String> {
     let medium: Arc<dyn Medium> = sim.clone();
     let (store, _) = Store::open(medium, OpenOptions::default()).map_err(|e| e.to_string())?;
     // A mechanism that tells of each store once.
-    let options = ObjectsOptions { mechanism: Some(cenote_object::Mechanism::Mprotect), ..options(8192) };
+    let options =
+        ObjectsOptions { mechanism: Some(cenote_object::Mechanism::Mprotect), ..options(8192) };
     let objects = Objects::open(&store, &options).map_err(|e| e.to_string())?;
     let mut a = objects.attach("a", Permission::ReadWrite, None).map_err(|e| e.to_string())?;
     a.as_mut_slice().expect("writable")[5000] = 1;
@@ -431,10 +465,12 @@ pub(crate) fn stale_record(bug: Bug) -> Result<(), String> {
             &[Step::Write(0, 0, 8, 1), Step::Psync(0), Step::Write(1, 0, 8, 9), Step::Psync(1)],
             65536,
         )?;
-        sim.read_at("journal", JOURNAL_HALVES_OFFSET + 4096, &mut second).map_err(|e| e.to_string())?;
+        sim.read_at("journal", JOURNAL_HALVES_OFFSET + 4096, &mut second)
+            .map_err(|e| e.to_string())?;
     }
     // The second as it is when the first is not durable yet: a sync was to cover both.
-    let (mut header, tables) = RecordHeader::read_from_prefix(&second).map_err(|e| e.to_string())?;
+    let (mut header, tables) =
+        RecordHeader::read_from_prefix(&second).map_err(|e| e.to_string())?;
     header.durable = 0;
     let mut head = header.as_bytes().to_vec();
     let head_len = RecordHeader::head_len(header.objects, header.runs) as usize;
@@ -446,7 +482,9 @@ pub(crate) fn stale_record(bug: Bug) -> Result<(), String> {
     plant(bug);
     let sim = SimMedium::from_image_unrecorded(&base);
     World::open(&sim, 65536)?.die();
-    own(&*sim).write_at("journal", JOURNAL_HALVES_OFFSET + 4096, &second).map_err(|e| e.to_string())?;
+    own(&*sim)
+        .write_at("journal", JOURNAL_HALVES_OFFSET + 4096, &second)
+        .map_err(|e| e.to_string())?;
     let mut world = World::open(&sim, 65536)?;
     world.attached[2].as_mut_slice().expect("writable")[0] = 5;
     let done = world.attached[2].psync().map_err(|e| e.to_string())?;

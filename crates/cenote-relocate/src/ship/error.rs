@@ -65,7 +65,10 @@ pub enum ShipError {
         source: io::Error,
     },
     /// The archive's place is not there.
-    #[error("cannot make {file}: there is no directory {directory}: make it first, or choose another place")]
+    #[error(
+        "cannot make {file}: there is no directory {directory}: make it first, or choose another \
+         place"
+    )]
     NoDirectory {
         /// The path that was to be made.
         file: String,
@@ -90,7 +93,10 @@ pub enum ShipError {
         given: usize,
     },
     /// The disk has no room for the pools.
-    #[error("the archive's pools take {wanted} bytes, and the store's disk has {free} left: make room first")]
+    #[error(
+        "the archive's pools take {wanted} bytes, and the store's disk has {free} left: make room \
+         first"
+    )]
     NoSpace {
         /// Bytes of its puddles.
         wanted: u64,

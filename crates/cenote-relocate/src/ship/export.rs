@@ -44,7 +44,9 @@ pub struct ExportOptions<'a> {
 impl core::fmt::Debug for ExportOptions<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let mut f = f.debug_struct("ExportOptions");
-        f.field("codec", &self.codec).field("with_targets", &self.with_targets).finish_non_exhaustive()
+        f.field("codec", &self.codec)
+            .field("with_targets", &self.with_targets)
+            .finish_non_exhaustive()
     }
 }
 
@@ -71,11 +73,14 @@ pub struct Exported {
 
 /// Writes an archive of pools to a stream, which is flushed and not synced.
 ///
-/// Nobody may open one of the pools for writing before this returns. (The facade sees to that; other processes are kept out by the store's lock.)
-///
 /// # Errors
-/// A pool is not known, open, left by a crash, to be traced or damaged; a file cannot be read; the stream. What the stream got is then no archive.
-pub fn export<W: Write>(
+/// A pool is not known, open, left by a crash, to be traced or damaged; a file cannot be read; the
+/// stream. What the stream got is then no archive.
+///
+/// # Safety
+/// No thread opens one of the pools for writing before this returns. (Other processes are kept out
+/// by the store's lock.)
+pub unsafe fn export<W: Write>(
     store: &Store,
     names: &[&str],
     out: W,
@@ -125,10 +130,14 @@ pub fn export<W: Write>(
             // SAFETY: it is read only, by the lines below, and dropped with this round.
             let file = unsafe { store.open_quiescent(puddle, file) }?;
             let bytes = |offset: u64, bytes: &mut [u8]| match &opened {
-                Some(pool) => Ok(pool.read_at(puddle.addr.saturating_add(offset), bytes)?),
+                Some(pool) => {
+                    // SAFETY: the caller lets no thread open the pool for writing.
+                    Ok(unsafe { pool.read_at(puddle.addr.saturating_add(offset), bytes) }?)
+                }
                 None => Ok(file.read_exact_at(offset, bytes)?),
             };
-            Scan { body: Body { bytes: &bytes, puddle }, world: &world, pointers }.run(&mut found)?;
+            Scan { body: Body { bytes: &bytes, puddle }, world: &world, pointers }
+                .run(&mut found)?;
             tell(&mut progress, 0, 0)?;
         }
         drop(opened);
@@ -226,7 +235,8 @@ fn puddle_entry(puddle: &PuddleRecord) -> PuddleEntry {
 /// A pool whose files are the truth, or why it is none.
 fn source(store: &Store, name: &str, id: PoolId) -> Result<QuiescentPool, ShipError> {
     // What a crash left and this session could not put right in the files; a session that may write has.
-    let left = |lease: &LeaseRecord| lease.pool == id && lease.writable && lease.client != store.client();
+    let left =
+        |lease: &LeaseRecord| lease.pool == id && lease.writable && lease.client != store.client();
     if !store.is_writable() && store.lease_records().iter().any(left) {
         return Err(ShipError::NotRecovered { pool: name.into() });
     }
@@ -234,7 +244,8 @@ fn source(store: &Store, name: &str, id: PoolId) -> Result<QuiescentPool, ShipEr
         return Err(ShipError::TraceDue { pool: name.into() });
     }
     let pool = store.quiescent_pool(name)?;
-    let whole = pool.puddles.iter().enumerate().all(|(at, (puddle, _))| puddle.index as usize == at);
+    let whole =
+        pool.puddles.iter().enumerate().all(|(at, (puddle, _))| puddle.index as usize == at);
     if pool.puddles.is_empty() || !whole {
         let detail = "the catalog lacks records of its puddles".into();
         return Err(ShipError::Damaged { pool: name.into(), detail });

@@ -44,8 +44,9 @@ pub fn to_file<R>(
     write: impl FnOnce(&File) -> Result<R, ShipError>,
 ) -> Result<R, ShipError> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let failed =
-        |what| move |source: io::Error| ShipError::File { what, file: path.display().to_string(), source };
+    let failed = |what| {
+        move |source: io::Error| ShipError::File { what, file: path.display().to_string(), source }
+    };
     if exclusive == Exclusive::New && path.symlink_metadata().is_ok() {
         // Before the work, not after it.
         return Err(ShipError::Exists { file: path.display().to_string() });
@@ -53,7 +54,8 @@ pub fn to_file<R>(
     let Some(name) = path.file_name() else {
         return Err(failed("make")(io::ErrorKind::InvalidInput.into()));
     };
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent =
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let mut part = std::ffi::OsString::from(".");
     part.push(name);
@@ -74,7 +76,9 @@ pub fn to_file<R>(
     let renamed = match exclusive {
         Exclusive::Replace => std::fs::rename(&part, path),
         Exclusive::New => match renameat_with(CWD, &part, CWD, path, RenameFlags::NOREPLACE) {
-            Err(Errno::EXIST) => return Err(ShipError::Exists { file: path.display().to_string() }),
+            Err(Errno::EXIST) => {
+                return Err(ShipError::Exists { file: path.display().to_string() });
+            }
             // A file system that cannot do that: a link does not replace either.
             Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(&part, path),
             renamed => renamed.map_err(io::Error::from),
@@ -85,7 +89,9 @@ pub fn to_file<R>(
         guard.0 = None;
     }
     drop(guard);
-    File::open(parent).and_then(|directory| directory.sync_all()).map_err(failed("sync the directory of"))?;
+    File::open(parent)
+        .and_then(|directory| directory.sync_all())
+        .map_err(failed("sync the directory of"))?;
     Ok(made)
 }
 
@@ -97,7 +103,9 @@ mod tests {
 
     fn names(directory: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(directory).expect("it is there");
-        entries.map(|entry| entry.expect("it is there").file_name().into_string().expect("ASCII")).collect()
+        entries
+            .map(|entry| entry.expect("it is there").file_name().into_string().expect("ASCII"))
+            .collect()
     }
 
     #[test]
@@ -121,7 +129,8 @@ mod tests {
     fn a_directory_that_is_missing_is_named() {
         let directory = tempfile::tempdir().expect("it can be made");
         let path = directory.path().join("missing/a");
-        let error = to_file(&path, Exclusive::New, |_| Ok(())).expect_err("there is no such directory");
+        let error =
+            to_file(&path, Exclusive::New, |_| Ok(())).expect_err("there is no such directory");
         let text = error.to_string();
         assert!(matches!(error, ShipError::NoDirectory { .. }), "{text}");
         assert!(text.contains("no directory") && text.contains("make it first"), "{text}");
@@ -139,12 +148,14 @@ mod tests {
         });
         assert!(matches!(failed, Err(ShipError::Stopped)));
         assert!(names(directory.path()).is_empty(), "an error leaves nothing");
-        let text = |mut file: &File, text: &[u8]| file.write_all(text).map_err(|_| ShipError::Stopped);
+        let text =
+            |mut file: &File, text: &[u8]| file.write_all(text).map_err(|_| ShipError::Stopped);
         to_file(&path, Exclusive::New, |file| text(file, b"first")).expect("there is none");
         let again = to_file(&path, Exclusive::New, |file| text(file, b"second"));
         assert!(matches!(again, Err(ShipError::Exists { .. })));
         assert_eq!(std::fs::read(&path).expect("it is there"), b"first");
-        to_file(&path, Exclusive::Replace, |file| text(file, b"second")).expect("it may be replaced");
+        to_file(&path, Exclusive::Replace, |file| text(file, b"second"))
+            .expect("it may be replaced");
         assert_eq!(std::fs::read(&path).expect("it is there"), b"second");
         assert_eq!(names(directory.path()), ["a"]);
     }

@@ -70,7 +70,8 @@ impl Unpacked {
     pub fn commit(self, store: &Store, program: ProgramTypes<'_>) -> Result<Shipped, ShipError> {
         let Self { import, manifest, archive_bytes, stale } = self;
         agree(store, &manifest, program)?;
-        let imported = import.commit()?;
+        // SAFETY: `unpack` has checked all values, and nothing writes the files since.
+        let imported = unsafe { import.commit() }?;
         Ok(Shipped { manifest, archive_bytes, imported, stale })
     }
 }
@@ -95,7 +96,9 @@ pub fn unpack<R: Read>(
     let mut import = store.begin_import(asked.manifest)?;
     let of = manifest.bytes();
     let failed = |error: StoreError| match error {
-        StoreError::Medium(MediumError::NoSpace { .. }) if !store.is_connected() => no_space(store, wanted),
+        StoreError::Medium(MediumError::NoSpace { .. }) if !store.is_connected() => {
+            no_space(store, wanted)
+        }
         error => error.into(),
     };
     // Before the first file, so that a disk that is too small is not filled first. It may become full all the same.
@@ -204,8 +207,13 @@ fn agree(store: &Store, manifest: &Manifest, program: ProgramTypes<'_>) -> Resul
     }
     for offered in &manifest.types {
         let known = program(offered.id).filter(|known| known != offered);
-        if let Some(known) = known.filter(|_| store.type_record(offered.id).as_deref() != Some(offered)) {
-            return Err(ShipError::ProgramType(Box::new(TypeMismatch { known, offered: offered.clone() })));
+        if let Some(known) =
+            known.filter(|_| store.type_record(offered.id).as_deref() != Some(offered))
+        {
+            return Err(ShipError::ProgramType(Box::new(TypeMismatch {
+                known,
+                offered: offered.clone(),
+            })));
         }
     }
     Ok(())
@@ -225,7 +233,9 @@ fn wanted(manifest: &Manifest, names: Vec<String>) -> Result<ImportManifest, Shi
     let mut names = names.into_iter();
     let puddles = |id: PoolId| {
         let puddles = manifest.puddles_of(id);
-        puddles.map(|(_, p)| ImportPuddle { old_addr: p.addr, size: p.size, identity: p.uuid }).collect()
+        puddles
+            .map(|(_, p)| ImportPuddle { old_addr: p.addr, size: p.size, identity: p.uuid })
+            .collect()
     };
     let pool = |pool: &PoolEntry| ImportPool {
         name: names.next().unwrap_or_else(|| pool.name.clone()),
@@ -239,5 +249,8 @@ fn wanted(manifest: &Manifest, names: Vec<String>) -> Result<ImportManifest, Shi
         torn: manifest.torn.contains(&pool.id),
         puddles: puddles(pool.id),
     };
-    Ok(ImportManifest { pools: manifest.pools.iter().map(pool).collect(), types: manifest.types.clone() })
+    Ok(ImportManifest {
+        pools: manifest.pools.iter().map(pool).collect(),
+        types: manifest.types.clone(),
+    })
 }

@@ -8,8 +8,8 @@
 use super::ShipError;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::heap::{
-    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootSlot, SUPERBLOCK_SIZE, SuperblockState, blocks_of,
-    is_tiny, mark,
+    Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootSlot, SUPERBLOCK_SIZE, SuperblockState,
+    blocks_of, is_tiny, mark,
 };
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
@@ -41,8 +41,9 @@ impl<'a> World<'a> {
         puddles: &[PuddleRecord],
     ) -> Self {
         let pools = puddles.iter().filter(|puddle| puddle.pool.0 != 0);
-        let mut places: Vec<_> =
-            pools.map(|puddle| (puddle.addr, puddle.addr.saturating_add(puddle.size), puddle.pool)).collect();
+        let mut places: Vec<_> = pools
+            .map(|puddle| (puddle.addr, puddle.addr.saturating_add(puddle.size), puddle.pool))
+            .collect();
         places.sort_unstable();
         Self { type_of, places }
     }
@@ -51,7 +52,8 @@ impl<'a> World<'a> {
     /// [`cenote_layout::moves`].
     fn pool_at(&self, addr: u64) -> Option<PoolId> {
         let at = self.places.partition_point(|place| place.0 < addr);
-        let before = at.checked_sub(1).and_then(|at| self.places.get(at)).filter(|place| addr <= place.1);
+        let before =
+            at.checked_sub(1).and_then(|at| self.places.get(at)).filter(|place| addr <= place.1);
         let place = before.or_else(|| self.places.get(at).filter(|place| place.0 == addr));
         place.map(|place| place.2)
     }
@@ -113,10 +115,14 @@ impl Body<'_> {
             let line = size_of::<Descriptor>() as u64;
             self.read(geometry.descriptors + from * line, count * line, &mut descriptors)?;
             self.read(geometry.marks + from * MARKS_SIZE, count * MARKS_SIZE, &mut marks)?;
-            let each = descriptors.chunks_exact(line as usize).zip(marks.chunks_exact(MARKS_SIZE as usize));
+            let each = descriptors
+                .chunks_exact(line as usize)
+                .zip(marks.chunks_exact(MARKS_SIZE as usize));
             for (number, (descriptor, marks)) in each.enumerate() {
                 let Ok(descriptor) = Descriptor::read_from_bytes(descriptor) else { continue };
-                if let Some(held) = self.held(from + number as u64, &geometry, &descriptor, marks)? {
+                if let Some(held) =
+                    self.held(from + number as u64, &geometry, &descriptor, marks)?
+                {
                     visit(&held)?;
                 }
             }
@@ -133,8 +139,10 @@ impl Body<'_> {
     ) -> Result<Option<Held>, ShipError> {
         let state = SuperblockState::from_u32(descriptor.state);
         let small = matches!(state, Some(SuperblockState::Small | SuperblockState::SmallCut));
-        let large = matches!(state, Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut));
-        let (base, size, type_id) = (number * SUPERBLOCK_SIZE, descriptor.block_size, descriptor.type_id);
+        let large =
+            matches!(state, Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut));
+        let (base, size, type_id) =
+            (number * SUPERBLOCK_SIZE, descriptor.block_size, descriptor.type_id);
         if !descriptor.is_valid() || size == 0 || !(small || large) {
             return Ok(None);
         }
@@ -176,7 +184,9 @@ impl Body<'_> {
         let Held { base, size, .. } = *held;
         if !held.large {
             self.read(base, SUPERBLOCK_SIZE, bytes)?;
-            for ((block, kept), bytes) in (0u64..).zip(&held.kept).zip(bytes.chunks_exact(size as usize)) {
+            for ((block, kept), bytes) in
+                (0u64..).zip(&held.kept).zip(bytes.chunks_exact(size as usize))
+            {
                 if *kept {
                     visit(base + block * size, 0, bytes);
                 }
@@ -209,7 +219,8 @@ pub(super) struct Scan<'a> {
 impl Scan<'_> {
     /// Adds what is in the puddle to `found`.
     pub(super) fn run(&self, found: &mut Found) -> Result<(), ShipError> {
-        let Some(geometry) = HeapGeometry::new(self.body.puddle.size, self.body.puddle.index == 0) else {
+        let Some(geometry) = HeapGeometry::new(self.body.puddle.size, self.body.puddle.index == 0)
+        else {
             return Ok(());
         };
         if self.body.puddle.index == 0 {
@@ -218,13 +229,21 @@ impl Scan<'_> {
         let mut bytes = Vec::new();
         self.body.each_held(&mut |held| {
             found.types.insert(held.type_id);
-            let record = (self.world.type_of)(held.type_id).filter(|_| held.type_id != TypeId::UNTYPED);
-            let Some(record) = record.filter(|record| self.pointers && !record.pointers.is_empty()) else {
+            let record =
+                (self.world.type_of)(held.type_id).filter(|_| held.type_id != TypeId::UNTYPED);
+            let Some(record) = record.filter(|record| self.pointers && !record.pointers.is_empty())
+            else {
                 return Ok(());
             };
-            self.body.each_block(held, record.size, record.repeats, &mut bytes, &mut |block, at, bytes| {
-                self.values(block + at, bytes, &record, found);
-            })
+            self.body.each_block(
+                held,
+                record.size,
+                record.repeats,
+                &mut bytes,
+                &mut |block, at, bytes| {
+                    self.values(block + at, bytes, &record, found);
+                },
+            )
         })
     }
 
@@ -232,7 +251,8 @@ impl Scan<'_> {
         let mut bytes = Vec::new();
         self.body.read(geometry.roots, ROOT_COUNT * size_of::<RootSlot>() as u64, &mut bytes)?;
         for slot in bytes.chunks_exact(size_of::<RootSlot>()) {
-            let Some(entry) = RootSlot::read_from_bytes(slot).ok().and_then(|slot| slot.read()) else {
+            let Some(entry) = RootSlot::read_from_bytes(slot).ok().and_then(|slot| slot.read())
+            else {
                 continue;
             };
             if entry.addr != 0 {
@@ -245,7 +265,9 @@ impl Scan<'_> {
     fn values(&self, offset: u64, bytes: &[u8], record: &TypeRecord, found: &mut Found) {
         let addr = self.body.puddle.addr.saturating_add(offset);
         record.for_each_pointer(bytes, &mut |at, field| {
-            let Some(word) = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()) else { return };
+            let Some(word) = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()) else {
+                return;
+            };
             let word = u64::from_le_bytes(word);
             if word != 0 {
                 self.leads(self.target(addr + at as u64, word, field), record.id, found);
@@ -285,7 +307,8 @@ pub(super) fn closure(types: &BTreeSet<TypeId>, known: &TypeTable) -> Vec<TypeRe
             continue;
         }
         let Some(record) = known.get(&id) else { continue };
-        let fields = record.fields.iter().chain(record.variants.iter().flat_map(|variant| &variant.fields));
+        let fields =
+            record.fields.iter().chain(record.variants.iter().flat_map(|variant| &variant.fields));
         todo.extend(fields.filter_map(|field| names.declared(field)));
         todo.extend(record.pointers.iter().map(|pointer| pointer.target));
         done.insert(id, (**record).clone());
@@ -317,8 +340,12 @@ mod tests {
 
     #[test]
     fn an_address_is_in_the_pool_of_its_puddle_and_the_one_behind_too() {
-        let puddles =
-            [puddle(1, 0x40_0000), puddle(0, 0x80_0000), puddle(2, 0x20_0000), puddle(3, 0x50_0000)];
+        let puddles = [
+            puddle(1, 0x40_0000),
+            puddle(0, 0x80_0000),
+            puddle(2, 0x20_0000),
+            puddle(3, 0x50_0000),
+        ];
         let world = World::new(&|_| None, &puddles);
         for (addr, pool) in [
             (0x1f_ffff, None),

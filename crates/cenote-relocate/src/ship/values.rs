@@ -27,7 +27,8 @@ use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::{PointerField, TypeRecord};
 use cenote_layout::values::{
-    self as structures, InvalidValue, Rule, Rules, Structures, Values, field_at, is_header, is_link, no_room,
+    self as structures, InvalidValue, Rule, Rules, Structures, Values, field_at, is_header,
+    is_link, no_room,
 };
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
@@ -75,7 +76,8 @@ pub fn check_values(import: &Import) -> Result<Stale, ShipError> {
             // SAFETY: it is read only, below, and dropped before this returns.
             let Some(file) = (unsafe { import.file(slot) })? else { return Ok(Stale::default()) };
             let (addr, size, uuid) = (image.old_addr, image.size, image.identity);
-            let puddle = PuddleRecord { uuid, pool: pool.old_id, role: Role::Heap, index, addr, size };
+            let puddle =
+                PuddleRecord { uuid, pool: pool.old_id, role: Role::Heap, index, addr, size };
             files.push((puddle, pool.name.as_str(), file));
         }
     }
@@ -162,7 +164,8 @@ impl Look {
         let mut bytes = Vec::new();
         body.each_held(&mut |held| {
             let blocks = (0..).zip(&held.kept).filter(|(_, kept)| **kept);
-            let blocks = blocks.map(|(block, _)| puddle.addr.saturating_add(held.base + block * held.size));
+            let blocks =
+                blocks.map(|(block, _)| puddle.addr.saturating_add(held.base + block * held.size));
             let record = self.types.get(&held.type_id).filter(|record| record.check().is_ok());
             let Some(record) = record else {
                 if held.type_id != TypeId::UNTYPED && !planted(Bug::StructuresBelieved) {
@@ -173,7 +176,9 @@ impl Look {
             for block in blocks.filter(|_| !planted(Bug::StructuresBelieved)) {
                 match no_room(record, block, held.size) {
                     Some(invalid) => found.refused.add(invalid),
-                    None if is_header(&record.name) => found.headers.push((number, block, held.type_id)),
+                    None if is_header(&record.name) => {
+                        found.headers.push((number, block, held.type_id))
+                    }
                     None => {}
                 }
             }
@@ -181,13 +186,19 @@ impl Look {
             if rules.is_none() && record.pointers.is_empty() || record.size > VALUE_MAX {
                 return Ok(());
             }
-            body.each_block(held, record.size, record.repeats, &mut bytes, &mut |block, at, bytes| {
-                let block = puddle.addr.saturating_add(block);
-                if let Some(rules) = rules {
-                    rules.check(block, at, bytes, &mut |invalid| found.refused.add(invalid));
-                }
-                self.pointers(record, block, at, bytes, found);
-            })
+            body.each_block(
+                held,
+                record.size,
+                record.repeats,
+                &mut bytes,
+                &mut |block, at, bytes| {
+                    let block = puddle.addr.saturating_add(block);
+                    if let Some(rules) = rules {
+                        rules.check(block, at, bytes, &mut |invalid| found.refused.add(invalid));
+                    }
+                    self.pointers(record, block, at, bytes, found);
+                },
+            )
         })
     }
 
@@ -195,7 +206,8 @@ impl Look {
     fn structures(&self, files: &Files<'_>, found: &mut Found) -> Result<(), ShipError> {
         let mut values = Values::new(self.types.values().cloned());
         let mut structures = Structures::new(&mut values);
-        let mut reader = Reader { look: self, files, pool: PoolId(0), kept: BTreeMap::new(), failed: None };
+        let mut reader =
+            Reader { look: self, files, pool: PoolId(0), kept: BTreeMap::new(), failed: None };
         for (number, header, id) in core::mem::take(&mut found.headers) {
             let Some((puddle, pool, _)) = files.get(number) else { continue };
             reader.pool = puddle.pool;
@@ -213,7 +225,8 @@ impl Look {
 
     fn pointers(&self, record: &TypeRecord, block: u64, at: u64, bytes: &[u8], found: &mut Found) {
         record.for_each_pointer(bytes, &mut |offset, field| {
-            let Some(word) = bytes.get(offset..offset + 8).and_then(|word| word.try_into().ok()) else {
+            let Some(word) = bytes.get(offset..offset + 8).and_then(|word| word.try_into().ok())
+            else {
                 return;
             };
             let place = block.saturating_add(at).saturating_add(offset as u64);
@@ -430,7 +443,10 @@ impl Blocks {
         } else {
             let block = within / span.size;
             let kept = within < SUPERBLOCK_SIZE
-                && span.kept.get((block / 64) as usize).is_some_and(|word| word >> (block % 64) & 1 == 1);
+                && span
+                    .kept
+                    .get((block / 64) as usize)
+                    .is_some_and(|word| word >> (block % 64) & 1 == 1);
             kept.then_some(addr - within % span.size)?
         };
         Some((start, span.type_id, span.size, puddle.pool))

@@ -3,7 +3,7 @@
 use crate::catalog::State;
 use crate::error::StoreError;
 use crate::journals::JournalOf;
-use crate::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text, verify_file, verify_primary};
+use crate::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
 use crate::report::Damage;
 use crate::sealed::file_len;
 use crate::store::{Control, Inner};
@@ -11,7 +11,9 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;
-use cenote_medium::{FileHandle, LockKind, Medium, MediumError, MediumOptions, OwnedMedium, RealMedium};
+use cenote_medium::{
+    FileHandle, LockKind, Medium, MediumError, MediumOptions, OwnedMedium, RealMedium,
+};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -67,13 +69,18 @@ impl Progress<'_> {
 /// Sessions that ended and whose logs are set aside: neither this one nor a guest that lives.
 pub(super) fn set_aside(control: &Control) -> BTreeSet<Uuid> {
     let clients = control.catalog.state.clients.keys().copied();
-    clients.filter(|client| *client != control.client && !control.hosted.contains_key(client)).collect()
+    clients
+        .filter(|client| *client != control.client && !control.hosted.contains_key(client))
+        .collect()
 }
 
 /// All files that the copy has, but for catalog and superblock; and what is damaged. A damaged file
 /// that is as long as it should be is copied as it is, so that nothing of it is lost; of another
 /// one the copy has no file. Either costs its pool, in the copy as in the store.
-pub(super) fn plan(inner: &Inner, control: &Control) -> Result<(Vec<Planned>, Vec<Damage>), StoreError> {
+pub(super) fn plan(
+    inner: &Inner,
+    control: &Control,
+) -> Result<(Vec<Planned>, Vec<Damage>), StoreError> {
     let state = &control.catalog.state;
     let logs_go = !set_aside(control).is_empty();
     let (mut plan, mut damage) = (Vec::new(), Vec::new());
@@ -126,18 +133,19 @@ fn planned(
         });
     }
     let looked = !state.due.contains_key(&puddle.uuid);
-    let (at_rest, store) = (state.at_rest(puddle.pool), inner.uuid);
+    let at_rest = state.at_rest(puddle.pool);
     if at_rest != AtRest::None {
         let problem = if looked { inner.verify_sealed(puddle, at_rest)? } else { None };
         return Ok((of(to, file_len(puddle, at_rest).unwrap_or(puddle.size)), problem));
     }
     if state.is_shadowed(puddle.pool) {
-        let problem = if looked { verify_primary(&inner.medium, puddle, store, false)? } else { None };
+        let problem = if looked { inner.check_primary(state, puddle)? } else { None };
         let primary = text(&primary_name(puddle.uuid)).to_owned();
         let (from, twin) = (primary.clone(), Some(primary));
         return Ok((Planned { from, to, twin, len: puddle.size }, problem));
     }
-    let problem = if looked { verify_file(&inner.medium, puddle, store, false)? } else { None };
+    let problem =
+        if looked { inner.check_file(state, puddle)? } else { inner.check_stamp(state, puddle)? };
     Ok((of(to, puddle.size), problem))
 }
 
@@ -197,8 +205,10 @@ pub(super) fn copy_changed(
         let len = (end - start) as usize;
         from.read_exact_at(start, &mut new[..len])?;
         copied.file.read_exact_at(start, &mut old[..len])?;
-        for (number, (new, old)) in
-            new[..len].chunks(PAGE_SIZE as usize).zip(old[..len].chunks(PAGE_SIZE as usize)).enumerate()
+        for (number, (new, old)) in new[..len]
+            .chunks(PAGE_SIZE as usize)
+            .zip(old[..len].chunks(PAGE_SIZE as usize))
+            .enumerate()
         {
             if new != old {
                 copied.file.write_at(start + number as u64 * PAGE_SIZE, new)?;
@@ -250,8 +260,11 @@ pub(super) fn make_directory(target: &Path, store: &Path) -> Result<PathBuf, Sto
     if let Ok(mut entries) = std::fs::read_dir(target)
         && let Some(Ok(entry)) = entries.next()
     {
-        let detail =
-            format!("{} is not empty ({:?}): name a new directory", target.display(), entry.file_name());
+        let detail = format!(
+            "{} is not empty ({:?}): name a new directory",
+            target.display(),
+            entry.file_name()
+        );
         return Err(StoreError::Backup { detail });
     }
     if std::fs::symlink_metadata(target).is_ok_and(|found| !found.is_dir()) {
@@ -259,17 +272,22 @@ pub(super) fn make_directory(target: &Path, store: &Path) -> Result<PathBuf, Sto
     }
     let inside = |store: &Path| parent.canonicalize().is_ok_and(|parent| parent.starts_with(store));
     if store.canonicalize().is_ok_and(|store| inside(&store)) {
-        return Err(StoreError::Backup { detail: format!("{} is inside the store", target.display()) });
+        return Err(StoreError::Backup {
+            detail: format!("{} is inside the store", target.display()),
+        });
     }
     let prefix = format!(".{name}{MARK}");
     for entry in std::fs::read_dir(&parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix(&prefix));
-        if number.is_some_and(|number| number.len() == 16 && number.bytes().all(|b| b.is_ascii_hexdigit())) {
+        if number.is_some_and(|number| {
+            number.len() == 16 && number.bytes().all(|b| b.is_ascii_hexdigit())
+        }) {
             remove_abandoned(&entry.path());
         }
     }
-    let random = cenote_sys::process::random_bytes16().map_err(|error| failed(&parent, "named", &error))?;
+    let random =
+        cenote_sys::process::random_bytes16().map_err(|error| failed(&parent, "named", &error))?;
     let path = parent.join(format!("{prefix}{:016x}", u128::from_le_bytes(random) as u64));
     std::fs::create_dir(&path).map_err(|error| failed(&path, "made", &error))?;
     Ok(path)
@@ -302,7 +320,8 @@ fn remove_abandoned(path: &Path) {
 /// old name is looked for.
 pub(super) fn rename_directory(from: &Path, target: &Path) -> Result<(), StoreError> {
     let Err(error) = std::fs::rename(from, target) else { return Ok(()) };
-    let is_gone = std::fs::symlink_metadata(from).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+    let is_gone =
+        std::fs::symlink_metadata(from).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
     if is_gone && target.join(crate::superblock::FILE).exists() {
         return Ok(());
     }
@@ -314,7 +333,12 @@ pub(super) fn sync_parent(target: &Path) -> Result<(), StoreError> {
     let (parent, _) = parts(target)?;
     let synced = std::fs::File::open(&parent).and_then(|parent| parent.sync_all());
     match synced {
-        Err(error) if !matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+            ) =>
+        {
             let detail = format!("{} cannot be synced: {error}", parent.display());
             Err(StoreError::BackupUnsynced { detail })
         }

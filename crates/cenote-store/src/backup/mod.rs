@@ -59,8 +59,8 @@ use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock;
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::Role;
-use cenote_layout::superblock::{STATE_CLEAN, Superblock};
+use cenote_layout::puddle::{Role, STAMP_AT, era_of, seal_of};
+use cenote_layout::superblock::{ORIGIN_COPY, STATE_CLEAN, Superblock};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{LockGuard, LockKind, Medium, MediumOptions, OwnedMedium, RealMedium};
 use files::{Copied, Planned, Progress};
@@ -138,6 +138,8 @@ pub struct Backup {
     /// Keeps others from taking the directory for one that a crash left.
     _held: LockGuard,
     copied: BTreeMap<String, Copied>,
+    /// Files whose copies get this stamp ([`crate::stamps`]).
+    sealed: (BTreeSet<String>, u64),
     control: Option<Head>,
     report: BackupReport,
     finished: bool,
@@ -149,15 +151,17 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Backup`]: the target is not empty, or its parent cannot be written; the store
-    /// is a daemon's.
+    /// is a daemon's, or is open to look and was not closed.
     pub fn begin_backup(&self, target: &Path) -> Result<Backup, StoreError> {
         self.check_usable()?;
         let inner = self.inner();
         if inner.connection.is_some() {
-            return Err(StoreError::Backup { detail: "the daemon that keeps the store copies it".into() });
+            return Err(StoreError::Backup {
+                detail: "the daemon that keeps the store copies it".into(),
+            });
         }
         if !inner.writable {
-            return Err(StoreError::ReadOnly { what: "copy it" });
+            inner.refuse_unless_closed()?;
         }
         let temporary = files::make_directory(target, Path::new(&inner.info.path))?;
         let failed = |detail: String| {
@@ -171,7 +175,9 @@ impl Store {
         let medium = unsafe { OwnedMedium::new(medium) };
         let held = match medium.hold("", LockKind::Exclusive) {
             Ok(Ok((guard, _))) => guard,
-            Ok(Err(holder)) => return Err(failed(format!("{} is in use by {holder}", temporary.display()))),
+            Ok(Err(holder)) => {
+                return Err(failed(format!("{} is in use by {holder}", temporary.display())));
+            }
             Err(error) => return Err(failed(error.to_string())),
         };
         files::mark_unfinished(&medium).map_err(|error| failed(error.to_string()))?;
@@ -182,6 +188,7 @@ impl Store {
             medium,
             _held: held,
             copied: BTreeMap::new(),
+            sealed: (BTreeSet::new(), 0),
             control: None,
             report: BackupReport::default(),
             finished: false,
@@ -259,7 +266,9 @@ impl Control {
     }
 }
 
-struct Excluded<'a>(#[expect(dead_code, reason = "held for its destructor")] std::sync::MutexGuard<'a, ()>);
+struct Excluded<'a>(
+    #[expect(dead_code, reason = "held for its destructor")] std::sync::MutexGuard<'a, ()>,
+);
 
 impl Drop for Excluded<'_> {
     fn drop(&mut self) {}
@@ -271,7 +280,10 @@ impl Backup {
     ///
     /// # Errors
     /// A full disk, an I/O error, a caller that stopped it.
-    pub fn copy_ahead(&mut self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Result<(), StoreError> {
+    pub fn copy_ahead(
+        &mut self,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<(), StoreError> {
         let plan = {
             let inner = self.store.inner();
             let control = inner.control();
@@ -289,8 +301,13 @@ impl Backup {
         Ok(())
     }
 
-    fn copy_whole(&mut self, planned: &Planned, progress: &mut Progress<'_>) -> Result<(), StoreError> {
-        let copied = files::copy_whole(&self.store.inner().medium, &self.medium, planned, progress)?;
+    fn copy_whole(
+        &mut self,
+        planned: &Planned,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), StoreError> {
+        let copied =
+            files::copy_whole(&self.store.inner().medium, &self.medium, planned, progress)?;
         self.copied.insert(planned.from.clone(), copied);
         Ok(())
     }
@@ -351,7 +368,12 @@ impl Backup {
                 self.medium.remove(copied.file.name())?;
             }
         }
-        self.control = Some(self.control_of(inner, &control)?);
+        let mut head = self.control_of(inner, &control)?;
+        let era = era_of(u128::from_le_bytes(inner.random_uuid()?.0) as u64);
+        let (names, sealed) = inner.sealed_copies(&control.catalog.state, &self.report.damage, era);
+        head.records.extend(sealed);
+        self.sealed = (names, seal_of(era));
+        self.control = Some(head);
         self.report.held = started.elapsed();
         Ok(true)
     }
@@ -372,6 +394,7 @@ impl Backup {
                 Role::Heap | Role::Object => true,
             },
             Record::Guest(_)
+            | Record::Sealed { .. }
             | Record::PoolMade { .. }
             | Record::LeaseShared { .. }
             | Record::ObjectLease { .. } => false,
@@ -379,17 +402,23 @@ impl Backup {
         });
         let client = inner.random_uuid()?;
         let mut used: BTreeSet<_> = control.dirty.keys().copied().collect();
-        used.extend(state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool));
+        used.extend(
+            state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool),
+        );
         used.retain(|pool| state.pools.contains_key(pool));
-        records
-            .extend(used.into_iter().map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })));
+        records.extend(
+            used.into_iter()
+                .map(|pool| Record::Lease(LeaseRecord { client, pool, writable: true })),
+        );
         let mut block = control.superblock;
         block.state = STATE_CLEAN;
-        block.boot_id = Uuid::NIL;
+        (block.boot_id, block.mounting) = (Uuid::NIL, 0);
         (block.opener_pid, block.opener_start_ticks, block.client) = (0, 0, Uuid::NIL);
         (block.device, block.directory_inode, block.superblock_inode) = (0, 0, 0);
-        block.catalog_batch = control.catalog.batch();
-        inner.name_copied_journals(control, &mut block)?;
+        (block.era, block.catalog_batch) = (0, control.catalog.batch());
+        if inner.writable {
+            inner.name_copied_journals(control, &mut block)?;
+        }
         Ok(Head { block, records, names: control.catalog.names() })
     }
 
@@ -401,7 +430,11 @@ impl Backup {
         let Some(Head { block, records, names }) = self.control.take() else {
             return Err(StoreError::Backup { detail: "its files are of no one moment".into() });
         };
-        for copied in self.copied.values() {
+        let (stamped, seal) = &self.sealed;
+        for (name, copied) in &self.copied {
+            if stamped.contains(name) {
+                copied.file.write_at(STAMP_AT, &seal.to_le_bytes())?;
+            }
             copied.finish(&self.medium)?;
             self.report.bytes += copied.len;
         }
@@ -425,7 +458,8 @@ impl Backup {
         medium.sync_dir("")?;
         let state = |record: &&Record| matches!(record, Record::Pool(_));
         self.report.pools = records.iter().filter(state).count() as u64;
-        self.report.objects = records.iter().filter(|r| matches!(r, Record::Object(_))).count() as u64;
+        self.report.objects =
+            records.iter().filter(|r| matches!(r, Record::Object(_))).count() as u64;
         files::rename_directory(&self.temporary, &self.target)?;
         self.finished = true;
         files::unmark(&self.target);
@@ -446,9 +480,27 @@ impl Drop for Backup {
 }
 
 impl Inner {
+    /// A store that is open to look can be copied if its last writer closed it: then no file is
+    /// behind a journal, no log is to be replayed, and the superblock says of both journals what is
+    /// so. Its lock keeps writers out.
+    fn refuse_unless_closed(&self) -> Result<(), StoreError> {
+        let control = self.control();
+        let block = &control.superblock;
+        if block.state == STATE_CLEAN && block.origin != ORIGIN_COPY {
+            return Ok(());
+        }
+        let detail = "the store is open to look, and was not closed: what recovery brings into its files \
+                      would be missing; open it for writing, or copy its pools out (`cenote export`)"
+            .into();
+        Err(StoreError::Backup { detail })
+    }
+
     /// Keeps all journals of the store quiet. Under the control lock.
-    fn quiet_journals(&self, control: &mut Control) -> Result<Vec<cenote_journal::Quiet>, StoreError> {
-        if planted(Bug::BackupNotQuiet) {
+    fn quiet_journals(
+        &self,
+        control: &mut Control,
+    ) -> Result<Vec<cenote_journal::Quiet>, StoreError> {
+        if planted(Bug::BackupNotQuiet) || !self.writable {
             return Ok(Vec::new());
         }
         let state = &control.catalog.state;

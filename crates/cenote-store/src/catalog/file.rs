@@ -9,7 +9,9 @@
 //! that was never made: its writer stopped, and was told nothing. Everything else that does not read is damage.
 
 use crate::report::{Damage, DamageEffect};
-use cenote_layout::catalog::{Frame, RECORD_MAGIC, Record, RecordError, decode_frame, encode_frame};
+use cenote_layout::catalog::{
+    Frame, RECORD_MAGIC, Record, RecordError, decode_frame, encode_frame,
+};
 use std::collections::BTreeMap;
 
 /// Names of the two files, in the order in which a batch is written to them.
@@ -123,7 +125,10 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
                         file: FILES[file],
                         offset: *offset as u64,
                         len: frame.len as u64,
-                        detail: format!("batch {} says something else in the other file", frame.batch),
+                        detail: format!(
+                            "batch {} says something else in the other file",
+                            frame.batch
+                        ),
                         effect: DamageEffect::Lost,
                     });
                 }
@@ -133,10 +138,9 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
     }
 
     let complete = complete_batches(&frames);
-    let snapshot =
-        complete.iter().rev().copied().find(|batch| {
-            matches!(frames.get(&(*batch, 0)), Some(Frame { record: Record::NextPool(_), .. }))
-        });
+    let snapshot = complete.iter().rev().copied().find(|batch| {
+        matches!(frames.get(&(*batch, 0)), Some(Frame { record: Record::NextPool(_), .. }))
+    });
     let last_complete = complete.last().copied().unwrap_or(0);
     let first = snapshot.or(complete.first().copied()).unwrap_or(1);
     if snapshot.is_none() {
@@ -152,7 +156,13 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
                 _ => format!("batches {next} to {} are in neither", batch - 1),
             };
             let file = "catalog.0 and catalog.1";
-            damage.push(Damage::Catalog { file, offset: 0, len: 0, detail, effect: DamageEffect::Lost });
+            damage.push(Damage::Catalog {
+                file,
+                offset: 0,
+                len: 0,
+                detail,
+                effect: DamageEffect::Lost,
+            });
         }
         next = batch.saturating_add(1);
     }
@@ -231,7 +241,10 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
     }
     let highest = frames.last_key_value().map_or(0, |(key, _)| key.0);
     Merged {
-        names: (last_complete, frames.get(&(last_complete, 0)).map_or([0; 2], |frame| frame.journals)),
+        names: (
+            last_complete,
+            frames.get(&(last_complete, 0)).map_or([0; 2], |frame| frame.journals),
+        ),
         records,
         last_batch: if torn.is_some() && !lost {
             last_complete
@@ -274,7 +287,9 @@ fn torn_tail(scans: &[Scan; 2], last_complete: u64) -> Option<usize> {
     let [a, b] = scans;
     match (tail(a), tail(b)) {
         // catalog.0 was being written: catalog.1 is whole and just as far.
-        (true, false) if b.present && b.bad.is_empty() && b.last == a.last && a.last == last_complete => {
+        (true, false)
+            if b.present && b.bad.is_empty() && b.last == a.last && a.last == last_complete =>
+        {
             Some(0)
         }
         // catalog.1 was being written: catalog.0 has the batch.
@@ -346,7 +361,11 @@ mod tests {
                 bad[at] ^= 0x40;
                 let files = if damaged_file == 0 { [&bad, &whole] } else { [&whole, &bad] };
                 let merged = merge([Some(files[0]), Some(files[1])], 0);
-                assert_eq!(merged.canonical.as_deref(), Some(&whole[..]), "byte {at} of file {damaged_file}");
+                assert_eq!(
+                    merged.canonical.as_deref(),
+                    Some(&whole[..]),
+                    "byte {at} of file {damaged_file}"
+                );
                 // Padding between frames is not covered and is put right silently; and a bad end of file 1 is what
                 // an interrupted writer leaves.
                 let padding = merge([Some(&bad), Some(&bad)], 0).damage.is_empty();
@@ -401,7 +420,11 @@ mod tests {
         let old = file(3);
         for known in 0..=3 {
             let merged = merge([Some(&old), Some(&old)], known);
-            assert!(merged.rolled_back.is_none() && merged.damage.is_empty(), "{known}: {:?}", merged.damage);
+            assert!(
+                merged.rolled_back.is_none() && merged.damage.is_empty(),
+                "{known}: {:?}",
+                merged.damage
+            );
         }
         let merged = merge([Some(&old), Some(&old)], 5);
         assert_eq!(merged.rolled_back, Some(3));

@@ -213,7 +213,8 @@ impl Catalog {
                 Ok((handle, id))
             };
             let [first, second] = FILES.map(open);
-            self.open = Some([first.map_err(AppendError::Undone)?, second.map_err(AppendError::Undone)?]);
+            self.open =
+                Some([first.map_err(AppendError::Undone)?, second.map_err(AppendError::Undone)?]);
         }
         // After the files were opened: what has these names now is what is written.
         self.check_fence().map_err(AppendError::Undone)?;
@@ -243,7 +244,11 @@ impl Catalog {
     fn check_fence(&self) -> Result<(), MediumError> {
         let Some(fence) = &self.fence else { return Ok(()) };
         fence.check()?;
-        self.open.iter().flatten().zip(FILES).try_for_each(|((_, id), name)| fence.check_named(name, *id))
+        self.open
+            .iter()
+            .flatten()
+            .zip(FILES)
+            .try_for_each(|((_, id), name)| fence.check_named(name, *id))
     }
 
     /// Undoes a batch whose write to `failed` went wrong: the later file first, so that at any time the files read as
@@ -285,8 +290,10 @@ impl Catalog {
         }
         self.open = None;
         for file in 0..2 {
-            let renamed =
-                self.medium.rename(NEW_FILES[file], FILES[file]).and_then(|()| self.medium.sync_dir(""));
+            let renamed = self
+                .medium
+                .rename(NEW_FILES[file], FILES[file])
+                .and_then(|()| self.medium.sync_dir(""));
             renamed.map_err(AppendError::Unknown)?;
         }
         self.batch += 1;

@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub(crate) sealed_as: BTreeMap<Uuid, Uuid>,
     /// Puddles of which psyncs are kept, and the checksum of each file.
     pub(crate) kept: BTreeMap<Uuid, u64>,
+    /// Puddles to their stamps since the last close, where those are not 0.
+    pub(crate) seals: BTreeMap<Uuid, u64>,
     /// Base and bytes of the window, where it is not the superblock's.
     pub(crate) window: Option<(u64, u64)>,
 }
@@ -73,29 +75,20 @@ impl State {
                 self.names.insert(pool.name.clone(), pool.id);
                 self.next_pool = self.next_pool.max(pool.id.0.saturating_add(1));
             }
-            Record::PoolRemoved(id) => {
-                if let Some(old) = self.pools.remove(id) {
-                    self.names.remove(&old.name);
-                }
-                self.not_covered.remove(id);
-                self.torn.remove(id);
-                self.trace_due.remove(id);
-                self.used.remove(id);
-                self.at_rest.remove(id);
-                self.leases.retain(|(_, pool), _| pool != id);
-                self.shared.retain(|(_, pool)| pool != id);
-            }
+            Record::PoolRemoved(id) => self.pool_removed(id),
             Record::Puddle(puddle) => {
                 self.puddles.insert(puddle.uuid, *puddle);
                 if puddle.role != Role::Heap {
                     // It became spare.
                     self.relocated(&puddle.uuid);
+                    self.seals.remove(&puddle.uuid);
                 }
             }
             Record::PuddleRemoved(uuid) => {
                 self.puddles.remove(uuid);
                 self.kept.remove(uuid);
                 self.relocated(uuid);
+                self.seals.remove(uuid);
             }
             Record::Type(record) => {
                 // Before it can be found.
@@ -196,6 +189,9 @@ impl State {
             Record::SealedAs { puddle, identity } => {
                 self.sealed_as.insert(*puddle, *identity);
             }
+            Record::Sealed { seal, puddles } => {
+                self.seals.extend(puddles.iter().map(|puddle| (*puddle, *seal)));
+            }
             Record::ObjectRemoved(puddle) => {
                 self.object_leases.retain(|(_, object), _| object != puddle);
                 if let Some(old) = self.objects.remove(puddle) {
@@ -203,6 +199,20 @@ impl State {
                 }
             }
         }
+    }
+
+    /// A pool is gone, and all that is said of it.
+    fn pool_removed(&mut self, id: &PoolId) {
+        if let Some(old) = self.pools.remove(id) {
+            self.names.remove(&old.name);
+        }
+        self.not_covered.remove(id);
+        self.torn.remove(id);
+        self.trace_due.remove(id);
+        self.used.remove(id);
+        self.at_rest.remove(id);
+        self.leases.retain(|(_, pool), _| pool != id);
+        self.shared.retain(|(_, pool)| pool != id);
     }
 
     /// A puddle is not due any more; a relocation that no other needs is forgotten.
@@ -234,7 +244,9 @@ impl State {
             Record::Lease(LeaseRecord { client: *client, pool: *pool, writable: *writable })
         }));
         let shared = self.shared.iter();
-        out.extend(shared.map(|(client, pool)| Record::LeaseShared { client: *client, pool: *pool }));
+        out.extend(
+            shared.map(|(client, pool)| Record::LeaseShared { client: *client, pool: *pool }),
+        );
         out.extend(self.not_covered.iter().copied().map(Record::PoolNotCovered));
         out.extend(self.torn.iter().copied().map(Record::PoolTorn));
         out.extend(self.trace_due.iter().copied().map(Record::TraceDue));
@@ -247,32 +259,51 @@ impl State {
             token: *token,
             pool: *pool,
         }));
-        out.extend(self.object_leases.iter().map(|((client, object), writable)| Record::ObjectLease {
-            client: *client,
-            object: *object,
-            writable: *writable,
+        out.extend(self.object_leases.iter().map(|((client, object), writable)| {
+            Record::ObjectLease { client: *client, object: *object, writable: *writable }
         }));
-        out.extend(self.relocations.values().map(|relocation| Record::Relocation((**relocation).clone())));
+        out.extend(
+            self.relocations.values().map(|relocation| Record::Relocation((**relocation).clone())),
+        );
         out.extend(self.due.values().copied().map(Record::Due));
         out.extend(self.at_rest.iter().map(|(id, at_rest)| Record::PoolAtRest(*id, *at_rest)));
         let sealed_as = self.sealed_as.iter();
         out.extend(
-            sealed_as.map(|(puddle, identity)| Record::SealedAs { puddle: *puddle, identity: *identity }),
+            sealed_as.map(|(puddle, identity)| Record::SealedAs {
+                puddle: *puddle,
+                identity: *identity,
+            }),
         );
-        out.extend(self.kept.iter().map(|(puddle, sum)| Record::Kept { puddle: *puddle, sum: *sum }));
+        out.extend(
+            self.kept.iter().map(|(puddle, sum)| Record::Kept { puddle: *puddle, sum: *sum }),
+        );
+        out.extend(self.sealed());
         out
+    }
+
+    /// The records that name the seals of all puddles.
+    fn sealed(&self) -> impl Iterator<Item = Record> {
+        let mut by_seal: BTreeMap<u64, Vec<Uuid>> = BTreeMap::new();
+        for (puddle, seal) in &self.seals {
+            by_seal.entry(*seal).or_default().push(*puddle);
+        }
+        by_seal.into_iter().flat_map(|(seal, puddles)| Record::sealed(seal, &puddles))
     }
 
     /// Records that say of a client which stays for the sake of its logs that it is no process any more: its number may come again, and then it is somebody else's.
     pub(crate) fn process_ended(&self, client: Uuid) -> Vec<Record> {
         let held = self.object_leases.keys().filter(|(holder, _)| *holder == client);
-        let ended =
-            |(client, object): &(Uuid, Uuid)| Record::ObjectLeaseEnded { client: *client, object: *object };
+        let ended = |(client, object): &(Uuid, Uuid)| Record::ObjectLeaseEnded {
+            client: *client,
+            object: *object,
+        };
         let mut records: Vec<Record> = held.map(ended).collect();
         if self.guests.contains_key(&client) {
             records.push(Record::ClientRemoved(client));
             let log_space = self.clients.get(&client);
-            records.extend(log_space.map(|space| Record::Client(ClientRecord { client, log_space: *space })));
+            records.extend(
+                log_space.map(|space| Record::Client(ClientRecord { client, log_space: *space })),
+            );
         }
         records
     }
@@ -341,7 +372,10 @@ impl State {
                     uuid: puddle.uuid,
                     pool: puddle.pool,
                     index: puddle.index,
-                    detail: format!("catalog record at {:#x}, {} bytes: {problem}", puddle.addr, puddle.size),
+                    detail: format!(
+                        "catalog record at {:#x}, {} bytes: {problem}",
+                        puddle.addr, puddle.size
+                    ),
                 });
                 self.puddles.remove(&puddle.uuid);
             } else {
@@ -402,7 +436,11 @@ mod tests {
     }
 
     fn object_lease(client: u8, object: u8) -> Record {
-        Record::ObjectLease { client: Uuid([client; 16]), object: Uuid([object; 16]), writable: true }
+        Record::ObjectLease {
+            client: Uuid([client; 16]),
+            object: Uuid([object; 16]),
+            writable: true,
+        }
     }
 
     fn relocation(id: u8) -> Record {
@@ -435,7 +473,10 @@ mod tests {
         }
         state.apply(&object(1, "a"));
         let damage = state.check(base, 64 << 20);
-        assert!(matches!(&damage[..], [Damage::Puddle { uuid, .. }] if *uuid == Uuid([2; 16])), "{damage:?}");
+        assert!(
+            matches!(&damage[..], [Damage::Puddle { uuid, .. }] if *uuid == Uuid([2; 16])),
+            "{damage:?}"
+        );
         assert!(state.puddles.contains_key(&Uuid([1; 16])));
     }
 
@@ -513,8 +554,14 @@ mod tests {
             "the second and the third relocation are over: {again:?}"
         );
         assert_eq!(again.window, Some((1 << 42, 1 << 30)));
-        assert!(again.kept.iter().eq([(&Uuid([1; 16]), &5)]), "what is kept has not ended: {again:?}");
-        assert!(again.sealed_as.keys().eq(&[Uuid([1; 16])]), "what is rewritten is sealed as itself");
+        assert!(
+            again.kept.iter().eq([(&Uuid([1; 16]), &5)]),
+            "what is kept has not ended: {again:?}"
+        );
+        assert!(
+            again.sealed_as.keys().eq(&[Uuid([1; 16])]),
+            "what is rewritten is sealed as itself"
+        );
     }
 
     #[test]

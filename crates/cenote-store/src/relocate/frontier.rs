@@ -10,22 +10,26 @@
 //! Several threads at one puddle: each asks, the first question rewrites, the others find it done.
 //!
 //! A rewriting that fails, because the disk is full or the file is damaged, cannot return an error to a load. It is told on standard error, and the fault goes on as one that nobody resolves.
-//! The puddle is still due then, and as good as it was. Who wants an error calls [`PoolHandle::finish_relocation`] or opens with [`Backend::Eager`](super::Backend).
+//! The puddle is still due then, and as good as it was. Who wants an error calls
+//! [`PoolHandle::finish_relocation`] or opens with [`Backend::Eager`].
 
+use super::failed::Failed;
 use super::in_place::InPlace;
 use super::replace::{Image, NewFile};
-use super::reseal::Sealing;
-use super::{
-    Backend, Found, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten, look_at,
-};
+use super::{Found, look_at};
+use crate::due_job::Job;
 use crate::error::StoreError;
+use crate::poison::Poisoned;
 use crate::pool::PoolHandle;
 use crate::puddle::{DIR, PRIMARY_DIR, Puddle, file_name, make_header_of, primary_name, text};
+use crate::rewriter::{
+    Backend, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten,
+};
 use crate::sealed::at_rest;
 use crate::shadow::{Patches, locked};
 use crate::store::{Control, Inner};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{DueRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, Operation, OwnedMedium};
@@ -43,19 +47,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use zerocopy::IntoBytes;
-
-/// What is to be done to a puddle, and to which files.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) work: RewriteJob,
-    pub(crate) due: DueRecord,
-    /// It has a primary as well.
-    pub(crate) shadowed: bool,
-    /// Of a protected pool: how it is sealed.
-    pub(crate) sealing: Option<Sealing>,
-    /// A guest that had the pool before it moved may have its file mapped still, or a descriptor of it, and could cut it short or store into it meanwhile: never in its file then. A new file is nobody's but the store's.
-    pub(crate) hosting: bool,
-}
 
 /// A puddle that is due; it lives until the store is dropped, after the clerk has gone home.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +84,7 @@ pub(crate) struct Frontier {
     /// Memory of the simulated medium is compared with what it mapped.
     simulated: bool,
     pub(crate) options: RelocationOptions,
-    poisoned: Arc<OnceLock<String>>,
+    poisoned: Arc<Poisoned>,
     /// One puddle at a time is rewritten.
     turn: Mutex<()>,
     /// The number of the thread that has the turn, 0 if nobody has.
@@ -121,7 +112,7 @@ impl Frontier {
         store: Uuid,
         (writable, simulated): (bool, bool),
         options: RelocationOptions,
-        poisoned: Arc<OnceLock<String>>,
+        poisoned: Arc<Poisoned>,
     ) -> Arc<Self> {
         Arc::new(Self {
             medium,
@@ -225,7 +216,8 @@ impl Frontier {
     /// What the fault handler does about an access to a puddle that is due. Async-signal-safe.
     pub(crate) fn ask(&self, puddle: &Puddle) -> bool {
         // A rewriter that touches what it may not would wait for itself: its access fails instead, and ends the process.
-        self.turn_of.load(Ordering::Relaxed) != signals::thread_number() && self.desk.ask(puddle.addr())
+        self.turn_of.load(Ordering::Relaxed) != signals::thread_number()
+            && self.desk.ask(puddle.addr())
     }
 
     /// A puddle is given up, after its mapping: faults in it are nobody's any more.
@@ -344,8 +336,8 @@ impl Frontier {
             let detail = "this program cannot rewrite pointers".into();
             return Err(StoreError::NotRewritten { puddle: puddle.uuid(), detail });
         };
-        if let Some(reason) = self.poisoned.get() {
-            return Err(StoreError::Poisoned { reason: reason.clone() });
+        if let Some(poison) = self.poisoned.get() {
+            return Err(poison.error());
         }
         let pool = job.sealing.as_ref().map_or("", |sealing| &sealing.pool);
         let rewritten = self.rewrite(puddle, job, &**rewriter);
@@ -365,7 +357,7 @@ impl Frontier {
         match failed {
             Failed::Medium(error) | Failed::Sealed(SealedError::Medium(error)) => {
                 if error.is_failed_sync() {
-                    let _ = self.poisoned.set(error.to_string());
+                    self.poisoned.set(error.to_string().into());
                 }
                 StoreError::from(error)
             }
@@ -374,15 +366,21 @@ impl Frontier {
             Failed::Store(error) => *error,
             Failed::Panicked => {
                 let detail = format!("what rewrites pointers panicked at puddle {puddle}");
-                let _ = self.poisoned.set(detail);
-                not_rewritten("what rewrites pointers panicked; this session changes nothing any more".into())
+                self.poisoned.set(detail.into());
+                not_rewritten(
+                    "what rewrites pointers panicked; this session changes nothing any more".into(),
+                )
             }
         }
     }
 
     /// Makes the pointers of an image right, and its header.
     /// A panic is an error of this puddle, whichever thread it is on: nobody may be left asleep, and nothing has changed.
-    fn careful(image: &mut [u8], work: &RewriteJob, rewriter: &dyn Rewriter) -> Result<Rewritten, Failed> {
+    fn careful(
+        image: &mut [u8],
+        work: &RewriteJob,
+        rewriter: &dyn Rewriter,
+    ) -> Result<Rewritten, Failed> {
         let rewritten = catch_unwind(AssertUnwindSafe(|| rewriter.rewrite(image, work)));
         rewritten.map_err(|_| Failed::Panicked)?.map_err(Failed::Image)
     }
@@ -396,13 +394,19 @@ impl Frontier {
     ) -> Result<Rewritten, Failed> {
         let rewritten = Self::careful(image, work, rewriter)?;
         let header = make_header_of(&work.puddle, self.store, generation);
-        if let Some(page) = image.get_mut(..PAGE_SIZE as usize) {
+        // The stamp behind it stays.
+        if let Some(page) = image.get_mut(..size_of_val(&header)) {
             page.copy_from_slice(header.as_bytes());
         }
         Ok(rewritten)
     }
 
-    fn rewrite(&self, puddle: &Puddle, job: &Job, rewriter: &dyn Rewriter) -> Result<Rewritten, Failed> {
+    fn rewrite(
+        &self,
+        puddle: &Puddle,
+        job: &Job,
+        rewriter: &dyn Rewriter,
+    ) -> Result<Rewritten, Failed> {
         if let Some(sealing) = &job.sealing {
             return self.reseal_touched(puddle, sealing, job, rewriter);
         }
@@ -464,39 +468,17 @@ impl Frontier {
             }
             // SAFETY: as above; mapped as long as the image, and nobody else runs in the simulation's window.
             unsafe {
-                self.medium.map(puddle.file_name(), addr as u64, len as u64, MapMode::PrivateCopy)?;
+                self.medium.map(
+                    puddle.file_name(),
+                    addr as u64,
+                    len as u64,
+                    MapMode::PrivateCopy,
+                )?;
                 let at = core::ptr::with_exposed_provenance_mut(addr);
                 core::ptr::copy_nonoverlapping(image.as_ptr(), at, len);
                 memory::protect(addr, len, Some(Access::ReadOnly)).map_err(failed)
             }
         })
-    }
-}
-
-/// Why a puddle was not rewritten.
-pub(crate) enum Failed {
-    Medium(MediumError),
-    Sealed(SealedError),
-    Store(Box<StoreError>),
-    Image(String),
-    Panicked,
-}
-
-impl From<SealedError> for Failed {
-    fn from(error: SealedError) -> Self {
-        Self::Sealed(error)
-    }
-}
-
-impl From<StoreError> for Failed {
-    fn from(error: StoreError) -> Self {
-        Self::Store(Box::new(error))
-    }
-}
-
-impl From<MediumError> for Failed {
-    fn from(error: MediumError) -> Self {
-        Self::Medium(error)
     }
 }
 
@@ -520,7 +502,8 @@ impl Inner {
     /// The records that say what is done; they come back if the batch fails.
     pub(crate) fn with_done(&self, records: &[Record]) -> (Vec<Record>, Vec<Uuid>) {
         let done = self.frontier.take_done();
-        let all = done.iter().map(|puddle| Record::Relocated(*puddle)).chain(records.iter().cloned());
+        let all =
+            done.iter().map(|puddle| Record::Relocated(*puddle)).chain(records.iter().cloned());
         (all.collect(), done)
     }
 }
@@ -543,7 +526,8 @@ impl PoolHandle {
     ) -> Result<Rewritten, StoreError> {
         let inner = self.store().inner();
         inner.check_usable()?;
-        let due: Vec<&Puddle> = self.puddles().into_iter().filter(|puddle| puddle.is_due()).collect();
+        let due: Vec<&Puddle> =
+            self.puddles().into_iter().filter(|puddle| puddle.is_due()).collect();
         let mut sum = Rewritten::default();
         let mut told = RelocationProgress {
             puddles: 0,

@@ -25,16 +25,19 @@
 //! verification, and no file of an import that came to nothing is anybody's. States and commit are those of import.rs; **the batch that makes the pools also says which request of the guest made them, and commits both**, so who asks again because
 //! the answer was lost is told what there is ([`Store::guest_made`]).
 
-use super::import::{Import, ImportManifest, Imported, ImportedPool};
-use super::moving::{QuiescentPool, refuse_doubtful};
-use super::{Needs, Rewritten};
+use super::Needs;
+use super::import::Import;
+use super::manifest::{ImportManifest, Imported, ImportedPool, QuiescentPool};
+use super::moving::refuse_doubtful;
 use crate::error::StoreError;
 use crate::guests::{Credentials, bad_permissions};
 use crate::options::Access;
 use crate::pools::find;
-use crate::puddle::{file_name, text, verify_file, verify_primary};
+use crate::puddle::{file_name, primary_name, text};
 use crate::report::Damage;
+use crate::rewriter::Rewritten;
 use crate::store::{Control, Inner, Store};
+use crate::verify::verify_stamped;
 use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, planted};
@@ -142,8 +145,13 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: it is being done for another; a puddle that cannot be rewritten: what was done stays done.
-    pub fn guest_finish(&self, credentials: &Credentials, name: &str) -> Result<Rewritten, StoreError> {
+    pub fn guest_finish(
+        &self,
+        credentials: &Credentials,
+        name: &str,
+    ) -> Result<Rewritten, StoreError> {
         let inner = self.inner();
+        inner.refuse_unless_hosting()?;
         let (_held, due) = {
             let mut control = inner.begin_write("rewrite a pool that has moved")?;
             inner.record_done(&mut control)?;
@@ -159,7 +167,10 @@ impl Store {
                 return Ok(Rewritten::default());
             }
             if inner.options.relocation.rewriter.is_none() {
-                return Err(StoreError::RelocationDue { name: name.into(), puddles: due.len() as u64 });
+                return Err(StoreError::RelocationDue {
+                    name: name.into(),
+                    puddles: due.len() as u64,
+                });
             }
             (control.hold(self, (id, name), Hold::Moved)?, due)
         };
@@ -180,8 +191,13 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: a guest writes it, or it is being moved; [`StoreError::RelocationDue`]: [`Store::guest_finish`] comes first; as [`Store::quiescent_pool`].
-    pub fn guest_source(&self, credentials: &Credentials, name: &str) -> Result<GuestSource, StoreError> {
+    pub fn guest_source(
+        &self,
+        credentials: &Credentials,
+        name: &str,
+    ) -> Result<GuestSource, StoreError> {
         let inner = self.inner();
+        inner.refuse_unless_hosting()?;
         self.refuse_protected(name, "a copy of a pool that a daemon keeps")?;
         let (held, record, torn, puddles) = {
             let mut control = inner.begin_write("copy a pool")?;
@@ -196,7 +212,8 @@ impl Store {
             }
             refuse_doubtful(&control, id, name)?;
             let puddles = state.puddles_of(id);
-            let due = puddles.iter().filter(|puddle| state.due.contains_key(&puddle.uuid)).count() as u64;
+            let due =
+                puddles.iter().filter(|puddle| state.due.contains_key(&puddle.uuid)).count() as u64;
             if due > 0 {
                 return Err(StoreError::RelocationDue { name: name.into(), puddles: due });
             }
@@ -217,14 +234,20 @@ impl Store {
     /// Looks at the files of a pool.
     fn verify_files(&self, pool: &PoolRecord, puddles: &[PuddleRecord]) -> Result<(), StoreError> {
         let inner = self.inner();
+        let stamps: Vec<_> = {
+            let control = inner.control();
+            puddles.iter().map(|puddle| inner.expected(&control.catalog.state, puddle)).collect()
+        };
         let mut damage = Vec::new();
-        for (expected, puddle) in puddles.iter().enumerate() {
+        for (expected, (puddle, stamp)) in puddles.iter().zip(stamps).enumerate() {
+            let check =
+                |name: &str| verify_stamped(&inner.medium, name, puddle, inner.uuid, true, stamp);
             let mut problem = match puddle.index as usize == expected {
-                true => verify_file(&inner.medium, puddle, inner.uuid, true)?,
+                true => check(text(&file_name(puddle.uuid)))?,
                 false => Some("the catalog has no record of one before it".into()),
             };
             if problem.is_none() && pool.mode == PoolMode::Shadowed {
-                problem = verify_primary(&inner.medium, puddle, inner.uuid, true)?;
+                problem = check(text(&primary_name(puddle.uuid)))?;
             }
             let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
             damage.extend(problem.map(|detail| Damage::Puddle { uuid, pool, index, detail }));
@@ -248,7 +271,8 @@ impl Store {
     ) -> Result<Imported, StoreError> {
         let owner = (credentials.uid, credentials.gid);
         let copy = self.copy_of(&source.pool, copy_name, false, owner)?;
-        let made = copy.commit_for(client, token);
+        // SAFETY: a copy of a pool that is held, so that nothing writes it, byte by byte.
+        let made = unsafe { copy.commit_for(client, token) };
         // Not before the batch: a pool that moved meanwhile would leave the copy's pointers behind.
         drop(source);
         made
@@ -260,13 +284,19 @@ impl Store {
     /// [`StoreError::Permission`]; [`StoreError::PoolInUse`] with the first pool that somebody has; as [`Store::randomize_pool`]. Nothing has moved then.
     ///
     /// On success, what was left of earlier moves and had to be rewritten first.
-    pub fn guest_randomize(&self, credentials: &Credentials, name: &str) -> Result<Rewritten, StoreError> {
+    pub fn guest_randomize(
+        &self,
+        credentials: &Credentials,
+        name: &str,
+    ) -> Result<Rewritten, StoreError> {
         let inner = self.inner();
+        inner.refuse_unless_hosting()?;
         let pools: Vec<PoolRecord> = {
             let control = inner.begin_write("move a pool")?;
             let id = find(&control, name)?;
             let state = &control.catalog.state;
-            if state.pools.get(&id).is_some_and(|pool| !credentials.allow(pool, Access::ReadWrite)) {
+            if state.pools.get(&id).is_some_and(|pool| !credentials.allow(pool, Access::ReadWrite))
+            {
                 return Err(StoreError::Permission { name: name.into(), what: "written" });
             }
             // Told before the work of rewriting; what counts is asked again with the move.
@@ -280,7 +310,10 @@ impl Store {
         let daemon = Credentials { uid: 0, gid: 0, groups: Vec::new() };
         let mut sum = Rewritten::default();
         for pool in &pools {
-            self.refuse_protected(&pool.name, "a move of a pool that a daemon keeps, or of one beside it,")?;
+            self.refuse_protected(
+                &pool.name,
+                "a move of a pool that a daemon keeps, or of one beside it,",
+            )?;
             sum.add(&self.guest_finish(&daemon, &pool.name)?);
             let puddles = inner.control().catalog.state.puddles_of(pool.id);
             self.verify_files(pool, &puddles)?;
@@ -298,6 +331,7 @@ impl Store {
         credentials: &Credentials,
         manifest: ImportManifest,
     ) -> Result<Import, StoreError> {
+        self.inner().refuse_unless_hosting()?;
         self.check_for_guest(&manifest)?;
         self.begin_import_for(manifest, (credentials.uid, credentials.gid))
     }
@@ -318,7 +352,9 @@ impl Store {
         }
         if manifest.disk_bytes() > self.inner().medium.free_bytes() {
             let full = std::io::ErrorKind::StorageFull.into();
-            return Err(MediumError::from_io(Operation::Create, "the puddles of an import", full).into());
+            return Err(
+                MediumError::from_io(Operation::Create, "the puddles of an import", full).into()
+            );
         }
         Ok(())
     }
@@ -349,7 +385,11 @@ impl Store {
 
 impl Control {
     /// A pool that a guest may read.
-    fn readable(&self, credentials: &Credentials, name: &str) -> Result<(PoolId, PoolRecord), StoreError> {
+    fn readable(
+        &self,
+        credentials: &Credentials,
+        name: &str,
+    ) -> Result<(PoolId, PoolRecord), StoreError> {
         let id = find(self, name)?;
         match self.catalog.state.pools.get(&id) {
             Some(pool) if credentials.allow(pool, Access::ReadOnly) => Ok((id, pool.clone())),
@@ -358,10 +398,17 @@ impl Control {
         }
     }
 
-    fn hold(&mut self, store: &Store, (id, name): (PoolId, &str), hold: Hold) -> Result<Held, StoreError> {
+    fn hold(
+        &mut self,
+        store: &Store,
+        (id, name): (PoolId, &str),
+        hold: Hold,
+    ) -> Result<Held, StoreError> {
         match self.held.add(id, hold) {
             true => Ok(Held { store: store.clone(), pool: id }),
-            false => Err(StoreError::PoolBusy { name: name.into(), by: "the daemon itself".into() }),
+            false => {
+                Err(StoreError::PoolBusy { name: name.into(), by: "the daemon itself".into() })
+            }
         }
     }
 }
@@ -378,11 +425,18 @@ impl Inner {
             let mut control = self.begin_write("rewrite a pool that has moved")?;
             let mut needs = Needs::default();
             for record in due {
-                let Some(of) = control.catalog.state.due.get(&record.uuid).copied() else { continue };
+                let Some(of) = control.catalog.state.due.get(&record.uuid).copied() else {
+                    continue;
+                };
                 let known = control.puddles.contains_key(&record.uuid);
                 if let Some(detail) = self.mark_due(&mut control, record, of, &mut needs)? {
                     let (uuid, pool, index) = (record.uuid, record.pool, record.index);
-                    return Err(StoreError::PuddleDamaged(Damage::Puddle { uuid, pool, index, detail }));
+                    return Err(StoreError::PuddleDamaged(Damage::Puddle {
+                        uuid,
+                        pool,
+                        index,
+                        detail,
+                    }));
                 }
                 if let Some(puddle) = control.puddles.get(&record.uuid) {
                     if !known {
@@ -420,7 +474,9 @@ mod tests {
         assert!(holds.add(pool, Hold::Copied(1)) && holds.add(pool, Hold::Copied(1)));
         assert!(!holds.add(pool, Hold::Moved), "it is being copied");
         assert!(holds.exclude(pool, Access::ReadWrite) && holds.exclude(pool, Access::Shared));
-        assert!(!holds.exclude(pool, Access::ReadOnly) && !holds.exclude(PoolId(8), Access::ReadWrite));
+        assert!(
+            !holds.exclude(pool, Access::ReadOnly) && !holds.exclude(PoolId(8), Access::ReadWrite)
+        );
         holds.end(pool);
         assert!(holds.any(pool), "the other copy goes on");
         holds.end(pool);

@@ -20,18 +20,23 @@
 //! If every pool keeps its addresses, and no registered type has region pointers to a pool that has another number now, nothing is due: no rewriting, no fault. Else all
 //! puddles of the import are due, also those that did not move: what they point to may have. Those of protected pools always are.
 
-use super::TypeTable;
-use super::moving::add_neighbours;
+use super::manifest::{
+    ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
+};
+use super::neighbours::add_neighbours;
+use super::remote::Remote;
 use super::replace::copy;
-use super::through::Remote;
 use crate::error::{StoreError, TypeMismatch};
 use crate::pools::{check_size, why_no_name};
-use crate::puddle::{DIR, PRIMARY_DIR, create_primary, file_name, make_header, primary_name, text};
+use crate::puddle::{
+    DIR, PRIMARY_DIR, create_primary, file_name, first_page, make_header, primary_name, text,
+};
+use crate::rewriter::TypeTable;
 use crate::store::{Control, Inner, Store};
 use crate::window::Space;
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{
-    AtRest, DueRecord, HeapKind, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,
+    AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,
     Record, RelocationRecord,
 };
 use cenote_layout::header::{read, seal};
@@ -46,84 +51,11 @@ use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// Addresses of programs lie below this.
 const ADDRESS_END: u64 = 1 << 47;
 /// A pool moves as a whole if the room that takes is at most so many times its size.
 const SPREAD_MAX: u64 = 4;
-
-/// What is to be imported together: pointers between these pools stay right.
-#[derive(Clone, Debug, Default)]
-pub struct ImportManifest {
-    /// Pools, each with all its puddles.
-    pub pools: Vec<ImportPool>,
-    /// The types of what is in them, with pointer maps. Those that the store knows must be the same.
-    pub types: Vec<TypeRecord>,
-}
-
-impl ImportManifest {
-    /// Bytes of all files that its pools take.
-    #[must_use]
-    pub fn disk_bytes(&self) -> u64 {
-        let of_pool = |pool: &ImportPool| {
-            let of = |puddle: &ImportPuddle| pool.at_rest.stored_len(puddle.size).unwrap_or(u64::MAX);
-            let sum = pool.puddles.iter().fold(0_u64, |sum, puddle| sum.saturating_add(of(puddle)));
-            let twice = pool.mode == PoolMode::Shadowed && pool.at_rest == AtRest::None;
-            if twice { sum.saturating_mul(2) } else { sum }
-        };
-        self.pools.iter().fold(0, |sum, pool| sum.saturating_add(of_pool(pool)))
-    }
-}
-
-/// A pool to be imported.
-#[derive(Clone, Debug)]
-pub struct ImportPool {
-    /// What it is to be called.
-    pub name: String,
-    /// Its number where it comes from: region pointers say it.
-    pub old_id: PoolId,
-    /// Its mode.
-    pub mode: PoolMode,
-    /// Its allocator.
-    pub heap: HeapKind,
-    /// Bytes that its first puddle was created with.
-    pub puddle_size: u64,
-    /// The pool never takes more bytes than this.
-    pub size_max: u64,
-    /// Permission bits, as of a file.
-    pub permissions: u32,
-    /// How it is protected at rest: then its puddles come sealed.
-    pub at_rest: AtRest,
-    /// Whether it may hold half a transaction ([`crate::PoolHandle::is_torn`]): then it does here.
-    pub torn: bool,
-    /// In index order, from the root puddle on, without a gap.
-    pub puddles: Vec<ImportPuddle>,
-}
-
-/// A puddle to be imported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImportPuddle {
-    /// The address for which its pointers are right.
-    pub old_addr: u64,
-    /// Its bytes, header included.
-    pub size: u64,
-    /// Its identity where it comes from: if it is sealed, it is so as that.
-    pub identity: Uuid,
-}
-
-/// Where the bytes of one puddle go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImportSlot {
-    /// The file's name in the store's directory.
-    pub file: String,
-    /// Its bytes; of a protected pool with what lies behind the sealed pages.
-    pub size: u64,
-    /// Which pool of the manifest.
-    pub pool: usize,
-    /// Which of its puddles.
-    pub puddle: usize,
-}
 
 /// An import that has begun. Dropped, it leaves nothing.
 #[derive(Debug)]
@@ -144,28 +76,6 @@ pub struct Import {
     by: Option<(Uuid, Uuid)>,
     /// It is made by the daemon that keeps the store.
     remote: Option<Remote>,
-}
-
-/// What was imported.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Imported {
-    /// The pools, in the manifest's order.
-    pub pools: Vec<ImportedPool>,
-}
-
-/// A pool that was imported.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImportedPool {
-    /// Its number in this store.
-    pub id: PoolId,
-    /// Its name.
-    pub name: String,
-    /// Whether some puddle of it has another address than before.
-    pub moved: bool,
-    /// Puddles that are to be rewritten when they are touched.
-    pub due: u64,
-    /// Puddles whose files share blocks with what they are copies of.
-    pub shared: u64,
 }
 
 fn refused(detail: impl Into<String>) -> StoreError {
@@ -202,7 +112,10 @@ fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
             sum = sum.saturating_add(puddle.size);
             let end = puddle.old_addr.checked_add(puddle.size).filter(|end| *end <= ADDRESS_END);
             if puddle.old_addr == 0 || !puddle.old_addr.is_multiple_of(SLOT_SIZE) || end.is_none() {
-                return Err(refused(format!("a puddle was at {:#x}, where none can be", puddle.old_addr)));
+                return Err(refused(format!(
+                    "a puddle was at {:#x}, where none can be",
+                    puddle.old_addr
+                )));
             }
             if ranges.insert(puddle.old_addr, end.unwrap_or(0)).is_some() {
                 return Err(refused(format!("two puddles were at {:#x}", puddle.old_addr)));
@@ -211,12 +124,20 @@ fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
                 return Err(refused(format!("nobody knows what pool \"{}\" is sealed as", name())));
             }
             if pool.at_rest.stored_len(puddle.size).is_none() {
-                return Err(refused(format!("a puddle of {} bytes is longer than any can be", puddle.size)));
+                return Err(refused(format!(
+                    "a puddle of {} bytes is longer than any can be",
+                    puddle.size
+                )));
             }
         }
         check_size(pool.puddle_size, true)?;
         if sum > pool.size_max {
-            return Err(StoreError::PoolFull { name: name(), wanted: 0, used: sum, size_max: pool.size_max });
+            return Err(StoreError::PoolFull {
+                name: name(),
+                wanted: 0,
+                used: sum,
+                size_max: pool.size_max,
+            });
         }
     }
     let ends = ranges.values().zip(ranges.keys().skip(1));
@@ -228,23 +149,26 @@ fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
 
 /// Finds places: new addresses of all puddles of a pool. Those are taken then; `None`, and nothing is, if there is no room.
 fn place(space: &mut Space, puddles: &[ImportPuddle]) -> Option<Vec<u64>> {
-    let take_all = |space: &mut Space, at: &mut dyn FnMut(&mut Space, &ImportPuddle) -> Option<u64>| {
-        let mut taken = Vec::with_capacity(puddles.len());
-        for puddle in puddles {
-            match at(space, puddle) {
-                Some(addr) => taken.push(addr),
-                None => {
-                    for (addr, puddle) in taken.iter().zip(puddles) {
-                        space.give_back(*addr, puddle.size);
+    let take_all =
+        |space: &mut Space, at: &mut dyn FnMut(&mut Space, &ImportPuddle) -> Option<u64>| {
+            let mut taken = Vec::with_capacity(puddles.len());
+            for puddle in puddles {
+                match at(space, puddle) {
+                    Some(addr) => taken.push(addr),
+                    None => {
+                        for (addr, puddle) in taken.iter().zip(puddles) {
+                            space.give_back(*addr, puddle.size);
+                        }
+                        return None;
                     }
-                    return None;
                 }
             }
-        }
-        Some(taken)
-    };
+            Some(taken)
+        };
     let take_at = |space: &mut Space, addr: u64, size| space.take_at(addr, size).then_some(addr);
-    if let Some(kept) = take_all(space, &mut |space, puddle| take_at(space, puddle.old_addr, puddle.size)) {
+    if let Some(kept) =
+        take_all(space, &mut |space, puddle| take_at(space, puddle.old_addr, puddle.size))
+    {
         return Some(kept);
     }
     let first = puddles.iter().map(|puddle| puddle.old_addr).min()?;
@@ -321,7 +245,8 @@ impl Store {
                 slots.push(ImportSlot { file: text(&file_name(id)).into(), size, pool, puddle });
             }
         }
-        let (store, made, shared, open, by) = (self.clone(), BTreeSet::new(), BTreeSet::new(), None, None);
+        let (store, made, shared, open, by) =
+            (self.clone(), BTreeSet::new(), BTreeSet::new(), None, None);
         Ok(Import { store, manifest, slots, ids, made, shared, open, uid, gid, by, remote })
     }
 }
@@ -329,9 +254,10 @@ impl Store {
 /// A daemon keeps no pools that are protected.
 fn refuse_protected(manifest: &ImportManifest) -> Result<(), StoreError> {
     match manifest.pools.iter().find(|pool| pool.at_rest != AtRest::None) {
-        Some(pool) => {
-            Err(StoreError::Protected { name: pool.name.clone(), what: "a pool that a daemon keeps" })
-        }
+        Some(pool) => Err(StoreError::Protected {
+            name: pool.name.clone(),
+            what: "a pool that a daemon keeps",
+        }),
         None => Ok(()),
     }
 }
@@ -358,7 +284,11 @@ fn new_types(control: &Control, manifest: &ImportManifest) -> Result<Vec<Record>
         match known.or_else(|| new.get(&offered.id).copied()) {
             Some(known) if known == offered => {}
             Some(known) => {
-                return Err(Box::new(TypeMismatch { known: known.clone(), offered: offered.clone() }).into());
+                return Err(Box::new(TypeMismatch {
+                    known: known.clone(),
+                    offered: offered.clone(),
+                })
+                .into());
             }
             None => {
                 new.insert(offered.id, offered);
@@ -443,7 +373,9 @@ impl Import {
             self.open = Some((slot, file));
         }
         match &self.open {
-            Some((_, file)) => file.write_at(offset, bytes).map_err(|error| self.store.inner().failed(error)),
+            Some((_, file)) => {
+                file.write_at(offset, bytes).map_err(|error| self.store.inner().failed(error))
+            }
             None => Ok(()),
         }
     }
@@ -456,8 +388,9 @@ impl Import {
         if self.remote.is_some() {
             return Ok(());
         }
-        let missing =
-            |(slot, place): (usize, &ImportSlot)| (!self.made.contains(&place.file)).then_some(slot);
+        let missing = |(slot, place): (usize, &ImportSlot)| {
+            (!self.made.contains(&place.file)).then_some(slot)
+        };
         let rest: Vec<usize> = self.slots.iter().enumerate().filter_map(missing).collect();
         rest.into_iter().try_for_each(|slot| self.create(slot))
     }
@@ -494,10 +427,14 @@ impl Import {
     ///
     /// # Errors
     /// As [`Import::commit`]; there is no such guest.
-    pub fn commit_for(mut self, client: Uuid, token: Uuid) -> Result<Imported, StoreError> {
+    ///
+    /// # Safety
+    /// As [`Import::commit`].
+    pub unsafe fn commit_for(mut self, client: Uuid, token: Uuid) -> Result<Imported, StoreError> {
         self.by = Some((client, token));
         self.create_rest()?;
-        self.commit()
+        // SAFETY: the caller's.
+        unsafe { self.commit() }
     }
 
     /// Makes the file of a slot by sharing the blocks of another, if it can be shared and will be rewritten before it is mapped. `false`: it is still to be made.
@@ -518,12 +455,17 @@ impl Import {
         Ok(false)
     }
 
-    /// Makes the pools part of the store. Durable on return; no time is spent on what is in the puddles, but for making it durable and for copying it where a pool
-    /// is in shadowed mode.
+    /// Makes the pools part of the store. Durable on return; no time is spent on what is in the
+    /// puddles, but for making it durable and for copying it where a pool is in shadowed mode.
     ///
     /// # Errors
-    /// A file that was not made; a name that was taken meanwhile; no room in the window any more; a full disk; the medium. Nothing was imported then, and the files are gone.
-    pub fn commit(mut self) -> Result<Imported, StoreError> {
+    /// A file that was not made; a name that was taken meanwhile; no room in the window any more; a
+    /// full disk; the medium. Nothing was imported then, and the files are gone.
+    ///
+    /// # Safety
+    /// The files were checked as they are now, or are copies of a pool's: blocks that are live hold
+    /// values of their types. Programs show them as such without another look.
+    pub unsafe fn commit(mut self) -> Result<Imported, StoreError> {
         let store = self.store.clone();
         if let Some(remote) = self.remote.take() {
             return remote.commit(&self.manifest);
@@ -539,7 +481,9 @@ impl Import {
             // Where the batch may have been made after all the store is poisoned, and the files have to stay.
             if inner.check_poisoned().is_ok() {
                 let mut control = inner.control();
-                plan.records.iter().for_each(|record| control.space.give_back(record.addr, record.size));
+                plan.records
+                    .iter()
+                    .for_each(|record| control.space.give_back(record.addr, record.size));
             } else {
                 self.made.clear();
             }
@@ -555,7 +499,8 @@ impl Import {
         let (mut records, mut moves, mut pools) = (Vec::new(), Vec::new(), Vec::new());
         let mut ids = self.ids.iter();
         for (number, pool) in self.manifest.pools.iter().enumerate() {
-            let addrs = place(&mut space, &pool.puddles).ok_or_else(|| no_room(inner, control, pool))?;
+            let addrs =
+                place(&mut space, &pool.puddles).ok_or_else(|| no_room(inner, control, pool))?;
             let id = PoolId(control.catalog.state.next_pool + number as u64);
             pools.push(id);
             for (index, (addr, old)) in addrs.into_iter().zip(&pool.puddles).enumerate() {
@@ -579,8 +524,8 @@ impl Import {
             .zip(pools.iter().copied())
             .filter(|(old, new)| old != new)
             .collect();
-        let all_due =
-            !moves.is_empty() || !renumbered.is_empty() && self.manifest.types.iter().any(says_numbers);
+        let all_due = !moves.is_empty()
+            || !renumbered.is_empty() && self.manifest.types.iter().any(says_numbers);
         let protected = self.manifest.pools.iter().any(|pool| pool.at_rest != AtRest::None);
         let relocation = match all_due || protected {
             true => Some(RelocationRecord { id: inner.random_uuid()?, moves, pools: renumbered }),
@@ -619,11 +564,12 @@ impl Import {
                 header.prefix.compat |= COMPAT_SHARES_BLOCKS;
                 seal(&mut header);
             }
-            file.write_at(0, header.as_bytes()).map_err(failed)?;
+            file.write_at(0, &first_page(&header, 0)).map_err(failed)?;
             let sealed = pool.at_rest != AtRest::None;
             if sealed {
                 check_protection(&file, record.size, self.old(number).identity, pool)?;
-            } else if let Some(geometry) = HeapGeometry::new(record.size, true).filter(|_| record.index == 0)
+            } else if let Some(geometry) =
+                HeapGeometry::new(record.size, true).filter(|_| record.index == 0)
             {
                 // Who had the pool open elsewhere has not this one.
                 file.write_at(geometry.members, &[0; MEMBERS_SIZE as usize]).map_err(failed)?;
@@ -690,14 +636,23 @@ impl Import {
             let own = plan.records.iter().filter(|record| record.pool == *id);
             let moved = own.zip(&pool.puddles).any(|(record, old)| record.addr != old.old_addr);
             let due = plan.due(pool).map_or(0, |_| pool.puddles.len() as u64);
-            let of_pool = |slot: &&usize| plan.records.get(**slot).is_some_and(|record| record.pool == *id);
+            let of_pool =
+                |slot: &&usize| plan.records.get(**slot).is_some_and(|record| record.pool == *id);
             let shared = self.shared.iter().filter(of_pool).count() as u64;
-            imported.pools.push(ImportedPool { id: *id, name: pool.name.clone(), moved, due, shared });
+            imported.pools.push(ImportedPool {
+                id: *id,
+                name: pool.name.clone(),
+                moved,
+                due,
+                shared,
+            });
         }
         records.extend(plan.records.iter().map(|record| Record::Puddle(*record)));
         if let Some(relocation) = &plan.relocation {
             records.push(Record::Relocation(relocation.clone()));
-            for (number, record) in plan.records.iter().enumerate().filter(|_| !planted(Bug::ImportNotDue)) {
+            for (number, record) in
+                plan.records.iter().enumerate().filter(|_| !planted(Bug::ImportNotDue))
+            {
                 let (pool, old, puddle) = (self.pool_of(number), self.old(number), record.uuid);
                 if plan.due(pool).is_none() {
                     continue;
@@ -727,7 +682,8 @@ fn check_protection(
 ) -> Result<(), StoreError> {
     let mut bytes = [0; size_of::<AtRestHeader>()];
     file.read_exact_at(size, &mut bytes)?;
-    let not_it = |detail: String| refused(format!("a puddle of pool \"{}\" is not it: {detail}", pool.name));
+    let not_it =
+        |detail: String| refused(format!("a puddle of pool \"{}\" is not it: {detail}", pool.name));
     let header: AtRestHeader = read(&bytes, true).map_err(|error| not_it(error.to_string()))?;
     let mode = pool.at_rest.mode();
     if header.object != identity {
@@ -780,7 +736,11 @@ mod tests {
         let mut space = Space::new(BASE, 16 * SLOT_SIZE);
         let pool = puddles(&[(2, 1), (4, 2)]);
         assert_eq!(slots(place(&mut space, &pool)), Some(vec![2, 4]), "free: kept");
-        assert_eq!(slots(place(&mut space, &pool)), Some(vec![6, 8]), "taken: both by one distance");
+        assert_eq!(
+            slots(place(&mut space, &pool)),
+            Some(vec![6, 8]),
+            "taken: both by one distance"
+        );
         assert_eq!(slots(place(&mut space, &puddles(&[(2, 1), (4, 2)]))), Some(vec![10, 12]));
         let free = space.free_bytes();
         assert_eq!(free, 7 * SLOT_SIZE);

@@ -15,9 +15,9 @@
 //! Not in this way: what the rewriter does not call repeatable (off-holders, numbers of pools, something that came to where something else was); files in shadowed mode, of which there are two; files that
 //! share blocks, because they are to have their own before they are mapped; files of a store that a daemon keeps, because a guest that had the pool before it moved may have the file still, and cut it short under the mapping.
 
-use super::frontier::Failed;
+use super::failed::Failed;
 use super::replace::Image;
-use super::{RewriteJob, Rewriter};
+use crate::rewriter::{RewriteJob, Rewriter};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::read;
 use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
@@ -51,7 +51,8 @@ impl<'a> InPlace<'a> {
         let mut image = Image::itself(file, len)?;
         // What says where blocks are, and which, lies before the first of them.
         let geometry = HeapGeometry::new(len, job.puddle.index == 0);
-        let described = geometry.map_or(len, |geometry| geometry.first_usable * SUPERBLOCK_SIZE).min(len);
+        let described =
+            geometry.map_or(len, |geometry| geometry.first_usable * SUPERBLOCK_SIZE).min(len);
         if !image.can_be_read(file, 0, described)? {
             return Ok(None);
         }
@@ -118,8 +119,12 @@ impl<'a> InPlace<'a> {
 
 /// Whether a page is what a crash leaves of writing the second of these headers over the first: each word is that of one of them.
 pub(super) fn is_begun(page: &[u8], old: &PuddleHeader, new: &PuddleHeader) -> bool {
-    let words = page.chunks_exact(8).zip(old.as_bytes().chunks_exact(8)).zip(new.as_bytes().chunks_exact(8));
-    page.len() as u64 == PAGE_SIZE && words.into_iter().all(|((word, old), new)| word == old || word == new)
+    let words = page
+        .chunks_exact(8)
+        .zip(old.as_bytes().chunks_exact(8))
+        .zip(new.as_bytes().chunks_exact(8));
+    page.len() as u64 == PAGE_SIZE
+        && words.into_iter().all(|((word, old), new)| word == old || word == new)
 }
 
 #[cfg(test)]
@@ -142,22 +147,24 @@ mod tests {
         };
         let header = |addr, generation| make_header_of(&record(addr), Uuid([9; 16]), generation);
         let (old, new) = (header(0x100_0000_0000, 1), header(0x200_0000_0000, 2));
-        let differ: Vec<usize> = (0..PAGE_SIZE as usize / 8)
+        let differ: Vec<usize> = (0..old.as_bytes().len() / 8)
             .filter(|word| old.as_bytes()[word * 8..][..8] != new.as_bytes()[word * 8..][..8])
             .collect();
         assert_eq!(differ.len(), 3, "checksum, address, generation");
+        // The stamp is no part of the header, and may be anything.
+        let with_stamp = |header: &PuddleHeader| [header.as_bytes(), &[0x5A; 8]].concat();
         for mixture in 0..8 {
-            let mut page = old.as_bytes().to_vec();
+            let mut page = with_stamp(&old);
             for (_, word) in differ.iter().enumerate().filter(|(bit, _)| mixture >> bit & 1 == 1) {
                 page[word * 8..][..8].copy_from_slice(&new.as_bytes()[word * 8..][..8]);
             }
             assert!(is_begun(&page, &old, &new), "{mixture:#b}");
-            for at in (0..page.len()).step_by(3) {
+            for at in (0..old.as_bytes().len()).step_by(3) {
                 page[at] ^= 0x40;
                 assert!(!is_begun(&page, &old, &new), "{mixture:#b}, byte {at}");
                 page[at] ^= 0x40;
             }
         }
-        assert!(!is_begun(&old.as_bytes()[..4088], &old, &new), "cut short");
+        assert!(!is_begun(old.as_bytes(), &old, &new), "cut short");
     }
 }

@@ -29,6 +29,15 @@
 //!
 //! A store that is open for reading only writes no file: the rewritten image is put into private memory at the puddle's address.
 //!
+//! # A puddle that is damaged when it moves
+//!
+//! It goes along, with the others of its pool, and what it becomes is decided when its file is
+//! back: the catalog says due and no generation, and the file may have any, at the old address. The
+//! generation is recorded before anything else happens to the file (`learn_generation`).
+//! Until then the pool is refused, as it would be at home.
+//!
+//! # Pools that are protected
+//!
 //! A puddle of a pool that is protected at rest is opened into memory, rewritten there and sealed anew (reseal.rs); the states are the same.
 //!
 //! # Who reads a puddle without touching it
@@ -43,170 +52,44 @@
 //! | removing a pool | may; the puddle does not become spare |
 //! | heap, tracing, check, trim, statistics | map it first, by [`crate::Store::ensure_mapped`] or by a fault, and so rewrite it |
 
+mod failed;
 pub(crate) mod frontier;
 pub(crate) mod hosted;
 pub(crate) mod import;
 mod in_place;
+mod manifest;
 pub(crate) mod moving;
+mod neighbours;
+mod remote;
 mod replace;
 pub(crate) mod reseal;
 mod through;
 pub(crate) mod window;
 
-use crate::puddle::{DIR, Puddle, file_name, make_header_of, primary_name, text, verify_all};
+use crate::due_job::Job;
+use crate::error::StoreError;
+use crate::puddle::{DIR, Puddle, file_name, make_header_of, primary_name, text};
 use crate::store::{Control, Inner};
+use crate::verify::verify_all;
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{DueRecord, PuddleRecord};
-use cenote_layout::id::{TypeId, Uuid};
+use cenote_layout::catalog::{DueRecord, PuddleRecord, Record};
+use cenote_layout::id::Uuid;
 use cenote_layout::moves::Moves;
-use cenote_layout::types::TypeRecord;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, OwnedMedium};
-use frontier::Job;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 pub use hosted::GuestSource;
-pub use import::{Import, ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool};
-pub use moving::QuiescentPool;
+pub use import::Import;
+pub use manifest::{
+    ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool, QuiescentPool,
+};
 
-/// Registered types, by id.
-pub type TypeTable = BTreeMap<TypeId, Arc<TypeRecord>>;
-
-/// Makes the pointers of a puddle right.
-///
-/// # Safety
-/// What it makes of an image is believed, by safe code too. It changes words that are pointers, or
-/// roots, and no other byte; each leads afterwards to where its target is now, by the job's moves,
-/// or stays as it was. [`Rewriter::repeatable`] names no stretch where that is not so.
-pub unsafe trait Rewriter: Send + Sync + core::fmt::Debug {
-    /// Rewrites the image of a heap puddle, its header page excepted. May look at nothing but what it is given, and touch no memory of a store: it runs while a
-    /// thread waits at a fault.
-    ///
-    /// # Errors
-    /// Why the image is no puddle's; it is not used then.
-    fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String>;
-
-    /// Stretches of the image in which [`Rewriter::rewrite`] may change words, if it may be run again, over an image in which any of these words are new already and the others old, and makes of it what
-    /// it makes of one that is old. Then the puddle is rewritten in its file. `None`: that is not so, or not known. As pure as [`Rewriter::rewrite`].
-    fn repeatable(&self, image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
-        let _ = (image, job);
-        None
-    }
-}
-
-/// What is to be done to one puddle.
-#[derive(Debug)]
-pub struct RewriteJob {
-    /// The puddle, with its new address.
-    pub puddle: PuddleRecord,
-    /// The address for which its contents are right.
-    pub from: u64,
-    /// Where everything went.
-    pub moves: Arc<Moves>,
-    /// The store's types.
-    pub types: Arc<TypeTable>,
-}
-
-/// What was done to one puddle, or to several.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rewritten {
-    /// Blocks that were looked at.
-    pub blocks: u64,
-    /// Native pointers that have another value now, roots included.
-    pub native: u64,
-    /// Off-holders.
-    pub relative: u64,
-    /// Region pointers.
-    pub region: u64,
-    /// Words that may be pointers to what has moved, by their type or in blocks without one, and were kept as they are: only who knows their meaning can rewrite them.
-    pub kept: u64,
-    /// Address of the first of these words, now; 0 if there is none.
-    pub first_kept: u64,
-    /// Off-holders and region pointers that cannot say where their target is now: they were kept.
-    pub out_of_reach: u64,
-    /// Superblocks whose description is damaged; their bytes were kept.
-    pub damaged: u64,
-    /// Offset and bytes of parts of the file that need no space.
-    pub holes: Vec<(u64, u64)>,
-}
-
-impl Rewritten {
-    /// Adds what was done to another puddle; holes, which are places in one file, are forgotten.
-    pub fn add(&mut self, other: &Self) {
-        self.blocks += other.blocks;
-        self.native += other.native;
-        self.relative += other.relative;
-        self.region += other.region;
-        self.kept += other.kept;
-        if self.first_kept == 0 {
-            self.first_kept = other.first_kept;
-        }
-        self.out_of_reach += other.out_of_reach;
-        self.damaged += other.damaged;
-        self.holes.clear();
-    }
-
-    /// What was done since `before`, which the same store said earlier.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            blocks: self.blocks.saturating_sub(before.blocks),
-            native: self.native.saturating_sub(before.native),
-            relative: self.relative.saturating_sub(before.relative),
-            region: self.region.saturating_sub(before.region),
-            kept: self.kept.saturating_sub(before.kept),
-            first_kept: if before.first_kept == 0 { self.first_kept } else { 0 },
-            out_of_reach: self.out_of_reach.saturating_sub(before.out_of_reach),
-            damaged: self.damaged.saturating_sub(before.damaged),
-            holes: Vec::new(),
-        }
-    }
-
-    /// Whether every pointer is right now, as far as its type tells.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.kept == 0 && self.out_of_reach == 0 && self.damaged == 0
-    }
-}
-
-/// When puddles that are due are rewritten.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Backend {
-    /// When they are first touched: a signal handler hands the fault to a thread. A system call that is given an address in a puddle that nobody has touched
-    /// fails with `EFAULT`, as it does with any puddle that is not mapped yet: read a byte of it first, or call [`crate::Store::ensure_mapped`].
-    #[default]
-    Signal,
-    /// When they are first touched, by whatever touches them: the kernel lets the thread wait (userfaultfd). System calls wait too, where the process may have that; if it may not,
-    /// or there is no userfaultfd, as [`Backend::Signal`] ([`crate::Store::relocation_backend`] says which).
-    Userfault,
-    /// When their pool is opened, all of them, before the handle is given out.
-    Eager,
-}
-
-/// How a session rewrites.
-#[derive(Clone, Debug, Default)]
-pub struct RelocationOptions {
-    /// What finds pointers. `None`: pools with puddles that are due are not opened.
-    pub rewriter: Option<Arc<dyn Rewriter>>,
-    /// When.
-    pub backend: Backend,
-}
-
-/// How far [`crate::PoolHandle::finish_relocation`] has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RelocationProgress {
-    /// Puddles that are done.
-    pub puddles: u64,
-    /// All that were due.
-    pub puddles_total: u64,
-    /// Bytes of those that are done.
-    pub bytes: u64,
-    /// Bytes of all.
-    pub bytes_total: u64,
-}
+pub use crate::rewriter::{
+    Backend, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten, TypeTable,
+};
 
 /// What a file is, of a puddle that the catalog says is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -248,8 +131,13 @@ fn look_at_len(
     due: &DueRecord,
 ) -> Result<Found, MediumError> {
     let old = PuddleRecord { addr: due.from, ..*record };
+    if due.is_unknown() {
+        // It was damaged when it moved, and is rewritten only when its generation is known.
+        let problem = verify_all(medium, name, (&old, len), store, writing, (None, None))?;
+        return Ok(problem.map_or(Found::Old, Found::Damaged));
+    }
     let check = |record: &PuddleRecord, generation| {
-        verify_all(medium, name, (record, len), store, writing, Some(generation))
+        verify_all(medium, name, (record, len), store, writing, (Some(generation), None))
     };
     if check(record, due.generation)?.is_none() {
         return Ok(Found::New);
@@ -281,7 +169,11 @@ pub(crate) struct Needs {
 impl Inner {
     /// Makes durable that a puddle's file is the new one, before a batch says so: who renamed it, or wrote its header, may have died before its sync. A header that was written in the file itself (`generation`) is
     /// written once more: after a sync that failed its page may count as clean.
-    pub(crate) fn keep_new(&self, record: &PuddleRecord, generation: Option<u64>) -> Result<(), MediumError> {
+    pub(crate) fn keep_new(
+        &self,
+        record: &PuddleRecord,
+        generation: Option<u64>,
+    ) -> Result<(), MediumError> {
         if !self.writable || planted(Bug::FoundNewNotKept) {
             return Ok(());
         }
@@ -300,13 +192,20 @@ impl Inner {
         record: &PuddleRecord,
         due: DueRecord,
         needs: &mut Needs,
-    ) -> Result<Option<String>, MediumError> {
+    ) -> Result<Option<String>, StoreError> {
         // SAFETY: puddles live until the store is dropped.
         let known = control.puddles.get(&record.uuid).map(|known| unsafe { known.as_ref() });
         if known.is_some_and(|known| known.job().is_some()) {
             return Ok(None);
         }
         let by_primary = known.is_some_and(Puddle::shows_primary);
+        let due = match due.is_unknown() {
+            false => due,
+            true => match self.learn_generation(control, record, due, by_primary)? {
+                Ok(due) => due,
+                Err(detail) => return Ok(Some(detail)),
+            },
+        };
         let found = match by_primary {
             _ if self.frontier.holds(record.uuid) => Found::Old,
             true => self.look_at_primary(record, &due)?,
@@ -315,7 +214,7 @@ impl Inner {
         match found {
             Found::Damaged(detail) => return Ok(Some(detail)),
             Found::New => {
-                let own = (!by_primary && !self.options.hosting).then_some(due.generation);
+                let own = (!by_primary && self.options.hosting.is_none()).then_some(due.generation);
                 self.keep_new(record, own)?;
                 self.frontier.note_done(record.uuid);
                 return Ok(None);
@@ -338,13 +237,40 @@ impl Inner {
             due,
             shadowed,
             sealing: None,
-            hosting: self.options.hosting,
+            hosting: self.options.hosting.is_some(),
         });
         // Who hosts maps no pools, so no thread of its own touches one.
-        if !self.options.hosting {
+        if self.options.hosting.is_none() {
             self.frontier.expect(puddle);
         }
         Ok(None)
+    }
+
+    /// The generation of a puddle that moved while its file was damaged, and whose file is back, or
+    /// what is wrong with it still. A writer makes that known before the puddle is rewritten: **the
+    /// batch commits**. Before it the file is old and the generation unknown, after it the file is
+    /// old and the generation known.
+    fn learn_generation(
+        &self,
+        control: &mut Control,
+        record: &PuddleRecord,
+        due: DueRecord,
+        by_primary: bool,
+    ) -> Result<Result<DueRecord, String>, StoreError> {
+        let found = match by_primary {
+            true => self.look_at_primary(record, &due)?,
+            false => self.look_at_file(record, &due)?,
+        };
+        if let Some(detail) = found.damage() {
+            return Ok(Err(detail));
+        }
+        let name = if by_primary { primary_name(record.uuid) } else { file_name(record.uuid) };
+        let generation = self.generation_in(text(&name), record)? + 1;
+        let due = DueRecord { generation, ..due };
+        if self.writable {
+            self.commit(control, &[Record::Due(due)])?;
+        }
+        Ok(Ok(due))
     }
 
     /// What is to be done to a puddle that is due, or why nobody knows.
@@ -356,12 +282,14 @@ impl Inner {
         needs: &mut Needs,
     ) -> Result<RewriteJob, String> {
         let state = &control.catalog.state;
-        let moves = match (needs.moves.get(&due.relocation), state.relocations.get(&due.relocation)) {
+        let moves = match (needs.moves.get(&due.relocation), state.relocations.get(&due.relocation))
+        {
             (Some(known), _) => Arc::clone(known),
             (None, None) => return Err("it has moved, and the catalog has lost where from".into()),
             (None, Some(relocation)) => {
-                let moves = Moves::new(relocation)
-                    .map_err(|reason| format!("it has moved, and the record of that cannot be: {reason}"))?;
+                let moves = Moves::new(relocation).map_err(|reason| {
+                    format!("it has moved, and the record of that cannot be: {reason}")
+                })?;
                 let moves = Arc::new(moves);
                 needs.moves.insert(due.relocation, Arc::clone(&moves));
                 moves
@@ -372,8 +300,18 @@ impl Inner {
     }
 
     /// What the file of a puddle that is due is.
-    pub(crate) fn look_at_file(&self, record: &PuddleRecord, due: &DueRecord) -> Result<Found, MediumError> {
-        look_at(&self.medium, text(&file_name(record.uuid)), (self.uuid, self.writable), record, due)
+    pub(crate) fn look_at_file(
+        &self,
+        record: &PuddleRecord,
+        due: &DueRecord,
+    ) -> Result<Found, MediumError> {
+        look_at(
+            &self.medium,
+            text(&file_name(record.uuid)),
+            (self.uuid, self.writable),
+            record,
+            due,
+        )
     }
 
     /// The same for its primary.
@@ -382,6 +320,12 @@ impl Inner {
         record: &PuddleRecord,
         due: &DueRecord,
     ) -> Result<Found, MediumError> {
-        look_at(&self.medium, text(&primary_name(record.uuid)), (self.uuid, self.writable), record, due)
+        look_at(
+            &self.medium,
+            text(&primary_name(record.uuid)),
+            (self.uuid, self.writable),
+            record,
+            due,
+        )
     }
 }

@@ -8,19 +8,22 @@
 //! contents at a place in a file; (2) one batch gives the pool's puddles their addresses and says that every puddle of the store's pools is due: **the catalog's batch commits**. No file is touched. Other pools
 //! may point into the one that moved, so they are due as well; they stay where they are.
 
-use super::import::{Import, ImportManifest, ImportPool, ImportPuddle, Imported};
+use super::import::Import;
+use super::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, QuiescentPool};
+use super::neighbours::add_neighbours;
 use super::replace::copy;
-use crate::error::{StoreError, concerns};
+use crate::error::StoreError;
 use crate::options::Access;
 use crate::pools::find;
 use crate::puddle::{file_name, text};
 use crate::report::Damage;
+use crate::report::concerns;
 use crate::store::{Control, Inner, Store};
 use crate::window::Space;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
-    AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record,
-    RelocationRecord,
+    AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,
+    Record, RelocationRecord,
 };
 use cenote_layout::header::read;
 use cenote_layout::id::PoolId;
@@ -30,35 +33,6 @@ use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
 use core::ops::ControlFlow;
 use std::sync::Arc;
-
-/// A pool that nobody has open, with nothing left to be done.
-#[derive(Clone, Debug)]
-pub struct QuiescentPool {
-    /// What the catalog says of it.
-    pub record: PoolRecord,
-    /// How it is protected at rest.
-    pub at_rest: AtRest,
-    /// Whether it may hold half a transaction ([`crate::PoolHandle::is_torn`]).
-    pub torn: bool,
-    /// Its puddles in index order, each with the name of the file that holds it. Of a pool in shadowed mode that is what whoever opens it next will see; of one that is protected, sealed, and behind
-    /// the puddle's bytes what belongs to that ([`AtRest::stored_len`]).
-    pub puddles: Vec<(PuddleRecord, String)>,
-}
-
-impl QuiescentPool {
-    fn new(control: &Control, record: PoolRecord, at_rest: AtRest) -> Self {
-        let puddles = control.catalog.state.puddles_of(record.id);
-        let named = |puddle: PuddleRecord| (puddle, text(&file_name(puddle.uuid)).to_owned());
-        let torn = control.catalog.state.torn.contains(&record.id);
-        Self { record, at_rest, torn, puddles: puddles.into_iter().map(named).collect() }
-    }
-
-    /// Bytes of the file of one of its puddles.
-    #[must_use]
-    pub fn stored_len(&self, puddle: &PuddleRecord) -> u64 {
-        self.at_rest.stored_len(puddle.size).unwrap_or(puddle.size)
-    }
-}
 
 impl Store {
     /// Looks at a pool that is to be copied as it lies there: nobody has it open, nothing about it is in doubt, all of it is rewritten that has moved. It stays so as
@@ -77,7 +51,8 @@ impl Store {
             let state = &control.catalog.state;
             let id = find(&control, name)?;
             // By the catalog: what a session rewrites that may only look is in its memory, and in no file.
-            let due = state.puddles_of(id).iter().any(|puddle| state.due.contains_key(&puddle.uuid));
+            let due =
+                state.puddles_of(id).iter().any(|puddle| state.due.contains_key(&puddle.uuid));
             if due && !inner.writable {
                 return Err(StoreError::ReadOnly { what: "finish a pool that has moved" });
             }
@@ -139,7 +114,11 @@ impl Store {
             }
         }
         damage.extend(
-            control.damage.iter().filter(|d| matches!(d, Damage::Catalog { .. }) && d.is_lost()).cloned(),
+            control
+                .damage
+                .iter()
+                .filter(|d| matches!(d, Damage::Catalog { .. }) && d.is_lost())
+                .cloned(),
         );
         if !damage.is_empty() {
             return Err(StoreError::PoolDamaged { name: name.into(), damage });
@@ -173,7 +152,9 @@ impl Store {
             return self.clone_through(connection, name, copy_name);
         }
         let from = self.quiescent_pool(name)?;
-        self.copy_of(&from, copy_name, share, crate::lease::us())?.commit()
+        let copy = self.copy_of(&from, copy_name, share, crate::lease::us())?;
+        // SAFETY: a copy of a pool that nothing writes, byte by byte.
+        unsafe { copy.commit() }
     }
 
     /// The files of a copy, which belongs to that user and group when it is committed. Nobody changes the source meanwhile.
@@ -203,8 +184,10 @@ impl Store {
         };
         // The store knows all of them; an import asks no more of those that come with it than whether they can say a number of a pool.
         let says_numbers = |record: &Arc<TypeRecord>| super::import::says_numbers(record);
-        let types = self.types().into_iter().filter(says_numbers).map(|record| (*record).clone()).collect();
-        let mut import = self.begin_import_for(ImportManifest { pools: vec![pool], types }, owner)?;
+        let types =
+            self.types().into_iter().filter(says_numbers).map(|record| (*record).clone()).collect();
+        let mut import =
+            self.begin_import_for(ImportManifest { pools: vec![pool], types }, owner)?;
         for (slot, (record, file)) in from.puddles.iter().enumerate() {
             let source = FileHandle::open(&inner.medium, file)?;
             if !(share && import.share(slot, &source)?) {
@@ -247,7 +230,8 @@ impl Store {
         inner.record_done(&mut control)?;
         if let Some(due) = control.catalog.state.due.keys().next() {
             // Of a pool that has come or moved since it was looked at: what is left to do of one move is not known after another.
-            let pool = control.catalog.state.puddles.get(due).map_or(PoolId(0), |puddle| puddle.pool);
+            let pool =
+                control.catalog.state.puddles.get(due).map_or(PoolId(0), |puddle| puddle.pool);
             let puddles = control.catalog.state.due.len() as u64;
             let record = control.catalog.state.pools.get(&pool);
             let name = record.map_or_else(|| pool.to_string(), |record| record.name.clone());
@@ -283,10 +267,13 @@ impl Store {
 fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
     let id = find(control, name)?;
     let state = &control.catalog.state;
-    if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) || control.held.any(id) {
+    if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1)
+        || control.held.any(id)
+    {
         return Err(StoreError::PoolInUse { name: name.into() });
     }
-    if state.leases.keys().any(|(holder, pool)| *pool == id && control.hosted.contains_key(holder)) {
+    if state.leases.keys().any(|(holder, pool)| *pool == id && control.hosted.contains_key(holder))
+    {
         return Err(StoreError::PoolInUse { name: name.into() });
     }
     refuse_doubtful(control, id, name)
@@ -306,22 +293,12 @@ pub(super) fn refuse_doubtful(control: &Control, id: PoolId, name: &str) -> Resu
         });
     }
     let damage: Vec<Damage> = concerns(&control.damage, id);
-    if !damage.is_empty() {
-        return Err(StoreError::PoolLogDamaged { name: name.into(), damage });
+    let of_log = |damage: &Damage| matches!(damage, Damage::Log { .. } | Damage::LogSpace { .. });
+    match damage.iter().all(of_log) {
+        _ if damage.is_empty() => Ok(()),
+        true => Err(StoreError::PoolLogDamaged { name: name.into(), damage }),
+        false => Err(StoreError::PoolDamaged { name: name.into(), damage }),
     }
-    Ok(())
-}
-
-/// Adds those puddles that stay where they are and end where one that moves began, as moves to where they are: a pointer one past their end is theirs, and stays. Sorts by address.
-pub(super) fn add_neighbours(moves: &mut Vec<MoveRecord>, all: impl Iterator<Item = (u64, u64)>) {
-    moves.sort_by_key(|moved| moved.from);
-    let begins = |addr: u64| moves.binary_search_by_key(&addr, |moved| moved.from).is_ok();
-    let stay: Vec<MoveRecord> = all
-        .filter(|&(addr, size)| begins(addr + size) && !begins(addr))
-        .map(|(addr, size)| MoveRecord { from: addr, to: addr, size })
-        .collect();
-    moves.extend(stay);
-    moves.sort_by_key(|moved| moved.from);
 }
 
 impl Inner {
@@ -338,7 +315,8 @@ impl Inner {
         for pool in state.pools.keys() {
             for puddle in state.puddles_of(*pool) {
                 let generation = self.generation_of(&puddle)? + 1;
-                let due = DueRecord { puddle: puddle.uuid, relocation, from: puddle.addr, generation };
+                let due =
+                    DueRecord { puddle: puddle.uuid, relocation, from: puddle.addr, generation };
                 records.push(Record::Due(due));
                 if *pool == id {
                     let to = space.take_random(puddle.size, self.random_u64()?);
@@ -363,25 +341,39 @@ impl Inner {
                 ),
             });
         }
-        records.insert(0, Record::Relocation(RelocationRecord { id: relocation, moves, pools: Vec::new() }));
+        records.insert(
+            0,
+            Record::Relocation(RelocationRecord { id: relocation, moves, pools: Vec::new() }),
+        );
         Ok((records, old))
     }
 
     /// The generation that a puddle's header says.
     pub(super) fn generation_of(&self, puddle: &PuddleRecord) -> Result<u64, StoreError> {
-        let name = file_name(puddle.uuid);
+        self.generation_in(text(&file_name(puddle.uuid)), puddle)
+    }
+
+    /// The same of one of its files.
+    pub(super) fn generation_in(
+        &self,
+        name: &str,
+        puddle: &PuddleRecord,
+    ) -> Result<u64, StoreError> {
         let mut page = [0; PAGE_SIZE as usize];
-        let len = self.medium.read_at(text(&name), 0, &mut page)?;
-        let header = read::<PuddleHeader>(&page[..len], true);
-        let damaged = |error: cenote_layout::header::HeaderError| {
-            StoreError::PuddleDamaged(Damage::Puddle {
-                uuid: puddle.uuid,
-                pool: puddle.pool,
-                index: puddle.index,
-                detail: error.to_string(),
-            })
+        let len = self.medium.read_at(name, 0, &mut page)?;
+        let damaged = |detail| {
+            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
+            StoreError::PuddleDamaged(Damage::Puddle { uuid, pool, index, detail })
         };
-        Ok(header.map_err(damaged)?.generation)
+        let header =
+            read::<PuddleHeader>(&page[..len], true).map_err(|error| damaged(error.to_string()))?;
+        if header.uuid != puddle.uuid {
+            return Err(damaged(format!(
+                "the header of its file is of another puddle: {}",
+                header.uuid
+            )));
+        }
+        Ok(header.generation)
     }
 }
 
@@ -396,6 +388,9 @@ mod tests {
         let all = [0x1000, 0x2000, 0x3000, 0x5000, 0x7000, 0x8000].map(|addr| (addr, 0x1000));
         add_neighbours(&mut moves, all.into_iter());
         let stays = |addr| moved(addr, addr);
-        assert_eq!(moves, [stays(0x2000), moved(0x3000, 0x7_0000), stays(0x7000), moved(0x8000, 0x9_0000)]);
+        assert_eq!(
+            moves,
+            [stays(0x2000), moved(0x3000, 0x7_0000), stays(0x7000), moved(0x8000, 0x9_0000)]
+        );
     }
 }

@@ -53,19 +53,28 @@ impl Image {
     /// The file itself, to be changed; or what it holds, in memory, if the system does not map it.
     pub(super) fn itself(file: &FileHandle, len: u64) -> Result<Self, MediumError> {
         // SAFETY: a puddle that is due: nobody has mapped it, and only who has the turn writes it.
-        let Some(region) = (unsafe { file.whole(len as usize) }) else { return Self::in_memory(file, len) };
+        let Some(region) = (unsafe { file.whole(len as usize) }) else {
+            return Self::in_memory(file, len);
+        };
         Ok(Self { region, len: len as usize, in_file: true })
     }
 
     /// Makes what the file has between two offsets such that loads from it cannot fail; whether that could be.
-    pub(super) fn can_be_read(&self, file: &FileHandle, from: u64, to: u64) -> Result<bool, MediumError> {
+    pub(super) fn can_be_read(
+        &self,
+        file: &FileHandle,
+        from: u64,
+        to: u64,
+    ) -> Result<bool, MediumError> {
         if !self.in_file {
             return Ok(true);
         }
         let mut stretches =
-            stretches(file, from / PAGE_SIZE * PAGE_SIZE, to.next_multiple_of(PAGE_SIZE))?.into_iter();
-        Ok(stretches
-            .all(|(from, to)| self.region.populate_to_read(from as usize, (to - from) as usize).is_ok()))
+            stretches(file, from / PAGE_SIZE * PAGE_SIZE, to.next_multiple_of(PAGE_SIZE))?
+                .into_iter();
+        Ok(stretches.all(|(from, to)| {
+            self.region.populate_to_read(from as usize, (to - from) as usize).is_ok()
+        }))
     }
 
     /// The same for stores.
@@ -74,14 +83,20 @@ impl Image {
     }
 
     /// The same in another file of that length, of zeros, that nobody knows. `None`: what is stored there may find no space, or the medium has no descriptors.
-    fn in_file(source: &FileHandle, target: &FileHandle, len: u64) -> Result<Option<Self>, MediumError> {
+    fn in_file(
+        source: &FileHandle,
+        target: &FileHandle,
+        len: u64,
+    ) -> Result<Option<Self>, MediumError> {
         // SAFETY: a new file under a name that nobody knows, made as long as this.
         let Some(region) = (unsafe { target.whole(len as usize) }) else { return Ok(None) };
         let mut image = Self { region, len: len as usize, in_file: true };
         let stretches = data(source, len)?;
         let header = core::iter::once(&(0, PAGE_SIZE));
         let mut pages = header.chain(&stretches);
-        if pages.any(|(from, to)| image.region.populate(*from as usize, (to - from) as usize).is_err()) {
+        if pages
+            .any(|(from, to)| image.region.populate(*from as usize, (to - from) as usize).is_err())
+        {
             return Ok(None);
         }
         image.fill(source, &stretches)?;
@@ -91,8 +106,9 @@ impl Image {
     fn fill(&mut self, source: &FileHandle, stretches: &[(u64, u64)]) -> Result<(), MediumError> {
         let bytes = self.bytes();
         let mut stretches = stretches.iter();
-        stretches
-            .try_for_each(|(from, to)| source.read_exact_at(*from, &mut bytes[*from as usize..*to as usize]))
+        stretches.try_for_each(|(from, to)| {
+            source.read_exact_at(*from, &mut bytes[*from as usize..*to as usize])
+        })
     }
 
     pub(super) fn bytes(&mut self) -> &mut [u8] {
@@ -207,7 +223,11 @@ fn zerocopy_words(bytes: &[u8]) -> (&[u8], &[u64], &[u8]) {
 }
 
 /// Writes what is not zero of `bytes` into a file of zeros.
-pub(crate) fn write_sparse(file: &FileHandle, offset: u64, bytes: &[u8]) -> Result<(), MediumError> {
+pub(crate) fn write_sparse(
+    file: &FileHandle,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), MediumError> {
     let mut from = None;
     let mut at = 0;
     for chunk in bytes.chunks(STEP).chain([&[][..]]) {
@@ -224,7 +244,12 @@ pub(crate) fn write_sparse(file: &FileHandle, offset: u64, bytes: &[u8]) -> Resu
 }
 
 /// Copies what `from..to` of a file has into a file of zeros.
-pub(crate) fn copy(source: &FileHandle, target: &FileHandle, from: u64, to: u64) -> Result<(), MediumError> {
+pub(crate) fn copy(
+    source: &FileHandle,
+    target: &FileHandle,
+    from: u64,
+    to: u64,
+) -> Result<(), MediumError> {
     let mut buffer = vec![0; (to - from).min(1 << 20) as usize];
     let mut at = from;
     while let Some((from, end)) = source.next_data(at, to)? {

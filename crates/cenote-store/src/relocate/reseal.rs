@@ -16,12 +16,15 @@
 //!
 //! In a store that is open for reading only, puddles that are due are opened into memory, and no file changes.
 
-use super::frontier::{Failed, Frontier, Job};
+use super::failed::Failed;
+use super::frontier::Frontier;
 use super::replace::NewFile;
-use super::{Found, Needs, RewriteJob, Rewriter, Rewritten, look_at_len};
+use super::{Found, Needs, look_at_len};
+use crate::due_job::{Job, PoolKeys, Sealing};
 use crate::error::StoreError;
-use crate::puddle::{DIR, Puddle, file_name, text};
-use crate::sealed::{DATA_AT, Opened, binding_of, file_len, named, pages_of, show_view};
+use crate::puddle::{DATA_AT, DIR, Puddle, file_name, text};
+use crate::rewriter::{RewriteJob, Rewriter, Rewritten};
+use crate::sealed::{Opened, binding_of, file_len, named, pages_of, show_view};
 use crate::store::{Control, Inner};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Keyring, Mode, Protection};
@@ -33,29 +36,6 @@ use cenote_medium::{FileHandle, MapMode, MediumError, Operation};
 use cenote_sealed::{SealedError, Source, Verified};
 use cenote_sys::memory::{self, OwnedRegion};
 use std::sync::Arc;
-
-/// The keys of all puddles of a pool but the root; none in modes without keys.
-#[derive(Debug, Default)]
-pub(crate) struct PoolKeys {
-    /// Of those that are sealed as their own.
-    pub(crate) own: Option<Keyring>,
-    /// Of those that are still sealed as what they were copied from, or as before they moved.
-    pub(crate) before: Option<Keyring>,
-}
-
-/// What it takes to open a puddle that is due, and to seal it anew.
-#[derive(Debug)]
-pub(crate) struct Sealing {
-    /// The pool's name, for messages.
-    pub(crate) pool: String,
-    pub(crate) mode: Mode,
-    /// Under which identity the file is sealed.
-    pub(crate) identity: Uuid,
-    pub(crate) keys: Arc<PoolKeys>,
-    pub(crate) journal: Option<Arc<Journal>>,
-    /// What stands for it in its pool's list, now and after it is sealed anew.
-    pub(crate) entry: Option<Digest>,
-}
 
 /// Memory for plaintext: in no core dump, and in no child.
 pub(crate) struct Plain(OwnedRegion);
@@ -89,7 +69,8 @@ impl Frontier {
         // No psync has written to it since it is due: no journal speaks of it, unless the window
         // moved for a reader.
         let source = self.source(record, mode, None)?;
-        let protection = cenote_sealed::open_as(&named(pool, record), mode, &source, (identity, key))?;
+        let protection =
+            cenote_sealed::open_as(&named(pool, record), mode, &source, (identity, key))?;
         Ok(OpenedDue { protection, source })
     }
 
@@ -158,7 +139,8 @@ impl Frontier {
             return Ok(rewritten);
         }
         let (name, len) = (file_name(record.uuid), file_len(record, AtRest::of(mode)).unwrap_or(0));
-        let found = look_at_len(&self.medium, text(&name), (self.store, true), (record, len), &job.due)?;
+        let found =
+            look_at_len(&self.medium, text(&name), (self.store, true), (record, len), &job.due)?;
         let (rewritten, protection) = match found {
             // Its memory could not be made the last time.
             Found::New => (Rewritten::default(), open(record.uuid, own)?.protection),
@@ -249,7 +231,9 @@ impl Inner {
             return Ok(problem.map_or(SealedFile::Own, SealedFile::Damaged));
         };
         let Some(len) = file_len(record, protection) else {
-            return Ok(SealedFile::Damaged("the catalog gives it a size that no puddle has".into()));
+            return Ok(SealedFile::Damaged(
+                "the catalog gives it a size that no puddle has".into(),
+            ));
         };
         let name = file_name(record.uuid);
         let store = (self.uuid, self.writable);
@@ -281,7 +265,8 @@ impl Inner {
         needs: &mut Needs,
     ) -> Result<(Option<Keyring>, Digest), StoreError> {
         let failed = |error: Failed| self.frontier.explain(error, record.uuid, pool);
-        let not_rewritten = |detail: String| StoreError::NotRewritten { puddle: record.uuid, detail };
+        let not_rewritten =
+            |detail: String| StoreError::NotRewritten { puddle: record.uuid, detail };
         let work = self.work_of(control, record, &due, needs).map_err(not_rewritten)?;
         let identity = self.identity_of(control, record.uuid);
         let frontier = &self.frontier;
@@ -301,7 +286,8 @@ impl Inner {
         }
         let before = opened.protection.subordinate(key);
         let before = before.map_err(|error| failed(SealedError::at_rest(pool, error).into()))?;
-        let (mut image, _, rewritten) = frontier.open_image(job, &opened, &**rewriter).map_err(failed)?;
+        let (mut image, _, rewritten) =
+            frontier.open_image(job, &opened, &**rewriter).map_err(failed)?;
         let puddle = self.own(control, *record, MapMode::ReadOnly);
         // SAFETY: puddles live until the store is dropped.
         let shown = frontier.show_plain(unsafe { puddle.as_ref() }, &mut image);
@@ -325,20 +311,30 @@ impl Inner {
             Err(detail) => return Ok(Err(detail)),
         };
         let identity = self.identity_of(control, record.uuid);
-        let entry = match self.frontier.open_due((pool, record), (mode, identity), keys.before.as_ref()) {
-            Ok(opened) => opened.protection.entry(None),
-            Err(failed) => return Ok(Err(self.frontier.explain(failed, record.uuid, pool).to_string())),
-        };
+        let entry =
+            match self.frontier.open_due((pool, record), (mode, identity), keys.before.as_ref()) {
+                Ok(opened) => opened.protection.entry(None),
+                Err(failed) => {
+                    return Ok(Err(self.frontier.explain(failed, record.uuid, pool).to_string()));
+                }
+            };
         let journal = match self.writable {
             true => Some(Arc::clone(self.pool_journal(control)?)),
             false => None,
         };
-        let sealing = Sealing { pool: pool.into(), mode, identity, keys: Arc::clone(keys), journal, entry };
+        let sealing =
+            Sealing { pool: pool.into(), mode, identity, keys: Arc::clone(keys), journal, entry };
         let puddle = self.own(control, *record, MapMode::ReadOnly);
         // SAFETY: puddles live until the store is dropped.
         let this = unsafe { puddle.as_ref() };
         if this.job().is_none() {
-            this.set_due(Job { work, due, shadowed: false, sealing: Some(sealing), hosting: false });
+            this.set_due(Job {
+                work,
+                due,
+                shadowed: false,
+                sealing: Some(sealing),
+                hosting: false,
+            });
             self.frontier.expect(puddle);
         }
         Ok(Ok(entry))

@@ -45,7 +45,11 @@ fn the_kernel_copies_what_is_there_and_says_what_is_not() {
     assert_eq!((page[4], page[5], page[6]), (0, 3, 0));
     for bad in [base + 4096, base + 2 * 4096] {
         assert!(copy_by_kernel(bad, &mut page).is_err(), "page {}", (bad - base) / 4096);
-        assert!(write_by_kernel(out.as_fd(), 0, bad, 4096).is_err(), "page {}", (bad - base) / 4096);
+        assert!(
+            write_by_kernel(out.as_fd(), 0, bad, 4096).is_err(),
+            "page {}",
+            (bad - base) / 4096
+        );
     }
     // What cannot be copied whole is no copy.
     assert!(copy_by_kernel(base + 100, &mut page).is_err());

@@ -18,8 +18,9 @@ pub(super) fn detect() -> CpuFeatures {
 #[must_use]
 pub fn model_name() -> String {
     let from_cpuinfo = std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
-        text.lines()
-            .find_map(|line| line.strip_prefix("model name")?.split(':').nth(1).map(|v| v.trim().to_owned()))
+        text.lines().find_map(|line| {
+            line.strip_prefix("model name")?.split(':').nth(1).map(|v| v.trim().to_owned())
+        })
     });
     from_cpuinfo.unwrap_or_else(|| format!("{} processor", std::env::consts::ARCH))
 }
@@ -69,7 +70,10 @@ pub unsafe fn stream_u64(dst: *mut u64, v: u64) {
 /// * `dst` is 8-byte aligned and `len` a multiple of 8 (checked in debug builds).
 #[inline(always)]
 pub unsafe fn stream_copy(dst: *mut u8, src: *const u8, len: usize) {
-    debug_assert!(dst.addr().is_multiple_of(8), "stream_copy to an address that is not a multiple of 8");
+    debug_assert!(
+        dst.addr().is_multiple_of(8),
+        "stream_copy to an address that is not a multiple of 8"
+    );
     debug_assert!(len.is_multiple_of(8), "stream_copy of a length that is not a multiple of 8");
     let mut at = 0;
     while at < len {

@@ -8,8 +8,9 @@
 use super::{CpuFeatures, LINE_BYTES, features};
 use core::arch::asm;
 use core::arch::x86_64::{
-    __cpuid, __cpuid_count, __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si64, _mm_stream_si128,
-    _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
+    __cpuid, __cpuid_count, __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si64,
+    _mm_stream_si128, _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512,
+    _mm512_stream_si512,
 };
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -127,7 +128,10 @@ pub unsafe fn stream_u64(dst: *mut u64, v: u64) {
 ///   them: non-temporal stores are not ordered with other stores.
 #[inline(always)]
 pub unsafe fn stream_copy(dst: *mut u8, src: *const u8, len: usize) {
-    debug_assert!(dst.addr().is_multiple_of(8), "stream_copy to an address that is not a multiple of 8");
+    debug_assert!(
+        dst.addr().is_multiple_of(8),
+        "stream_copy to an address that is not a multiple of 8"
+    );
     debug_assert!(len.is_multiple_of(8), "stream_copy of a length that is not a multiple of 8");
     if len < WIDE_FROM_BYTES {
         // SAFETY: handed on to the caller.

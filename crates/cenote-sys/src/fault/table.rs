@@ -51,7 +51,8 @@ impl Slot {
     /// true while the slot is live and visited.
     pub(super) fn covers(&self, token: u64, addr: usize) -> bool {
         self.token.load(Ordering::Acquire) == token
-            && addr.wrapping_sub(self.base.load(Ordering::Relaxed)) < self.len.load(Ordering::Relaxed)
+            && addr.wrapping_sub(self.base.load(Ordering::Relaxed))
+                < self.len.load(Ordering::Relaxed)
     }
 
     /// A slot that this process may fill: free, or left over from the process that forked this one.

@@ -92,7 +92,8 @@ fn a_fault_in_a_registered_range_is_resolved_and_keeps_errno() {
 #[test]
 fn a_truncated_file_s_sigbus_is_resolved_too() {
     use std::os::fd::AsFd;
-    let fd = rustix::fs::memfd_create(c"cenote-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
+    let fd =
+        rustix::fs::memfd_create(c"cenote-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
     let base = memory::reserve_anywhere(PAGE, PAGE).expect("reserve");
     unsafe fn lengthen(ctx: *const (), _: usize) -> bool {
         // SAFETY: the test registers a descriptor that outlives the registration.
@@ -101,8 +102,10 @@ fn a_truncated_file_s_sigbus_is_resolved_too() {
     }
     // SAFETY: inside our own reservation; the resolver only makes a system call.
     unsafe {
-        memory::map_file(fd.as_fd(), base, PAGE, Access::ReadWrite, memory::Sharing::Shared).expect("map");
-        let _registration = register(base, PAGE, lengthen, ptr::from_ref(&fd).cast()).expect("register");
+        memory::map_file(fd.as_fd(), base, PAGE, Access::ReadWrite, memory::Sharing::Shared)
+            .expect("map");
+        let _registration =
+            register(base, PAGE, lengthen, ptr::from_ref(&fd).cast()).expect("register");
         store(base, 1);
         memory::release(base, PAGE).expect("release");
     }
@@ -205,7 +208,11 @@ fn a_thousand_ranges_are_resolved_at_once_and_their_places_used_again() {
         let addr = region.as_ptr().addr();
         let openers: Vec<_> = (0..RANGES).map(|_| Opener::new(true)).collect();
         let register_all = || -> Vec<_> {
-            openers.iter().enumerate().map(|(i, own)| register_opener(addr + i * PAGE, PAGE, own)).collect()
+            openers
+                .iter()
+                .enumerate()
+                .map(|(i, own)| register_opener(addr + i * PAGE, PAGE, own))
+                .collect()
         };
         let held = register_all();
         let slots = table::slots().count();
@@ -231,7 +238,8 @@ fn a_thousand_ranges_are_resolved_at_once_and_their_places_used_again() {
         if busy.join().is_err() || openers.iter().any(|opener| opener.calls() != 2) {
             return 2;
         }
-        i32::from(!(RANGES..RANGES + 128).contains(&slots) || table::slots().count() > slots + 64) * 3
+        i32::from(!(RANGES..RANGES + 128).contains(&slots) || table::slots().count() > slots + 64)
+            * 3
     });
     assert_eq!(seen, 0);
 }
@@ -244,7 +252,8 @@ fn the_inner_of_two_nested_ranges_is_asked_first_and_the_outer_one_if_it_refuses
     let (outer, inner) = (Opener::new(true), Opener::new(true));
     let outside = register_opener(addr, PAGES * PAGE, &outer);
     // SAFETY: the resolver does nothing.
-    let refusing = unsafe { register(addr + 2 * PAGE, 2 * PAGE, refuse, ptr::null()) }.expect("nested");
+    let refusing =
+        unsafe { register(addr + 2 * PAGE, 2 * PAGE, refuse, ptr::null()) }.expect("nested");
     store(addr + 2 * PAGE, 1);
     assert_eq!(outer.calls(), 1, "nobody asked the outer range after the inner one refused");
     drop(refusing);
@@ -309,7 +318,8 @@ fn a_resolver_has_its_stack_on_a_thread_with_an_alternate_one() {
         let addr = region.as_ptr().addr();
         let opener = Opener::new(true);
         // SAFETY: the opener outlives the registration.
-        let _registration = unsafe { register(addr, PAGE, hungry, opener.ctx()) }.expect("register");
+        let _registration =
+            unsafe { register(addr, PAGE, hungry, opener.ctx()) }.expect("register");
         store(addr, 1);
         assert_eq!(opener.calls(), 1);
     })
@@ -322,7 +332,12 @@ const CASE: &str = "CENOTE_SYS_FAULT_CASE";
 /// Runs `case` of [`the_cases_of_fresh_processes`] in a fresh process.
 fn run(case: &str) -> Output {
     Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "fault::tests::the_cases_of_fresh_processes", "--nocapture", "--test-threads=1"])
+        .args([
+            "--exact",
+            "fault::tests::the_cases_of_fresh_processes",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(CASE, case)
         .output()
         .expect("start this program again")
@@ -430,7 +445,10 @@ fn the_cases_of_fresh_processes() {
 fn a_stack_overflow_is_still_told_by_rust() {
     let output = run("overflow");
     assert_eq!(died_of(&output), Some(libc::SIGABRT), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("has overflowed its stack"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("has overflowed its stack"),
+        "{output:?}"
+    );
 }
 
 #[test]

@@ -25,7 +25,9 @@ fn a_reserved_range_is_refused_to_a_second_reservation_and_freed_by_release() {
     let base = reserve_anywhere(4 * MIB, 2 * MIB).expect("reserve");
     assert!(base.is_multiple_of(2 * MIB));
     let middle = base + MIB;
-    assert!(matches!(reserve(middle, MIB), Err(ReserveError::Taken { base, len: MIB }) if base == middle));
+    assert!(
+        matches!(reserve(middle, MIB), Err(ReserveError::Taken { base, len: MIB }) if base == middle)
+    );
     // SAFETY: our own reservation.
     unsafe { release(base, 4 * MIB) }.expect("release");
     // Another test may be quicker with the address; then it is taken, which is as right.
@@ -48,12 +50,17 @@ fn a_reservation_never_replaces_what_is_there() {
 
 #[test]
 fn bad_ranges_are_refused_with_an_error() {
-    for (base, len) in [(0, 4096), (4096 * 16, 0), (4097, 4096), (1 << 40, 100), (usize::MAX - 4095, 8192)] {
+    for (base, len) in
+        [(0, 4096), (4096 * 16, 0), (4097, 4096), (1 << 40, 100), (usize::MAX - 4095, 8192)]
+    {
         assert!(matches!(reserve(base, len), Err(ReserveError::Range { .. })), "{base} {len}");
     }
     assert!(matches!(reserve_anywhere(4096, 12288), Err(ReserveError::Range { .. })));
     assert!(matches!(reserve_anywhere(0, 4096), Err(ReserveError::Range { .. })));
-    assert!(matches!(reserve_anywhere(usize::MAX & !4095, 1 << 21), Err(ReserveError::Range { .. })));
+    assert!(matches!(
+        reserve_anywhere(usize::MAX & !4095, 1 << 21),
+        Err(ReserveError::Range { .. })
+    ));
     assert!(matches!(reserve_anywhere(1 << 60, 4096), Err(ReserveError::System { .. })));
     assert!(matches!(reserve(1 << 62, 4096), Err(ReserveError::System { .. })));
     assert!(anonymous(usize::MAX).is_err());
@@ -84,12 +91,14 @@ fn a_shared_mapping_changes_the_file_and_a_private_one_does_not() {
         map_file(file.as_fd(), base, 8192, Access::ReadWrite, Sharing::Shared).expect("map shared");
         store(base, 1);
         assert_eq!(word(), 1);
-        map_file(file.as_fd(), base, 8192, Access::ReadWrite, Sharing::Private).expect("map private");
+        map_file(file.as_fd(), base, 8192, Access::ReadWrite, Sharing::Private)
+            .expect("map private");
         assert_eq!(load(base), 1);
         store(base, 2);
         assert_eq!((load(base), word()), (2, 1));
         file.write_all_at(&3_u64.to_le_bytes(), 4096).expect("write");
-        map_file_at(file.as_fd(), 4096, base, 4096, Access::ReadOnly, Sharing::Shared).expect("map at");
+        map_file_at(file.as_fd(), 4096, base, 4096, Access::ReadOnly, Sharing::Shared)
+            .expect("map at");
         assert_eq!(load(base), 3);
         release(base, MIB).expect("release");
     }
@@ -97,7 +106,8 @@ fn a_shared_mapping_changes_the_file_and_a_private_one_does_not() {
 
 #[test]
 fn a_synchronous_mapping_is_refused_where_flushes_would_not_persist() {
-    let fd = rustix::fs::memfd_create(c"cenote-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
+    let fd =
+        rustix::fs::memfd_create(c"cenote-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
     rustix::fs::ftruncate(&fd, 4096).expect("length");
     let base = reserve_anywhere(MIB, 4096).expect("reserve");
     // SAFETY: inside our own reservation.
@@ -162,7 +172,9 @@ fn anonymous_regions_are_zero_rounded_up_and_lazy() {
     let big = match anonymous(1 << 42) {
         Ok(big) => big,
         Err(error) => {
-            return println!("skipped: strict accounting of memory, or a limit of address space: {error}");
+            return println!(
+                "skipped: strict accounting of memory, or a limit of address space: {error}"
+            );
         }
     };
     store(big.as_ptr().addr() + (1 << 41), 1);

@@ -2,7 +2,8 @@
 //! those that it is for, and gives them back.
 
 use super::run::{Ending, Hold, Run, Slice};
-use super::{OnReclaimProgress, Outcome, ReclaimProgress, ReclaimRefused, ReclaimReport, ReclaimedType};
+use super::{OnReclaimProgress, Outcome, ReclaimProgress, ReclaimReport, ReclaimedType};
+use crate::error::ReclaimRefused;
 use cenote_heap::Marked;
 use cenote_heap::report::LISTED_MAX;
 use cenote_layout::id::{PoolId, TypeId};
@@ -51,7 +52,11 @@ pub(super) struct Driver<'r, 'p> {
 }
 
 impl<'r, 'p> Driver<'r, 'p> {
-    pub(super) fn new(run: &'r Run, hold: Duration, progress: Option<&'r mut OnReclaimProgress<'p>>) -> Self {
+    pub(super) fn new(
+        run: &'r Run,
+        hold: Duration,
+        progress: Option<&'r mut OnReclaimProgress<'p>>,
+    ) -> Self {
         let so_far = ReclaimProgress::default();
         let (ids, known) = (Vec::new(), BTreeSet::new());
         Self { run, hold, progress, totals: Totals::default(), so_far, ids, known }
@@ -108,7 +113,8 @@ impl<'r, 'p> Driver<'r, 'p> {
         };
         for &id in &ids {
             while let Slice::Done(true) | Slice::Busy =
-                self.run.slice(id, Hold::No, &mut self.totals, |pool| pool.heap.prepare_reclaim())?
+                self.run
+                    .slice(id, Hold::No, &mut self.totals, |pool| pool.heap.prepare_reclaim())?
             {
                 self.between()?;
             }
@@ -133,7 +139,8 @@ impl<'r, 'p> Driver<'r, 'p> {
             }
             let mut unchanged = true;
             for (id, before) in changes {
-                let now = self.run.slice(id, Hold::No, &mut self.totals, |pool| pool.heap.changes())?;
+                let now =
+                    self.run.slice(id, Hold::No, &mut self.totals, |pool| pool.heap.changes())?;
                 unchanged &= matches!(now, Slice::Done(now) if now == before);
             }
             // Then all were found with nothing pending, and were so when the last one was: that is the moment.
@@ -156,9 +163,11 @@ impl<'r, 'p> Driver<'r, 'p> {
             let hold = self.hold;
             let slice = self.run.slice(id, Hold::Shared, &mut self.totals, |pool| {
                 let marked = pool.heap.mark_slice(&addrs, hold)?;
-                let owner = |addr: &u64| pool.store.store.puddle_of(*addr).map(cenote_store::Puddle::pool);
+                let owner =
+                    |addr: &u64| pool.store.store.puddle_of(*addr).map(cenote_store::Puddle::pool);
                 let owned = |addr: u64| Some((owner(&addr)?, addr));
-                let foreign: Vec<(PoolId, u64)> = marked.foreign.iter().filter_map(|&a| owned(a)).collect();
+                let foreign: Vec<(PoolId, u64)> =
+                    marked.foreign.iter().filter_map(|&a| owned(a)).collect();
                 Ok((marked, foreign))
             })?;
             let Slice::Done((Marked { pending, changes, blocks, .. }, foreign)) = slice else {
@@ -184,7 +193,10 @@ impl<'r, 'p> Driver<'r, 'p> {
     /// Condemns the leaks of a pool: all of them, in one slice, so that no program sees a part.
     fn condemn(&mut self, id: PoolId) -> core::result::Result<(), ReclaimRefused> {
         loop {
-            match self.run.slice(id, Hold::Exclusive, &mut self.totals, |pool| pool.heap.condemn())? {
+            match self
+                .run
+                .slice(id, Hold::Exclusive, &mut self.totals, |pool| pool.heap.condemn())?
+            {
                 Slice::Done(true) => return Ok(()),
                 // A transaction has changed something since.
                 Slice::Done(false) => self.mark_on()?,

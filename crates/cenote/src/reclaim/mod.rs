@@ -19,9 +19,11 @@
 mod driver;
 mod run;
 
-use crate::error::{Error, Result};
-use crate::pool::{By, Pool, PoolInner};
-use crate::store::Store;
+use crate::error::{Error, ReclaimRefused, Result};
+use crate::frames::covers_here;
+use crate::open_pool::{Pool, PoolInner};
+use crate::open_pools::{By, pools_of};
+use crate::session::Store;
 use cenote_heap::BlockInfo;
 use cenote_layout::id::TypeId;
 use cenote_store::Access;
@@ -29,7 +31,7 @@ use core::fmt;
 use core::ops::ControlFlow;
 use core::time::Duration;
 use driver::{Driver, LOOK};
-use run::Ending;
+use run::{Ending, begin_run, reclaims};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -124,51 +126,6 @@ pub struct ReclaimedType {
     pub bytes: u64,
 }
 
-/// Why a run was not begun, or not ended. What it gave back before, if anything, were leaks.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReclaimRefused {
-    /// A program may hold pointers that are older than the run.
-    #[error(
-        "a transaction has run on this store in this session, so the program may hold pointers to values that nothing else leads to: reclaim before the first transaction, or stop everything and use Pool::collect"
-    )]
-    Late,
-    /// What another pool leads to is not known.
-    #[error("pool \"{other}\" may lead to values of the pools that are to be reclaimed, and {why}")]
-    OtherPool {
-        /// Which.
-        other: String,
-        /// Why it cannot be asked.
-        why: String,
-    },
-    /// The heap of a pool cannot be traced.
-    #[error("pool \"{pool}\" cannot be reclaimed: {why}")]
-    Heap {
-        /// Which pool.
-        pool: String,
-        /// What the heap says.
-        why: String,
-    },
-    /// A pool was closed meanwhile, and with it what it leads to.
-    #[error("pool \"{pool}\" was closed while values of other pools were traced, or its own")]
-    Closed {
-        /// Which.
-        pool: String,
-    },
-    /// The caller broke it off, or the store was closed.
-    #[error("reclaiming was cancelled")]
-    Cancelled,
-    /// Another run of this store is for something else.
-    #[error("another reclaim is under way on this store: wait for it")]
-    UnderWay,
-    /// The system has no thread for it.
-    #[error("no thread can be started: {why}")]
-    NoThread {
-        /// What the system says.
-        why: String,
-    },
-}
-
 type Outcome = core::result::Result<ReclaimReport, ReclaimRefused>;
 
 impl Store {
@@ -191,11 +148,12 @@ impl Store {
     /// [`Error::Reclaim`]: a transaction has run already; a run is under way; there is no thread.
     pub fn reclaim_in_background(&self, policy: ReclaimPolicy) -> Result<()> {
         self.inner.refuse_forked()?;
-        let run = self.inner.begin_run(Some(policy), false, None)?;
+        let run = begin_run(&self.inner, Some(policy), false, None)?;
         let worker = Arc::clone(&run);
         let spawned = std::thread::Builder::new().name("cenote-reclaim".into()).spawn(move || {
             // Nothing is recorded before the first pool is there.
-            while worker.members.lock().list.is_empty() && !worker.cancelled.load(Ordering::Relaxed) {
+            while worker.members.lock().list.is_empty() && !worker.cancelled.load(Ordering::Relaxed)
+            {
                 std::thread::sleep(LOOK);
             }
             Driver::new(&worker, ReclaimOptions::default().hold, None).drive();
@@ -236,7 +194,7 @@ impl Pool {
             return Err(inner.why_unchangeable());
         }
         let store = &inner.store;
-        let current = store.reclaims.run.lock().clone();
+        let current = reclaims(store).run.lock().clone();
         if let Some(run) = current.filter(|run| run.policy.is_some() && !options.dry_run) {
             self.refuse_waiting(&[])?;
             let mut members = run.members.lock();
@@ -252,10 +210,12 @@ impl Pool {
             .pools()
             .iter()
             .filter(|info| info.record.id != self.id())
-            .map(|info| store.pools.find_or_open(store, &info.record.name, access, By::Us))
+            .map(|info| {
+                pools_of(store).find_or_open(store, &info.record.name, access, By::Internal)
+            })
             .collect::<Result<_>>()?;
         self.refuse_waiting(&others)?;
-        let run = store.begin_run(None, options.dry_run, Some(self.id()))?;
+        let run = begin_run(store, None, options.dry_run, Some(self.id()))?;
         let ReclaimOptions { hold, progress, .. } = options;
         Driver::new(&run, hold, progress).drive();
         match run.outcome(self.id()) {
@@ -268,7 +228,7 @@ impl Pool {
     fn refuse_waiting(&self, others: &[Arc<PoolInner>]) -> Result<()> {
         let all = others.iter().map(|pool| &**pool).chain([&*self.inner]);
         for pool in all {
-            if crate::tx::covers_here(pool) || pool.is_viewed_here() {
+            if covers_here(pool) || pool.is_viewed_here() {
                 return Err(Error::WouldDeadlock {
                     pool: pool.handle.name().to_string(),
                     by: "a view or a transaction",

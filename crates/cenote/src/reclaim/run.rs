@@ -1,11 +1,14 @@
 //! The members of a run, and the turnstile.
 
 use super::driver::Totals;
-use super::{Outcome, ReclaimPolicy, ReclaimRefused};
-use crate::error::Result;
-use crate::known::StoreTypes;
-use crate::pool::PoolInner;
-use crate::store::Inner;
+use super::{Outcome, ReclaimPolicy};
+use crate::checking::refuse_within;
+use crate::error::{ReclaimRefused, Result};
+use crate::extensions::Extension;
+use crate::open_pool::{PoolInner, PoolWatcher};
+use crate::open_pools::pools_of;
+use crate::registry::StoreTypes;
+use crate::session::Inner;
 use cenote_heap::ReclaimError;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
@@ -59,7 +62,11 @@ impl Members {
         // SAFETY: a member; the caller has the turnstile.
         let pools = unsafe { &*self.list.first()?.pool }.store.store.pools();
         let is_member = |id: PoolId| self.list.iter().any(|member| member.id == id);
-        pools.into_iter().map(|info| info.record).find(|pool| !is_member(pool.id)).map(|pool| pool.name)
+        pools
+            .into_iter()
+            .map(|info| info.record)
+            .find(|pool| !is_member(pool.id))
+            .map(|pool| pool.name)
     }
 }
 
@@ -82,17 +89,29 @@ pub(crate) struct Reclaims {
     pub(super) run: Mutex<Option<Arc<Run>>>,
 }
 
-impl Reclaims {
-    /// The calling thread is going to run transactions, or to use a heap by itself. Two locked instructions: once a thread, not once a transaction.
-    #[cold]
-    pub(crate) fn note_used(&self) {
+/// The runs of a store.
+pub(super) fn reclaims(store: &Inner) -> &Reclaims {
+    store.extensions.get()
+}
+
+impl Extension for Reclaims {
+    /// Two locked instructions.
+    fn used(&self) {
         self.used.store(true, Ordering::SeqCst);
-        // Either whoever begins a run sees this, or the transactions of this thread see that changes are recorded.
+        // Either the thread that begins a run sees this, or the transactions of this thread see
+        // that changes are recorded.
         fence(Ordering::SeqCst);
     }
 
-    /// A pool was opened, and nobody has it yet.
-    pub(crate) fn opened(&self, pool: &PoolInner) {
+    fn closing(&self) {
+        if let Some(run) = self.run.lock().take() {
+            run.cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl PoolWatcher for Reclaims {
+    fn opened(&self, pool: &PoolInner) {
         let Some(run) = self.run.lock().clone() else { return };
         let target = match run.policy {
             Some(ReclaimPolicy::Always) => true,
@@ -102,20 +121,12 @@ impl Reclaims {
         run.join(pool, target && pool.changeable);
     }
 
-    /// A pool is going away.
-    pub(crate) fn closing(&self, pool: &PoolInner) {
+    fn closing(&self, pool: &PoolInner) {
         let Some(run) = self.run.lock().clone() else { return };
         let mut members = run.members.lock();
         if let Some(at) = members.list.iter().position(|member| core::ptr::eq(member.pool, pool)) {
             let member = members.list.swap_remove(at);
             members.left.get_or_insert(member.name);
-        }
-    }
-
-    /// The store is going away.
-    pub(crate) fn cancel(&self) {
-        if let Some(run) = self.run.lock().take() {
-            run.cancelled.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -171,7 +182,9 @@ impl Run {
 
     fn join(&self, pool: &PoolInner, target: bool) {
         let mut members = self.members.lock();
-        if members.over || members.sealed || members.list.iter().any(|other| core::ptr::eq(other.pool, pool))
+        if members.over
+            || members.sealed
+            || members.list.iter().any(|other| core::ptr::eq(other.pool, pool))
         {
             return;
         }
@@ -262,43 +275,41 @@ impl Run {
     }
 }
 
-impl Inner {
-    /// A run of which all open pools are members. Changes are recorded when this returns.
-    pub(super) fn begin_run(
-        &self,
-        policy: Option<ReclaimPolicy>,
-        dry_run: bool,
-        target: Option<PoolId>,
-    ) -> Result<Arc<Run>> {
-        crate::check::refuse_within(self, "that is reclaimed")?;
-        // Nobody opens a pool meanwhile.
-        let list = self.pools.locked();
-        let open: Vec<Arc<PoolInner>> = list.iter().filter_map(|(_, pool)| pool.upgrade()).collect();
-        let run = {
-            let mut current = self.reclaims.run.lock();
-            if current.as_ref().is_some_and(|run| !run.members.lock().over) {
-                return Err(ReclaimRefused::UnderWay.into());
-            }
-            let run = Run::new(policy, dry_run);
-            *current = Some(Arc::clone(&run));
-            run
-        };
-        for pool in &open {
-            self.reclaims.opened(pool);
+/// A run of which all open pools are members. Changes are recorded when this returns.
+pub(super) fn begin_run(
+    store: &Inner,
+    policy: Option<ReclaimPolicy>,
+    dry_run: bool,
+    target: Option<PoolId>,
+) -> Result<Arc<Run>> {
+    refuse_within(store, "that is reclaimed")?;
+    // No thread opens a pool meanwhile.
+    let list = pools_of(store).locked();
+    let open: Vec<Arc<PoolInner>> = list.iter().filter_map(|(_, pool)| pool.upgrade()).collect();
+    let run = {
+        let mut current = reclaims(store).run.lock();
+        if current.as_ref().is_some_and(|run| !run.members.lock().over) {
+            return Err(ReclaimRefused::UnderWay.into());
         }
-        if let Some(target) = target {
-            let mut members = run.members.lock();
-            members.list.iter_mut().for_each(|member| member.target |= member.id == target);
-        }
-        drop(list);
-        // Handles go after the list: if one of these is the last, dropping it takes the list.
-        drop(open);
-        // With no pool open, nothing was made visible to others yet.
-        fence(Ordering::SeqCst);
-        if self.reclaims.used.load(Ordering::SeqCst) {
-            drop(Ending { run: &run, outcomes: BTreeMap::new() });
-            return Err(ReclaimRefused::Late.into());
-        }
-        Ok(run)
+        let run = Run::new(policy, dry_run);
+        *current = Some(Arc::clone(&run));
+        run
+    };
+    for pool in &open {
+        reclaims(store).opened(pool);
     }
+    if let Some(target) = target {
+        let mut members = run.members.lock();
+        members.list.iter_mut().for_each(|member| member.target |= member.id == target);
+    }
+    drop(list);
+    // Handles go after the list: if one of these is the last, dropping it takes the list.
+    drop(open);
+    // With no pool open, nothing was made visible to others yet.
+    fence(Ordering::SeqCst);
+    if reclaims(store).used.load(Ordering::SeqCst) {
+        drop(Ending { run: &run, outcomes: BTreeMap::new() });
+        return Err(ReclaimRefused::Late.into());
+    }
+    Ok(run)
 }

@@ -1,6 +1,7 @@
 //! What several tests share: directories in memory, hashes of stores, a limit on waiting.
 #![allow(dead_code, unreachable_pub)] // each test program uses its own part
 
+use cenote_layout::puddle::STAMP_AT;
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -32,7 +33,10 @@ pub fn hashes(directory: &Path) -> BTreeMap<String, u64> {
             }
             let mut hasher = DefaultHasher::new();
             std::fs::read(&path).unwrap().hash(&mut hasher);
-            out.insert(path.strip_prefix(directory).unwrap().display().to_string(), hasher.finish());
+            out.insert(
+                path.strip_prefix(directory).unwrap().display().to_string(),
+                hasher.finish(),
+            );
         }
     }
     out
@@ -56,4 +60,19 @@ pub fn within<R: Send + 'static>(seconds: u64, test: impl FnOnce() -> R + Send +
 pub fn underneath(store: &cenote::Store) -> &cenote_store::Store {
     // SAFETY: callers register types as they are, or see that they are refused; logs are taken and given back; heaps are not touched.
     unsafe { store.as_raw() }
+}
+
+/// The bytes of a pool's puddle files, by name, without stamps.
+pub fn contents(dir: &Path, store: &cenote::Store, name: &str) -> BTreeMap<String, Vec<u8>> {
+    let id = store.pools().iter().find(|pool| pool.record.name == name).unwrap().record.id;
+    let files = store.puddle_records().into_iter().filter(|p| p.pool == id);
+    files
+        .map(|p| {
+            let name = format!("puddles/{}", String::from_utf8_lossy(&p.uuid.to_hex()));
+            let mut bytes = std::fs::read(dir.join(&name)).unwrap();
+            // A close seals it.
+            bytes[STAMP_AT as usize..][..8].fill(0);
+            (name, bytes)
+        })
+        .collect()
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 pub struct Mounted {
     place: tempfile::TempDir,
     /// What it lies in.
-    _file: Option<tempfile::TempDir>,
+    file: Option<tempfile::TempDir>,
 }
 
 impl Mounted {
@@ -18,7 +18,7 @@ impl Mounted {
         run(Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"])
             .arg(place.path()))?;
-        Ok(Self { place, _file: None })
+        Ok(Self { place, file: None })
     }
 
     /// One whose files can share blocks, in a file of so many bytes. `Err`: why there is none.
@@ -35,7 +35,18 @@ impl Mounted {
             .map_err(|error| error.to_string())?;
         run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&file))?;
         run(Command::new("mount").args(["-t", "xfs", "-o", "loop"]).arg(&file).arg(place.path()))?;
-        Ok(Self { place, _file: Some(holder) })
+        Ok(Self { place, file: Some(holder) })
+    }
+
+    /// The file system stops as if its disk were gone, and is mounted again.
+    pub fn shut_down_and_mount_again(&mut self) {
+        let holder = self.file.as_ref().expect("in a file");
+        let done = Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(self.path()).status();
+        assert!(done.expect("xfs_io").success());
+        run(Command::new("umount").arg(self.path())).expect("umount");
+        let file = holder.path().join("blocks");
+        run(Command::new("mount").args(["-t", "xfs", "-o", "loop"]).arg(&file).arg(self.path()))
+            .expect("mount");
     }
 
     pub fn path(&self) -> &Path {

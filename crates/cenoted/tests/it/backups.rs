@@ -109,7 +109,11 @@ impl Scene {
         let before = self.clients().map(Heard::last);
         let end = Instant::now() + Duration::from_secs(60);
         while self.clients().iter().zip(before).any(|(client, before)| client.last() < before + 3) {
-            assert!(Instant::now() < end, "a client does not go on: {before:?}, {:?}", self.numbers());
+            assert!(
+                Instant::now() < end,
+                "a client does not go on: {before:?}, {:?}",
+                self.numbers()
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -152,7 +156,8 @@ impl Scene {
 /// Transactions are there wholly or not at all, over pools of one client and of several.
 fn whole(copy: &Path, from: Option<[u64; 2]>) {
     // The daemon lets go of it a moment after it has its name.
-    let options = cenote::OpenOptions { lock_timeout: Duration::from_secs(10), ..Default::default() };
+    let options =
+        cenote::OpenOptions { lock_timeout: Duration::from_secs(10), ..Default::default() };
     let store = Store::open_with(copy, &options).expect("it opens");
     let report = store.report();
     assert!(report.clean && !report.copied && report.damage.is_empty(), "{report:?}");
@@ -178,7 +183,8 @@ fn whole(copy: &Path, from: Option<[u64; 2]>) {
 /// Directories that were to become this copy.
 fn left_of(target: &Path) -> usize {
     let name = format!(".{}.", target.file_name().expect("a name").to_string_lossy());
-    let entries = std::fs::read_dir(target.parent().expect("a parent")).expect("the directory").flatten();
+    let entries =
+        std::fs::read_dir(target.parent().expect("a parent")).expect("the directory").flatten();
     entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&name)).count()
 }
 
@@ -194,7 +200,10 @@ fn a_backup_while_clients_commit_is_of_one_moment() {
         let to = scene.numbers();
         scene.whole(&target, from);
         scene.goes_on();
-        println!("round {round}: {from:?} to {to:?}, held {:?}, {} again", report.held, report.again_bytes);
+        println!(
+            "round {round}: {from:?} to {to:?}, held {:?}, {} again",
+            report.held, report.again_bytes
+        );
     }
     // Not empty, not from the root, inside the store: an error that says so, and nothing is made.
     let full = scene.target(9);
@@ -247,7 +256,9 @@ fn a_client_that_does_not_stand_still_is_named_and_the_others_go_on() {
     let stopped = store.backup(&target);
     match stopped {
         Ok(_) => scene.whole(&target, [0; 2]),
-        Err(Error::Store(StoreError::NotStill { pids, .. })) => assert_eq!(pids, [scene.movers[0].pid()]),
+        Err(Error::Store(StoreError::NotStill { pids, .. })) => {
+            assert_eq!(pids, [scene.movers[0].pid()])
+        }
         other => panic!("{other:?}"),
     }
     scene.movers[0].signal(Signal::CONT);

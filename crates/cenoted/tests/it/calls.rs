@@ -32,9 +32,14 @@ fn calls_between(trace: &str) -> Vec<Vec<String>> {
 /// The list of the document.
 fn documented() -> Vec<String> {
     let text = include_str!("../../../../docs/counts.md");
-    let line =
-        text.lines().find_map(|line| line.strip_prefix("| a puddle that was made ahead |")).expect("a row");
-    line.split('`').filter(|part| part.chars().any(char::is_alphanumeric)).map(str::to_owned).collect()
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("| a puddle that was made ahead |"))
+        .expect("a row");
+    line.split('`')
+        .filter(|part| part.chars().any(char::is_alphanumeric))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -47,17 +52,21 @@ fn a_puddle_that_was_made_ahead_is_two_writes_and_two_syncs() {
     let Reply::Pool { record, .. } = raw.ask(&Request::OpenPool { name, writable: true }).0 else {
         panic!("not granted")
     };
-    let mut take = |index| match raw.ask(&Request::TakePuddle { pool: record.id, index, size: 2 << 20 }) {
-        (Reply::Puddles { .. }, files) => assert_eq!(files.len(), 1),
-        other => panic!("{other:?}"),
-    };
+    let mut take =
+        |index| match raw.ask(&Request::TakePuddle { pool: record.id, index, size: 2 << 20 }) {
+            (Reply::Puddles { .. }, files) => assert_eq!(files.len(), 1),
+            other => panic!("{other:?}"),
+        };
     take(1);
     // The catalog's files are open now, and the next one is being made.
     std::thread::sleep(std::time::Duration::from_millis(500));
     let out = daemon.path("trace");
     let pid = daemon.pid().as_raw_nonzero().to_string();
-    let tracer =
-        Command::new("strace").args(["-f", "-q", "-p", &pid, "-o"]).arg(&out).stderr(Stdio::piped()).spawn();
+    let tracer = Command::new("strace")
+        .args(["-f", "-q", "-p", &pid, "-o"])
+        .arg(&out)
+        .stderr(Stdio::piped())
+        .spawn();
     let Ok(mut tracer) = tracer else {
         println!("skipped: there is no strace");
         return;
@@ -65,7 +74,9 @@ fn a_puddle_that_was_made_ahead_is_two_writes_and_two_syncs() {
     // With -q it says nothing but what is wrong, and a traced process has its tracer's number.
     let attached = || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
-        status.lines().any(|line| line.strip_prefix("TracerPid:").is_some_and(|pid| pid.trim() != "0"))
+        status
+            .lines()
+            .any(|line| line.strip_prefix("TracerPid:").is_some_and(|pid| pid.trim() != "0"))
     };
     for _ in 0..500 {
         if attached() || tracer.try_wait().expect("wait").is_some() {

@@ -129,7 +129,10 @@ fn pools_grow_and_are_removed_through_the_daemon() {
     assert!(store.pools()[0].puddles > 1, "{:?}", store.pools());
     let again = store.create_pool("numbers", &cenote::PoolOptions::default());
     assert!(matches!(again, Err(Error::Store(StoreError::PoolExists { .. }))), "{again:?}");
-    assert!(matches!(store.remove_pool("numbers"), Err(Error::Store(StoreError::PoolInUse { .. }))));
+    assert!(matches!(
+        store.remove_pool("numbers"),
+        Err(Error::Store(StoreError::PoolInUse { .. }))
+    ));
     drop(pool);
     store.remove_pool("numbers").expect("remove");
     assert_eq!(store.pools().len(), 0);

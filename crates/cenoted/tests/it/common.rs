@@ -183,7 +183,8 @@ impl Actor {
             .stdout(Stdio::piped())
             .spawn()
             .expect("start a child");
-        let (input, output) = (child.stdin.take().expect("stdin"), child.stdout.take().expect("stdout"));
+        let (input, output) =
+            (child.stdin.take().expect("stdin"), child.stdout.take().expect("stdout"));
         Self { child, input, output: BufReader::new(output) }
     }
 
@@ -213,7 +214,8 @@ impl Actor {
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("signal");
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .expect("signal");
     }
 
     /// Hears it in the background from here on.
@@ -251,7 +253,8 @@ impl Heard {
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("signal");
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .expect("signal");
     }
 
     /// The last number that it said.
@@ -264,7 +267,11 @@ impl Heard {
         self.child.kill().expect("kill");
         let ended = self.child.wait().expect("wait");
         // Killed, and not ended by itself before.
-        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(9), "the child failed");
+        assert_eq!(
+            std::os::unix::process::ExitStatusExt::signal(&ended),
+            Some(9),
+            "the child failed"
+        );
         self.thread.join().expect("heard");
         self.last.load(Ordering::SeqCst)
     }
@@ -337,6 +344,7 @@ fn a_child_plays_its_role() {
         "locker" => crate::shared::lock_and_stay(&socket),
         "object" => crate::objects::obey(&socket),
         "psyncer" => crate::shadowed::obey(&socket),
+        "ordinary" => crate::ordinary::obey(&socket),
         "importer" => crate::moving::import_on(&socket),
         "unmapper" => crate::hostile::unmap(&socket),
         "other-layout" => crate::types::have_another_layout(&socket),

@@ -32,7 +32,9 @@ fn outcome<T>(result: Result<T, ObjectError>) -> &'static str {
         Err(ObjectError::NotCovered { .. }) => "not covered",
         Err(ObjectError::Unverified { .. }) => "unverified",
         Err(ObjectError::Store(StoreError::ObjectDamaged { .. })) => "damaged",
-        Err(ObjectError::Store(StoreError::Refused { detail })) if detail.contains("shows whether it is") => {
+        Err(ObjectError::Store(StoreError::Refused { detail }))
+            if detail.contains("shows whether it is") =>
+        {
             "not covered"
         }
         Err(other) => panic!("{other:?}"),
@@ -58,7 +60,9 @@ pub(crate) fn obey(socket: &Path) {
             }
             _ => match store.pool(rest) {
                 Ok(_) => "had",
-                Err(Error::Store(StoreError::Refused { detail })) if detail.contains("not checked") => {
+                Err(Error::Store(StoreError::Refused { detail }))
+                    if detail.contains("not checked") =>
+                {
                     "not checked"
                 }
                 Err(other) => panic!("{other:?}"),
@@ -81,7 +85,8 @@ fn copy_of_open(daemon: &Daemon) -> (PathBuf, PathBuf, u64) {
         let key = at_rest.has_key().then(key);
         let options = ObjectOptions { at_rest, permissions: 0o600 };
         objects.pcreate_with(name, LEN, key.as_ref(), &options).expect("created");
-        let mut object = objects.attach(name, Permission::ReadWrite, key.as_ref()).expect("attached");
+        let mut object =
+            objects.attach(name, Permission::ReadWrite, key.as_ref()).expect("attached");
         object.as_mut_slice().expect("writable").fill(7);
         object.psync().expect("psynced");
         object.detach().expect("detached");
@@ -100,10 +105,11 @@ fn copy_of_open(daemon: &Daemon) -> (PathBuf, PathBuf, u64) {
 pub(crate) fn keep(socket: &Path) {
     let told = listen();
     let (policy, copy) = told.split_once(' ').expect("a policy and a path");
-    let power_loss = if policy == "as-is" { PowerLossPolicy::AsIs } else { PowerLossPolicy::Refuse };
+    let power_loss =
+        if policy == "as-is" { PowerLossPolicy::AsIs } else { PowerLossPolicy::Refuse };
     let mut config = Config::new(copy, socket);
     config.options =
-        OpenOptions { copy: CopyPolicy::CheckAndOpen, power_loss, hosting: true, ..OpenOptions::default() };
+        OpenOptions { copy: CopyPolicy::CheckAndOpen, power_loss, ..OpenOptions::default() };
     let server = Server::start(&config, None).expect("started");
     let (stop, stopped) = UnixStream::pair().expect("a pair");
     std::thread::scope(|scope| {

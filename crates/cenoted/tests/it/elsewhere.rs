@@ -8,6 +8,7 @@ use cenote_store::OpenError;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// Namespaces, each with its way of hiding a process.
 const NAMESPACES: [&[&str]; 2] =
@@ -82,7 +83,10 @@ fn a_client_that_is_not_seen_keeps_openers_and_daemons_out() {
         assert_eq!(role(namespace, "open-elsewhere", &daemon, false), "refused", "{namespace:?}");
         let second = second_daemon(namespace, &daemon);
         let said = String::from_utf8_lossy(&second.stderr);
-        assert!(!second.status.success() && said.contains("in use by clients"), "{namespace:?}: {said}");
+        assert!(
+            !second.status.success() && said.contains("in use by clients"),
+            "{namespace:?}: {said}"
+        );
         // Its own daemon takes it over; without the client all is free.
         daemon.restart();
         client.kill();
@@ -104,4 +108,28 @@ fn an_opener_that_looks_for_processes_alone_is_found() {
         client.kill();
         drop(daemon);
     }
+}
+
+#[test]
+fn a_client_that_its_daemon_cannot_see_is_told_why() {
+    const APART: &[&str] = &["--pid", "--fork", "--mount-proc", "--kill-child"];
+    if !can(APART) {
+        return;
+    }
+    let mut daemon = Daemon::start(&[]);
+    daemon.stop();
+    let socket = daemon.path("apart");
+    let mut command = unshare(APART);
+    let cenoted = daemon.command();
+    command.arg(cenoted.get_program()).args(cenoted.get_args().collect::<Vec<&OsStr>>());
+    let mut apart = command.arg("--socket").arg(&socket).spawn().expect("run unshare");
+    let until = Instant::now() + Duration::from_secs(20);
+    while !socket.exists() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let refused = Store::connect(&socket);
+    let _ = apart.kill();
+    let _ = apart.wait();
+    let said = refused.expect_err("it is not seen").to_string();
+    assert!(said.contains("process namespace") && said.contains("run the daemon where"), "{said}");
 }

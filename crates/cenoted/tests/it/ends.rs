@@ -85,7 +85,9 @@ fn while_a_large_log_is_replayed_others_go_on() {
         }
     }
     let took = killed.elapsed();
-    println!("{BURDEN} entries replayed in {took:?}; meanwhile {during} rounds, the longest {longest:?}");
+    println!(
+        "{BURDEN} entries replayed in {took:?}; meanwhile {during} rounds, the longest {longest:?}"
+    );
     if took < Duration::from_millis(80) {
         println!("skipped: the log was replayed before anybody could have waited for that");
         return;
@@ -157,8 +159,11 @@ fn a_killed_writer_is_recovered_although_its_program_and_its_rights_are_gone() {
     let store = daemon.connect();
     // The pool is another user's now, and nobody else's to open; only root may do that, and where the test is not root it takes the mode alone.
     let uid = crate::permissions::is_root().then_some(crate::permissions::ALICE);
-    let change =
-        cenote::PermissionChange { uid, permissions: Some(0o000), ..cenote::PermissionChange::default() };
+    let change = cenote::PermissionChange {
+        uid,
+        permissions: Some(0o000),
+        ..cenote::PermissionChange::default()
+    };
     store.set_permissions("numbers", change).expect("withdrawn");
     child.kill();
     daemon.wait_until("its logs are replayed", |stat| stat.recoveries == 1);
@@ -191,7 +196,10 @@ fn a_client_that_is_stopped_in_a_transaction_stops_nobody_else_and_goes_on() {
     make_counter(&other);
     assert_eq!((add(&other), count(&other)), (1, 1));
     let refused = store.pool("numbers");
-    assert!(matches!(refused, Err(cenote::Error::Store(StoreError::PoolBusy { .. }))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(cenote::Error::Store(StoreError::PoolBusy { .. }))),
+        "{refused:?}"
+    );
     // It has not ended, so nothing of it is undone.
     assert_eq!(daemon.stat().recoveries, 0);
     child.signal(rustix::process::Signal::CONT);
@@ -204,7 +212,8 @@ fn a_client_that_is_stopped_in_a_transaction_stops_nobody_else_and_goes_on() {
 
 #[test]
 fn daemons_are_killed_under_load_and_clients_go_on() {
-    let kills: u64 = std::env::var("CENOTED_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(100);
+    let kills: u64 =
+        std::env::var("CENOTED_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(100);
     let mut daemon = Daemon::start(&[]);
     {
         let pool = daemon.connect().pool("numbers").expect("pool");
@@ -231,7 +240,11 @@ fn daemons_are_killed_under_load_and_clients_go_on() {
         }
         daemon.restart();
         let stat = daemon.stat();
-        assert_eq!((stat.sessions, stat.recoveries, stat.logs_replayed), (2, 0, 0), "its session was kept");
+        assert_eq!(
+            (stat.sessions, stat.recoveries, stat.logs_replayed),
+            (2, 0, 0),
+            "its session was kept"
+        );
         // Nor does a client of the new daemon get the pool.
         let store = daemon.connect();
         assert!(store.pool("numbers").is_err());
@@ -283,7 +296,8 @@ fn damage_the_log(daemon: &Daemon) {
             bytes[4096 + 128] ^= 1;
             changed += 1;
             let file = std::fs::File::options().write(true).open(&path).expect("open");
-            std::os::unix::fs::FileExt::write_all_at(&file, &bytes[4096..8192], 4096).expect("write");
+            std::os::unix::fs::FileExt::write_all_at(&file, &bytes[4096..8192], 4096)
+                .expect("write");
         }
     }
     assert_eq!(changed, 1, "logs");
@@ -333,7 +347,10 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
         let mut other = other;
         assert_eq!(other.hear(), "open");
         let busy = store.apply_logs(client);
-        assert!(matches!(busy, Err(cenote::Error::Store(StoreError::PoolInUse { .. }))), "{busy:?}");
+        assert!(
+            matches!(busy, Err(cenote::Error::Store(StoreError::PoolInUse { .. }))),
+            "{busy:?}"
+        );
         assert!(other.ends());
         store.apply_logs(client).expect("as it was");
         assert_eq!(store.set_aside().expect("list"), []);
@@ -386,7 +403,11 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
     drop(pool);
     store.close().expect("close");
     let store = Store::open(daemon.store()).expect("open");
-    assert!(store.report().clean && store.set_aside().expect("list").is_empty(), "{:?}", store.report());
+    assert!(
+        store.report().clean && store.set_aside().expect("list").is_empty(),
+        "{:?}",
+        store.report()
+    );
     assert_eq!(add(&store.pool("numbers").expect("pool")), 3);
 }
 

@@ -54,7 +54,8 @@ impl Raw {
 
     fn answer(&mut self) -> Option<(Reply, Vec<OwnedFd>)> {
         let mut buffer = vec![0; MESSAGE_LEN_MAX];
-        let received = self.channel.receive(&mut buffer).ok().filter(|received| received.len > 0)?;
+        let received =
+            self.channel.receive(&mut buffer).ok().filter(|received| received.len > 0)?;
         Some((decode(&buffer[..received.len]).expect("decode").1, received.descriptors))
     }
 }
@@ -85,7 +86,8 @@ fn whatever_is_no_message_is_refused_and_ends_the_connection() {
         };
         (0..len).map(|_| step()).collect()
     };
-    let mut packets = vec![ping[..7].to_vec(), [&ping[..], b"x"].concat(), other_version, vec![0; 60_000]];
+    let mut packets =
+        vec![ping[..7].to_vec(), [&ping[..], b"x"].concat(), other_version, vec![0; 60_000]];
     packets.extend((1..200).map(random));
     for packet in &packets {
         let mut raw = Raw::connect(&daemon);
@@ -149,7 +151,10 @@ fn what_was_not_granted_cannot_be_asked_for() {
         .filter(|_| matches!(raw.ask(&Request::LogPuddle { size: 8192 }).0, Reply::Puddles { .. }))
         .count();
     assert!((1..=5).contains(&made), "{made}");
-    assert!(matches!(refused(&raw.ask(&Request::LogPuddle { size: 8192 }).0), Refusal::Limit { .. }));
+    assert!(matches!(
+        refused(&raw.ask(&Request::LogPuddle { size: 8192 }).0),
+        Refusal::Limit { .. }
+    ));
     drop(pool);
     drop(store);
     // Granted for reading, it is not to be written.
@@ -257,14 +262,16 @@ fn silent_clients_and_too_many_of_them_keep_nobody_waiting() {
     // Some that ask and never read an answer.
     let mut deaf: Vec<Raw> = (0..3).map(|_| Raw::connect(&daemon)).collect();
     for raw in &mut deaf {
-        (0..5)
-            .for_each(|_| raw.channel.send(&encode(1, &Request::Ping).expect("encode"), &[]).expect("send"));
+        (0..5).for_each(|_| {
+            raw.channel.send(&encode(1, &Request::Ping).expect("encode"), &[]).expect("send")
+        });
     }
     let store = daemon.connect();
     let pool = store.pool("numbers").expect("pool");
     make_counter(&pool);
     assert_eq!(add(&pool), 1);
-    let more: Vec<Channel> = (0..30).map(|_| Channel::connect(&daemon.socket()).expect("connect")).collect();
+    let more: Vec<Channel> =
+        (0..30).map(|_| Channel::connect(&daemon.socket()).expect("connect")).collect();
     let refused = more.iter().any(|channel| {
         let mut buffer = [0; 1024];
         // Those that were let in say nothing before the hello.
@@ -287,7 +294,8 @@ fn thousands_of_connections_come_and_go_and_nothing_of_them_stays() {
     let count_in = |of: &str| std::fs::read_dir(format!("/proc/{pid}/{of}")).expect("proc").count();
     let resident = || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line").to_owned();
+        let line =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line").to_owned();
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
     };
     let (files, threads, kib) = (count_in("fd"), count_in("task"), resident());
@@ -302,7 +310,10 @@ fn thousands_of_connections_come_and_go_and_nothing_of_them_stays() {
                         1 => drop(Raw::hello(daemon, None)),
                         _ => {
                             if let Ok(mut raw) = Raw::hello(daemon, None) {
-                                assert!(matches!(raw.ask(&Request::LogSpace).0, Reply::Puddles { .. }));
+                                assert!(matches!(
+                                    raw.ask(&Request::LogSpace).0,
+                                    Reply::Puddles { .. }
+                                ));
                                 raw.ask(&Request::Goodbye);
                             }
                         }
@@ -314,7 +325,9 @@ fn thousands_of_connections_come_and_go_and_nothing_of_them_stays() {
     });
     daemon.wait_until("all of them are gone", |stat| stat.sessions == 2);
     let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while (count_in("fd") > files + 4 || count_in("task") > threads + 2) && std::time::Instant::now() < end {
+    while (count_in("fd") > files + 4 || count_in("task") > threads + 2)
+        && std::time::Instant::now() < end
+    {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let now = (count_in("fd"), count_in("task"), resident());
@@ -339,8 +352,10 @@ pub(crate) fn unmap(socket: &std::path::Path) {
         let raw = unsafe { store.as_raw() };
         let puddle = raw.puddle_of(at.addr()).expect("its puddle");
         // SAFETY: none: this is a program that goes wrong, and dies of it.
-        unsafe { cenote_sys::memory::unmap_to_reserved(puddle.addr() as usize, puddle.size() as usize) }
-            .expect("unmapped");
+        unsafe {
+            cenote_sys::memory::unmap_to_reserved(puddle.addr() as usize, puddle.size() as usize)
+        }
+        .expect("unmapped");
         crate::common::say("unmapped");
         crate::common::listen();
         tx.get_mut(at)?.twice += 2;
@@ -382,7 +397,8 @@ fn a_log_that_fails_its_checks_is_set_aside_and_its_pools_are_for_looking_at() {
     }
     {
         let mut raw = Raw::connect(&daemon);
-        let Reply::Pool { .. } = raw.ask(&Request::OpenPool { name: "numbers".into(), writable: true }).0
+        let Reply::Pool { .. } =
+            raw.ask(&Request::OpenPool { name: "numbers".into(), writable: true }).0
         else {
             panic!("not granted")
         };
@@ -404,7 +420,10 @@ fn a_log_that_fails_its_checks_is_set_aside_and_its_pools_are_for_looking_at() {
         let refused = store.pool("numbers").expect_err("not to be written").to_string();
         assert!(refused.contains("numbers") || refused.contains("log"), "{refused}");
         let pool = store.pool_with("numbers", cenote::Access::ReadOnly).expect("to be looked at");
-        assert!(matches!(pool.read(), Err(cenote::Error::NotWhole { .. })), "values are not to be believed");
+        assert!(
+            matches!(pool.read(), Err(cenote::Error::NotWhole { .. })),
+            "values are not to be believed"
+        );
         drop((pool, store));
         if round == 0 {
             daemon.stop();

@@ -76,7 +76,8 @@ pub(crate) fn second(socket: &Path) {
     while let Some((access, _)) = listen().split_once(' ') {
         let access = if access == "share" { Access::Shared } else { Access::ReadWrite };
         let store = Store::connect(socket).expect("connect");
-        let pool = store.pool_with("numbers", access).expect("what the image before had is given back");
+        let pool =
+            store.pool_with("numbers", access).expect("what the image before had is given back");
         let added = add(&pool);
         say(&format!("{added} {}", count(&pool)));
     }
@@ -233,7 +234,8 @@ fn images_end_at_any_moment_and_leave_whole_transactions() {
         seed ^= seed >> 7;
         seed ^= seed << 17;
         let wait_us = (seed >> 40 & 0x1fff).to_string();
-        let mut actor = Actor::start_with("count-and-exec", &daemon, &[("CENOTED_EXEC_US", &wait_us)]);
+        let mut actor =
+            Actor::start_with("count-and-exec", &daemon, &[("CENOTED_EXEC_US", &wait_us)]);
         assert_eq!(actor.hear(), "second");
         if round % 8 == 5 {
             daemon.kill();

@@ -52,7 +52,10 @@ fn a_client_has_a_limit_of_bytes() {
     let daemon = Daemon::start(&["--client-bytes", "3000000"]);
     let store = daemon.connect();
     let pool = store.pool("numbers").expect("a pool of 2 MiB");
-    let more = store.create_pool("others", &cenote::PoolOptions::default()).expect_err("another").to_string();
+    let more = store
+        .create_pool("others", &cenote::PoolOptions::default())
+        .expect_err("another")
+        .to_string();
     assert!(more.contains("3000000 bytes of puddles"), "{more}");
     // What is left does for a log.
     make_counter(&pool);
@@ -131,7 +134,12 @@ fn a_user_has_limits_over_all_sessions_and_what_is_gone_is_given_back() {
         assert_eq!(one.ask(&Request::Goodbye).0, Reply::Done);
         let made = |raw: &mut Raw, number: u8, size| {
             let token = cenote::Uuid([number; 16]);
-            raw.ask(&Request::CreatePool { name: format!("pool {number}"), spec: spec(size), token }).0
+            raw.ask(&Request::CreatePool {
+                name: format!("pool {number}"),
+                spec: spec(size),
+                token,
+            })
+            .0
         };
         let reply = made(&mut other, 1, 8 << 20);
         assert!(limit(&reply).contains("6000000 bytes"), "{reply:?}");
@@ -198,7 +206,11 @@ fn of_two_imports_at_once_that_a_user_has_no_room_for_one_is_refused() {
     let token = cenote::Uuid([3; 16]);
     let made = other.ask(&Request::CommitImport { import, token, pools: 1 }).0;
     assert!(matches!(made, Reply::Imported { .. }), "{made:?}");
-    assert_eq!(begun(&other.begin(&spec("more"))), None, "what is there counts as what was promised");
+    assert_eq!(
+        begun(&other.begin(&spec("more"))),
+        None,
+        "what is there counts as what was promised"
+    );
     assert_eq!(other.ask(&Request::RemovePool { name: "other".into() }).0, Reply::Done);
     begun(&other.begin(&spec("more"))).expect("there is room again");
     assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"puddles_of_user\"}"), 42.0);
@@ -214,7 +226,8 @@ fn two_sessions_that_make_pools_at_once_never_have_more_than_their_user_may() {
         let mut own: Vec<String> = Vec::new();
         together.wait();
         for number in 0..50u8 {
-            let (name, token) = (format!("{thread} {number}"), cenote::Uuid([100 * thread + number + 1; 16]));
+            let (name, token) =
+                (format!("{thread} {number}"), cenote::Uuid([100 * thread + number + 1; 16]));
             let request = Request::CreatePool { name: name.clone(), spec: spec(128 << 10), token };
             match raw.ask(&request).0 {
                 Reply::Created(_) => {
@@ -269,17 +282,22 @@ fn a_pool_that_grows_counts_for_its_owner_whoever_lets_it_grow() {
     }
     let daemon = Daemon::start(&["--user-puddles", "2"]);
     as_somebody(|| {
-        let request =
-            Request::CreatePool { name: "his".into(), spec: spec(128 << 10), token: cenote::Uuid([1; 16]) };
+        let request = Request::CreatePool {
+            name: "his".into(),
+            spec: spec(128 << 10),
+            token: cenote::Uuid([1; 16]),
+        };
         assert!(matches!(Raw::connect(&daemon).ask(&request).0, Reply::Created(_)));
     });
     // The superuser, who has no such limit.
     let mut raw = Raw::connect(&daemon);
-    let Reply::Pool { record, .. } = raw.ask(&Request::OpenPool { name: "his".into(), writable: true }).0
+    let Reply::Pool { record, .. } =
+        raw.ask(&Request::OpenPool { name: "his".into(), writable: true }).0
     else {
         panic!("not opened")
     };
-    let mut take = |index| raw.ask(&Request::TakePuddle { pool: record.id, index, size: 128 << 10 }).0;
+    let mut take =
+        |index| raw.ask(&Request::TakePuddle { pool: record.id, index, size: 128 << 10 }).0;
     assert!(matches!(take(1), Reply::Puddles { .. }));
     let reply = take(2);
     assert!(limit(&reply).contains("the pool's owner may have 2 puddles"), "{reply:?}");
@@ -391,8 +409,9 @@ fn connections_that_are_turned_away_take_no_thread() {
     let mut there = Raw::connect(&daemon);
     let before = threads(&daemon);
     // They say nothing, so each would have a thread for as long as it may take to say hello.
-    let silent: Vec<cenote_proto::Channel> =
-        (0..300).map(|_| cenote_proto::Channel::connect(&daemon.socket()).expect("connect")).collect();
+    let silent: Vec<cenote_proto::Channel> = (0..300)
+        .map(|_| cenote_proto::Channel::connect(&daemon.socket()).expect("connect"))
+        .collect();
     let refusal = Raw::hello(&daemon, None).err().expect("one too many");
     assert!(limit(&refusal).contains("try again later"), "{refusal:?}");
     assert_eq!(threads(&daemon), before);
@@ -420,7 +439,9 @@ fn a_thousand_clients_take_less_than_64_mib_of_the_daemon() {
     // A socket for each on this side.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     if limit.maximum.is_some_and(|most| most < 2500) {
-        println!("skipped: a thousand connections take more descriptors than this process may have");
+        println!(
+            "skipped: a thousand connections take more descriptors than this process may have"
+        );
         return;
     }
     let more = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -432,8 +453,8 @@ fn a_thousand_clients_take_less_than_64_mib_of_the_daemon() {
         assert_eq!(raw.ask(&Request::Ping).0, Reply::Done);
     }
     assert_eq!(daemon.stat().sessions, 1001);
-    let status =
-        std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().as_raw_nonzero())).expect("status");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().as_raw_nonzero()))
+        .expect("status");
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
     let kib: u64 = resident.trim().trim_end_matches(" kB").parse().expect("a number");
     let kinds: Vec<&str> = status.lines().filter(|line| line.starts_with("Rss")).collect();
@@ -472,9 +493,11 @@ fn types_go_in_pieces_and_one_that_fits_no_message_is_named() {
     let raw = unsafe { store.as_raw() };
     let several: Vec<_> = (0..4).map(|number| wide(&format!("wide::T{number}"), 500)).collect();
     let refs: Vec<_> = several.iter().collect();
-    raw.register_types(&refs).expect("in several messages");
+    // SAFETY: no program has values of these types.
+    unsafe { raw.register_types(&refs) }.expect("in several messages");
     let known = raw.types().len();
-    let refused = raw.register_type(&wide("wide::Whole", 2000));
+    // SAFETY: no program has values of the type.
+    let refused = unsafe { raw.register_type(&wide("wide::Whole", 2000)) };
     match refused {
         Err(cenote_store::StoreError::TypeTooLong { name, len, most }) => {
             assert_eq!((&*name, most), ("wide::Whole", cenote_proto::MESSAGE_LEN_MAX));

@@ -144,9 +144,12 @@ fn a_pool_whose_files_have_two_names_is_granted_to_no_client() {
     let mut daemon = Daemon::start(&[]);
     make_counter(&daemon.connect().pool("numbers").expect("pool"));
     daemon.stop();
-    let files: Vec<_> = std::fs::read_dir(daemon.store().join("puddles")).expect("puddles").collect();
+    let files: Vec<_> =
+        std::fs::read_dir(daemon.store().join("puddles")).expect("puddles").collect();
     let files: Vec<_> = files.into_iter().map(|entry| entry.expect("an entry").path()).collect();
-    let link = |path: &std::path::PathBuf| daemon.path(&path.file_name().expect("a name").to_string_lossy());
+    let link = |path: &std::path::PathBuf| {
+        daemon.path(&path.file_name().expect("a name").to_string_lossy())
+    };
     files.iter().for_each(|path| std::fs::hard_link(path, link(path)).expect("linked"));
     let links: Vec<_> = files.iter().map(link).collect();
     daemon.restart();

@@ -33,7 +33,10 @@ fn parse(text: &str) -> BTreeMap<String, f64> {
         } else {
             let (name, value) = line.rsplit_once(' ').expect("a name and a value");
             let bare = name.split('{').next().expect("a name");
-            assert!(bare.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'), "{line}");
+            assert!(
+                bare.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'),
+                "{line}"
+            );
             let (of, kind) = family.as_ref().expect("a family");
             let suffix = bare.strip_prefix(of.as_str()).expect("a sample of the family");
             match &**kind {
@@ -42,7 +45,8 @@ fn parse(text: &str) -> BTreeMap<String, f64> {
                 _ => assert_eq!(suffix, "", "{line}"),
             }
             if let Some(labels) = name.strip_prefix(bare).filter(|labels| !labels.is_empty()) {
-                let label = labels.strip_prefix('{').and_then(|l| l.strip_suffix('}')).expect("in braces");
+                let label =
+                    labels.strip_prefix('{').and_then(|l| l.strip_suffix('}')).expect("in braces");
                 let (label, of) = label.split_once('=').expect("a label");
                 assert!(label.bytes().all(|byte| byte.is_ascii_lowercase()), "{line}");
                 assert!(of.len() > 2 && of.starts_with('"') && of.ends_with('"'), "{line}");
@@ -90,7 +94,10 @@ fn what_is_counted_has_happened() {
     assert_eq!(child.hear(), "inside");
     let clients = watcher.clients().expect("list");
     let holder = clients.iter().find(|client| client.pid == child.pid()).expect("it is listed");
-    assert_eq!((&*holder.pools[0].name, holder.pools[0].writable, holder.pools_held), ("numbers", true, 1));
+    assert_eq!(
+        (&*holder.pools[0].name, holder.pools[0].writable, holder.pools_held),
+        ("numbers", true, 1)
+    );
     assert!(holder.program.starts_with("it-"), "{holder:?}");
     assert!(holder.puddles >= 1 && holder.bytes > 0 && holder.messages > 3, "{holder:?}");
     child.kill();
@@ -103,7 +110,9 @@ fn what_is_counted_has_happened() {
     assert_eq!(grown("cenoted_logs_replayed_total"), 1.0);
     assert!(grown("cenoted_entries_replayed_total") >= 2.0, "a counter and a block");
     assert_eq!(grown("cenoted_replay_seconds_count"), 1.0);
-    assert!(grown("cenoted_puddles_granted_total") >= 3.0 && grown("cenoted_bytes_granted_total") > 2e6);
+    assert!(
+        grown("cenoted_puddles_granted_total") >= 3.0 && grown("cenoted_bytes_granted_total") > 2e6
+    );
     assert_eq!(after["cenoted_leases{access=\"write\"}"], 0.0);
     // What a client calls itself or its pools is in no label.
     assert!(!watcher.metrics().expect("metrics").contains("numbers"));
@@ -126,8 +135,12 @@ fn collectors_fetch_figures_by_http_and_a_slow_one_is_not_waited_for() {
     let get = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
     let page = |answer: &str| {
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("version=0.0.4"), "{head}");
-        let len = head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).expect("a length");
+        assert!(
+            head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("version=0.0.4"),
+            "{head}"
+        );
+        let len =
+            head.lines().find_map(|line| line.strip_prefix("Content-Length: ")).expect("a length");
         assert_eq!(len.parse(), Ok(body.len()));
         parse(body)
     };
@@ -161,6 +174,9 @@ fn collectors_fetch_figures_by_http_and_a_slow_one_is_not_waited_for() {
     let mut command = daemon.command();
     command.arg("--socket").arg(daemon.socket()).args(["--metrics", &address]);
     daemon.run(&mut command);
-    assert_eq!(page(&fetch(TcpStream::connect(&address).expect("connect"), get))["cenoted_pools"], 1.0);
+    assert_eq!(
+        page(&fetch(TcpStream::connect(&address).expect("connect"), get))["cenoted_pools"],
+        1.0
+    );
     daemon.stop();
 }

@@ -5,8 +5,8 @@ use crate::hostile::{Raw, refused};
 use crate::limits::{figure, wide};
 use crate::permissions::{ALICE, BOB, STAFF, as_user, is_root};
 use cenote::{
-    Access, Error, ExportOptions, ImportOptions, Persist, PoolMode, PoolOptions, Ptr, Reader, ShipError,
-    Store,
+    Access, Error, ExportOptions, ImportOptions, Persist, PoolMode, PoolOptions, Ptr, Reader,
+    ShipError, Store,
 };
 use cenote_layout::catalog::HeapKind;
 use cenote_layout::id::{PoolId, Uuid};
@@ -65,11 +65,15 @@ fn a_pool_goes_into_an_archive_and_comes_back_beside_itself_and_in_another_windo
             let archive = export(&store, &["numbers"]).expect("export");
             for name in ["a copy", "another"] {
                 let shipped = import(&store, &archive, &[name]).expect("import");
-                assert!(shipped.imported.pools[0].moved && shipped.imported.pools[0].due > 0, "{shipped:?}");
+                assert!(
+                    shipped.imported.pools[0].moved && shipped.imported.pools[0].due > 0,
+                    "{shipped:?}"
+                );
                 assert_eq!(store.pools().iter().filter(|pool| pool.record.name == name).count(), 1);
             }
             // All at once, each with its own list.
-            let pools = ["numbers", "a copy", "another"].map(|name| store.pool(name).expect("open"));
+            let pools =
+                ["numbers", "a copy", "another"].map(|name| store.pool(name).expect("open"));
             assert_eq!(add(&pools[1]), 501);
             assert_eq!(pools.each_ref().map(count), [500, 501, 500]);
             assert_eq!(pools[1].check().expect("check").leaked_blocks, 0);
@@ -87,7 +91,11 @@ fn a_pool_goes_into_an_archive_and_comes_back_beside_itself_and_in_another_windo
             daemon.wait_until("goodbyes are heard", |stat| stat.sessions == 1);
             daemon.stop();
             let store = Store::open(daemon.store()).expect("open");
-            assert!(store.report().clean && store.report().damage.is_empty(), "{:?}", store.report());
+            assert!(
+                store.report().clean && store.report().damage.is_empty(),
+                "{:?}",
+                store.report()
+            );
             for info in store.pools() {
                 assert!(count(&store.pool(&info.record.name).expect("open")) >= 500);
             }
@@ -99,7 +107,8 @@ fn a_pool_goes_into_an_archive_and_comes_back_beside_itself_and_in_another_windo
 #[test]
 fn an_export_asks_for_descriptors_by_the_page_whoever_else_exports() {
     let daemon = Daemon::start(&[]);
-    let options = PoolOptions { puddle_size: 128 << 10, size_max: 8 << 20, ..PoolOptions::default() };
+    let options =
+        PoolOptions { puddle_size: 128 << 10, size_max: 8 << 20, ..PoolOptions::default() };
     {
         let store = daemon.connect();
         make(&store, "one puddle", 1, &options);
@@ -116,10 +125,14 @@ fn an_export_asks_for_descriptors_by_the_page_whoever_else_exports() {
         daemon.stat().messages - before
     });
     let puddles = store.pools().iter().map(|pool| pool.puddles).max();
-    assert!(puddles > Some(4) && asked[0] == asked[1], "{asked:?} messages for 1 and {puddles:?} puddles");
+    assert!(
+        puddles > Some(4) && asked[0] == asked[1],
+        "{asked:?} messages for 1 and {puddles:?} puddles"
+    );
     for _ in 0..20 {
         std::thread::scope(|scope| {
-            let two = [0, 1].map(|_| scope.spawn(|| export(&store, &["numbers"]).map(|bytes| bytes.len())));
+            let two = [0, 1]
+                .map(|_| scope.spawn(|| export(&store, &["numbers"]).map(|bytes| bytes.len())));
             let [one, other] = two.map(|thread| thread.join().expect("no panic").expect("export"));
             assert_eq!(one, other);
         });
@@ -148,8 +161,10 @@ fn an_export_tells_where_pointers_lead_that_leave_the_pool_and_takes_those_pools
             .expect("write");
     }
     let store = daemon.connect();
-    let (_, exported) = store.export(&["pointing"], Vec::new(), ExportOptions::default()).expect("export");
-    let left: Vec<(&str, u64)> = exported.left.iter().map(|left| (&*left.name, left.pointers)).collect();
+    let (_, exported) =
+        store.export(&["pointing"], Vec::new(), ExportOptions::default()).expect("export");
+    let left: Vec<(&str, u64)> =
+        exported.left.iter().map(|left| (&*left.name, left.pointers)).collect();
     assert_eq!(left, [("numbers", 1)]);
     let options = ExportOptions { with_targets: true, ..ExportOptions::default() };
     let (archive, exported) = store.export(&["pointing"], Vec::new(), options).expect("export");
@@ -157,7 +172,8 @@ fn an_export_tells_where_pointers_lead_that_leave_the_pool_and_takes_those_pools
     let names: Vec<String> = exported.pools.iter().map(|name| format!("{name} again")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     import(&store, &archive, &names).expect("import");
-    let again = [store.pool("numbers again"), store.pool("pointing again")].map(|pool| pool.expect("open"));
+    let again =
+        [store.pool("numbers again"), store.pool("pointing again")].map(|pool| pool.expect("open"));
     let view = again[1].read().expect("read");
     let there = view.get(view.root::<Pointing>().expect("root").expect("set")).expect("get").there;
     let root = again[0].read().expect("read").root::<Counter>().expect("root");
@@ -180,17 +196,23 @@ fn who_may_not_read_a_pool_gets_neither_an_archive_nor_a_copy_of_it() {
         let store = daemon.connect();
         assert!(is_denied(&export(&store, &["hers"])), "an archive of what he may not read");
         assert!(is_denied(&store.clone_pool("hers", "his")), "a copy of it");
-        assert!(is_denied(&store.randomize_pool("hers")) && is_denied(&store.randomize_pool("public")));
+        assert!(
+            is_denied(&store.randomize_pool("hers")) && is_denied(&store.randomize_pool("public"))
+        );
         let archive = export(&store, &["public"]).expect("what he may read");
         let with = ExportOptions { with_targets: true, ..ExportOptions::default() };
-        assert!(store.export(&["public"], Vec::new(), with).is_ok(), "no pointer of it leads to hers");
+        assert!(
+            store.export(&["public"], Vec::new(), with).is_ok(),
+            "no pointer of it leads to hers"
+        );
         drop(store);
         let store = daemon.connect();
         let copy = store.clone_pool("public", "his").expect("a copy");
         assert!(copy.moved);
         import(&store, &archive, &["his too"]).expect("import");
         for name in ["his", "his too"] {
-            let info = store.pools().into_iter().find(|info| info.record.name == name).expect("listed");
+            let info =
+                store.pools().into_iter().find(|info| info.record.name == name).expect("listed");
             assert_eq!((info.record.uid, info.record.gid), (BOB, BOB), "it is the importer's");
             assert_eq!(add(&store.pool(name).expect("open")), 8);
         }
@@ -218,18 +240,21 @@ fn an_export_with_targets_of_which_one_may_not_be_read_is_refused() {
         make(&store, "hers", 5, &PoolOptions { permissions: 0o600, ..PoolOptions::default() });
         let hers = store.pool("hers").expect("open");
         let there = hers.read().expect("read").root::<Counter>().expect("root");
-        let set =
-            store.create_pool("public", &readable()).expect("create").write(|tx| -> cenote::Result<()> {
+        let set = store.create_pool("public", &readable()).expect("create").write(
+            |tx| -> cenote::Result<()> {
                 let from = tx.alloc(Pointing { there })?;
                 tx.set_root(from)
-            });
+            },
+        );
         set.expect("write");
     });
     daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
     as_user(BOB, BOB, || {
         let store = daemon.connect();
-        let (_, exported) = store.export(&["public"], Vec::new(), ExportOptions::default()).expect("export");
-        let left: Vec<(&str, u64)> = exported.left.iter().map(|left| (&*left.name, left.pointers)).collect();
+        let (_, exported) =
+            store.export(&["public"], Vec::new(), ExportOptions::default()).expect("export");
+        let left: Vec<(&str, u64)> =
+            exported.left.iter().map(|left| (&*left.name, left.pointers)).collect();
         assert_eq!(left, [("hers", 1)], "its name stands in a list for everybody");
         let with = ExportOptions { with_targets: true, ..ExportOptions::default() };
         let refused = store.export(&["public"], Vec::new(), with).map(drop);
@@ -275,12 +300,15 @@ fn a_pool_that_somebody_writes_is_not_copied_nor_exported_nor_moved() {
     assert_eq!(writer.hear(), "inside");
     let store = daemon.connect();
     let before = files(&daemon);
-    let busy =
-        |error: &StoreError| matches!(error, StoreError::PoolBusy { .. } | StoreError::PoolInUse { .. });
+    let busy = |error: &StoreError| {
+        matches!(error, StoreError::PoolBusy { .. } | StoreError::PoolInUse { .. })
+    };
     assert!(
         matches!(&export(&store, &["numbers"]), Err(Error::Ship(ShipError::Store(error))) if busy(error))
     );
-    assert!(matches!(&store.clone_pool("numbers", "copy"), Err(Error::Store(error)) if busy(error)));
+    assert!(
+        matches!(&store.clone_pool("numbers", "copy"), Err(Error::Store(error)) if busy(error))
+    );
     assert!(matches!(&store.randomize_pool("numbers"), Err(Error::Store(error)) if busy(error)));
     assert_eq!(files(&daemon), before);
     // It dies: whoever asks waits for its logs.
@@ -297,8 +325,13 @@ fn a_pool_gets_other_addresses_and_pointers_from_other_pools_follow() {
         make(&store, "numbers", 50, &PoolOptions::default());
         let shadowed = PoolOptions { mode: PoolMode::Shadowed, ..PoolOptions::default() };
         make(&store, "shadowed", 9, &shadowed);
-        let there =
-            store.pool("numbers").expect("open").read().expect("read").root::<Counter>().expect("root");
+        let there = store
+            .pool("numbers")
+            .expect("open")
+            .read()
+            .expect("read")
+            .root::<Counter>()
+            .expect("root");
         let pointing = store.create_pool("pointing", &PoolOptions::default()).expect("create");
         let set = pointing.write(|tx| -> cenote::Result<()> {
             let from = tx.alloc(Pointing { there })?;
@@ -422,7 +455,13 @@ impl Raw {
         }
     }
 
-    pub(crate) fn fill(&mut self, import: u64, slot: u32, bytes: &[u8], pieces: &[(u64, u32)]) -> Reply {
+    pub(crate) fn fill(
+        &mut self,
+        import: u64,
+        slot: u32,
+        bytes: &[u8],
+        pieces: &[(u64, u32)],
+    ) -> Reply {
         let parcel = self.parcel(bytes);
         self.ask(&Request::FillImport { import, slot, parcel, pieces: pieces.to_vec() }).0
     }
@@ -437,10 +476,15 @@ fn a_hostile_import_is_refused_and_leaves_nothing() {
     let before = files(&daemon);
     let mut raw = Raw::connect(&daemon);
     // What is no list of an import: nonsense, another length than there is, too long, of another parcel.
-    for (bytes, len) in [(vec![0xff; 64], 64), (vec![1; 8], 4096), (Vec::new(), u32::MAX), (Vec::new(), 0)] {
+    for (bytes, len) in
+        [(vec![0xff; 64], 64), (vec![1; 8], 4096), (Vec::new(), u32::MAX), (Vec::new(), 0)]
+    {
         let parcel = raw.parcel(&bytes);
         let reply = raw.ask(&Request::BeginImport { parcel, len, check_only: false }).0;
-        assert!(matches!(refused(&reply), Refusal::Malformed { .. } | Refusal::Limit { .. }), "{reply:?}");
+        assert!(
+            matches!(refused(&reply), Refusal::Malformed { .. } | Refusal::Limit { .. }),
+            "{reply:?}"
+        );
         let reply = raw.ask(&Request::BeginImport { parcel, len, check_only: true }).0;
         assert_eq!(refused(&reply), &Refusal::NoParcel, "it is used up");
     }
@@ -474,7 +518,10 @@ fn a_hostile_import_is_refused_and_leaves_nothing() {
     bits.pools[0].permissions = 0o4755;
     assert!(matches!(refused(&raw.begin(&bits)), Refusal::Other { .. }));
     for name in ["", " ", "a\nb"] {
-        assert!(matches!(raw.begin(&spec(name, vec![(AT, 2 << 20)])), Reply::Refused(_)), "{name:?}");
+        assert!(
+            matches!(raw.begin(&spec(name, vec![(AT, 2 << 20)])), Reply::Refused(_)),
+            "{name:?}"
+        );
     }
     assert_eq!(files(&daemon), before, "not even a file was made");
     // Imports that are not there, or another session's.
@@ -592,7 +639,10 @@ fn an_import_that_cannot_be_is_refused_at_its_beginning() {
     let size = (free.f_bavail * free.f_frsize + (1 << 30)).next_multiple_of(2 << 20);
     let reply = raw.begin(&spec("large", vec![(AT, size)]));
     assert_eq!(refused(&reply), &Refusal::NoSpace);
-    assert_eq!(raw.ask(&Request::RegisterTypes { records: vec![wide("shape::A", 2)] }).0, Reply::Done);
+    assert_eq!(
+        raw.ask(&Request::RegisterTypes { records: vec![wide("shape::A", 2)] }).0,
+        Reply::Done
+    );
     let mut other = spec("other", vec![(AT, 2 << 20)]);
     other.types = vec![wide("shape::A", 3)];
     let reply = raw.begin(&other);
@@ -608,8 +658,10 @@ fn an_answer_about_several_pools_that_was_lost_is_given_again() {
     let mut raw = Raw::connect(&daemon);
     let mut three = spec("a", vec![(AT, 2 << 20)]);
     for (number, name) in [(1, "b"), (2, "c")] {
-        let mut more =
-            spec(name, vec![(AT + (number << 30), 2 << 20), (AT + (number << 30) + (1 << 25), 4 << 20)]);
+        let mut more = spec(
+            name,
+            vec![(AT + (number << 30), 2 << 20), (AT + (number << 30) + (1 << 25), 4 << 20)],
+        );
         more.pools[0].old_id = PoolId(number + 1);
         three.pools.append(&mut more.pools);
     }
@@ -655,7 +707,10 @@ fn an_import_of_nonsense_is_opened_by_who_imported_it_and_hurts_nobody() {
         assert_eq!(refused(&other), &Refusal::NoImport);
         let name = format!("nonsense {round}");
         let granted = raw.ask(&Request::OpenPool { name, writable: true }).0;
-        assert!(matches!(granted, Reply::Pool { .. } | Reply::Refused(Refusal::Other { .. })), "{granted:?}");
+        assert!(
+            matches!(granted, Reply::Pool { .. } | Reply::Refused(Refusal::Other { .. })),
+            "{granted:?}"
+        );
     }
     make(&daemon.connect(), "numbers", 3, &PoolOptions::default());
 }

@@ -6,8 +6,8 @@ use crate::permissions::{ALICE, BOB, STAFF, as_user, is_root};
 use cenote::Store;
 use cenote_medium::planted::{Step, watch};
 use cenote_object::{
-    Blocks, Found, Keyring, MasterKey, Mechanism, ObjectError, ObjectState, Objects, ObjectsOptions,
-    Permission,
+    Blocks, Found, Keyring, MasterKey, Mechanism, ObjectError, ObjectState, Objects,
+    ObjectsOptions, Permission,
 };
 use cenote_proto::{Refusal, Reply, Request};
 use std::fs::File;
@@ -38,7 +38,8 @@ pub(crate) fn obey(socket: &Path) {
             }
             Some("psync") => drop(attached.psync().expect("psync")),
             Some("sum") => {
-                let (low, high) = (attached.as_slice().iter().min(), attached.as_slice().iter().max());
+                let (low, high) =
+                    (attached.as_slice().iter().min(), attached.as_slice().iter().max());
                 assert_eq!(low, high, "half of a psync is there");
                 say(&high.expect("bytes").to_string());
                 continue;
@@ -90,7 +91,9 @@ fn one_process_writes_or_many_read_and_who_is_refused_hears_by_whom() {
     // What was not psynced is gone with the detach.
     let (mut one, mut two) = (start(&daemon, "read"), start(&daemon, "read"));
     let here = objects.attach("matrix", Permission::Read, None).expect("a third reader");
-    let again = objects.attach("matrix", Permission::Read, None).expect("and a fourth, in the same process");
+    let again = objects
+        .attach("matrix", Permission::Read, None)
+        .expect("and a fourth, in the same process");
     assert_eq!(here.addr(), info.data_addr(), "at its address");
     for reader in [&mut one, &mut two] {
         assert_eq!(told(reader, "sum"), "7");
@@ -99,11 +102,17 @@ fn one_process_writes_or_many_read_and_who_is_refused_hears_by_whom() {
     let refused = objects.attach("matrix", Permission::ReadWrite, None);
     assert!(matches!(refused, Err(ObjectError::Busy { what: "reading", .. })), "{refused:?}");
     drop(here);
-    assert!(again.as_slice().iter().all(|byte| *byte == 7), "the other one of the process reads on");
+    assert!(
+        again.as_slice().iter().all(|byte| *byte == 7),
+        "the other one of the process reads on"
+    );
     drop(again);
     let readers = [one.pid(), two.pid()];
     let refused = objects.attach("matrix", Permission::ReadWrite, None);
-    assert!(matches!(refused, Err(ObjectError::Busy { pid, .. }) if readers.contains(&pid)), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ObjectError::Busy { pid, .. }) if readers.contains(&pid)),
+        "{refused:?}"
+    );
     for mut reader in [one, two] {
         assert_eq!(told(&mut reader, "detach"), "detached");
     }
@@ -121,7 +130,9 @@ fn a_reader_of_the_writers_process_takes_nothing_from_the_writer() {
     let daemon = Daemon::start(&[]);
     let store = daemon.connect();
     let objects = objects_of(&store);
-    let key = Keyring::new(MasterKey::from_bytes(&mut std::array::from_fn(|at| at as u8)).expect("a key"));
+    let key = Keyring::new(
+        MasterKey::from_bytes(&mut std::array::from_fn(|at| at as u8)).expect("a key"),
+    );
     for (name, key) in [("plain", None), ("sealed", Some(&key))] {
         objects.pcreate(name, LEN, key, 0o600).expect("create");
         let mut writer = objects.attach(name, Permission::ReadWrite, key).expect("attach");
@@ -145,11 +156,18 @@ fn a_reader_of_the_writers_process_takes_nothing_from_the_writer() {
     let daemon = Daemon::start(&[]);
     objects_of(&daemon.connect()).pcreate("plain", LEN, None, 0o600).expect("create");
     let mut raw = Raw::connect(&daemon);
-    let mut attach = |writable| raw.ask(&Request::AttachObject { name: "plain".into(), writable }).0;
+    let mut attach =
+        |writable| raw.ask(&Request::AttachObject { name: "plain".into(), writable }).0;
     assert!(matches!(attach(true), Reply::Objects { .. }));
-    assert!(matches!(attach(true), Reply::Objects { .. }), "asked again, because the answer was lost");
+    assert!(
+        matches!(attach(true), Reply::Objects { .. }),
+        "asked again, because the answer was lost"
+    );
     let reply = attach(false);
-    assert!(matches!(reply, Reply::Refused(Refusal::ObjectBusy { writing: true, .. })), "{reply:?}");
+    assert!(
+        matches!(reply, Reply::Refused(Refusal::ObjectBusy { writing: true, .. })),
+        "{reply:?}"
+    );
 }
 
 #[test]
@@ -162,7 +180,9 @@ fn a_reader_that_is_refused_during_a_snapshot_does_not_take_its_file_away() {
     watch(Some(Box::new(move |step| {
         if step == Step::SnapshotBegun {
             let other = other.clone();
-            let tried = std::thread::spawn(move || other.attach("matrix", Permission::Read, None).map(drop));
+            let tried = std::thread::spawn(move || {
+                other.attach("matrix", Permission::Read, None).map(drop)
+            });
             busy_by(tried.join().expect("no panic"), "writing", me);
         }
     })));
@@ -264,7 +284,10 @@ fn psyncs_of_every_mechanism_and_of_several_objects_go_through() {
                 bytes[900_000 + usize::from(step)] = 10 * round + step;
             }
             let done = cenote_object::psync_all(&mut [&mut a, &mut b]).expect("psync");
-            assert!(done.seq > 0 && done.data_bytes <= 8 * 64, "{mechanism}: lines, and not pages: {done:?}");
+            assert!(
+                done.seq > 0 && done.data_bytes <= 8 * 64,
+                "{mechanism}: lines, and not pages: {done:?}"
+            );
         }
         drop((a, b));
         for name in ["a", "b"] {
@@ -295,7 +318,8 @@ fn keys_and_plaintext_stay_in_the_client() {
         let objects = objects_of(&store);
         objects.pcreate("diary", 256 << 10, Some(&right), 0o600).expect("create");
         for round in 0..2usize {
-            let mut attached = objects.attach("diary", Permission::ReadWrite, Some(&right)).expect("attach");
+            let mut attached =
+                objects.attach("diary", Permission::ReadWrite, Some(&right)).expect("attach");
             attached.load(0, 256 << 10).expect("every page is whole");
             let at = 70_000 * round + 4000;
             attached.as_mut_slice().expect("slice")[at..at + secret.len()].copy_from_slice(&secret);
@@ -308,7 +332,10 @@ fn keys_and_plaintext_stay_in_the_client() {
         let wrong = objects.attach("diary", Permission::Read, Some(&new));
         assert_eq!(wrong.expect_err("another key").errno(), 13);
         objects.rekey("diary", &right, &new).expect("rekey");
-        assert_eq!(objects.attach("diary", Permission::Read, Some(&right)).expect_err("old").errno(), 13);
+        assert_eq!(
+            objects.attach("diary", Permission::Read, Some(&right)).expect_err("old").errno(),
+            13
+        );
         let attached = objects.attach("diary", Permission::Read, Some(&new)).expect("attach");
         assert!(attached.verify(&mut |_, _| true).damaged.is_empty());
         assert_eq!(attached.as_slice()[74_000..74_000 + secret.len()], secret);
@@ -318,7 +345,9 @@ fn keys_and_plaintext_stay_in_the_client() {
     let mut files = vec![daemon.store()];
     while let Some(path) = files.pop() {
         if path.is_dir() {
-            files.extend(std::fs::read_dir(&path).expect("list").map(|entry| entry.expect("entry").path()));
+            files.extend(
+                std::fs::read_dir(&path).expect("list").map(|entry| entry.expect("entry").path()),
+            );
             continue;
         }
         let bytes = std::fs::read(&path).expect("read");
@@ -379,7 +408,8 @@ fn owner_group_and_mode_decide_who_attaches() {
     });
     {
         let store = connect();
-        let give = cenote::PermissionChange { uid: Some(BOB), gid: Some(BOB), permissions: Some(0o600) };
+        let give =
+            cenote::PermissionChange { uid: Some(BOB), gid: Some(BOB), permissions: Some(0o600) };
         objects_of(&store).set_owner("hers", give).expect("the superuser gives it away");
     }
     as_user(ALICE, STAFF, || {
@@ -451,7 +481,8 @@ fn a_client_changes_nothing_but_what_it_has_attached() {
     let Reply::Parcel { number } = reply else { panic!("{reply:?}") };
     drop(files);
     let mut another = Raw::connect(&daemon);
-    for asked in [another.ask(&of(me, 0, true)(number)).0, raw.ask(&of(me, 0, true)(number - 1)).0] {
+    for asked in [another.ask(&of(me, 0, true)(number)).0, raw.ask(&of(me, 0, true)(number - 1)).0]
+    {
         assert!(matches!(asked, Reply::Refused(Refusal::NoParcel)), "{asked:?}");
     }
     // A reader psyncs nothing.
@@ -518,9 +549,11 @@ fn an_objects_descriptor_cannot_be_opened_again_for_writing() {
     as_user(BOB, BOB, || {
         let mut raw = Raw::connect(&daemon);
         for writable in [true, false] {
-            let (reply, files) = raw.ask(&Request::AttachObject { name: "public".into(), writable });
+            let (reply, files) =
+                raw.ask(&Request::AttachObject { name: "public".into(), writable });
             let Reply::Objects { items, .. } = reply else { panic!("{reply:?}") };
-            let again = format!("/proc/self/fd/{}", files.first().expect("a descriptor").as_raw_fd());
+            let again =
+                format!("/proc/self/fd/{}", files.first().expect("a descriptor").as_raw_fd());
             let opened = std::fs::OpenOptions::new().read(true).write(true).open(&again);
             assert_eq!(opened.expect_err("opened").kind(), std::io::ErrorKind::PermissionDenied);
             raw.ask(&Request::DetachObject { object: items[0].record.puddle });
@@ -564,7 +597,10 @@ fn a_snapshot_through_a_daemon_is_what_the_last_psync_left() {
     let objects = objects_of(&store);
     objects.restore(&file, None).expect("restore");
     let attached = objects.attach("matrix", Permission::Read, None).expect("attach");
-    assert!(attached.as_slice().iter().all(|byte| *byte == 7), "what was psynced, and nothing else");
+    assert!(
+        attached.as_slice().iter().all(|byte| *byte == 7),
+        "what was psynced, and nothing else"
+    );
     attached.detach().expect("detach");
     drop(objects);
     if !is_root() {

@@ -59,7 +59,10 @@ fn owner_group_and_mode_decide_who_may_read_and_write() {
     });
     as_user(BOB, STAFF, || {
         let store = connect();
-        assert_eq!(count(&store.pool_with("hers", Access::ReadOnly).expect("the group may read")), 1);
+        assert_eq!(
+            count(&store.pool_with("hers", Access::ReadOnly).expect("the group may read")),
+            1
+        );
         assert!(is_refused(&store.pool_with("hers", Access::ReadWrite)), "and not write");
         assert!(is_refused(&store.remove_pool("hers").map(drop)), "nor remove");
         let change = PermissionChange { permissions: Some(0o666), ..Default::default() };
@@ -79,7 +82,9 @@ fn owner_group_and_mode_decide_who_may_read_and_write() {
         let bad = PermissionChange { permissions: Some(0o4666), ..Default::default() };
         assert!(store.set_permissions("hers", bad).is_err());
     });
-    as_user(BOB, STAFF, || assert_eq!(add(&connect().pool("hers").expect("the group writes now")), 2));
+    as_user(BOB, STAFF, || {
+        assert_eq!(add(&connect().pool("hers").expect("the group writes now")), 2)
+    });
     // Writing without reading is nothing: the mapping can be read.
     as_user(CAROL, CAROL, || assert!(is_refused(&connect().pool_with("hers", Access::ReadWrite))));
     let change = PermissionChange { uid: Some(CAROL), gid: Some(CAROL), permissions: Some(0o600) };

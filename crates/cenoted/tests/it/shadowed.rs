@@ -180,11 +180,13 @@ fn a_psync_changes_only_pools_that_its_client_writes() {
     let daemon = Daemon::start(&[]);
     create(&daemon, "numbers");
     let puddles = |raw: &mut Raw, writable| {
-        let Reply::Pool { record, .. } = raw.ask(&Request::OpenPool { name: "numbers".into(), writable }).0
+        let Reply::Pool { record, .. } =
+            raw.ask(&Request::OpenPool { name: "numbers".into(), writable }).0
         else {
             panic!("not granted")
         };
-        let Reply::Puddles { records, .. } = raw.ask(&Request::Puddles { pool: record.id, first: 0 }).0
+        let Reply::Puddles { records, .. } =
+            raw.ask(&Request::Puddles { pool: record.id, first: 0 }).0
         else {
             panic!("no puddles")
         };
@@ -194,7 +196,8 @@ fn a_psync_changes_only_pools_that_its_client_writes() {
     let (pool, puddle) = puddles(&mut before, false);
     assert!(matches!(before.ask(&Request::Goodbye).0, Reply::Done));
     // Page 0: the puddle's header.
-    let run = [&0u32.to_le_bytes()[..], &64u32.to_le_bytes(), &0u64.to_le_bytes(), &[7; 4096]].concat();
+    let run =
+        [&0u32.to_le_bytes()[..], &64u32.to_le_bytes(), &0u64.to_le_bytes(), &[7; 4096]].concat();
     let mut raw = Raw::connect(&daemon);
     let psync = |runs| move |parcel| Request::PsyncPools { parcel, puddles: vec![puddle], runs };
     let refused = |raw: &mut Raw, why: &str| {
@@ -220,7 +223,8 @@ fn protected_pools_are_refused_as_such_and_keys_for_others_too() {
     let mut daemon = Daemon::prepare(&[]);
     let key = || {
         let mut bytes: [u8; 32] = core::array::from_fn(|i| (i as u8).wrapping_mul(29));
-        let key = cenote::MasterKey::with_locking(&mut bytes, cenote::Locking::IfPossible).expect("a key");
+        let key = cenote::MasterKey::with_locking(&mut bytes, cenote::Locking::IfPossible)
+            .expect("a key");
         std::sync::Arc::new(cenote::Keyring::new(key).locking(cenote::Locking::IfPossible))
     };
     {
@@ -237,7 +241,10 @@ fn protected_pools_are_refused_as_such_and_keys_for_others_too() {
         let refused = store.pool_with("numbers", access).expect_err("granted").to_string();
         assert!(refused.contains("protected at rest"), "{refused}");
         let refused = store.pool_with_key("plain", access, &key());
-        assert!(matches!(&refused, Err(Error::Store(StoreError::NotProtected { .. }))), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(Error::Store(StoreError::NotProtected { .. }))),
+            "{refused:?}"
+        );
     }
     assert_eq!(count(&store.pool("plain").expect("without a key")), 0);
 }
@@ -256,7 +263,10 @@ fn records_of_a_pool_that_is_gone_are_not_taken_for_those_of_an_object() {
         }
         assert!(pool.psync().expect("psync").pages > 1);
         // SAFETY: nothing but records is looked at.
-        unsafe { store.as_raw() }.puddle_records().into_iter().find(|puddle| puddle.pool == pool.id())
+        unsafe { store.as_raw() }
+            .puddle_records()
+            .into_iter()
+            .find(|puddle| puddle.pool == pool.id())
     };
     let gone = gone.expect("its puddle").uuid;
     daemon.connect().remove_pool("gone").expect("remove");

@@ -104,7 +104,8 @@ fn several_processes_write_one_pool_and_see_what_the_others_wrote() {
     for round in 1..=3 {
         others.iter_mut().for_each(|other| other.tell("add 3000"));
         (0..3000).for_each(|_| assert!(add(&pool) > 0));
-        let ends: Vec<u64> = others.iter_mut().map(|other| other.hear().parse().expect("a number")).collect();
+        let ends: Vec<u64> =
+            others.iter_mut().map(|other| other.hear().parse().expect("a number")).collect();
         assert!(ends.iter().all(|end| *end <= round * 12_000), "{ends:?}");
         assert_eq!(count(&pool), round * 12_000);
         others[0].tell("count");
@@ -275,11 +276,13 @@ fn a_lock_that_is_taken_over_too_early_is_noticed() {
 
 #[test]
 fn sharers_are_killed_at_any_moment_and_nothing_acknowledged_is_lost() {
-    let kills: u64 = std::env::var("CENOTED_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(24);
+    let kills: u64 =
+        std::env::var("CENOTED_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(24);
     let mut daemon = daemon_with_counter();
     let store = daemon.connect();
     let pool = share(&store, "numbers");
-    let mut others: Vec<_> = (0..3).map(|_| Actor::start("share-counter", &daemon).in_background()).collect();
+    let mut others: Vec<_> =
+        (0..3).map(|_| Actor::start("share-counter", &daemon).in_background()).collect();
     let mut seed = 0x2545_f491_4f6c_dd1du64;
     for kill in 0..kills {
         seed ^= seed << 13;
@@ -435,7 +438,8 @@ fn transactions_over_two_shared_pools_are_whole_whoever_is_killed() {
     let sum = || {
         let sum = store.write(&[&pools[0], &pools[1]], |tx| -> cenote::Result<u64> {
             let of = |pool| tx.root_in::<Counter>(pool, 0);
-            let (one, other) = (of(&pools[0])?.expect("a counter"), of(&pools[1])?.expect("a counter"));
+            let (one, other) =
+                (of(&pools[0])?.expect("a counter"), of(&pools[1])?.expect("a counter"));
             Ok(tx.get(one)?.count.wrapping_add(tx.get(other)?.count))
         });
         sum.expect("sum")

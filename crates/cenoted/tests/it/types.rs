@@ -19,7 +19,7 @@ pub(crate) fn have_another_layout(socket: &Path) {
     let mut record = Wide::record();
     (record.size, record.align, record.fields) = (8, 8, Vec::new());
     // SAFETY: the type is as the record says.
-    unsafe { store.as_raw() }.register_type(&record).expect("register");
+    unsafe { store.as_raw().register_type(&record) }.expect("register");
     let pool = store.pool_with("p", access).expect("pool");
     // SAFETY: the block holds what this child calls a value.
     let block = unsafe { pool.raw_heap() }.alloc(8, 8, Wide::TYPE_ID).expect("a block");
@@ -44,7 +44,8 @@ fn connected() -> (Daemon, Store) {
 /// With the bug it is followed: so the other assertions could fail.
 fn follows_with_the_bug(pool: &Pool, addr: &str) {
     // SAFETY: the block is as large as a value of the other layout, and nothing is read.
-    let ptr = unsafe { Ptr::<Wide>::from_addr(addr.parse().expect("an address")) }.expect("no null");
+    let ptr =
+        unsafe { Ptr::<Wide>::from_addr(addr.parse().expect("an address")) }.expect("no null");
     plant(Bug::LearntTypeBelieved);
     let followed = pool.read().expect("read").get(ptr).is_ok();
     plant(Bug::None);
@@ -54,7 +55,8 @@ fn follows_with_the_bug(pool: &Pool, addr: &str) {
 /// The pointer is one of another store whose window was at the same place.
 fn refuses(pool: &Pool, addr: &str) {
     // SAFETY: followed only with a check.
-    let ptr = unsafe { Ptr::<Wide>::from_addr(addr.parse().expect("an address")) }.expect("no null");
+    let ptr =
+        unsafe { Ptr::<Wide>::from_addr(addr.parse().expect("an address")) }.expect("no null");
     assert!(matches!(pool.read().expect("read").get(ptr), Err(Error::Dangling { .. })));
     assert!(pool.write(|tx| tx.get(ptr).map(drop)).is_err());
     assert!(pool.write(|tx| tx.get_mut(ptr).map(drop)).is_err());

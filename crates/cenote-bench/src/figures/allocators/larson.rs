@@ -1,8 +1,9 @@
 //! Larson: a server's pattern. Blocks bleed from thread to thread.
 //!
-//! Each thread begins with 10^3 blocks that the main thread allocated and dealt out at random. It frees a random one and allocates one of random size in its
-//! place, again and again. After a generation a new thread goes on with the blocks of the one before, which ends; starting threads is part of what is
-//! timed.
+//! Each thread begins with 10^3 blocks that the main thread allocated and dealt out at random. It
+//! frees a random one and allocates one of random size in its place, again and again. After a
+//! generation a new thread goes on with the blocks of the one before, which ends; starting threads
+//! is part of what is timed.
 
 use crate::allocator::{Allocator, Fault, Held, Numbers, give, take, verdict};
 use crate::case::{Failure, Sample};
@@ -20,7 +21,8 @@ pub const SIZE_MIN: usize = 64;
 /// Most bytes of a block.
 pub const SIZE_MAX: usize = 400;
 
-/// Pairs that a thread of the paper does before the next goes on: 10^4 iterations over its 10^3 blocks.
+/// Pairs that a thread of the paper does before the next goes on: 10^4 iterations over its 10^3
+/// blocks.
 pub const GENERATION: u64 = 10_000_000;
 
 /// The same of a short run.
@@ -29,7 +31,8 @@ pub const GENERATION_MIN: u64 = 100_000;
 /// Milliseconds of the paper's run.
 pub const LENGTH_MS: u64 = 30_000;
 
-/// At least `count` pairs over all threads, and at least one generation; `generation` of them by each thread.
+/// At least `count` pairs over all threads, and at least one generation; `generation` of them by
+/// each thread.
 ///
 /// # Errors
 /// No memory, or a block that is not as it should be.
@@ -48,7 +51,8 @@ pub fn run<A: Allocator>(
         dealt.push(take(allocator, random_size(&mut random), &mut numbers)?);
     }
     random.shuffle(&mut dealt);
-    let hands: Vec<Mutex<Vec<Held>>> = dealt.chunks(BLOCKS).map(|hand| Mutex::new(hand.to_vec())).collect();
+    let hands: Vec<Mutex<Vec<Held>>> =
+        dealt.chunks(BLOCKS).map(|hand| Mutex::new(hand.to_vec())).collect();
     team(threads, |member| {
         let hand = core::mem::take(
             &mut *hands[member.index as usize].lock().unwrap_or_else(PoisonError::into_inner),
@@ -64,7 +68,8 @@ pub fn run<A: Allocator>(
             let mut left = each;
             while left > 0 {
                 let pairs = left.min(generation);
-                // The thread that waits here stands for nobody: the next generation begins when this one has ended.
+                // The thread that waits here stands for no thread: the next generation begins when
+                // this one has ended.
                 member.count(std::thread::scope(|scope| {
                     let thread = scope.spawn(|| part.generation(pairs));
                     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -102,7 +107,8 @@ impl<A: Allocator> Part<'_, A> {
             let victim = self.random.below(self.blocks.len());
             // SAFETY: taken before; its place gets another block at once, or the test ends.
             self.wrong |= unsafe { give(self.allocator, self.blocks[victim]) };
-            self.blocks[victim] = take(self.allocator, random_size(&mut self.random), &mut self.numbers)?;
+            self.blocks[victim] =
+                take(self.allocator, random_size(&mut self.random), &mut self.numbers)?;
         }
         Ok(counters::snapshot() - before)
     }

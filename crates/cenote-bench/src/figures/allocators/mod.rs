@@ -1,7 +1,8 @@
 //! Allocators: Ralloc's Figure 5 a-d and the microbenchmark of Poseidon's Figure 6.
 //!
-//! Unit: million operations a second, of all threads together; what an operation is says the row. Every block is stamped and checked
-//! ([`crate::allocator`]), in the timed part, for every system alike.
+//! Unit: million operations a second, of all threads together; what an operation is says the row.
+//! Every block is stamped and checked ([`crate::allocator`]), in the timed part, for every system
+//! alike.
 //!
 //! | row | unit | a thread's part |
 //! | --- | --- | --- |
@@ -11,11 +12,14 @@
 //! | [`prodcon`] | objects | pairs of threads: one allocates objects of 64 bytes and sends them through a Michael-Scott queue, the other frees them |
 //! | [`poseidon6`]`_SIZE` | operations: an allocation or a free | 100 allocations of SIZE bytes, then 100 frees in random order |
 //!
-//! A run is as long as any other figure's, or with `--scale X` that part of the paper's: 10^4 iterations of threadtest and 10^5 of shbench a thread, 30 s of Larson with 10^7
-//! pairs a generation of threads (10^5 without `--scale`), 10^7 objects of prodcon and 10^6 operations of Poseidon's test in all.
+//! A run is as long as any other figure's, or with `--scale X` that part of the paper's: 10^4
+//! iterations of threadtest and 10^5 of shbench a thread, 30 s of Larson with 10^7 pairs a
+//! generation of threads (10^5 without `--scale`), 10^7 objects of prodcon and 10^6 operations of
+//! Poseidon's test in all.
 //!
-//! Systems: `cenote` is the heap of a pool in a store ([`crate::traced`]), called as transactions call it, by what the compiler can inline;
-//! `cenote (call)` is the same behind a function call, as malloc is for every program. The peers are in `cenote-bench-peers`. Threads are not pinned.
+//! Systems: `cenote` is the heap of a pool in a store ([`crate::traced`]), called as transactions
+//! call it, by what the compiler can inline; `cenote (call)` is the same behind a function call, as
+//! malloc is for every program. The peers are in `cenote-bench-peers`. Threads are not pinned.
 
 pub mod larson;
 pub mod poseidon6;
@@ -64,7 +68,8 @@ fn cases(settings: &Settings) -> Result<Vec<Case>, Failure> {
     Ok(cases)
 }
 
-/// All rows for one system. Flushes and fences are not counted unless the caller says so in each case.
+/// All rows for one system. Flushes and fences are not counted unless the caller says so in each
+/// case.
 pub fn cases_of<A: Allocator>(
     allocator: &Arc<A>,
     system: &'static str,
@@ -77,8 +82,10 @@ pub fn cases_of<A: Allocator>(
     for threads in settings.threads() {
         let case = |row, unit, length, work: WorkOn<A>| {
             let allocator = allocator.clone();
-            let mut case = Case::new(row, system, level, move |count| work(&*allocator, threads, count));
-            (case.threads, case.unit, case.length, case.warms_itself) = (threads, unit, length, true);
+            let mut case =
+                Case::new(row, system, level, move |count| work(&*allocator, threads, count));
+            (case.threads, case.unit, case.length, case.warms_itself) =
+                (threads, unit, length, true);
             case.uncounted()
         };
         let all = u64::from(threads);

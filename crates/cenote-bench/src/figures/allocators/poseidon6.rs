@@ -26,11 +26,17 @@ pub const ROWS: [(&str, usize); 7] = [
     ("poseidon6_256K", 256 << 10),
 ];
 
-/// At least `count` allocations and frees over all threads; each thread does a few hundred more before the clock starts.
+/// At least `count` allocations and frees over all threads; each thread does a few hundred more
+/// before the clock starts.
 ///
 /// # Errors
 /// No memory, or a block that is not as it should be.
-pub fn run<A: Allocator>(allocator: &A, threads: u32, size: usize, count: u64) -> Result<Sample, Failure> {
+pub fn run<A: Allocator>(
+    allocator: &A,
+    threads: u32,
+    size: usize,
+    count: u64,
+) -> Result<Sample, Failure> {
     let turns = count.div_ceil(2 * BLOCKS as u64 * u64::from(threads)).max(1);
     team(threads, |member| {
         let mut random = Random::new(u64::from(member.index));

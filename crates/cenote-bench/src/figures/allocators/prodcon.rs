@@ -1,12 +1,16 @@
-//! Producer and consumer: one thread allocates, another frees, with a Michael-Scott queue between them.
+//! Producer and consumer: one thread allocates, another frees, with a Michael-Scott queue between
+//! them.
 //!
-//! The objects, of 64 bytes, are the queue's nodes, so that nothing but the allocator under test is asked for memory. A node's first word is the link; the
-//! second and the last are the stamp. The queue always holds one node more than objects: its head, whose object was taken already; the consumer frees it
-//! when it takes the next.
+//! The objects, of 64 bytes, are the queue's nodes, so that nothing but the allocator under test is
+//! asked for memory. A node's first word is the link; the second and the last are the stamp. The
+//! queue always holds one node more than objects: its head, whose object was taken already; the
+//! consumer frees it when it takes the next.
 //!
-//! With one producer and one consumer no node is freed while somebody may still look at it. The producer dereferences only what it read from
-//! `tail`, and the consumer frees a node only after `tail` has left it: it helps `tail` on first, as every consumer of this queue does. `tail` never comes back to a freed
-//! node, because only new nodes are linked. So neither hazard pointers nor counters are needed.
+//! With one producer and one consumer no node is freed while a thread may still look at it. The
+//! producer dereferences only what it read from `tail`, and the consumer frees a node only after
+//! `tail` has left it: it helps `tail` on first, as every consumer of this queue does. `tail` never
+//! comes back to a freed node, because only new nodes are linked. So neither hazard pointers nor
+//! counters are needed.
 
 use crate::allocator::{Allocator, Fault, verdict};
 use crate::case::{Failure, Sample};
@@ -71,7 +75,8 @@ pub fn run<A: Allocator>(allocator: &A, threads: u32, count: u64) -> Result<Samp
 #[inline(always)]
 fn node<A: Allocator>(allocator: &A, stamp: u64) -> Result<*mut Node, Fault> {
     let node = allocator.alloc(black_box(SIZE)).cast::<Node>();
-    // SAFETY: null, or a block of 64 bytes at a multiple of 8. Atomic, so that a block which another owner has too is only found, not undefined.
+    // SAFETY: null, or a block of 64 bytes at a multiple of 8. Atomic, so that a block which
+    // another owner has too is only found, not undefined.
     let Some(fresh) = (unsafe { node.as_ref() }) else { return Err(Fault::OutOfMemory(SIZE)) };
     fresh.next.store(null_mut(), Ordering::Relaxed);
     fresh.stamp.store(stamp, Ordering::Relaxed);
@@ -89,7 +94,12 @@ impl Queue {
         })
     }
 
-    fn produce<A: Allocator>(&self, allocator: &A, count: u64, member: &Member<'_>) -> Result<u64, Fault> {
+    fn produce<A: Allocator>(
+        &self,
+        allocator: &A,
+        count: u64,
+        member: &Member<'_>,
+    ) -> Result<u64, Fault> {
         member.timed(|| {
             for number in 1..=count {
                 match node(allocator, number) {
@@ -108,21 +118,37 @@ impl Queue {
     fn push(&self, node: *mut Node) {
         loop {
             let tail = self.tail.0.load(Ordering::Acquire);
-            // SAFETY: the consumer frees no node that `tail` leads to, and only the consumer and this thread move `tail`.
+            // SAFETY: the consumer frees no node that `tail` leads to, and only the consumer and
+            // this thread move `tail`.
             let next = unsafe { &(*tail).next };
             match next.compare_exchange(null_mut(), node, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    let _ = self.tail.0.compare_exchange(tail, node, Ordering::AcqRel, Ordering::Relaxed);
+                    let _ = self.tail.0.compare_exchange(
+                        tail,
+                        node,
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    );
                     return;
                 }
                 Err(ahead) => {
-                    let _ = self.tail.0.compare_exchange(tail, ahead, Ordering::AcqRel, Ordering::Relaxed);
+                    let _ = self.tail.0.compare_exchange(
+                        tail,
+                        ahead,
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    );
                 }
             }
         }
     }
 
-    fn consume<A: Allocator>(&self, allocator: &A, count: u64, member: &Member<'_>) -> Result<u64, Fault> {
+    fn consume<A: Allocator>(
+        &self,
+        allocator: &A,
+        count: u64,
+        member: &Member<'_>,
+    ) -> Result<u64, Fault> {
         member.timed(|| {
             let mut wrong = 0;
             for number in 1..=count {
@@ -135,13 +161,18 @@ impl Queue {
                         return Ok(0);
                     }
                     idle += 1;
-                    if idle.is_multiple_of(1024) { std::thread::yield_now() } else { std::hint::spin_loop() }
+                    if idle.is_multiple_of(1024) {
+                        std::thread::yield_now()
+                    } else {
+                        std::hint::spin_loop()
+                    }
                 };
                 // SAFETY: the queue's head, which only this thread frees.
                 let object = unsafe { &*new };
                 wrong |= object.stamp.load(Ordering::Relaxed) ^ number;
                 wrong |= object.last.load(Ordering::Relaxed) ^ number;
-                // SAFETY: the head before: out of the queue, `tail` has left it, and its object was looked at.
+                // SAFETY: the head before: out of the queue, `tail` has left it, and its object was
+                // looked at.
                 wrong |= u64::from(!unsafe { allocator.free(old.cast()) });
             }
             verdict(wrong)?;
@@ -205,7 +236,8 @@ mod tests {
         let arena = Arena::default();
         let queue = Queue::new(&arena).expect("there is memory");
         assert!(queue.pop().is_none());
-        let nodes: Vec<_> = (1..=5).map(|number| node(&arena, number).expect("there is memory")).collect();
+        let nodes: Vec<_> =
+            (1..=5).map(|number| node(&arena, number).expect("there is memory")).collect();
         nodes.iter().for_each(|&node| queue.push(node));
         let mut taken = Vec::new();
         while let Some((old, new)) = queue.pop() {

@@ -1,8 +1,10 @@
-//! Shbench (MicroQuill's): sizes from 64 to 400 bytes, smaller ones more often, freed in another order than allocated.
+//! Shbench (MicroQuill's): sizes from 64 to 400 bytes, smaller ones more often, freed in another
+//! order than allocated.
 //!
-//! The blocks fill an array of slots, except for a saved area, a fifth of it. When the end is reached, the saved area moves on by its own length, all
-//! blocks outside it are freed (the lower ones upwards, the upper ones downwards), and filling begins again. So some blocks stay
-//! for several rounds, and what is freed is not in the order in which it was allocated.
+//! The blocks fill an array of slots, except for a saved area, a fifth of it. When the end is
+//! reached, the saved area moves on by its own length, all blocks outside it are freed (the lower
+//! ones upwards, the upper ones downwards), and filling begins again. So some blocks stay for
+//! several rounds, and what is freed is not in the order in which it was allocated.
 
 use crate::allocator::{Allocator, Fault, Held, Numbers, give, take, verdict};
 use crate::case::{Failure, Sample};
@@ -14,10 +16,20 @@ pub const SLOTS: usize = 100_000;
 /// Iterations of the paper.
 pub const ITERATIONS: u64 = 100_000;
 
-/// Sizes of one iteration, with the number of blocks of each: the test's own rule. A size begins at 64 and grows by half each time while it is below 400, and each is halved
-/// as long as it is at least 64; of sizes below 100 there are 250 blocks each, of the others 50.
-const SIZES: [(u16, u16); 9] =
-    [(64, 250), (97, 250), (146, 50), (73, 250), (220, 50), (110, 50), (331, 50), (165, 50), (82, 250)];
+/// Sizes of one iteration, with the number of blocks of each: the test's own rule. A size begins at
+/// 64 and grows by half each time while it is below 400, and each is halved as long as it is at
+/// least 64; of sizes below 100 there are 250 blocks each, of the others 50.
+const SIZES: [(u16, u16); 9] = [
+    (64, 250),
+    (97, 250),
+    (146, 50),
+    (73, 250),
+    (220, 50),
+    (110, 50),
+    (331, 50),
+    (165, 50),
+    (82, 250),
+];
 
 /// Blocks of one iteration.
 pub const PAIRS_PER_ITERATION: u64 = {
@@ -29,12 +41,17 @@ pub const PAIRS_PER_ITERATION: u64 = {
     sum
 };
 
-/// At least `count` pairs over all threads, in whole iterations, and so many that the slots are filled several times; each thread fills them once before the
-/// clock starts.
+/// At least `count` pairs over all threads, in whole iterations, and so many that the slots are
+/// filled several times; each thread fills them once before the clock starts.
 ///
 /// # Errors
 /// No memory, or a block that is not as it should be.
-pub fn run<A: Allocator>(allocator: &A, threads: u32, slots: usize, count: u64) -> Result<Sample, Failure> {
+pub fn run<A: Allocator>(
+    allocator: &A,
+    threads: u32,
+    slots: usize,
+    count: u64,
+) -> Result<Sample, Failure> {
     let filled = slots as u64 / PAIRS_PER_ITERATION + 1;
     let iterations = count.div_ceil(PAIRS_PER_ITERATION * u64::from(threads)).max(4 * filled);
     team(threads, |member| {
@@ -75,7 +92,8 @@ impl<A: Allocator> Part<'_, A> {
         for _ in 0..iterations {
             for &(size, blocks) in &SIZES {
                 for _ in 0..blocks {
-                    self.slots[self.at] = Some(take(self.allocator, usize::from(size), &mut self.numbers)?);
+                    self.slots[self.at] =
+                        Some(take(self.allocator, usize::from(size), &mut self.numbers)?);
                     self.at += 1;
                     self.skip_saved();
                     if self.at >= self.slots.len() {

@@ -14,11 +14,17 @@ pub const ITERATIONS: u64 = 10_000;
 /// Bytes of an object.
 pub const SIZE: usize = 64;
 
-/// At least `count` pairs over all threads, in whole iterations; each thread does one more before the clock starts.
+/// At least `count` pairs over all threads, in whole iterations; each thread does one more before
+/// the clock starts.
 ///
 /// # Errors
 /// No memory, or a block that is not as it should be.
-pub fn run<A: Allocator>(allocator: &A, threads: u32, objects: u64, count: u64) -> Result<Sample, Failure> {
+pub fn run<A: Allocator>(
+    allocator: &A,
+    threads: u32,
+    objects: u64,
+    count: u64,
+) -> Result<Sample, Failure> {
     let iterations = count.div_ceil(objects * u64::from(threads)).max(1);
     team(threads, |member| {
         let mut held = Vec::with_capacity(objects as usize);

@@ -1,0 +1,457 @@
+//! What a user of commands reads where the library reports an error.
+//!
+//! Errors of the library are typed, and their texts advise programs: they name options of
+//! `Store::open_with`, policies and handles. Here, and nowhere else, such an error gets the text of
+//! a command. An error whose text is for everybody keeps it. A test compares this file with the
+//! library: each text there that names its interface has its variant here.
+
+use crate::failure::Failure;
+use cenote::{Error, ReclaimRefused, ShipError};
+use cenote_medium::MediumError;
+use cenote_object::ObjectError;
+use cenote_sealed::SealedError;
+use cenote_store::{AtRestError, Damage, FormatError, OpenError, StoreError};
+use std::path::{Path, PathBuf};
+
+const RESTORE_ALL: &str = "restore the whole store from one copy (`cenote backup` makes one)";
+
+/// The first few of a list.
+fn listed(damage: &[Damage]) -> String {
+    let mut text = damage.iter().take(3).map(damage_text).collect::<Vec<_>>().join("; ");
+    if damage.len() > 3 {
+        text += &format!("; and {} more", damage.len() - 3);
+    }
+    text
+}
+
+/// A piece of damage beside the name of its pool.
+pub(crate) fn damage_text(damage: &Damage) -> String {
+    match damage {
+        Damage::Puddle { uuid, pool, index, detail } if pool.0 != 0 => {
+            format!("puddle {index} ({uuid}): {detail}")
+        }
+        damage => damage.to_string(),
+    }
+}
+
+/// What is wrong with the key or the protection of what was named before.
+pub(crate) fn at_rest(error: &AtRestError) -> String {
+    match error {
+        AtRestError::NoKey { mode, .. } => {
+            format!("it is protected ({mode}): give its key with --key-file or --passphrase-file")
+        }
+        AtRestError::WrongKey { .. } => {
+            "the key that was given is not its key: give the right one with --key-file or \
+             --passphrase-file"
+                .into()
+        }
+        AtRestError::WrongKeyKind { passphrase: true, .. } => {
+            "it is protected by a passphrase, and a key was given: use --passphrase-file".into()
+        }
+        AtRestError::WrongKeyKind { passphrase: false, .. } => {
+            "it is protected by a key, and a passphrase was given: use --key-file".into()
+        }
+        AtRestError::KeyNotUsed { mode, .. } => format!(
+            "a key was given, and its protection ({mode}) has none: leave out --key-file and \
+             --passphrase-file"
+        ),
+        AtRestError::NothingToRekey { mode, .. } => {
+            format!("its protection ({mode}) has no key: there is none to be changed")
+        }
+        AtRestError::Header { source, .. } => {
+            format!("its protection header cannot be used: {source}; {RESTORE_ALL}")
+        }
+        error => error.to_string(),
+    }
+}
+
+fn sealed(error: &SealedError) -> String {
+    match error {
+        SealedError::AtRest { what, source } => format!("{what}: {}", at_rest(source)),
+        error => error.to_string(),
+    }
+}
+
+/// Where the daemon with this number has its socket, if its command line says so.
+fn socket_of(pid: u32) -> Option<PathBuf> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let socket = socket_in(&line)?;
+    // As the daemon sees it.
+    let at = std::fs::read_link(format!("/proc/{pid}/cwd")).ok()?;
+    Some(at.join(socket))
+}
+
+/// The socket in a daemon's command line; `None` for one of another program.
+fn socket_in(line: &[u8]) -> Option<PathBuf> {
+    let words: Vec<&str> = line.split(|byte| *byte == 0).flat_map(core::str::from_utf8).collect();
+    let program = Path::new(words.first()?).file_name()?;
+    if program != "cenoted" {
+        return None;
+    }
+    let mut rest = words.iter().skip(1);
+    while let Some(word) = rest.next() {
+        if let Some(path) = word.strip_prefix("--socket=") {
+            return Some(path.into());
+        }
+        if *word == "--socket" {
+            return rest.next().map(PathBuf::from);
+        }
+    }
+    None
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Locked { path, pid, holder, waited } => {
+                if let Some(socket) = pid.and_then(socket_of) {
+                    let socket = socket.display();
+                    return Self::InUse(format!(
+                        "{path} is in use by a daemon, {holder}: name its socket, {socket}, in \
+                         the place of the directory ({}), or stop the daemon",
+                        crate::opening::THROUGH_A_DAEMON
+                    ));
+                }
+                match waited.as_millis() {
+                    0..100 => Self::InUse(format!(
+                        "{path} is in use by {holder}: end that, or wait with --wait SECONDS"
+                    )),
+                    _ => Self::InUse(format!(
+                        "{path} is in use by {holder}, also after {:.1} s: end that, or wait \
+                         longer",
+                        waited.as_secs_f64()
+                    )),
+                }
+            }
+            OpenError::NotAStore { path } => {
+                // A directory with other files takes no store.
+                let is_empty = std::fs::read_dir(&path).is_ok_and(|mut all| all.next().is_none());
+                let place = if is_empty { path.as_str() } else { "NEW-DIRECTORY" };
+                Self::Failed(format!(
+                    "{path} is not a store: it has no file \"superblock\": check the path, or make \
+                     a store with `cenote format {place}`"
+                ))
+            }
+            OpenError::ReadOnlyMedium { path } => Self::Failed(format!(
+                "{path} cannot be written: it is mounted read-only, or this user may not write to \
+                 it: make it writable, or only look (ls, info, check, dump, stats)"
+            )),
+            OpenError::Catalog { path, damage } => Self::Failed(format!(
+                "{path}: the catalog is damaged in both files: {}: look with `cenote check \
+                 {path}`; restore the whole store from one copy (`cenote backup` makes one), or \
+                 copy its pools out with `cenote export`",
+                listed(&damage)
+            )),
+            OpenError::CatalogRolledBack { path, found, at_least } => Self::Failed(format!(
+                "{path}: both files of the catalog were rolled back: they end with batch {found}, \
+                 and there was a batch {at_least}: look with `cenote check {path}`, and restore \
+                 the whole store from one copy"
+            )),
+            OpenError::SuperblockRolledBack { path, named, found } => Self::Failed(format!(
+                "{path}: the superblock was rolled back: it was closed with batch {named} of the \
+                 catalog, which has batch {found}: look with `cenote check {path}`, and restore \
+                 the whole store from one copy"
+            )),
+            OpenError::WindowTaken { path, base, by, .. } => Self::Failed(format!(
+                "{path}: the store's addresses, from {base:#x} on, are taken in this process by \
+                 {by}: say the command again"
+            )),
+            OpenError::Guests { path, pids, seen } => {
+                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+                let where_from = match seen {
+                    true => "",
+                    false => " by the numbers of the container or the boot that they run in",
+                };
+                Self::InUse(format!(
+                    "{path} is in use by clients of a daemon that has ended: processes \
+                     {}{where_from}; start cenoted again where it ran, or end them",
+                    pids.join(", ")
+                ))
+            }
+            error @ OpenError::CopyOfOpen { .. } => Self::InUse(error.to_string()),
+            OpenError::Copied { path } => Self::Failed(format!(
+                "{path} is a copy of a store that was not closed, or was put back from one: its \
+                 files may be of different moments: use a copy that `cenote backup` made, look \
+                 with --accept-copy, or make it a store of its own with `cenote adopt {path}`, \
+                 which checks every pool"
+            )),
+            OpenError::Daemon { path, detail } => Self::Failed(format!(
+                "{path}: {detail}: is cenoted running? `cenoted --store DIR --socket {path}` \
+                 starts it"
+            )),
+            OpenError::Medium { path, source } => {
+                Self::from(*source).in_store(Some(Path::new(&path)))
+            }
+            error => Self::failed(error),
+        }
+    }
+}
+
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Self {
+        match error {
+            FormatError::Locked { .. } => Self::InUse(error.to_string()),
+            FormatError::NoWindow { len } => Self::Failed(format!(
+                "no {} of address space are free for the window: choose a smaller --window-size, \
+                 or raise the limit (ulimit -v)",
+                crate::units::bytes(len)
+            )),
+            FormatError::Medium { path, source } => {
+                Self::from(*source).in_store(Some(Path::new(&path)))
+            }
+            error => Self::failed(error),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Medium(error) => error.into(),
+            StoreError::PoolBusy { .. } | StoreError::ObjectBusy { .. } => {
+                Self::InUse(error.to_string())
+            }
+            StoreError::PoolInUse { name } => {
+                Self::InUse(format!("pool \"{name}\" is in use by another program: end that first"))
+            }
+            error => Self::Failed(of_store(error)),
+        }
+    }
+}
+
+fn of_store(error: StoreError) -> String {
+    match error {
+        StoreError::PoolDamaged { name, damage } => format!(
+            "pool \"{name}\" is damaged: {}; {RESTORE_ALL}, or remove the pool with `cenote rm`",
+            listed(&damage)
+        ),
+        StoreError::PoolLogDamaged { name, damage } => format!(
+            "pool \"{name}\" may hold half a transaction, because a log is set aside: {}: see \
+             `cenote logs list`, then `cenote logs apply` or `cenote logs discard`",
+            listed(&damage)
+        ),
+        StoreError::PoolNotCovered { name } => format!(
+            "pool \"{name}\" was open for writing when power failed or the store was copied, and \
+             may be torn: look with `cenote check`; restore it from a backup or an archive, \
+             remove it with `cenote rm`, or answer for it by `cenote logs declare-whole`"
+        ),
+        StoreError::PoolTorn { name } => format!(
+            "pool \"{name}\" may hold half a transaction, because logs were discarded, or half a \
+             psync, because a journal was given up: restore it from a backup or an archive, \
+             remove it with `cenote rm`, or answer for it by `cenote logs declare-whole`"
+        ),
+        StoreError::ReadOnly { what } | StoreError::PoolReadOnly { what, .. } => {
+            format!("the store can only be looked at, and this would change it: {what}")
+        }
+        StoreError::PoolExists { name } => format!(
+            "there is a pool \"{name}\" already: choose another name (an import takes --as), or \
+             remove that one with `cenote rm`"
+        ),
+        StoreError::PoolUnknown { name } => {
+            format!(
+                "there is no pool \"{name}\" in this store: `cenote ls` lists those that there are"
+            )
+        }
+        StoreError::ObjectExists { name } => format!(
+            "there is an object \"{name}\" already: choose another name, or remove that one with \
+             `cenote object rm`"
+        ),
+        StoreError::ObjectUnknown { name } => format!(
+            "there is no object \"{name}\" in this store: `cenote object ls` lists those that \
+             there are"
+        ),
+        StoreError::ObjectLen { len } => {
+            format!("an object cannot have {len} bytes: choose a --size from 1 to 64T")
+        }
+        StoreError::PuddleSize { size, reason } => {
+            format!("a pool cannot begin with {size} bytes: {reason}: choose another --size")
+        }
+        StoreError::PoolFull { name, wanted, used: 0, size_max } => format!(
+            "pool \"{name}\" cannot begin with {wanted} bytes and have {size_max} at most: choose \
+             a larger --size-max"
+        ),
+        StoreError::NotShadowed { name } => format!(
+            "pool \"{name}\" is in direct mode, which has no psync: make one with `cenote create \
+             --mode shadowed`"
+        ),
+        StoreError::NotProtected { name } => format!(
+            "a key was given, and pool \"{name}\" is not protected: leave out --key-file and \
+             --passphrase-file, if it is the pool that you mean"
+        ),
+        StoreError::Protected { name, what } => {
+            format!("pool \"{name}\" is protected at rest: {what} cannot be")
+        }
+        StoreError::AtRest { name, source } => format!("pool \"{name}\": {}", at_rest(&source)),
+        StoreError::Sealed { source, .. } => sealed(&source),
+        StoreError::JournalDamaged { file, detail } => format!(
+            "the journal of psyncs, {file}, cannot be used: {detail}; {RESTORE_ALL}, or give the \
+             journal up, and what it has of psyncs, with --give-up-journal"
+        ),
+        StoreError::JournalRolledBack { file, detail } => format!(
+            "{file} cannot be used: {detail}; {RESTORE_ALL}, or give the journal up, and what it \
+             has of psyncs, with --give-up-journal"
+        ),
+        StoreError::NotHosted { what } => {
+            format!("{what}: stop the daemon, and name the store's directory instead of its socket")
+        }
+        StoreError::InUse { .. } | StoreError::LogsInUse { .. } => {
+            "the store is still used in this process: please report it".into()
+        }
+        error => error.to_string(),
+    }
+}
+
+impl From<ObjectError> for Failure {
+    fn from(error: ObjectError) -> Self {
+        match error {
+            ObjectError::Store(error) => error.into(),
+            ObjectError::Medium(error) => error.into(),
+            ObjectError::Busy { .. } => Self::InUse(error.to_string()),
+            ObjectError::ReadOnly { name } => {
+                Self::Failed(format!("object \"{name}\" can only be read by this user"))
+            }
+            ObjectError::AtRest { name, source } => {
+                Self::Failed(format!("object \"{name}\": {}", at_rest(&source)))
+            }
+            ObjectError::NotProtected { name } => Self::Failed(format!(
+                "a key was given, and object \"{name}\" is not protected: leave out --key-file and \
+                 --passphrase-file, if it is the object that you mean"
+            )),
+            ObjectError::NotCovered { name } => Self::Failed(format!(
+                "object \"{name}\" is of a copy of a store that was not closed, and nothing shows \
+                 whether it is whole: if no process had the store open while it was copied, say \
+                 `cenote adopt --of-one-moment`; else remove it with `cenote object rm`"
+            )),
+            ObjectError::Unverified { name } => Self::Failed(format!(
+                "object \"{name}\" is of a copy of a store that was not closed, and was not \
+                 verified yet: `cenote verify` does that, under its key"
+            )),
+            ObjectError::PsyncTooLarge { needed, limit } => Self::Failed(format!(
+                "a psync of {needed} bytes is larger than half the journal may be ({limit} bytes): \
+                 choose a smaller --every"
+            )),
+            ObjectError::JournalDamaged { detail } => {
+                Self::Failed(format!("the journal of objects is damaged: {detail}; {RESTORE_ALL}"))
+            }
+            ObjectError::File { what, file, source } => Self::Failed(match source.kind() {
+                std::io::ErrorKind::AlreadyExists => {
+                    format!(
+                        "cannot {what} snapshot {file}: it exists already: remove it first, or \
+                         choose another name"
+                    )
+                }
+                std::io::ErrorKind::NotFound if what == "make" => {
+                    format!(
+                        "cannot make snapshot {file}: there is no such directory: make it first"
+                    )
+                }
+                _ => format!("cannot {what} snapshot {file}: {source}"),
+            }),
+            error => Self::failed(error),
+        }
+    }
+}
+
+impl From<MediumError> for Failure {
+    fn from(error: MediumError) -> Self {
+        match error {
+            MediumError::Open { path, source, .. } => {
+                let (path, why) = (path.display(), source.kind());
+                Self::Failed(match why {
+                    std::io::ErrorKind::NotADirectory => {
+                        format!("{path} is no directory: name the directory of a store")
+                    }
+                    std::io::ErrorKind::NotFound => format!(
+                        "there is no directory {path}: check the path, or make a store with \
+                         `cenote format {path}`"
+                    ),
+                    std::io::ErrorKind::PermissionDenied => format!(
+                        "{path} cannot be opened ({source}): name a store of this user's, or let \
+                         its owner say the command"
+                    ),
+                    std::io::ErrorKind::ReadOnlyFilesystem => format!(
+                        "{path} cannot be made: the file system is mounted read-only: choose \
+                         another place"
+                    ),
+                    _ => format!("cannot open the directory {path}: {source}"),
+                })
+            }
+            MediumError::Exists { op, name } => {
+                Self::Medium(format!("cannot {op} {name}: it exists already: remove it first"))
+            }
+            MediumError::ReadOnly { op, name } => Self::Medium(format!(
+                "cannot {op} {name}: the file system is mounted read-only: choose another place, \
+                 or make it writable"
+            )),
+            error => Self::Medium(error.to_string()),
+        }
+    }
+}
+
+impl From<ShipError> for Failure {
+    fn from(error: ShipError) -> Self {
+        match error {
+            ShipError::Store(error) => error.into(),
+            ShipError::Medium(error) => error.into(),
+            ShipError::Stopped => Self::Interrupted("stopped; nothing was kept".into()),
+            ShipError::NoKey { pool } => Self::Failed(format!(
+                "pool \"{pool}\" is protected at rest, and without its key nothing says where its \
+                 pointers lead: name it with --key-file or --passphrase-file, or name the pools \
+                 to be taken along"
+            )),
+            ShipError::NotRecovered { pool } | ShipError::TraceDue { pool } => {
+                Self::Failed(format!(
+                    "pool \"{pool}\" waits for its recovery: `cenote reclaim` does that; then say \
+                     the command again"
+                ))
+            }
+            error => Self::failed(error),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Medium(error) => error.into(),
+            Error::Open(error) => error.into(),
+            Error::Format(error) => error.into(),
+            Error::Store(error) => error.into(),
+            Error::Ship(error) => error.into(),
+            Error::NotWhole { pool, why } => Self::Failed(format!(
+                "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it with \
+                 `cenote check` and `cenote dump`, or {RESTORE_ALL}",
+                listed(&why)
+            )),
+            Error::InvalidValues { pool, count, first } => Self::Failed(format!(
+                "pool \"{pool}\" has values that are none of their type, {count} found: {}; look \
+                 at it with `cenote check` and `cenote dump`, import it from an archive under \
+                 another name (`cenote import`), or {RESTORE_ALL}",
+                first.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join("; ")
+            )),
+            Error::TraceDue { pool } => Self::Failed(format!(
+                "pool \"{pool}\" waits for its recovery by tracing: `cenote reclaim` does that"
+            )),
+            Error::Reclaim(ReclaimRefused::Late) => Self::Failed(
+                "leaks cannot be told from values in use: say the command again".into(),
+            ),
+            error => Self::failed(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_is_known_by_its_command_line() {
+        let socket = |line: &str| socket_in(line.replace(' ', "\0").as_bytes());
+        let at = Some(PathBuf::from("/run/c.sock"));
+        assert_eq!(socket("/usr/bin/cenoted --store s --socket /run/c.sock --clients 3"), at);
+        assert_eq!(socket("cenoted --socket=/run/c.sock --store s"), at);
+        for other in ["cenote --socket /run/c.sock", "cenoted --store s", "cenoted --socket", ""] {
+            assert_eq!(socket(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `cenote adopt`: a copy of a store that was not closed becomes a store of its own.
+//!
+//! The store is opened for writing as with `--accept-copy`. Every pool and every object is opened,
+//! which checks it. **When all are found whole, the next copy of the superblock commits that**
+//! (`cenote_store::Store::pool_is_checked`), and the store opens without `--accept-copy`. What the
+//! copy may have torn keeps it what it is: each is named, and nothing is removed.
+//!
+//! With `--of-one-moment` the operator says that no process had the store open while it was copied.
+//! Recovery does then what the logs say of pools that were in use, and one batch says that they are
+//! not "not covered" any more, and torn (`cenote_store::PowerLossPolicy::AsIs`). One batch a pool
+//! declares it whole, and the superblock commits as above. A crash in between leaves pools that are
+//! torn, which `cenote logs declare-whole` is for.
+
+use super::object::objects_of;
+use crate::cli::{Adopt, StoreDir};
+use crate::failure::{Failure, Verdict, closed};
+use crate::opening;
+use crate::output::Out;
+use cenote::{Access, PoolId, Store};
+use cenote_object::Permission;
+use serde_json::json;
+
+pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> {
+    let store = match arguments.of_one_moment {
+        true => opening::to_adopt_as_it_is(&arguments.store)?,
+        false => opening::to_adopt(&arguments.store)?,
+    };
+    let path = arguments.store.dir.display().to_string();
+    if !store.handle().is_unchecked_copy() {
+        closed(store.close())?;
+        out.line(format_args!("{path} is a store of its own already: nothing was changed"))?;
+        out.object(&json!({ "path": path, "adopted": false, "left": [] }))?;
+        return Ok(Verdict::Clean);
+    }
+    if arguments.of_one_moment {
+        for (_, name) in &store.report().not_covered {
+            // SAFETY: this command reads no value; the operator answers for the pool, as
+            // `cenote adopt --help` says.
+            unsafe { store.declare_whole(name) }?;
+        }
+    }
+    let left = not_whole(&store, &arguments.store)?;
+    if left.is_empty() {
+        // Of a store without pools nothing else says that all are checked.
+        // SAFETY: it notes a pool that is not there as checked; all others were.
+        unsafe { store.as_raw() }.pool_is_checked(PoolId(0)).map_err(cenote::Error::from)?;
+    }
+    let adopted = !store.handle().is_unchecked_copy();
+    for (kind, name, why) in &left {
+        out.line(format_args!("{} {kind} \"{name}\": {why}", out.bad("not whole:")))?;
+    }
+    if adopted {
+        out.line(format_args!(
+            "{} {path} is a store of its own, and opens as one",
+            out.good("done:")
+        ))?;
+    } else {
+        out.line(format_args!(
+            "{path} stays an unchecked copy: if no process had the store open while it was \
+             copied, say `cenote adopt {path} --of-one-moment`; else remove what is not whole \
+             (`cenote rm`, `cenote object rm`, with --accept-copy), and say `cenote adopt` again; \
+             `cenote export` copies out what is whole"
+        ))?;
+    }
+    let listed: Vec<_> = left
+        .iter()
+        .map(|(kind, name, why)| json!({ "kind": kind, "name": name, "error": why }))
+        .collect();
+    out.object(&json!({ "path": path, "adopted": adopted, "left": listed }))?;
+    closed(store.close())?;
+    Ok(Verdict::found(!adopted))
+}
+
+/// Opens all, and says of what is not found whole why: kind, name, reason.
+fn not_whole(
+    store: &Store,
+    dir: &StoreDir,
+) -> Result<Vec<(&'static str, String, String)>, Failure> {
+    let mut left = Vec::new();
+    let text = |failure: Failure| failure.message().unwrap_or_default();
+    let torn = store.torn_pools();
+    for pool in store.pools() {
+        if torn.contains(&pool.record.name) {
+            // A session that opens a store as it is would hand it out.
+            let torn = cenote_store::StoreError::PoolTorn { name: pool.record.name.clone() };
+            left.push(("pool", pool.record.name, text(torn.into())));
+        } else if let Err(error) = store.pool_with(&pool.record.name, Access::ReadWrite) {
+            left.push(("pool", pool.record.name, text(error.into())));
+        }
+    }
+    let key = crate::keys::given(&dir.key)?;
+    let objects = objects_of(store)?;
+    for object in store.handle().objects() {
+        let key = key.as_ref().filter(|_| object.record.at_rest.mode().has_key());
+        if let Err(error) = objects.attach(&object.record.name, Permission::Read, key) {
+            left.push(("object", object.record.name, text(error.into())));
+        }
+    }
+    Ok(left)
+}

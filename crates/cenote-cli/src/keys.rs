@@ -1,0 +1,74 @@
+//! Keys of protected objects, as they come from the command line: in files, never in arguments, which every user of the machine can read.
+
+use crate::cli::KeyOf;
+use crate::failure::Failure;
+use cenote_object::{Argon2Params, Keyring, Locking, MasterKey, Mode};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// A mode of protection at rest by its name on the command line.
+pub(crate) fn parse_at_rest(text: &str) -> Result<Mode, String> {
+    Ok(match text {
+        "none" => Mode::None,
+        "integrity" => Mode::Integrity,
+        "encryption" => Mode::Encryption,
+        "both" => Mode::EncryptionIntegrity,
+        "authenticated" => Mode::Authenticated,
+        _ => return Err("use none, integrity, encryption, both or authenticated".into()),
+    })
+}
+
+/// The name of a mode on the command line.
+pub(crate) fn name_of(mode: Mode) -> &'static str {
+    match mode {
+        Mode::None => "none",
+        Mode::Integrity => "integrity",
+        Mode::Encryption => "encryption",
+        Mode::EncryptionIntegrity => "both",
+        Mode::Authenticated => "authenticated",
+    }
+}
+
+/// Most bytes of a file with a key or a passphrase.
+const KEY_FILE_LEN_MAX: u64 = 1 << 20;
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let read = |bytes| File::open(path)?.take(KEY_FILE_LEN_MAX + 1).read_to_end(bytes);
+    read(&mut bytes)
+        .map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))?;
+    if bytes.len() as u64 > KEY_FILE_LEN_MAX {
+        let path = path.display();
+        return Err(Failure::Failed(format!(
+            "{path} has more than 1 MiB: it is no file with a key"
+        )));
+    }
+    Ok(bytes)
+}
+
+/// The key in a file, or derived from the passphrase in another; `None` if neither is named.
+pub(crate) fn from_files(
+    key: Option<&Path>,
+    passphrase: Option<&Path>,
+) -> Result<Option<Keyring>, Failure> {
+    let wrong = |path: &Path, error: cenote_object::KeyError| {
+        Failure::Failed(format!("{}: {error}", path.display()))
+    };
+    if let Some(path) = key {
+        let made = MasterKey::from_key_file(&mut read(path)?, Locking::IfPossible)
+            .map_err(|error| wrong(path, error))?;
+        return Ok(Some(Keyring::new(made).locking(Locking::IfPossible)));
+    }
+    let Some(path) = passphrase else { return Ok(None) };
+    let mut text = read(path)?;
+    let end = text.iter().position(|byte| matches!(byte, b'\n' | b'\r')).unwrap_or(text.len());
+    let made =
+        Keyring::from_passphrase(&mut text[..end], Argon2Params::default(), Locking::IfPossible);
+    Ok(Some(made.map_err(|error| wrong(path, error))?))
+}
+
+/// What a command was given.
+pub(crate) fn given(key: &KeyOf) -> Result<Option<Keyring>, Failure> {
+    from_files(key.key_file.as_deref(), key.passphrase_file.as_deref())
+}

@@ -1,0 +1,156 @@
+//! Errors of a sub-heap, one type per family of operations. After any of them nothing has changed.
+
+use crate::error::{FreeError, GroundError};
+use cenote_layout::header::HeaderError;
+
+/// A part of the metadata that is not what was written there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the metadata of this sub-heap are damaged at offset {offset:#x}: {what}; import the pool from \
+     an archive (`cenote import`), or restore the whole store from one copy"
+)]
+pub struct Damage {
+    /// Offset in the metadata region, in bytes.
+    pub offset: u64,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
+/// Why a sub-heap cannot be made or opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubHeapError {
+    /// There is no sub-heap, or a newer release made it, or its header is damaged.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// No sub-heap can be laid out so.
+    #[error(
+        "no sub-heap has {data_len} bytes of data and {lanes} lanes: data are a multiple of 64 \
+         bytes, 4 KiB to 256 TiB, and lanes 1 to 256"
+    )]
+    Shape {
+        /// Bytes of the data region.
+        data_len: u64,
+        /// Lanes of the micro log.
+        lanes: u32,
+    },
+    /// A region is not where a sub-heap needs it, or not as large.
+    #[error(
+        "the {region} region of a sub-heap cannot be {len} bytes at {addr:#x}: it needs \
+         {needed} bytes at a multiple of 2 MiB"
+    )]
+    Region {
+        /// Which region.
+        region: &'static str,
+        /// Its address.
+        addr: u64,
+        /// Its length in bytes.
+        len: u64,
+        /// Bytes that are needed.
+        needed: u64,
+    },
+    /// The pool is open for reading only.
+    #[error("the pool is open read-only: a logged heap is opened for writing")]
+    ReadOnly,
+    /// The metadata are damaged.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+    /// The medium reports an error.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
+}
+
+/// Why there is no block.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocRefused {
+    /// Alignment is no power of two, or above 2 MiB.
+    #[error("alignment {align} is not a power of two up to 2 MiB")]
+    Align {
+        /// What was asked for.
+        align: u64,
+    },
+    /// No free block is large enough, and merging free blocks makes none.
+    #[error("this sub-heap has no {size} free bytes in one piece: free blocks, or use another")]
+    Full {
+        /// What was asked for.
+        size: u64,
+    },
+    /// No slot is left for the record of one more block.
+    #[error("the table of this sub-heap has no slot for one more block: free blocks")]
+    TableFull,
+    /// A transaction has as many entries as its lane of the micro log can have.
+    #[error(
+        "a transaction allocates and frees at most {entries} blocks of one sub-heap: commit it, \
+         and begin another"
+    )]
+    LaneFull {
+        /// Entries of a lane.
+        entries: usize,
+    },
+    /// Every lane of the micro log has a transaction.
+    #[error("{lanes} transactions use this sub-heap, and more cannot: end one of them")]
+    Lanes {
+        /// Lanes of the micro log.
+        lanes: u32,
+    },
+    /// The file cannot have space for one more level of the table.
+    #[error(transparent)]
+    Ground(#[from] GroundError),
+    /// The metadata are damaged.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+}
+
+/// Why a block is not freed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FreeRefused {
+    /// The address is no allocated block of this sub-heap.
+    #[error(transparent)]
+    NoBlock(#[from] FreeError),
+    /// A transaction allocated the block, or frees it when it commits.
+    #[error("the block at {addr:#x} belongs to a transaction that runs: free it there")]
+    InTransaction {
+        /// The address.
+        addr: u64,
+    },
+    /// A transaction has as many entries as its lane of the micro log can have.
+    #[error(
+        "a transaction allocates and frees at most {entries} blocks of one sub-heap: commit it, \
+         and begin another"
+    )]
+    LaneFull {
+        /// Entries of a lane.
+        entries: usize,
+    },
+    /// The metadata are damaged.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+}
+
+/// Why a plan of a change came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// No list has a free block of the class or a larger one.
+    NoBlock,
+    /// All slots are taken where the record of the block at this unit may lie.
+    NoSlot(u64),
+    /// The metadata are damaged.
+    Damaged(Damage),
+}
+
+impl Fault {
+    /// Damage of a cell.
+    pub(crate) const fn cell(cell: u64, what: &'static str) -> Self {
+        Self::Damaged(Damage { offset: cell * cenote_layout::logged::CELL_SIZE, what })
+    }
+
+    /// The damage; what a free meets besides is none of the others.
+    pub(crate) fn damage(self) -> Damage {
+        match self {
+            Self::Damaged(damage) => damage,
+            Self::NoBlock | Self::NoSlot(_) => Damage { offset: 0, what: "a free needs space" },
+        }
+    }
+}

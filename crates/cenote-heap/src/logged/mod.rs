@@ -1,0 +1,43 @@
+//! The logged heap (Poseidon): sub-heaps, whose metadata lie apart from all blocks, in a table of
+//! block records that an undo log covers. Its recovery never traces. `docs/logged-heap.md` draws
+//! it; the structures are [`cenote_layout::logged`].
+//!
+//! Invariant: metadata change only by *changes*: sets of cells that are planned in memory, and then
+//! made all together or not at all by one protocol (`undo`). A crash leaves the state between two
+//! changes. Each operation is one change, but for those that merge blocks or add levels on the way,
+//! and the end of a transaction; after each change of these the sub-heap is whole, and the same
+//! blocks are allocated.
+//!
+//! Modules, each of which imports earlier ones only:
+//!
+//! * `error`; `cells` (reads metadata, and alone writes them); `change` (cells to be); `undo`
+//!   (makes a change; what a crash leaves of it);
+//! * `plan`, and what is planned: `table` (records by offset), `lists` (free blocks by class),
+//!   `buddy` (allocate, free, merge);
+//! * `state` (a sub-heap under its lock), `levels` and `defrag` (room for blocks and records),
+//!   `micro` (transactions), `sub_heap` (make, open, allocate, free), `check`.
+//!
+//! No pool has this heap yet: sub-heaps by CPU, slabs, protection, and [`crate::Heap`] over them
+//! are to come.
+
+mod buddy;
+mod cells;
+mod change;
+mod check;
+mod defrag;
+mod error;
+mod levels;
+mod lists;
+mod micro;
+mod plan;
+mod state;
+mod sub_heap;
+mod table;
+mod undo;
+
+pub use check::SubHeapReport;
+pub use error::{AllocRefused, Damage, FreeRefused, SubHeapError};
+pub use levels::RemoveFailed;
+pub use micro::MicroLog;
+pub use state::SubHeap;
+pub use sub_heap::{Place, Recovered, SubHeapStats};

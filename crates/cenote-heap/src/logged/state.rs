@@ -1,0 +1,92 @@
+//! What a sub-heap is in one process: its regions, and what changes under its lock (section 5.7).
+
+use super::cells::Metadata;
+use super::change::Change;
+use super::error::Fault;
+use super::plan::{Levels, Plan};
+use super::undo::Undo;
+use crate::ground::Ground;
+use cenote_layout::logged::MicroKind;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A part of a pool in which blocks lie, with metadata, a lock and logs of its own (POS-1). All
+/// calls may come from any thread.
+#[derive(Debug)]
+pub struct SubHeap<G> {
+    pub(crate) ground: G,
+    pub(crate) meta: Metadata,
+    /// Address of the data region.
+    pub(crate) data: u64,
+    /// Address of the metadata region.
+    pub(crate) meta_addr: u64,
+    pub(crate) state: Mutex<State>,
+}
+
+/// One entry of a running transaction: a block, and what is to become of it.
+pub(crate) type Entry = (u64, MicroKind);
+
+/// A lane of the micro log in use.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    /// Number of the transaction that runs or runs next.
+    pub(crate) sequence: u64,
+    /// Whether one runs.
+    pub(crate) open: bool,
+    /// What its entries say.
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Lane {
+    /// A lane in which no transaction runs.
+    pub(crate) const fn new(sequence: u64) -> Self {
+        Self { sequence, open: false, entries: Vec::new() }
+    }
+}
+
+/// What the lock of a sub-heap is for.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) undo: Undo,
+    /// A change in the making; empty between operations.
+    pub(crate) change: Change,
+    pub(crate) levels: Levels,
+    pub(crate) lanes: Vec<Lane>,
+    /// Blocks that running transactions allocated or want freed, with the lane.
+    pub(crate) pending: HashMap<u64, u32>,
+    /// Slots of the table that were looked at.
+    pub(crate) probes: u64,
+}
+
+impl State {
+    /// A plan of a change that is empty so far.
+    pub(crate) fn plan<'a>(&'a mut self, meta: &'a Metadata) -> Plan<'a> {
+        self.change.clear();
+        Plan { meta, change: &mut self.change, levels: self.levels, probes: &mut self.probes }
+    }
+}
+
+impl<G: Ground> SubHeap<G> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // A change is stored after it is planned, and storing cannot panic: a panic left nothing
+        // half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the change that was planned.
+    pub(crate) fn commit(&self, state: &mut State) {
+        state.undo.commit(&self.meta.writer(&self.ground), &state.change);
+        state.change.clear();
+    }
+
+    /// Plans a change and makes it; nothing is stored if the plan fails.
+    pub(crate) fn change<T>(
+        &self,
+        state: &mut State,
+        plan: impl FnOnce(&mut Plan<'_>) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let planned = plan(&mut state.plan(&self.meta))?;
+        self.commit(state);
+        Ok(planned)
+    }
+}

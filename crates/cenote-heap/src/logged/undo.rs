@@ -1,0 +1,257 @@
+//! The undo log of a sub-heap (POS-6): makes a change, or takes back what a crash left of one.
+//!
+//! Change number `n` has its record in half `n % 2`. Steps, and what a crash after each leaves:
+//!
+//! 1. The record is stored: number, old contents of all cells, checksum. *Torn or whole, and no
+//!    cell has changed: undoing changes nothing.*
+//! 2. Flush, **fence**: the record is durable before the first cell changes.
+//! 3. The cells are stored. *The record is whole and has no seal: undone.*
+//! 4. **The seal is stored: this store truncates the log and commits the change.** Flush,
+//!    **fence**. At level `process` stores are executed in order, so the store commits. At `power`
+//!    words reach memory in any order: the seal is a hash over the new contents of all cells, and
+//!    counts only if they are there. It is durable, with the cells, when the fence returns. *A seal
+//!    that fits: made. One that does not: undone.*
+//!
+//! So a change takes two fences. No other store marks the log empty: a record whose seal fits is
+//! truncated. The record of the next change goes into the other half, so that at every moment one
+//! half has a whole record: that of the change before, which is sealed and whose cells no later
+//! change has touched, or that of the last change itself.
+//!
+//! **Recovery** looks at the whole record with the highest number:
+//!
+//! | its seal | the other half | what recovery does |
+//! | --- | --- | --- |
+//! | fits | anything | flushes record and cells, fences |
+//! | does not | the record before, whole; or zeros, if this is the first | undoes it |
+//! | does not | neither | refuses: a damaged record |
+//!
+//! A process may die between a store and its flush, and the next opener sees the store. So recovery
+//! makes durable what it relies on: a change whose seal fits, and the record of one that it undoes.
+//!
+//! The other half may be torn only while a later record is written, and that begins after the seal
+//! of this one is durable. Undoing stores the old contents, flushes, fences, and then stores the
+//! seal for stores in order. A crash before that seal is durable leaves a record whose seal does
+//! not fit: the next recovery undoes it again, to the same contents. Nothing is traced, and what
+//! recovery reads does not grow with the heap.
+
+use super::cells::{Metadata, Writer};
+use super::change::Change;
+use super::error::Damage;
+use crate::ground::Ground;
+use cenote_layout::LINE_SIZE;
+use cenote_layout::logged::{
+    CELL_SIZE, RawCell, UNDO_CELLS_MAX, UNDO_ENTRY_SIZE, UNDO_HALF_SIZE, UNDO_HEADER_SIZE,
+    UNDO_OFFSET, seal_in_order, seal_of_contents, undo_check,
+};
+use cenote_medium::planted::{Bug, Step, planted, reach};
+use zerocopy::IntoBytes;
+
+/// Words of a record's header: check, sequence, count, seal, 4 that are 0.
+const HEADER_WORDS: usize = (UNDO_HEADER_SIZE / 8) as usize;
+const ENTRY_WORDS: usize = (UNDO_ENTRY_SIZE / 8) as usize;
+const CHECK: usize = 0;
+const SEQUENCE: usize = 1;
+const COUNT: usize = 2;
+const SEAL: usize = 3;
+
+/// Where the record of a change begins.
+const fn half_of(sequence: u64) -> u64 {
+    UNDO_OFFSET + sequence % 2 * UNDO_HALF_SIZE
+}
+
+/// The undo log in use.
+#[derive(Debug, Default)]
+pub(crate) struct Undo {
+    /// Number of the last change.
+    sequence: u64,
+    /// A record in the making.
+    record: Vec<u64>,
+    /// New contents of cells, for a seal.
+    contents: Vec<RawCell>,
+}
+
+impl Undo {
+    /// Makes a change: all of it is there when this returns, durable at the medium's level.
+    pub(crate) fn commit<G: Ground>(&mut self, writer: &Writer<'_, G>, change: &Change) {
+        let cells = change.cells();
+        if cells.is_empty() {
+            return;
+        }
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let half = half_of(if planted(Bug::UndoHalvesNotSwapped) { 0 } else { sequence });
+        self.record.clear();
+        self.record.extend([0, sequence, cells.len() as u64, 0, 0, 0, 0, 0]);
+        for planned in cells {
+            self.record.push(planned.cell);
+            self.record.extend(planned.old);
+        }
+        self.record[CHECK] = undo_check(self.record[SEQUENCE..].as_bytes());
+        writer.store_all(half, &self.record);
+        reach(Step::UndoRecorded);
+        writer.flush(half, self.record.len() as u64 * 8);
+        if !planted(Bug::UndoRecordNotFenced) {
+            writer.fence();
+        }
+
+        let seal = if writer.is_power() {
+            self.contents.clear();
+            self.contents.extend(cells.iter().map(|planned| planned.new));
+            seal_of_contents(sequence, &self.contents)
+        } else {
+            seal_in_order(sequence)
+        };
+        if planted(Bug::SealedEarly) {
+            writer.store(half + SEAL as u64 * 8, seal);
+        }
+        for planned in cells {
+            writer.store_cell(planned.cell, planned.new);
+            reach(Step::CellStored);
+        }
+        if !planted(Bug::CellsNotFlushed) {
+            for (i, planned) in cells.iter().enumerate() {
+                let line = |cell: u64| cell * CELL_SIZE / LINE_SIZE;
+                let later = &cells[i + 1..];
+                if !later.iter().any(|other| line(other.cell) == line(planned.cell)) {
+                    writer.flush_cell(planned.cell);
+                }
+            }
+        }
+        writer.store(half + SEAL as u64 * 8, seal);
+        writer.flush(half, LINE_SIZE);
+        reach(Step::ChangeSealed);
+        writer.fence();
+    }
+
+    /// The undo log after a crash, or after none. Says whether a change was undone.
+    pub(crate) fn recover<G: Ground>(
+        meta: &Metadata,
+        writer: &Writer<'_, G>,
+    ) -> Result<(Self, bool), Damage> {
+        let halves = [Half::read(meta, 0), Half::read(meta, 1)];
+        let (last, other) = match &halves {
+            [Half::Whole(a), Half::Whole(b)] if a.sequence > b.sequence => (a, &halves[1]),
+            [_, Half::Whole(b)] => (b, &halves[0]),
+            [Half::Whole(a), _] => (a, &halves[1]),
+            // The first change of all was being recorded, in the second half.
+            [Half::Zero, _] => return Ok((Self::default(), false)),
+            [Half::Torn, _] => {
+                return Err(Damage { offset: half_of(0), what: "no undo record is whole" });
+            }
+        };
+        let undo = Self { sequence: last.sequence, ..Self::default() };
+        if last.is_sealed(meta) || planted(Bug::ChangeNotUndone) {
+            last.settle(writer);
+            return Ok((undo, false));
+        }
+        let is_before = match other {
+            Half::Whole(before) => before.sequence + 1 == last.sequence,
+            Half::Zero => last.sequence == 1,
+            Half::Torn => planted(Bug::UndoCheckIgnored),
+        };
+        if !is_before {
+            let what = "the undo record beside that of an unfinished change does not fit";
+            return Err(Damage { offset: half_of(last.sequence + 1), what });
+        }
+        last.undo(meta, writer)?;
+        Ok((undo, true))
+    }
+}
+
+/// What one half of the log holds.
+#[derive(Debug)]
+enum Half {
+    Zero,
+    Torn,
+    Whole(Record),
+}
+
+/// A whole record.
+#[derive(Debug)]
+struct Record {
+    sequence: u64,
+    seal: u64,
+    cells: Vec<(u64, RawCell)>,
+}
+
+impl Half {
+    fn read(meta: &Metadata, half: u64) -> Self {
+        let at = half_of(half);
+        let mut words: Vec<u64> = (0..HEADER_WORDS as u64).map(|i| meta.word(at + i * 8)).collect();
+        if words.iter().all(|&word| word == 0) {
+            return Self::Zero;
+        }
+        let (sequence, count) = (words[SEQUENCE], words[COUNT]);
+        if count > UNDO_CELLS_MAX as u64 || sequence % 2 != half {
+            return Self::Torn;
+        }
+        let seal = std::mem::take(&mut words[SEAL]);
+        let past = HEADER_WORDS as u64 + count * ENTRY_WORDS as u64;
+        words.extend((HEADER_WORDS as u64..past).map(|i| meta.word(at + i * 8)));
+        let is_whole = undo_check(words[SEQUENCE..].as_bytes()) == words[CHECK];
+        if !is_whole && !planted(Bug::UndoCheckIgnored) {
+            return Self::Torn;
+        }
+        let cells = words[HEADER_WORDS..]
+            .chunks_exact(ENTRY_WORDS)
+            .map(|entry| (entry[0], [entry[1], entry[2], entry[3], entry[4]]))
+            .collect();
+        Self::Whole(Record { sequence, seal, cells })
+    }
+}
+
+impl Record {
+    /// Whether the change is made.
+    fn is_sealed(&self, meta: &Metadata) -> bool {
+        if self.seal == 0 {
+            return false;
+        }
+        if self.seal == seal_in_order(self.sequence) || planted(Bug::ChangeSealBelieved) {
+            return true;
+        }
+        let contents: Vec<RawCell> = self.cells.iter().map(|&(cell, _)| meta.cell(cell)).collect();
+        self.seal == seal_of_contents(self.sequence, &contents)
+    }
+
+    /// Makes the change durable: the process that made it may have died before it did so, and
+    /// another one relies on it from now on.
+    fn settle<G: Ground>(&self, writer: &Writer<'_, G>) {
+        if planted(Bug::SealNotSettled) {
+            return;
+        }
+        self.flush(writer);
+        self.cells.iter().for_each(|&(cell, _)| writer.flush_cell(cell));
+        writer.fence();
+    }
+
+    /// Flushes the record.
+    fn flush<G: Ground>(&self, writer: &Writer<'_, G>) {
+        let len = UNDO_HEADER_SIZE + self.cells.len() as u64 * UNDO_ENTRY_SIZE;
+        writer.flush(half_of(self.sequence), len);
+    }
+
+    /// Takes the change back.
+    fn undo<G: Ground>(&self, meta: &Metadata, writer: &Writer<'_, G>) -> Result<(), Damage> {
+        let half = half_of(self.sequence);
+        if let Some((cell, _)) =
+            self.cells.iter().find(|(cell, _)| !meta.geometry.is_changeable(*cell))
+        {
+            let what = "an undo entry names a cell that no change may have";
+            return Err(Damage { offset: cell.saturating_mul(CELL_SIZE), what });
+        }
+        // The next change overwrites the other half, so this record is durable before that.
+        self.flush(writer);
+        for &(cell, old) in &self.cells {
+            writer.store_cell(cell, old);
+            writer.flush_cell(cell);
+            reach(Step::CellUndone);
+        }
+        if !planted(Bug::UndoneNotFenced) {
+            writer.fence();
+        }
+        writer.store(half + SEAL as u64 * 8, seal_in_order(self.sequence));
+        writer.flush(half, LINE_SIZE);
+        writer.fence();
+        Ok(())
+    }
+}

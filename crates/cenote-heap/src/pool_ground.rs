@@ -1,0 +1,34 @@
+//! The promise under a heap over a pool: [`PoolGround`]. What a heap asks of it is in `pool`.
+
+use cenote_store::PoolHandle;
+use core::ops::Deref;
+
+/// A pool as the ground of its heap.
+///
+/// A [`PoolHandle`] alone is none: handles are cloned, and a second heap, or another layer, would
+/// change and free blocks under references that the first one's caller gave out.
+#[derive(Clone, Debug)]
+pub struct PoolGround(PoolHandle);
+
+impl PoolGround {
+    /// The ground of the pool's heap.
+    ///
+    /// # Safety
+    /// In this process only the heap over the returned ground, and what its caller does with it,
+    /// uses the puddles of the pool. What the caller leaves in the pool, other programs believe:
+    /// a block holds a value of its type when a root or a pointer leads to it, and no block is
+    /// freed that a reference leads to.
+    #[must_use]
+    pub unsafe fn of(pool: PoolHandle) -> Self {
+        Self(pool)
+    }
+}
+
+impl Deref for PoolGround {
+    type Target = PoolHandle;
+
+    #[inline]
+    fn deref(&self) -> &PoolHandle {
+        &self.0
+    }
+}

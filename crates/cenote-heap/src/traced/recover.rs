@@ -1,0 +1,589 @@
+//! Recovery, check, walk and counts: the operations that look at the whole heap.
+//!
+//! Recovery replaces every mark by what tracing found, and then adopts every puddle anew, as at
+//! open. Marks are written only after the whole heap was traced. What is not reached is condemned
+//! first, all of it: a recovery that stops anywhere has freed all of that or nothing
+//! ([`super::condemn`]), so no opener has to repeat it. Where blocks are revived too, after a loss
+//! of power, the caller's record makes the next opener trace again. Descriptors change in one case:
+//! a taking that the crash interrupted is made free again. All caches are dead afterwards: the heap
+//! gets another number, under which no thread has one.
+//!
+//! Where marks are believed ([`TraceOptions::believe_marks`]) allocated is what is reached *and*
+//! marked. So no free block becomes a value again because a pointer that dangles leads there. What
+//! a free block's bytes lead to is reached all the same: that only keeps what is allocated anyway.
+//! Marks that were cleared are durable before recovery returns, so before their places are given
+//! out: a later loss of power brings none of them back, although a program may know the address and
+//! have put it into its data.
+//!
+//! *Illegal marks* ([`super::adopt`], quarantine) are repaired here: such a block is allocated if
+//! it is reached and, where marks are believed, most bits of its mark say so. *A damaged root* may
+//! have led to any block: then no block that was allocated is made free. So it is where another
+//! pool cannot be looked at ([`TraceOptions::keep_unreached`]).
+//!
+//! Nothing here stops other threads but growth. While others allocate and free, check, walk and
+//! counts may see a block or not; recovery is for a heap that no other thread uses: where processes
+//! share a heap, it is refused as long as another one is there.
+
+use super::adopt::{Adopted, Holds, adopt, contents};
+use super::anchor;
+use super::claims::{Claim, classify};
+use super::condemn::SWEEP_UNKNOWN;
+use super::marks;
+use super::mutex::lock;
+use super::occupancy::cached;
+use super::roots;
+use super::state::{TracedHeap, next_number};
+use super::superblock::PuddleHeap;
+use super::survey;
+use super::trace::{Root, Traced, Tracer};
+use crate::block::BlockInfo;
+use crate::class::{blocks_per_superblock, class_size};
+use crate::error::RecoverError;
+use crate::ground::Ground;
+use crate::report::{BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, RecoveryReport};
+use crate::trace::{TraceOptions, Types};
+use cenote_layout::heap::{Descriptor, mark};
+use cenote_layout::id::TypeId;
+use cenote_medium::planted::{Bug, Step, planted, reach};
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+impl<G: Ground> TracedHeap<G> {
+    /// Traces from the numbered roots and from `roots`.
+    pub(crate) fn trace(
+        &self,
+        tracer: &Tracer<'_, G>,
+        roots: &[u64],
+        foreign: bool,
+        options: TraceOptions<'_>,
+    ) -> Result<Traced, RecoverError> {
+        let (mut all, damaged) = crate::traced::roots::all(self.root_puddle());
+        all.extend(roots.iter().map(|&to| Root { at: 0, to, target: TypeId::UNTYPED }));
+        let mut traced = tracer.run(&all, foreign, options)?;
+        traced.damaged_roots = damaged;
+        Ok(traced)
+    }
+
+    /// [`crate::Heap::recover`], by as many threads as `options` allow, with progress reported.
+    ///
+    /// # Errors
+    /// As [`crate::Heap::recover`]; [`RecoverError::Cancelled`]. The heap is as before then.
+    pub fn recover_with(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<RecoveryReport, RecoverError> {
+        self.recover_heap(types, roots, options)
+    }
+
+    /// [`crate::Heap::check`] with types, by as many threads as `options` allow, with progress
+    /// reported.
+    ///
+    /// # Errors
+    /// As [`crate::Heap::check`]; [`RecoverError::Cancelled`].
+    pub fn check_with(
+        &self,
+        types: &dyn Types,
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
+        self.check_heap(Some(types), &[], options)
+    }
+
+    /// [`TracedHeap::check_with`], with further roots, as [`crate::Heap::recover`] has: addresses
+    /// that something outside of the pool leads to. What only they lead to is no leak.
+    ///
+    /// # Errors
+    /// As [`TracedHeap::check_with`].
+    pub fn check_from(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
+        self.check_heap(Some(types), roots, options)
+    }
+
+    /// The addresses in other pools that something leads to which can be reached from this pool's
+    /// roots and from `roots`. Changes nothing, and believes no mark. A pool whose values others
+    /// point to is recovered with these as roots ([`Heap::recover`](crate::Heap::recover)): what
+    /// only another pool leads to is allocated as well. The other pools must be open, or their
+    /// addresses are not known to be theirs.
+    ///
+    /// # Errors
+    /// A puddle cannot be mapped.
+    pub fn foreign_pointers(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+    ) -> Result<BTreeSet<u64>, RecoverError> {
+        self.attach_all()?;
+        let growth = lock(&self.growth);
+        let puddles = self.puddles.all();
+        let tracer = Tracer::new(&self.ground, types, &puddles);
+        let traced = self.trace(&tracer, roots, true, TraceOptions::default())?;
+        drop(growth);
+        Ok(traced.foreign)
+    }
+
+    pub(crate) fn recover_heap(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<RecoveryReport, RecoverError> {
+        let began = Instant::now();
+        if !self.writable {
+            return Err(RecoverError::ReadOnly);
+        }
+        // What it has seen is no longer so.
+        self.end_reclaim();
+        self.attach_all()?;
+        if options.believe_marks && self.sweep_state().is_none() {
+            let addr = self.root_puddle().map_or(0, |puddle| puddle.base);
+            return Err(RecoverError::Sweep { addr });
+        }
+        // Nobody joins meanwhile.
+        let _alone = self.turn_alone()?;
+        let _trimming = lock(&self.trimming);
+        let mut growth = lock(&self.growth);
+        let puddles = self.puddles.all();
+        let tracer = Tracer::new(&self.ground, types, &puddles);
+        let believe = options.believe_marks && !planted(Bug::TraceBelievesReach);
+        let keep = options.keep_unreached;
+        // Nothing is changed by what a page said that could not be had.
+        let traced = self.trace(&tracer, roots, false, options)?;
+        self.ground.usable()?;
+        let (trace, damaged_roots) = (traced.counts, traced.damaged_roots);
+        let mut report = RecoveryReport { trace, damaged_roots, ..RecoveryReport::default() };
+        // What an earlier sweep has left is decided, whatever the roots say.
+        self.decide_all();
+        let keep = keep || !report.damaged_roots.is_empty();
+        self.condemn_unreached(&tracer, &puddles, keep)?;
+        for (ordinal, puddle) in puddles.iter().enumerate() {
+            for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
+                self.settle(
+                    &tracer,
+                    ordinal,
+                    puddle,
+                    (number as u32, *claim),
+                    (believe, keep),
+                    &mut report,
+                );
+            }
+        }
+        if report.interrupted > 0 || report.freed_blocks > 0 || report.repaired_marks > 0 {
+            self.ground.fence();
+        }
+        self.close_sweep();
+        drop(tracer);
+        reach(Step::AllRecovered);
+        // What was in caches, or held, is computed anew: all caches are dead from here on.
+        let number = next_number();
+        self.number.store(number, Ordering::Release);
+        self.free_number.store(number, Ordering::Release);
+        self.shared.renew(number);
+        self.reset_lists();
+        growth.damage.clear();
+        for puddle in &puddles {
+            let Adopted { listed, damage } = adopt(puddle);
+            growth.damage.extend(damage);
+            if let Some(members) = &self.members {
+                puddle.set_session(members.session);
+            }
+            self.publish_listed(puddle, &listed);
+        }
+        self.forget_dead();
+        report.took = began.elapsed();
+        Ok(report)
+    }
+
+    /// Makes one superblock's marks what tracing found; where marks are to be believed, what is
+    /// reached and marked; where all is kept, what was allocated stays so.
+    fn settle(
+        &self,
+        tracer: &Tracer<'_, G>,
+        ordinal: usize,
+        puddle: &PuddleHeap,
+        (number, claim): (u32, Claim),
+        (believe, keep): (bool, bool),
+        report: &mut RecoveryReport,
+    ) {
+        let class = match claim {
+            Claim::Metadata => return,
+            Claim::Small { class, .. } => Some(class),
+            Claim::Large { .. } => Some(0),
+            Claim::Free | Claim::Stale => None,
+            Claim::Tail { distance, valid } => {
+                let reached = tracer.reached(ordinal, number - distance, 0) & 1 != 0;
+                if !valid && reached {
+                    report.damage.push(Damage::harmless(
+                        puddle,
+                        number,
+                        "checksum does not fit",
+                        0,
+                    ));
+                }
+                None
+            }
+            Claim::Invalid(reason) => {
+                let pointers = tracer.lost(ordinal, number);
+                if pointers > 0 || (keep && puddle.has_marks(number)) {
+                    // A mark keeps it from being taken for an interrupted taking later.
+                    marks::write(&puddle.outer_marks(number)[0], mark::ALLOCATED);
+                    report.damage.push(Damage::lost(puddle, number, reason, pointers));
+                    return;
+                }
+                // What it was before is not known: perhaps a hole.
+                puddle.write_descriptor(number, &Descriptor::hole());
+                // SAFETY: a descriptor of the mapping.
+                unsafe {
+                    self.ground.flush(
+                        core::ptr::from_ref(puddle.line(number)).cast(),
+                        size_of::<Descriptor>(),
+                    );
+                }
+                report.interrupted += 1;
+                puddle.clear_outer_marks(number);
+                return;
+            }
+        };
+        match class {
+            Some(class) => {
+                let reached = |word| tracer.reached(ordinal, number, word);
+                self.settle_marks(
+                    puddle.class_marks(number, class),
+                    reached,
+                    (believe, keep),
+                    report,
+                );
+            }
+            None => puddle.clear_outer_marks(number),
+        }
+    }
+
+    /// Makes all marks of a superblock what tracing found: `reached` has a bit for each of 64.
+    fn settle_marks(
+        &self,
+        all: &[AtomicU8],
+        reached: impl Fn(usize) -> u64,
+        (believe, keep): (bool, bool),
+        report: &mut RecoveryReport,
+    ) {
+        for (w, marks) in all.chunks(64).enumerate() {
+            let (old, illegal) = survey::allocated(all, w);
+            let condemned = marks::bits(all, w, mark::CONDEMNED);
+            let reached = reached(w);
+            let keep = keep || planted(Bug::RecoveryKeepsMarks);
+            // Without a sweep of its own it finds condemned marks only where the state cannot be
+            // read.
+            let new = if keep { reached | old | condemned } else { reached };
+            let new = if believe {
+                report.dangling_blocks += u64::from((new & !old).count_ones());
+                new & old
+            } else {
+                new
+            };
+            report.kept_blocks += u64::from((new & !reached).count_ones());
+            report.repaired_marks += u64::from(illegal);
+            if old != new || illegal != 0 || condemned != 0 {
+                report.freed_blocks += u64::from(((old | condemned) & !new).count_ones());
+                report.revived_blocks += u64::from((new & !(old | condemned)).count_ones());
+                for (k, byte) in marks.iter().enumerate() {
+                    let reached = new >> k & 1 != 0;
+                    marks::write(byte, if reached { mark::ALLOCATED } else { mark::FREE });
+                }
+                if !planted(Bug::TraceMarkNotFlushed) {
+                    // SAFETY: marks in the mapping of a writable pool.
+                    unsafe { self.ground.flush(marks.as_ptr().cast(), marks.len()) };
+                }
+                reach(Step::MarksRecovered);
+            }
+        }
+    }
+
+    pub(crate) fn check_heap(
+        &self,
+        types: Option<&dyn Types>,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
+        self.attach_all()?;
+        let growth = lock(&self.growth);
+        let puddles = self.puddles.all();
+        let mut report = HeapReport { stats: count(&puddles), ..HeapReport::default() };
+        report.damaged_roots = roots::all(self.root_puddle()).1;
+        let tracer = types.map(|types| Tracer::new(&self.ground, types, &puddles));
+        if let Some(tracer) = &tracer {
+            let traced = self.trace(tracer, roots, false, options)?;
+            report.trace = Some(traced.counts);
+        }
+        let mut leaks = Vec::new();
+        if let (Some(root), None) = (self.root_puddle(), self.sweep_state()) {
+            report.damage.push(Damage::harmless(root, 0, SWEEP_UNKNOWN, 0));
+        }
+        for (ordinal, puddle) in puddles.iter().enumerate() {
+            let holds = contents(puddle);
+            for (number, claim) in classify(puddle).into_iter().enumerate() {
+                let at = number as u32;
+                let pointers = || tracer.as_ref().map_or(0, |t| t.lost(ordinal, at));
+                report.damage.push(match (claim, holds[number]) {
+                    (_, Holds::Damaged(reason)) => Damage::lost(puddle, at, reason, pointers()),
+                    (_, Holds::Quarantined { class, survey, .. }) => {
+                        Damage::quarantined(puddle, at, class, survey)
+                    }
+                    (Claim::Invalid(reason), _) => Damage::harmless(puddle, at, reason, pointers()),
+                    (Claim::Tail { valid: false, .. }, Holds::Tail) => {
+                        Damage::harmless(puddle, at, "checksum does not fit", pointers())
+                    }
+                    _ => continue,
+                });
+            }
+            report.miscounted.extend(miscounted(puddle));
+            if let Some(tracer) = &tracer {
+                compare(tracer, ordinal, puddle, &holds, &mut report, &mut leaks);
+            }
+        }
+        if let Some(tracer) = tracer.filter(|_| !leaks.is_empty()) {
+            self.check_leaks(&tracer, &puddles, &leaks, &mut report)?;
+        }
+        drop(growth);
+        Ok(report)
+    }
+
+    /// Verifies the links of leaks: a program may have kept the address of one, and links inside a
+    /// collection are followed without a check ([`super::condemn`]).
+    fn check_leaks(
+        &self,
+        tracer: &Tracer<'_, G>,
+        puddles: &[Arc<PuddleHeap>],
+        leaks: &[u64],
+        report: &mut HeapReport,
+    ) -> Result<(), RecoverError> {
+        let unallocated = |report: &mut dyn FnMut(BlockInfo)| {
+            for (ordinal, puddle) in puddles.iter().enumerate() {
+                unallocated(tracer, ordinal, puddle, report);
+            }
+        };
+        // Those that something else leads to are counted already.
+        let mut known = BTreeSet::new();
+        unallocated(&mut |block| {
+            known.insert(block.addr);
+        });
+        report.leak_trace = Some(self.trace(tracer, leaks, false, TraceOptions::default())?.counts);
+        unallocated(&mut |block| {
+            if !known.contains(&block.addr) {
+                report.dangling_blocks += 1;
+                if report.dangling.len() < LISTED_MAX {
+                    report.dangling.push(block);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    pub(crate) fn count(&self) -> Result<HeapStats, RecoverError> {
+        self.attach_all()?;
+        Ok(count(&self.puddles.all()))
+    }
+
+    pub(crate) fn walk_blocks(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
+        self.attach_all()?;
+        for puddle in self.puddles.all() {
+            for (number, holds) in contents(&puddle).into_iter().enumerate() {
+                each_block(
+                    &puddle,
+                    number as u32,
+                    holds,
+                    &|w| marked(&puddle, number, holds, w),
+                    visit,
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Calls `visit` for the blocks of a superblock whose bits are set in `words`.
+fn each_block(
+    puddle: &PuddleHeap,
+    number: u32,
+    holds: Holds,
+    words: &dyn Fn(usize) -> u64,
+    visit: &mut dyn FnMut(BlockInfo),
+) {
+    let base = puddle.address(number);
+    match holds {
+        Holds::Small { class, type_id, .. } | Holds::Quarantined { class, type_id, .. } => {
+            let (blocks, size) = (blocks_per_superblock(class), class_size(class));
+            for w in 0..blocks.div_ceil(64) as usize {
+                let mut word = words(w);
+                while word != 0 {
+                    let index = w as u64 * 64 + u64::from(word.trailing_zeros());
+                    word &= word - 1;
+                    if index < u64::from(blocks) {
+                        visit(BlockInfo { addr: base + index * size, size, type_id });
+                    }
+                }
+            }
+        }
+        Holds::Large { bytes, type_id, .. } if words(0) & 1 != 0 => {
+            visit(BlockInfo { addr: base, size: bytes, type_id });
+        }
+        _ => {}
+    }
+}
+
+/// Bit `k` for block `64 * word + k` of a superblock, if it is allocated.
+fn marked(puddle: &PuddleHeap, number: usize, holds: Holds, word: usize) -> u64 {
+    let class = match holds {
+        Holds::Small { class, .. } | Holds::Quarantined { class, .. } => class,
+        _ => 0,
+    };
+    puddle.allocated_bits(puddle.class_marks(number as u32, class), word)
+}
+
+/// Calls `visit` for the blocks of a puddle that were reached and are not allocated.
+fn unallocated<G: Ground>(
+    tracer: &Tracer<'_, G>,
+    ordinal: usize,
+    puddle: &PuddleHeap,
+    visit: &mut dyn FnMut(BlockInfo),
+) {
+    for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
+        // Also superblocks without a mark: what is reached in them is not allocated.
+        let Some(holds) = as_claimed(*claim) else { continue };
+        let reached = |w| tracer.reached(ordinal, number as u32, w);
+        let free = |w| reached(w) & !marked(puddle, number, holds, w);
+        each_block(puddle, number as u32, holds, &free, visit);
+    }
+}
+
+/// What a superblock holds, if it is what its descriptor says.
+fn as_claimed(claim: Claim) -> Option<Holds> {
+    match claim {
+        Claim::Small { class, type_id } => Some(Holds::Small { class, type_id, used: 0 }),
+        Claim::Large { span, bytes, type_id } => Some(Holds::Large { span, bytes, type_id }),
+        _ => None,
+    }
+}
+
+/// Compares marks with what was reached. Addresses of all leaks are added to `leaks`.
+fn compare<G: Ground>(
+    tracer: &Tracer<'_, G>,
+    ordinal: usize,
+    puddle: &PuddleHeap,
+    holds: &[Holds],
+    report: &mut HeapReport,
+    leaks: &mut Vec<u64>,
+) {
+    for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
+        // Also superblocks without a mark: what is reached in them is not allocated.
+        let Some(as_claimed) = as_claimed(*claim) else { continue };
+        if matches!(holds[number], Holds::Damaged(_)) {
+            continue;
+        }
+        let marked = |w| marked(puddle, number, as_claimed, w);
+        let reached = |w| tracer.reached(ordinal, number as u32, w);
+        each_block(puddle, number as u32, as_claimed, &|w| marked(w) & !reached(w), &mut |block| {
+            report.leaked_blocks += 1;
+            report.leaked_bytes += block.size;
+            leaks.push(block.addr);
+            if report.leaks.len() < LISTED_MAX {
+                report.leaks.push(block);
+            }
+        });
+        each_block(puddle, number as u32, as_claimed, &|w| reached(w) & !marked(w), &mut |block| {
+            report.unallocated_blocks += 1;
+            if report.unallocated.len() < LISTED_MAX {
+                report.unallocated.push(block);
+            }
+        });
+    }
+}
+
+/// Small superblocks with free blocks that no list has, and free ones with marks, by address.
+fn miscounted(puddle: &PuddleHeap) -> Vec<u64> {
+    if !puddle.writable {
+        return Vec::new();
+    }
+    let differs = |number: u32| {
+        let line = puddle.line(number);
+        let before = line.anchor.load(Ordering::Acquire);
+        let wrong = match anchor::state(before) {
+            anchor::FULL => marks::count(puddle.class_marks(number, line.class()), mark::FREE) != 0,
+            anchor::FREE => !marks::all(puddle.outer_marks(number), mark::FREE),
+            _ => false,
+        };
+        // It may have changed hands meanwhile.
+        wrong && line.anchor.load(Ordering::Acquire) == before
+    };
+    (0..puddle.superblocks()).filter(|&i| differs(i)).map(|i| puddle.address(i)).collect()
+}
+
+fn count(puddles: &[Arc<PuddleHeap>]) -> HeapStats {
+    let mut stats = HeapStats::default();
+    let mut bins: BTreeMap<(TypeId, u32), BinStats> = BTreeMap::new();
+    for puddle in puddles {
+        stats.puddles += 1;
+        stats.bytes += puddle.size;
+        for (number, holds) in contents(puddle).into_iter().enumerate() {
+            stats.superblocks += 1;
+            let blocks = cached(puddle, number as u32);
+            stats.cached_blocks += blocks;
+            stats.cached_bytes += blocks * puddle.line(number as u32).geometry().size();
+            let (type_id, class, superblocks, blocks, bytes) = match holds {
+                Holds::Free => {
+                    stats.free_superblocks += 1;
+                    stats.hole_superblocks += u64::from(puddle.may_be_hole(number as u32));
+                    continue;
+                }
+                Holds::Metadata => {
+                    stats.metadata_superblocks += 1;
+                    continue;
+                }
+                Holds::Damaged(_) => {
+                    stats.damaged_superblocks += 1;
+                    continue;
+                }
+                Holds::Tail => continue,
+                Holds::Quarantined { class, type_id, survey } => {
+                    stats.damaged_superblocks += 1;
+                    (
+                        type_id,
+                        class,
+                        1,
+                        u64::from(survey.used),
+                        u64::from(survey.used) * class_size(class),
+                    )
+                }
+                Holds::Small { class, type_id, used } => {
+                    stats.small_superblocks += 1;
+                    (type_id, class, 1, u64::from(used), u64::from(used) * class_size(class))
+                }
+                Holds::Large { span, bytes, type_id } => {
+                    stats.large_superblocks += u64::from(span);
+                    stats.large_blocks += 1;
+                    (type_id, 0, u64::from(span), 1, bytes)
+                }
+            };
+            stats.blocks += blocks;
+            stats.block_bytes += bytes;
+            let bin = bins.entry((type_id, class)).or_insert(BinStats {
+                type_id,
+                class,
+                block_size: class_size(class),
+                superblocks: 0,
+                blocks: 0,
+                capacity: 0,
+            });
+            bin.superblocks += superblocks;
+            bin.blocks += blocks;
+            bin.capacity += u64::from(blocks_per_superblock(class)).max(u64::from(class == 0));
+        }
+    }
+    stats.bins = bins.into_values().collect();
+    stats
+}

@@ -1,0 +1,121 @@
+//! What a traced heap is in one process: its puddles, its caches, its seat among the members.
+//!
+//! The operations are in the modules above, one `impl` for each. Locks, in the order in which a
+//! thread may hold several: the pool's (between processes), `trimming`, `growth`, the list of
+//! caches. A thread inside the gate waits for none that another process holds.
+
+use super::cache::Shared;
+use super::members::{Inside, Members, Turn};
+use super::puddles::{Growth, Puddles};
+use super::record::Slot;
+use crate::error::{OpenError, RecoverError};
+use crate::exclusion::Exclusion;
+use crate::ground::Ground;
+use crate::pool_ground::PoolGround;
+use cenote_layout::heap::LIST_COUNT;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Words that have a bit for every list: set if there may be idle runs in it.
+pub(crate) const IDLE_WORDS: usize = (LIST_COUNT / 64) as usize;
+
+/// Numbers heaps, and the caches of one after the other: so that a puddle knows whose it is, and a
+/// thread which caches are dead.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
+pub(crate) fn next_number() -> u64 {
+    NEXT_NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The traced heap of one pool. Share it by reference or `Arc`; there is one per pool and process.
+/// Several processes have one each on the same pool, if the ground says that they may
+/// (`Ground::sharing`).
+#[derive(Debug)]
+pub struct TracedHeap<G: Ground = PoolGround> {
+    pub(crate) ground: G,
+    /// Under this number threads find their caches. Recovery takes another one: then all caches are
+    /// dead.
+    pub(crate) number: AtomicU64,
+    /// The same, by which frees find them; a number that no cache has while changes are recorded,
+    /// see [`super::reclaim`].
+    pub(crate) free_number: AtomicU64,
+    pub(crate) id: u64,
+    /// What a mark says of a block that a cache of this process has, or one of its transactions
+    /// holds.
+    pub(crate) cached: u8,
+    pub(crate) held: u8,
+    pub(crate) writable: bool,
+    pub(crate) members: Option<Members>,
+    /// Puddles that this process knows, where others may take some.
+    pub(crate) known: AtomicU64,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) puddles: Puddles,
+    /// Lists in which idle runs of large blocks may be.
+    pub(crate) idle: [AtomicU64; IDLE_WORDS],
+    /// Locked while a puddle is attached or taken, and by recovery and check.
+    pub(crate) growth: Mutex<Growth>,
+    /// Held by the thread that trims, a step at a time, and by recovery, which takes a superblock
+    /// that is being trimmed for free. Before `growth`.
+    pub(crate) trimming: Mutex<()>,
+    pub(crate) reclaim: Slot,
+}
+
+impl<G: Ground> TracedHeap<G> {
+    /// Goes inside the gate, if there is one: to where superblocks change hands.
+    #[inline]
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        match (&self.members, self.ground.sharing()) {
+            (Some(members), Some(sharing)) => members.enter(sharing),
+            _ => Inside::ALONE,
+        }
+    }
+
+    /// What the heap stands on.
+    pub fn ground(&self) -> &G {
+        &self.ground
+    }
+
+    /// The lock between the processes that have the pool; `None` if there is one process.
+    #[inline]
+    #[must_use]
+    pub fn exclusion(&self) -> Option<Exclusion<'_>> {
+        let members = self.members.as_ref()?;
+        let sharing = self.ground.sharing()?;
+        Some(Exclusion::new(members.writer(), members, members.own_place(), sharing))
+    }
+
+    /// The pool's lock, where there is one.
+    pub(super) fn turn(&self) -> Result<Option<Turn<'_>>, OpenError> {
+        match (&self.members, self.ground.sharing()) {
+            (Some(members), Some(sharing)) => members.lock(sharing).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The pool's lock for what only the last member may do.
+    pub(crate) fn turn_alone(&self) -> Result<Option<Turn<'_>>, RecoverError> {
+        let turn = self.turn()?;
+        if let (Some(members), Some(sharing)) = (&self.members, self.ground.sharing()) {
+            match members.others(sharing).count_ones() {
+                0 => {}
+                others => return Err(RecoverError::Shared { others }),
+            }
+        }
+        Ok(turn)
+    }
+
+    /// All puddles have been adopted anew, under the pool's lock: nothing of dead members is left.
+    pub(crate) fn forget_dead(&self) {
+        if let (Some(members), Some(sharing)) = (&self.members, self.ground.sharing()) {
+            members.clear(members.dead(sharing));
+        }
+    }
+
+    /// Whether members of the pool have died and were not swept.
+    pub(super) fn has_dead(&self) -> bool {
+        match (&self.members, self.ground.sharing()) {
+            (Some(members), Some(sharing)) => members.dead(sharing) != 0,
+            _ => false,
+        }
+    }
+}

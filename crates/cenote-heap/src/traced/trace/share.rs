@@ -1,0 +1,306 @@
+//! Several workers on one traversal: who has something to do, who waits, and when all is done.
+//!
+//! A *share* of the work is what a busy worker has, or a gift that no thread has taken yet.
+//! `shares` counts them, under the lock: a worker that gives makes one more, one that takes a gift
+//! makes it its own, one that has nothing left ends one. Two things follow.
+//!
+//! * No share is left: all is done. Nobody can make a new one.
+//! * A busy worker that sees one share sees its own. Until it gives some of it away itself, no
+//!   thread else traces: it may note blocks with plain stores. It sees what the others have noted,
+//!   because they ended their shares after that (release), and it has read the count since
+//!   (acquire).
+//!
+//! The caller's thread is the first worker, and stays alone until it has seen enough blocks. Busy
+//! workers look after every [`BATCH`] blocks whether a thread waits. A worker that panics (a filter
+//! did) stops the others, and the panic goes on in the caller.
+
+use super::table::Table;
+use super::worker::{Gift, Worker};
+use super::{Root, Traced, Tracer};
+use crate::error::RecoverError;
+use crate::ground::Ground;
+use crate::report::LISTED_MAX;
+use crate::trace::{Progress, TraceOptions};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, ScopedJoinHandle};
+use std::time::Instant;
+
+/// Blocks between two looks at the others.
+const BATCH: u64 = 128;
+/// Batches between two gifts of little: each wakes a thread.
+const FEW_EVERY: u64 = 64;
+/// Least time that a worker waits before it looks at the clock.
+const TICK: Duration = Duration::from_millis(1);
+
+/// What workers share.
+#[derive(Debug)]
+struct Shared {
+    gifts: Mutex<Vec<Gift>>,
+    wake: Condvar,
+    /// Changed under the lock.
+    shares: AtomicUsize,
+    /// Workers that wait. Changed under the lock.
+    hungry: AtomicUsize,
+    stop: AtomicBool,
+    /// Blocks reached, for progress.
+    blocks: AtomicU64,
+}
+
+/// Why a worker does not wait any longer.
+enum Waited {
+    Gift(Gift),
+    /// It waited as long as it was told to.
+    Tick,
+    Done,
+}
+
+impl Shared {
+    fn new() -> Self {
+        Self {
+            gifts: Mutex::new(Vec::new()),
+            wake: Condvar::new(),
+            shares: AtomicUsize::new(1),
+            hungry: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            blocks: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Gift>> {
+        self.gifts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the calling worker, a busy one, is the only one that traces.
+    fn is_alone(&self) -> bool {
+        self.shares.load(Ordering::Acquire) == 1
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn stop(&self) {
+        let _guard = self.lock();
+        self.stop.store(true, Ordering::Relaxed);
+        self.wake.notify_all();
+    }
+
+    fn give(&self, gift: Gift) {
+        let mut gifts = self.lock();
+        self.shares.fetch_add(1, Ordering::Relaxed);
+        gifts.push(gift);
+        self.wake.notify_one();
+    }
+
+    /// Whether somebody waits for whom there is no gift yet.
+    fn somebody_waits(&self) -> bool {
+        self.hungry.load(Ordering::Relaxed) > 0 && {
+            let gifts = self.lock();
+            self.hungry.load(Ordering::Relaxed) > gifts.len()
+        }
+    }
+
+    /// Ends the caller's share, if it has one, and waits for another.
+    fn wait(&self, had_share: bool, at_most: Option<Duration>) -> Waited {
+        let mut gifts = self.lock();
+        if had_share {
+            self.shares.fetch_sub(1, Ordering::Release);
+        }
+        self.hungry.fetch_add(1, Ordering::Relaxed);
+        let waited = loop {
+            if self.is_stopped() {
+                break Waited::Done;
+            }
+            if let Some(gift) = gifts.pop() {
+                break Waited::Gift(gift);
+            }
+            if self.shares.load(Ordering::Acquire) == 0 {
+                self.wake.notify_all();
+                break Waited::Done;
+            }
+            gifts = match at_most {
+                None => self.wake.wait(gifts).unwrap_or_else(PoisonError::into_inner),
+                Some(time) => {
+                    let (guard, result) =
+                        self.wake.wait_timeout(gifts, time).unwrap_or_else(PoisonError::into_inner);
+                    gifts = guard;
+                    if result.timed_out() && gifts.is_empty() {
+                        break Waited::Tick;
+                    }
+                    gifts
+                }
+            };
+        };
+        self.hungry.fetch_sub(1, Ordering::Relaxed);
+        waited
+    }
+}
+
+/// Stops the others if its thread panics.
+struct StopOnPanic<'s>(&'s Shared);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop();
+        }
+    }
+}
+
+/// A worker, and how it works with others.
+struct Member<'s, 't, 'g, G: Ground> {
+    worker: Worker<'t, 'g, G>,
+    shared: &'s Shared,
+    /// Blocks that were reported to `shared`.
+    reported: u64,
+    batches: u64,
+    /// Whether it has a share.
+    busy: bool,
+}
+
+/// What became of a step.
+enum Step {
+    Going,
+    Done,
+}
+
+impl<G: Ground> Member<'_, '_, '_, G> {
+    /// Traces a batch of blocks, or waits until there is something to trace, `at_most` so long.
+    fn step(&mut self, at_most: Option<Duration>) -> Step {
+        if self.shared.is_stopped() {
+            return Step::Done;
+        }
+        if self.busy {
+            let more = if self.shared.is_alone() {
+                self.worker.run::<true>(BATCH)
+            } else {
+                self.worker.run::<false>(BATCH)
+            };
+            self.report();
+            if more {
+                self.batches += 1;
+                if self.shared.somebody_waits()
+                    && let Some(gift) = self.worker.give(self.batches.is_multiple_of(FEW_EVERY))
+                {
+                    self.shared.give(gift);
+                }
+                return Step::Going;
+            }
+        }
+        match self.shared.wait(core::mem::replace(&mut self.busy, false), at_most) {
+            Waited::Gift(gift) => {
+                self.worker.receive(gift);
+                self.busy = true;
+                Step::Going
+            }
+            Waited::Tick => Step::Going,
+            Waited::Done => Step::Done,
+        }
+    }
+
+    fn report(&mut self) {
+        let blocks = self.worker.counts.blocks;
+        self.shared.blocks.fetch_add(blocks - self.reported, Ordering::Relaxed);
+        self.reported = blocks;
+    }
+}
+
+impl<G: Ground> Tracer<'_, G> {
+    /// Traces from `roots`: every block that can be reached is noted. Nothing else changes. With
+    /// `foreign`, notes the pointers into other pools.
+    ///
+    /// # Errors
+    /// The progress callback broke off; a page of a block cannot be had.
+    pub(crate) fn run(
+        &self,
+        roots: &[Root],
+        foreign: bool,
+        mut options: TraceOptions<'_>,
+    ) -> Result<Traced, RecoverError> {
+        let shared = &Shared::new();
+        let workers = options.workers();
+        let member = |busy| Member {
+            worker: Worker::new(self, foreign),
+            shared,
+            reported: 0,
+            batches: 0,
+            busy,
+        };
+        let mut first = member(true);
+        roots.iter().for_each(|root| first.worker.root(root));
+        let done = std::thread::scope(|scope| {
+            let _guard = StopOnPanic(shared);
+            let mut helpers: Vec<ScopedJoinHandle<'_, Worker<'_, '_, G>>> = Vec::new();
+            let mut started = false;
+            let mut last = Instant::now();
+            let superblocks = self.tables.iter().map(Table::in_use).sum();
+            let waits = options.progress.is_some().then_some(options.interval.max(TICK));
+            loop {
+                if !started && first.worker.counts.blocks >= options.alone_blocks {
+                    started = true;
+                    for _ in 1..workers {
+                        let help = move || {
+                            let _guard = StopOnPanic(shared);
+                            let mut helper = member(false);
+                            while let Step::Going = helper.step(None) {}
+                            helper.worker
+                        };
+                        // Where the system gives no thread, fewer do the work.
+                        helpers.extend(
+                            Builder::new().name("cenote-trace".into()).spawn_scoped(scope, help),
+                        );
+                    }
+                }
+                if let Step::Done = first.step(waits) {
+                    break;
+                }
+                if let Some(progress) = &mut options.progress
+                    && last.elapsed() >= options.interval
+                {
+                    let blocks = shared.blocks.load(Ordering::Relaxed);
+                    if progress(&Progress { blocks, superblocks }).is_break() {
+                        shared.stop();
+                    }
+                    last = Instant::now();
+                }
+            }
+            let mut workers = vec![first.worker];
+            for helper in helpers {
+                match helper.join() {
+                    Ok(worker) => workers.push(worker),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            workers
+        });
+        if shared.is_stopped() {
+            return Err(RecoverError::Cancelled);
+        }
+        if let Some(addr) = done.iter().find_map(|worker| worker.lost) {
+            return Err(self.ground.unreadable(addr).into());
+        }
+        Ok(self.sum(done))
+    }
+
+    /// Puts together what workers found.
+    fn sum(&self, done: Vec<Worker<'_, '_, G>>) -> Traced {
+        let mut traced = Traced::default();
+        for mut worker in done {
+            traced.foreign.append(&mut worker.foreign.take().unwrap_or_default());
+            let (sum, part) = (&mut traced.counts, &mut worker.counts);
+            sum.roots += part.roots;
+            sum.blocks += part.blocks;
+            sum.conservative_blocks += part.conservative_blocks;
+            sum.foreign_pointers += part.foreign_pointers;
+            sum.faults += part.faults;
+            sum.findings.append(&mut part.findings);
+        }
+        traced.counts.findings.sort_by_key(|finding| (finding.at, finding.to));
+        traced.counts.findings.truncate(LISTED_MAX);
+        traced.counts.bytes = self.tables.iter().map(Table::reached_bytes).sum();
+        traced.counts.unknown_types = self.unknown_types();
+        traced
+    }
+}

@@ -1,0 +1,588 @@
+//! A generator of programs: random structures and enums that derive `Persist`, among names that
+//! could mislead the macro.
+//!
+//! `main` of the program compares what the macro described with what the compiler has: offsets
+//! (`offset_of!`, or the address of the field in a value), sizes, type ids, discriminants (the
+//! bytes of a value), and the words that the pointer map finds in a value. It changes every byte
+//! that has a rule to what is no value of its type, and compares what the records find with it.
+
+use std::fmt::Write as _;
+
+/// Types of one program.
+const TYPES: usize = 40;
+
+/// Items that a module may have. None of them may have any influence on a description.
+const SHADOWS: &[&str] = &[
+    "mod core {}",
+    "mod std {}",
+    "mod alloc {}",
+    "mod persist {}",
+    "pub type u8 = i64;",
+    "pub type u16 = i8;",
+    "pub type u64 = i8;",
+    "pub type usize = i8;",
+    "pub type String = ();",
+    "pub struct Option;",
+    "pub struct MaybeUninit;",
+    "pub struct LayoutBuilder;",
+    "pub struct VariantBuilder;",
+    "pub struct TypeId;",
+    "pub trait Persist {}",
+    "pub trait Drop {}",
+    "pub struct PersistentTypesDoNotImplementDrop;",
+    "pub const layout: ::core::primitive::u8 = 1;",
+    "pub const value: ::core::primitive::u8 = 1;",
+    "pub const slot: ::core::primitive::u8 = 1;",
+    "pub const tag: ::core::primitive::u8 = 1;",
+    "pub const place: ::core::primitive::u8 = 1;",
+    "pub const variant: ::core::primitive::u8 = 1;",
+    "pub const field_0: ::core::primitive::u8 = 1;",
+    "macro_rules! offset_of { ($($any:tt)*) => { 64 } }",
+    "macro_rules! concat { ($($any:tt)*) => { \"u64\" } }",
+    "macro_rules! env { ($($any:tt)*) => { \"u64\" } }",
+    "macro_rules! assert { ($($any:tt)*) => {} }",
+    "macro_rules! panic { ($($any:tt)*) => {} }",
+    "pub trait Field { fn field(&self) {} fn variant(&self) {} fn __field(&self) {} fn as_ptr(&self) {} }
+     impl<T: ?Sized> Field for T {}",
+];
+
+/// Attributes that say nothing about the layout.
+const ATTRIBUTES: &[&str] = &[
+    "#[allow(dead_code)]",
+    "#[doc = \"documented\"]",
+    "#[must_use]",
+    "#[cfg(all())]",
+    "#[cfg_attr(all(), allow(unused))]",
+    "#[non_exhaustive]",
+];
+
+/// Number types that need no constructor.
+const NUMBERS: &[&str] =
+    &["u8", "u16", "u32", "u64", "u128", "i8", "i16", "i32", "i64", "f32", "f64"];
+
+/// Integers that an enum may have for its discriminant, with their bits and whether they have a
+/// sign.
+const TAGS: &[(&str, u32, bool)] = &[
+    ("u8", 8, false),
+    ("i8", 8, true),
+    ("u16", 16, false),
+    ("i16", 16, true),
+    ("u32", 32, false),
+    ("i32", 32, true),
+    ("u64", 64, false),
+    ("i64", 64, true),
+];
+
+/// The program of a seed.
+pub(crate) fn program(seed: u64) -> String {
+    let mut random = Random(seed | 1);
+    let mut out = format!("// The program of seed {seed}.\n{PRELUDE}");
+    let mut main = String::new();
+    let mut made: Vec<Made> = Vec::new();
+    for number in 0..TYPES {
+        let mut module = Module { number, random: &mut random, made: &made, items: String::new() };
+        let shadows: Vec<&str> =
+            SHADOWS.iter().copied().filter(|_| module.random.below(4) == 0).collect();
+        let this =
+            if module.random.below(2) == 0 { module.structure() } else { module.enumeration() };
+        let items = &module.items;
+        let _ = writeln!(out, "pub mod m{number} {{\n{}\n{items}\n}}", shadows.join("\n"));
+        main += &this.check;
+        let _ = writeln!(out, "{}", this.probe);
+        made.push(this);
+    }
+    let _ = writeln!(out, "fn main() {{\n{main}}}");
+    out
+}
+
+/// A type that the program has.
+struct Made {
+    path: String,
+    /// An expression that makes a value.
+    value: String,
+    /// Statements for `main`.
+    check: String,
+    /// How `main` finds what has a rule in a value.
+    probe: String,
+}
+
+/// A field, as it is written and as it is checked.
+struct Field {
+    name: String,
+    persistent: String,
+    attribute: String,
+    ty: String,
+    value: String,
+}
+
+struct Module<'a> {
+    number: usize,
+    random: &'a mut Random,
+    made: &'a [Made],
+    items: String,
+}
+
+impl Module<'_> {
+    /// A type for a field and an expression for a value of it.
+    fn ty(&mut self) -> (String, String) {
+        let number = *self.random.choose(NUMBERS);
+        match self.random.below(10) {
+            0..=2 => (
+                format!("::core::primitive::{number}"),
+                "::core::default::Default::default()".into(),
+            ),
+            3 if self.random.below(3) == 0 => ("::core::primitive::char".into(), "'x'".into()),
+            3 => ("::core::primitive::bool".into(), "true".into()),
+            4 => ("::core::num::NonZeroU16".into(), "::core::num::NonZeroU16::MIN".into()),
+            5 => (
+                "::core::option::Option<::cenote::Ptr<crate::Target>>".into(),
+                "Some(crate::next())".into(),
+            ),
+            6 => ("::cenote::Ptr<crate::Target>".into(), "crate::next()".into()),
+            7 => {
+                let (ty, value) = self.ty();
+                let len = self.random.below(4);
+                (format!("[{ty}; {len}]"), format!("[(); {len}].map(|()| {value})"))
+            }
+            8 => {
+                let macro_name = format!("ty_{}", self.random.below(1 << 30));
+                let (ty, value) = self.ty();
+                let _ = writeln!(self.items, "macro_rules! {macro_name} {{ () => {{ {ty} }} }}");
+                (format!("{macro_name}!()"), value)
+            }
+            _ if self.made.is_empty() => ("()".into(), "()".into()),
+            _ => {
+                let other = self.random.choose(self.made);
+                (other.path.clone(), other.value.clone())
+            }
+        }
+    }
+
+    fn attribute(&mut self) -> &'static str {
+        match self.random.below(6) {
+            i @ 0..2 => ATTRIBUTES[i],
+            _ => "",
+        }
+    }
+
+    /// Up to four fields: named, or else numbered.
+    fn fields(&mut self, named: bool) -> Vec<Field> {
+        let count = self.random.below(5);
+        (0..count)
+            .map(|i| {
+                let name = match (named, i) {
+                    (false, i) => i.to_string(),
+                    (true, 0) => "layout".to_string(),
+                    (true, 1) => "r#type".to_string(),
+                    (true, i) => format!("f{i}"),
+                };
+                let (mut persistent, mut attribute) =
+                    (name.replace("r#", ""), self.attribute().to_string());
+                if self.random.below(6) == 0 {
+                    persistent = format!("was{i}");
+                    attribute += &format!(" #[persist(name = \"{persistent}\")]");
+                }
+                let (ty, value) = self.ty();
+                Field { name, persistent, attribute, ty, value }
+            })
+            .collect()
+    }
+
+    /// What stands above a type.
+    fn above(&mut self) -> String {
+        let attribute =
+            ATTRIBUTES.get(self.random.below(2 * ATTRIBUTES.len())).copied().unwrap_or_default();
+        format!("#[derive(::cenote::Persist)]\n{attribute}\n#[allow(dead_code)]")
+    }
+
+    fn structure(&mut self) -> Made {
+        let (number, named) = (self.number, self.random.below(2) == 0);
+        let fields = self.fields(named);
+        let repr = *self.random.choose(&[
+            "",
+            "",
+            "#[repr(C)]",
+            "#[repr(C, align(32))]",
+            "#[repr(align(16))]",
+        ]);
+        let generic = self.random.below(3) == 0 && !fields.is_empty();
+        let written: Vec<String> = fields
+            .iter()
+            .enumerate()
+            .map(|(i, field)| {
+                let ty = if generic && i == 0 { "T" } else { &field.ty };
+                let name = if named { format!("{}: ", field.name) } else { String::new() };
+                format!("{} pub {name}{ty}", field.attribute)
+            })
+            .collect();
+        let (head, argument) = if generic {
+            (
+                "<T, const N: ::core::primitive::u16>",
+                format!("<{}, 7>", self.outside(&fields[0].ty)),
+            )
+        } else {
+            ("", String::new())
+        };
+        let body = match named {
+            true => format!("{{ {} }}", written.join(", ")),
+            false => format!("({});", written.join(", ")),
+        };
+        let above = self.above();
+        let _ = writeln!(self.items, "{above}\n{repr}\npub struct T{number}{head} {body}");
+        let path = format!("crate::m{number}::T{number}{argument}");
+        let expression = path.replacen('<', "::<", usize::from(generic));
+        let value = constructor(&expression, &fields);
+        let mut check = format!("    check::<{path}>(|| {value});\n");
+        for Field { name, persistent, .. } in &fields {
+            let _ = writeln!(
+                check,
+                "    field::<{path}, _>(None, {persistent:?}, ::core::mem::offset_of!({path}, {name}), |value| &value.{name});"
+            );
+        }
+        let _ = writeln!(check, "    count::<{path}>(None, {});", fields.len());
+        let _ = writeln!(check, "    flips::<{path}>(|| {value});");
+        let probe = |Field { name, persistent, .. }: &Field| {
+            format!("        self.{name}.probe(&inside(path, {persistent:?}), found);\n")
+        };
+        let probe = implementation(&path, &fields.iter().map(probe).collect::<String>());
+        Made { path, value, check, probe }
+    }
+
+    /// A type as it is written outside the module: macros of the module are not known there, so the
+    /// type has a name.
+    fn outside(&mut self, ty: &str) -> String {
+        let alias = format!("Alias{}", self.random.below(1 << 30));
+        let _ = writeln!(self.items, "pub type {alias} = {ty};");
+        format!("crate::m{}::{alias}", self.number)
+    }
+
+    /// An expression of the discriminant's type that is `tag`, by one of many ways to write it.
+    fn discriminant(&mut self, tag: i128, integer: &str) -> String {
+        let name = *self.random.choose(&["PERSIST_TAG_", "__cenote_tag_", "tag_", "TAG_"]);
+        let name = format!("{name}{}", self.random.below(1 << 30));
+        let ty = format!("::core::primitive::{integer}");
+        match self.random.below(6) {
+            0 => {
+                let _ = writeln!(self.items, "pub const {name}: {ty} = {tag};");
+                name
+            }
+            1 => {
+                let _ = writeln!(self.items, "pub const {name}: {ty} = {};", tag - 1);
+                format!("{name} + 1")
+            }
+            2 => {
+                let _ = writeln!(self.items, "macro_rules! {name} {{ () => {{ {tag} }} }}");
+                format!("{name}!()")
+            }
+            3 => format!("{{ const {name}: {ty} = {tag}; {name} }}"),
+            4 => format!("({tag}_i128) as _"),
+            _ => tag.to_string(),
+        }
+    }
+
+    fn enumeration(&mut self) -> Made {
+        let number = self.number;
+        let &(integer, bits, signed) = self.random.choose(TAGS);
+        let (low, high) = match signed {
+            true => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
+            false => (0, (1i128 << bits) - 1),
+        };
+        let path = format!("crate::m{number}::T{number}");
+        let (mut written, mut check, mut value) = (Vec::new(), String::new(), String::new());
+        let mut arms = String::new();
+        let (mut next, mut used) = (0i128, Vec::new());
+        let names = ["A", "B", "Option", "Some", "PERSIST_TAG_0", "r#Self_", "Tag"];
+        let count = 1 + self.random.below(names.len());
+        for (i, name) in names.iter().take(count).enumerate() {
+            let mut explicit = String::new();
+            if self.random.below(2) == 0 || used.contains(&next) || next > high {
+                let near = if self.random.below(2) == 0 { low + 1 } else { high - 40 };
+                let mut tag = near + self.random.below(30) as i128;
+                while used.contains(&tag) {
+                    tag += 1;
+                }
+                explicit = format!(" = {}", self.discriminant(tag, integer));
+                next = tag;
+            }
+            used.push(next);
+            let bytes = next as u64 & (u64::MAX >> (64 - bits));
+            next += 1;
+
+            let named = self.random.below(2) == 0;
+            let fields = if self.random.below(3) == 0 { Vec::new() } else { self.fields(named) };
+            let body: Vec<String> = fields
+                .iter()
+                .map(|field| match named {
+                    true => format!("{} {}: {}", field.attribute, field.name, field.ty),
+                    false => format!("{} {}", field.attribute, field.ty),
+                })
+                .collect();
+            let body = match (fields.is_empty(), named) {
+                (true, _) => String::new(),
+                (_, true) => format!(" {{ {} }}", body.join(", ")),
+                (_, false) => format!("({})", body.join(", ")),
+            };
+            let attribute = self.attribute();
+            written.push(format!("    {attribute} {name}{body}{explicit},\n"));
+            let made = constructor(&format!("{path}::{name}"), &fields);
+            let persistent = name.replace("r#", "");
+            let _ =
+                writeln!(check, "    check::<{path}>(|| {made});\n    flips::<{path}>(|| {made});");
+            let _ = writeln!(arms, "            {path}::{name} {{ {} }} => {{", bindings(&fields));
+            for (i, Field { persistent: field, .. }) in fields.iter().enumerate() {
+                let inside = format!("&inside(&inside(path, {persistent:?}), {field:?})");
+                let _ = writeln!(arms, "                p{i}.probe({inside}, found);");
+            }
+            arms += "            }\n";
+            let _ = writeln!(
+                check,
+                "    tagged::<{path}>({persistent:?}, {bytes}, {}, &{made});",
+                bits / 8
+            );
+            let _ = writeln!(check, "    count::<{path}>(Some({persistent:?}), {});", fields.len());
+            for Field { name: field, persistent: called, .. } in &fields {
+                let find = format!(
+                    "|value| match value {{ {path}::{name} {{ {field}: found, .. }} => found, _ => unreachable!() }}"
+                );
+                let _ = writeln!(check, "    let value = {made};");
+                let _ = writeln!(
+                    check,
+                    "    field::<{path}, _>(Some({persistent:?}), {called:?}, distance(&value, {find}), {find});"
+                );
+            }
+            if i == 0 {
+                value = made;
+            }
+        }
+        let _ = writeln!(check, "    variants::<{path}>({count});");
+        let above = self.above();
+        let repr = if self.random.below(3) == 0 { "cfg_attr(all(), repr(" } else { "repr(" };
+        let close = if repr.starts_with("cfg") { "))" } else { ")" };
+        let written = written.concat();
+        let _ = writeln!(
+            self.items,
+            "{above}\n#[{repr}{integer}{close}]\npub enum T{number} {{\n{written}}}"
+        );
+        let tags: Vec<u64> =
+            used.iter().map(|tag| *tag as u64 & (u64::MAX >> (64 - bits))).collect();
+        let probe = format!(
+            "        probe_tag(self, {}, &{tags:?}, path, found);\n        match self {{\n{arms}        }}\n",
+            bits / 8
+        );
+        let probe = implementation(&path, &probe);
+        Made { path, value, check, probe }
+    }
+}
+
+/// An expression that makes a value: braces do for every kind of structure and variant.
+fn constructor(path: &str, fields: &[Field]) -> String {
+    let fields: Vec<String> =
+        fields.iter().map(|field| format!("{}: {}", field.name, field.value)).collect();
+    format!("{path} {{ {} }}", fields.join(", "))
+}
+
+/// A pattern for all fields of a variant.
+fn bindings(fields: &[Field]) -> String {
+    let fields = fields.iter().enumerate().map(|(i, field)| format!("{}: p{i}", field.name));
+    fields.collect::<Vec<_>>().join(", ")
+}
+
+/// How what has a rule is found in a value of a type.
+fn implementation(path: &str, body: &str) -> String {
+    let signature = "fn probe(&self, path: &str, found: &mut Vec<Probed>)";
+    format!("impl Probe for {path} {{\n    {signature} {{\n{body}    }}\n}}")
+}
+
+/// Numbers of a seed (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 16) % bound as u64) as usize
+    }
+
+    fn choose<'t, T>(&mut self, from: &'t [T]) -> &'t T {
+        &from[self.below(from.len())]
+    }
+}
+
+/// What every program has.
+const PRELUDE: &str = r#"
+#![allow(dead_code, unused, non_camel_case_types, non_upper_case_globals, unreachable_patterns)]
+
+use cenote::persist::{FieldRecord, InvalidValue, Rule, TypeRecord, Values, types_of};
+use cenote::{Persist, Ptr};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// What pointers lead to.
+#[derive(Persist)]
+pub struct Target(u64);
+
+static NEXT: AtomicU64 = AtomicU64::new(8);
+
+/// A pointer to an address that no other pointer has.
+pub fn next() -> Ptr<Target> {
+    // SAFETY: it is never followed.
+    unsafe { Ptr::from_addr(NEXT.fetch_add(8, Ordering::Relaxed)) }.expect("not null")
+}
+
+fn record<T: Persist>() -> TypeRecord {
+    let record = T::record();
+    record.check().expect("a proper record");
+    record
+}
+
+/// Bytes that have a rule: their address, how many, the rule, the field, and what is allowed.
+pub struct Probed(usize, usize, Rule, String, Vec<u64>);
+
+pub trait Probe {
+    fn probe(&self, path: &str, found: &mut Vec<Probed>);
+}
+
+macro_rules! probe {
+    ($($type:ty),* => |$this:ident, $path:ident, $found:ident| $body:expr) => {$(
+        impl Probe for $type {
+            fn probe(&self, $path: &str, $found: &mut Vec<Probed>) {
+                let $this = core::ptr::from_ref(self).addr();
+                $body
+            }
+        }
+    )*};
+}
+
+probe!((), u8, u16, u32, u64, u128, i8, i16, i32, i64, f32, f64, Option<Ptr<Target>> => |_this, _path, _found| ());
+probe!(bool => |this, path, found| found.push(Probed(this, 1, Rule::Bool, path.into(), vec![])));
+probe!(char => |this, path, found| found.push(Probed(this, 4, Rule::Char, path.into(), vec![])));
+probe!(core::num::NonZeroU16 => |this, path, found| found.push(Probed(this, 2, Rule::NotZero, path.into(), vec![])));
+probe!(Ptr<Target> => |this, path, found| found.push(Probed(this, 8, Rule::NotNull, path.into(), vec![])));
+
+impl<T: Probe, const N: usize> Probe for [T; N] {
+    fn probe(&self, path: &str, found: &mut Vec<Probed>) {
+        for (i, element) in self.iter().enumerate() {
+            element.probe(&format!("{path}[{i}]"), found);
+        }
+    }
+}
+
+fn inside(path: &str, name: &str) -> String {
+    if path.is_empty() { name.into() } else { format!("{path}.{name}") }
+}
+
+fn probe_tag<T>(value: &T, size: usize, tags: &[u64], path: &str, found: &mut Vec<Probed>) {
+    found.push(Probed(core::ptr::from_ref(value).addr(), size, Rule::Tag, path.into(), tags.into()));
+}
+
+/// Numbers of `size` bytes that break a rule.
+fn broken(rule: Rule, size: usize, tags: &[u64]) -> Vec<u64> {
+    match rule {
+        Rule::Bool => (2..=255).collect(),
+        Rule::Char => (0xd800..0xe000).chain([0x11_0000, u64::from(u32::MAX)]).collect(),
+        Rule::NotZero | Rule::NotNull => vec![0],
+        _ => {
+            let most = u64::MAX >> (64 - 8 * size);
+            let near = tags.iter().flat_map(|tag| [tag.wrapping_sub(1) & most, tag.wrapping_add(1) & most]);
+            let mut all: Vec<u64> = near.chain((0..8 * size).map(|bit| 1 << bit)).chain([0, most]).collect();
+            if size == 1 {
+                all = (0..256).collect();
+            }
+            all.retain(|tag| !tags.contains(tag));
+            all
+        }
+    }
+}
+
+/// Every rule of the type, broken in a value of it, is found there, and nothing else is.
+fn flips<T: Persist + Probe>(make: impl FnOnce() -> T) {
+    let types = types_of::<T>().expect("proper types");
+    let mut values = Values::new(types.into_iter().map(|described| described.record.into()));
+    let value = make();
+    let mut probed = Vec::new();
+    value.probe("", &mut probed);
+    let Some(rules) = values.rules(T::TYPE_ID) else {
+        assert!(probed.is_empty(), "no rules for {}", T::type_name());
+        return;
+    };
+    let find = |bytes: &[u8]| {
+        let mut found: Vec<InvalidValue> = Vec::new();
+        rules.check(1 << 20, 0, bytes, &mut |invalid| found.push(invalid));
+        found
+    };
+    let mut block = bytes(&value);
+    assert_eq!(find(&block), [], "{}", T::type_name());
+    for Probed(at, size, rule, field, tags) in probed {
+        let at = at - core::ptr::from_ref(&value).addr();
+        let whole = block.clone();
+        for number in broken(rule, size, &tags) {
+            block[at..at + size].copy_from_slice(&number.to_le_bytes()[..size]);
+            let found = find(&block);
+            assert_eq!(found.len(), 1, "{field} of {}: {number}: {found:?}", T::type_name());
+            let place = (found[0].field.clone(), found[0].rule, found[0].at as usize, found[0].found as u64);
+            assert_eq!(place, (field.clone(), rule, (1 << 20) + at, number));
+        }
+        block = whole;
+    }
+}
+
+fn bytes<T>(value: &T) -> Vec<u8> {
+    let bytes = core::ptr::from_ref(value).cast::<core::mem::MaybeUninit<u8>>();
+    // SAFETY: inside the value; padding has some value on this machine.
+    (0..size_of::<T>()).map(|i| unsafe { core::hint::black_box(*bytes.add(i)).assume_init() }).collect()
+}
+
+/// Size, alignment and the pointers in a value.
+fn check<T: Persist>(make: impl FnOnce() -> T) {
+    let record = record::<T>();
+    assert_eq!((record.size, record.align), (size_of::<T>() as u64, align_of::<T>() as u64));
+    let first = NEXT.load(Ordering::Relaxed);
+    let value = make();
+    let wanted: Vec<u64> = (first..NEXT.load(Ordering::Relaxed)).step_by(8).collect();
+    let block = bytes(&value);
+    let mut found = Vec::new();
+    record.for_each_pointer(&block, &mut |offset, _| {
+        found.push(u64::from_le_bytes(block[offset..offset + 8].try_into().expect("8 bytes")));
+    });
+    found.sort_unstable();
+    assert_eq!(found, wanted, "{record}");
+}
+
+/// The fields of a structure or of a variant.
+fn fields<T: Persist>(variant: Option<&str>) -> Vec<FieldRecord> {
+    let record = record::<T>();
+    match variant {
+        None => record.fields,
+        Some(name) => record.variants.into_iter().find(|v| v.name == name).expect("the variant").fields,
+    }
+}
+
+fn count<T: Persist>(variant: Option<&str>, count: usize) {
+    assert_eq!(fields::<T>(variant).len(), count);
+}
+
+fn field<T: Persist, F: Persist>(variant: Option<&str>, name: &str, offset: usize, _: impl Fn(&T) -> &F) {
+    let fields = fields::<T>(variant);
+    let found = fields.iter().find(|field| field.name == name).expect("the field");
+    let wanted = (offset as u64, size_of::<F>() as u64, F::TYPE_ID, F::type_name());
+    assert_eq!((found.offset, found.size, found.type_id, found.type_name.clone()), wanted, "{name}");
+}
+
+fn distance<T, F>(value: &T, find: impl Fn(&T) -> &F) -> usize {
+    core::ptr::from_ref(find(value)).addr() - core::ptr::from_ref(value).addr()
+}
+
+fn variants<T: Persist>(count: usize) {
+    assert_eq!(record::<T>().variants.len(), count);
+}
+
+/// The discriminant of a variant, in the record and in a value.
+fn tagged<T: Persist>(name: &str, wanted: u64, size: usize, value: &T) {
+    let record = record::<T>();
+    let tag = record.variants.iter().find(|v| v.name == name).expect("the variant").tag;
+    assert_eq!((tag.value, tag.size, tag.offset), (wanted, size as u8, 0), "{record}");
+    let real = bytes(value)[..size].iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+    assert_eq!(real, wanted);
+    assert!(record.variants.iter().filter(|variant| variant.tag.holds(&bytes(value))).count() == 1);
+}
+"#;

@@ -1,0 +1,701 @@
+//! Metadata of a sub-heap of the logged heap (Poseidon, sections 4 and 5; POS-2, POS-4 to POS-7).
+//!
+//! A sub-heap has two regions, which do not touch: *data*, blocks and nothing else; and *metadata*:
+//!
+//! ```text
+//! 0        4,096       12,288      20,480          24,576                   table
+//! | header | undo half | undo half | lists, levels | lanes of the micro log | level 0 | level 1 | ...
+//! ```
+//!
+//! Metadata consist of *cells* of 32 bytes, two in a line, so that no cell lies in two lines. Cells
+//! are numbered from the start of the region. A [`BlockRecord`], a [`ListHead`] and a
+//! [`LevelEntry`] are one cell each; its last 4 bytes are a check over the others, the kind and the
+//! number of the cell, so a flipped bit or a cell in a wrong place is found. A cell changes only by
+//! a *change* that the undo log covers. The words of lanes ([`LaneWord`]) change by one store.
+//!
+//! Table: level `i` has [`LEVEL_SLOTS`] * 2^i slots. A record lies in one of the [`PROBE_WINDOW`]
+//! slots from its home slot on, in one of the levels that are present ([`LevelEntry`]). A slot that
+//! is zero is empty. Pages of a level that is absent may be holes.
+
+use crate::checksum::{checksum, seed};
+use crate::header::{Header, HeaderError, HeaderPrefix};
+use crate::id::TypeId;
+use crate::{PAGE_SIZE, SLOT_SIZE};
+use core::mem::offset_of;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of a cell.
+pub const CELL_SIZE: u64 = 32;
+/// A cell as it lies on media.
+pub type RawCell = [u64; 4];
+/// What an empty slot holds.
+pub const EMPTY: RawCell = [0; 4];
+
+/// Class of the smallest blocks: a block of class `c` has 2^`c` bytes.
+pub const CLASS_MIN: u8 = 6;
+/// Class of the largest blocks.
+pub const CLASS_MAX: u8 = 47;
+/// Bytes of a unit, in which offsets of blocks count: those of the smallest block.
+pub const UNIT_SIZE: u64 = 1 << CLASS_MIN;
+/// Least bytes of a data region.
+pub const DATA_LEN_MIN: u64 = PAGE_SIZE;
+
+/// Slots in which a record may lie, from its home slot on, in each level.
+pub const PROBE_WINDOW: u64 = 8;
+/// Slots of level 0: a page of them.
+pub const LEVEL_SLOTS: u64 = PAGE_SIZE / CELL_SIZE;
+/// Most levels of a table, so that 32 bits number all slots.
+pub const LEVELS_MAX: u32 = 24;
+
+/// Bytes of one half of the undo log.
+pub const UNDO_HALF_SIZE: u64 = 8 << 10;
+/// Bytes of an undo record before its entries.
+pub const UNDO_HEADER_SIZE: u64 = 64;
+/// Bytes of an undo entry: the number of a cell, and what it held.
+pub const UNDO_ENTRY_SIZE: u64 = 8 + CELL_SIZE;
+/// Most cells that one change may have.
+pub const UNDO_CELLS_MAX: usize = ((UNDO_HALF_SIZE - UNDO_HEADER_SIZE) / UNDO_ENTRY_SIZE) as usize;
+
+/// Bytes of a lane of the micro log.
+pub const LANE_SIZE: u64 = PAGE_SIZE;
+/// Bytes of a lane before its entries.
+pub const LANE_HEADER_SIZE: u64 = 64;
+/// Entries of a lane.
+pub const LANE_ENTRIES: usize =
+    ((LANE_SIZE - LANE_HEADER_SIZE) / size_of::<MicroEntry>() as u64) as usize;
+/// Most lanes of a sub-heap.
+pub const LANES_MAX: u32 = 256;
+
+/// Where the first half of the undo log begins.
+pub const UNDO_OFFSET: u64 = PAGE_SIZE;
+/// Where the list heads begin; that of class `c` is number `c`.
+pub const LISTS_OFFSET: u64 = UNDO_OFFSET + 2 * UNDO_HALF_SIZE;
+/// Where the level entries begin.
+pub const LEVELS_OFFSET: u64 = LISTS_OFFSET + (CLASS_MAX as u64 + 1) * CELL_SIZE;
+/// Where the lanes begin.
+pub const LANES_OFFSET: u64 = LISTS_OFFSET + PAGE_SIZE;
+
+const _: () = assert!(LEVELS_OFFSET + LEVELS_MAX as u64 * CELL_SIZE <= LANES_OFFSET);
+const _: () = assert!(UNDO_CELLS_MAX == 203 && LANE_ENTRIES == 252);
+// An allocation splits one block into all classes below it: a record and a list head for each, the
+// block's own two, the next record of its list, the levels, and an entry of the micro log.
+const _: () =
+    assert!(2 * (CLASS_MAX - CLASS_MIN) as usize + 4 + LEVELS_MAX as usize <= UNDO_CELLS_MAX);
+
+/// The first page of a sub-heap's metadata; it never changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SubHeapHeader {
+    /// Magic `CENSUBHP`, version, features, checksum.
+    pub prefix: HeaderPrefix,
+    /// Bytes of the data region, a multiple of [`UNIT_SIZE`].
+    pub data_len: u64,
+    /// Bytes of the metadata region.
+    pub metadata_len: u64,
+    /// Number of the sub-heap in its heap.
+    pub number: u32,
+    /// Lanes of the micro log.
+    pub lanes: u32,
+    /// Most levels of the table.
+    pub levels: u32,
+    /// [`CLASS_MIN`].
+    pub class_min: u32,
+    /// Zero.
+    pub reserved: [u8; 4016],
+}
+
+const _: () = assert!(size_of::<SubHeapHeader>() as u64 == PAGE_SIZE);
+const _: () = assert!(offset_of!(SubHeapHeader, data_len) == 48);
+const _: () = assert!(offset_of!(SubHeapHeader, metadata_len) == 56);
+const _: () = assert!(offset_of!(SubHeapHeader, number) == 64);
+const _: () = assert!(offset_of!(SubHeapHeader, lanes) == 68);
+const _: () = assert!(offset_of!(SubHeapHeader, levels) == 72);
+const _: () = assert!(offset_of!(SubHeapHeader, class_min) == 76);
+const _: () = assert!(offset_of!(SubHeapHeader, reserved) == 80);
+
+impl SubHeapHeader {
+    /// The header of a sub-heap that is laid out so.
+    #[must_use]
+    pub fn new(number: u32, geometry: &SubHeapGeometry) -> Self {
+        let mut header = Self {
+            prefix: HeaderPrefix::new(Self::MAGIC, PAGE_SIZE as u32),
+            data_len: geometry.data_len,
+            metadata_len: geometry.metadata_len,
+            number,
+            lanes: geometry.lanes,
+            levels: geometry.levels,
+            class_min: u32::from(CLASS_MIN),
+            reserved: [0; 4016],
+        };
+        crate::header::seal(&mut header);
+        header
+    }
+
+    /// How the sub-heap is laid out; `None`: no release lays one out so.
+    #[must_use]
+    pub fn geometry(&self) -> Option<SubHeapGeometry> {
+        SubHeapGeometry::new(self.data_len, self.lanes).filter(|geometry| {
+            (geometry.metadata_len, geometry.levels) == (self.metadata_len, self.levels)
+        })
+    }
+}
+
+impl Header for SubHeapHeader {
+    const NAME: &'static str = "sub-heap header";
+    const MAGIC: [u8; 8] = *b"CENSUBHP";
+    const SEED: u64 = seed::SUB_HEAP;
+
+    fn check_fields(&self) -> Result<(), HeaderError> {
+        let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
+        if self.class_min != u32::from(CLASS_MIN) {
+            return bad("class_min", u64::from(self.class_min));
+        }
+        if self.geometry().is_none() {
+            return bad("metadata_len", self.metadata_len);
+        }
+        if self.reserved.iter().any(|&byte| byte != 0) {
+            return Err(HeaderError::Reserved { what: Self::NAME });
+        }
+        Ok(())
+    }
+}
+
+/// Where what lies in a sub-heap's metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubHeapGeometry {
+    /// Bytes of the data region.
+    pub data_len: u64,
+    /// Lanes of the micro log.
+    pub lanes: u32,
+    /// Most levels of the table.
+    pub levels: u32,
+    /// Where level 0 of the table begins.
+    pub table: u64,
+    /// Bytes of the metadata region.
+    pub metadata_len: u64,
+}
+
+impl SubHeapGeometry {
+    /// The geometry over `data_len` bytes with `lanes` lanes; `None` if there can be none. All
+    /// levels together have five slots for four of the smallest blocks, as far as 32 bits number
+    /// them.
+    #[must_use]
+    pub const fn new(data_len: u64, lanes: u32) -> Option<Self> {
+        if data_len < DATA_LEN_MIN
+            || data_len >= 1 << (CLASS_MAX + 1)
+            || !data_len.is_multiple_of(UNIT_SIZE)
+            || lanes == 0
+            || lanes > LANES_MAX
+        {
+            return None;
+        }
+        let blocks = data_len / UNIT_SIZE;
+        let mut levels = 1;
+        while levels < LEVELS_MAX && slots_of(levels) < blocks + blocks / 4 {
+            levels += 1;
+        }
+        let table = LANES_OFFSET + lanes as u64 * LANE_SIZE;
+        let metadata_len = table + slots_of(levels) * CELL_SIZE;
+        Some(Self { data_len, lanes, levels, table, metadata_len })
+    }
+
+    /// Number of the cell of a slot of the table.
+    #[must_use]
+    pub const fn slot_cell(&self, slot: u32) -> u64 {
+        self.table / CELL_SIZE + slot as u64
+    }
+
+    /// Offset and length, in bytes, of a level.
+    #[must_use]
+    pub const fn level_range(&self, level: u32) -> (u64, u64) {
+        (self.table + slots_of(level) * CELL_SIZE, (LEVEL_SLOTS << level) * CELL_SIZE)
+    }
+
+    /// Slots of all levels.
+    #[must_use]
+    pub const fn slots(&self) -> u64 {
+        slots_of(self.levels)
+    }
+
+    /// Whether changes may change the cell: list heads, level entries, micro entries, slots.
+    #[must_use]
+    pub const fn is_changeable(&self, cell: u64) -> bool {
+        cell >= LISTS_OFFSET / CELL_SIZE && cell < self.metadata_len / CELL_SIZE
+    }
+
+    /// Alignment of data region and metadata region.
+    pub const ALIGN: u64 = SLOT_SIZE;
+}
+
+/// Slots of the first `levels` levels; also the number of the first slot of level `levels`.
+#[must_use]
+pub const fn slots_of(levels: u32) -> u64 {
+    LEVEL_SLOTS * ((1 << levels) - 1)
+}
+
+/// Home slot of the record of the block at `unit`, in a level.
+#[inline]
+#[must_use]
+pub const fn home_of(unit: u64, level: u32) -> u64 {
+    // The finaliser of SplitMix64: each level spreads the same units in another way.
+    let mut x = unit.wrapping_add((level as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (x ^ (x >> 31)) & ((LEVEL_SLOTS << level) - 1)
+}
+
+/// A structure of one cell, with a check in its last 4 bytes.
+pub trait Cell: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
+    /// Seed of its check.
+    const SEED: u64;
+
+    /// Whether all fields hold what they can.
+    fn is_possible(&self) -> bool;
+
+    /// The cell as it lies on media at `number`.
+    #[must_use]
+    fn to_raw(&self, number: u64) -> RawCell {
+        let mut raw = EMPTY;
+        raw.as_mut_bytes().copy_from_slice(self.as_bytes());
+        raw[3] &= u64::from(u32::MAX);
+        raw[3] |= cell_check(Self::SEED, number, raw) << 32;
+        raw
+    }
+
+    /// The structure at `number`; `None`: the cell is damaged, or empty.
+    #[must_use]
+    fn from_raw(raw: RawCell, number: u64) -> Option<Self> {
+        let plain = [raw[0], raw[1], raw[2], raw[3] & u64::from(u32::MAX)];
+        if cell_check(Self::SEED, number, plain) != raw[3] >> 32 || raw == EMPTY {
+            return None;
+        }
+        Self::read_from_bytes(plain.as_bytes()).ok().filter(Self::is_possible)
+    }
+}
+
+/// The upper half of the checksum over a cell without its check, and its number.
+fn cell_check(seed: u64, number: u64, plain: RawCell) -> u64 {
+    let [a, b, c, d] = plain;
+    checksum(seed, [a, b, c, d, number].as_bytes()) >> 32
+}
+
+/// State of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum BlockState {
+    /// In the list of its class.
+    Free = 0x5a,
+    /// Given out.
+    Allocated = 0xa5,
+}
+
+/// What is known of one block, allocated or free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct BlockRecord {
+    /// Bits 0 to 47: offset in the data region, in units; 48 to 55: class; 56 to 63: state.
+    pub place: u64,
+    /// Type of what an allocated block holds.
+    pub type_id: TypeId,
+    /// Slot, plus 1, of the next record in the list of the class; 0: none.
+    pub next: u32,
+    /// The same of the one before.
+    pub prev: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// See [`Cell`].
+    pub check: u32,
+}
+
+const _: () = assert!(size_of::<BlockRecord>() as u64 == CELL_SIZE);
+const _: () = assert!(offset_of!(BlockRecord, type_id) == 8);
+const _: () = assert!(offset_of!(BlockRecord, next) == 16);
+const _: () = assert!(offset_of!(BlockRecord, prev) == 20);
+const _: () = assert!(offset_of!(BlockRecord, check) == 28);
+
+const UNIT_BITS: u32 = 48;
+
+impl BlockRecord {
+    /// The record of a block that is in no list.
+    #[must_use]
+    pub const fn new(unit: u64, class: u8, state: BlockState, type_id: TypeId) -> Self {
+        let place = unit | (class as u64) << UNIT_BITS | (state as u64) << 56;
+        Self { place, type_id, next: 0, prev: 0, reserved: 0, check: 0 }
+    }
+
+    /// Whether a cell is the record of the block at `unit`, if it is one at all.
+    #[inline]
+    #[must_use]
+    pub const fn is_about(raw: RawCell, unit: u64) -> bool {
+        raw[0] & ((1 << UNIT_BITS) - 1) == unit && raw[0] >> UNIT_BITS != 0
+    }
+
+    /// Offset in the data region, in units.
+    #[must_use]
+    pub const fn unit(&self) -> u64 {
+        self.place & ((1 << UNIT_BITS) - 1)
+    }
+
+    /// Class.
+    #[must_use]
+    pub const fn class(&self) -> u8 {
+        (self.place >> UNIT_BITS) as u8
+    }
+
+    /// Whether the block is free.
+    #[must_use]
+    pub const fn is_free(&self) -> bool {
+        (self.place >> 56) as u8 == BlockState::Free as u8
+    }
+
+    /// Bytes of the block.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        1 << self.class()
+    }
+
+    /// Units of the block.
+    #[must_use]
+    pub const fn units(&self) -> u64 {
+        units_of(self.class())
+    }
+}
+
+/// Units of a block of a class.
+#[must_use]
+pub const fn units_of(class: u8) -> u64 {
+    1 << (class - CLASS_MIN)
+}
+
+impl Cell for BlockRecord {
+    const SEED: u64 = seed::BLOCK_RECORD;
+
+    fn is_possible(&self) -> bool {
+        let state = (self.place >> 56) as u8;
+        (state == BlockState::Free as u8 || state == BlockState::Allocated as u8)
+            && (CLASS_MIN..=CLASS_MAX).contains(&self.class())
+            && self.unit().is_multiple_of(self.units())
+            && (self.is_free() || (self.next, self.prev) == (0, 0))
+            && self.reserved == 0
+    }
+}
+
+/// The free blocks of one class, oldest first.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct ListHead {
+    /// Slot, plus 1, of the first record; 0: the list is empty.
+    pub head: u32,
+    /// The same of the last one.
+    pub tail: u32,
+    /// Records in the list.
+    pub blocks: u64,
+    /// Zero.
+    pub reserved: [u32; 3],
+    /// See [`Cell`].
+    pub check: u32,
+}
+
+const _: () = assert!(size_of::<ListHead>() as u64 == CELL_SIZE);
+const _: () = assert!(offset_of!(ListHead, tail) == 4);
+const _: () = assert!(offset_of!(ListHead, blocks) == 8);
+const _: () = assert!(offset_of!(ListHead, check) == 28);
+
+impl ListHead {
+    /// Number of the cell of a class's list.
+    #[must_use]
+    pub const fn cell(class: u8) -> u64 {
+        LISTS_OFFSET / CELL_SIZE + class as u64
+    }
+}
+
+impl Cell for ListHead {
+    const SEED: u64 = seed::LIST_HEAD;
+
+    fn is_possible(&self) -> bool {
+        let empty = self.blocks == 0;
+        empty == (self.head == 0) && empty == (self.tail == 0) && self.reserved == [0; 3]
+    }
+}
+
+/// One level of the table.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct LevelEntry {
+    /// Slots that hold records.
+    pub used: u64,
+    /// [`LevelEntry::PRESENT`] or [`LevelEntry::ABSENT`].
+    pub state: u32,
+    /// Zero.
+    pub reserved: [u32; 4],
+    /// See [`Cell`].
+    pub check: u32,
+}
+
+const _: () = assert!(size_of::<LevelEntry>() as u64 == CELL_SIZE);
+const _: () = assert!(offset_of!(LevelEntry, state) == 8);
+const _: () = assert!(offset_of!(LevelEntry, check) == 28);
+
+impl LevelEntry {
+    /// Records may lie in the level, and the file has space for it.
+    pub const PRESENT: u32 = 0x5052_4553;
+    /// No record lies in the level, and the file may have no space for it.
+    pub const ABSENT: u32 = 0x4142_5345;
+
+    /// Number of the cell of a level's entry.
+    #[must_use]
+    pub const fn cell(level: u32) -> u64 {
+        LEVELS_OFFSET / CELL_SIZE + level as u64
+    }
+}
+
+impl Cell for LevelEntry {
+    const SEED: u64 = seed::LEVEL_ENTRY;
+
+    fn is_possible(&self) -> bool {
+        (self.state == Self::PRESENT || self.state == Self::ABSENT && self.used == 0)
+            && self.reserved == [0; 4]
+    }
+}
+
+/// What comes before the entries of an undo record: one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct UndoHeader {
+    /// Checksum over the rest of the header, with `seal` as zero, and the entries.
+    pub check: u64,
+    /// Number of the change: odd ones lie in the second half.
+    pub sequence: u64,
+    /// Entries.
+    pub count: u64,
+    /// Says that the change is made: [`seal_in_order`] or [`seal_of_contents`]; 0 before that.
+    pub seal: u64,
+    /// Zero.
+    pub reserved: [u64; 4],
+}
+
+const _: () = assert!(size_of::<UndoHeader>() as u64 == UNDO_HEADER_SIZE);
+const _: () = assert!(offset_of!(UndoHeader, sequence) == 8);
+const _: () = assert!(offset_of!(UndoHeader, count) == 16);
+const _: () = assert!(offset_of!(UndoHeader, seal) == 24);
+
+/// One undo entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct UndoEntry {
+    /// Number of the cell.
+    pub cell: u64,
+    /// What it held before the change.
+    pub old: RawCell,
+}
+
+const _: () = assert!(size_of::<UndoEntry>() as u64 == UNDO_ENTRY_SIZE);
+const _: () = assert!(offset_of!(UndoEntry, old) == 8);
+
+/// The check of an undo record, of which `bytes` is all but the check itself, with `seal` as zero.
+#[must_use]
+pub fn undo_check(bytes: &[u8]) -> u64 {
+    checksum(seed::UNDO, bytes)
+}
+
+/// The seal of a change whose cells were stored, or undone, before the seal: at level `process`
+/// because stores are executed in order; in recovery because a fence is between.
+#[must_use]
+pub const fn seal_in_order(sequence: u64) -> u64 {
+    // Never 0, and another one for each sequence number.
+    !(sequence ^ seed::UNDO)
+}
+
+/// The seal of a change at level `power`: it fits only if every cell holds its new contents.
+#[must_use]
+pub fn seal_of_contents(sequence: u64, contents: &[RawCell]) -> u64 {
+    checksum(seed::UNDO_SEAL ^ sequence.rotate_left(32), contents.as_bytes())
+}
+
+/// What a transaction did with a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum MicroKind {
+    /// Allocated it: an abort frees it.
+    Alloc = 1,
+    /// Wants it freed: a commit frees it.
+    Free = 2,
+}
+
+/// One entry of the micro log: a block that a transaction allocated, or frees when it commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MicroEntry {
+    /// Bits 0 to 47: offset of the block in units; above: [`MicroKind`].
+    pub place: u64,
+    /// Bits 0 to 39: number of the transaction; above: check.
+    pub tail: u64,
+}
+
+const _: () = assert!(size_of::<MicroEntry>() == 16);
+
+/// Bits of the number of a transaction.
+pub const MICRO_SEQUENCE_BITS: u32 = 40;
+
+impl MicroEntry {
+    /// The entry at `index` of `lane` that transaction `sequence` of the lane makes.
+    #[must_use]
+    pub fn new(lane: u32, index: usize, sequence: u64, unit: u64, kind: MicroKind) -> Self {
+        let place = unit | (kind as u64) << UNIT_BITS;
+        let number = sequence & ((1 << MICRO_SEQUENCE_BITS) - 1);
+        Self { place, tail: number | micro_check(lane, index as u64, place, number) }
+    }
+
+    /// Number of the transaction, block and kind; `None`: the entry is damaged.
+    #[must_use]
+    pub fn read(&self, lane: u32, index: usize) -> Option<(u64, u64, MicroKind)> {
+        let number = self.tail & ((1 << MICRO_SEQUENCE_BITS) - 1);
+        let kind = match self.place >> UNIT_BITS {
+            1 => MicroKind::Alloc,
+            2 => MicroKind::Free,
+            _ => return None,
+        };
+        let unit = self.place & ((1 << UNIT_BITS) - 1);
+        (*self == Self::new(lane, index, number, unit, kind)).then_some((number, unit, kind))
+    }
+}
+
+fn micro_check(lane: u32, index: u64, place: u64, number: u64) -> u64 {
+    let sum = checksum(seed::MICRO, [u64::from(lane), index, place, number].as_bytes());
+    sum & !((1 << MICRO_SEQUENCE_BITS) - 1)
+}
+
+/// How far a lane's transaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneState {
+    /// It runs, or there is none: recovery frees what it allocated.
+    Running,
+    /// It is committed: recovery frees what it wanted freed.
+    Committed,
+}
+
+/// The word that decides what a lane's entries mean: those with its number count.
+///
+/// Bits 0 to 39: number of the transaction; 40: committed; 41 to 63: check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneWord {
+    /// Number of the transaction that runs, or that runs next.
+    pub sequence: u64,
+    /// How far it is.
+    pub state: LaneState,
+}
+
+impl LaneWord {
+    const STATE_BIT: u32 = MICRO_SEQUENCE_BITS;
+
+    /// The word as it lies at the start of `lane`.
+    #[must_use]
+    pub fn encode(self, lane: u32) -> u64 {
+        let state = u64::from(self.state == LaneState::Committed) << Self::STATE_BIT;
+        let plain = self.sequence & ((1 << MICRO_SEQUENCE_BITS) - 1) | state;
+        let sum = checksum(seed::LANE, [u64::from(lane), plain].as_bytes());
+        plain | sum & !((1 << (Self::STATE_BIT + 1)) - 1)
+    }
+
+    /// What the word says; `None`: it is damaged.
+    #[must_use]
+    pub fn decode(bits: u64, lane: u32) -> Option<Self> {
+        let state = match bits >> Self::STATE_BIT & 1 {
+            0 => LaneState::Running,
+            _ => LaneState::Committed,
+        };
+        let read = Self { sequence: bits & ((1 << MICRO_SEQUENCE_BITS) - 1), state };
+        (read.encode(lane) == bits).then_some(read)
+    }
+
+    /// The word with which the next transaction of the lane begins: no entry counts.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        let sequence = (self.sequence + 1) & ((1 << MICRO_SEQUENCE_BITS) - 1);
+        Self { sequence, state: LaneState::Running }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flips<C: Cell + PartialEq + core::fmt::Debug>(cell: C, number: u64) {
+        let raw = cell.to_raw(number);
+        let read = C::from_raw(raw, number).expect("as it was written");
+        assert_eq!(read.to_raw(number), raw);
+        assert_eq!(C::from_raw(raw, number + 1), None, "in a wrong place");
+        for bit in 0..256 {
+            let mut flipped = raw;
+            flipped[bit / 64] ^= 1 << (bit % 64);
+            assert_eq!(C::from_raw(flipped, number), None, "{cell:?} bit {bit}");
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_of_a_cell_is_found() {
+        for unit in [0, 8, 1 << 20] {
+            flips(BlockRecord::new(unit, 9, BlockState::Allocated, TypeId(7)), unit + 700);
+            let free = BlockRecord::new(unit, 8, BlockState::Free, TypeId::UNTYPED);
+            flips(BlockRecord { next: 5, prev: 9, ..free }, 1000);
+        }
+        flips(ListHead::default(), ListHead::cell(6));
+        flips(ListHead { head: 4, tail: 9, blocks: 2, ..ListHead::default() }, 650);
+        for state in [LevelEntry::PRESENT, LevelEntry::ABSENT] {
+            flips(LevelEntry { state, ..LevelEntry::default() }, LevelEntry::cell(0));
+        }
+        for bit in 0..256 {
+            let mut raw = EMPTY;
+            raw[bit / 64] ^= 1 << (bit % 64);
+            assert_eq!(BlockRecord::from_raw(raw, 900), None, "an empty slot, bit {bit}");
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_of_the_micro_log_is_found() {
+        for (sequence, unit, kind) in
+            [(0, 0, MicroKind::Alloc), (7, 99, MicroKind::Free), (1 << 39, 5, MicroKind::Alloc)]
+        {
+            let entry = MicroEntry::new(3, 17, sequence, unit, kind);
+            assert_eq!(entry.read(3, 17), Some((sequence, unit, kind)));
+            assert_eq!((entry.read(2, 17), entry.read(3, 16)), (None, None));
+            for bit in 0..64 {
+                let place = MicroEntry { place: entry.place ^ 1 << bit, ..entry };
+                let tail = MicroEntry { tail: entry.tail ^ 1 << bit, ..entry };
+                assert_eq!((place.read(3, 17), tail.read(3, 17)), (None, None), "{bit}");
+            }
+        }
+        for state in [LaneState::Running, LaneState::Committed] {
+            let word = LaneWord { sequence: 12, state };
+            assert_eq!(LaneWord::decode(word.encode(1), 1), Some(word));
+            for bit in 0..64 {
+                assert_eq!(LaneWord::decode(word.encode(1) ^ 1 << bit, 1), None, "{bit}");
+            }
+            assert_eq!(word.next(), LaneWord { sequence: 13, state: LaneState::Running });
+        }
+    }
+
+    #[test]
+    fn geometry_has_room_for_all_blocks_and_a_header_says_it() {
+        for (data_len, lanes) in [(4096, 1), (1 << 16, 2), (3 << 20, 16), (1 << 32, 64)] {
+            let geometry = SubHeapGeometry::new(data_len, lanes).expect("a geometry");
+            assert!(geometry.slots() * 4 >= data_len / UNIT_SIZE * 5);
+            let (last, len) = geometry.level_range(geometry.levels - 1);
+            assert_eq!(last + len, geometry.metadata_len);
+            let header = SubHeapHeader::new(3, &geometry);
+            assert_eq!(header.geometry(), Some(geometry));
+            let read: SubHeapHeader =
+                crate::header::read(header.as_bytes(), true).expect("a header");
+            assert_eq!(read, header);
+        }
+        let bad = [(4096, 0), (4096, LANES_MAX + 1), (4095, 1), (64, 1), (1 << 48, 1)];
+        assert!(
+            bad.iter().all(|&(data_len, lanes)| SubHeapGeometry::new(data_len, lanes).is_none())
+        );
+        assert!((0..24).all(|level| home_of(u64::MAX, level) < LEVEL_SLOTS << level));
+    }
+}

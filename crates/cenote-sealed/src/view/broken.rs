@@ -1,0 +1,33 @@
+//! Pages of a view that fail their check: given up, and perhaps replaced by the one that asks.
+//!
+//! Invariant: a broken page is not loaded, and stays so until the view ends.
+
+use super::{Inner, PAGE_LEN};
+use crate::error::SealedError;
+use cenote_sys::{fault, twin};
+
+impl Inner {
+    /// See [`View::while_broken`].
+    pub(super) fn while_broken(&self, address: usize, f: impl FnOnce() -> bool) -> bool {
+        let page = (address.wrapping_sub(self.base) / PAGE_LEN) as u64;
+        let _filling = self.lock();
+        page < self.pages && self.broken.has(page) && !self.is_stopped() && f()
+    }
+
+    /// Gives up a page: an access to it is a bus error from now on.
+    pub(super) fn break_page(&self, page: u64, error: &SealedError) {
+        let _filling = self.lock();
+        if self.loaded.has(page) {
+            // Another thread had more luck, and may have stored into it.
+            return;
+        }
+        self.broken.note(page..page + 1);
+        fault::tell(&format!(
+            "cenote: {error}; a program's access to it is a bus error; other pages can be read \
+             (`read_at`)\n"
+        ));
+        // SAFETY: the page is closed, and of this view's own range. If it cannot be mapped, the
+        // access is a segmentation fault.
+        let _ = unsafe { twin::map_bus_error(self.base + page as usize * PAGE_LEN) };
+    }
+}

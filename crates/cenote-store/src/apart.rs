@@ -1,0 +1,76 @@
+//! What the recovery of one guest works on, while the store goes on: a [`Control`] of its own.
+
+use crate::catalog::Catalog;
+use crate::logs::Logs;
+use crate::relocate::hosted::Holds;
+use crate::spare::Ahead;
+use crate::store::{Control, Inner};
+use crate::window::Space;
+use cenote_layout::catalog::{ClientRecord, LeaseRecord, PuddleRecord, Record};
+use cenote_layout::id::Uuid;
+use cenote_layout::puddle::Role;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Control {
+    /// What replaying a guest's logs needs to know, by itself: its log space, the pools that it
+    /// could write, their puddles, and all logs, of which it lists its own. Whatever is not there,
+    /// it had no right to.
+    pub(crate) fn apart(&self, inner: &Inner, client: Uuid) -> Self {
+        let state = &self.catalog.state;
+        let mut catalog = Catalog::mirror(inner.medium.clone());
+        let pools = state.writable_pools(client);
+        let mut records: Vec<Record> = Vec::new();
+        for pool in &pools {
+            records.extend(state.pools.get(pool).cloned().map(Record::Pool));
+            records.push(Record::Lease(LeaseRecord { client, pool: *pool, writable: true }));
+        }
+        let log_space = state.clients.get(&client);
+        records.extend(
+            log_space.map(|space| Record::Client(ClientRecord { client, log_space: *space })),
+        );
+        let logs = |puddle: &&PuddleRecord| matches!(puddle.role, Role::Log | Role::LogSpace);
+        let wanted =
+            state.puddles.values().filter(|puddle| logs(puddle) || pools.contains(&puddle.pool));
+        records.extend(wanted.copied().map(Record::Puddle));
+        records.iter().for_each(|record| catalog.state.apply(record));
+        let due = state.due.iter().filter(|(puddle, _)| catalog.state.puddles.contains_key(puddle));
+        catalog.state.due = due.map(|(puddle, due)| (*puddle, *due)).collect();
+        let seals = state.seals.iter();
+        let seals = seals.filter(|(puddle, _)| catalog.state.puddles.contains_key(puddle));
+        catalog.state.seals = seals.map(|(puddle, seal)| (*puddle, *seal)).collect();
+        Self {
+            superblock: self.superblock,
+            catalog,
+            space: Space::new(inner.window.base(), inner.window.len()),
+            puddles: BTreeMap::new(),
+            graveyard: Vec::new(),
+            pools: BTreeMap::new(),
+            damage: Vec::new(),
+            dirty: BTreeMap::new(),
+            logs: Logs::default(),
+            ahead: Ahead::default(),
+            hosted: BTreeMap::new(),
+            held: Holds::default(),
+            journals: Default::default(),
+            kept: crate::kept::Kept::default(),
+            checked_pools: BTreeSet::new(),
+            unchecked_objects: BTreeSet::new(),
+            client: self.client,
+            registration: None,
+            lock: None,
+        }
+    }
+
+    /// Takes over the puddles of such a one: frees them if nothing of them is mapped any more.
+    pub(crate) fn bury(&mut self, apart: Self, unmapped: bool) {
+        for puddle in apart.puddles.into_values() {
+            if unmapped {
+                // SAFETY: made by `Box::leak` for that one, which no other thread has seen, and in
+                // no slot of the window.
+                drop(unsafe { Box::from_raw(puddle.as_ptr()) });
+            } else {
+                self.graveyard.push(puddle);
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Which page of a heap's metadata was lost.
+
+use cenote_layout::id::{PoolId, Uuid};
+
+/// A page of the metadata of a pool's heap that was lost while the store was open.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error(
+    "page {page} of puddle {puddle} (number {index} of pool number {}), of the metadata of its \
+     heap, was lost while the store was open: its file was cut short, or its disk fails; the \
+     store acknowledges nothing more: close it, check the medium, open it again",
+    pool.0
+)]
+pub struct LostPage {
+    /// The pool.
+    pub pool: PoolId,
+    /// The puddle.
+    pub puddle: Uuid,
+    /// Its number in the pool.
+    pub index: u32,
+    /// The page, of 4096 bytes from the start of the puddle's file.
+    pub page: u64,
+}

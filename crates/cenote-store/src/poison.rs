@@ -1,0 +1,96 @@
+//! Why a store acknowledges nothing more.
+
+use crate::error::StoreError;
+use crate::lost_page::LostPage;
+use cenote_sys::fork_guard;
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+/// What no process has for a token.
+const NO_TOKEN: u64 = u64::MAX;
+
+/// Set once, by the first cause.
+#[derive(Debug)]
+pub(crate) struct Poisoned {
+    /// The token of the process that opened the store; another once there is a cause. So one
+    /// comparison asks for causes and for forks.
+    usable: AtomicU64,
+    cause: OnceLock<Poison>,
+    opener: u64,
+}
+
+impl Default for Poisoned {
+    fn default() -> Self {
+        let opener = fork_guard::token();
+        Self { usable: AtomicU64::new(opener), cause: OnceLock::new(), opener }
+    }
+}
+
+impl Poisoned {
+    /// The first cause stays. May be called in a signal handler, with a cause that allocates
+    /// nothing.
+    pub(crate) fn set(&self, cause: Poison) {
+        let _ = self.cause.set(cause);
+        self.usable.store(NO_TOKEN, Ordering::Release);
+    }
+
+    /// The cause.
+    pub(crate) fn get(&self) -> Option<&Poison> {
+        self.cause.get()
+    }
+
+    /// Fails if there is a cause, or if this process is a fork of the store's opener. A fork's
+    /// token is 0, or one of its own.
+    #[inline]
+    pub(crate) fn check_usable(&self) -> Result<(), StoreError> {
+        if fork_guard::current() == self.usable.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(self.why_unusable())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn why_unusable(&self) -> StoreError {
+        match self.get() {
+            Some(poison) if fork_guard::is_current(self.opener) => poison.error(),
+            _ => StoreError::Forked,
+        }
+    }
+}
+
+/// A cause. One of a lost page is made in a signal handler, and allocates nothing.
+#[derive(Clone, Debug)]
+pub(crate) enum Poison {
+    /// What failed.
+    Failed(String),
+    /// A page of the metadata of a heap was lost ([`crate::lost`]).
+    Lost(LostPage),
+}
+
+impl Poison {
+    /// What every operation that writes says.
+    #[cold]
+    pub(crate) fn error(&self) -> StoreError {
+        match self {
+            Self::Failed(reason) => StoreError::Poisoned { reason: reason.clone() },
+            Self::Lost(lost) => StoreError::MetadataLost(*lost),
+        }
+    }
+}
+
+impl From<String> for Poison {
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
+    }
+}
+
+impl fmt::Display for Poison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(reason) => f.write_str(reason),
+            Self::Lost(lost) => lost.fmt(f),
+        }
+    }
+}

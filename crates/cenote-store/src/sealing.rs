@@ -1,0 +1,242 @@
+//! What a session does with stamps ([`crate::stamps`]): it compares them, marks files, seals them.
+
+use crate::Puddle;
+use crate::catalog::State;
+use crate::error::StoreError;
+use crate::puddle::{file_name, primary_name, text};
+use crate::report::{Damage, OpenReport};
+use crate::stamps::{self, Expected, is_stamped, read_stamp, write_stamp};
+use crate::store::{Control, Inner};
+use crate::verify::{of_file, verify_stamped};
+use cenote_layout::catalog::{PuddleRecord, Record};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::{Role, seal_of};
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError, Operation};
+use std::collections::BTreeSet;
+
+impl Inner {
+    /// A session begins: the superblock's era goes on, or a new one begins. `lost`: records of the
+    /// catalog are lost.
+    pub(crate) fn begin_era(
+        &self,
+        control: &Control,
+        clean: bool,
+        lost: bool,
+        report: &OpenReport,
+    ) {
+        let superblocks = |damage: &Damage| matches!(damage, Damage::Superblock { .. });
+        let seals_lost = lost && !planted(Bug::SealsLostRefused);
+        let unknown =
+            seals_lost || !clean && (report.copied || report.damage.iter().any(superblocks));
+        let era = stamps::era(&control.superblock, clean, unknown, control.client);
+        self.stamps.begin(era, self.writable);
+        self.stamps.note_leases(&control.catalog.state);
+    }
+
+    /// The stamps that the files of a puddle may have; `None`: it has none.
+    pub(crate) fn expected(&self, state: &State, record: &PuddleRecord) -> Option<Expected> {
+        let named = state.seals.get(&record.uuid).copied().unwrap_or(0);
+        let era = self.stamps.era();
+        // A client's files are looked at by its daemon.
+        let looks = self.connection.is_none() && is_stamped(state, record);
+        looks.then_some(Expected { named, era })
+    }
+
+    /// [`crate::verify::verify_file`], and the stamp.
+    pub(crate) fn check_file(
+        &self,
+        state: &State,
+        record: &PuddleRecord,
+    ) -> Result<Option<String>, MediumError> {
+        self.check_named(state, record, text(&file_name(record.uuid)), self.writable)
+    }
+
+    /// The same of its primary.
+    pub(crate) fn check_primary(
+        &self,
+        state: &State,
+        record: &PuddleRecord,
+    ) -> Result<Option<String>, MediumError> {
+        self.check_named(state, record, text(&primary_name(record.uuid)), self.writable)
+    }
+
+    /// The same of the one of these files that has this name.
+    pub(crate) fn check_named(
+        &self,
+        state: &State,
+        record: &PuddleRecord,
+        name: &str,
+        writing: bool,
+    ) -> Result<Option<String>, MediumError> {
+        let expected = self.expected(state, record);
+        verify_stamped(&self.medium, name, record, self.uuid, writing, expected)
+    }
+
+    /// The stamp alone, of a file whose header is that of another place.
+    pub(crate) fn check_stamp(
+        &self,
+        state: &State,
+        record: &PuddleRecord,
+    ) -> Result<Option<String>, MediumError> {
+        let Some(expected) = self.expected(state, record) else { return Ok(None) };
+        let name = file_name(record.uuid);
+        let file = FileHandle::open(&self.medium, text(&name))?;
+        Ok(expected.problem(text(&name), read_stamp(&file)?))
+    }
+
+    /// Marks a primary before it is written.
+    pub(crate) fn mark_primary(&self, uuid: Uuid, file: &FileHandle) -> Result<(), MediumError> {
+        self.stamps.mark_file(file, uuid, true)
+    }
+
+    /// Marks a puddle's file before a descriptor of it is given away.
+    pub(crate) fn mark_granted(&self, record: &PuddleRecord) -> Result<(), MediumError> {
+        let is_marked = || self.stamps.has_mark(record.uuid);
+        if record.role != Role::Heap || self.connection.is_some() || is_marked() {
+            return Ok(());
+        }
+        let file = FileHandle::open(&self.medium, text(&file_name(record.uuid)))?;
+        self.stamps.mark_file(&file, record.uuid, false)
+    }
+
+    /// Of a copy of an open store: the unprotected pools that sessions may have written while it
+    /// was made.
+    pub(crate) fn unproven(&self, state: &State) -> BTreeSet<PoolId> {
+        let stamped = state.puddles.values().filter(|record| is_stamped(state, record));
+        let unproven = stamped.filter(|record| {
+            let named = state.seals.get(&record.uuid).copied().unwrap_or(0);
+            let has = |name: &str| {
+                FileHandle::open(&self.medium, name).and_then(|file| read_stamp(&file))
+            };
+            let proves = |name: &str| has(name).is_ok_and(|stamp| stamp == named);
+            let primary = || proves(text(&primary_name(record.uuid)));
+            !(proves(text(&file_name(record.uuid)))
+                && (!state.is_shadowed(record.pool) || primary()))
+        });
+        unproven.map(|record| record.pool).collect()
+    }
+
+    /// Of a backup: the files whose copies get the seal of a new era, but for those that are
+    /// damaged, and the records that name it.
+    pub(crate) fn sealed_copies(
+        &self,
+        state: &State,
+        damage: &[Damage],
+        era: u64,
+    ) -> (BTreeSet<String>, Vec<Record>) {
+        let stamped: Vec<&PuddleRecord> =
+            state.puddles.values().filter(|r| is_stamped(state, r)).collect();
+        let is_damaged = |puddle: &PuddleRecord| {
+            damage
+                .iter()
+                .any(|damage| matches!(damage, Damage::Puddle { uuid, .. } if *uuid == puddle.uuid))
+        };
+        let copied = |puddle: &&PuddleRecord| match state.is_shadowed(puddle.pool) {
+            true => text(&primary_name(puddle.uuid)).to_owned(),
+            false => text(&file_name(puddle.uuid)).to_owned(),
+        };
+        let names = stamped.iter().filter(|puddle| !is_damaged(puddle)).map(copied).collect();
+        let ids: Vec<Uuid> = stamped.iter().map(|puddle| puddle.uuid).collect();
+        (names, Record::sealed(seal_of(era), &ids))
+    }
+
+    /// Step 3 of [`crate::stamps`], and the syncs of a close. The records of step 4, and the era of
+    /// step 5.
+    pub(crate) fn seal(&self, control: &Control) -> Result<(Vec<Record>, u64), StoreError> {
+        let state = &control.catalog.state;
+        let leased = state.writable_pools(control.client);
+        let era = self.stamps.era();
+        let seal = seal_of(era);
+        let (scanned, mut marked) = (self.stamps.leased(), self.stamps.marked());
+        // SAFETY: they live until the store is dropped.
+        let mapped =
+            control.puddles.values().chain(&control.graveyard).map(|p| unsafe { p.as_ref() });
+        marked.extend(mapped.filter(|puddle| puddle.is_marked()).map(Puddle::uuid));
+        // A catalog that lost records is not believed later, and one that is put back names others.
+        let names = !control.catalog.is_damaged();
+        let all = self.stamps.is_continued();
+        let (mut sealed, mut left) = (Vec::new(), if names { 0 } else { era });
+        for record in state.puddles.values() {
+            let synced = leased.contains(&record.pool);
+            let known = all || scanned.contains(&record.pool) || marked.contains(&record.uuid);
+            let looked = names && known && is_stamped(state, record);
+            if !synced && !looked {
+                continue;
+            }
+            match self.seal_and_sync(state, record, (looked, synced), seal) {
+                Ok(true) => sealed.push(record.uuid),
+                Ok(false) => {}
+                // A puddle that is damaged is reported where it is missed. Its pool's lease stays
+                // with the session that stored into it.
+                Err(error) => {
+                    match self.is_whole(state, record).map_err(|error| self.failed(error))? {
+                        true => return Err(self.failed(error)),
+                        false => left = era,
+                    }
+                }
+            }
+        }
+        if planted(Bug::SealNotNamed) {
+            sealed.clear();
+        }
+        Ok((Record::sealed(seal, &sealed), left))
+    }
+
+    /// Seals the files of a puddle that have not the stamp which is named, and syncs them; whether
+    /// it did. A file of another moment stays one.
+    fn seal_and_sync(
+        &self,
+        state: &State,
+        record: &PuddleRecord,
+        (looked, synced): (bool, bool),
+        seal: u64,
+    ) -> Result<bool, MediumError> {
+        let file = FileHandle::open(&self.medium, text(&file_name(record.uuid)))?;
+        let expected = self.expected(state, record).filter(|_| looked);
+        let Some(expected) = expected else { return file.sync().map(|()| false) };
+        let primary = match state.is_shadowed(record.pool) {
+            true => Some(FileHandle::open(&self.medium, text(&primary_name(record.uuid)))?),
+            false => None,
+        };
+        let mut stamps = vec![read_stamp(&file)?];
+        if let Some(primary) = &primary {
+            stamps.push(read_stamp(primary)?);
+        }
+        let marked = stamps.iter().any(|stamp| *stamp != expected.named);
+        let allowed = stamps.iter().all(|stamp| expected.allows(*stamp));
+        let whole = || match state.due.contains_key(&record.uuid) {
+            true => Ok(true),
+            false => self.is_whole(state, record),
+        };
+        let damaged = match allowed {
+            true => marked && !whole()?,
+            // The other one may have to be accepted later.
+            false => stamps.iter().any(|stamp| expected.is_of_era(*stamp)),
+        };
+        if damaged {
+            // It may be brought back as it was, and is not named until then.
+            let error = std::io::Error::other("it is damaged");
+            return Err(MediumError::from_io(Operation::Write, file.name(), error));
+        }
+        let changed = marked && allowed;
+        if changed {
+            write_stamp(&file, seal)?;
+            if let Some(primary) = &primary {
+                write_stamp(primary, seal)?;
+                primary.sync()?;
+            }
+        }
+        if (changed || synced) && !planted(Bug::SealNotSynced) {
+            file.sync()?;
+        }
+        Ok(changed)
+    }
+
+    /// Whether what went wrong with a puddle's files is not that they are damaged.
+    fn is_whole(&self, state: &State, record: &PuddleRecord) -> Result<bool, MediumError> {
+        let primary = is_stamped(state, record) && state.is_shadowed(record.pool);
+        Ok(of_file(self.check_file(state, record))?.is_none()
+            && (!primary || of_file(self.check_primary(state, record))?.is_none()))
+    }
+}

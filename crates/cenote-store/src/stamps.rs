@@ -1,0 +1,276 @@
+//! Stamps: which files of unprotected pools are of one moment ([`cenote_layout::puddle`]).
+//!
+//! A copy of a store is made file by file, and an operator may put back one file alone. Files of
+//! protected pools notice; those of others have no checksum over their contents. Each has a
+//! *stamp* instead: an *era*, if a session may write it, or a *seal*, if none has since a close.
+//! The catalog names the seal of each puddle, and the superblock the era.
+//!
+//! # States
+//!
+//! | | superblock | files, shadow and primary alike |
+//! | --- | --- | --- |
+//! | closed | era 0 | the seal that the catalog names; 0 where it names none |
+//! | open, or ended without a close | an era | the seal that is named, the era, or its seal |
+//!
+//! # The order of writes
+//!
+//! 1. *Open.* The superblock's copy that says "open" names the era: a new random one after a close,
+//!    the same as before where the last session did not close the store.
+//! 2. *Marked.* A session writes the era into a file before the first store or write into it: when
+//!    a puddle is mapped for writing, a descriptor is granted for writing, a primary is opened for
+//!    a psync or by recovery, a shadow is brought back. No sync, no flush: a copy reads what the
+//!    kernel has, and after a loss of power either stamp is right, since the store is open.
+//! 3. *Sealed*, by a close, after psyncs, before the puddles are synced: every file of the pools
+//!    that were leased since the era began, or that was marked without a lease, and that has not
+//!    the stamp which the catalog names, gets the era's seal. The sync that the close makes of that
+//!    file anyway covers it; a primary has a sync of its own.
+//!
+//!    **Every mark is known to the close**, whether a lease comes to its pool or not: there are two
+//!    ways to the era, and both are remembered. [`Stamps::claim`] and [`Stamps::mark_file`] note
+//!    the puddle before the stamp is written; a [`crate::Puddle`] that is mapped says it by itself.
+//! 4. *Named.* The batch that ends the leases names the seal for those puddles.
+//! 5. *Closed.* The superblock says "clean" and era 0: **its sync commits**, as that of any close.
+//!    Where a file could not be looked at, it keeps the era. So it does where records of the
+//!    catalog are lost: then nothing is sealed or named.
+//!
+//! # Crash points
+//!
+//! * Before 1: as before. Between 1 and 5 the superblock has the era, and accepts what 2 and 3
+//!   leave in any order and in part. After 4 the seal is named, and the era is accepted still.
+//! * A stamp is one word, and is never half there. One that a loss of power took back is that of
+//!   the last close, which the catalog names.
+//! * After 5 all that is named is on the medium, because 3 has synced it.
+//!
+//! # What a reader of a file decides
+//!
+//! A stamp that is neither the named one nor of the superblock's era is of another moment than the
+//! catalog: the puddle is damaged, which costs its pool. So a superblock that was copied after a
+//! close condemns files that were copied before it, and any file of another session is refused in
+//! a store that was closed. Recovery replays nothing into such a file.
+//!
+//! Where a copy of the superblock is lost and the store was open, it is not known which era it was;
+//! where records of the catalog are lost, it is not known which seals it named. [`ERA_ANY`] accepts
+//! all, until a close has sealed all.
+//!
+//! *A copy of an open store that the caller accepts* ([`crate::CopyPolicy`]): a pool all of whose
+//! files have the seals that the copied catalog names was not in use when it was copied. Every
+//! other unprotected pool counts as torn. Its stamps are accepted whatever they are.
+//!
+//! Files that are made by rewriting a puddle that has moved keep the stamp of what they were made
+//! from. Files of new puddles have none.
+//!
+//! What stamps do not tell: two moments of one era, in a store that was not closed; and the halves
+//! of one file that was copied while a session began to write it, beside a catalog and a superblock
+//! that were copied before.
+
+use crate::catalog::State;
+use cenote_layout::catalog::{PuddleRecord, Record};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::{ERA_ANY, Role, STAMP_AT, era_of};
+use cenote_layout::superblock::Superblock;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+/// What a session knows of stamps.
+#[derive(Debug, Default)]
+pub(crate) struct Stamps {
+    /// The superblock's era; 0 where it names none.
+    era: AtomicU64,
+    /// Whether this session marks files.
+    marks: AtomicBool,
+    /// Whether sessions of this era have ended without a close.
+    continued: AtomicBool,
+    /// Whether the store is a copy of an open one that no session has opened yet.
+    new_copy: AtomicBool,
+    /// Pools that were leased for writing in this session.
+    leased: Mutex<BTreeSet<PoolId>>,
+    /// Files that may have the mark, but for those that are mapped: puddles, and whether the
+    /// primary. The value: whether it is known to be there.
+    marked: Mutex<BTreeMap<(Uuid, bool), bool>>,
+}
+
+/// The stamps that a file may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    pub(crate) named: u64,
+    pub(crate) era: u64,
+}
+
+impl Expected {
+    pub(crate) fn allows(self, stamp: u64) -> bool {
+        stamp == self.named
+            || self.era == ERA_ANY
+            || self.is_of_era(stamp)
+            || planted(Bug::StampNotCompared)
+    }
+
+    pub(crate) fn is_of_era(self, stamp: u64) -> bool {
+        self.era != 0 && stamp & !1 == self.era
+    }
+
+    /// Why a file with this stamp is refused.
+    pub(crate) fn problem(self, name: &str, stamp: u64) -> Option<String> {
+        (!self.allows(stamp)).then(|| {
+            format!(
+                "its file {name} is of another moment than the catalog: it was copied while it was \
+                 written, or an older one was put back; restore the whole store from one copy"
+            )
+        })
+    }
+}
+
+/// The era that a session goes on in, and whether it began before; `unknown`: what the files may
+/// have is not known.
+pub(crate) fn era(found: &Superblock, clean: bool, unknown: bool, client: Uuid) -> (u64, bool) {
+    match found.era {
+        _ if unknown => (ERA_ANY, true),
+        0 if clean || found.boot_id.is_nil() => {
+            (era_of(u128::from_le_bytes(client.0) as u64), false)
+        }
+        0 => (ERA_ANY, true),
+        era => (era, true),
+    }
+}
+
+/// Whether a puddle of this role and pool has a stamp.
+pub(crate) fn is_stamped(state: &State, record: &PuddleRecord) -> bool {
+    record.role == Role::Heap && !state.is_protected(record.pool)
+}
+
+pub(crate) fn read_stamp(file: &FileHandle) -> Result<u64, MediumError> {
+    let mut stamp = [0; 8];
+    file.read_exact_at(STAMP_AT, &mut stamp)?;
+    Ok(u64::from_le_bytes(stamp))
+}
+
+pub(crate) fn write_stamp(file: &FileHandle, stamp: u64) -> Result<(), MediumError> {
+    file.write_at(STAMP_AT, &stamp.to_le_bytes())
+}
+
+impl Stamps {
+    /// A session begins, which `writes`, in this era.
+    pub(crate) fn begin(&self, (era, continued): (u64, bool), writes: bool) {
+        self.era.store(era, Ordering::Release);
+        self.continued.store(continued, Ordering::Release);
+        self.marks.store(writes, Ordering::Release);
+    }
+
+    pub(crate) fn set_new_copy(&self, is: bool) {
+        self.new_copy.store(is && !planted(Bug::CopyNotProven), Ordering::Release);
+    }
+
+    pub(crate) fn is_new_copy(&self) -> bool {
+        self.new_copy.load(Ordering::Acquire)
+    }
+
+    /// Whether sessions of this era have ended without a close.
+    pub(crate) fn is_continued(&self) -> bool {
+        self.continued.load(Ordering::Acquire)
+    }
+
+    /// Pools that were leased for writing in this session.
+    pub(crate) fn leased(&self) -> BTreeSet<PoolId> {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The mark of a new file that is given away as it is made; 0: it has none. It is known to the
+    /// close, whichever thread writes it when.
+    pub(crate) fn claim(&self, uuid: Uuid) -> u64 {
+        let (mark, mut marked) =
+            (self.mark(), self.marked.lock().unwrap_or_else(PoisonError::into_inner));
+        if mark != 0 && !planted(Bug::MarkForgotten) {
+            marked.insert((uuid, false), true);
+        }
+        mark
+    }
+
+    /// Puddles of which a file was marked, but for those that were mapped.
+    pub(crate) fn marked(&self) -> BTreeSet<Uuid> {
+        let marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
+        marked.keys().map(|(puddle, _)| *puddle).collect()
+    }
+
+    /// Whether it is known that a puddle's file has the mark.
+    pub(crate) fn has_mark(&self, uuid: Uuid) -> bool {
+        let marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
+        marked.get(&(uuid, false)).is_some_and(|known| *known)
+    }
+
+    /// What the superblock says while the store is open.
+    pub(crate) fn era(&self) -> u64 {
+        self.era.load(Ordering::Acquire)
+    }
+
+    /// What a puddle that is mapped for writing is marked with; 0: it is not. The caller remembers
+    /// that it was.
+    pub(crate) fn mark(&self) -> u64 {
+        if !self.marks.load(Ordering::Acquire) || planted(Bug::NotMarked) {
+            return 0;
+        }
+        self.era.load(Ordering::Acquire)
+    }
+
+    /// Leases that there are when a session begins: those of sessions that have not ended well.
+    pub(crate) fn note_leases(&self, state: &State) {
+        let pools =
+            state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool);
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner).extend(pools);
+    }
+
+    /// A batch is to be made of these records.
+    pub(crate) fn note(&self, records: &[Record]) {
+        let pools = records.iter().filter_map(|record| match record {
+            Record::Lease(lease) if lease.writable => Some(lease.pool),
+            Record::LeaseShared { pool, .. } => Some(*pool),
+            _ => None,
+        });
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner).extend(pools);
+    }
+
+    /// A batch was made of them. Files of a puddle that became spare are made anew.
+    pub(crate) fn note_made(&self, records: &[Record]) {
+        for record in records {
+            let spare = |puddle: &PuddleRecord| puddle.role != Role::Heap;
+            if let Record::Puddle(puddle) = record
+                && spare(puddle)
+            {
+                let mut marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
+                marked.retain(|(uuid, _), _| *uuid != puddle.uuid);
+            }
+        }
+    }
+
+    /// Marks a shadow that was brought back, whatever it was before.
+    pub(crate) fn mark_anew(&self, file: &FileHandle, uuid: Uuid) -> Result<(), MediumError> {
+        let mut marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
+        marked.entry((uuid, false)).and_modify(|known| *known = false);
+        drop(marked);
+        self.mark_file(file, uuid, false)
+    }
+
+    /// Marks a file that is about to be written.
+    pub(crate) fn mark_file(
+        &self,
+        file: &FileHandle,
+        uuid: Uuid,
+        primary: bool,
+    ) -> Result<(), MediumError> {
+        let (mark, mut marked) =
+            (self.mark(), self.marked.lock().unwrap_or_else(PoisonError::into_inner));
+        if mark == 0 {
+            return Ok(());
+        }
+        if planted(Bug::MarkForgotten) {
+            return write_stamp(file, mark);
+        }
+        let known = marked.entry((uuid, primary)).or_default();
+        if !*known {
+            write_stamp(file, mark)?;
+            *known = true;
+        }
+        Ok(())
+    }
+}

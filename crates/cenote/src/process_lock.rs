@@ -1,0 +1,158 @@
+//! The lock between the processes that share a pool ([`cenote_store::Access::Shared`]), as threads of this one take it.
+//!
+//! **Invariant.** *While a transaction covers a shared pool, no thread of any process has a view or another transaction of it; while a view lives, none has a transaction.* Inside a process the pool's own lock
+//! sees to that, and is taken first. Then comes the one between processes ([`cenote_heap::Exclusion`]): for writing by the thread that writes; for reading by the first thread that reads,
+//! and it is given back by the last.
+//!
+//! So safe code means the same in a shared pool as in one of its own. What a process had begun when it died is taken back by the daemon before its lock is taken over: whoever gets the lock finds what the last commit left.
+//! If that cannot be (a log of it is set aside), nobody gets the lock any more, and every transaction and view says why.
+//!
+//! **Whoever waits has nothing that others wait for**, as far as this module can see to that: a transaction over several pools takes the locks between processes all or none ([`turns`]). A thread that has a view does not wait for
+//! a writer of a pool that this process reads already: the writer waits for this process in any case.
+
+use crate::error::{Error, Result};
+use crate::open_pool::PoolInner;
+use crate::readers::Readers;
+use crate::viewed::is_any_viewed_here;
+use cenote_heap::{Exclusion, OpenError};
+use std::sync::PoisonError;
+
+/// How long a reader leaves the way to a writer of another process, where others of its own read already.
+const COURTESY: core::time::Duration = core::time::Duration::from_millis(100);
+
+/// This process writes.
+#[derive(Debug)]
+pub(crate) struct WriteTurn<'p>(Exclusion<'p>);
+
+impl Drop for WriteTurn<'_> {
+    fn drop(&mut self) {
+        self.0.end_write();
+    }
+}
+
+/// A thread of this process reads.
+#[derive(Debug)]
+pub(crate) struct ReadTurn<'p> {
+    readers: &'p Readers,
+    exclusion: Exclusion<'p>,
+}
+
+impl Drop for ReadTurn<'_> {
+    fn drop(&mut self) {
+        let mut count = self.readers.locked();
+        *count -= 1;
+        if *count == 0 {
+            self.exclusion.end_read();
+            self.readers.none.notify_all();
+        }
+    }
+}
+
+impl PoolInner {
+    /// Waits until no other process reads or writes. The caller has the pool's own lock. `None`: there are no others.
+    #[inline]
+    pub(crate) fn write_turn(&self) -> Result<Option<WriteTurn<'_>>> {
+        match self.heap.exclusion() {
+            None => Ok(None),
+            Some(exclusion) => self.wait_to_write(exclusion).map(Some),
+        }
+    }
+
+    #[cold]
+    fn wait_to_write<'p>(&'p self, exclusion: Exclusion<'p>) -> Result<WriteTurn<'p>> {
+        let _ = exclusion.write().map_err(|error| self.not_recovered(error))?;
+        self.after(WriteTurn(exclusion))
+    }
+
+    /// The same without waiting; `Err(None)`: others have it.
+    fn try_write_turn<'p>(
+        &'p self,
+        exclusion: Exclusion<'p>,
+    ) -> core::result::Result<WriteTurn<'p>, Option<Error>> {
+        match exclusion.try_write() {
+            Ok(Some(_)) => self.after(WriteTurn(exclusion)).map_err(Some),
+            Ok(None) => Err(None),
+            Err(error) => Err(Some(self.not_recovered(error))),
+        }
+    }
+
+    /// Waits until no other process writes. The caller has the pool's own lock. `None`: there are no others.
+    #[inline]
+    pub(crate) fn read_turn(&self) -> Result<Option<ReadTurn<'_>>> {
+        match self.heap.exclusion() {
+            None => Ok(None),
+            Some(exclusion) => self.wait_to_read(exclusion).map(Some),
+        }
+    }
+
+    #[cold]
+    fn wait_to_read<'p>(&'p self, exclusion: Exclusion<'p>) -> Result<ReadTurn<'p>> {
+        let readers = &self.readers;
+        let mut count = readers.locked();
+        // Others write too: they would wait for ever if there is always some thread here that reads.
+        // But not for long: who wants it may have died.
+        if *count > 0 && exclusion.is_wanted() && !is_any_viewed_here() {
+            let busy = |count: &mut usize| *count > 0 && exclusion.is_wanted();
+            let waited = readers.none.wait_timeout_while(count, COURTESY, busy);
+            count = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if *count == 0 {
+            let _ = exclusion.read().map_err(|error| self.not_recovered(error))?;
+        }
+        *count += 1;
+        drop(count);
+        self.after(ReadTurn { readers, exclusion })
+    }
+
+    /// The same without waiting for another process; `Err(None)`: one writes, or waits to.
+    pub(crate) fn try_read_turn(
+        &self,
+    ) -> core::result::Result<Option<ReadTurn<'_>>, Option<Error>> {
+        let Some(exclusion) = self.heap.exclusion() else { return Ok(None) };
+        // Who holds it may be waiting for another process.
+        let Ok(mut count) = self.readers.count.try_lock() else { return Err(None) };
+        if *count == 0 && !exclusion.try_read() {
+            return Err(None);
+        }
+        *count += 1;
+        drop(count);
+        self.after(ReadTurn { readers: &self.readers, exclusion }).map(Some).map_err(Some)
+    }
+
+    /// What others have made of the pool since is here too.
+    fn after<T>(&self, turn: T) -> Result<T> {
+        self.heap.catch_up()?;
+        Ok(turn)
+    }
+
+    /// Why the lock is not taken over from a dead process.
+    fn not_recovered(&self, error: OpenError) -> Error {
+        let why = self.handle.doubts();
+        match why.is_empty() {
+            true => error.into(),
+            false => Error::NotWhole { pool: self.handle.name().to_string(), why },
+        }
+    }
+}
+
+/// Waits for several pools that the caller has locked in this process. Nobody waits for one while holding another.
+pub(crate) fn turns<'p>(pools: &[&'p PoolInner]) -> Result<Vec<WriteTurn<'p>>> {
+    let shared: Vec<(&'p PoolInner, Exclusion<'p>)> =
+        pools.iter().filter_map(|pool| Some((*pool, pool.heap.exclusion()?))).collect();
+    let mut awaited = 0;
+    'again: while let Some((first, exclusion)) = shared.get(awaited) {
+        let mut turns = vec![first.wait_to_write(*exclusion)?];
+        for (at, (pool, exclusion)) in shared.iter().enumerate().filter(|(at, _)| *at != awaited) {
+            match pool.try_write_turn(*exclusion) {
+                Ok(turn) => turns.push(turn),
+                Err(None) => {
+                    awaited = at;
+                    continue 'again;
+                }
+                Err(Some(error)) => return Err(error),
+            }
+        }
+        return Ok(turns);
+    }
+    Ok(Vec::new())
+}

@@ -1,0 +1,499 @@
+//! A page of a heap's metadata that is lost while its pool is in use, each page in turn, before, in
+//! and at the end of every kind of operation: the process survives, nothing is acknowledged that
+//! the next session does not find, and no answer is wrong.
+//!
+//! A child does it, because what is tested is that no signal ends it. It loses a page by mapping a
+//! file without bytes over it: an access is `SIGBUS`, as where a device fails. The puddle's file
+//! keeps what it had until then, so the next session finds what was acknowledged. A second way cuts
+//! the file short.
+
+use cenote::{
+    Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store,
+};
+use cenote_layout::SLOT_SIZE;
+use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
+use cenote_medium::planted::{Bug, plant};
+use cenote_store::StoreError;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const CHILD: &str = "CENOTE_LOST_METADATA_CHILD";
+const PAGE: u64 = 4096;
+const PUDDLE: u64 = 1 << 20;
+
+#[derive(Persist)]
+#[persist(name = "lost_metadata::Small")]
+struct Small {
+    value: u64,
+    next: Option<Ptr<Small>>,
+}
+
+#[derive(Persist)]
+#[persist(name = "lost_metadata::Wide")]
+struct Wide {
+    values: [u64; 40],
+    next: Option<Ptr<Wide>>,
+}
+
+#[derive(Persist)]
+#[persist(name = "lost_metadata::Large")]
+struct Large {
+    values: [u64; 9000],
+}
+
+/// What the pool holds: how many values of each list, their sum, and what the large block says.
+type Held = (u64, u64, u64, u64);
+
+/// Where in an operation the page is lost.
+const MOMENTS: usize = 3;
+
+fn is_lost(error: &Error) -> bool {
+    matches!(error, Error::Store(StoreError::MetadataLost { .. }))
+        || error.to_string().contains("was lost while the store was open")
+}
+
+fn held(pool: &Pool) -> Result<Held> {
+    let view = pool.read()?;
+    let (mut smalls, mut sum, mut wides) = (0, 0u64, 0);
+    let mut next = view.root_at::<Small>(0)?;
+    while let Some(at) = next {
+        let small = view.get(at)?;
+        (smalls, sum, next) = (smalls + 1, sum.wrapping_add(small.value), small.next);
+    }
+    let mut next = view.root_at::<Wide>(1)?;
+    while let Some(at) = next {
+        let wide = view.get(at)?;
+        assert!(wide.values.iter().all(|value| *value == wide.values[0]), "a value is torn");
+        (wides, sum, next) = (wides + 1, sum.wrapping_add(wide.values[39]), wide.next);
+    }
+    let large = match view.root_at::<Large>(2)? {
+        Some(large) => view.get(large)?.values[8999],
+        None => 0,
+    };
+    view.finish()?;
+    Ok((smalls, wides, sum, large))
+}
+
+/// Takes blocks of all kinds.
+fn push(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
+    pool.write(|tx| {
+        at(0);
+        for round in 0..40 {
+            let next = tx.root_at::<Small>(0)?;
+            let small = tx.alloc(Small { value: round * 3 + 1, next })?;
+            tx.set_root_at(0, Some(small))?;
+            if round == 20 {
+                at(1);
+            }
+            if round % 8 == 0 {
+                let next = tx.root_at::<Wide>(1)?;
+                let wide = tx.alloc(Wide { values: [round + 7; 40], next })?;
+                tx.set_root_at(1, Some(wide))?;
+            }
+        }
+        at(2);
+        Ok(())
+    })
+}
+
+/// Gives blocks back, and takes a large one in place of another.
+fn pop(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
+    pool.write(|tx| {
+        at(0);
+        for round in 0..30 {
+            if let Some(small) = tx.root_at::<Small>(0)? {
+                let next = tx.get(small)?.next;
+                tx.set_root_at(0, next)?;
+                tx.free(small)?;
+            }
+            if round == 15 {
+                at(1);
+            }
+        }
+        if let Some(wide) = tx.root_at::<Wide>(1)? {
+            let next = tx.get(wide)?.next;
+            tx.set_root_at(1, next)?;
+            tx.free(wide)?;
+        }
+        let mark = match tx.root_at::<Large>(2)? {
+            Some(large) => {
+                let mark = tx.get(large)?.values[8999];
+                tx.free(large)?;
+                mark
+            }
+            None => 0,
+        };
+        let large = tx.alloc(Large { values: [mark + 1; 9000] })?;
+        tx.set_root_at(2, Some(large))?;
+        at(2);
+        Ok(())
+    })
+}
+
+/// Changes values in place.
+fn change(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
+    pool.write(|tx| {
+        at(0);
+        let mut next = tx.root_at::<Wide>(1)?;
+        while let Some(wide) = next {
+            let wide = tx.get_mut(wide)?;
+            wide.values = [wide.values[0] + 1; 40];
+            next = wide.next;
+            at(1);
+        }
+        at(2);
+        Ok(())
+    })
+}
+
+/// Another type, so that superblocks are set up.
+fn fresh(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
+    at(0);
+    for round in 0..3 {
+        let taken = pool.write(|tx| {
+            let all = (0..300)
+                .map(|value| tx.alloc([value as u64 + round; 9]))
+                .collect::<Result<Vec<_>>>();
+            at(1);
+            all
+        })?;
+        at(2);
+        pool.write(|tx| taken.into_iter().try_for_each(|value| tx.free(value)))?;
+    }
+    Ok(())
+}
+
+fn trim(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
+    (0..MOMENTS).for_each(at);
+    pool.trim().map(drop)
+}
+
+fn reclaim(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
+    (0..MOMENTS).for_each(at);
+    pool.reclaim().map(drop)
+}
+
+fn collect(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
+    (0..MOMENTS).for_each(at);
+    pool.collect().map(drop)
+}
+
+fn check(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
+    (0..MOMENTS).for_each(at);
+    pool.check().map(drop)
+}
+
+fn psync(pool: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
+    push(pool, at)?;
+    pool.psync().map(drop)
+}
+
+fn nothing(_: &Pool, at: &mut dyn FnMut(usize)) -> Result<()> {
+    (0..MOMENTS).for_each(at);
+    Ok(())
+}
+
+type Operation = fn(&Pool, &mut dyn FnMut(usize)) -> Result<()>;
+const OPERATIONS: [(&str, Operation); 9] = [
+    ("push", push),
+    ("pop", pop),
+    ("change", change),
+    ("fresh", fresh),
+    ("trim", trim),
+    ("reclaim", reclaim),
+    ("collect", collect),
+    ("check", check),
+    ("nothing", nothing),
+];
+
+fn open(dir: &Path, mode: PoolMode) -> (Store, Pool) {
+    if !dir.exists() {
+        drop(Store::open(dir).expect("a new store"));
+    }
+    let options = OpenOptions { spare_bytes_max: 0, ..OpenOptions::default() };
+    let store = Store::open_with(dir, &options).expect("a store");
+    if store.pools().is_empty() {
+        let options = PoolOptions { mode, puddle_size: PUDDLE, ..PoolOptions::default() };
+        let pool = store.create_pool("p", &options).expect("a pool");
+        (0..5).for_each(|_| push(&pool, &mut |_| ()).expect("filled"));
+        pop(&pool, &mut |_| ()).expect("changed");
+        drop(pool);
+        // Reclaim comes before the first transaction of a session.
+        store.close().expect("closed");
+        return open(dir, mode);
+    }
+    let pool = store.pool("p").expect("a pool");
+    (store, pool)
+}
+
+/// Maps a file without bytes over a page.
+fn lose(addr: u64) {
+    // SAFETY: a page of the store's window, which nothing but the library uses.
+    unsafe {
+        let file = libc::memfd_create(c"lost".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(file >= 0);
+        let at = core::ptr::without_provenance_mut(addr as usize);
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        assert!(libc::mmap(at, PAGE as usize, access, flags, file, 0) != libc::MAP_FAILED);
+        libc::close(file);
+    }
+}
+
+/// Pages of metadata of a puddle. Few tiny marks are used, so few of them are taken.
+fn pages(size: u64, root: bool) -> Vec<u64> {
+    let geometry = HeapGeometry::new(size, root).expect("a heap");
+    let is_taken = |page: &u64| {
+        let within = (page * PAGE).wrapping_sub(geometry.tiny) / PAGE;
+        !(5..geometry.superblocks).contains(&within)
+    };
+    (0..geometry.first_usable * SUPERBLOCK_SIZE / PAGE).filter(is_taken).collect()
+}
+
+/// A sequence of numbers by a seed, which is printed.
+struct Random(u64);
+
+impl Random {
+    fn new() -> Self {
+        let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+        println!("CENOTE_SEED={seed}, CENOTE_ALL=1 for all");
+        Self(seed)
+    }
+
+    /// One in how many cases is tried: all of them take minutes.
+    fn chooses(&mut self) -> bool {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::env::var_os("CENOTE_ALL").is_some() || (self.0 >> 33).is_multiple_of(24)
+    }
+}
+
+/// What one case came to.
+#[derive(Default)]
+struct Told {
+    lost: u64,
+    right: u64,
+}
+
+/// One operation, in a session of its own, in which one page is lost.
+fn case(
+    dir: &Path,
+    mode: PoolMode,
+    page: u64,
+    operation: Operation,
+    moment: usize,
+    told: &mut Told,
+) {
+    let (store, pool) = open(dir, mode);
+    let before = held(&pool).expect("whole");
+    let puddle = base(&pool);
+    let mut is_there = true;
+    let mut at = |now: usize| {
+        if now == moment && is_there {
+            is_there = false;
+            lose(puddle + page * PAGE);
+        }
+    };
+    let done = operation(&pool, &mut at);
+    let usable = pool.write(|tx| tx.root_at::<Small>(0).map(drop));
+    match (&done, &usable) {
+        (Err(error), Err(later)) => {
+            assert!(is_lost(later), "{later}");
+            assert!(is_lost(error) || !error.to_string().is_empty());
+            told.lost += 1;
+        }
+        (Err(error), Ok(())) => panic!("an error of a store that goes on: {error}"),
+        (Ok(()), Err(later)) => {
+            // Its own last look was before the page was lost, or it only reports.
+            assert!(is_lost(later), "{later}");
+            told.lost += 1;
+        }
+        (Ok(()), Ok(())) => told.right += 1,
+    }
+    let now = held(&pool);
+    if let (Ok(now), Ok(())) = (&now, &usable) {
+        assert!(done.is_err() || is_state_after(before, *now), "{before:?} {now:?}");
+    }
+    drop(pool);
+    let closed = store.close();
+    if let Err(error) = &closed {
+        assert!(is_lost(error), "{error}");
+    } else {
+        assert!(usable.is_ok(), "a store that acknowledges nothing was closed");
+    }
+    let (store, pool) = open(dir, mode);
+    let report = pool.check().expect("a report");
+    assert!(report.damage.is_empty() && report.dangling.is_empty(), "{report:?}");
+    let after = held(&pool).expect("whole");
+    match (done, now) {
+        (Ok(()), Ok(now)) => assert_eq!(after, now, "what was acknowledged is not there"),
+        _ => assert!(after == before || is_state_after(before, after), "{before:?} {after:?}"),
+    }
+    // What leads nowhere is there for the next reclaim.
+    let leak = pool.write(|tx| (0..30).try_for_each(|value| tx.alloc([value; 5]).map(drop)));
+    leak.expect("goes on");
+    drop(pool);
+    store.close().expect("closed");
+}
+
+/// Whether the second is what one of the operations makes of the first.
+fn is_state_after(before: Held, after: Held) -> bool {
+    let (smalls, wides, _, large) = before;
+    let shape = (after.0, after.1, after.3);
+    [
+        (smalls, wides, large),
+        (smalls + 40, wides + 5, large),
+        (smalls.saturating_sub(30), wides.saturating_sub(1), large + 1),
+    ]
+    .contains(&shape)
+}
+
+/// Where the root puddle lies, the only one.
+fn base(pool: &Pool) -> u64 {
+    let mut first = u64::MAX;
+    pool.heap().walk(&mut |block| first = first.min(block.addr)).expect("mapped");
+    first / SLOT_SIZE * SLOT_SIZE
+}
+
+fn all_cases(dir: &Path, mode: PoolMode) {
+    let (mut random, mut told) = (Random::new(), Told::default());
+    for page in pages(PUDDLE, true) {
+        for (name, operation) in OPERATIONS {
+            for moment in 0..MOMENTS {
+                if random.chooses() {
+                    println!("page {page}, {name}, moment {moment}");
+                    case(dir, mode, page, operation, moment, &mut told);
+                }
+            }
+            if mode == PoolMode::Shadowed && random.chooses() {
+                println!("page {page}, psync");
+                case(dir, mode, page, psync, 1, &mut told);
+            }
+        }
+    }
+    println!("{} were told, {} were right", told.lost, told.right);
+    assert!(told.lost > 0 && told.right > 0, "none was tried");
+}
+
+/// The page of the first roots, and that of the first marks.
+fn planted_bug(dir: &Path, bug: Bug) {
+    plant(bug);
+    let geometry = HeapGeometry::new(PUDDLE, true).expect("a heap");
+    for page in [geometry.roots / PAGE, geometry.marks / PAGE] {
+        for (name, operation) in OPERATIONS {
+            println!("page {page}, {name}");
+            case(dir, PoolMode::Direct, page, operation, 1, &mut Told::default());
+        }
+    }
+}
+
+/// Cuts the file of an open pool short, so that all of its metadata from a page on is lost.
+fn cut_short(dir: &Path) {
+    let mut poisoned = 0;
+    for page in pages(PUDDLE, true).into_iter().step_by(3) {
+        println!("cut at page {page}");
+        let dir = dir.with_extension(page.to_string());
+        let (store, pool) = open(&dir, PoolMode::Direct);
+        let file = std::fs::read_dir(dir.join("puddles")).expect("readable").find_map(|entry| {
+            let file = std::fs::File::options().write(true).open(entry.ok()?.path()).ok()?;
+            (file.metadata().ok()?.len() == PUDDLE).then_some(file)
+        });
+        let file = file.expect("the puddle");
+        // SAFETY: cuts a file short.
+        assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), (page * PAGE) as i64) }, 0);
+        assert!(pool.write(|tx| tx.alloc([1u64; 9]).map(drop)).is_err());
+        assert!(pool.write(|tx| tx.alloc([1u64; 9]).map(drop)).is_err());
+        let report = pool.check();
+        assert!(report.is_err() || !report.is_ok_and(|report| report.is_sound()));
+        drop(pool);
+        if let Err(error) = store.close() {
+            assert!(is_lost(&error), "{error}");
+            poisoned += 1;
+        }
+        let store = Store::open(&dir).expect("the store");
+        let error = store.pool("p").expect_err("it is damaged");
+        assert!(error.to_string().contains("truncated"), "{error}");
+        store.close().expect("closed");
+    }
+    assert!(poisoned > 3, "{poisoned}");
+}
+
+fn run(what: &str) -> (bool, String) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = Command::new(std::env::current_exe().expect("a program"))
+        .args(["--exact", "lost_metadata::child", "--nocapture", "--test-threads=1"])
+        .env(CHILD, what)
+        .env("CENOTE_LOST_DIR", dir.path().join("store"))
+        .env("XDG_STATE_HOME", dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .expect("it runs");
+    let all = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let start = all.len().saturating_sub(3000);
+    let end = all.get(start..).unwrap_or(&all).to_string();
+    assert_eq!(output.status.signal(), None, "{end}");
+    (output.status.success(), end)
+}
+
+/// Not a test of its own: what a child does.
+#[test]
+fn child() {
+    let (Ok(what), Some(dir)) = (std::env::var(CHILD), std::env::var_os("CENOTE_LOST_DIR")) else {
+        return;
+    };
+    let dir = Path::new(&dir);
+    match what.as_str() {
+        "direct" => all_cases(dir, PoolMode::Direct),
+        "shadowed" => all_cases(dir, PoolMode::Shadowed),
+        "cut" => cut_short(dir),
+        "unpoisoned" => planted_bug(dir, Bug::LostPageNotPoisoned),
+        "forgotten" => planted_bug(dir, Bug::AbortForgotten),
+        _ => planted_bug(dir, Bug::LostPageOfZeros),
+    }
+}
+
+#[test]
+fn a_page_of_metadata_that_is_lost_while_a_pool_is_open_ends_no_process_and_no_promise() {
+    let (done, said) = run("direct");
+    assert!(done, "{said}");
+}
+
+#[test]
+fn a_page_of_metadata_of_a_shadowed_pool_that_is_lost_is_in_no_psync() {
+    let (done, said) = run("shadowed");
+    assert!(done, "{said}");
+}
+
+#[test]
+fn a_file_of_an_open_pool_that_is_cut_short_in_its_metadata_is_an_error() {
+    let (done, said) = run("cut");
+    assert!(done, "{said}");
+}
+
+/// The child dies of what it finds, and not of the bug.
+fn is_found(what: &str, finding: &str) {
+    let (done, said) = run(what);
+    assert!(!done && said.contains(finding), "{said}");
+}
+
+#[test]
+fn a_store_that_goes_on_after_it_lost_a_page_is_found() {
+    is_found("unpoisoned", "an error of a store that goes on");
+}
+
+#[test]
+fn a_transaction_whose_abort_went_to_a_lost_page_and_is_forgotten_is_found() {
+    is_found("forgotten", "Dangling");
+}
+
+#[test]
+fn zeros_in_the_place_of_a_page_that_is_lost_are_found() {
+    is_found("zeros", "what was acknowledged is not there");
+}

@@ -1,0 +1,63 @@
+//! A rewriter of pointers whose panics refuse one pool and leave the daemon running.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cenote_store::relocate::{RewriteJob, Rewriter, Rewritten};
+
+/// Rewrites as `R` does. If `R` panics on a client's image, that pool is refused and the store goes
+/// on: only the image was touched.
+#[derive(Debug)]
+pub(crate) struct Careful<R>(pub(crate) R);
+
+// SAFETY: as `R` does. An image on which that panicked is not used, as the error says.
+unsafe impl<R: Rewriter> Rewriter for Careful<R> {
+    fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
+        catch_unwind(AssertUnwindSafe(|| self.0.rewrite(image, job))).unwrap_or_else(|_| {
+            Err("what rewrites pointers failed on it; it stays as it was".into())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_layout::catalog::PuddleRecord;
+    use cenote_layout::id::{PoolId, Uuid};
+    use cenote_layout::moves::Moves;
+    use cenote_layout::puddle::Role;
+    use cenote_store::relocate::TypeTable;
+    use std::sync::Arc;
+
+    #[derive(Debug)]
+    struct Panics;
+
+    // SAFETY: changes nothing.
+    unsafe impl Rewriter for Panics {
+        fn rewrite(&self, image: &mut [u8], _: &RewriteJob) -> Result<Rewritten, String> {
+            match image.first() {
+                None => Ok(Rewritten::default()),
+                Some(_) => panic!("on purpose"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_on_which_the_rewriter_panics_is_refused() {
+        let (addr, size) = (1 << 41, 2 << 20);
+        let puddle = PuddleRecord {
+            uuid: Uuid([1; 16]),
+            pool: PoolId(1),
+            role: Role::Heap,
+            index: 0,
+            addr,
+            size,
+        };
+        let (moves, types) = (Arc::new(Moves::default()), Arc::new(TypeTable::default()));
+        let job = RewriteJob { puddle, from: 1 << 42, moves, types };
+        let careful = Careful(Panics);
+        assert_eq!(careful.rewrite(&mut [], &job), Ok(Rewritten::default()));
+        let refused = careful.rewrite(&mut [0; 8], &job).expect_err("it panics");
+        assert!(refused.contains("stays as it was"), "{refused}");
+        assert_eq!(careful.repeatable(&[], &job), None, "never in the file that a client may have");
+    }
+}

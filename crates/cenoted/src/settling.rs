@@ -1,0 +1,76 @@
+//! Waits until a pool or an object can be had: until its dead holders are recovered, say.
+
+use std::time::{Duration, Instant};
+
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_proto::Refusal;
+use cenote_store::{Credentials, StoreError};
+
+use crate::answers::refusal;
+use crate::shared::Shared;
+
+/// How long a grant waits for the recovery of those who had the pool.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// Returns what is wanted of a pool, as soon as it can be had. It waits while the logs of a dead
+/// holder are replayed, and while the daemon copies the pool or rewrites its pointers for another
+/// client. The pointers of a pool that has moved are rewritten here, for a client that may read it.
+pub(crate) fn granted<R>(
+    shared: &Shared,
+    (client, credentials): (Uuid, &Credentials),
+    name: &str,
+    want: impl Fn() -> Result<R, StoreError>,
+) -> Result<R, Refusal> {
+    let began = Instant::now();
+    if let Ok(pool) = shared.store.pool_id(name) {
+        settle(shared, client, pool);
+    }
+    loop {
+        let error = match want() {
+            Ok(got) => return Ok(got),
+            Err(error) => error,
+        };
+        let over = began.elapsed() > ENDING;
+        match error {
+            StoreError::PoolBusy { name, .. } | StoreError::PoolInUse { name }
+                if !over && (ending(shared, &name) || shared.store.is_held(&name)) =>
+            {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            StoreError::RelocationDue { .. } if !over => match shared
+                .store
+                .guest_finish(credentials, name)
+            {
+                Ok(rewritten) => shared.metrics.rewritten(&rewritten),
+                Err(StoreError::PoolBusy { .. }) => std::thread::sleep(Duration::from_micros(500)),
+                Err(error) => return Err(refusal(error)),
+            },
+            error => return Err(refusal(error)),
+        }
+    }
+}
+
+/// Whether a holder of the pool is about to lose it.
+fn ending(shared: &Shared, name: &str) -> bool {
+    let holders = shared.store.pool_id(name).map(|pool| shared.store.guest_holders(pool));
+    holders.is_ok_and(|holders| shared.sessions.any_ended_of(&holders))
+}
+
+/// Waits until dead holders of the pool are recovered. If that fails, the caller finds them in the
+/// pool still.
+pub(crate) fn settle(shared: &Shared, client: Uuid, pool: PoolId) {
+    settle_those(shared, || {
+        let mut holders = shared.store.guest_holders(pool);
+        // The caller has not ended.
+        holders.retain(|holder| *holder != client);
+        holders
+    });
+}
+
+/// Waits until dead clients among `holders` are recovered, and not longer than [`ENDING`].
+pub(crate) fn settle_those(shared: &Shared, holders: impl Fn() -> Vec<Uuid>) {
+    let began = Instant::now();
+    while shared.sessions.any_ended_of(&holders()) && began.elapsed() < ENDING {
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}

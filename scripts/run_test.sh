@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# run_test.sh PROGRAM ARGUMENT...: runs one test program; scripts/test.sh names it to Cargo as
+# runner.
+#
+# Crash enumeration takes most of the time of all tests. It counts, and measures no time. Its
+# programs go into a lane beside the others: one after another, at the lowest priority, so that they
+# take what the others leave of the processors while those wait, link or sleep.
+# The lane is the directory CENOTE_TEST_LANE. Of program N: N.log, N.pid of its process group, and
+# N.status when it has ended.
+set -euo pipefail
+unset "$CENOTE_TEST_RUNNER" CENOTE_TEST_RUNNER
+case ${CARGO_PKG_NAME:-}/$(basename "$1") in
+    cenote-crashtest/all-* | cenote-crashtest/histories-* | cenote-heap-models/kernel-*) ;;
+    # It compiles programs, and all crates below them once more: they need no debug information.
+    cenote-hostile-macros/ui-*) CARGO_PROFILE_DEV_DEBUG=0 exec "$@" ;;
+    *) exec "$@" ;;
+esac
+lane=$CENOTE_TEST_LANE
+number=$(find "$lane" -name '*.log' | wc -l)
+log=$lane/$number.log
+echo "beside the others: $1" | tee "$log"
+set -m
+(
+    flock 9
+    status=0
+    nice -n 19 "$@" 9>&- || status=$?
+    echo "$status" >"$lane/$number.status"
+) >>"$log" 2>&1 </dev/null 9>"$lane/lock" &
+echo "$!" >"$lane/$number.pid"
