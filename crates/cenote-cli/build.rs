@@ -1,5 +1,5 @@
-//! Collects the project's own documents, for `cenote tour` to have real text wherever it runs: the Markdown files, and
-//! the documentation comments of all crates. What is missing is left out.
+//! Collects the project's own documents, for `cenote tour` to have real text wherever it runs: the
+//! Markdown files, and the documentation comments of all crates. What is missing is left out.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,8 @@ fn main() {
     .expect("the build directory can be written");
 }
 
-/// Files with the extension under a directory, in the order of their names; `target` and hidden directories are left out.
+/// Files with the extension under a directory, in the order of their names; `target` and hidden
+/// directories are left out.
 fn collect(directory: &Path, extension: &str, files: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

@@ -1,4 +1,5 @@
-//! Packing chunks, one by one, so that each is checked and unpacked by itself and a reader needs no window of what came before.
+//! Packing chunks, one by one, so that each is checked and unpacked by itself and a reader needs no
+//! window of what came before.
 
 use crate::error::ArchiveError;
 use cenote_layout::archive::Codec;
@@ -61,7 +62,8 @@ impl Packer {
         None
     }
 
-    /// Unpacks into `out`, which is as long as what it becomes. `false`: it is nothing packed, or becomes something longer or shorter.
+    /// Unpacks into `out`, which is as long as what it becomes. `false`: it is nothing packed, or
+    /// becomes something longer or shorter.
     #[cfg(feature = "zstd")]
     pub(crate) fn unpack(&mut self, packed: &[u8], out: &mut [u8]) -> bool {
         let context = self.unpacking.get_or_insert_with(zstd_safe::DCtx::create);

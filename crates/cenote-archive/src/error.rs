@@ -1,4 +1,5 @@
-//! Why an archive is not written or not believed. Each says what and where: `at` counts bytes from the start of the archive.
+//! Why an archive is not written or not believed. Each says what and where: `at` counts bytes from
+//! the start of the archive.
 
 use cenote_layout::header::HeaderError;
 use std::io;

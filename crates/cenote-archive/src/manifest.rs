@@ -1,4 +1,5 @@
-//! What an archive holds, and the rules that every manifest keeps: the writer refuses one that breaks them as the reader does.
+//! What an archive holds, and the rules that every manifest keeps: the writer refuses one that
+//! breaks them as the reader does.
 
 use crate::error::ArchiveError;
 use cenote_layout::PAGE_SIZE;
@@ -18,7 +19,8 @@ pub struct Manifest {
     pub archive: Uuid,
     /// The store that it was made from.
     pub store: Uuid,
-    /// First address and bytes of that store's window: all addresses of puddles, and so all native pointers between them, lie in it.
+    /// First address and bytes of that store's window: all addresses of puddles, and so all native
+    /// pointers between them, lie in it.
     pub window: (u64, u64),
     /// When it was made, in seconds since 1970.
     pub made_at_s: u64,
@@ -47,7 +49,8 @@ impl Manifest {
         self.pools.iter().any(|pool| pool.at_rest != AtRest::None)
     }
 
-    /// From where to where chunks of a puddle may lie in its file: its body, or, in a pool that is protected at rest, all that is sealed and what belongs to that.
+    /// From where to where chunks of a puddle may lie in its file: its body, or, in a pool that is
+    /// protected at rest, all that is sealed and what belongs to that.
     #[must_use]
     pub fn extent_of(&self, puddle: &PuddleEntry) -> (u64, u64) {
         match self.pool(puddle.pool).map_or(AtRest::None, |pool| pool.at_rest) {
@@ -192,7 +195,8 @@ impl Manifest {
             {
                 return bad("its address is not in the window");
             }
-            // Both are below 2^47: sums of sizes that do not overlap in a window are too, and of others the next sum is refused.
+            // Both are below 2^47: sums of sizes that do not overlap in a window are too, and of
+            // others the next sum is refused.
             let sum = sums.entry(puddle.pool).or_default();
             *sum = sum.saturating_add(puddle.size);
             if *sum > pool.size_max {

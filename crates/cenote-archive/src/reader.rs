@@ -1,7 +1,9 @@
 //! Reading an archive, believing nothing.
 //!
-//! The order of checks: what a section's header says about lengths, before anything is read by them; the checksum, over all of the section; number and chain,
-//! which say that it is the next one; what it holds. So an accident is told as damage at a byte, and only what somebody made on purpose is left for the last.
+//! The order of checks: what a section's header says about lengths, before anything is read by
+//! them; the checksum, over all of the section; number and chain, which say that it is the next
+//! one; what it holds. So an accident is told as damage at a byte, and only what somebody made on
+//! purpose is left for the last.
 
 use crate::codec::Packer;
 use crate::error::ArchiveError;
@@ -31,7 +33,8 @@ pub struct Chunk<'a> {
 pub enum Step<'a> {
     /// Bytes of a puddle.
     Chunk(Chunk<'a>),
-    /// Something of a later release, which says itself that it can be left out. There may be any number of these: whoever reads counts them, or asks between them whether to go on.
+    /// Something of a later release, which says itself that it can be left out. There may be any
+    /// number of these: whoever reads counts them, or asks between them whether to go on.
     Skipped,
     /// The end of an archive that was whole.
     End,
@@ -119,7 +122,8 @@ impl<R: Read> ArchiveReader<R> {
         self.codec
     }
 
-    /// What was read so far: when [`ArchiveReader::next_chunk`] has returned `None`, of the whole archive.
+    /// What was read so far: when [`ArchiveReader::next_chunk`] has returned `None`, of the whole
+    /// archive.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.totals
@@ -133,7 +137,8 @@ impl<R: Read> ArchiveReader<R> {
             for _ in 0..count {
                 let (start, section) = loop {
                     let (start, section, known) = self.section()?;
-                    // What is skipped counts as well, so that a manifest of nothing else has an end.
+                    // What is skipped counts as well, so that a manifest of nothing else has an
+                    // end.
                     manifest_len += u64::from(section.len)
                         + size_of::<SectionHeader>() as u64 * u64::from(!known);
                     if manifest_len > MANIFEST_LEN_MAX {
@@ -190,7 +195,8 @@ impl<R: Read> ArchiveReader<R> {
     /// The next chunk; `None` at the end of an archive that was whole.
     ///
     /// # Errors
-    /// The archive is damaged, cut short, or not as any release writes it. Nothing that was read of it is to be kept.
+    /// The archive is damaged, cut short, or not as any release writes it. Nothing that was read of
+    /// it is to be kept.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk<'_>>, ArchiveError> {
         loop {
             let (start, section) = match self.next_section()? {
@@ -276,7 +282,8 @@ impl<R: Read> ArchiveReader<R> {
         }
     }
 
-    /// Reads the next section; its payload is in `self.payload`. `false`: this release does not know it, and it is to be skipped.
+    /// Reads the next section; its payload is in `self.payload`. `false`: this release does not
+    /// know it, and it is to be skipped.
     fn section(&mut self) -> Result<(u64, SectionHeader, bool), ArchiveError> {
         let start = self.at;
         let mut section = SectionHeader::new_zeroed();
@@ -355,7 +362,8 @@ fn read_full(input: &mut impl Read, buf: &mut [u8]) -> (usize, Option<io::Error>
     (done, None)
 }
 
-/// Where the next chunk may lie. Chunks rise by puddle and by offset, so that none covers what another has.
+/// Where the next chunk may lie. Chunks rise by puddle and by offset, so that none covers what
+/// another has.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// From where to where, by puddle.

@@ -1,6 +1,7 @@
 //! Writing an archive: the manifest at once, then chunks in order, then the end.
 //!
-//! The writer refuses what the reader would. It does not know whether what it wrote is on a disk: whoever gave it the stream syncs it.
+//! The writer refuses what the reader would. It does not know whether what it wrote is on a disk:
+//! whoever gave it the stream syncs it.
 
 use crate::codec::Packer;
 use crate::error::ArchiveError;
@@ -36,7 +37,8 @@ impl<W: Write> ArchiveWriter<W> {
     /// Begins an archive: writes its header and its manifest.
     ///
     /// # Errors
-    /// A manifest that no reader would take; a codec that this program is built without; the stream.
+    /// A manifest that no reader would take; a codec that this program is built without; the
+    /// stream.
     pub fn begin(out: W, manifest: &Manifest, codec: Codec) -> Result<Self, ArchiveError> {
         manifest.check()?;
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
@@ -92,7 +94,8 @@ impl<W: Write> ArchiveWriter<W> {
         Ok(writer)
     }
 
-    /// Writes whole pages of the body of a puddle ([`Manifest::extent_of`]), which is named by its place in the manifest: behind what was written before, by puddle and by offset.
+    /// Writes whole pages of the body of a puddle ([`Manifest::extent_of`]), which is named by its
+    /// place in the manifest: behind what was written before, by puddle and by offset.
     /// At most [`CHUNK_LEN_MAX`] bytes. Pages that are not written are zero.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
-//! Archives of every released version stay readable, byte for byte the same: one of each is kept in `tests/golden`. To add that of a new version, run the test with
-//! `CENOTE_GOLDEN=write`; a file that is there already is never written again.
+//! Archives of every released version stay readable, byte for byte the same: one of each is kept in
+//! `tests/golden`. To add that of a new version, run the test with `CENOTE_GOLDEN=write`; a file
+//! that is there already is never written again.
 
 use crate::common::{chunks, manifest, read, write};
 use cenote_archive::Codec;

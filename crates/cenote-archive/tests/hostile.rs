@@ -1,4 +1,5 @@
-//! Archives that nobody should take: cut short, damaged, put together otherwise, and made to harm. Each is a typed error.
+//! Archives that nobody should take: cut short, damaged, put together otherwise, and made to harm.
+//! Each is a typed error.
 
 use crate::common::{Parts, manifest, node, pool, puddle, read, write};
 use cenote_archive::{ArchiveError, ArchiveReader, Codec, Manifest, Step};
@@ -180,7 +181,8 @@ fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
     (protected.pools[0].at_rest, protected.pools[0].mode) =
         (AtRest::Authenticated, PoolMode::Direct);
     refused(&forged(&protected), "no pool in direct mode");
-    // Who does not know of sealed puddles would take them for plain ones: the header says so, or the archive is none.
+    // Who does not know of sealed puddles would take them for plain ones: the header says so, or
+    // the archive is none.
     protected.pools[0].mode = PoolMode::Shadowed;
     refused(&forged(&protected), "disagree");
     let mut unsealed = Parts::of(&whole());
@@ -188,7 +190,8 @@ fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
     refused(&unsealed.sealed(), "disagree");
 }
 
-/// A protection that no release knows, and ones that do not fit what else the archive says: nobody is given a manifest to register.
+/// A protection that no release knows, and ones that do not fit what else the archive says: nobody
+/// is given a manifest to register.
 #[test]
 fn a_protection_that_is_unknown_or_does_not_fit_is_refused_before_any_chunk() {
     let mut sealed = manifest();
@@ -225,7 +228,8 @@ fn a_protection_that_is_unknown_or_does_not_fit_is_refused_before_any_chunk() {
         let found = open(&parts.sealed());
         assert!(matches!(found, Err(ArchiveError::Order { .. })), "{code:x?}: {found:?}");
     }
-    // A pool that says that it is protected among those of an archive that is not, and the other way round.
+    // A pool that says that it is protected among those of an archive that is not, and the other
+    // way round.
     type Change = fn(&mut Manifest, &mut u64);
     let changes: &[(&str, Change)] = &[
         ("no feature bit", |_, incompat| *incompat = 0),

@@ -1,8 +1,9 @@
-//! Figure `at-rest`: what protection costs per page of 4 KiB, by mode and implementation, and what opening an object,
-//! touching its first page and putting k pages under the tree cost.
+//! Figure `at-rest`: what protection costs per page of 4 KiB, by mode and implementation, and what
+//! opening an object, touching its first page and putting k pages under the tree cost.
 //!
-//! `cargo bench -p cenote-atrest --bench at_rest -- [--quick] [--json FILE]`. Rows have the keys of the other figures. Runs are short, so
-//! that the fastest was not disturbed by what else the machine has to do.
+//! `cargo bench -p cenote-atrest --bench at_rest -- [--quick] [--json FILE]`. Rows have the keys of
+//! the other figures. Runs are short, so that the fastest was not disturbed by what else the
+//! machine has to do.
 
 use cenote_atrest::{
     Expect, Keyring, MasterKey, Mode, PAGE_LEN, Page, PageSide, Protection, SealedPage,
@@ -13,7 +14,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 const OBJECT: Uuid = Uuid(*b"an object's uuid");
-/// Pages that are sealed in turn: they stay in the second-level cache, so that the cipher is measured and not memory.
+/// Pages that are sealed in turn: they stay in the second-level cache, so that the cipher is
+/// measured and not memory.
 const WORKING_SET: usize = 64;
 /// Pages of the object of 4 GiB.
 const BIG: u64 = 1 << 20;
@@ -156,7 +158,8 @@ fn object_rows(report: &mut Report, mode: Mode) {
     }
     let Some(shape) = cenote_layout::at_rest::TreeShape::new(BIG) else { return };
     if mode.has_tree() {
-        // The whole path is read and verified, as by the first touch of an object that was just opened.
+        // The whole path is read and verified, as by the first touch of an object that was just
+        // opened.
         let mut out = [0; PAGE_LEN];
         let root = protection.anchor().root;
         let source = &big.tree[..];

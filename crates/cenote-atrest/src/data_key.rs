@@ -1,4 +1,5 @@
-//! The data key of an object: made at random, wrapped under the caller's key, and everything that is derived from it.
+//! The data key of an object: made at random, wrapped under the caller's key, and everything that
+//! is derived from it.
 //!
 //! ```text
 //! caller's key --HKDF, wrap_salt--> key_check (32 B, in the header), wrapping key
@@ -8,10 +9,10 @@
 //! data key --HKDF, object's UUID--> XTS keys (64 B), AEGIS key (32 B), header's HMAC key (32 B)
 //! ```
 //!
-//! Why AES-256-GCM-SIV (RFC 8452) for wrapping: a finished standard, and safe even if a nonce came twice. It cannot here,
-//! because each wrapping has a wrapping key of its own, from 32 fresh random bytes of salt; the nonce is zero. GCM-SIV
-//! does not bind a ciphertext to one key, which would let somebody prepare a header that opens under several passphrases;
-//! `key_check` does.
+//! Why AES-256-GCM-SIV (RFC 8452) for wrapping: a finished standard, and safe even if a nonce came
+//! twice. It cannot here, because each wrapping has a wrapping key of its own, from 32 fresh random
+//! bytes of salt; the nonce is zero. GCM-SIV does not bind a ciphertext to one key, which would let
+//! somebody prepare a header that opens under several passphrases; `key_check` does.
 //!
 //! All keys of an object lie in one [`Secret`], which is one locked page.
 
@@ -117,7 +118,8 @@ impl Keys {
         scrub_stack();
     }
 
-    /// Puts the key of another's subordinates into the header of a new object. Once for each data key: the key that wraps it has no other message, so that the nonce may be zero.
+    /// Puts the key of another's subordinates into the header of a new object. Once for each data
+    /// key: the key that wraps it has no other message, so that the nonce may be zero.
     pub(crate) fn wrap_inherited(
         &self,
         inherited: &[u8; 32],
@@ -138,7 +140,8 @@ impl Keys {
         Ok(())
     }
 
-    /// The key that [`Keys::wrap_inherited`] put into a header; `false`: it is not there as it was put.
+    /// The key that [`Keys::wrap_inherited`] put into a header; `false`: it is not there as it was
+    /// put.
     pub(crate) fn unwrap_inherited(&self, header: &AtRestHeader, out: &mut [u8; 32]) -> bool {
         *out = header.inherited_key;
         let (cipher, tag) = (self.inheriting(header.object), header.inherited_tag.into());
@@ -162,8 +165,8 @@ impl Keys {
         cipher
     }
 
-    /// Writes the header's wrapping fields for a key of the caller's, with a fresh salt. The header's other fields, the
-    /// epoch among them, are set before.
+    /// Writes the header's wrapping fields for a key of the caller's, with a fresh salt. The
+    /// header's other fields, the epoch among them, are set before.
     pub(crate) fn wrap(&self, master: &[u8; 32], header: &mut AtRestHeader) -> io::Result<()> {
         cenote_sys::process::fill_random(&mut header.wrap_salt)?;
         header.wrapped_key = self.data_key;

@@ -1,9 +1,10 @@
 //! What can be wrong, told apart as far as cryptography allows.
 //!
-//! What cannot be told apart: a damaged page from one that was put back from earlier, in modes without a tag of its own
-//! (the hash of either is just not the current one); a page of another object from noise, in authenticated mode (another
-//! object has another key). And without a key nothing tells an accident from an attacker who changed page, tree and
-//! header together: that is what keys are for.
+//! What cannot be told apart: a damaged page from one that was put back from earlier, in modes
+//! without a tag of its own (the hash of either is just not the current one); a page of another
+//! object from noise, in authenticated mode (another object has another key). And without a key
+//! nothing tells an accident from an attacker who changed page, tree and header together: that is
+//! what keys are for.
 
 use cenote_layout::at_rest::{Mode, NodeId};
 use cenote_layout::header::HeaderError;
@@ -81,7 +82,8 @@ pub enum AtRestError {
         /// Its mode.
         mode: Mode,
     },
-    /// A key was given, and the object is under none: it may have been replaced by one of somebody else's.
+    /// A key was given, and the object is under none: it may have been replaced by one of somebody
+    /// else's.
     #[error(
         "object {object} has protection \"{mode}\", which has no key, and one was given: it may have been replaced; open it without a key if that is meant"
     )]
@@ -105,7 +107,8 @@ pub enum AtRestError {
         /// The object.
         object: Uuid,
     },
-    /// The key is right, and the data key under it was changed, by somebody who made the header's checksum fit.
+    /// The key is right, and the data key under it was changed, by somebody who made the header's
+    /// checksum fit.
     #[error(
         "object {object}: the key is right, but the data key under it was tampered with; \
          restore the whole store from one copy"
@@ -114,7 +117,8 @@ pub enum AtRestError {
         /// The object.
         object: Uuid,
     },
-    /// The key is right, and something else in the header was changed, by somebody who made its checksum fit.
+    /// The key is right, and something else in the header was changed, by somebody who made its
+    /// checksum fit.
     #[error(
         "object {object}: the key is right, but the header was tampered with; restore the whole store \
          from one copy"
@@ -261,8 +265,8 @@ pub(crate) enum UnwrapError {
     System(io::Error),
 }
 
-/// Why one page cannot be sealed, opened or verified. The other pages are not concerned, except where
-/// [`PageFault::Node`] says so.
+/// Why one page cannot be sealed, opened or verified. The other pages are not concerned, except
+/// where [`PageFault::Node`] says so.
 #[derive(Debug, thiserror::Error)]
 #[error("object {object}, page {page}: {fault}")]
 pub struct PageError {
@@ -278,14 +282,15 @@ pub struct PageError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageFault {
-    /// The page's bytes are not those that were sealed: changed, moved here from elsewhere, or (in modes without side
-    /// data) put back from earlier.
+    /// The page's bytes are not those that were sealed: changed, moved here from elsewhere, or (in
+    /// modes without side data) put back from earlier.
     #[error("its bytes are not those that were last written")]
     Damaged,
     /// The side data is not the current one, and does not fit the page either.
     #[error("its nonce and tag are not those that were last written")]
     SideDamaged,
-    /// Page and side data belong together and to this page, and are older than the last that was committed.
+    /// Page and side data belong together and to this page, and are older than the last that was
+    /// committed.
     #[error("it was rolled back to an earlier state")]
     RolledBack,
     /// Page and side data are authentic, and those of another page of this object.
@@ -294,7 +299,8 @@ pub enum PageFault {
         /// Where they belong.
         from: u64,
     },
-    /// A node of the tree above the page is damaged or rolled back: nothing can be said about the pages below it.
+    /// A node of the tree above the page is damaged or rolled back: nothing can be said about the
+    /// pages below it.
     #[error("the hash tree's node {} of level {} is not what was last written; pages {first} to {last} cannot be verified", node.index, node.level)]
     Node {
         /// The node.

@@ -1,10 +1,12 @@
 //! The caller's keys: 32 bytes, a key file's contents, or a passphrase.
 //!
-//! A [`Keyring`] is what a session has: one key or passphrase, under which it creates and opens objects. Argon2 takes
-//! tens of milliseconds on purpose, which no attach could bear: a keyring runs it once for each pair of parameters and
-//! salt that it meets, remembers the outcome in locked memory, and creates objects under the pair that it knows.
+//! A [`Keyring`] is what a session has: one key or passphrase, under which it creates and opens
+//! objects. Argon2 takes tens of milliseconds on purpose, which no attach could bear: a keyring
+//! runs it once for each pair of parameters and salt that it meets, remembers the outcome in locked
+//! memory, and creates objects under the pair that it knows.
 //!
-//! Nothing here is ever written to media, except Argon2's parameters and salt (by [`crate::Protection::header`]).
+//! Nothing here is ever written to media, except Argon2's parameters and salt (by
+//! [`crate::Protection::header`]).
 
 use crate::data_key::argon2id;
 use crate::error::KeyError;
@@ -47,8 +49,9 @@ impl MasterKey {
         Ok(Self { bytes: key })
     }
 
-    /// Takes over what a key file holds: 32 bytes, or 64 hexadecimal digits and perhaps a line's end. `contents` is
-    /// overwritten with zeros. Whoever reads the file sees to it that nobody else may.
+    /// Takes over what a key file holds: 32 bytes, or 64 hexadecimal digits and perhaps a line's
+    /// end. `contents` is overwritten with zeros. Whoever reads the file sees to it that nobody
+    /// else may.
     ///
     /// # Errors
     /// [`KeyError::File`] for anything else, and as [`MasterKey::from_bytes`].
@@ -171,12 +174,12 @@ impl Keyring {
         Self { credential: Credential::Key(key), locking: Locking::Required }
     }
 
-    /// A keyring of one passphrase, which is overwritten with zeros. `params` are for objects that it creates; objects
-    /// that it opens say theirs. Argon2 runs at the first of them.
+    /// A keyring of one passphrase, which is overwritten with zeros. `params` are for objects that
+    /// it creates; objects that it opens say theirs. Argon2 runs at the first of them.
     ///
     /// # Errors
-    /// [`KeyError::PassphraseLen`], [`KeyError::Argon2`] for parameters out of bounds, [`KeyError::System`] if no memory
-    /// can be locked.
+    /// [`KeyError::PassphraseLen`], [`KeyError::Argon2`] for parameters out of bounds,
+    /// [`KeyError::System`] if no memory can be locked.
     pub fn from_passphrase(
         passphrase: &mut [u8],
         params: Argon2Params,
@@ -224,8 +227,8 @@ impl Keyring {
         Ok(Some(Kdf { params: passphrase.params, salt }))
     }
 
-    /// Calls `f` with the key, after Argon2 where that is needed and not yet known. Two threads that need the same new
-    /// key wait for each other.
+    /// Calls `f` with the key, after Argon2 where that is needed and not yet known. Two threads
+    /// that need the same new key wait for each other.
     pub(crate) fn with_key<R>(
         &self,
         kdf: Option<Kdf>,
@@ -318,7 +321,8 @@ mod tests {
         );
     }
 
-    /// RFC 9106, 5.3, through the crate that we rely on: with the secret and the data that we do not use.
+    /// RFC 9106, 5.3, through the crate that we rely on: with the secret and the data that we do
+    /// not use.
     #[test]
     fn argon2id_is_the_rfcs() {
         let params = argon2::ParamsBuilder::new()

@@ -18,8 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use subtle::ConstantTimeEq;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// What somebody has to remember elsewhere, so that putting back *everything* from earlier is noticed: which object, how
-/// far it had come, and its root then. Not secret.
+/// What somebody has to remember elsewhere, so that putting back *everything* from earlier is
+/// noticed: which object, how far it had come, and its root then. Not secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
     /// The object.
@@ -57,15 +57,17 @@ impl Anchor {
     }
 }
 
-/// What the caller of [`Protection::open`] knows about the object already. Everything that it knows is checked.
+/// What the caller of [`Protection::open`] knows about the object already. Everything that it knows
+/// is checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Expect<'a> {
     /// The object.
     pub object: Uuid,
     /// Its number of pages.
     pub pages: Option<u64>,
-    /// Its protection. Give it wherever it is known. (That somebody replaced an encrypted object by a plain one of his own is
-    /// noticed without it: a key is refused where none is needed.)
+    /// Its protection. Give it wherever it is known. (That somebody replaced an encrypted object
+    /// by a plain one of his own is noticed without it: a key is refused where none is
+    /// needed.)
     pub mode: Option<Mode>,
     /// What it has to be bound to ([`binding`]).
     pub binding: Option<Digest>,
@@ -81,7 +83,8 @@ impl Expect<'_> {
     }
 }
 
-/// Everything that a commit of changed pages has to write beside the sealed pages and their side data.
+/// Everything that a commit of changed pages has to write beside the sealed pages and their side
+/// data.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// The object's new header; `None`: it stays (modes without a tree).
@@ -112,12 +115,13 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// Protection for a new object. Its pages are all never written: zeros on media, with zeros for side data and tree, read
-    /// as zeros. The header is to be written before the first page. `keyring` is not asked in modes without a key.
+    /// Protection for a new object. Its pages are all never written: zeros on media, with zeros for
+    /// side data and tree, read as zeros. The header is to be written before the first page.
+    /// `keyring` is not asked in modes without a key.
     ///
     /// # Errors
-    /// [`AtRestError::NoKey`], [`AtRestError::TooLarge`], [`AtRestError::Key`], and [`AtRestError::System`] if there are no
-    /// random bytes or no memory that can be locked.
+    /// [`AtRestError::NoKey`], [`AtRestError::TooLarge`], [`AtRestError::Key`], and
+    /// [`AtRestError::System`] if there are no random bytes or no memory that can be locked.
     pub fn create(
         object: Uuid,
         pages: u64,
@@ -127,9 +131,12 @@ impl Protection {
         Self::create_by(object, pages, mode, keyring, |_, _| Ok(()))
     }
 
-    /// Protection for what `before` protects, sealed anew as `object`: pages and mode are the same, the data key is another, so that nothing that was ever sealed under the one
-    /// belongs to the other. If it is the same object, its generation goes on, so that who remembers an older state knows this for a newer one. With `inherits` its header
-    /// also holds the key of the subordinates of `before` ([`Protection::inherited`]), whose own header may be gone before they are sealed anew.
+    /// Protection for what `before` protects, sealed anew as `object`: pages and mode are the same,
+    /// the data key is another, so that nothing that was ever sealed under the one belongs to
+    /// the other. If it is the same object, its generation goes on, so that who remembers an older
+    /// state knows this for a newer one. With `inherits` its header also holds the key of the
+    /// subordinates of `before` ([`Protection::inherited`]), whose own header may be gone before
+    /// they are sealed anew.
     ///
     /// # Errors
     /// As [`Protection::create`].
@@ -163,7 +170,8 @@ impl Protection {
         })
     }
 
-    /// The key of the subordinates of what this is a copy of, if it was made to keep it: of those that are not sealed anew yet.
+    /// The key of the subordinates of what this is a copy of, if it was made to keep it: of those
+    /// that are not sealed anew yet.
     ///
     /// # Errors
     /// [`AtRestError::Forged`]; no memory that can be locked.
@@ -183,7 +191,8 @@ impl Protection {
         keyring_of(bytes, opened_by).map(Some)
     }
 
-    /// Nothing is sealed under the inherited key any more: the next header that is written is without it. Who has this object's key could open what it was copied from with it.
+    /// Nothing is sealed under the inherited key any more: the next header that is written is
+    /// without it. Who has this object's key could open what it was copied from with it.
     pub fn disinherit(&self) {
         let mut header = self.locked();
         header.prefix.incompat &= !INCOMPAT_INHERITED;
@@ -269,12 +278,12 @@ impl Protection {
         Self::assemble(header, mode, keys)
     }
 
-    /// Opens an object's protection from its header. Constant time: no page and no node is read. After a first Argon2 for
-    /// a passphrase it takes microseconds.
+    /// Opens an object's protection from its header. Constant time: no page and no node is read.
+    /// After a first Argon2 for a passphrase it takes microseconds.
     ///
     /// # Errors
-    /// The header's own ([`AtRestError::Header`]), then what does not fit the expectations, then the key's; see
-    /// [`AtRestError`] for which is told apart how.
+    /// The header's own ([`AtRestError::Header`]), then what does not fit the expectations, then
+    /// the key's; see [`AtRestError`] for which is told apart how.
     pub fn open(
         bytes: &[u8],
         expect: &Expect<'_>,
@@ -375,8 +384,8 @@ impl Protection {
         }
     }
 
-    /// 32 bytes that commit to the whole contents: SHA-256 over object, pages, mode, generation and root. Whoever knows them can
-    /// check any page by its path.
+    /// 32 bytes that commit to the whole contents: SHA-256 over object, pages, mode, generation and
+    /// root. Whoever knows them can check any page by its path.
     #[must_use]
     pub fn commitment(&self) -> Digest {
         let header = self.locked();
@@ -402,7 +411,8 @@ impl Protection {
         self.tree.as_ref()
     }
 
-    /// Seals a dirty page into `sealed`; what comes back goes to [`Protection::prepare`], its side data beside the page.
+    /// Seals a dirty page into `sealed`; what comes back goes to [`Protection::prepare`], its side
+    /// data beside the page.
     ///
     /// # Errors
     /// As [`PageSealer::seal`].
@@ -423,7 +433,8 @@ impl Protection {
         self.sealer.seal_in_place(page, bytes)
     }
 
-    /// Verifies a page by its path, and opens it into `plain`. `side` is the page's side data, in modes that have it.
+    /// Verifies a page by its path, and opens it into `plain`. `side` is the page's side data, in
+    /// modes that have it.
     ///
     /// # Errors
     /// What is wrong with the page, or with the tree above it; `plain` is then all zero.
@@ -444,8 +455,8 @@ impl Protection {
         opened.inspect_err(|_| plain.fill(0))
     }
 
-    /// As [`Protection::open_page`], in place; the bytes are all zero after an error. A page that was moved here is only said
-    /// to be damaged or rolled back.
+    /// As [`Protection::open_page`], in place; the bytes are all zero after an error. A page that
+    /// was moved here is only said to be damaged or rolled back.
     ///
     /// # Errors
     /// As [`Protection::open_page`].
@@ -493,7 +504,8 @@ impl Protection {
         Ok(Checked::Verified)
     }
 
-    /// Verifies many pages; nodes of the tree are verified once for all of them. Returns what is wrong, page by page.
+    /// Verifies many pages; nodes of the tree are verified once for all of them. Returns what is
+    /// wrong, page by page.
     pub fn check_pages<'p, S: NodeSource + ?Sized>(
         &self,
         pages: impl IntoIterator<Item = (u64, &'p Page, Option<&'p PageSide>)>,
@@ -555,9 +567,10 @@ impl Protection {
         check_anchor(&self.locked(), anchor)
     }
 
-    /// Works out what a commit of sealed pages has to write. Changes nothing; see the crate's crash argument. From here to
-    /// [`Protection::commit`] the caller holds a lock, so that what it makes durable is not stale by then: one change at a time,
-    /// and no [`Protection::rekey`] in between.
+    /// Works out what a commit of sealed pages has to write. Changes nothing; see the crate's crash
+    /// argument. From here to [`Protection::commit`] the caller holds a lock, so that what it
+    /// makes durable is not stale by then: one change at a time, and no [`Protection::rekey`]
+    /// in between.
     ///
     /// # Errors
     /// [`AtRestError::Page`] if the tree above a page is damaged or cannot be read.
@@ -611,12 +624,12 @@ impl Protection {
         Ok(Change { header: Some(to_bytes(&header)), nodes, tree: Some((change, header)) })
     }
 
-    /// Makes a change the current state: call it when everything that the change names is durable, and before the source
-    /// shows its nodes.
+    /// Makes a change the current state: call it when everything that the change names is durable,
+    /// and before the source shows its nodes.
     ///
     /// # Errors
-    /// [`AtRestError::Stale`] if another change was committed, or the key changed, since this one was prepared; nothing
-    /// has happened then.
+    /// [`AtRestError::Stale`] if another change was committed, or the key changed, since this one
+    /// was prepared; nothing has happened then.
     pub fn commit(&self, change: Change) -> Result<(), AtRestError> {
         let (Some(tree), Some((change, new))) = (&self.tree, change.tree) else { return Ok(()) };
         let mut header = self.locked();
@@ -635,8 +648,9 @@ impl Protection {
         Ok(())
     }
 
-    /// A key for others that belong to this one, derived from its data key: who can open this can open them, and what [`Protection::rekey`] does to this it does to
-    /// all. `None` in modes without a key.
+    /// A key for others that belong to this one, derived from its data key: who can open this can
+    /// open them, and what [`Protection::rekey`] does to this it does to all. `None` in modes
+    /// without a key.
     ///
     /// # Errors
     /// No memory that can be locked.
@@ -649,9 +663,10 @@ impl Protection {
         keyring_of(bytes, opened_by).map(Some)
     }
 
-    /// Puts the object under another key: the same data key, wrapped anew. Returns the header to write; in one sector, so the
-    /// write is the commit. Changes nothing here: open the object again, or call [`Protection::rekeyed`] when the header is
-    /// durable. Constant time. Under the same lock as changes of pages.
+    /// Puts the object under another key: the same data key, wrapped anew. Returns the header to
+    /// write; in one sector, so the write is the commit. Changes nothing here: open the object
+    /// again, or call [`Protection::rekeyed`] when the header is durable. Constant time. Under
+    /// the same lock as changes of pages.
     ///
     /// # Errors
     /// [`AtRestError::NothingToRekey`] in modes without a key; the key's and the system's errors.
@@ -668,8 +683,8 @@ impl Protection {
     /// Takes over the header that [`Protection::rekey`] returned, after it was made durable.
     ///
     /// # Errors
-    /// [`AtRestError::Stale`] if anything was committed in between, [`AtRestError::Forged`] if it is no header of this object's
-    /// keys; nothing has happened then.
+    /// [`AtRestError::Stale`] if anything was committed in between, [`AtRestError::Forged`] if it
+    /// is no header of this object's keys; nothing has happened then.
     pub fn rekeyed(&self, bytes: &[u8; HEADER_LEN]) -> Result<(), AtRestError> {
         let object = self.object;
         let new: AtRestHeader =
@@ -774,7 +789,8 @@ fn unwrap(
     })
 }
 
-/// The HMAC, where there is a key, and the checksum: the last things to do before a header is written.
+/// The HMAC, where there is a key, and the checksum: the last things to do before a header is
+/// written.
 fn seal_header(header: &mut AtRestHeader, keys: Option<&Keys>) {
     if let Some(keys) = keys {
         header.mac = keys.header_mac(header);

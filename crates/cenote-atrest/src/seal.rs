@@ -6,17 +6,19 @@
 //! | encryption (and integrity) | AES-256-XTS | the tweak: page number and object |
 //! | authenticated | AEGIS-256X4 | associated data: object, page number, mode and cipher |
 //!
-//! A sealed page (and side data) of zeros stands for a page that was never written, and opens as zeros. Sealing never
-//! makes one: that a cipher gives 4,096 zero bytes, or a tag of 32, is as likely as guessing a key. A caller that has no
-//! tree, or does not ask it, therefore cannot tell a page that was wiped from one never written.
+//! A sealed page (and side data) of zeros stands for a page that was never written, and opens as
+//! zeros. Sealing never makes one: that a cipher gives 4,096 zero bytes, or a tag of 32, is as
+//! likely as guessing a key. A caller that has no tree, or does not ask it, therefore cannot tell a
+//! page that was wiped from one never written.
 //!
-//! *Freshness* is the tree's business as well: here, any page and side data that belong together are good.
+//! *Freshness* is the tree's business as well: here, any page and side data that belong together
+//! are good.
 //!
 //! # Nonces
 //!
-//! 16 random bytes of the kernel, fresh after every 64 pages; a counter of 8 bytes; the page's number. Two are never the
-//! same, whatever crashed in between, and in a copy of a running machine only until the next random bytes. A forked
-//! child cannot make any: it does not have the keys.
+//! 16 random bytes of the kernel, fresh after every 64 pages; a counter of 8 bytes; the page's
+//! number. Two are never the same, whatever crashed in between, and in a copy of a running machine
+//! only until the next random bytes. A forked child cannot make any: it does not have the keys.
 
 use crate::data_key::Keys;
 use crate::error::{PageError, PageFault};
@@ -40,7 +42,8 @@ struct Nonces {
     counter: u64,
 }
 
-/// What there is to say about a page that was sealed: to be stored beside it, and put under the tree.
+/// What there is to say about a page that was sealed: to be stored beside it, and put under the
+/// tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedPage {
     /// The page's number.
@@ -90,7 +93,8 @@ impl PageSealer {
     /// Seals a page into `sealed`.
     ///
     /// # Errors
-    /// [`PageFault::OutOfRange`]; [`PageFault::Random`] if the kernel has no random bytes. `sealed` is then not to be used.
+    /// [`PageFault::OutOfRange`]; [`PageFault::Random`] if the kernel has no random bytes. `sealed`
+    /// is then not to be used.
     pub fn seal(
         &self,
         page: u64,
@@ -140,8 +144,9 @@ impl PageSealer {
     /// Opens a page into `plain`, without asking the tree. `side` is for modes that have side data.
     ///
     /// # Errors
-    /// [`PageFault::OutOfRange`]; in authenticated mode [`PageFault::NoSide`], [`PageFault::Moved`], and
-    /// [`PageFault::Damaged`] for all else that is not authentic. `plain` is then all zero: nothing unverified leaves.
+    /// [`PageFault::OutOfRange`]; in authenticated mode [`PageFault::NoSide`],
+    /// [`PageFault::Moved`], and [`PageFault::Damaged`] for all else that is not authentic.
+    /// `plain` is then all zero: nothing unverified leaves.
     pub fn open(
         &self,
         page: u64,
@@ -162,8 +167,8 @@ impl PageSealer {
     /// Opens a page in place, without asking the tree.
     ///
     /// # Errors
-    /// As [`PageSealer::open`], except that a page that was moved here is only said to be damaged. The bytes are then all
-    /// zero.
+    /// As [`PageSealer::open`], except that a page that was moved here is only said to be damaged.
+    /// The bytes are then all zero.
     pub fn open_in_place(
         &self,
         page: u64,
@@ -216,7 +221,8 @@ impl PageSealer {
         }
     }
 
-    /// Whether a page that is not authentic here is so elsewhere in the object: the nonce names the page it was made for.
+    /// Whether a page that is not authentic here is so elsewhere in the object: the nonce names the
+    /// page it was made for.
     fn explain(
         &self,
         page: u64,
@@ -247,7 +253,8 @@ impl PageSealer {
         }
     }
 
-    /// IEEE 1619: the number of the data unit, little endian. Units are numbered from an arbitrary start, here by object.
+    /// IEEE 1619: the number of the data unit, little endian. Units are numbered from an arbitrary
+    /// start, here by object.
     fn tweak(&self, page: u64) -> [u8; 16] {
         let mut tweak = [0; 16];
         tweak[..8].copy_from_slice(&page.to_le_bytes());

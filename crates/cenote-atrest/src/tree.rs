@@ -1,23 +1,25 @@
 //! The hash tree over an object's pages: which contents of each page are the current ones.
 //!
-//! Its nodes lie on media, and are read through a [`NodeSource`] when they are needed: verifying one page reads and hashes the
-//! nodes on its path that were not verified before, 5 at most for 4 GiB, and nothing else. What was verified is remembered;
-//! neighbours then cost one comparison. [`Tree::prepare`] changes k leaves in k paths, each node once.
+//! Its nodes lie on media, and are read through a [`NodeSource`] when they are needed: verifying
+//! one page reads and hashes the nodes on its path that were not verified before, 5 at most for 4
+//! GiB, and nothing else. What was verified is remembered; neighbours then cost one comparison.
+//! [`Tree::prepare`] changes k leaves in k paths, each node once.
 //!
 //! # The invariant
 //!
-//! Every remembered node hashes, by way of remembered nodes, to the root. A node gets in by being verified down from one that
-//! is in, or by a commit, which replaces nodes and root together under the lock.
+//! Every remembered node hashes, by way of remembered nodes, to the root. A node gets in by being
+//! verified down from one that is in, or by a commit, which replaces nodes and root together under
+//! the lock.
 //!
 //! # What the source must promise
 //!
-//! It returns what the last *committed* change left, or what the one before left as long as that has not been committed
-//! here: a change becomes readable after [`Tree::commit`]. Nodes of a commit are remembered until [`Tree::trim`], which may
-//! be called once all committed nodes can be read. A source that breaks this makes pages look damaged, never the other way
-//! round.
+//! It returns what the last *committed* change left, or what the one before left as long as that
+//! has not been committed here: a change becomes readable after [`Tree::commit`]. Nodes of a commit
+//! are remembered until [`Tree::trim`], which may be called once all committed nodes can be read. A
+//! source that breaks this makes pages look damaged, never the other way round.
 //!
-//! The functions over single digests, [`page_digest`], [`side_digest`] and [`node_digest`], and [`verify_path`] take no locks
-//! and allocate nothing.
+//! The functions over single digests, [`page_digest`], [`side_digest`] and [`node_digest`], and
+//! [`verify_path`] take no locks and allocate nothing.
 
 use cenote_layout::at_rest::{
     ARITY, DIGEST_LEN, LEVELS_MAX, NODE_LEN, NodeId, PageSide, TreeShape,
@@ -82,7 +84,8 @@ fn set_slot(node: &mut Node, child: u64, digest: &Digest) {
     node[at..at + DIGEST_LEN].copy_from_slice(digest);
 }
 
-/// Verifies one leaf by the nodes on its path, level 0 first, against a root. Takes no lock and allocates nothing.
+/// Verifies one leaf by the nodes on its path, level 0 first, against a root. Takes no lock and
+/// allocates nothing.
 ///
 /// # Errors
 /// The first of root, nodes from the top down, and leaf that does not fit.
@@ -207,8 +210,8 @@ impl Tree {
         self.read().nodes.len()
     }
 
-    /// Forgets the nodes of level 0, most of all. Only when every committed node can be read from the source, and no change
-    /// is prepared.
+    /// Forgets the nodes of level 0, most of all. Only when every committed node can be read from
+    /// the source, and no change is prepared.
     pub fn trim(&self) {
         let mut state = self.write();
         state.nodes.retain(|id, _| id.level > 0);
@@ -306,11 +309,12 @@ impl Tree {
         }
     }
 
-    /// Works out a change of leaves: for each page its new digest, the last where a page comes twice. Changes nothing
-    /// yet.
+    /// Works out a change of leaves: for each page its new digest, the last where a page comes
+    /// twice. Changes nothing yet.
     ///
     /// # Errors
-    /// With the page, what hinders. The nodes above each page are verified first: a change never hides damage.
+    /// With the page, what hinders. The nodes above each page are verified first: a change never
+    /// hides damage.
     pub fn prepare<S: NodeSource + ?Sized>(
         &self,
         leaves: &[(u64, Digest)],
@@ -329,7 +333,8 @@ impl Tree {
             let mut root = self.read().root;
             let mut torn = false;
             for level in 0..self.shape.levels() {
-                // (child, a page below it, its new digest), sorted by child; the nodes above them follow.
+                // (child, a page below it, its new digest), sorted by child; the nodes above them
+                // follow.
                 let mut above = Vec::new();
                 for group in changes.chunk_by(|a, b| a.0 / ARITY == b.0 / ARITY) {
                     let Some(&(child, page, _)) = group.first() else { continue };
@@ -355,8 +360,8 @@ impl Tree {
         }
     }
 
-    /// Makes a prepared change the current state: to be called once it is durable. False, and nothing happens, if another was
-    /// committed since it was prepared.
+    /// Makes a prepared change the current state: to be called once it is durable. False, and
+    /// nothing happens, if another was committed since it was prepared.
     #[must_use]
     pub fn commit(&self, change: TreeChange) -> bool {
         let mut state = self.write();

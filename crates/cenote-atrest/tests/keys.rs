@@ -54,7 +54,8 @@ fn what_does_not_fit_is_told_apart() {
     assert!(matches!(error, AtRestError::TooLarge { .. }), "{error}");
 }
 
-/// What is sealed anew: other keys, as the same object or another; a header that brings the key of the old one's subordinates, whatever becomes of the caller's.
+/// What is sealed anew: other keys, as the same object or another; a header that brings the key of
+/// the old one's subordinates, whatever becomes of the caller's.
 #[test]
 fn what_is_sealed_anew_shares_no_key_with_what_it_was_and_brings_along_that_of_its_subordinates() {
     let (child, copy) = (Uuid(*b"one of its pages"), Uuid(*b"copy of object 1"));
@@ -120,7 +121,8 @@ fn what_is_sealed_anew_shares_no_key_with_what_it_was_and_brings_along_that_of_i
     assert!(after.inherited(None).unwrap().is_none(), "there is no key to be inherited");
 }
 
-/// Who remembers an older state of an object knows what it is sealed anew as for a newer one, its key's epoch included; another object begins at none.
+/// Who remembers an older state of an object knows what it is sealed anew as for a newer one, its
+/// key's epoch included; another object begins at none.
 #[test]
 fn what_is_sealed_anew_goes_on_with_the_epoch_of_its_key() {
     let copy = Uuid(*b"copy of object 1");
@@ -163,7 +165,8 @@ fn what_is_sealed_anew_goes_on_with_the_epoch_of_its_key() {
                     Err(AtRestError::RolledBack { what: "its key's epoch", .. })
                 );
                 assert!(found, "{mode}: {forgotten:?}");
-                // The key is wrapped with it, so the header opens only with the one that it was made with.
+                // The key is wrapped with it, so the header opens only with the one that it was
+                // made with.
                 for epoch in [new.key_epoch - 1, new.key_epoch + 1] {
                     let mut other = new;
                     other.key_epoch = epoch;
@@ -200,7 +203,8 @@ fn rekey_changes_the_header_and_nothing_else() {
         disk.write(&reopened, &[(2, plain(2, 1))]);
         assert_eq!(disk.read(&reopened, 2).unwrap(), plain(2, 1), "{mode}");
 
-        // The old header under the old key is still good, which only an anchor from after the change refuses.
+        // The old header under the old key is still good, which only an anchor from after the
+        // change refuses.
         let expect = |anchor| Expect { anchor, ..Expect::of(OBJECT) };
         Protection::open(&before.header, &expect(Some(&anchor)), Some(&old_keys)).unwrap();
         let later = reopened.anchor();

@@ -167,7 +167,8 @@ fn a_crash_between_any_two_steps_leaves_old_or_new() {
         // And again, as after a failed psync that is repeated.
         disk.write(&protection, &[(3, plain(3, 3))]);
         assert_eq!(disk.read(&protection, 3).unwrap(), plain(3, 3));
-        // The record was durable, the process died before `commit`: the next one opens the new header.
+        // The record was durable, the process died before `commit`: the next one opens the new
+        // header.
         let reopened = disk.open(&keys).unwrap();
         assert_eq!(disk.read(&reopened, 3).unwrap(), plain(3, 3));
         let before = old.open(&keys).unwrap();

@@ -1,5 +1,6 @@
-//! The paper's own test of security at rest (section VIII.F): objects with secrets, and somebody who reads and changes all of
-//! what lies on media. There: with encryption 0 % of secrets disclosed, with integrity 100 % of changes found.
+//! The paper's own test of security at rest (section VIII.F): objects with secrets, and somebody
+//! who reads and changes all of what lies on media. There: with encryption 0 % of secrets
+//! disclosed, with integrity 100 % of changes found.
 
 use crate::common::{Disk, MODES, create_object, keyring};
 use cenote_atrest::{Mode, Protection};

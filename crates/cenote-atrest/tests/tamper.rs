@@ -1,4 +1,5 @@
-//! Every single bit of what lies on media: flipped, it is refused, and nothing that is not verified comes out.
+//! Every single bit of what lies on media: flipped, it is refused, and nothing that is not verified
+//! comes out.
 
 use crate::common::{MODES, OBJECT, create, keyring, plain};
 use cenote_atrest::{AtRestError, Checked, Expect, HEADER_LEN, Mode, PageFault, Protection};
@@ -6,7 +7,8 @@ use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::header;
 use zerocopy::FromBytes;
 
-/// Bits of the last byte of a page and of few others, where a mode has nothing to say about any; else all.
+/// Bits of the last byte of a page and of few others, where a mode has nothing to say about any;
+/// else all.
 #[test]
 fn every_flipped_bit_of_a_page_is_refused_by_every_mode_that_says_so() {
     for mode in [Mode::Integrity, Mode::EncryptionIntegrity, Mode::Authenticated] {

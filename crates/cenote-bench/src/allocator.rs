@@ -196,8 +196,8 @@ pub(crate) mod testing {
     /// Memory that is never used again, so that nothing that happens to it is undefined.
     #[derive(Debug, Default)]
     pub(crate) struct Arena {
-        /// Writes into the block before, each time: what an allocator with overlapping blocks leads
-        /// to.
+        /// Writes into the block before, each time: what an allocator with overlapping blocks
+        /// leads to.
         pub(crate) scribbles: bool,
         /// Says, this often, that a block could not be freed.
         pub(crate) refuses: Option<u64>,

@@ -1,6 +1,7 @@
 //! Writes rows: a table for people, one JSON object a line for programs.
 //!
-//! The JSON keys are `figure`, `row`, `system`, `level`, `threads`, `unit`, `median`, `min`, `max`, `runs`; every figure has them.
+//! The JSON keys are `figure`, `row`, `system`, `level`, `threads`, `unit`, `median`, `min`, `max`,
+//! `runs`; every figure has them.
 
 use crate::runner::Row;
 use std::io::{self, Write};
@@ -37,8 +38,8 @@ fn quote(text: &str) -> String {
     quoted
 }
 
-/// The line above the table. With a reference system there are two columns of ratios to it: of the medians, and of the best runs, which other work on the
-/// machine disturbs less.
+/// The line above the table. With a reference system there are two columns of ratios to it: of the
+/// medians, and of the best runs, which other work on the machine disturbs less.
 ///
 /// # Errors
 /// The writer's.

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 /// Persistent memory for programs: stores, pools, and what is in them.
 ///
-/// A store is a directory. It holds pools: named heaps of values that programs change in transactions, and find again after any crash.
+/// A store is a directory. It holds pools: named heaps of values that programs change in
+/// transactions, and find again after any crash.
 #[derive(Debug, Parser)]
 #[command(name = "cenote", version, max_term_width = 100, after_help = EXIT_HELP, subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -138,8 +139,8 @@ impl Command {
 
 /// Make a store in a directory that is missing or empty
 ///
-/// Nothing that is there is ever overwritten. The window is the part of the address space that the store's data will have in every
-/// program that opens it; it costs no memory.
+/// Nothing that is there is ever overwritten. The window is the part of the address space that the
+/// store's data will have in every program that opens it; it costs no memory.
 #[derive(Debug, Args)]
 pub(crate) struct Format {
     /// The directory
@@ -173,12 +174,14 @@ pub(crate) struct Create {
     /// Bytes that it may grow to; without it, as far as there is space
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) size_max: Option<u64>,
-    /// Where stores go: straight into the pool's files (direct), or into a shadow of them that a psync makes safe from loss of power on any disk (shadowed).
-    /// Without it: shadowed where a commit does not survive loss of power, but files do
+    /// Where stores go: straight into the pool's files (direct), or into a shadow of them that a
+    /// psync makes safe from loss of power on any disk (shadowed). Without it: shadowed where
+    /// a commit does not survive loss of power, but files do
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub(crate) mode: Option<PoolMode>,
-    /// How it is protected at rest: none, integrity, encryption, both, or authenticated. Such a pool is in shadowed mode, and every crash takes it back to its last psync.
-    /// Without it: authenticated if there is a key, else none
+    /// How it is protected at rest: none, integrity, encryption, both, or authenticated. Such a
+    /// pool is in shadowed mode, and every crash takes it back to its last psync. Without it:
+    /// authenticated if there is a key, else none
     #[arg(long, value_name = "MODE", value_parser = crate::keys::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
     /// Only say what would be done
@@ -215,7 +218,8 @@ pub(crate) struct Chown {
 
 /// Logs that recovery has set aside, and what becomes of them
 ///
-/// A log that failed its checks is kept and not applied, and the pools that its program could write are for reading only until somebody decides.
+/// A log that failed its checks is kept and not applied, and the pools that its program could write
+/// are for reading only until somebody decides.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
     #[command(subcommand)]
@@ -229,7 +233,8 @@ pub(crate) enum LogsCommand {
     /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
     List(LogsList),
-    /// Replay the logs of one program, if they pass their checks now: after what was damaged has been brought back
+    /// Replay the logs of one program, if they pass their checks now: after what was damaged has
+    /// been brought back
     ///
     /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
@@ -317,15 +322,16 @@ pub(crate) struct Ls {
 pub(crate) struct Info {
     #[command(flatten)]
     pub(crate) store: StoreDir,
-    /// Draw how full the heap of this pool is instead: by use, by type and size, and place by place
+    /// Draw how full the heap of this pool is instead: by use, by type and size, and place by
+    /// place
     #[arg(long, value_name = "POOL")]
     pub(crate) heap: Option<String>,
 }
 
 /// Look for damage, leaks and wrong pointers
 ///
-/// Looks at the superblock, the catalog, every puddle, every log and every heap, and follows every pointer from the roots. Changes
-/// nothing.
+/// Looks at the superblock, the catalog, every puddle, every log and every heap, and follows every
+/// pointer from the roots. Changes nothing.
 #[derive(Debug, Args)]
 pub(crate) struct Check {
     #[command(flatten)]
@@ -362,8 +368,9 @@ pub(crate) struct Dump {
 
 /// Give back what was allocated and never attached
 ///
-/// A program that dies between an allocation and the store that was to attach it leaves a block that nothing leads to. Follows every
-/// pointer from the roots of all pools, and frees the blocks of these pools that it does not come to. `check` names them too.
+/// A program that dies between an allocation and the store that was to attach it leaves a block
+/// that nothing leads to. Follows every pointer from the roots of all pools, and frees the blocks
+/// of these pools that it does not come to. `check` names them too.
 #[derive(Debug, Args)]
 pub(crate) struct Reclaim {
     #[command(flatten)]
@@ -409,7 +416,8 @@ pub(crate) struct Stats {
 
 /// Watch a daemon and its clients
 ///
-/// On a terminal the picture changes until q or Ctrl-C; elsewhere one follows the other. Rates are those of the time between two pictures.
+/// On a terminal the picture changes until q or Ctrl-C; elsewhere one follows the other. Rates are
+/// those of the time between two pictures.
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     /// The daemon's socket
@@ -432,8 +440,9 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 
 /// Give free space of pools back to the file system
 ///
-/// What is in the pools, their addresses and the sizes of their files stay; only the space that free superblocks (64 KiB each) take on the disk becomes
-/// free for others. It is taken again as it is needed.
+/// What is in the pools, their addresses and the sizes of their files stay; only the space that
+/// free superblocks (64 KiB each) take on the disk becomes free for others. It is taken again as it
+/// is needed.
 #[derive(Debug, Args)]
 pub(crate) struct Trim {
     #[command(flatten)]
@@ -447,10 +456,12 @@ pub(crate) struct Trim {
 
 /// Make a copy of a pool beside it
 ///
-/// Pointers in the copy lead into the copy. They are rewritten when they are first touched, by whatever program; by a daemon, when the pool is next opened.
+/// Pointers in the copy lead into the copy. They are rewritten when they are first touched, by
+/// whatever program; by a daemon, when the pool is next opened.
 ///
-/// A protected pool is copied as it is sealed, for which no key is needed (only if it has moved and is still to be rewritten, or with --eager). The copy has the original's key, until `rekey` gives it another, and is sealed
-/// under new data keys when it is first touched.
+/// A protected pool is copied as it is sealed, for which no key is needed (only if it has moved and
+/// is still to be rewritten, or with --eager). The copy has the original's key, until `rekey` gives
+/// it another, and is sealed under new data keys when it is first touched.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -464,15 +475,19 @@ pub(crate) struct ClonePool {
     /// Rewrite all pointers now
     #[arg(long)]
     pub(crate) eager: bool,
-    /// Share blocks of files, where the file system can, instead of copying them; a daemon refuses that. Until the copy is rewritten, a program that writes the original ends with SIGBUS if the disk is full
+    /// Share blocks of files, where the file system can, instead of copying them; a daemon refuses
+    /// that. Until the copy is rewritten, a program that writes the original ends with SIGBUS if
+    /// the disk is full
     #[arg(long)]
     pub(crate) reflink: bool,
 }
 
 /// Give a pool new addresses, chosen at random
 ///
-/// Pointers into it, from all pools of the store, are rewritten when they are first touched; by a daemon, when their pool is next opened. Addresses that are kept in objects or outside the store
-/// lead nowhere afterwards. Protected pools need no key for that before they are opened. No program may have any pool of the store open.
+/// Pointers into it, from all pools of the store, are rewritten when they are first touched; by a
+/// daemon, when their pool is next opened. Addresses that are kept in objects or outside the store
+/// lead nowhere afterwards. Protected pools need no key for that before they are opened. No program
+/// may have any pool of the store open.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -488,7 +503,8 @@ pub(crate) struct Randomize {
 
 /// Rewrite the pointers of pools that were imported, cloned or moved, now
 ///
-/// Without it they are rewritten when they are first touched. A daemon grants a pool only when nothing of it is left to be rewritten.
+/// Without it they are rewritten when they are first touched. A daemon grants a pool only when
+/// nothing of it is left to be rewritten.
 #[derive(Debug, Args)]
 pub(crate) struct Relocate {
     #[command(flatten)]
@@ -499,8 +515,8 @@ pub(crate) struct Relocate {
 
 /// Make, show, fill and remove objects: raw memory that a psync makes durable as a whole
 ///
-/// An object is one piece of memory at an address of its own. A program attaches it, stores into it, and calls psync: after any crash the object
-/// is as the last psync left it.
+/// An object is one piece of memory at an address of its own. A program attaches it, stores into
+/// it, and calls psync: after any crash the object is as the last psync left it.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Object {
@@ -524,7 +540,8 @@ pub(crate) enum ObjectCommand {
     Rm(ObjectRm),
     /// Copy a file, or standard input, into an object
     ///
-    /// The object holds all of it afterwards, or, if that is interrupted, a beginning that ends with a whole psync.
+    /// The object holds all of it afterwards, or, if that is interrupted, a beginning that ends
+    /// with a whole psync.
     #[command(after_help = EXIT_HELP)]
     Import(ObjectImport),
     /// Copy an object into a file, or to standard output
@@ -544,8 +561,8 @@ pub(crate) struct ObjectCreate {
     /// Who may attach it, as the mode of a file: 600, 640, 400
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = crate::units::parse_mode)]
     pub(crate) mode: u32,
-    /// What protects it while nobody has it attached: none, integrity, encryption, both, or authenticated. For good. Without it: authenticated if a key is
-    /// given, else none
+    /// What protects it while nobody has it attached: none, integrity, encryption, both, or
+    /// authenticated. For good. Without it: authenticated if a key is given, else none
     #[arg(long, value_name = "MODE", value_parser = crate::keys::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
 }
@@ -570,8 +587,9 @@ impl KeyOf {
 
 /// Check every page of protected pools and objects, and list those that are damaged
 ///
-/// Every page is compared with the hash tree of its puddle or object, as the last psync left it. Nothing is changed, and no contents are shown. What is not damaged can be
-/// read all the same: of an object by `cenote object export --skip-damaged`.
+/// Every page is compared with the hash tree of its puddle or object, as the last psync left it.
+/// Nothing is changed, and no contents are shown. What is not damaged can be read all the same: of
+/// an object by `cenote object export --skip-damaged`.
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     #[command(flatten)]
@@ -582,8 +600,10 @@ pub(crate) struct Verify {
 
 /// Copy an object, as its last psync left it, into a new file
 ///
-/// Where the file system can share blocks (xfs, btrfs) and the file is in the same one, no data is copied and hardly any space taken; the command says which it was. A
-/// protected object stays protected, and no key is needed. Its headers and contents are summed up, so that restore knows a whole snapshot from a damaged one.
+/// Where the file system can share blocks (xfs, btrfs) and the file is in the same one, no data is
+/// copied and hardly any space taken; the command says which it was. A protected object stays
+/// protected, and no key is needed. Its headers and contents are summed up, so that restore knows a
+/// whole snapshot from a damaged one.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -595,15 +615,17 @@ pub(crate) struct Snapshot {
     /// The file, which must not be there
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// Copy, also where blocks can be shared: the object keeps the space that it has taken, so that no psync finds the disk full
+    /// Copy, also where blocks can be shared: the object keeps the space that it has taken, so
+    /// that no psync finds the disk full
     #[arg(long)]
     pub(crate) copy: bool,
 }
 
 /// Make an object again from a snapshot
 ///
-/// At its old address if that is free; the command says if it is not, because pointers into the object do not hold then. A protected object keeps its identity and the key
-/// that it had: the one that the snapshot is of must be removed first, or the snapshot restored into another store.
+/// At its old address if that is free; the command says if it is not, because pointers into the
+/// object do not hold then. A protected object keeps its identity and the key that it had: the one
+/// that the snapshot is of must be removed first, or the snapshot restored into another store.
 #[derive(Debug, Args)]
 pub(crate) struct Restore {
     #[command(flatten)]
@@ -640,10 +662,13 @@ pub(crate) struct Backup {
 
 /// Write pools into an archive, with their types
 ///
-/// An archive is one file, or a stream: it holds the pools as they lie in memory, checksummed. `import` makes pools of it, in another store or beside the
-/// originals. No program may have the pools open; through a daemon, some may read them. Pointers to other pools are told; with --with-targets those pools are taken along. Objects go by `snapshot`.
+/// An archive is one file, or a stream: it holds the pools as they lie in memory, checksummed.
+/// `import` makes pools of it, in another store or beside the originals. No program may have the
+/// pools open; through a daemon, some may read them. Pointers to other pools are told; with
+/// --with-targets those pools are taken along. Objects go by `snapshot`.
 ///
-/// A protected pool stays sealed in the archive, and no key is needed; without it nobody knows where its pointers lead, and all types of the store are taken along.
+/// A protected pool stays sealed in the archive, and no key is needed; without it nobody knows
+/// where its pointers lead, and all types of the store are taken along.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -666,11 +691,15 @@ pub(crate) struct Export {
 
 /// Make pools of an archive
 ///
-/// All of the archive is read and checked before any of it counts: a damaged one changes nothing. The pools keep their addresses where those are free; pointers of
-/// others are rewritten when they are first touched; by a daemon, when their pool is next opened. Import archives of those whose programs you would run on your data: what is in an archive's blocks is
-/// believed as what is in a store is.
+/// All of the archive is read and checked before any of it counts: a damaged one changes nothing.
+/// The pools keep their addresses where those are free; pointers of others are rewritten when they
+/// are first touched; by a daemon, when their pool is next opened. Import archives of those whose
+/// programs you would run on your data: what is in an archive's blocks is believed as what is in a
+/// store is.
 ///
-/// A protected pool comes sealed, with the key that it had where it comes from; none is needed for importing it, but for --eager. It is sealed under new data keys when it is first touched; `rekey` gives it another key.
+/// A protected pool comes sealed, with the key that it had where it comes from; none is needed for
+/// importing it, but for --eager. It is sealed under new data keys when it is first touched;
+/// `rekey` gives it another key.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -693,8 +722,8 @@ pub(crate) struct Import {
 
 /// Put a protected pool or object under another key
 ///
-/// Takes the same time for every size: its data key is wrapped anew, and its data is not written again. Whoever had the old key and a copy of the store
-/// can still read that copy.
+/// Takes the same time for every size: its data key is wrapped anew, and its data is not written
+/// again. Whoever had the old key and a copy of the store can still read that copy.
 #[derive(Debug, Args)]
 pub(crate) struct Rekey {
     #[command(flatten)]
@@ -760,7 +789,8 @@ pub(crate) struct ObjectExport {
     /// How many bytes; without it, up to the end
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) len: Option<u64>,
-    /// Go on where pages of a protected object are damaged: zeros take their place, and they are listed
+    /// Go on where pages of a protected object are damaged: zeros take their place, and they are
+    /// listed
     #[arg(long)]
     pub(crate) skip_damaged: bool,
 }
@@ -775,10 +805,12 @@ pub(crate) struct Doctor {
 
 /// Build an index of words while being killed again and again, and compare
 ///
-/// A process indexes the words of the files (by default, of this project's own documents) in a pool: an ordered tree of words with lists of their
-/// positions, linked by plain pointers, a few words in each transaction. It is killed with SIGKILL at random
-/// moments. After each kill, `cenote-recover`, a program without any of the index's code, recovers the store, and the next process goes on
-/// where the last commit was. At the end the index is compared, entry by entry, with one that the standard library's collections hold.
+/// A process indexes the words of the files (by default, of this project's own documents) in a
+/// pool: an ordered tree of words with lists of their positions, linked by plain pointers, a few
+/// words in each transaction. It is killed with SIGKILL at random moments. After each kill,
+/// `cenote-recover`, a program without any of the index's code, recovers the store, and the next
+/// process goes on where the last commit was. At the end the index is compared, entry by entry,
+/// with one that the standard library's collections hold.
 #[derive(Debug, Args)]
 pub(crate) struct Tour {
     /// Text to index
@@ -834,7 +866,8 @@ pub(crate) struct Man {
     pub(crate) dir: PathBuf,
 }
 
-/// First argument of what `cenote tour` runs and kills. No command for users, so it is in no help, completion or manual page.
+/// First argument of what `cenote tour` runs and kills. No command for users, so it is in no help,
+/// completion or manual page.
 pub(crate) const TOUR_BUILD: &str = "__tour-build";
 
 /// Its other arguments.

@@ -1,4 +1,5 @@
-//! Keys of protected objects, as they come from the command line: in files, never in arguments, which every user of the machine can read.
+//! Keys of protected objects, as they come from the command line: in files, never in arguments,
+//! which every user of the machine can read.
 
 use crate::cli::KeyOf;
 use crate::failure::Failure;

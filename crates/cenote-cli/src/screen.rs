@@ -1,7 +1,9 @@
 //! A terminal that shows one picture after another, and is afterwards as it was before.
 //!
-//! Pictures go to the terminal's other screen, without a cursor, and keys come one by one. **Whatever ends the command, the terminal is put back**: at the end, at an error, at Ctrl-C and other signals that ask a
-//! program to end (they are read from a pipe, like keys), at a panic, and while the command is suspended (Ctrl-Z). SIGKILL alone is beyond that; `reset` helps then.
+//! Pictures go to the terminal's other screen, without a cursor, and keys come one by one.
+//! **Whatever ends the command, the terminal is put back**: at the end, at an error, at Ctrl-C and
+//! other signals that ask a program to end (they are read from a pipe, like keys), at a panic, and
+//! while the command is suspended (Ctrl-Z). SIGKILL alone is beyond that; `reset` helps then.
 
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec};

@@ -1,6 +1,8 @@
-//! Ctrl-C, for work that takes long: a flag that it looks at between steps, and streams that look at it while the other end lets them wait.
+//! Ctrl-C, for work that takes long: a flag that it looks at between steps, and streams that look
+//! at it while the other end lets them wait.
 //!
-//! The first signal asks; the second ends the program at once. Nothing that a command does between two steps is worse off then than after a kill, which every store survives.
+//! The first signal asks; the second ends the program at once. Nothing that a command does between
+//! two steps is worse off then than after a kill, which every store survives.
 
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +12,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most bytes that are written at once to what may let the writer wait: a pipe that has room at all has room for these.
+/// Most bytes that are written at once to what may let the writer wait: a pipe that has room at all
+/// has room for these.
 const PIPE_STEP: usize = 4096;
 
 /// Whether somebody has asked to stop.
@@ -51,7 +54,8 @@ impl Stop {
         }
     }
 
-    /// Waits until a stream can go on. An error if somebody asks to stop: what went through so far is nothing whole, and the caller says why.
+    /// Waits until a stream can go on. An error if somebody asks to stop: what went through so far
+    /// is nothing whole, and the caller says why.
     fn wait(&self, stream: &impl AsFd, wanted: PollFlags) -> Result<()> {
         loop {
             if self.is_set() {
@@ -67,7 +71,8 @@ impl Stop {
     }
 }
 
-/// A stream that ends when somebody asks to stop, also while nothing comes or nobody takes what is written. It goes past the buffers of the standard library, which `poll` knows nothing of.
+/// A stream that ends when somebody asks to stop, also while nothing comes or nobody takes what is
+/// written. It goes past the buffers of the standard library, which `poll` knows nothing of.
 #[derive(Debug)]
 pub(crate) struct Awaited<S> {
     pub(crate) stream: S,

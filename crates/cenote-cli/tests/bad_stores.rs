@@ -1,4 +1,5 @@
-//! What is not a store, damaged, in use or not to be written: named in one line, with the right exit status, and left as it is.
+//! What is not a store, damaged, in use or not to be written: named in one line, with the right
+//! exit status, and left as it is.
 
 use crate::common::{Fixture, Ran, cenote, empty, killed, run, with_pool};
 use cenote_layout::header::seal;
@@ -215,7 +216,8 @@ fn superblocks(fixture: &Fixture, change: impl Fn(&mut Superblock)) {
     std::fs::write(&path, bytes).expect("written");
 }
 
-/// That every command, looking or changing, refuses the store with these words, and changes nothing.
+/// That every command, looking or changing, refuses the store with these words, and changes
+/// nothing.
 fn all_refuse(fixture: &Fixture, parts: &[&str]) {
     let before = fixture.files();
     for command in LOOKING {
@@ -311,7 +313,8 @@ fn a_catalog_that_was_rolled_back_is_named_and_not_written() {
     assert_eq!(fixture.files(), before);
 }
 
-/// A small file system in memory at a directory, for as long as this lives; `None` where this user may not mount.
+/// A small file system in memory at a directory, for as long as this lives; `None` where this user
+/// may not mount.
 struct Mounted<'a>(&'a Path);
 
 impl<'a> Mounted<'a> {
@@ -458,7 +461,8 @@ fn a_user_without_permission_is_told_what_may_not_be_read() {
     }
 }
 
-/// Whether the user "nobody" can run the command: only if this user may become another, and the command lies where all may go.
+/// Whether the user "nobody" can run the command: only if this user may become another, and the
+/// command lies where all may go.
 fn nobody_can_run() -> bool {
     let mut command = cenote();
     command.arg("--version").uid(65534).gid(65534);

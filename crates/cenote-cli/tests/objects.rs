@@ -91,7 +91,8 @@ fn a_journal_or_superblock_that_was_put_back_is_named_and_not_used() {
     assert!(std::fs::read(&output).expect("read") == vec![2; 10_000]);
 }
 
-/// From the command line: a key in a file, damage found and stepped over, another key, and nothing without one.
+/// From the command line: a key in a file, damage found and stepped over, another key, and nothing
+/// without one.
 #[test]
 fn protected_objects_are_filled_verified_and_put_under_another_key() {
     let fixture = empty();
@@ -157,7 +158,8 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     run(&["verify", &dir, "box", "--key-file", &key]).complains(3, &["not its key"]);
     run(&["verify", &dir, "box", "--key-file", &other]).exits(0);
 
-    // A snapshot in a file, of a store that nobody changes for it; protected as the object is, and refused while that is there.
+    // A snapshot in a file, of a store that nobody changes for it; protected as the object is, and
+    // refused while that is there.
     let (snap, cut) = (path("snap"), path("cut"));
     let files = fixture.files();
     let taken = run(&["snapshot", &dir, "box", &snap, "--copy", "--json"]).exits(0).json();
@@ -237,7 +239,8 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     );
 }
 
-/// From the command line: every command that opens a pool takes its key in the same way, and none shows anything without one.
+/// From the command line: every command that opens a pool takes its key in the same way, and none
+/// shows anything without one.
 #[test]
 fn protected_pools_take_their_key_in_every_command() {
     let fixture = empty();
@@ -289,7 +292,8 @@ fn protected_pools_take_their_key_in_every_command() {
     assert_eq!(found["damaged"][0]["page"].as_u64(), Some(page as u64 - 1));
 }
 
-/// From the command line: copies, archives and new addresses of a protected pool need no key; using them does.
+/// From the command line: copies, archives and new addresses of a protected pool need no key; using
+/// them does.
 #[test]
 fn protected_pools_are_copied_and_shipped_without_a_key_and_used_with_it() {
     let (fixture, there) = (empty(), empty());
@@ -335,7 +339,8 @@ fn protected_pools_are_copied_and_shipped_without_a_key_and_used_with_it() {
     run(&["clone", &dir, "q", "r", "--eager", "--key-file", &other]).exits(0);
 }
 
-/// Every damaged page is listed, in order, and nothing else: not only the first, and not what lies between them.
+/// Every damaged page is listed, in order, and nothing else: not only the first, and not what lies
+/// between them.
 #[test]
 fn verify_lists_every_damaged_page_of_an_object() {
     let fixture = empty();
@@ -359,7 +364,8 @@ fn verify_lists_every_damaged_page_of_an_object() {
         let puddle = made["puddle"].as_str().expect("text").replace('-', "");
         let puddle = fixture.store.join("puddles").join(puddle);
         let mut file = std::fs::read(&puddle).expect("read");
-        // The first and the last byte of a page: its neighbours are whole. Two pages lie before the first.
+        // The first and the last byte of a page: its neighbours are whole. Two pages lie before the
+        // first.
         file[2 * 4096 + 2 * 4096] ^= 1;
         file[2 * 4096 + 5 * 4096 - 1] ^= 0x80;
         std::fs::write(&puddle, file).expect("written");
@@ -380,7 +386,8 @@ fn verify_lists_every_damaged_page_of_an_object() {
     }
 }
 
-/// What a writer that ended left behind, as the paper's letters: D, W, C and P. (R leaves nothing that another process could see, and while a writer is there nobody else is let in.)
+/// What a writer that ended left behind, as the paper's letters: D, W, C and P. (R leaves nothing
+/// that another process could see, and while a writer is there nobody else is let in.)
 #[test]
 fn the_letter_of_an_object_says_how_its_last_writer_ended() {
     use cenote_layout::object::JOURNAL_HALVES_OFFSET;
@@ -390,7 +397,8 @@ fn the_letter_of_an_object_says_how_its_last_writer_ended() {
     let dir = fixture.store.to_str().expect("text").to_owned();
     let run = |arguments: &[&str]| crate::common::run(arguments.iter().copied());
     run(&["object", "create", &dir, "a", "--size", "8K"]).exits(0);
-    // A session in which nothing is copied before somebody needs it, and which ends as if it were killed.
+    // A session in which nothing is copied before somebody needs it, and which ends as if it were
+    // killed.
     let session = |psyncs: bool, value: u8| {
         let medium =
             RealMedium::open(&fixture.store, &MediumOptions::default()).expect("a directory");

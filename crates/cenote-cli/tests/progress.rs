@@ -82,7 +82,8 @@ impl Told {
     }
 }
 
-/// Has a command use a new pseudo terminal for standard error. Why not, where there is none to be had.
+/// Has a command use a new pseudo terminal for standard error. Why not, where there is none to be
+/// had.
 fn on_a_terminal(command: &mut Command) -> Result<Told, String> {
     let failed = |error: rustix::io::Errno| format!("no pseudo terminal: {error}");
     let keyboard =

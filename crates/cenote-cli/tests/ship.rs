@@ -1,4 +1,5 @@
-//! `cenote export` and `cenote import`: pools in files and through pipes, and what is left when somebody stops them.
+//! `cenote export` and `cenote import`: pools in files and through pipes, and what is left when
+//! somebody stops them.
 
 #[path = "../../cenote/tests/support/mounted.rs"]
 mod mounted;
@@ -120,7 +121,8 @@ fn everything(dir: &Path) -> std::collections::BTreeSet<std::path::PathBuf> {
     found
 }
 
-/// The name of a pool is in the catalog, and in no path: one that looks like a way out of the store leads nowhere, whoever gives it.
+/// The name of a pool is in the catalog, and in no path: one that looks like a way out of the store
+/// leads nowhere, whoever gives it.
 #[test]
 fn a_name_that_looks_like_a_path_makes_no_file_outside_the_store() {
     const NAMES: [&str; 3] = ["../../x", "/tmp/../x", "puddles/x"];

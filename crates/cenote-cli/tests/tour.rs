@@ -1,4 +1,5 @@
-//! The tour ends as it promises, can be stopped and gone on with, and notices what is not identical.
+//! The tour ends as it promises, can be stopped and gone on with, and notices what is not
+//! identical.
 
 use crate::common::{cenote, killed, run};
 use std::path::Path;
@@ -107,7 +108,8 @@ fn a_tour_says_what_differs() {
     }
 }
 
-/// The tour in a directory of its own, beside a `cenote-recover` that brings an older state of the store back.
+/// The tour in a directory of its own, beside a `cenote-recover` that brings an older state of the
+/// store back.
 #[test]
 fn a_tour_ends_with_an_error_if_a_commit_is_lost() {
     use std::os::unix::fs::PermissionsExt as _;

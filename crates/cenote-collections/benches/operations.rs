@@ -1,8 +1,9 @@
 //! Nanoseconds an operation, one transaction each, allocation included:
 //! `cargo bench -p cenote-collections --bench operations [-- N]`.
 //!
-//! At `process` as the directory gives it (on /dev/shm where there is one), and at `power` with flushes and fences as on persistent memory. Beside each the same work on std's
-//! collections, which lose everything when the process ends.
+//! At `process` as the directory gives it (on /dev/shm where there is one), and at `power` with
+//! flushes and fences as on persistent memory. Beside each the same work on std's collections,
+//! which lose everything when the process ends.
 
 use cenote::{MediumOptions, Pool, RealMedium, Result, Store};
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, Vec};
@@ -101,7 +102,8 @@ fn run(level: &str, pool: &Pool, n: u64) -> Result<()> {
             keys.iter().try_for_each(|&k| pool.write(|tx| map.insert(tx, k, k).map(drop)))
         })?
     });
-    // The longest of all is mostly a moment at which the system ran another program, or the pool took a puddle.
+    // The longest of all is mostly a moment at which the system ran another program, or the pool
+    // took a puddle.
     let mut times = std::vec::Vec::with_capacity(keys.len());
     pool.write(|tx| map.clear(tx))?;
     for &k in &keys {

@@ -1,10 +1,12 @@
-//! [`ForwardList`], a singly linked list that knows its end: a stack and a queue at 8 bytes an element.
+//! [`ForwardList`], a singly linked list that knows its end: a stack and a queue at 8 bytes an
+//! element.
 //!
 //! ```text
 //! header:  first | len | last            node:  next | value
 //! ```
 //!
-//! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first` visits `len` live nodes and ends at `last`.
+//! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first`
+//! visits `len` live nodes and ends at `last`.
 
 use crate::shared::{
     DESTROYED, Header, OrLost, Read, log, log_and_free, log_many, log_with, open, range, span,
@@ -51,8 +53,9 @@ persist_block!(
 );
 persist_block!("cenote/ForwardListNode", Node<T> { next: Option<Ptr<Node<T>>>, value: T });
 
-/// A singly linked list; see the [crate] for handles. The methods are named as those of [`std::collections::LinkedList`]; what would take a walk
-/// from the start (`pop_back`, say) is left out.
+/// A singly linked list; see the [crate] for handles. The methods are named as those of
+/// [`std::collections::LinkedList`]; what would take a walk from the start (`pop_back`, say) is
+/// left out.
 #[repr(transparent)]
 pub struct ForwardList<T> {
     header: Ptr<ForwardListHeader<T>>,
@@ -103,7 +106,8 @@ impl<T: Persist> ForwardList<T> {
     /// # Errors
     /// As [`ForwardList::len`].
     pub fn front(self, reader: &impl Reader) -> Result<Option<&T>> {
-        // SAFETY: links of a live header lead to live nodes; the reader is borrowed as long as the reference.
+        // SAFETY: links of a live header lead to live nodes; the reader is borrowed as long as the
+        // reference.
         open(reader, self.header)?.first.map(|node| unsafe { value(reader, node) }).transpose()
     }
 
@@ -175,7 +179,8 @@ impl<T: Persist> ForwardList<T> {
         Ok(Iter { next: first, remaining: len as usize, faults, elements: PhantomData })
     }
 
-    /// All elements, from the first, to be changed. Logs all of them: 1 entry each, and a fence for each 256.
+    /// All elements, from the first, to be changed. Logs all of them: 1 entry each, and a fence for
+    /// each 256.
     ///
     /// # Errors
     /// As [`ForwardList::front_mut`].
@@ -231,17 +236,20 @@ impl<T: Persist> ForwardList<T> {
     pub fn from_iter(tx: &mut Tx<'_>, values: impl IntoIterator<Item = T>) -> Result<Self> {
         let this = Self::new(tx)?;
         if let Err(error) = this.extend(tx, values) {
-            // A log that is full may refuse this as well: then its blocks are leaks, if the transaction commits all the same.
+            // A log that is full may refuse this as well: then its blocks are leaks, if the
+            // transaction commits all the same.
             let _ = this.destroy(tx);
             return Err(error);
         }
         Ok(this)
     }
 
-    /// Moves all elements of `other` to the end of this list. In constant time if both lie in one pool: 3 entries. Nothing happens if both are the same list.
+    /// Moves all elements of `other` to the end of this list. In constant time if both lie in one
+    /// pool: 3 entries. Nothing happens if both are the same list.
     ///
     /// # Errors
-    /// As [`ForwardList::push_back`]. If the lists are in two pools and one is full, some elements have moved.
+    /// As [`ForwardList::push_back`]. If the lists are in two pools and one is full, some elements
+    /// have moved.
     pub fn append(self, tx: &mut Tx<'_>, other: Self) -> Result<()> {
         let ours = *open(tx, self.header)?;
         let theirs = *open(tx, other.header)?;
@@ -254,7 +262,8 @@ impl<T: Persist> ForwardList<T> {
             }
             return Ok(());
         }
-        // SAFETY: headers and nodes are live and of one pool, which is held. After the writes every node belongs to this list.
+        // SAFETY: headers and nodes are live and of one pool, which is held. After the writes every
+        // node belongs to this list.
         unsafe {
             touch_any(ours.last).or_lost(tx)?;
             let link = ours.last.map_or(place!(self.header, first), |last| place!(last, next));
@@ -279,7 +288,8 @@ impl<T: Persist> ForwardList<T> {
         Ok(CursorMut { tx, list: self, current: None })
     }
 
-    /// Keeps the elements for which `keep` says so. 2 entries, and a fence at `power`, for each one removed.
+    /// Keeps the elements for which `keep` says so. 2 entries, and a fence at `power`, for each one
+    /// removed.
     ///
     /// # Errors
     /// As [`ForwardList::front_mut`]; elements up to the one that failed have been looked at.
@@ -298,7 +308,8 @@ impl<T: Persist> ForwardList<T> {
     /// Removes all elements. 1 entry, and 1 free for each element.
     ///
     /// # Errors
-    /// As [`ForwardList::front_mut`]. The list is empty then, but blocks that could not be given back are leaked if the transaction commits.
+    /// As [`ForwardList::front_mut`]. The list is empty then, but blocks that could not be given
+    /// back are leaked if the transaction commits.
     pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
         self.empty_to(tx, 0)
     }
@@ -315,7 +326,8 @@ impl<T: Persist> ForwardList<T> {
     /// Unlinks all nodes, with `len` in the header, and then frees them.
     fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
         let ForwardListHeader { first, .. } = *open(tx, self.header)?;
-        // SAFETY: the header is live; nodes are reachable only through it, so nothing leads to them after the write. Freed blocks stay as they are until commit.
+        // SAFETY: the header is live; nodes are reachable only through it, so nothing leads to them
+        // after the write. Freed blocks stay as they are until commit.
         unsafe {
             log(tx, &[range(self.header.as_ptr())])?;
             self.header.as_ptr().write(ForwardListHeader { len, ..empty() });
@@ -331,7 +343,8 @@ impl<T: Persist> ForwardList<T> {
     /// Inserts between two neighbours, `None` being the ends.
     ///
     /// # Safety
-    /// The header is live and the transaction holds its pool; `before` and `after` are neighbouring nodes of the list, or its end.
+    /// The header is live and the transaction holds its pool; `before` and `after` are neighbouring
+    /// nodes of the list, or its end.
     #[inline]
     unsafe fn insert_between(
         self,
@@ -345,7 +358,8 @@ impl<T: Persist> ForwardList<T> {
         unsafe { touch_any(before) }.or_lost(tx)?;
         // SAFETY: the header is live by contract.
         let node = unsafe { tx.alloc_near(header, Node { next: after, value })? };
-        // SAFETY: live blocks of a held pool by contract. The node is written, and everything else logged, before the first link leads to it.
+        // SAFETY: live blocks of a held pool by contract. The node is written, and everything else
+        // logged, before the first link leads to it.
         unsafe {
             let link = before.map_or(place!(header, first), |before| place!(before, next));
             match (before, after) {
@@ -383,7 +397,8 @@ impl<T: Persist> ForwardList<T> {
         node: Ptr<Node<T>>,
     ) -> Result<T> {
         let header = self.header;
-        // SAFETY: live blocks of a held pool by contract; freed blocks stay as they are until commit, and no link leads to the node after the writes.
+        // SAFETY: live blocks of a held pool by contract; freed blocks stay as they are until
+        // commit, and no link leads to the node after the writes.
         unsafe {
             node.touch().and_then(|()| touch_any(before)).or_lost(tx)?;
             let after = (*node.as_ptr()).next;
@@ -426,7 +441,8 @@ unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<Node<T>>) -> Result<
 /// # Safety
 /// A live node of a pool that the transaction holds.
 unsafe fn value_mut<'t, T: Persist>(tx: &'t mut Tx<'_>, node: Ptr<Node<T>>) -> Result<&'t mut T> {
-    // SAFETY: live by contract; the reference borrows the transaction exclusively, so there is no other one.
+    // SAFETY: live by contract; the reference borrows the transaction exclusively, so there is no
+    // other one.
     unsafe {
         node.touch().or_lost(tx)?;
         let value = place!(node, value);
@@ -435,7 +451,8 @@ unsafe fn value_mut<'t, T: Persist>(tx: &'t mut Tx<'_>, node: Ptr<Node<T>>) -> R
     }
 }
 
-/// A place in a [`ForwardList`]: before the first element, or on one. It borrows the transaction, so nothing else changes the list meanwhile.
+/// A place in a [`ForwardList`]: before the first element, or on one. It borrows the transaction,
+/// so nothing else changes the list meanwhile.
 pub struct CursorMut<'t, 'p, T> {
     tx: &'t mut Tx<'p>,
     list: ForwardList<T>,
@@ -444,7 +461,8 @@ pub struct CursorMut<'t, 'p, T> {
 
 impl<T: Persist> CursorMut<'_, '_, T> {
     fn next_node(&self) -> Read<Option<Ptr<Node<T>>>> {
-        // SAFETY: header and node were live when the cursor came to them, and only the cursor has had the transaction since.
+        // SAFETY: header and node were live when the cursor came to them, and only the cursor has
+        // had the transaction since.
         unsafe {
             match self.current {
                 Some(node) => Ok(node.follow()?.next),
@@ -578,7 +596,8 @@ impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
     }
 }
 
-/// Iterates over a [`ForwardList`], whose elements may be changed. Nodes are read through raw pointers, field by field, since values of them are borrowed.
+/// Iterates over a [`ForwardList`], whose elements may be changed. Nodes are read through raw
+/// pointers, field by field, since values of them are borrowed.
 pub struct IterMut<'t, T> {
     next: Option<Ptr<Node<T>>>,
     remaining: usize,
@@ -591,7 +610,8 @@ impl<'t, T> Iterator for IterMut<'t, T> {
     fn next(&mut self) -> Option<&'t mut T> {
         let node = self.next?;
         self.remaining -= 1;
-        // SAFETY: a live node, logged; each is visited once, and the transaction is borrowed exclusively.
+        // SAFETY: a live node, logged; each is visited once, and the transaction is borrowed
+        // exclusively.
         unsafe {
             self.next = (*node.as_ptr()).next;
             Some(&mut *place!(node, value))

@@ -10,8 +10,9 @@ use core::hash::{Hash, Hasher};
 use core::mem::offset_of;
 use core::ops::Deref;
 
-/// A text of at most `N` bytes (`N` at most 255) that lies where the value lies: `N + 1` bytes, no pointer. It compares and hashes as the `str` that it is, so a map with such
-/// keys is asked with a `&str`. `InlineStr<23>` takes 24 bytes, `InlineStr<55>` 56.
+/// A text of at most `N` bytes (`N` at most 255) that lies where the value lies: `N + 1` bytes, no
+/// pointer. It compares and hashes as the `str` that it is, so a map with such keys is asked with a
+/// `&str`. `InlineStr<23>` takes 24 bytes, `InlineStr<55>` 56.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct InlineStr<const N: usize> {
@@ -41,8 +42,8 @@ impl fmt::Display for TooLong {
 
 impl core::error::Error for TooLong {}
 
-// SAFETY: plain bytes, described where they are; the name cannot be given to another type, see `shared`. The rule "UTF-8" is kept by all
-// constructors.
+// SAFETY: plain bytes, described where they are; the name cannot be given to another type, see
+// `shared`. The rule "UTF-8" is kept by all constructors.
 unsafe impl<const N: usize> Persist for InlineStr<N> {
     const TYPE_ID: TypeId = TypeId::of_name("cenote/InlineStr").apply(N as u64);
 

@@ -4,8 +4,9 @@
 //! header:  first | len | last            node:  next | previous | value
 //! ```
 //!
-//! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first` visits `len` live nodes, ends at `last`, and
-//! `previous` leads the same way back. The header's order puts `len` beside both ends, so that a change of either end is one range of 16 bytes.
+//! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first`
+//! visits `len` live nodes, ends at `last`, and `previous` leads the same way back. The header's
+//! order puts `len` beside both ends, so that a change of either end is one range of 16 bytes.
 
 use crate::shared::{
     DESTROYED, Header, OrLost, log, log_and_free, log_many, log_with, open, range, span, touch_any,
@@ -53,7 +54,8 @@ impl<T: Persist> Header for ListHeader<T> {
 persist_block!("cenote/ListHeader", ListHeader<T> { first: Option<Ptr<Node<T>>>, len: u64, last: Option<Ptr<Node<T>>> });
 persist_block!("cenote/ListNode", Node<T> { next: Option<Ptr<Node<T>>>, previous: Option<Ptr<Node<T>>>, value: T });
 
-/// A doubly linked list; see [`std::collections::LinkedList`] for what the methods mean and the [crate] for handles.
+/// A doubly linked list; see [`std::collections::LinkedList`] for what the methods mean and the
+/// [crate] for handles.
 #[repr(transparent)]
 pub struct List<T> {
     header: Ptr<ListHeader<T>>,
@@ -105,7 +107,8 @@ impl<T: Persist> List<T> {
     /// # Errors
     /// As [`List::len`].
     pub fn front(self, reader: &impl Reader) -> Result<Option<&T>> {
-        // SAFETY: links of a live header lead to live nodes; the reader is borrowed as long as the reference.
+        // SAFETY: links of a live header lead to live nodes; the reader is borrowed as long as the
+        // reference.
         open(reader, self.header)?.first.map(|node| unsafe { value(reader, node) }).transpose()
     }
 
@@ -192,7 +195,8 @@ impl<T: Persist> List<T> {
         Ok(Iter { first, last, remaining: len as usize, faults, elements: PhantomData })
     }
 
-    /// All elements, from both ends, to be changed. Logs all of them: 1 entry each, and a fence for each 256.
+    /// All elements, from both ends, to be changed. Logs all of them: 1 entry each, and a fence for
+    /// each 256.
     ///
     /// # Errors
     /// As [`List::front_mut`].
@@ -248,17 +252,20 @@ impl<T: Persist> List<T> {
     pub fn from_iter(tx: &mut Tx<'_>, values: impl IntoIterator<Item = T>) -> Result<Self> {
         let this = Self::new(tx)?;
         if let Err(error) = this.extend(tx, values) {
-            // A log that is full may refuse this as well: then its blocks are leaks, if the transaction commits all the same.
+            // A log that is full may refuse this as well: then its blocks are leaks, if the
+            // transaction commits all the same.
             let _ = this.destroy(tx);
             return Err(error);
         }
         Ok(this)
     }
 
-    /// Moves all elements of `other` to the end of this list. In constant time if both lie in one pool: 4 entries. Nothing happens if both are the same list.
+    /// Moves all elements of `other` to the end of this list. In constant time if both lie in one
+    /// pool: 4 entries. Nothing happens if both are the same list.
     ///
     /// # Errors
-    /// As [`List::push_back`]. If the lists are in two pools and one is full, some elements have moved.
+    /// As [`List::push_back`]. If the lists are in two pools and one is full, some elements have
+    /// moved.
     pub fn append(self, tx: &mut Tx<'_>, other: Self) -> Result<()> {
         let ours = *open(tx, self.header)?;
         let theirs = *open(tx, other.header)?;
@@ -272,7 +279,8 @@ impl<T: Persist> List<T> {
             }
             return Ok(());
         }
-        // SAFETY: headers and nodes are live and of one pool, which is held. After the writes every node belongs to this list.
+        // SAFETY: headers and nodes are live and of one pool, which is held. After the writes every
+        // node belongs to this list.
         unsafe {
             first.touch().and_then(|()| touch_any(ours.last)).or_lost(tx)?;
             log(
@@ -341,7 +349,8 @@ impl<T: Persist> List<T> {
         Ok(other)
     }
 
-    /// Keeps the elements for which `keep` says so. 3 entries, and a fence at `power`, for each one removed.
+    /// Keeps the elements for which `keep` says so. 3 entries, and a fence at `power`, for each one
+    /// removed.
     ///
     /// # Errors
     /// As [`List::front_mut`]; elements up to the one that failed have been looked at.
@@ -360,7 +369,8 @@ impl<T: Persist> List<T> {
     /// Removes all elements. 1 entry, and 1 free for each element.
     ///
     /// # Errors
-    /// As [`List::front_mut`]. The list is empty then, but blocks that could not be given back are leaked if the transaction commits.
+    /// As [`List::front_mut`]. The list is empty then, but blocks that could not be given back are
+    /// leaked if the transaction commits.
     pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
         self.empty_to(tx, 0)
     }
@@ -377,7 +387,8 @@ impl<T: Persist> List<T> {
     /// Unlinks all nodes, with `len` in the header, and then frees them.
     fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
         let ListHeader { first, .. } = *open(tx, self.header)?;
-        // SAFETY: the header is live; nodes are reachable only through it, so nothing leads to them after the write. Freed blocks stay as they are until commit.
+        // SAFETY: the header is live; nodes are reachable only through it, so nothing leads to them
+        // after the write. Freed blocks stay as they are until commit.
         unsafe {
             log(tx, &[range(self.header.as_ptr())])?;
             self.header.as_ptr().write(ListHeader { len, ..empty() });
@@ -420,7 +431,8 @@ impl<T: Persist> List<T> {
     /// Inserts between two neighbours, `None` being the ends.
     ///
     /// # Safety
-    /// The header is live and the transaction holds its pool; `before` and `after` are neighbouring nodes of the list, or its end.
+    /// The header is live and the transaction holds its pool; `before` and `after` are neighbouring
+    /// nodes of the list, or its end.
     #[inline]
     unsafe fn insert_between(
         self,
@@ -434,7 +446,8 @@ impl<T: Persist> List<T> {
         unsafe { touch_any(before).and_then(|()| touch_any(after)) }.or_lost(tx)?;
         // SAFETY: the header is live by contract.
         let node = unsafe { tx.alloc_near(header, Node { next: after, previous: before, value })? };
-        // SAFETY: live blocks of a held pool by contract. The node is written, and everything else logged, before the first link leads to it.
+        // SAFETY: live blocks of a held pool by contract. The node is written, and everything else
+        // logged, before the first link leads to it.
         unsafe {
             match (before, after) {
                 (Some(before), None) => {
@@ -489,7 +502,8 @@ impl<T: Persist> List<T> {
     #[inline]
     unsafe fn remove_node(self, tx: &mut Tx<'_>, node: Ptr<Node<T>>) -> Result<T> {
         let header = self.header;
-        // SAFETY: live blocks of a held pool by contract; freed blocks stay as they are until commit, and no link leads to the node after the writes.
+        // SAFETY: live blocks of a held pool by contract; freed blocks stay as they are until
+        // commit, and no link leads to the node after the writes.
         unsafe {
             node.touch().or_lost(tx)?;
             let (before, after) = ((*node.as_ptr()).previous, (*node.as_ptr()).next);
@@ -545,7 +559,8 @@ unsafe fn value<T: Persist>(reader: &impl Reader, node: Ptr<Node<T>>) -> Result<
 /// # Safety
 /// A live node of a pool that the transaction holds.
 unsafe fn value_mut<'t, T: Persist>(tx: &'t mut Tx<'_>, node: Ptr<Node<T>>) -> Result<&'t mut T> {
-    // SAFETY: live by contract; the reference borrows the transaction exclusively, so there is no other one.
+    // SAFETY: live by contract; the reference borrows the transaction exclusively, so there is no
+    // other one.
     unsafe {
         node.touch().or_lost(tx)?;
         let value = place!(node, value);

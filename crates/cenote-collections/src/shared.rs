@@ -1,13 +1,15 @@
 //! What all collections share: the check of a header, logging, and how their types are described.
 //!
-//! Every block type of this crate has a persistent name with a `/` in it, which `#[derive(Persist)]` refuses in names of others: so no program can make a
-//! block that passes for one of these.
+//! Every block type of this crate has a persistent name with a `/` in it, which
+//! `#[derive(Persist)]` refuses in names of others: so no program can make a block that passes for
+//! one of these.
 
 use cenote::lost::{Lost, touch};
 use cenote::persist::Persist;
 use cenote::{Error, Ptr, Reader, Result, Tx};
 
-/// In a header's `len`: the collection was destroyed by this transaction. (Once it commits the header is no live block any more.)
+/// In a header's `len`: the collection was destroyed by this transaction. (Once it commits the
+/// header is no live block any more.)
 pub(crate) const DESTROYED: u64 = u64::MAX;
 
 /// The block that a handle points to.
@@ -78,7 +80,8 @@ pub(crate) fn range<T>(place: *mut T) -> Range {
     (place.cast_const().cast(), size_of::<T>())
 }
 
-/// The range from the start of one place to the end of another that lies behind it in the same block.
+/// The range from the start of one place to the end of another that lies behind it in the same
+/// block.
 #[inline]
 pub(crate) fn span<A, B>(first: *mut A, last: *mut B) -> Range {
     (first.cast_const().cast(), last.addr() + size_of::<B>() - first.addr())
@@ -91,7 +94,8 @@ pub(crate) fn span<A, B>(first: *mut A, last: *mut B) -> Range {
 /// logging reads them.
 #[inline]
 pub(crate) unsafe fn log(tx: &mut Tx<'_>, ranges: &[Range]) -> Result<()> {
-    // SAFETY: live blocks of a pool that is held for writing, by contract; the transaction is neither moved nor ended.
+    // SAFETY: live blocks of a pool that is held for writing, by contract; the transaction is
+    // neither moved nor ended.
     unsafe { tx.raw().add_all(ranges)? };
     Ok(())
 }
@@ -111,7 +115,8 @@ pub(crate) unsafe fn log_and_free<H: Persist, N: Persist>(
     unsafe { tx.free_near_logged(header, node, ranges) }
 }
 
-/// As [`log`], for an operation that has allocated `fresh` already: gives it back if logging fails, so that whoever goes on after the error does not leak it.
+/// As [`log`], for an operation that has allocated `fresh` already: gives it back if logging fails,
+/// so that whoever goes on after the error does not leak it.
 ///
 /// # Safety
 /// As [`log`]; nothing points to `fresh`.

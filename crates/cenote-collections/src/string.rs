@@ -1,7 +1,8 @@
 //! [`String`], a growable text: a [`Vec`] of bytes that are UTF-8.
 //!
-//! Its bytes have a type of their own, which only this file can name. So the header of a string is never the header of a `Vec<u8>`, also if a
-//! block is reused while somebody still has a stale handle; else that could be used to write bytes into a text that are none.
+//! Its bytes have a type of their own, which only this file can name. So the header of a string is
+//! never the header of a `Vec<u8>`, also if a block is reused while somebody still has a stale
+//! handle; else that could be used to write bytes into a text that are none.
 
 use crate::vec::Vec;
 use cenote::persist::{LayoutBuilder, Persist, TypeId};
@@ -25,8 +26,8 @@ unsafe impl Persist for Utf8 {
     }
 }
 
-/// A growable text; see [`std::string::String`] for what the methods mean and the [crate] for handles. For short keys of maps there is
-/// [`InlineStr`](crate::InlineStr).
+/// A growable text; see [`std::string::String`] for what the methods mean and the [crate] for
+/// handles. For short keys of maps there is [`InlineStr`](crate::InlineStr).
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct String {

@@ -4,8 +4,9 @@
 //! header:  array | len | capacity            array block:  capacity times T
 //! ```
 //!
-//! Invariant: the first `len` places of the array hold values; the others are zero, as the pointer map of an array block sees
-//! them too. Without an array `capacity` is 0, except that values of no size need none and `capacity` says nothing.
+//! Invariant: the first `len` places of the array hold values; the others are zero, as the pointer
+//! map of an array block sees them too. Without an array `capacity` is 0, except that values of no
+//! size need none and `capacity` says nothing.
 
 use crate::shared::{
     DESTROYED, Header, OrLost, Range, log, log_and_free, open, range, touch_places,
@@ -60,8 +61,8 @@ impl<T> VecHeader<T> {
 
 persist_block!("cenote/VecHeader", VecHeader<T> { array: Option<Ptr<ArrayOf<T>>>, len: u64, capacity: u64 });
 
-/// A growable array; see [`std::vec::Vec`] for what the methods mean and the [crate] for handles. An index that is out of bounds is an error or `None`, never
-/// a panic.
+/// A growable array; see [`std::vec::Vec`] for what the methods mean and the [crate] for handles.
+/// An index that is out of bounds is an error or `None`, never a panic.
 #[repr(transparent)]
 pub struct Vec<T> {
     header: Ptr<VecHeader<T>>,
@@ -134,7 +135,8 @@ impl<T: Persist> Vec<T> {
         let (start, len) = (header.places().addr(), header.len as usize * size_of::<T>());
         // SAFETY: places of a live header's array.
         unsafe { reader.faults().touch_once(start, len) }.or_lost(reader)?;
-        // SAFETY: the first `len` places of a live header's array hold values; nothing changes while the reader is borrowed.
+        // SAFETY: the first `len` places of a live header's array hold values; nothing changes
+        // while the reader is borrowed.
         Ok(unsafe { slice::from_raw_parts(header.places(), header.len as usize) })
     }
 
@@ -274,7 +276,8 @@ impl<T: Persist> Vec<T> {
         Ok(())
     }
 
-    /// Makes room for `additional` more values, at least. If that takes a new array: 1 allocation, 1 entry, 1 free of the old one.
+    /// Makes room for `additional` more values, at least. If that takes a new array: 1 allocation,
+    /// 1 entry, 1 free of the old one.
     ///
     /// # Errors
     /// As [`Vec::push`].
@@ -285,14 +288,16 @@ impl<T: Persist> Vec<T> {
         Ok(())
     }
 
-    /// Adds a value at the end. 2 entries; where the array is full, 1 for the new one, which has twice the room.
+    /// Adds a value at the end. 2 entries; where the array is full, 1 for the new one, which has
+    /// twice the room.
     ///
     /// # Errors
     /// As [`Vec::len`], and [`Error::Tx`] if the pool or the log is full.
     #[inline]
     pub fn push(self, tx: &mut Tx<'_>, value: T) -> Result<()> {
         let mut header = *open(tx, self.header)?;
-        // SAFETY: the header is checked; there is room; both places are logged before they are written.
+        // SAFETY: the header is checked; there is room; both places are logged before they are
+        // written.
         unsafe {
             if header.len as usize == header.room() {
                 header = self.room_for(tx, header, 1)?;
@@ -320,7 +325,8 @@ impl<T: Persist> Vec<T> {
         }
     }
 
-    /// Inserts a value before the one at `index`; those behind it move. 2 entries: what moves, and the length.
+    /// Inserts a value before the one at `index`; those behind it move. 2 entries: what moves, and
+    /// the length.
     ///
     /// # Errors
     /// As [`Vec::push`]; [`Error::OutOfBounds`] if `index` is greater than the length.
@@ -388,7 +394,8 @@ impl<T: Persist> Vec<T> {
         T: Copy,
     {
         let header = *open(tx, self.header)?;
-        // SAFETY: the header is checked; there is room; logged before it is written. `values` cannot be borrowed from the transaction, so they do not overlap.
+        // SAFETY: the header is checked; there is room; logged before it is written. `values`
+        // cannot be borrowed from the transaction, so they do not overlap.
         unsafe {
             let header = self.room_for(tx, header, values.len())?;
             let place = header.places().add(header.len as usize);
@@ -418,14 +425,16 @@ impl<T: Persist> Vec<T> {
     pub fn from_iter(tx: &mut Tx<'_>, values: impl IntoIterator<Item = T>) -> Result<Self> {
         let this = Self::new(tx)?;
         if let Err(error) = this.extend(tx, values) {
-            // A log that is full may refuse this as well: then its blocks are leaks, if the transaction commits all the same.
+            // A log that is full may refuse this as well: then its blocks are leaks, if the
+            // transaction commits all the same.
             let _ = this.destroy(tx);
             return Err(error);
         }
         Ok(this)
     }
 
-    /// Removes all but the first `len` values; keeps the array. 2 entries: what is removed, and the length.
+    /// Removes all but the first `len` values; keeps the array. 2 entries: what is removed, and the
+    /// length.
     ///
     /// # Errors
     /// As [`Vec::push`].
@@ -446,7 +455,8 @@ impl<T: Persist> Vec<T> {
         Ok(())
     }
 
-    /// Keeps the values for which `keep` says so. Logs the vector whole if any is removed: 2 entries.
+    /// Keeps the values for which `keep` says so. Logs the vector whole if any is removed: 2
+    /// entries.
     ///
     /// # Errors
     /// As [`Vec::push`].
@@ -525,7 +535,8 @@ impl<T: Persist> Vec<T> {
             return Err(out_of_bounds(needed, header.room()));
         }
         let capacity = needed.max(header.room().saturating_mul(2)).max(CAPACITY_MIN);
-        // SAFETY: places without values stay zero. The old array is left as it is, and nothing leads to it once the header is written.
+        // SAFETY: places without values stay zero. The old array is left as it is, and nothing
+        // leads to it once the header is written.
         unsafe {
             let (array, capacity) = tx.alloc_array::<_, T>(self.header, capacity)?;
             let grown = VecHeader { array: Some(array), capacity: capacity as u64, ..header };

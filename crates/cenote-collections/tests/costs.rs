@@ -1,7 +1,8 @@
-//! Golden counts: what a transaction with one operation costs at `power`, exactly. They do not depend on the machine. The crate's documentation has the same
-//! numbers as a table.
+//! Golden counts: what a transaction with one operation costs at `power`, exactly. They do not
+//! depend on the machine. The crate's documentation has the same numbers as a table.
 //!
-//! Streamed bytes are the log: an entry is 32 bytes and its data, in whole lines of 64. An allocation takes two entries, a free one, the commit seal one.
+//! Streamed bytes are the log: an entry is 32 bytes and its data, in whole lines of 64. An
+//! allocation takes two entries, a free one, the commit seal one.
 
 use crate::common::{directory, pool, power_pool};
 use cenote::{Pool, Tx};
@@ -86,8 +87,9 @@ fn list_operations_cost_two_fences_and_the_words_that_change() {
         "the last one"
     );
     assert_eq!(cost(&pool, |tx| list.pop_back(tx).map(drop)), (0, 0), "none");
-    // Ten in one transaction: the header is logged once, nodes of this transaction not at all. So nothing has fenced the entries of the nine after the first when commit makes
-    // the nodes' marks durable: it does, once.
+    // Ten in one transaction: the header is logged once, nodes of this transaction not at all. So
+    // nothing has fenced the entries of the nine after the first when commit makes the nodes'
+    // marks durable: it does, once.
     write(&pool, |tx| list.push_back(tx, 0));
     let ten = cost(&pool, |tx| list.extend(tx, 0..10));
     assert_eq!(ten, (3, 10 * ALLOC + undo(8) + undo(16) + SEAL));
@@ -133,14 +135,16 @@ fn tree_operations_cost_two_fences_and_the_slot_that_changes() {
         }),
         (2, undo(8) + SEAL)
     );
-    // The first split: the leaf's next (8), its entries (248), the header (48); a fresh leaf and a fresh root.
+    // The first split: the leaf's next (8), its entries (248), the header (48); a fresh leaf and a
+    // fresh root.
     assert_eq!(
         cost(&pool, |tx| tree.insert(tx, 55, 0).map(drop)),
         (2, 2 * ALLOC + undo(8) + undo(248) + undo(48) + SEAL)
     );
     assert_eq!(cost(&pool, |tx| tree.remove(tx, &5).map(drop)), (2, slot + SEAL));
     assert_eq!(cost(&pool, |tx| tree.remove(tx, &5).map(drop)), (0, 0), "none");
-    // A leaf splits below a root that has room: next (8), entries (248), header, and the branch (16) and permutation (8) of the root.
+    // A leaf splits below a root that has room: next (8), entries (248), header, and the branch
+    // (16) and permutation (8) of the root.
     write(&pool, |tx| tree.extend(tx, (61..68).map(|k| (k, 0))));
     let behind = cost(&pool, |tx| tree.insert(tx, 68, 0).map(drop));
     assert_eq!(behind, (2, ALLOC + undo(8) + undo(248) + undo(48) + undo(16) + undo(8) + SEAL));
@@ -177,9 +181,11 @@ fn hash_operations_cost_two_fences_and_the_slot_that_changes() {
     write(&pool, |tx| map.extend(tx, (5..7).map(|k| (k, 0))));
     let (fences, bytes) = cost(&pool, |tx| map.insert(tx, 7, 0).map(drop));
     assert_eq!(fences, 2, "a split");
-    // The old bucket's page (128), the link of the new one (8), length and number of buckets (16); a fresh page. The new entry goes to a third bucket.
+    // The old bucket's page (128), the link of the new one (8), length and number of buckets (16);
+    // a fresh page. The new entry goes to a third bucket.
     assert_eq!(bytes, ALLOC + undo(128) + undo(8) + undo(16) + undo(16) + undo(8) + SEAL);
-    // However large the map, an insertion never costs more than that and a few pages; where the heap takes a superblock, its fences too.
+    // However large the map, an insertion never costs more than that and a few pages; where the
+    // heap takes a superblock, its fences too.
     let mut worst = (0, 0);
     for k in 8..5000 {
         worst = cost(&pool, |tx| map.insert(tx, k, 0).map(drop)).max(worst);

@@ -1,5 +1,5 @@
-//! 10^5 elements: orders of keys that a tree meets, splits and merges on several levels, a hash map that grows through three levels of directories, and lists that are freed in one
-//! transaction.
+//! 10^5 elements: orders of keys that a tree meets, splits and merges on several levels, a hash map
+//! that grows through three levels of directories, and lists that are freed in one transaction.
 
 use crate::common::{assert_sound, directory, pool, random};
 use cenote::Reader;

@@ -1,5 +1,6 @@
-//! Every collection against its counterpart in std: random operations in transactions that commit, abort or panic, with the store closed and opened in between. All
-//! collections lie in one pool, so that one that writes where it must not is noticed in another.
+//! Every collection against its counterpart in std: random operations in transactions that commit,
+//! abort or panic, with the store closed and opened in between. All collections lie in one pool, so
+//! that one that writes where it must not is noticed in another.
 
 use crate::common::{assert_sound, directory, pool};
 use cenote::{Error, Persist, Pool, Reader, Tx};
@@ -298,7 +299,8 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
                 assert_eq!(place, model);
             }
             2 => {
-                // A value that takes the transaction to be made, and a map that changes meanwhile, even at this key.
+                // A value that takes the transaction to be made, and a map that changes meanwhile,
+                // even at this key.
                 let place = all.tree.entry(tx, k)?.or_try_insert_with(|tx| {
                     all.tree.extend(tx, (k..k + 20).map(|k| (k, 2)))?;
                     Ok(v)
@@ -407,7 +409,8 @@ fn apply(tx: &mut Tx<'_>, all: All, model: &mut Model, op: Op) -> cenote::Result
                 assert_eq!(place, model);
             }
             2 => {
-                // A value that takes the transaction to be made, and a map that changes meanwhile, even at this key.
+                // A value that takes the transaction to be made, and a map that changes meanwhile,
+                // even at this key.
                 let place = all.hash.entry(tx, k)?.or_try_insert_with(|tx| {
                     all.hash.extend(tx, (k..k + 20).map(|k| (k, 2)))?;
                     Ok(v)

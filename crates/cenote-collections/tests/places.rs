@@ -1,4 +1,5 @@
-//! Entries and iterators over values that may be changed: what they log, what they refuse, and that keys which lie or panic break nothing.
+//! Entries and iterators over values that may be changed: what they log, what they refuse, and that
+//! keys which lie or panic break nothing.
 
 use crate::common::{assert_sound, directory, pool, power_pool, random};
 use cenote::{Error, Persist, Reader, Store};
@@ -36,7 +37,8 @@ fn changing_all_values_takes_two_fences_and_whole_nodes() {
             Ok((tree, map, List::<u64>::from_iter(tx, 0..5)?))
         })
         .unwrap();
-    // Ten values of one leaf: its entries and their permutation, 248 bytes, in one entry of 5 lines.
+    // Ten values of one leaf: its entries and their permutation, 248 bytes, in one entry of 5
+    // lines.
     let all = cost(&pool, |tx| tree.values_mut(tx).map(|values| values.for_each(|v| *v += 1)));
     assert_eq!(all, (2, 320 + SEAL));
     // Two of them: two entries.
@@ -119,7 +121,8 @@ impl Ord for Liar {
     }
 }
 
-/// Two references to one value would be undefined behaviour, whatever `Ord` says about where a range begins and ends.
+/// Two references to one value would be undefined behaviour, whatever `Ord` says about where a
+/// range begins and ends.
 #[test]
 fn lying_keys_never_yield_a_value_twice() {
     let directory = directory();
@@ -195,7 +198,8 @@ struct Drawer {
     index: Option<BTreeMap<u64, Option<Vec<u8>>>>,
 }
 
-/// A collection that may be missing takes 8 bytes, is found by tracing, and is there again when the store is opened again.
+/// A collection that may be missing takes 8 bytes, is found by tracing, and is there again when the
+/// store is opened again.
 #[test]
 fn an_option_of_a_collection_is_a_field_like_any_other() {
     let directory = directory();

@@ -1,10 +1,13 @@
-//! `kill -9` loses nothing: a child changes collections, one transaction a step, and acknowledges each committed step through a pipe; this process
-//! kills it at random moments, hundreds of times, and compares what is there with what the acknowledged steps make of std's collections.
+//! `kill -9` loses nothing: a child changes collections, one transaction a step, and acknowledges
+//! each committed step through a pipe; this process kills it at random moments, hundreds of times,
+//! and compares what is there with what the acknowledged steps make of std's collections.
 //!
-//! What must hold after every kill: the store has exactly the steps that were acknowledged, or one more (committed, but killed before it could say
-//! so); every collection is equal to its model at that step; the second pool is at the same step; no block leaks.
+//! What must hold after every kill: the store has exactly the steps that were acknowledged, or one
+//! more (committed, but killed before it could say so); every collection is equal to its model at
+//! that step; the second pool is at the same step; no block leaks.
 //!
-//! The children are this test binary again. `CENOTE_KILLS` sets the number of kills (300), `CENOTE_SEED` the seed.
+//! The children are this test binary again. `CENOTE_KILLS` sets the number of kills (300),
+//! `CENOTE_SEED` the seed.
 
 use cenote::{Error, Persist, Pool, Reader, Result, Store, Tx, field};
 use cenote_collections as persistent;
@@ -132,11 +135,13 @@ fn prepare(dir: &Path) -> Result<()> {
     store.close()
 }
 
-/// The directory of a store that a whole machine is stopped on: see `scripts/machine.sh`, which runs `machine` in a virtual one.
+/// The directory of a store that a whole machine is stopped on: see `scripts/machine.sh`, which
+/// runs `machine` in a virtual one.
 const MACHINE_DIR: &str = "CENOTE_MACHINE_DIR";
 
-/// Not a test of its own: what a virtual machine runs until it is stopped. Says which step it finds, after comparing all with the model at that step, and
-/// each step that is committed; whoever stops the machine compares the two.
+/// Not a test of its own: what a virtual machine runs until it is stopped. Says which step it
+/// finds, after comparing all with the model at that step, and each step that is committed; whoever
+/// stops the machine compares the two.
 #[test]
 fn machine() {
     let Some(dir) = std::env::var_os(MACHINE_DIR) else { return };
@@ -191,7 +196,8 @@ fn spawn(dir: &Path) -> Child {
         .unwrap()
 }
 
-/// Kills the child and says which step it acknowledged last. With `at_work`, `after` counts from its first acknowledgement, else from its start.
+/// Kills the child and says which step it acknowledged last. With `at_work`, `after` counts from
+/// its first acknowledgement, else from its start.
 fn kill(mut child: Child, acknowledged: u64, at_work: bool, after: Duration) -> u64 {
     let mut bytes = Vec::new();
     if at_work {
@@ -210,7 +216,8 @@ fn kill(mut child: Child, acknowledged: u64, at_work: bool, after: Duration) -> 
     last
 }
 
-/// Opens the store, which recovers it, and compares everything with the model at the step that is there, which must be the acknowledged one or the next.
+/// Opens the store, which recovers it, and compares everything with the model at the step that is
+/// there, which must be the acknowledged one or the next.
 fn compare(dir: &Path, model: &mut Model, acknowledged: Option<u64>, thorough: bool) -> Result<()> {
     let store = Store::open(dir)?;
     let (a, b) = (store.pool("collections")?, store.pool("mirror")?);
@@ -250,7 +257,8 @@ fn compare(dir: &Path, model: &mut Model, acknowledged: Option<u64>, thorough: b
         }
     }
     drop((a, b));
-    // Half of the time as a crash would leave it again: the next opener recovers from what recovery left.
+    // Half of the time as a crash would leave it again: the next opener recovers from what recovery
+    // left.
     if model.step.is_multiple_of(2) {
         store.abandon();
         return Ok(());

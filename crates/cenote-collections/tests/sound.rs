@@ -1,4 +1,5 @@
-//! Handles that are stale, keys that lie or panic, errors that the caller ignores, pools that are mixed up: errors and odd results, and a sound heap in every case.
+//! Handles that are stale, keys that lie or panic, errors that the caller ignores, pools that are
+//! mixed up: errors and odd results, and a sound heap in every case.
 
 use crate::common::{assert_sound, directory, pool, random};
 use cenote::{Error, Persist, Pool, Reader, Store};
@@ -143,7 +144,8 @@ fn a_stale_handle_whose_place_is_used_again_names_the_other_collection_or_none()
     let pool = pool(directory.path());
     let old = pool.write(Vec::<u8>::new).unwrap();
     pool.write(|tx| old.destroy(tx)).unwrap();
-    // Strings have headers of a type of their own, so no `Vec<u8>` can ever reach the bytes of a text.
+    // Strings have headers of a type of their own, so no `Vec<u8>` can ever reach the bytes of a
+    // text.
     let texts: std::vec::Vec<String> = pool
         .write(|tx| (0..100).map(|_| String::from_str(tx, "text")).collect::<cenote::Result<_>>())
         .unwrap();
@@ -231,7 +233,8 @@ fn maps(pool: &Pool) -> Maps {
     .unwrap()
 }
 
-/// A key that panics in the middle of an operation; the panic is caught inside the transaction, which then commits: the operation has not happened.
+/// A key that panics in the middle of an operation; the panic is caught inside the transaction,
+/// which then commits: the operation has not happened.
 #[test]
 fn a_panicking_key_leaves_the_maps_as_they_were() {
     let directory = directory();
@@ -299,7 +302,8 @@ fn a_panicking_key_leaves_the_maps_as_they_were() {
     assert_sound(&pool);
 }
 
-/// Keys that answer at random: entries are lost and found, and blocks are exactly those that the maps reach.
+/// Keys that answer at random: entries are lost and found, and blocks are exactly those that the
+/// maps reach.
 #[test]
 fn lying_keys_break_no_structure() {
     let directory = directory();
@@ -482,7 +486,8 @@ fn elements_may_be_empty_aligned_large_or_collections() {
         tx.set_root(root)
     })
     .unwrap();
-    // What hangs at the root is alive, through three levels of collections; the rest is found and given back.
+    // What hangs at the root is alive, through three levels of collections; the rest is found and
+    // given back.
     pool.collect().unwrap();
     assert_sound(&pool);
     let view = pool.read().unwrap();
@@ -517,7 +522,8 @@ fn positions_and_texts_that_are_not_there_are_errors() {
     .unwrap();
 }
 
-/// A place that is not in use is zero, so a tracer that goes over whole nodes finds no pointer to what was removed and freed.
+/// A place that is not in use is zero, so a tracer that goes over whole nodes finds no pointer to
+/// what was removed and freed.
 #[test]
 fn what_was_removed_leaves_no_pointer_behind() {
     let directory = directory();

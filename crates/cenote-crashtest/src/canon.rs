@@ -1,7 +1,8 @@
 //! Which images recovery cannot tell apart: the canonical form of an image.
 //!
-//! Two images with the same canonical form need one recovery. Invariant: the form of an image follows from its bytes alone, and whatever is not understood is taken
-//! as it stands. What is left out, and why that is sound:
+//! Two images with the same canonical form need one recovery. Invariant: the form of an image
+//! follows from its bytes alone, and whatever is not understood is taken as it stands. What is left
+//! out, and why that is sound:
 //!
 //! 1. *What an allocation mark says beside "allocated" or not, after a loss of power*: only the one
 //!    value is believed, all others that programs write mean free, and the opener makes them so.
@@ -10,29 +11,42 @@
 //!    first opener writes them again. (Marks that durable entries name are drawn, because replay
 //!    writes them in either direction; they are not left out of the form, which hid a replay that
 //!    does not.)
-//! 2. *`tail` and `last` of a log, after a loss of power*: hints, which the scan reads after a crash of processes only. `last` it never reads.
-//! 3. *The number of the transaction, the epoch, and the half of the log.* The scan compares sequence numbers with the range's only, and checksums with what they
-//!    cover. So an entry is what it says (kind, address, size, data, how many before it were unfenced), and a range is its stage. Where numbers are about to run
-//!    out, how far they still reach is kept.
-//! 4. *What stands in a log and is no whole entry of the range's transaction*: torn entries, entries of older transactions, the other half, further segments to which no
-//!    whole jump leads. The scan stops at the first place without a whole entry, and looks behind it for whole entries of the same transaction only (these are kept). That
-//!    no entry is newer than the range allows is checked here; otherwise the log is taken as it stands.
+//! 2. *`tail` and `last` of a log, after a loss of power*: hints, which the scan reads after a
+//!    crash of processes only. `last` it never reads.
+//! 3. *The number of the transaction, the epoch, and the half of the log.* The scan compares
+//!    sequence numbers with the range's only, and checksums with what they cover. So an entry is
+//!    what it says (kind, address, size, data, how many before it were unfenced), and a range is
+//!    its stage. Where numbers are about to run out, how far they still reach is kept.
+//! 4. *What stands in a log and is no whole entry of the range's transaction*: torn entries,
+//!    entries of older transactions, the other half, further segments to which no whole jump leads.
+//!    The scan stops at the first place without a whole entry, and looks behind it for whole
+//!    entries of the same transaction only (these are kept). That no entry is newer than the range
+//!    allows is checked here; otherwise the log is taken as it stands.
 //! 5. *Address and data of volatile entries*: that memory is gone; replay skips them.
-//! 6. *Memory under the whole undo and fresh entries of a running transaction without a whole seal.* Without a seal, replay reads no memory that an entry covers; it copies
-//!    the undo data there, whatever is there. A fresh block is reached by nobody after that. Where there is a whole seal, the memory that it covers is kept; but of
-//!    the combinations of what may be missing of it, only everything, a part that is drawn, and nothing are visited: of that memory replay takes one hash.
-//! 7. *Memory in blocks that the transaction in progress has taken, while no seal and no range can commit it*: the block was free, so nothing that is durable leads
-//!    there, and the word that will lead there lies under an undo entry or is not written. That is known from the history, not from the image: see [`Context`].
-//! 8. *A heap puddle that came in the operation in progress and to which no entry leads* is not left out, but apart: it holds no block, so tracing the
-//!    others never comes there, and what is done to it depends on its own descriptors only.
+//! 6. *Memory under the whole undo and fresh entries of a running transaction without a whole
+//!    seal.* Without a seal, replay reads no memory that an entry covers; it copies the undo data
+//!    there, whatever is there. A fresh block is reached by nobody after that. Where there is a
+//!    whole seal, the memory that it covers is kept; but of the combinations of what may be missing
+//!    of it, only everything, a part that is drawn, and nothing are visited: of that memory replay
+//!    takes one hash.
+//! 7. *Memory in blocks that the transaction in progress has taken, while no seal and no range can
+//!    commit it*: the block was free, so nothing that is durable leads there, and the word that
+//!    will lead there lies under an undo entry or is not written. That is known from the history,
+//!    not from the image: see [`Context`].
+//! 8. *A heap puddle that came in the operation in progress and to which no entry leads* is not
+//!    left out, but apart: it holds no block, so tracing the others never comes there, and what is
+//!    done to it depends on its own descriptors only.
 //!
-//! All of this is about logs that a log space names: of others only the bytes count, and whatever is in a log that is not named covers nothing.
+//! All of this is about logs that a log space names: of others only the bytes count, and whatever
+//! is in a log that is not named covers nothing.
 //!
-//! Each of these is a claim about recovery. So what is left out is not fixed in the images that are recovered but drawn by hash (see [`crate::units`]); some of the
-//! images that equal another one in this form are recovered all the same, and what is found is compared (see [`crate::explore`]); and histories of up to two
-//! operations are looked at word by word as well.
+//! Each of these is a claim about recovery. So what is left out is not fixed in the images that are
+//! recovered but drawn by hash (see [`crate::units`]); some of the images that equal another one in
+//! this form are recovered all the same, and what is found is compared (see [`crate::explore`]);
+//! and histories of up to two operations are looked at word by word as well.
 //!
-//! Values and addresses need no renaming: histories take values from few ([`crate::data`]), and the same calls get the same addresses.
+//! Values and addresses need no renaming: histories take values from few ([`crate::data`]), and the
+//! same calls get the same addresses.
 
 use cenote_layout::checksum::checksum;
 use cenote_layout::heap::{
@@ -59,11 +73,13 @@ pub struct Canonical {
     pub whole: u64,
     /// Logs and heaps: what replay and tracing look at.
     pub data: u64,
-    /// Heap puddles that are new and hold no block yet: what tracing looks at apart from everything else. Not in `data`.
+    /// Heap puddles that are new and hold no block yet: what tracing looks at apart from
+    /// everything else. Not in `data`.
     pub new: u64,
     /// Superblock, catalog, log spaces, names, lengths and headers: what the open itself looks at.
     pub store: u64,
-    /// What replay is to do, without addresses and contents: kind of the crash, and of each log the stage, which kinds of entries it holds and which is last, and whether
+    /// What replay is to do, without addresses and contents: kind of the crash, and of each log
+    /// the stage, which kinds of entries it holds and which is last, and whether
     /// its seal fits.
     pub shape: u64,
 }
@@ -71,7 +87,8 @@ pub struct Canonical {
 /// What is known of an image beyond its bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
-    /// Start and end of blocks that the transaction in progress has taken, and cannot have committed: 7.
+    /// Start and end of blocks that the transaction in progress has taken, and cannot have
+    /// committed: 7.
     pub taken: Vec<(u64, u64)>,
     /// Heap puddles that came in the operation in progress: 8.
     pub new: Vec<Arc<str>>,
@@ -88,7 +105,8 @@ pub(crate) struct PuddleAt {
     pub(crate) parts: Parts,
 }
 
-/// Where in a heap puddle lies what recovery does not look at, or not always: offsets in the puddle.
+/// Where in a heap puddle lies what recovery does not look at, or not always: offsets in the
+/// puddle.
 fn heap_parts(image: &Image, name: &str, size: u64, root: bool) -> Option<Parts> {
     let g = HeapGeometry::new(size, root)?;
     let line = size_of::<Descriptor>() as u64;
@@ -243,7 +261,8 @@ fn named(image: &Image, puddles: &[PuddleAt]) -> Vec<u64> {
     out
 }
 
-/// Reads the log whose head is `head`; `None` if that is no head, is named by no log space, or holds anything that no writer leaves.
+/// Reads the log whose head is `head`; `None` if that is no head, is named by no log space, or
+/// holds anything that no writer leaves.
 pub(crate) fn view(image: &Image, puddles: &[PuddleAt], head: &PuddleAt) -> Option<LogView> {
     let power = image.kind() == CrashKind::Power;
     let named = named(image, puddles);
@@ -271,7 +290,8 @@ pub(crate) fn view(image: &Image, puddles: &[PuddleAt], head: &PuddleAt) -> Opti
         let word = TailWord::from_word(word);
         (word.base == base).then_some(word.entries)
     };
-    // What a running transaction has not counted is as good as counted to none; so are segments in any stage.
+    // What a running transaction has not counted is as good as counted to none; so are segments in
+    // any stage.
     let counted = |word: u64| {
         if range.stage() == Stage::Running { about(word).or(Some(0)) } else { about(word) }
     };
@@ -578,7 +598,8 @@ mod tests {
 
     #[test]
     fn the_number_of_a_transaction_does_not_count_but_what_it_does() {
-        // Two aborts leave everything as it was, but for the number of the transaction and what stands behind its entries.
+        // Two aborts leave everything as it was, but for the number of the transaction and what
+        // stands behind its entries.
         let (one, two, other) = (after("s", 1), after("sXsXs", 1), after("sp", 1));
         assert_ne!(one.hash(), two.hash());
         assert_eq!(whole_of(&one), whole_of(&two));

@@ -29,8 +29,8 @@ pub struct Root {
     /// Logged whole, written here and there.
     pub wide: [u64; WIDE],
     /// Never written after the first state: they lead to the node that is attached then, and to
-    /// places where nodes were before. So they dangle whenever nothing is attached there, above all
-    /// while a transaction writes there that is not committed.
+    /// places where nodes were before. So they dangle whenever nothing is attached there, above
+    /// all while a transaction writes there that is not committed.
     pub stale: [Option<Ptr<Node>>; SLOTS],
 }
 

@@ -1,13 +1,20 @@
-//! What a daemon does for its guests, crashed everywhere: grants, log spaces and logs, ends, and decisions about logs that are set aside.
+//! What a daemon does for its guests, crashed everywhere: grants, log spaces and logs, ends, and
+//! decisions about logs that are set aside.
 //!
-//! A *script* of steps runs on one simulated medium. The guests are played: what they store goes into the puddles that they were granted, by the code that writes
-//! logs. Whatever a crash leaves, the next open finds each pool as the last transaction that was over left it, or, if the log that would say so was damaged, set aside with its pool
-//! for looking at only; what was acknowledged is there, and nothing is left that nobody knows.
+//! A *script* of steps runs on one simulated medium. The guests are played: what they store goes
+//! into the puddles that they were granted, by the code that writes logs. Whatever a crash leaves,
+//! the next open finds each pool as the last transaction that was over left it, or, if the log that
+//! would say so was damaged, set aside with its pool for looking at only; what was acknowledged is
+//! there, and nothing is left that nobody knows.
 //!
-//! *Pools in shadowed mode* are stored into, without transactions, and psynced as a client does it: by a parcel. A loss of power leaves each as its last psync did, those of one psync together (states P and C of the
-//! paper, and D, R and W where the journal has none of it yet); a crash of processes leaves what was stored. The journal is small, so that its halves are used again and again.
+//! *Pools in shadowed mode* are stored into, without transactions, and psynced as a client does it:
+//! by a parcel. A loss of power leaves each as its last psync did, those of one psync together
+//! (states P and C of the paper, and D, R and W where the journal has none of it yet); a crash of
+//! processes leaves what was stored. The journal is small, so that its halves are used again and
+//! again.
 //!
-//! *Guests that live* while the daemon is killed are this process itself. Then the next daemon must know them, and leave alone what they are doing, until it is told that they have ended.
+//! *Guests that live* while the daemon is killed are this process itself. Then the next daemon must
+//! know them, and leave alone what they are doing, until it is told that they have ended.
 
 use crate::explore::{Tally, When};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
@@ -92,7 +99,8 @@ struct Pool {
 /// Values of a pool in shadowed mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Shadowed {
-    /// What was stored last; and before, which some words may hold as long as the next value is being stored.
+    /// What was stored last; and before, which some words may hold as long as the next value is
+    /// being stored.
     stored: u64,
     before: u64,
     /// What the last psync took.
@@ -126,7 +134,8 @@ fn options() -> OpenOptions {
     }
 }
 
-/// Where a value is kept in a puddle of a pool in shadowed mode: in two pages, which do not lie side by side.
+/// Where a value is kept in a puddle of a pool in shadowed mode: in two pages, which do not lie
+/// side by side.
 fn places(size: u64) -> [u64; 2] {
     [size - 8, size - 2 * PAGE_SIZE - 8]
 }
@@ -191,7 +200,8 @@ impl Run {
 
     /// A guest maps what it was given.
     fn map(&mut self, guest: u8, puddle: PuddleRecord) -> Result<(), String> {
-        // SAFETY: the daemon has nothing of a guest's puddles mapped, but while it replays; the guest has ended then.
+        // SAFETY: the daemon has nothing of a guest's puddles mapped, but while it replays; the
+        // guest has ended then.
         unsafe { self.sim.map(&file(&puddle), puddle.addr, puddle.size, MapMode::ReadWrite) }
             .map_err(text)?;
         self.guest(guest).mapped.push(puddle);
@@ -233,7 +243,8 @@ impl Run {
             Step::Psync(guest, names) => self.psync(guest, names)?,
             Step::Settle(guest, name) => {
                 let pool = *self.guest(guest).pools.get(name).ok_or("not granted")?;
-                // The simulated medium has no descriptors to give away; everything before that is done.
+                // The simulated medium has no descriptors to give away; everything before that is
+                // done.
                 match self.store()?.guest_primary(client(guest), &pool) {
                     Err(StoreError::Medium(MediumError::Io { op: Operation::Examine, .. })) => {}
                     other => drop(other.map_err(text)?),
@@ -440,7 +451,8 @@ fn after(known: &Known, step: Step) -> Known {
     known
 }
 
-/// Runs a script, and checks every crash of every step; one image in `recovery_every` has its recovery crashed as well. `alive`: the guests are a process that lives.
+/// Runs a script, and checks every crash of every step; one image in `recovery_every` has its
+/// recovery crashed as well. `alive`: the guests are a process that lives.
 ///
 /// # Errors
 /// The first thing that does not hold.
@@ -532,7 +544,8 @@ impl Check {
         self.level == Durability::Process && image.kind() == CrashKind::Power
     }
 
-    /// The next open of an image, and what it finds; `lost` if pools may have been torn before, `power` if that had failed, `lives` if guests that were this process live on.
+    /// The next open of an image, and what it finds; `lost` if pools may have been torn before,
+    /// `power` if that had failed, `lives` if guests that were this process live on.
     fn image(
         &self,
         image: &Image,
@@ -660,7 +673,8 @@ impl Check {
             let name_of = format!("puddles/{}", String::from_utf8_lossy(&puddle.uuid().to_hex()));
             sim.read_at(&name_of, puddle.size() - 16, words.as_mut_bytes()).map_err(text)?;
             let value = pool.value + if pool.aside && pool.half { HALF } else { 0 };
-            // A log that is set aside says nothing of how far its transaction had come on the medium.
+            // A log that is set aside says nothing of how far its transaction had come on the
+            // medium.
             let half = pool.aside && pool.half;
             if words != [value; 2]
                 && !(half && words.iter().all(|w| *w == value || *w + HALF == value))

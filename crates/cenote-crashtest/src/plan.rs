@@ -77,7 +77,8 @@ pub struct Tally {
     pub exhausted: u64,
     /// Of them, those with up to 12 undecided units.
     pub small: u64,
-    /// Of the ones with up to 12 undecided units, those of which not all combinations were visited.
+    /// Of the ones with up to 12 undecided units, those of which not all combinations were
+    /// visited.
     pub small_sampled: u64,
     /// Images that were looked at.
     pub visited: u64,
@@ -85,10 +86,11 @@ pub struct Tally {
     pub images: u64,
     /// Images whose canonical form, or all of whose bytes, had been checked before.
     pub duplicates: u64,
-    /// Images of which what a new puddle holds, and all else, had been checked before, but not both
-    /// together.
+    /// Images of which what a new puddle holds, and all else, had been checked before, but not
+    /// both together.
     pub halves: u64,
-    /// Of them, those that were recovered all the same, and found to hold what the first one holds.
+    /// Of them, those that were recovered all the same, and found to hold what the first one
+    /// holds.
     pub compared: u64,
     /// Undecided units of the largest state.
     pub units_max: usize,

@@ -1,7 +1,8 @@
 //! A store on a simulated medium, and a history that is run on it operation by operation.
 //!
-//! Opening, pools, tracing and checks go through the crate that users name; transactions through the raw one, with contexts of the rig's own, so
-//! that one thread can have several logs and the history stays deterministic.
+//! Opening, pools, tracing and checks go through the crate that users name; transactions through
+//! the raw one, with contexts of the rig's own, so that one thread can have several logs and the
+//! history stays deterministic.
 
 use crate::data::{
     BIG_WRITTEN, Big, Model, Node, Other, Root, SLOTS, WIDE, WIDE_WRITTEN, WORDS_WRITTEN,
@@ -21,7 +22,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-/// The smallest log puddle: 1,920 bytes for the entries of one transaction before it goes on in another.
+/// The smallest log puddle: 1,920 bytes for the entries of one transaction before it goes on in
+/// another.
 pub const SMALL_LOG: u64 = 8 << 10;
 /// Names of the two pools.
 pub const POOLS: [&str; 2] = ["a", "b"];
@@ -34,13 +36,15 @@ pub fn window_base(worker: usize) -> u64 {
     0x3000_0000_0000 + worker as u64 * WINDOW_LEN
 }
 
-/// How "set" writes, and with how many logs and threads: this decides which ways of committing are taken.
+/// How "set" writes, and with how many logs and threads: this decides which ways of committing are
+/// taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strategy {
     /// What it is called in reports.
     pub name: &'static str,
-    /// Logs in use. With one, commits are sealed and finished lazily. With two, transactions take turns, each log in its
-    /// thread; the second log comes into use with the second transaction, so that the first one was lazy.
+    /// Logs in use. With one, commits are sealed and finished lazily. With two, transactions take
+    /// turns, each log in its thread; the second log comes into use with the second
+    /// transaction, so that the first one was lazy.
     pub logs: usize,
     /// The words that are overwritten: in place, deferred, or one this way and one that way.
     pub write: Write,
@@ -117,8 +121,8 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// A store with two pools, their root objects and one attached node, cleanly closed; every history starts from it. Pointers in the data lead to the node and to the
-/// places of two that were freed.
+/// A store with two pools, their root objects and one attached node, cleanly closed; every history
+/// starts from it. Pointers in the data lead to the node and to the places of two that were freed.
 ///
 /// # Errors
 /// Whatever went wrong.
@@ -190,8 +194,8 @@ struct Places {
 type Job = Box<dyn FnOnce() -> Result<(), String> + Send>;
 type Done = std::thread::Result<Result<(), String>>;
 
-/// What a rig needs of its process, used again by the next rig of the thread: the same history then is the same, to the address of its volatile data
-/// and the number of its second thread.
+/// What a rig needs of its process, used again by the next rig of the thread: the same history then
+/// is the same, to the address of its volatile data and the number of its second thread.
 #[derive(Default)]
 struct Volatile {
     /// Volatile data of the program, changed by every "set".
@@ -227,7 +231,8 @@ impl Second {
     /// Runs `job` there and waits for it.
     fn run<'a>(&mut self, job: impl FnOnce() -> Result<(), String> + Send + 'a) -> Done {
         let job: Box<dyn FnOnce() -> Result<(), String> + Send + 'a> = Box::new(job);
-        // SAFETY: the job is over when this function returns: either its result has come, or the thread is gone.
+        // SAFETY: the job is over when this function returns: either its result has come, or the
+        // thread is gone.
         let job = unsafe {
             std::mem::transmute::<Box<dyn FnOnce() -> Result<(), String> + Send + 'a>, Job>(job)
         };
@@ -332,12 +337,14 @@ impl Rig {
     }
 
     fn add_context(&mut self) -> Result<(), String> {
-        // SAFETY: of the store itself only logs are asked for; transactions on them keep the rules of raw ones.
+        // SAFETY: of the store itself only logs are asked for; transactions on them keep the rules
+        // of raw ones.
         let store = unsafe { self.store.as_raw() };
         let lease = store.acquire_log().map_err(text)?;
         let source = Box::new(Segments { store: store.clone(), log_id: lease.log_id() });
-        // SAFETY: log puddles stay mapped until the store is dropped, which `self` does after its contexts; a leased log has no other user, and all
-        // logs of the process are in the group.
+        // SAFETY: log puddles stay mapped until the store is dropped, which `self` does after its
+        // contexts; a leased log has no other user, and all logs of the process are in the
+        // group.
         let context = unsafe {
             let mut writer =
                 LogWriter::attach(lease.body(), store.persistence(), source).map_err(text)?;
@@ -350,8 +357,9 @@ impl Rig {
         Ok(())
     }
 
-    /// Does one operation, and returns when it has been acknowledged. Transactions of the second log run in a thread of their own: a fence covers
-    /// only what its thread has flushed. `bug` is planted meanwhile.
+    /// Does one operation, and returns when it has been acknowledged. Transactions of the second
+    /// log run in a thread of their own: a fence covers only what its thread has flushed. `bug`
+    /// is planted meanwhile.
     ///
     /// # Errors
     /// Whatever went wrong: nothing may.
@@ -385,8 +393,8 @@ impl Rig {
             }
             let number = self.begun % self.contexts.len();
             let context: *mut TxContext = &raw mut *self.contexts[number];
-            // SAFETY: boxed, so it stays where it is; used by nothing but the transaction until that has ended, which `crash` and `drop` see
-            // to.
+            // SAFETY: boxed, so it stays where it is; used by nothing but the transaction until
+            // that has ended, which `crash` and `drop` see to.
             self.transaction = Some(unsafe { (*context).begin() });
             self.begun += 1;
         }
@@ -419,7 +427,8 @@ impl Rig {
     /// Overwrites a word, in place or deferred.
     fn store_word(&mut self, word: *mut u64, value: u64, deferred: bool) -> Result<(), String> {
         let (tx, _) = self.parts()?;
-        // SAFETY: words of root objects, in pools that are open for writing, and changed by this thread only.
+        // SAFETY: words of root objects, in pools that are open for writing, and changed by this
+        // thread only.
         unsafe {
             if deferred {
                 tx.set(word.cast(), (&raw const value).cast(), 8).map_err(text)
@@ -525,8 +534,9 @@ impl Rig {
         let deferred = self.strategy.write == Write::Redo;
         let used = self.used();
         let (tx, heap) = self.parts()?;
-        // SAFETY: the heap outlives the transaction; a fresh block of the type's size, of which three words are written (the others are
-        // whatever was there, which is a value of the type).
+        // SAFETY: the heap outlives the transaction; a fresh block of the type's size, of which
+        // three words are written (the others are whatever was there, which is a value of
+        // the type).
         let (addr, value) = unsafe {
             let block = tx.alloc(heap, size_of::<Big>() as u64, 8, Big::TYPE_ID).map_err(text)?;
             let value = value_of(block_colour(block.cast::<u64>().read() >> 12, &used));
@@ -572,7 +582,8 @@ impl Rig {
         &self.working.0
     }
 
-    /// Where the running program finds the data, with no transaction in progress: must be what is acknowledged.
+    /// Where the running program finds the data, with no transaction in progress: must be what is
+    /// acknowledged.
     ///
     /// # Errors
     /// What is wrong.
@@ -583,7 +594,8 @@ impl Rig {
         crate::data::observe(&self.a, &self.b).map(|(model, _)| model)
     }
 
-    /// Stops as a crash does: nothing of the process happens any more. The history stays in the medium.
+    /// Stops as a crash does: nothing of the process happens any more. The history stays in the
+    /// medium.
     pub fn crash(mut self) -> Arc<SimMedium> {
         // No abort: the transaction is forgotten, and then its context is used by nobody.
         std::mem::forget(self.transaction.take());

@@ -1,5 +1,7 @@
-//! Every planted bug is found: by the enumeration that is named after what it breaks, and not without the bug. Two that no transaction can show are
-//! found by logs written by hand, two of the store's in `store_updates.rs`, and those about leaks and about what a superblock held before in `dangling.rs`.
+//! Every planted bug is found: by the enumeration that is named after what it breaks, and not
+//! without the bug. Two that no transaction can show are found by logs written by hand, two of the
+//! store's in `store_updates.rs`, and those about leaks and about what a superblock held before in
+//! `dangling.rs`.
 
 use cenote::{Access, Reader, Store};
 use cenote_crashtest::data::{Other, Root};
@@ -16,7 +18,8 @@ use cenote_medium::sim::{CrashKind, SimMedium};
 /// Looks at every crash point of a few histories, with the bug and without.
 #[track_caller]
 fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories: &[&str]) {
-    // Torn entries are seen by words only, and so is what replay does to marks that it finds in either state; recoveries are crashed where only that shows the bug.
+    // Torn entries are seen by words only, and so is what replay does to marks that it finds in
+    // either state; recoveries are crashed where only that shows the bug.
     let by_words =
         matches!(bug, Bug::ChecksumIgnored | Bug::RollBackKeepsFree | Bug::ReplayMarkNotFlushed);
     let grain = if by_words { Grain::Words } else { Grain::Classes };
@@ -146,7 +149,8 @@ fn a_puddle_that_is_used_before_its_record_is_durable() {
     caught(Bug::CatalogNotSynced, Running, Power, Strategy::LAZY, &["gC"]);
 }
 
-// The pointers of the histories' data that dangle show a value where none is, or a mark that is missing hides one that is committed.
+// The pointers of the histories' data that dangle show a value where none is, or a mark that is
+// missing hides one that is committed.
 
 #[test]
 fn a_block_that_is_marked_as_allocated_as_soon_as_it_is_taken() {
@@ -180,8 +184,8 @@ fn tracing_that_takes_whatever_is_reached_for_allocated() {
     caught(Bug::TraceBelievesReach, Recovering, Power, Strategy::LAZY, &["fC"]);
 }
 
-/// A log that was written by hand: `entries` are addresses with the contents that undo puts back. What the next open finds, with the bug
-/// planted in it: the words of both roots, or why not.
+/// A log that was written by hand: `entries` are addresses with the contents that undo puts back.
+/// What the next open finds, with the bug planted in it: the words of both roots, or why not.
 fn recovered(
     bug: Bug,
     place: usize,
@@ -204,10 +208,12 @@ fn recovered(
     {
         // Only the first pool is held for writing.
         let pool = store.pool(POOLS[0]).map_err(|e| text(&e))?;
-        // SAFETY: a log is taken, and what is written into it is what the test is about; nothing is read as a value afterwards but words.
+        // SAFETY: a log is taken, and what is written into it is what the test is about; nothing is
+        // read as a value afterwards but words.
         let raw = unsafe { store.as_raw() };
         let lease = raw.acquire_log().map_err(|e| text(&e))?;
-        // SAFETY: the log is mapped until the store is dropped, and nobody else uses it; the contents are readable.
+        // SAFETY: the log is mapped until the store is dropped, and nobody else uses it; the
+        // contents are readable.
         unsafe {
             let mut writer = LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoMore))
                 .map_err(|e| text(&e))?;
@@ -229,7 +235,8 @@ fn recovered(
         return Err(damage.to_string());
     }
     let [word, other] = roots(&store).map_err(|e| text(&e))?;
-    // SAFETY: words of live root objects, in pools that were just opened and stay mapped as long as the store.
+    // SAFETY: words of live root objects, in pools that were just opened and stay mapped as long as
+    // the store.
     let found = unsafe {
         [word, other].map(|addr| *std::ptr::with_exposed_provenance::<u64>(addr as usize))
     };
@@ -259,7 +266,8 @@ fn a_log_that_writes_where_its_owner_had_no_lease() {
 
 #[test]
 fn undo_entries_that_are_applied_first_to_last() {
-    // The transactions of this project log every byte once, so order could not matter; other writers of the format need not.
+    // The transactions of this project log every byte once, so order could not matter; other
+    // writers of the format need not.
     let twice = |word, _| vec![(word, 7), (word, 8)];
     assert_eq!(recovered(Bug::None, 2, twice), Ok((7, 0)), "the oldest contents");
     assert_eq!(

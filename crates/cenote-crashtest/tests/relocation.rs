@@ -1,9 +1,13 @@
-//! Every crash of clones, of new addresses, and of the rewriting at first touch, through the safe interface; also in the recovery after it.
+//! Every crash of clones, of new addresses, and of the rewriting at first touch, through the safe
+//! interface; also in the recovery after it.
 //!
-//! The oracle: a clone is there whole or not at all; whatever pool is there leads to its own values and, where it did so before, to another pool's; transactions and psyncs
-//! count as in any pool. A puddle that is half rewritten, or rewritten twice, leads elsewhere.
+//! The oracle: a clone is there whole or not at all; whatever pool is there leads to its own values
+//! and, where it did so before, to another pool's; transactions and psyncs count as in any pool. A
+//! puddle that is half rewritten, or rewritten twice, leads elsewhere.
 //!
-//! The same with a pool in shadowed mode that is protected at rest: copied sealed, and sealed anew when it is touched. Its memory goes with its process, so that a crash of processes is to it what a loss of power is.
+//! The same with a pool in shadowed mode that is protected at rest: copied sealed, and sealed anew
+//! when it is touched. Its memory goes with its process, so that a crash of processes is to it what
+//! a loss of power is.
 //!
 //! And every planted bug of this is found.
 
@@ -702,7 +706,8 @@ fn a_puddle_that_is_used_before_its_header_is_durable() {
     caught(Bug::InPlaceNotDurable, &steps, Durability::Power);
 }
 
-/// A puddle's header is written in its file, and its sync fails, or whoever wrote it is killed before. The next session finds the puddle rewritten, a batch says so, and power is lost.
+/// A puddle's header is written in its file, and its sync fails, or whoever wrote it is killed
+/// before. The next session finds the puddle rewritten, a batch says so, and power is lost.
 fn found_rewritten(level: Durability, bug: Bug) -> Result<(), String> {
     let sim = SimMedium::from_image(&base_image(level)?);
     let mut world = World::open(&sim)?;
@@ -801,7 +806,8 @@ fn a_pool_that_moves_while_the_journal_speaks_of_it() {
     caught(Bug::MovedNotTrimmed, &steps, Durability::Process);
 }
 
-/// A protected pool is written, copied with what only memory has, and the copy written; then it dies, and goes on.
+/// A protected pool is written, copied with what only memory has, and the copy written; then it
+/// dies, and goes on.
 const SEALED: [Step; 12] = [
     Write("shadowed"),
     Push("shadowed", 3),

@@ -1,10 +1,14 @@
-//! Every crash of histories of transactions and psyncs on pools in shadowed mode, through the safe interface, heaps included.
+//! Every crash of histories of transactions and psyncs on pools in shadowed mode, through the safe
+//! interface, heaps included.
 //!
-//! The oracle: after a crash of processes the pools are as the last transaction left them that was acknowledged, or the one in flight; after a loss of
-//! power as the last psync left them, or the one in flight, each pool's puddles together, and pools that were psynced together, together. A heap is sound in
-//! both cases, without tracing. So also when recovery crashes, for read-only opens, and for what is done afterwards.
+//! The oracle: after a crash of processes the pools are as the last transaction left them that was
+//! acknowledged, or the one in flight; after a loss of power as the last psync left them, or the
+//! one in flight, each pool's puddles together, and pools that were psynced together, together. A
+//! heap is sound in both cases, without tracing. So also when recovery crashes, for read-only
+//! opens, and for what is done afterwards.
 //!
-//! Pools that are protected at rest go through the same histories. Their memory goes with their process, so that a crash of processes is to them what a loss of power is.
+//! Pools that are protected at rest go through the same histories. Their memory goes with their
+//! process, so that a crash of processes is to them what a loss of power is.
 //!
 //! And every planted bug of this is found.
 
@@ -18,7 +22,8 @@ use cenote_medium::{Durability, Medium};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// In the order of their numbers. The third is in direct mode and is only there where commits survive loss of power.
+/// In the order of their numbers. The third is in direct mode and is only there where commits
+/// survive loss of power.
 const POOLS: [&str; 3] = ["a", "b", "direct"];
 
 /// What a root leads to.
@@ -94,7 +99,8 @@ fn own_key() -> Option<Arc<Keyring>> {
 
 fn open_options() -> OpenOptions {
     let key = own_key();
-    // A record of sealed pages is longer, and a journal that grows makes a crash point of every page of it.
+    // A record of sealed pages is longer, and a journal that grows makes a crash point of every
+    // page of it.
     let journal_half_len = if at_rest() == AtRest::None { 8192 } else { 64 << 10 };
     OpenOptions {
         log_puddle_size: 8 << 10,
@@ -286,7 +292,8 @@ fn model(state: &mut State, lists: &mut [Vec<u64>], step: Step) {
     *state = lists.iter().map(|list| (list.len() as u64, list.iter().sum())).collect();
 }
 
-/// What the oracle knows of a history: states after each transaction, and pools in shadowed mode after each psync.
+/// What the oracle knows of a history: states after each transaction, and pools in shadowed mode
+/// after each psync.
 struct History {
     level: Durability,
     transactions: Vec<State>,
@@ -362,7 +369,8 @@ fn history(sim: &Arc<SimMedium>, steps: &[Step], level: Durability) -> Result<Hi
 }
 
 impl History {
-    /// Whether a state may be there after a crash. What is in flight is at most a transaction, or a psync, or, in a close, two.
+    /// Whether a state may be there after a crash. What is in flight is at most a transaction, or a
+    /// psync, or, in a close, two.
     fn allows(&self, state: &State, kind: CrashKind, note: u64) -> Result<(), String> {
         let (transactions, psyncs) = ((note >> 32) as usize, (note & 0xffff_ffff) as usize);
         let last = |all: &[State], from: usize, more: usize| (from + more).min(all.len() - 1);
@@ -410,7 +418,8 @@ impl History {
         self.allows(&state?, image.kind(), note).map_err(|what| format!("to read: {what}"))
     }
 
-    /// What is done after recovery is as safe as before: another transaction, a psync, and a loss of power.
+    /// What is done after recovery is as safe as before: another transaction, a psync, and a loss
+    /// of power.
     fn go_on(&self, image: &Image) -> Result<(), String> {
         let sim = SimMedium::from_image(image);
         let world = World::open(&sim, &open_options(), self.level)?;
@@ -450,7 +459,8 @@ enum When {
     Recovering,
 }
 
-/// What protected pools do in memory is no event: in one session there are few of these, and each is looked at more closely.
+/// What protected pools do in memory is no event: in one session there are few of these, and each
+/// is looked at more closely.
 fn has_few_events(steps: &[Step]) -> bool {
     at_rest() != AtRest::None
         && !steps.iter().any(|step| matches!(step, Die | Reopen | Push(4..8, _)))
@@ -595,7 +605,8 @@ fn a_store_that_was_closed_is_not_older_than_its_close() {
     holds("closed", &steps, Durability::Process);
 }
 
-/// Where commits survive loss of power, those of a pool in direct mode do, whatever becomes of one in shadowed mode.
+/// Where commits survive loss of power, those of a pool in direct mode do, whatever becomes of one
+/// in shadowed mode.
 #[test]
 fn pools_of_both_modes_are_each_as_their_mode_says() {
     let steps = [
@@ -698,8 +709,9 @@ fn a_failed_psync_that_forgets_its_pages() {
     println!("found: {lost}");
 }
 
-/// Every file operation of a psync may fail: then the psync fails, the pool goes on, and after a loss of power the psync before is there, or this one; or the store is
-/// poisoned and acknowledges nothing more.
+/// Every file operation of a psync may fail: then the psync fails, the pool goes on, and after a
+/// loss of power the psync before is there, or this one; or the store is poisoned and acknowledges
+/// nothing more.
 #[test]
 fn every_file_operation_of_a_psync_may_fail() {
     use cenote_medium::Operation;
@@ -732,7 +744,8 @@ fn every_file_operation_of_a_psync_may_fail() {
                     "{op:?} {skip}: {psynced:?}"
                 );
                 let again = world.step(Psync(3));
-                // What a failed sync has left is not known; of anything else the next psync has all.
+                // What a failed sync has left is not known; of anything else the next psync has
+                // all.
                 assert_eq!(
                     again.is_err(),
                     hit && op == Operation::Sync,
@@ -833,7 +846,8 @@ fn a_psync_of_a_protected_pool_without_a_sync() {
     caught(Bug::PsyncNotSynced, When::Running, &ONE, Durability::Process);
 }
 
-/// One change of a pool in a store of its own, with a pool "a" under key 1 that was psynced; and what must be true in every image of a crash, told whether the change was acknowledged.
+/// One change of a pool in a store of its own, with a pool "a" under key 1 that was psynced; and
+/// what must be true in every image of a crash, told whether the change was acknowledged.
 fn every_crash_of(
     change: impl Fn(&Store) -> Result<(), String>,
     holds: impl Fn(&Store, bool) -> Result<(), String>,

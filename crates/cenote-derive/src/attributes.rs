@@ -87,7 +87,8 @@ impl TypeAttributes {
     }
 }
 
-/// The name in the record of a field or a variant: what `#[persist(name = "...")]` says, or else `default`.
+/// The name in the record of a field or a variant: what `#[persist(name = "...")]` says, or else
+/// `default`.
 pub(crate) fn member_name(attributes: &[Attribute], default: &str) -> Result<String> {
     let mut name = None;
     for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("persist")) {

@@ -7,8 +7,8 @@
 //! * offsets and discriminants are the compiler's (`expand.rs` says how), whatever names, macros
 //!   and attributes the program has; an enum needs `repr(u8)` or the like, because other programs
 //!   have to find its discriminant;
-//! * there is no `Drop`: the macro implements a trait for the type that is implemented for everything with `Drop` too,
-//!   which the compiler refuses for overlapping.
+//! * there is no `Drop`: the macro implements a trait for the type that is implemented for
+//!   everything with `Drop` too, which the compiler refuses for overlapping.
 
 mod attributes;
 mod expand;
@@ -17,14 +17,15 @@ use proc_macro::TokenStream;
 
 /// Makes a structure or an enum a type whose values may lie in persistent memory.
 ///
-/// Every field must be `Persist` itself, and so must every type parameter. Structures need no `repr`. Enums
-/// need one of `#[repr(u8)]`, `u16`, `u32`, `u64`, `i8`, `i16`, `i32`, `i64`, which fixes where the discriminant lies. Unions, lifetime
-/// parameters, `repr(packed)` and types that implement `Drop` are refused.
+/// Every field must be `Persist` itself, and so must every type parameter. Structures need no
+/// `repr`. Enums need one of `#[repr(u8)]`, `u16`, `u32`, `u64`, `i8`, `i16`, `i32`, `i64`, which
+/// fixes where the discriminant lies. Unions, lifetime parameters, `repr(packed)` and types that
+/// implement `Drop` are refused.
 ///
-/// The type's name in the store is the name of the package and that of the type: `package::Type`. The module is not
-/// part of it, so that a type may move between modules. Data is found by this name: a type or a
-/// package that is renamed keeps the old name with `#[persist(name = "...")]`. In the same way a
-/// field or a variant is renamed without making another type of it.
+/// The type's name in the store is the name of the package and that of the type: `package::Type`.
+/// The module is not part of it, so that a type may move between modules. Data is found by this
+/// name: a type or a package that is renamed keeps the old name with `#[persist(name = "...")]`. In
+/// the same way a field or a variant is renamed without making another type of it.
 ///
 /// | attribute | on | meaning |
 /// | --- | --- | --- |

@@ -1,4 +1,5 @@
-//! Headers: made valid, damaged, sometimes sealed again. What a reader accepts must be whole and make sense.
+//! Headers: made valid, damaged, sometimes sealed again. What a reader accepts must be whole and
+//! make sense.
 
 use crate::input::Input;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, KNOWN_RO_COMPAT};

@@ -71,8 +71,8 @@ struct Superblock {
     anchor: AtomicU64,
     next: AtomicU64,
     marks: Vec<AtomicU8>,
-    /// A thread that has a block writes to it: the checker finds two that do so without one handing
-    /// it to the other.
+    /// A thread that has a block writes to it: the checker finds two that do so without one
+    /// handing it to the other.
     blocks: Vec<UnsafeCell<u32>>,
     /// As the blocks, for whoever owns the whole superblock.
     whole: UnsafeCell<u32>,

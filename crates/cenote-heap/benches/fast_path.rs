@@ -1,5 +1,5 @@
-//! Nanoseconds an operation of the patterns that the fast path is made for, one thread and two, plain memory.
-//! `cargo bench -p cenote-heap --bench fast_path`.
+//! Nanoseconds an operation of the patterns that the fast path is made for, one thread and two,
+//! plain memory. `cargo bench -p cenote-heap --bench fast_path`.
 
 use cenote_heap::{MemoryGround, MemoryOptions, Taking, TracedHeap};
 use cenote_layout::id::TypeId;
@@ -8,7 +8,8 @@ use std::time::Instant;
 
 const T: TypeId = TypeId(0x7157_0000_1234_5678);
 
-/// Best and median of many short runs: the best is what the code costs, the median what a busy machine makes of it.
+/// Best and median of many short runs: the best is what the code costs, the median what a busy
+/// machine makes of it.
 fn measure(name: &str, operations: u64, mut run: impl FnMut()) {
     (0..10).for_each(|_| run());
     let mut times: Vec<f64> = (0..300)

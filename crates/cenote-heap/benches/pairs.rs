@@ -9,7 +9,8 @@ use std::time::Instant;
 
 const T: TypeId = TypeId(0x7157);
 
-/// Best and median of 15 runs, in nanoseconds an operation: the best is what the code costs, the median what a busy machine makes of it.
+/// Best and median of 15 runs, in nanoseconds an operation: the best is what the code costs, the
+/// median what a busy machine makes of it.
 fn measure(name: &str, operations: u64, mut run: impl FnMut()) {
     run();
     let mut times: Vec<f64> = (0..15)

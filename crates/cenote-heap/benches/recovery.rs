@@ -1,13 +1,17 @@
-//! Ralloc's Figure 6: time of recovery against reachable blocks of 64 bytes, beside a plain traversal of the same data in the same run.
+//! Ralloc's Figure 6: time of recovery against reachable blocks of 64 bytes, beside a plain
+//! traversal of the same data in the same run.
 //!
-//! `cargo bench -p cenote-heap --bench recovery -- [largest number of nodes, 10000000 if not given] [shape]`
+//! `cargo bench -p cenote-heap --bench recovery -- [largest number of nodes, 10000000 if not given]
+//! [shape]`
 //!
-//! * `stack`: one linear list, as a Treiber stack is, in order of allocation, and with its nodes shuffled in memory;
+//! * `stack`: one linear list, as a Treiber stack is, in order of allocation, and with its nodes
+//!   shuffled in memory;
 //! * `tree`: a binary tree whose nodes lie in memory as random insertion leaves them;
 //! * `lists`: a list of lists of about 3,000 nodes each, shuffled.
 //!
-//! Each line: nanoseconds a node of the plain traversal, of recovery whole (tracing, marks, free space) with one thread, with all cores, and with all cores and no types
-//! (every word of a block is looked at). The best of five runs.
+//! Each line: nanoseconds a node of the plain traversal, of recovery whole (tracing, marks, free
+//! space) with one thread, with all cores, and with all cores and no types (every word of a block
+//! is looked at). The best of five runs.
 
 use cenote_heap::{Heap as _, MemoryGround, MemoryOptions, TraceOptions, TracedHeap};
 use cenote_layout::id::TypeId;

@@ -170,7 +170,8 @@ pub struct RecoveryReport {
     pub trace: TraceCounts,
     /// Blocks that were marked and are not reachable: free now.
     pub freed_blocks: u64,
-    /// Blocks that were not marked and are reachable: allocated now. None where marks are believed.
+    /// Blocks that were not marked and are reachable: allocated now. None where marks are
+    /// believed.
     pub revived_blocks: u64,
     /// Blocks that are not marked and that something leads to, where marks are believed: free, and
     /// what leads there dangles.

@@ -35,14 +35,15 @@ pub struct TraceOptions<'a> {
     pub alone_blocks: u64,
     /// Called on the caller's thread while blocks are traced, with [`TraceOptions::interval`]
     /// between calls; so not at all if a heap is traced in less. If it breaks, the traversal ends
-    /// with [`crate::RecoverError::Cancelled`], and nothing has changed. It must not call the heap.
+    /// with [`crate::RecoverError::Cancelled`], and nothing has changed. It must not call the
+    /// heap.
     pub progress: Option<&'a mut OnProgress<'a>>,
     /// Least time between two calls of `progress`; 50 ms by default.
     pub interval: Duration,
     /// For recovery: a block that is reached and whose mark does not say "allocated" stays free;
     /// what leads there dangles. Right where every mark is durable as soon as its transaction is,
-    /// which transactions at level `power` see to. By default off: marks are not looked at, and all
-    /// that is reached is allocated.
+    /// which transactions at level `power` see to. By default off: marks are not looked at, and
+    /// all that is reached is allocated.
     pub believe_marks: bool,
     /// For recovery: something that may lead into this heap cannot be looked at. No block that is
     /// allocated is made free, reached or not. For heaps whose marks are durable with their

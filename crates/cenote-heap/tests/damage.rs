@@ -63,7 +63,8 @@ fn every_flipped_bit_of_a_descriptor_in_use_is_named_and_the_rest_goes_on() {
 #[test]
 fn damage_in_every_field_of_a_descriptor_loses_what_it_held_and_nothing_else() {
     let types = TypeMap::from([(A, record(A, 64, false, vec![field(0, 8, TypeId::UNTYPED)]))]);
-    // Checksum, state and class, block size, type, span; each wholly wrong, and wrong so that it could be right.
+    // Checksum, state and class, block size, type, span; each wholly wrong, and wrong so that it
+    // could be right.
     let damages = [
         (0, 1),
         (8, 4 << 32 | 3),

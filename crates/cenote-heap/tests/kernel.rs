@@ -1,4 +1,5 @@
-//! The kernel, one thread: scans of marks and runs of superblocks against plain models. (The crate `cenote-heap-models` has several.)
+//! The kernel, one thread: scans of marks and runs of superblocks against plain models. (The crate
+//! `cenote-heap-models` has several.)
 
 #[allow(dead_code)]
 #[path = "../src/traced/anchor.rs"]
@@ -133,7 +134,8 @@ proptest! {
     }
 }
 
-/// A refill, with a free in the middle of it: how many free marks are in a superblock that no list has.
+/// A refill, with a free in the middle of it: how many free marks are in a superblock that no list
+/// has.
 fn lost_by_a_refill(bug: Bug) -> u32 {
     let marks = Marks([const { AtomicU8::new(mark::CACHED) }; 1024]);
     let marks = &marks.0[..8];

@@ -1,6 +1,8 @@
-//! Real processes on one heap, killed with SIGKILL: at each step of the protocol in turn, and at any moment. (RAL-8)
+//! Real processes on one heap, killed with SIGKILL: at each step of the protocol in turn, and at
+//! any moment. (RAL-8)
 //!
-//! The main process is a member too, and is never killed. The others are this program again, told by the environment what to do.
+//! The main process is a member too, and is never killed. The others are this program again, told
+//! by the environment what to do.
 
 mod common;
 
@@ -185,7 +187,8 @@ fn free_all(heap: &Heap, worker: &Worker) {
     }
 }
 
-/// All and only the blocks that `workers` have are allocated; then everything is freed, and every superblock can be had.
+/// All and only the blocks that `workers` have are allocated; then everything is freed, and every
+/// superblock can be had.
 fn settle(heap: &Heap, control: &Control, context: &str) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -253,7 +256,8 @@ fn kill_at_step(seed: u64, step: usize) {
     (0..400).for_each(|_| operate(&other, &control.workers[1], &mut random));
     let sweeps = STEPS.iter().position(|(s, _)| *s == Step::SweepClosed).unwrap();
     if step >= sweeps {
-        // Somebody has to be dead for a sweep: with a superblock in hands, and with blocks in caches.
+        // Somebody has to be dead for a sweep: with a superblock in hands, and with blocks in
+        // caches.
         kill_at(&files, control, 2, seed, 0);
     }
     kill_at(&files, control, 3, seed, step);
@@ -300,7 +304,8 @@ fn hands_that_a_sweep_forgets_are_noticed() {
     }
 }
 
-/// Kills `kills` times one of `workers` processes at random moments, while the others, and this one, go on.
+/// Kills `kills` times one of `workers` processes at random moments, while the others, and this
+/// one, go on.
 fn kill_at_random(kills: u64, workers: usize, seed: u64) {
     let files = Files::new(1 << 20, 12 << 20);
     let main = Heap::open(files.played(1)).unwrap();
@@ -358,7 +363,8 @@ fn processes_that_are_killed_at_random_moments_harm_nobody() {
     kill_at_random(200, 3, 1);
 }
 
-/// How long a sweep holds others up follows the largest puddle and the number of superblocks, not the blocks.
+/// How long a sweep holds others up follows the largest puddle and the number of superblocks, not
+/// the blocks.
 #[test]
 fn a_sweep_of_a_large_heap_holds_others_up_for_a_moment() {
     let files = Files::new(64 << 20, 256 << 20);

@@ -46,7 +46,8 @@ fn idle_runs_serve_their_own_size_and_are_free_space_for_all_others() {
         assert!(heap.is_live(block, A) && heap.owner(block + 2 * S + 5).is_some());
     }
     blocks.iter().for_each(|&block| heap.free(block).unwrap());
-    // Another type, another size, small blocks and an alignment get what they need, in the lowest gap.
+    // Another type, another size, small blocks and an alignment get what they need, in the lowest
+    // gap.
     let other = heap.alloc(3 * S, 16, B).unwrap();
     assert_eq!(addr(other), blocks[0]);
     let aligned = heap.alloc(3 * S, 1 << 20, A).unwrap();
@@ -99,7 +100,8 @@ fn idle_runs_are_free_after_a_crash_and_after_recovery() {
         (heap.stats().unwrap().large_blocks, heap.stats().unwrap().free_superblocks),
         (1, 28)
     );
-    // What was idle can be had in other sizes; and idle runs of this session are computed anew by recovery.
+    // What was idle can be had in other sizes; and idle runs of this session are computed anew by
+    // recovery.
     for size in [9 * S, S, 2 * S] {
         heap.free(addr(heap.alloc(size, 16, B).unwrap())).unwrap();
     }
@@ -125,7 +127,8 @@ fn superblocks_of_small_blocks_join_large_ones_again() {
     assert_eq!(heap.alloc(15 * S, 16, A).unwrap().size, 15 * S);
 }
 
-/// A heap is filled with blocks of one kind after the other, by a thread that remembers superblocks of the kind before. Whether every block was of its kind and was freed.
+/// A heap is filled with blocks of one kind after the other, by a thread that remembers superblocks
+/// of the kind before. Whether every block was of its kind and was freed.
 fn kinds_follow_each_other(bug: Bug) -> bool {
     let heap = heap(1 << 20, 1 << 20);
     let mut right = true;

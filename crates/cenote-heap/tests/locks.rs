@@ -21,7 +21,8 @@ struct Page {
     /// All zero is how they begin.
     lock: RobustRwLock,
     mutex: RobustMutex,
-    /// Changed under the lock, one after the other: whoever was killed between leaves them different.
+    /// Changed under the lock, one after the other: whoever was killed between leaves them
+    /// different.
     one: AtomicU64,
     other: AtomicU64,
     /// Who writes, as long as it does.
@@ -91,7 +92,8 @@ fn read(page: &Page, judge: &Processes) {
     if page.one.load(Ordering::Relaxed) != first {
         page.wrong.fetch_add(1, Ordering::Relaxed);
     }
-    // A reader that is told cannot repair. It says so by leaving the word of who writes as the dead one left it.
+    // A reader that is told cannot repair. It says so by leaving the word of who writes as the dead
+    // one left it.
     let same = page.other.load(Ordering::Relaxed) == first;
     if taken == Taken::Clean && !same && page.writer.load(Ordering::Relaxed) == 0 {
         page.wrong.fetch_add(1, Ordering::Relaxed);
@@ -197,7 +199,8 @@ fn whoever_cannot_be_asked_for_stays_the_owner() {
     assert_eq!(taken, Taken::Recovered);
     drop(guard);
     assert_eq!(held(mutex.lock(&Known(7))).1, Taken::Clean);
-    // A writer that finds a dead writer, and a reader of whom nothing is known: whoever comes next is told in its place.
+    // A writer that finds a dead writer, and a reader of whom nothing is known: whoever comes next
+    // is told in its place.
     let lock = RobustRwLock::default();
     std::mem::forget(held(lock.read(&Known(0))));
     struct Half;

@@ -1,5 +1,6 @@
-//! Several members on one heap (RAL-8), in one process: what each sees of the others, and what becomes of what one leaves behind. Members are played: "dead" is one whose heap is
-//! forgotten and whose identity is said to be dead. (`killed.rs` has real processes, killed anywhere.)
+//! Several members on one heap (RAL-8), in one process: what each sees of the others, and what
+//! becomes of what one leaves behind. Members are played: "dead" is one whose heap is forgotten and
+//! whose identity is said to be dead. (`killed.rs` has real processes, killed anywhere.)
 
 use crate::common::room_for;
 use crate::common::shared::{Files, SharedGround};
@@ -21,7 +22,8 @@ fn die(heap: Heap) {
     std::mem::forget(heap);
 }
 
-/// Whether every superblock of the pool can be had as a block of its own: none is lost, none is used.
+/// Whether every superblock of the pool can be had as a block of its own: none is lost, none is
+/// used.
 fn is_whole(heap: &Heap) -> bool {
     let mut all = Vec::new();
     while let Ok(block) = heap.alloc(65_536, 16, TypeId(9)) {
@@ -79,7 +81,8 @@ fn work_in_turns(seed: u64) {
     sound(&one);
     all.iter().for_each(|(addr, _)| one.free(*addr).unwrap());
     drop(two);
-    // What the other one had in its caches is free; what this one has is given back when memory is short.
+    // What the other one had in its caches is free; what this one has is given back when memory is
+    // short.
     assert!(is_whole(&one));
     sound(&one);
 }
@@ -104,7 +107,8 @@ fn a_join_that_adopts_again_is_noticed() {
     assert!((7..27).any(|seed| found(seed).is_err()));
 }
 
-/// A member dies with cached, held and large blocks, and a superblock of each size; returns the one that lives, and its block.
+/// A member dies with cached, held and large blocks, and a superblock of each size; returns the one
+/// that lives, and its block.
 fn one_of_two_dies(files: &Files) -> (Heap, u64) {
     let living = Heap::open(files.played(1)).unwrap();
     let mine = alloc(&living, 64);

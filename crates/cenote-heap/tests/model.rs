@@ -1,4 +1,5 @@
-//! The heap against a model: no two live blocks overlap, contents stay, what is freed is used again, and every count agrees.
+//! The heap against a model: no two live blocks overlap, contents stay, what is freed is used
+//! again, and every count agrees.
 
 use crate::common::{Random, heap, read, room_for, write};
 use cenote_heap::{AllocError, Heap as _};

@@ -1,5 +1,6 @@
-//! The overlap checker under threads: every block is stamped by its owner, the stamps are verified when it is freed, and blocks are freed by other threads than those
-//! that allocated them. A block that is given out twice is stamped twice, and its first owner notices.
+//! The overlap checker under threads: every block is stamped by its owner, the stamps are verified
+//! when it is freed, and blocks are freed by other threads than those that allocated them. A block
+//! that is given out twice is stamped twice, and its first owner notices.
 
 mod common;
 
@@ -151,7 +152,8 @@ fn a_hundred_million_operations() {
 #[test]
 fn memory_of_ended_threads_comes_back_at_once() {
     let heap = common::heap(common::room_for(15), common::room_for(15));
-    // Each thread leaves its cache full of blocks of a type of its own; the heap has room for 15 superblocks.
+    // Each thread leaves its cache full of blocks of a type of its own; the heap has room for 15
+    // superblocks.
     for round in 0..100 {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {

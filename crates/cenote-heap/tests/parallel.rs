@@ -1,4 +1,5 @@
-//! Tracing by one thread or several, with pointers of every kind: always exactly what can be reached.
+//! Tracing by one thread or several, with pointers of every kind: always exactly what can be
+//! reached.
 
 use crate::common::{Random, TypeMap, field, ground, pointers, read, record, write, zero};
 use cenote_heap::report::{Fault, TraceCounts};
@@ -96,7 +97,8 @@ fn types() -> Known {
     ]))
 }
 
-/// Plain memory that region pointers lead into: its puddles are those of pool 1, and pool 2 is the foreign one.
+/// Plain memory that region pointers lead into: its puddles are those of pool 1, and pool 2 is the
+/// foreign one.
 #[derive(Clone)]
 struct Regions(MemoryGround);
 
@@ -186,7 +188,8 @@ fn any_kind(random: &mut Random, ground: &Regions, at: u64, offset: u64, to: u64
     write(at, offset, word);
 }
 
-/// Writes a pointer from block `at` of type `KINDS[kind]` to `to`, in a place that is not taken; `false` if all are.
+/// Writes a pointer from block `at` of type `KINDS[kind]` to `to`, in a place that is not taken;
+/// `false` if all are.
 fn connect(
     random: &mut Random,
     ground: &Regions,

@@ -19,7 +19,8 @@ fn the_fast_path_flushes_and_fences_nothing() {
     let heap = TracedHeap::open(ground.clone()).unwrap();
     // The last three are large blocks, of up to 16 superblocks.
     let sizes = [16, 64, 1000, 14_336, 16_384, 20_000, 32_768, 65_536, 100_000, 500_000];
-    // One of each that stays, and as many as the loop has at a time; all before the first is freed, because taking space makes idle runs of large blocks free.
+    // One of each that stays, and as many as the loop has at a time; all before the first is freed,
+    // because taking space makes idle runs of large blocks free.
     let blocks: Vec<_> =
         sizes.iter().flat_map(|&size| [size; 4]).map(|s| heap.alloc(s, 16, A).unwrap()).collect();
     for (_, block) in blocks.iter().enumerate().filter(|(i, _)| i % 4 != 0) {

@@ -1,4 +1,5 @@
-//! Reclaim, at the heap: while it runs in slices, data are changed between them in every way; what is given back is exactly what nothing led to when it began.
+//! Reclaim, at the heap: while it runs in slices, data are changed between them in every way; what
+//! is given back is exactly what nothing led to when it began.
 
 use crate::common::{A, Heap, Random, TypeMap, field, ground, pointers, read, record, write, zero};
 use cenote_heap::reclaim::{before_change, is_recording};
@@ -209,7 +210,8 @@ fn history(seed: u64) -> Result<(), String> {
         for _ in 0..600 {
             blocks.push(Some(Block::make(&heap, &mut random)));
         }
-        // The first block leads to some; all others to some before or behind them. Some nobody leads to.
+        // The first block leads to some; all others to some before or behind them. Some nobody
+        // leads to.
         for at in 0..blocks.len() {
             let mut block = blocks[at].take().unwrap();
             for cell in 0..block.to.len() {
@@ -401,7 +403,8 @@ fn check_verifies_the_links_of_leaks() {
     assert!(trace.findings.iter().any(|found| found.at == header + 8), "{trace:?}");
 }
 
-/// A root that is set outside transactions hides a value: it is taken out of one root before roots are looked at, and put into another after that.
+/// A root that is set outside transactions hides a value: it is taken out of one root before roots
+/// are looked at, and put into another after that.
 fn hidden_by_roots() -> Vec<u64> {
     let ground = ground(512 << 10, 64 << 20);
     let (value, leak) = {
@@ -442,7 +445,8 @@ fn a_block_of_this_session_is_never_given_back() {
         };
         let heap = TracedHeap::open(ground).unwrap();
         begin(&heap);
-        // The place of a leak, freed by somebody who looked for it and given out again, is a new block too.
+        // The place of a leak, freed by somebody who looked for it and given out again, is a new
+        // block too.
         heap.free(old).unwrap();
         let mine: Vec<u64> = (0..100).map(|_| new(&heap, 32, A)).collect();
         assert!(mine.contains(&old), "the place was not given out again: the test tests nothing");

@@ -1,4 +1,5 @@
-//! The heap on a store: a pool's puddles, growth by the store, and every crash of a short history on simulated persistent memory.
+//! The heap on a store: a pool's puddles, growth by the store, and every crash of a short history
+//! on simulated persistent memory.
 
 use crate::common::{A, B, TypeMap, field, read, record, write, zero};
 use cenote_heap::{
@@ -94,14 +95,16 @@ fn a_pool_holds_its_blocks_over_a_close_and_grows_to_its_limit() {
 
 const SIZES: [u64; 6] = [64, 300, 130_000, 64, 9_000, 300];
 
-/// Appends nodes of several types and sizes to a list, each attached durably before it is acknowledged; between them, blocks that are
-/// never attached come and go, so that superblocks change hands.
+/// Appends nodes of several types and sizes to a list, each attached durably before it is
+/// acknowledged; between them, blocks that are never attached come and go, so that superblocks
+/// change hands.
 fn history(store: &Store, heap: &TracedHeap, sim: &SimMedium) {
     let persistence = store.persistence();
     for (i, &size) in SIZES.iter().enumerate() {
         let type_id = TypeId(1 + i as u64 % 3);
         if size > 100_000 {
-            // The node is the second block in a run of superblocks that stays together: nothing is flushed for it.
+            // The node is the second block in a run of superblocks that stays together: nothing is
+            // flushed for it.
             let first = new(heap, size, type_id);
             heap.free(first).unwrap();
             let before = counters::snapshot();
@@ -150,7 +153,8 @@ fn verify(image: &Image, power_failed: bool, acknowledged: u64) {
         assert!(nodes.len() <= SIZES.len());
         node = read(node, 0);
     }
-    // While a root is being replaced it is none for a moment: then everything is unreachable, and nothing is torn.
+    // While a root is being replaced it is none for a moment: then everything is unreachable, and
+    // nothing is torn.
     if root.addr != 0 {
         let count = nodes.len() as u64;
         assert!(

@@ -227,7 +227,8 @@ fn a_hole_costs_a_line_and_taking_it_again_what_any_superblock_costs() {
 
 #[test]
 fn a_descriptor_of_a_hole_that_is_damaged_costs_nothing() {
-    // Every bit of the descriptor's checksummed part: the superblock is free, and space is taken for it before it is used.
+    // Every bit of the descriptor's checksummed part: the superblock is free, and space is taken
+    // for it before it is used.
     for bit in 0..320 {
         let ground = ground(256 << 10, 256 << 10);
         TracedHeap::open(ground.clone()).unwrap().trim().unwrap();

@@ -1,6 +1,7 @@
 //! What cannot be persistent does not compile, and the compiler says why.
 //!
-//! The compiler's words differ between versions: they are compared on the version named here. `TRYBUILD=overwrite` writes them anew.
+//! The compiler's words differ between versions: they are compared on the version named here.
+//! `TRYBUILD=overwrite` writes them anew.
 
 #[path = "support/random_types.rs"]
 mod random_types;

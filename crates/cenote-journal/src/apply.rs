@@ -39,7 +39,8 @@ use std::sync::Arc;
 const QUEUE_MAX: usize = 64;
 /// Primaries of those psyncs, one that is larger apart: each is an open file.
 const TARGETS_MAX: usize = 1024;
-/// Primaries of a half that were changed and are not synced: with one more they are synced although the half is not full.
+/// Primaries of a half that were changed and are not synced: with one more they are synced although
+/// the half is not full.
 const TOUCHED_MAX: usize = 512;
 /// Sets of buffers that are kept, and most bytes of one.
 const SPARE_MAX: usize = 2;
@@ -191,7 +192,8 @@ mod tests {
 
     const STORE: Uuid = Uuid([9; 16]);
 
-    /// A journal whose halves are large enough for all records of a test; nothing is applied by itself.
+    /// A journal whose halves are large enough for all records of a test; nothing is applied by
+    /// itself.
     fn journal() -> (Arc<SimMedium>, cenote_medium::OwnedMedium, Journal) {
         let sim = SimMedium::new(SimOptions::new(Durability::Process));
         let medium = own(sim.clone());

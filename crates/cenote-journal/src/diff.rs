@@ -18,7 +18,8 @@ use crate::changes::{Changes, LINE, LINES, PAGE, Pages};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::MediumError;
 
-/// Equal lines that a run goes on over: 4 cost less to write than a run of its own costs to describe and to apply.
+/// Equal lines that a run goes on over: 4 cost less to write than a run of its own costs to
+/// describe and to apply.
 const GAP_LINES: usize = 4;
 /// Changed lines of a page from which on it is taken as a whole.
 const LINES_MAX: usize = 48;

@@ -1,7 +1,9 @@
-//! The journal's file: its two headers, and how a new file takes the place of none or of a smaller one.
+//! The journal's file: its two headers, and how a new file takes the place of none or of a smaller
+//! one.
 //!
-//! A new file is made under another name (that of the journal with `.new`), with its space taken, and synced; **renaming it commits**. What a
-//! crash leaves of it before that is removed by the next one that makes it.
+//! A new file is made under another name (that of the journal with `.new`), with its space taken,
+//! and synced; **renaming it commits**. What a crash leaves of it before that is removed by the
+//! next one that makes it.
 
 use crate::roots::Roots;
 use cenote_layout::PAGE_SIZE;
@@ -53,8 +55,8 @@ pub struct Found {
     pub alone: bool,
     /// [`JournalHeader::session`].
     pub session: u64,
-    /// The epoch has records, or trims of such: the superblock names it. A look at the header alone
-    /// does not know of records.
+    /// The epoch has records, or trims of such: the superblock names it. A look at the header
+    /// alone does not know of records.
     pub used: bool,
     /// Number of the last record that counts; of a look at the header alone, of the last trim.
     pub last: u64,
@@ -146,8 +148,10 @@ pub(crate) fn read_header(
     Ok(Ok(Whole { header, alone: !problem.is_empty(), roots }))
 }
 
-/// Makes a journal with this header and puts it in place of whatever is there. It is open before it has its name: who fails to open it afterwards would go on with a
-/// file that has none any more. So if this fails, what was there is there still; or the directory cannot be synced, which is a failed sync.
+/// Makes a journal with this header and puts it in place of whatever is there. It is open before it
+/// has its name: who fails to open it afterwards would go on with a file that has none any more. So
+/// if this fails, what was there is there still; or the directory cannot be synced, which is a
+/// failed sync.
 pub(crate) fn replace(
     medium: &OwnedMedium,
     name: &str,
@@ -177,8 +181,8 @@ fn fill(
 ) -> Result<FileHandle, MediumError> {
     let file = FileHandle::open(medium, new)?;
     if !matches!(medium.describe().kind, MediumKind::Simulated | MediumKind::Tmpfs) {
-        // Space that was written once is written again without a change of the file system's own data: a sync then
-        // is one flush of the device.
+        // Space that was written once is written again without a change of the file system's own
+        // data: a sync then is one flush of the device.
         let zeros = vec![0; 1 << 20];
         let mut at = 0;
         while at < end {

@@ -2,17 +2,21 @@
 //!
 //! States and argument: the front page of `cenote-object`. What this module adds are threads.
 //!
-//! * *Appending* is under the lock, so that the records in the file are a prefix of those that were given out.
-//! * *Group commit.* Whoever needs a record durable and finds no sync running becomes the leader: it notes how far records are written,
-//!   syncs without the lock, and then everything up to there is durable. Others wait, and look again.
+//! * *Appending* is under the lock, so that the records in the file are a prefix of those that were
+//!   given out.
+//! * *Group commit.* Whoever needs a record durable and finds no sync running becomes the leader:
+//!   it notes how far records are written, syncs without the lock, and then everything up to there
+//!   is durable. Others wait, and look again.
 //! * *Applying* is queued: [`crate::apply`].
-//! * *A half is reused* when (a) the other is full, (b) all records are durable, (c) those of the half to be reused are
-//!   applied, (d) the primaries that they changed are synced, and (e) the header says that these records are trimmed: **its sync
-//!   commits the trim**. Without (e) a first record that is torn would leave a gap before those of the other half. Who comes first does
-//!   (d) and (e): the background thread as soon as a half is full, or the psync that needs it.
+//! * *A half is reused* when (a) the other is full, (b) all records are durable, (c) those of the
+//!   half to be reused are applied, (d) the primaries that they changed are synced, and (e) the
+//!   header says that these records are trimmed: **its sync commits the trim**. Without (e) a first
+//!   record that is torn would leave a gap before those of the other half. Who comes first does (d)
+//!   and (e): the background thread as soon as a half is full, or the psync that needs it.
 //! * *What is durable is told* to the store's other journal, which names it ([`crate::ties`]).
 //!
-//! Nothing waits for a thread that waits for it: a psync that has appended goes on to its end without needing space.
+//! Nothing waits for a thread that waits for it: a psync that has appended goes on to its end
+//! without needing space.
 
 use crate::apply_queue::Queued;
 use crate::file::{mark, new_header, replace, write_header};
@@ -291,7 +295,8 @@ impl Journal {
         (state.header.half(1).1, state.written, state.syncs)
     }
 
-    /// Appends a record; it is not durable yet. If this fails there is no such record, now or after a crash.
+    /// Appends a record; it is not durable yet. If this fails there is no such record, now or after
+    /// a crash.
     ///
     /// # Errors
     /// The medium: a full disk, or a failed sync, which poisons; a record that is too large.
@@ -464,7 +469,8 @@ impl Journal {
         Ok(state)
     }
 
-    /// Syncs the primaries that a half's records changed, or waits for whoever does. If all of these are applied, and nothing of an earlier record is left, the header says so.
+    /// Syncs the primaries that a half's records changed, or waits for whoever does. If all of
+    /// these are applied, and nothing of an earlier record is left, the header says so.
     pub(crate) fn trim_or_wait<'a>(
         &'a self,
         mut state: Locked<'a>,
@@ -497,7 +503,8 @@ impl Journal {
         Ok(state)
     }
 
-    /// Notes that nothing up to record `trimmed` has to be recovered: **the sync of the header commits**.
+    /// Notes that nothing up to record `trimmed` has to be recovered: **the sync of the header
+    /// commits**.
     fn trim(&self, state: &mut State, trimmed: u64, chain: u64) -> Result<(), JournalError> {
         let (generation, [other, catalog]) = (state.header.generation + 1, self.home.tie.to_name());
         let mut header =
@@ -543,7 +550,8 @@ impl Journal {
         state.halves.iter_mut().for_each(|half| drop(half.touched.remove(&object)));
     }
 
-    /// What the background thread does: applies what is committed, and trims the half that is full, until it is told to stop.
+    /// What the background thread does: applies what is committed, and trims the half that is full,
+    /// until it is told to stop.
     pub fn work_in_background(&self) {
         let mut state = self.lock();
         // A header that could not be written is tried again when something has happened.
@@ -572,8 +580,9 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    /// Brings everything that is committed to the primaries, syncs them and notes in the header that nothing has to be recovered: **the sync of the header commits**. Does
-    /// nothing while somebody psyncs.
+    /// Brings everything that is committed to the primaries, syncs them and notes in the header
+    /// that nothing has to be recovered: **the sync of the header commits**. Does nothing while
+    /// somebody psyncs.
     ///
     /// # Errors
     /// The medium; nothing is lost by that.
@@ -597,8 +606,8 @@ impl Journal {
         if state.header.trimmed < trimmed { self.trim(&mut state, trimmed, chain) } else { Ok(()) }
     }
 
-    /// Makes sure that no recovery applies a record that was written before this call: they are durable in their primaries, or those are gone.
-    /// Waits for psyncs that are under way.
+    /// Makes sure that no recovery applies a record that was written before this call: they are
+    /// durable in their primaries, or those are gone. Waits for psyncs that are under way.
     ///
     /// # Errors
     /// The medium; the store is poisoned.
@@ -609,7 +618,8 @@ impl Journal {
             if self.lock().header.trimmed >= wanted {
                 return Ok(());
             }
-            // Somebody psyncs. What is behind `wanted` does not matter, and a half that is full is trimmed even if psyncs never pause.
+            // Somebody psyncs. What is behind `wanted` does not matter, and a half that is full is
+            // trimmed even if psyncs never pause.
             std::thread::sleep(core::time::Duration::from_millis(1));
         }
     }

@@ -1,4 +1,5 @@
-//! Journals of psyncs: lines of several files (*primaries*) that change together, or not at all, by one sync.
+//! Journals of psyncs: lines of several files (*primaries*) that change together, or not at all, by
+//! one sync.
 //!
 //! ```text
 //! which lines differ from the primary       diff.rs
@@ -11,11 +12,13 @@
 //! journals and catalog name each other      ties.rs
 //! ```
 //!
-//! A store has a journal for its raw objects and one for its pools in shadowed mode, each in a file of its own. This crate knows neither: a
-//! primary is an id and a file. The states of a psync, and why one sync of the journal commits it, are on the front page of `cenote-object`;
-//! the argument for pools is in `cenote_store`'s module `psync`.
+//! A store has a journal for its raw objects and one for its pools in shadowed mode, each in a file
+//! of its own. This crate knows neither: a primary is an id and a file. The states of a psync, and
+//! why one sync of the journal commits it, are on the front page of `cenote-object`; the argument
+//! for pools is in `cenote_store`'s module `psync`.
 //!
-//! Invariant: a record counts only whole, in the order of the records' numbers, and only until all that it says is durable in the primaries.
+//! Invariant: a record counts only whole, in the order of the records' numbers, and only until all
+//! that it says is durable in the primaries.
 
 mod apply;
 mod apply_queue;

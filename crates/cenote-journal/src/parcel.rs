@@ -1,12 +1,16 @@
-//! What one process has to be psynced by another that keeps the journal: lines of primaries, in a file without a name.
+//! What one process has to be psynced by another that keeps the journal: lines of primaries, in a
+//! file without a name.
 //!
 //! ```text
 //! 0         Run x count     which lines: a Run counts primaries by their place in the request
 //! count*16  their contents, one after the other
 //! ```
 //!
-//! The sender ([`Parcel`]) writes pages that were stored into, whole, and lines of what is sealed. The keeper ([`Receiver`]) reads the file once, and takes nothing for granted: what it compares and
-//! journals is what it has copied, whatever the sender does with the file meanwhile; and the file is one in memory, so that reading it never waits for anybody. It compares pages with the primary as last committed, which the sender does not know; lines it takes as they are, where
+//! The sender ([`Parcel`]) writes pages that were stored into, whole, and lines of what is sealed.
+//! The keeper ([`Receiver`]) reads the file once, and takes nothing for granted: what it compares
+//! and journals is what it has copied, whatever the sender does with the file meanwhile; and the
+//! file is one in memory, so that reading it never waits for anybody. It compares pages with the
+//! primary as last committed, which the sender does not know; lines it takes as they are, where
 //! that is allowed. What does not fit ([`ParcelError`]) has changed nothing.
 
 use crate::apply_queue::{Primary, Target};
@@ -111,7 +115,8 @@ impl Parcel {
         self.runs.is_empty()
     }
 
-    /// Completes it: the file, and how many runs its list has room for. Behind those that are used it is zeros: runs of no lines.
+    /// Completes it: the file, and how many runs its list has room for. Behind those that are used
+    /// it is zeros: runs of no lines.
     ///
     /// # Errors
     /// No memory.
@@ -164,7 +169,8 @@ pub struct Delivered {
     pub journal_bytes: u64,
 }
 
-/// Checks which primaries a psync names, before anything is opened for it: at most so many, and none twice.
+/// Checks which primaries a psync names, before anything is opened for it: at most so many, and
+/// none twice.
 ///
 /// # Errors
 /// [`ParcelError::Nonsense`].
@@ -198,7 +204,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Reads the list of `count` runs, and checks it against what each primary may be changed in; none twice.
+    /// Reads the list of `count` runs, and checks it against what each primary may be changed in;
+    /// none twice.
     ///
     /// # Errors
     /// [`ParcelError`].
@@ -284,8 +291,9 @@ impl Receiver {
 }
 
 impl Journal {
-    /// Psyncs what a parcel holds of these primaries, which nobody else psyncs meanwhile: one record, **whose sync commits**, and which is applied later. A parcel that was psynced before, and whose
-    /// answer was lost, changes nothing.
+    /// Psyncs what a parcel holds of these primaries, which nobody else psyncs meanwhile: one
+    /// record, **whose sync commits**, and which is applied later. A parcel that was psynced
+    /// before, and whose answer was lost, changes nothing.
     ///
     /// # Errors
     /// [`ParcelError`]: nothing has changed, or, as of every psync, a sync failed and the guard was told.

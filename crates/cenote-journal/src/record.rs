@@ -35,7 +35,8 @@ pub struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// The record of `changes`, whose runs count primaries by their place in `objects`. `None` if it is larger than any journal, or has more objects or runs than a record can count.
+    /// The record of `changes`, whose runs count primaries by their place in `objects`. `None` if
+    /// it is larger than any journal, or has more objects or runs than a record can count.
     #[must_use]
     pub fn new(objects: &'a [Uuid], changes: &'a Changes) -> Option<Self> {
         let count = u32::try_from(objects.len()).ok()?;
@@ -88,8 +89,9 @@ impl<'a> Draft<'a> {
         (head, sum)
     }
 
-    /// Writes the record at `offset` and returns its checksum. Nothing of it counts before a sync, so parts are written in the order in which they are ready: much data
-    /// first, and the device begins with it while it is summed.
+    /// Writes the record at `offset` and returns its checksum. Nothing of it counts before a sync,
+    /// so parts are written in the order in which they are ready: much data first, and the
+    /// device begins with it while it is summed.
     pub(crate) fn write(
         &self,
         file: &FileHandle,
@@ -144,7 +146,8 @@ pub struct Record {
 pub(crate) enum Read {
     /// A whole record.
     Committed(Record),
-    /// Header and tables of a record whose data or commit record is not whole: a psync in state P, or damage.
+    /// Header and tables of a record whose data or commit record is not whole: a psync in state P,
+    /// or damage.
     Torn(Record),
     /// No record.
     Nothing,

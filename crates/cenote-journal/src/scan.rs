@@ -1,8 +1,9 @@
 //! Reading a journal after its session ended, however it ended.
 //!
-//! What is needed are the records behind the newest *trim* that is known: the header's, or that of the last record. They lie in one
-//! half, or in the older one and go on in the other. They must be there without a gap; the first place where none follows is the end
-//! if nothing later relies on it, and damage if a later record says that one was durable there.
+//! What is needed are the records behind the newest *trim* that is known: the header's, or that of
+//! the last record. They lie in one half, or in the older one and go on in the other. They must be
+//! there without a gap; the first place where none follows is the end if nothing later relies on
+//! it, and damage if a later record says that one was durable there.
 
 use super::file::{Found, found_in, read_header};
 use super::record::{Read, Record, read};
@@ -32,8 +33,9 @@ pub struct Scan {
     /// Why records are lost, if some are.
     pub damage: Option<String>,
     /// Protected primaries as they were before these records. `None`: the header that knew is
-    /// damaged, and a later record says so. Without it a primary that was put back is not found, so
-    /// the opener of a store with protected primaries goes on only if its caller accepts that.
+    /// damaged, and a later record says so. Without it a primary that was put back is not found,
+    /// so the opener of a store with protected primaries goes on only if its caller accepts
+    /// that.
     pub roots: Option<Roots>,
 }
 
@@ -143,7 +145,8 @@ pub fn scan(
     let chains = [chain(file, &header, 0)?, chain(file, &header, 1)?];
     let newest = chains.iter().filter_map(|c| c.records.last()).map(|record| record.header);
     let newest = newest.max_by_key(|newest| newest.seq);
-    // A record of a later session than the header's means that a later header is damaged: the record is believed all the same.
+    // A record of a later session than the header's means that a later header is damaged: the
+    // record is believed all the same.
     let epoch = newest.map_or(0, |newest| newest.epoch).max(header.epoch);
     let trimmed = newest.map_or(0, |newest| newest.trimmed).max(header.trimmed);
     let mut last = (header.trimmed, header.chain);

@@ -127,7 +127,8 @@ fn a_sync_that_fails_poisons_whatever_the_system_says() {
     }
 }
 
-/// Every call of a psync for which the journal has to grow fails once. What is acknowledged afterwards survives.
+/// Every call of a psync for which the journal has to grow fails once. What is acknowledged
+/// afterwards survives.
 #[test]
 fn however_growth_fails_what_is_acknowledged_later_survives() {
     for effect in EFFECTS {
@@ -171,7 +172,8 @@ fn however_growth_fails_what_is_acknowledged_later_survives() {
     }
 }
 
-/// More primaries than stay open are synced early. They are, and the header cannot be written, which nobody needs yet.
+/// More primaries than stay open are synced early. They are, and the header cannot be written,
+/// which nobody needs yet.
 #[test]
 fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
     const MANY: usize = 600;

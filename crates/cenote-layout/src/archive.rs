@@ -1,16 +1,19 @@
-//! An archive: pools in one stream of bytes, as they lie in memory, to be taken into another store (PUD-9; Puddles paper, 4.2).
+//! An archive: pools in one stream of bytes, as they lie in memory, to be taken into another store
+//! (PUD-9; Puddles paper, 4.2).
 //!
 //! ```text
 //! ArchiveHeader | section 0 | section 1 | ... | section n: End
 //! section:  SectionHeader (64 bytes) | payload
 //! ```
 //!
-//! An archive is written and read from front to back, so that it goes through a pipe. First comes the *manifest*, an [`Entry`] in each section: pools,
-//! then puddles, types, and what was left behind. Then come *chunks*: whole pages of the puddles' bodies, by puddle and by offset; what no chunk covers is zero.
-//! The last section says how much there was. Each section has its number, and the checksum of the one before, so that none can be lost,
-//! repeated or exchanged.
+//! An archive is written and read from front to back, so that it goes through a pipe. First comes
+//! the *manifest*, an [`Entry`] in each section: pools, then puddles, types, and what was left
+//! behind. Then come *chunks*: whole pages of the puddles' bodies, by puddle and by offset; what no
+//! chunk covers is zero. The last section says how much there was. Each section has its number, and
+//! the checksum of the one before, so that none can be lost, repeated or exchanged.
 //!
-//! There is no name of a file in an archive, and no header of a puddle: whoever takes a puddle in makes both.
+//! There is no name of a file in an archive, and no header of a puddle: whoever takes a puddle in
+//! makes both.
 
 use crate::catalog::{AtRest, HeapKind, PoolMode};
 use crate::checksum::{checksum, seed};
@@ -30,7 +33,8 @@ pub const CHUNK_LEN_MAX: u32 = 1 << 20;
 pub const MANIFEST_LEN_MAX: u64 = 64 << 20;
 /// Start of every section.
 pub const SECTION_MAGIC: [u8; 8] = *b"CENASECT";
-/// Incompatible feature of [`ArchiveHeader`]: pools are protected at rest, and their puddles are sealed.
+/// Incompatible feature of [`ArchiveHeader`]: pools are protected at rest, and their puddles are
+/// sealed.
 pub const INCOMPAT_SEALED: u64 = 1 << 0;
 /// Incompatible feature of [`ArchiveHeader`]: some pools may be torn ([`Entry::TornPool`]).
 pub const INCOMPAT_TORN: u64 = 1 << 1;
@@ -190,13 +194,15 @@ pub struct SectionHeader {
 const _: () = assert!(size_of::<SectionHeader>() == 64);
 const _: () = assert!(core::mem::offset_of!(SectionHeader, chain) == 48);
 
-/// Checksum of a section: of its header, the field of the checksum as zero, and with that as seed of the payload as it is stored.
+/// Checksum of a section: of its header, the field of the checksum as zero, and with that as seed
+/// of the payload as it is stored.
 #[must_use]
 pub fn section_sum(header: &SectionHeader, payload: &[u8]) -> u64 {
     checksum(checksum(seed::ARCHIVE, SectionHeader { checksum: 0, ..*header }.as_bytes()), payload)
 }
 
-/// One entry of a manifest, in the encoding of postcard. The order of variants is part of the format: add at the end only, with an incompatible feature.
+/// One entry of a manifest, in the encoding of postcard. The order of variants is part of the
+/// format: add at the end only, with an incompatible feature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
     /// A pool.
@@ -223,7 +229,8 @@ pub struct PoolEntry {
     pub mode: PoolMode,
     /// Its heap.
     pub heap: HeapKind,
-    /// How it is protected at rest. Anything but `None` only with [`INCOMPAT_SEALED`]: then chunks hold its puddles as they are sealed, and what lies behind ([`AtRest::stored_len`]).
+    /// How it is protected at rest. Anything but `None` only with [`INCOMPAT_SEALED`]: then chunks
+    /// hold its puddles as they are sealed, and what lies behind ([`AtRest::stored_len`]).
     pub at_rest: AtRest,
     /// Bytes of its first puddle.
     pub puddle_size: u64,

@@ -1,8 +1,8 @@
-//! How the pages of an object are protected while nobody has it open (PMO-7 to PMO-9): the header that
-//! says how, the *side data* of pages, and the tree of hashes.
+//! How the pages of an object are protected while nobody has it open (PMO-7 to PMO-9): the header
+//! that says how, the *side data* of pages, and the tree of hashes.
 //!
-//! The sealed pages themselves lie wherever the object keeps its pages; a sealed page is as long as a plain one. What
-//! does not fit into a page lies in three regions, one after the other:
+//! The sealed pages themselves lie wherever the object keeps its pages; a sealed page is as long as
+//! a plain one. What does not fit into a page lies in three regions, one after the other:
 //!
 //! ```text
 //! 0           4096                       + 64 x pages, rounded up          + 512 x nodes, rounded up
@@ -12,18 +12,20 @@
 //!
 //! # The tree
 //!
-//! A *leaf digest* stands for a page: SHA-256 of the sealed page, or in authenticated mode of its side data. A node of
-//! level 0 holds the leaf digests of 16 neighbouring pages, a node of level `n + 1` the digests of 16 neighbouring nodes
-//! of level `n`, and the one node of the top level hashes to the root, which is in the header. 512 bytes: a node is never
-//! torn, and a page's path is `log16(pages)` nodes long (5 for 4 GiB).
+//! A *leaf digest* stands for a page: SHA-256 of the sealed page, or in authenticated mode of its
+//! side data. A node of level 0 holds the leaf digests of 16 neighbouring pages, a node of level `n
+//! + 1` the digests of 16 neighbouring nodes of level `n`, and the one node of the top level hashes
+//! to the root, which is in the header. 512 bytes: a node is never torn, and a page's path is
+//! `log16(pages)` nodes long (5 for 4 GiB).
 //!
 //! ```text
 //! leaf digest = SHA-256("CnLeaf" | kind u8 | 0 | object 16 B | page u64 | sealed page or side data)
 //! node digest = SHA-256("CnNode" | level u8 | 0 | object 16 B | index u64 | the node's 512 bytes)
 //! ```
 //!
-//! Zero bytes have the digest zero by definition: a sealed page, side data or node that is all zero stands for pages that
-//! were never written, and read as zeros. So an object of any size is born with an empty, sparse tree.
+//! Zero bytes have the digest zero by definition: a sealed page, side data or node that is all zero
+//! stands for pages that were never written, and read as zeros. So an object of any size is born
+//! with an empty, sparse tree.
 
 use crate::header::{Header, HeaderError, HeaderPrefix};
 use crate::id::Uuid;
@@ -58,14 +60,15 @@ pub const ARGON2_LANES_MAX: u32 = 16;
 pub enum Mode {
     /// Nothing.
     None = 0,
-    /// A tree of SHA-256 over the pages; no key. Finds what changed by itself, and what was changed by somebody who did
-    /// not change tree and header too.
+    /// A tree of SHA-256 over the pages; no key. Finds what changed by itself, and what was changed
+    /// by somebody who did not change tree and header too.
     Integrity = 1,
     /// AES-256-XTS.
     Encryption = 2,
     /// AES-256-XTS, and the tree over the encrypted pages, its root under a key.
     EncryptionIntegrity = 3,
-    /// AEGIS-256X4 with a nonce and a tag for each page, and the tree over these, its root under a key.
+    /// AEGIS-256X4 with a nonce and a tag for each page, and the tree over these, its root under a
+    /// key.
     Authenticated = 4,
 }
 
@@ -126,14 +129,15 @@ impl core::fmt::Display for Mode {
 
 /// No cipher.
 pub const CIPHER_NONE: u32 = 0;
-/// AES-256-XTS, IEEE 1619; the data unit is a page, its number the tweak's low 64 bits, the first 8 bytes of the
-/// object's UUID the high ones.
+/// AES-256-XTS, IEEE 1619; the data unit is a page, its number the tweak's low 64 bits, the first 8
+/// bytes of the object's UUID the high ones.
 pub const CIPHER_AES_256_XTS: u32 = 1;
 /// AEGIS-256X4 with tags of 256 bits, draft-irtf-cfrg-aegis-aead.
 pub const CIPHER_AEGIS_256X4: u32 = 2;
 /// The year of the edition of IEEE 1619.
 pub const XTS_VERSION: u32 = 2018;
-/// The number of the draft. A draft that changes the cipher gets another number, and so another format.
+/// The number of the draft. A draft that changes the cipher gets another number, and so another
+/// format.
 pub const AEGIS_VERSION: u32 = 18;
 
 /// No tree.
@@ -150,9 +154,9 @@ pub const KDF_ARGON2ID: u32 = 2;
 
 /// The header of an object's protection: one sector, so that it is never torn.
 ///
-/// The data key (32 random bytes) is under `wrapped_key`, encrypted with AES-256-GCM-SIV under a key derived from the
-/// caller's; everything that touches pages is derived from the data key, so that another key of the caller's changes
-/// this header and nothing else.
+/// The data key (32 random bytes) is under `wrapped_key`, encrypted with AES-256-GCM-SIV under a
+/// key derived from the caller's; everything that touches pages is derived from the data key, so
+/// that another key of the caller's changes this header and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AtRestHeader {
@@ -188,16 +192,18 @@ pub struct AtRestHeader {
     pub kdf_salt: [u8; 32],
     /// Salt of the key that wraps; new with every wrapping.
     pub wrap_salt: [u8; 32],
-    /// Derived from the caller's key and `wrap_salt`: tells a wrong key from a damaged header, and binds the header to
-    /// one key.
+    /// Derived from the caller's key and `wrap_salt`: tells a wrong key from a damaged header, and
+    /// binds the header to one key.
     pub key_check: [u8; 32],
     /// The data key, encrypted.
     pub wrapped_key: [u8; 32],
     /// Tag of that encryption.
     pub wrap_tag: [u8; 16],
-    /// HMAC-SHA-256 of the whole header, this field and the checksum zero, under a key derived from the data key.
+    /// HMAC-SHA-256 of the whole header, this field and the checksum zero, under a key derived
+    /// from the data key.
     pub mac: [u8; 32],
-    /// With [`INCOMPAT_INHERITED`]: the key of the puddles that this one's copy was made from, encrypted under a key derived from the data key.
+    /// With [`INCOMPAT_INHERITED`]: the key of the puddles that this one's copy was made from,
+    /// encrypted under a key derived from the data key.
     pub inherited_key: [u8; 32],
     /// Tag of that encryption.
     pub inherited_tag: [u8; 16],
@@ -218,7 +224,8 @@ pub struct AtRestHeader {
 /// [`AtRestHeader::replaced`] of a header whose predecessor was in no list.
 pub const NOTHING_REPLACED: [u8; 32] = [0xff; 32];
 
-/// Incompatible feature of [`AtRestHeader`]: it holds the key of what its pool was copied from, under which puddles may still be sealed.
+/// Incompatible feature of [`AtRestHeader`]: it holds the key of what its pool was copied from,
+/// under which puddles may still be sealed.
 pub const INCOMPAT_INHERITED: u64 = 1 << 0;
 
 const _: () = assert!(size_of::<AtRestHeader>() == 512);
@@ -461,7 +468,8 @@ impl TreeShape {
     }
 }
 
-/// Where the regions of an object's protection lie, in bytes from their start; see the module's picture.
+/// Where the regions of an object's protection lie, in bytes from their start; see the module's
+/// picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Regions {
     /// First byte of side data.

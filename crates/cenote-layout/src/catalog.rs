@@ -1,11 +1,11 @@
 //! The catalog: pools, puddles, types, clients and leases of a store.
 //!
-//! Two files, `catalog.0` and `catalog.1`, hold the same sequence of *batches* of records. A change appends one batch to
-//! each, one file after the other, each synced; it is made once the first is. So a torn end is only ever at the end, and what is damaged in
-//! one file is read from the other.
+//! Two files, `catalog.0` and `catalog.1`, hold the same sequence of *batches* of records. A change
+//! appends one batch to each, one file after the other, each synced; it is made once the first is.
+//! So a torn end is only ever at the end, and what is damaged in one file is read from the other.
 //!
-//! A batch is one or more frames with the same `batch` number; the last has [`FLAG_LAST`]. Frames of a batch count
-//! only together. Batch numbers rise by one.
+//! A batch is one or more frames with the same `batch` number; the last has [`FLAG_LAST`]. Frames
+//! of a batch count only together. Batch numbers rise by one.
 //!
 //! ```text
 //! frame:  RecordHeader (56 bytes) | payload: postcard encoding of Record | zeroes up to a multiple of 8
@@ -35,7 +35,8 @@ pub const FLAG_LAST: u32 = 1;
 /// Most bytes of a payload.
 pub const PAYLOAD_LEN_MAX: u32 = 1 << 20;
 const _: () = assert!(TYPE_RECORD_LEN_MAX + 64 <= PAYLOAD_LEN_MAX as usize);
-/// Highest number of a batch: far beyond what is ever reached, so that the next one can always be counted.
+/// Highest number of a batch: far beyond what is ever reached, so that the next one can always be
+/// counted.
 pub const BATCH_NUMBER_MAX: u64 = 1 << 62;
 /// Most bytes of a pool's name.
 pub const POOL_NAME_LEN_MAX: usize = 255;
@@ -74,8 +75,9 @@ const _: () = assert!(core::mem::offset_of!(RecordHeader, journals) == 32);
 pub enum PoolMode {
     /// Stores go straight into the puddle files.
     Direct,
-    /// Stores go into the puddle files, which are the *shadow*; each has a *primary* beside it, which only a psync changes, of all puddles of
-    /// the pool together. After a loss of power the primaries are the truth.
+    /// Stores go into the puddle files, which are the *shadow*; each has a *primary* beside it,
+    /// which only a psync changes, of all puddles of the pool together. After a loss of power
+    /// the primaries are the truth.
     Shadowed,
 }
 
@@ -156,7 +158,9 @@ impl AtRest {
         }
     }
 
-    /// Bytes of the file of a puddle of `size` bytes in a pool that is protected so: behind the header page and the sealed pages lie the regions of the protection. `None` for more than any puddle has.
+    /// Bytes of the file of a puddle of `size` bytes in a pool that is protected so: behind the
+    /// header page and the sealed pages lie the regions of the protection. `None` for more than any
+    /// puddle has.
     #[must_use]
     pub const fn stored_len(self, size: u64) -> Option<u64> {
         if matches!(self, Self::None) {
@@ -203,13 +207,15 @@ pub struct ObjectRecord {
 }
 
 impl ObjectRecord {
-    /// Bytes of whole pages of its data. Behind them in its file lie the regions of its protection, if it has one.
+    /// Bytes of whole pages of its data. Behind them in its file lie the regions of its protection,
+    /// if it has one.
     #[must_use]
     pub const fn span(&self) -> u64 {
         self.data_len.next_multiple_of(PAGE_SIZE)
     }
 
-    /// Bytes of its puddle: data, and what protects it. `None` for a length that no object can have.
+    /// Bytes of its puddle: data, and what protects it. `None` for a length that no object can
+    /// have.
     #[must_use]
     pub const fn puddle_size(&self) -> Option<u64> {
         // Before anything is rounded up.
@@ -232,14 +238,16 @@ pub struct ClientRecord {
     pub log_space: Uuid,
 }
 
-/// The process that a client of a daemon is. The daemon may end and another follow while it lives on, with its mappings.
+/// The process that a client of a daemon is. The daemon may end and another follow while it lives
+/// on, with its mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestRecord {
     /// The client's identity.
     pub client: Uuid,
     /// Its process number, as the daemon saw it.
     pub pid: u32,
-    /// When that process started, in clock ticks since boot: number and start name one process of one boot.
+    /// When that process started, in clock ticks since boot: number and start name one process of
+    /// one boot.
     pub start_ticks: u64,
     /// The user that it acts for.
     pub uid: u32,
@@ -247,7 +255,8 @@ pub struct GuestRecord {
     pub gid: u32,
 }
 
-/// "This client may write to this pool": written before the mapping is handed out; replay applies nothing else (PUD-3).
+/// "This client may write to this pool": written before the mapping is handed out; replay applies
+/// nothing else (PUD-3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRecord {
     /// Who.
@@ -258,18 +267,21 @@ pub struct LeaseRecord {
     pub writable: bool,
 }
 
-/// Most ranges of one [`RelocationRecord`], and most pools: such a record always fits into one frame.
+/// Most ranges of one [`RelocationRecord`], and most pools: such a record always fits into one
+/// frame.
 pub const RELOCATION_MOVES_MAX: usize = 16_384;
 
 /// Most puddles of one [`Record::Sealed`]: such a record always fits into one frame.
 pub const SEALED_MAX: usize = 16_384;
 
-/// Where puddles have gone that were imported, cloned or moved together: what native pointers into them are to become.
+/// Where puddles have gone that were imported, cloned or moved together: what native pointers into
+/// them are to become.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelocationRecord {
     /// Its number, by which [`DueRecord`]s name it.
     pub id: Uuid,
-    /// Ranges of addresses that have another address now, by rising old address, none on top of another.
+    /// Ranges of addresses that have another address now, by rising old address, none on top of
+    /// another.
     pub moves: Vec<MoveRecord>,
     /// Pools that have another number now, old and new: what region pointers are to become.
     pub pools: Vec<(PoolId, PoolId)>,
@@ -286,14 +298,16 @@ pub struct MoveRecord {
     pub size: u64,
 }
 
-/// A puddle whose pointers are still what they were before a relocation. Nobody has ever mapped it since.
+/// A puddle whose pointers are still what they were before a relocation. Nobody has ever mapped it
+/// since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DueRecord {
     /// The puddle.
     pub puddle: Uuid,
     /// Which relocation.
     pub relocation: Uuid,
-    /// The address for which its contents are right. The header of its file says the same until it is rewritten.
+    /// The address for which its contents are right. The header of its file says the same until it
+    /// is rewritten.
     pub from: u64,
     /// The generation that the header says once it is rewritten; one less until then. 0: its file
     /// was damaged when it moved, so that is not known; it is said before the puddle is rewritten.
@@ -333,26 +347,28 @@ pub enum Record {
     NextPool(PoolId),
     /// A type is removed (none of its blocks is left).
     TypeRemoved(TypeId),
-    /// Power failed while the pool was held writable at a durability level that does not cover that; what it holds
-    /// may be torn. Stays until somebody opens it as it is, by policy.
+    /// Power failed while the pool was held writable at a durability level that does not cover
+    /// that; what it holds may be torn. Stays until somebody opens it as it is, by policy.
     PoolNotCovered(PoolId),
     /// Somebody has decided to take the pool as it is.
     PoolCovered(PoolId),
-    /// Power failed while the pool was held writable: which of its blocks are allocated must be computed again, by tracing, before it is
-    /// used.
+    /// Power failed while the pool was held writable: which of its blocks are allocated must be
+    /// computed again, by tracing, before it is used.
     TraceDue(PoolId),
     /// That has been done.
     Traced(PoolId),
     /// Somebody has opened the pool for writing: it is not as it was created any more.
     PoolUsed(PoolId),
-    /// An object is created, or its permissions change. Its puddle's record comes in the same batch, or before.
+    /// An object is created, or its permissions change. Its puddle's record comes in the same
+    /// batch, or before.
     Object(ObjectRecord),
     /// The object with this puddle is gone; the puddle's own record is removed in the same batch.
     ObjectRemoved(Uuid),
-    /// A client is another process, which a daemon serves; in the batch of its first lease or of its log space. It ends with
-    /// [`Record::ClientRemoved`].
+    /// A client is another process, which a daemon serves; in the batch of its first lease or of
+    /// its log space. It ends with [`Record::ClientRemoved`].
     Guest(GuestRecord),
-    /// A lease for writing is given that other clients may have too, or one that a client has becomes such a one.
+    /// A lease for writing is given that other clients may have too, or one that a client has
+    /// becomes such a one.
     LeaseShared {
         /// Who.
         client: Uuid,
@@ -365,8 +381,9 @@ pub enum Record {
     Due(DueRecord),
     /// That has been done, or the puddle is gone.
     Relocated(Uuid),
-    /// A client's request has made a pool, in the batch of the pool: who asks again, because the answer was lost, gets this one. A client has one such record, of its last request; it ends with
-    /// [`Record::ClientRemoved`].
+    /// A client's request has made a pool, in the batch of the pool: who asks again, because the
+    /// answer was lost, gets this one. A client has one such record, of its last request; it ends
+    /// with [`Record::ClientRemoved`].
     PoolMade {
         /// Who asked.
         client: Uuid,
@@ -375,7 +392,8 @@ pub enum Record {
         /// What was made.
         pool: PoolId,
     },
-    /// A client of a daemon has an object attached. It ends with [`Record::ObjectLeaseEnded`], or with all leases of the client.
+    /// A client of a daemon has an object attached. It ends with [`Record::ObjectLeaseEnded`], or
+    /// with all leases of the client.
     ObjectLease {
         /// Who.
         client: Uuid,
@@ -391,10 +409,11 @@ pub enum Record {
         /// The object's puddle.
         object: Uuid,
     },
-    /// The pool is protected at rest, from its creation on: in the batch of its [`Record::Pool`]. Only in stores whose superblock has
-    /// [`crate::superblock::INCOMPAT_POOLS_AT_REST`].
+    /// The pool is protected at rest, from its creation on: in the batch of its [`Record::Pool`].
+    /// Only in stores whose superblock has [`crate::superblock::INCOMPAT_POOLS_AT_REST`].
     PoolAtRest(PoolId, AtRest),
-    /// The puddle of a protected pool is due, and its file is still sealed under the identity that it is a copy of. It ends with the puddle's [`Record::Due`], which is in the same batch.
+    /// The puddle of a protected pool is due, and its file is still sealed under the identity that
+    /// it is a copy of. It ends with the puddle's [`Record::Due`], which is in the same batch.
     /// Only in stores whose superblock has [`crate::superblock::INCOMPAT_SEALED_AS`].
     SealedAs {
         /// The puddle.
@@ -448,8 +467,8 @@ impl Record {
         puddles.chunks(SEALED_MAX).map(record).collect()
     }
 
-    /// Whether it is about a daemon's clients: such records come into a catalog only after the superblock names
-    /// [`crate::superblock::INCOMPAT_HOSTED`].
+    /// Whether it is about a daemon's clients: such records come into a catalog only after the
+    /// superblock names [`crate::superblock::INCOMPAT_HOSTED`].
     #[must_use]
     pub const fn is_hosted(&self) -> bool {
         matches!(

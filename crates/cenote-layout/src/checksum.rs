@@ -1,8 +1,8 @@
 //! One checksum for everything: XXH3-64, seeded by the kind of what it covers.
 //!
-//! XXH3 is specified and stable, detects every short burst with probability 1 - 2^-64, and costs a few nanoseconds for
-//! a log entry. The seed keeps kinds apart: a superblock that a misdirected write put where a puddle header belongs
-//! fails its check even though its bytes are whole.
+//! XXH3 is specified and stable, detects every short burst with probability 1 - 2^-64, and costs a
+//! few nanoseconds for a log entry. The seed keeps kinds apart: a superblock that a misdirected
+//! write put where a puddle header belongs fails its check even though its bytes are whole.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -65,7 +65,8 @@ pub fn checksum(seed: u64, bytes: &[u8]) -> u64 {
     if bytes.len() >= WIDE_LEN_MIN { wide(seed, bytes) } else { xxh3_64_with_seed(bytes, seed) }
 }
 
-/// From this length on it pays to ask the processor for its widest vectors: 96 instead of 168 ns for 4 KiB.
+/// From this length on it pays to ask the processor for its widest vectors: 96 instead of 168 ns
+/// for 4 KiB.
 const WIDE_LEN_MIN: usize = 512;
 
 /// The same function by a library that chooses vector instructions at run time.

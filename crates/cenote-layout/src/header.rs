@@ -194,8 +194,9 @@ pub fn seal<H: Header>(header: &mut H) {
     bytes[40..48].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Reads a header from the start of `bytes`, believing nothing before it is checked: length, magic, version,
-/// incompatible features, checksum, fields, in this order, so that the message names the first cause.
+/// Reads a header from the start of `bytes`, believing nothing before it is checked: length, magic,
+/// version, incompatible features, checksum, fields, in this order, so that the message names the
+/// first cause.
 ///
 /// `writing` also refuses read-only-compatible features that are not known.
 ///

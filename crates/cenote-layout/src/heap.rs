@@ -39,7 +39,8 @@ pub const MARKS_SIZE: u64 = 1024;
 pub const TINY_MARKS_SIZE: u64 = SUPERBLOCK_SIZE / BLOCK_SIZE_MIN;
 /// Heads of lists in a pool's root puddle, 16 bytes each.
 pub const LIST_COUNT: u64 = 384;
-/// Bytes of the table of members in a pool's root puddle: a line about all of them, and 32 bytes for each.
+/// Bytes of the table of members in a pool's root puddle: a line about all of them, and 32 bytes
+/// for each.
 pub const MEMBERS_SIZE: u64 = 64 + 32 * MEMBER_COUNT;
 /// Bytes of the sweep line in a pool's root puddle: the word of [`SweepState`], the rest reserved.
 pub const SWEEP_SIZE: u64 = 64;
@@ -47,7 +48,8 @@ pub const SWEEP_SIZE: u64 = 64;
 pub const ROOT_COUNT: u64 = 1024;
 /// Least bytes of a heap puddle: metadata and one superblock.
 pub const HEAP_PUDDLE_SIZE_MIN: u64 = 2 * SUPERBLOCK_SIZE;
-/// Most bytes of a block that shares its superblock with others; larger ones take whole superblocks.
+/// Most bytes of a block that shares its superblock with others; larger ones take whole
+/// superblocks.
 pub const SMALL_SIZE_MAX: u64 = 32 << 10;
 
 pub use crate::mark::{self, MEMBER_COUNT};
@@ -82,8 +84,10 @@ impl SweepState {
 /// Unit in which the file has space or not.
 const SPACE_UNIT: u64 = 4096;
 
-/// Usable bytes of the large block that serves a request of `size` bytes: whole superblocks, if less than an eighth of them is waste; else the size rounded up to an eighth of the power of two
-/// below it (at least 4 KiB, at most a superblock), so that less than an eighth is waste, and what is behind it in the last superblock is nobody's. `None`: no block can be that large.
+/// Usable bytes of the large block that serves a request of `size` bytes: whole superblocks, if
+/// less than an eighth of them is waste; else the size rounded up to an eighth of the power of two
+/// below it (at least 4 KiB, at most a superblock), so that less than an eighth is waste, and what
+/// is behind it in the last superblock is nobody's. `None`: no block can be that large.
 #[must_use]
 pub const fn large_size(size: u64) -> Option<u64> {
     if size > i64::MAX as u64 - SUPERBLOCK_SIZE {
@@ -105,7 +109,8 @@ pub const fn large_size(size: u64) -> Option<u64> {
     Some(if whole - rounded + step <= whole / 8 { whole } else { rounded })
 }
 
-/// From which byte on a superblock of blocks of `size` bytes is given back to the file system while it is in use, if it is: where an eighth or more is behind the last block.
+/// From which byte on a superblock of blocks of `size` bytes is given back to the file system while
+/// it is in use, if it is: where an eighth or more is behind the last block.
 #[must_use]
 pub const fn small_end(size: u64) -> Option<u64> {
     let end = (blocks_of(size) * size).next_multiple_of(SPACE_UNIT);
@@ -177,7 +182,8 @@ pub struct Descriptor {
     pub state: u32,
     /// Size class, or 0 for large blocks.
     pub class: u32,
-    /// Bytes of a block; of a large one, all of it, in whichever of its superblocks the descriptor is.
+    /// Bytes of a block; of a large one, all of it, in whichever of its superblocks the descriptor
+    /// is.
     pub block_size: u64,
     /// Type of the blocks.
     pub type_id: TypeId,
@@ -255,13 +261,15 @@ impl Descriptor {
         Self::new(SuperblockState::Hole, 0, 0, TypeId::UNTYPED, 0)
     }
 
-    /// Whether space must be taken before anything is stored into the superblock: it is a hole, or nobody can tell.
+    /// Whether space must be taken before anything is stored into the superblock: it is a hole, or
+    /// nobody can tell.
     #[must_use]
     pub fn may_be_hole(&self) -> bool {
         self.state == SuperblockState::Hole as u32 || !self.is_valid()
     }
 
-    /// Whether space must be taken before the whole superblock can be used for something else: that, or the file may have no space behind its blocks.
+    /// Whether space must be taken before the whole superblock can be used for something else:
+    /// that, or the file may have no space behind its blocks.
     #[must_use]
     pub fn may_lack_space(&self) -> bool {
         let cut = match SuperblockState::from_u32(self.state) {
@@ -308,7 +316,8 @@ impl Descriptor {
 /// Where what lies in a heap puddle. Offsets count from the puddle's start, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapGeometry {
-    /// Superblocks in the puddle, those with metadata included. A last part of less than 64 KiB is not used.
+    /// Superblocks in the puddle, those with metadata included. A last part of less than 64 KiB is
+    /// not used.
     pub superblocks: u64,
     /// Where the descriptors begin.
     pub descriptors: u64,
@@ -331,8 +340,8 @@ pub struct HeapGeometry {
 }
 
 impl HeapGeometry {
-    /// The geometry of a heap puddle of `size` bytes; `None` if that is too small. `root` says whether it is a pool's root
-    /// puddle.
+    /// The geometry of a heap puddle of `size` bytes; `None` if that is too small. `root` says
+    /// whether it is a pool's root puddle.
     #[must_use]
     pub const fn new(size: u64, root: bool) -> Option<Self> {
         let superblocks = size / SUPERBLOCK_SIZE;

@@ -54,7 +54,8 @@ impl Uuid {
         out
     }
 
-    /// Reads what [`Uuid::to_hex`] or `Display` wrote; hyphens are skipped. `None` if it is anything else.
+    /// Reads what [`Uuid::to_hex`] or `Display` wrote; hyphens are skipped. `None` if it is
+    /// anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut bytes = [0u8; 16];
@@ -117,8 +118,8 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// 64-bit name of a persistent type (PUD-7): a hash of its declared name. 0 means "no type": such blocks are
-/// scanned conservatively.
+/// 64-bit name of a persistent type (PUD-7): a hash of its declared name. 0 means "no type": such
+/// blocks are scanned conservatively.
 #[derive(
     Clone,
     Copy,
@@ -152,7 +153,8 @@ impl TypeId {
         Self(if hash == 0 { 1 } else { hash })
     }
 
-    /// The id of a type constructor (`self`, say a generic's or `"[]"`'s) applied to one more argument.
+    /// The id of a type constructor (`self`, say a generic's or `"[]"`'s) applied to one more
+    /// argument.
     #[must_use]
     pub const fn apply(self, argument: u64) -> Self {
         let mut bytes = [0u8; 16];

@@ -1,16 +1,20 @@
 //! What lies on media, and nothing else.
 //!
-//! Every byte that Cenote writes to a store is described here: headers, catalog records, log entries, heap
-//! metadata and pointer maps. There is no I/O and no knowledge of who reads or writes; a program that knows this
-//! crate can take a store apart. `docs/format.md` draws the same structures as diagrams.
+//! Every byte that Cenote writes to a store is described here: headers, catalog records, log
+//! entries, heap metadata and pointer maps. There is no I/O and no knowledge of who reads or
+//! writes; a program that knows this crate can take a store apart. `docs/format.md` draws the same
+//! structures as diagrams.
 //!
 //! Invariants that hold for every structure:
 //!
 //! * little endian (a big-endian target does not compile);
 //! * size and the offset of every field are asserted at compile time, without padding;
-//! * a *header* begins with the 48 bytes of [`header::HeaderPrefix`]: magic, version, three feature masks, checksum;
-//! * reserved bytes are zero and are checked to be zero, so that a later version can give them a meaning;
-//! * checksums are XXH3-64 seeded by kind ([`checksum`]), so that bytes of one kind never pass for another.
+//! * a *header* begins with the 48 bytes of [`header::HeaderPrefix`]: magic, version, three feature
+//!   masks, checksum;
+//! * reserved bytes are zero and are checked to be zero, so that a later version can give them a
+//!   meaning;
+//! * checksums are XXH3-64 seeded by kind ([`checksum`]), so that bytes of one kind never pass for
+//!   another.
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the on-media format is little endian and is mapped as it is");
@@ -39,8 +43,8 @@ pub mod values;
 
 /// Bytes of a page: the unit of mapping and of puddle sizes.
 pub const PAGE_SIZE: u64 = 4096;
-/// Bytes of a slot: puddles are aligned to slots in the address space, so that one table entry per slot finds the
-/// puddle of an address in constant time.
+/// Bytes of a slot: puddles are aligned to slots in the address space, so that one table entry per
+/// slot finds the puddle of an address in constant time.
 pub const SLOT_SIZE: u64 = 2 << 20;
 /// Bytes of a cache line: the unit in which a processor writes memory back.
 pub const LINE_SIZE: u64 = 64;

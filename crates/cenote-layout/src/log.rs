@@ -1,7 +1,7 @@
 //! Logs (PUD-4; Puddles paper, 4.1 and Figures 6 and 7).
 //!
-//! A log puddle's body is one *segment*: a header of four cache lines and an entry area. The first segment of a log is
-//! its *head*; when it is full the log goes on in further segments.
+//! A log puddle's body is one *segment*: a header of four cache lines and an entry area. The first
+//! segment of a log is its *head*; when it is full the log goes on in further segments.
 //!
 //! ```text
 //! body + 0     LogHeader: magic, version, features, checksum, owner, identity, capacity       written once
@@ -12,9 +12,10 @@
 //!
 //! # Sequence numbers
 //!
-//! Every entry carries a sequence number, the log carries a range (lo, hi) in one 8-byte word, and an entry counts only
-//! if lo < seq < hi. Transaction number `g` of a log has `base = 4 g`; its undo-class entries carry `base + 1`, its
-//! redo-class entries `base + 3`. So the range says which stage a crash interrupted:
+//! Every entry carries a sequence number, the log carries a range (lo, hi) in one 8-byte word, and
+//! an entry counts only if lo < seq < hi. Transaction number `g` of a log has `base = 4 g`; its
+//! undo-class entries carry `base + 1`, its redo-class entries `base + 3`. So the range says which
+//! stage a crash interrupted:
 //!
 //! | range | meaning |
 //! | --- | --- |
@@ -22,20 +23,21 @@
 //! | (base + 2, base + 4) | committed: redo-class entries count, roll forward |
 //! | (base + 4, base + 6) | finished; at the same time the next transaction's "running" |
 //!
-//! One 8-byte store moves the log from one row to the next; nothing is written when a transaction begins. hi is always
-//! lo + 2 and lo is even, so that a damaged range is recognised. Before the 32-bit numbers run out, the *epoch* goes up
-//! and they start again at 0; the epoch is mixed into every entry's checksum, so that no old entry comes to life. The
-//! epoch's word carries its own complement ([`epoch_to_word`]): a damaged epoch would make every entry look like
-//! none.
+//! One 8-byte store moves the log from one row to the next; nothing is written when a transaction
+//! begins. hi is always lo + 2 and lo is even, so that a damaged range is recognised. Before the
+//! 32-bit numbers run out, the *epoch* goes up and they start again at 0; the epoch is mixed into
+//! every entry's checksum, so that no old entry comes to life. The epoch's word carries its own
+//! complement ([`epoch_to_word`]): a damaged epoch would make every entry look like none.
 //!
-//! Recovery goes on two transactions further, to `running(base + 8)`: the range on media may be one transaction behind
-//! (the store that finishes one may be unfenced), and entries of `base + 4` may then stand in the other half.
+//! Recovery goes on two transactions further, to `running(base + 8)`: the range on media may be one
+//! transaction behind (the store that finishes one may be unfenced), and entries of `base + 4` may
+//! then stand in the other half.
 //!
 //! # Halves
 //!
-//! A log's transaction `g` writes its first entry at the start of half `g & 1` of the head's entry area. So the entries of a
-//! transaction that has just finished stay whole until the *next but one* begins, and the store that finishes a
-//! transaction needs no fence of its own: see `cenote-tx`.
+//! A log's transaction `g` writes its first entry at the start of half `g & 1` of the head's entry
+//! area. So the entries of a transaction that has just finished stay whole until the *next but one*
+//! begins, and the store that finishes a transaction needs no fence of its own: see `cenote-tx`.
 
 use crate::header::{Header, HeaderError, HeaderPrefix};
 use crate::id::Uuid;
@@ -88,8 +90,8 @@ pub const ENTRIES_OFFSET: u64 = 256;
 /// Least bytes of one half of the entry area.
 pub const MIN_HALF: u64 = 1024;
 
-/// The line that changes when sequence numbers wrap, and when a log is set aside. Every word has one value at a time that is right, so
-/// that a damaged one is recognised.
+/// The line that changes when sequence numbers wrap, and when a log is set aside. Every word has
+/// one value at a time that is right, so that a damaged one is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LogControl {
@@ -127,14 +129,15 @@ pub const LOG_QUARANTINED: u64 = 0x4445_4741_4d41_4451;
 pub struct LogRange {
     /// The sequence range, see [`SequenceRange`]: the word whose store commits.
     pub range: u64,
-    /// Where the next entry goes ("next log pointer"), see [`TailWord`]. Exact after a crash of processes; after a loss of power a
-    /// hint that may be old, because it is never flushed.
+    /// Where the next entry goes ("next log pointer"), see [`TailWord`]. Exact after a crash of
+    /// processes; after a loss of power a hint that may be old, because it is never flushed.
     pub tail: u64,
     /// Address of the last entry ("last log entry pointer"); as exact as `tail`.
     pub last: u64,
-    /// In a log that has gone on in further segments: for which transaction, and in how many ([`TailWord`] with the number of the
-    /// segment as its count). Stored and flushed when the jump to that segment is durable, so that a jump which is missing
-    /// although this word names it, or anything missing before it, is damage and no torn end.
+    /// In a log that has gone on in further segments: for which transaction, and in how many
+    /// ([`TailWord`] with the number of the segment as its count). Stored and flushed when the
+    /// jump to that segment is durable, so that a jump which is missing although this word
+    /// names it, or anything missing before it, is damage and no torn end.
     pub overflow: u64,
     /// Zero.
     pub reserved: [u64; 4],
@@ -210,7 +213,8 @@ impl SequenceRange {
     }
 }
 
-/// No transaction has a base from here on: the epoch goes up before. Leaves room so that `base + 6` never overflows.
+/// No transaction has a base from here on: the epoch goes up before. Leaves room so that `base + 6`
+/// never overflows.
 pub const LAST_BASE: u32 = u32::MAX - 15;
 
 /// While the epoch goes up the range is `running(END_BASE)`: no entry of any epoch has this base.
@@ -239,7 +243,8 @@ impl TailWord {
     }
 }
 
-/// What an entry is. The class decides the sequence number: undo-class `base + 1`, redo-class `base + 3`.
+/// What an entry is. The class decides the sequence number: undo-class `base + 1`, redo-class `base
+/// + 3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -247,22 +252,27 @@ pub enum Kind {
     Undo = 1,
     /// Redo: `data` is what will stand at `addr`; copied there on roll-forward.
     Redo = 2,
-    /// Undo of process memory, applied on abort only; recovery skips it, because that memory is gone.
+    /// Undo of process memory, applied on abort only; recovery skips it, because that memory is
+    /// gone.
     Volatile = 3,
-    /// A fresh allocation, undo-class: the range `addr, size` has no old contents worth keeping, but is made durable
-    /// by commit and covered by the seal. No data.
+    /// A fresh allocation, undo-class: the range `addr, size` has no old contents worth keeping,
+    /// but is made durable by commit and covered by the seal. No data.
     Fresh = 4,
-    /// Undo-class: on roll-back, clear the bits `mask` (8 bytes of data) of the word at `addr`: gives back an allocation.
+    /// Undo-class: on roll-back, clear the bits `mask` (8 bytes of data) of the word at `addr`:
+    /// gives back an allocation.
     ClearBitsOnAbort = 5,
-    /// Redo-class: on roll-forward, clear the bits `mask` (8 bytes of data) of the word at `addr`: frees at commit. On roll-back set them: at
-    /// `power` the mark of a block is cleared before the commit is decided.
+    /// Redo-class: on roll-forward, clear the bits `mask` (8 bytes of data) of the word at `addr`:
+    /// frees at commit. On roll-back set them: at `power` the mark of a block is cleared before
+    /// the commit is decided.
     ClearBitsOnCommit = 6,
-    /// Undo-class, last: data is a [`Seal`]. A valid one that fits the contents of memory says "committed".
+    /// Undo-class, last: data is a [`Seal`]. A valid one that fits the contents of memory says
+    /// "committed".
     Seal = 7,
-    /// Undo-class: the transaction goes on at the start of the segment whose puddle's address is `addr`. No data.
+    /// Undo-class: the transaction goes on at the start of the segment whose puddle's address is
+    /// `addr`. No data.
     Jump = 8,
-    /// [`Kind::Fresh`] and [`Kind::ClearBitsOnAbort`] in one line: the block `addr, size`, and an [`AllocationMark`] as data. On roll-forward its bits
-    /// are set.
+    /// [`Kind::Fresh`] and [`Kind::ClearBitsOnAbort`] in one line: the block `addr, size`, and an
+    /// [`AllocationMark`] as data. On roll-forward its bits are set.
     Allocation = 9,
 }
 
@@ -302,7 +312,8 @@ impl Kind {
         }
     }
 
-    /// Bytes of data that follow the header of an entry with this `size`, which is the length of a range elsewhere for some kinds.
+    /// Bytes of data that follow the header of an entry with this `size`, which is the length of a
+    /// range elsewhere for some kinds.
     #[inline]
     #[must_use]
     pub const fn data_len(self, size: u32) -> u32 {
@@ -330,19 +341,23 @@ pub enum Order {
     Backward = 1,
 }
 
-/// The header of one entry; `data` follows where the kind has data. Every entry begins a cache line ([`entry_size`]); what is left of its last
-/// line means nothing and is not covered by the checksum.
+/// The header of one entry; `data` follows where the kind has data. Every entry begins a cache line
+/// ([`entry_size`]); what is left of its last line means nothing and is not covered by the
+/// checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct EntryHeader {
-    /// XXH3-64, seeded by [`entry_seed`], of the rest of this header and, where it fits into the entry's first line, the data (unpadded) behind it.
-    /// Longer data is hashed by itself: XXH3-64 of the data, seeded by that of the rest of this header.
+    /// XXH3-64, seeded by [`entry_seed`], of the rest of this header and, where it fits into the
+    /// entry's first line, the data (unpadded) behind it. Longer data is hashed by itself:
+    /// XXH3-64 of the data, seeded by that of the rest of this header.
     pub checksum: u64,
     /// Address of the range.
     pub addr: u64,
-    /// Bytes of the range; also of the data, where there is data. Longer ranges take several entries.
+    /// Bytes of the range; also of the data, where there is data. Longer ranges take several
+    /// entries.
     pub size: u32,
-    /// Number of this entry in its transaction, from 0: an entry in the wrong place does not count.
+    /// Number of this entry in its transaction, from 0: an entry in the wrong place does not
+    /// count.
     pub index: u32,
     /// Sequence number.
     pub seq: u32,
@@ -350,7 +365,8 @@ pub struct EntryHeader {
     pub kind: u8,
     /// [`Order`].
     pub order: u8,
-    /// How many entries just before this one no fence had made durable when this one was written (65535: at least as many). An entry further back that is missing while this
+    /// How many entries just before this one no fence had made durable when this one was written
+    /// (65535: at least as many). An entry further back that is missing while this
     /// one is whole was not torn by the crash: the log is damaged.
     pub unfenced: u16,
 }
@@ -360,14 +376,17 @@ const _: () = assert!(size_of::<EntryHeader>() == ENTRY_HEADER_SIZE as usize);
 /// Bytes of an [`EntryHeader`].
 pub const ENTRY_HEADER_SIZE: u64 = 32;
 
-/// Data up to this many bytes lies in the same cache line as its entry's header, and has one checksum with it.
+/// Data up to this many bytes lies in the same cache line as its entry's header, and has one
+/// checksum with it.
 pub const ENTRY_INLINE_DATA_MAX: u64 = crate::LINE_SIZE - ENTRY_HEADER_SIZE;
 
-/// Contents under a seal are hashed in pieces of this many bytes, so that a writer can flush one while it hashes the next.
+/// Contents under a seal are hashed in pieces of this many bytes, so that a writer can flush one
+/// while it hashes the next.
 pub const PIECE_LEN: usize = 1024;
 
-/// Bytes that an entry with `data_len` bytes of data takes: whole cache lines, so that no line holds parts of two entries. An entry of
-/// one line reaches memory as one whole line, and a line that was written back once is not written again by the next entry.
+/// Bytes that an entry with `data_len` bytes of data takes: whole cache lines, so that no line
+/// holds parts of two entries. An entry of one line reaches memory as one whole line, and a line
+/// that was written back once is not written again by the next entry.
 #[inline]
 #[must_use]
 pub const fn entry_size(data_len: u64) -> u64 {
@@ -377,13 +396,15 @@ pub const fn entry_size(data_len: u64) -> u64 {
 const _: () = assert!(entry_size(0) == 64 && entry_size(32) == 64 && entry_size(33) == 128);
 const _: () = assert!(entry_size(size_of::<Seal>() as u64) == crate::LINE_SIZE);
 
-/// Seed of the entry checksums of a log in an epoch: an entry of another log, or of another epoch, does not count.
+/// Seed of the entry checksums of a log in an epoch: an entry of another log, or of another epoch,
+/// does not count.
 #[must_use]
 pub const fn entry_seed(log_id: u64, epoch: u32) -> u64 {
     log_id ^ (epoch as u64).rotate_left(32) ^ crate::checksum::seed::LOG
 }
 
-/// Data of a [`Kind::Allocation`] entry: what makes the block free again on roll-back, and allocated on roll-forward.
+/// Data of a [`Kind::Allocation`] entry: what makes the block free again on roll-back, and
+/// allocated on roll-forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AllocationMark {
@@ -403,14 +424,15 @@ pub struct Seal {
     pub entries: u64,
     /// XOR of their checksums.
     pub entries_checksum: u64,
-    /// [`ContentHash`] over the contents, at commit, of the ranges of all undo and fresh entries in order.
+    /// [`ContentHash`] over the contents, at commit, of the ranges of all undo and fresh entries
+    /// in order.
     pub contents: u64,
 }
 
 const _: () = assert!(size_of::<Seal>() == 24);
 
-/// Running hash of the contents that a seal covers: each range in pieces of [`PIECE_LEN`] bytes and a shorter last one, each piece
-/// hashed with XXH3-64, seeded by the hash so far.
+/// Running hash of the contents that a seal covers: each range in pieces of [`PIECE_LEN`] bytes and
+/// a shorter last one, each piece hashed with XXH3-64, seeded by the hash so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentHash(pub u64);
 

@@ -1,13 +1,15 @@
 //! Log spaces: the directory of one client's logs (Puddles paper, Figure 5).
 //!
-//! The body of a log space puddle is a header line pair and an array of entries, one for each log puddle (segment) that the client
-//! uses, in the order in which they are added. An entry is written before the log that it names is used, and durable before the next one is
-//! written; `state` is its last word to be written.
+//! The body of a log space puddle is a header line pair and an array of entries, one for each log
+//! puddle (segment) that the client uses, in the order in which they are added. An entry is written
+//! before the log that it names is used, and durable before the next one is written; `state` is its
+//! last word to be written.
 //!
-//! What a crash leaves of an entry: nothing, or any of its words without the state, or all but the state, or all. **Once all
-//! but the state are there the entry names its segment**, because the checksum covers the state that it is to have. The
-//! state tells damage from a write that was cut short: if it is there, everything else was durable before. So a
-//! state that is lost, by a crash or by a flipped bit, hides no log: see [`LogSpaceEntry::read`].
+//! What a crash leaves of an entry: nothing, or any of its words without the state, or all but the
+//! state, or all. **Once all but the state are there the entry names its segment**, because the
+//! checksum covers the state that it is to have. The state tells damage from a write that was cut
+//! short: if it is there, everything else was durable before. So a state that is lost, by a crash
+//! or by a flipped bit, hides no log: see [`LogSpaceEntry::read`].
 
 use crate::header::{Header, HeaderError, HeaderPrefix};
 use crate::id::Uuid;
@@ -94,7 +96,8 @@ impl LogSpaceEntry {
         entry
     }
 
-    /// What the entry says. `more`: whether an entry behind it is not all zeros, so that this one was completed.
+    /// What the entry says. `more`: whether an entry behind it is not all zeros, so that this one
+    /// was completed.
     #[must_use]
     pub fn read(&self, more: bool) -> Listing {
         if self.is_valid() {

@@ -1,12 +1,17 @@
-//! Where puddles have gone, as a function from old addresses to new ones: what every pointer is sent through when a puddle is rewritten.
+//! Where puddles have gone, as a function from old addresses to new ones: what every pointer is
+//! sent through when a puddle is rewritten.
 //!
-//! A puddle that was at `from..from + size` answers for the addresses `from + 1 ..= from + size`: a pointer may stand one past the end of the last block of a
-//! puddle, and none stands at the very start of one, because a header lies there. So where one puddle ended at the address at which another began, the
-//! address between them belongs to the first. (At the start of a puddle that none ended at, its own distance is used: somebody may have stored it. But not if one that moves ended at the address where that
-//! start goes, or ends at the start now, as it is when a pool moves to right behind itself or right before: then what stood there could not be told from what came there.)
+//! A puddle that was at `from..from + size` answers for the addresses `from + 1 ..= from + size`: a
+//! pointer may stand one past the end of the last block of a puddle, and none stands at the very
+//! start of one, because a header lies there. So where one puddle ended at the address at which
+//! another began, the address between them belongs to the first. (At the start of a puddle that
+//! none ended at, its own distance is used: somebody may have stored it. But not if one that moves
+//! ended at the address where that start goes, or ends at the start now, as it is when a pool moves
+//! to right behind itself or right before: then what stood there could not be told from what came
+//! there.)
 //!
-//! Looking up is a comparison with the range that was found last, and a binary search over the ranges if that was another. Neighbours that moved by
-//! the same distance are one range.
+//! Looking up is a comparison with the range that was found last, and a binary search over the
+//! ranges if that was another. Neighbours that moved by the same distance are one range.
 
 use crate::catalog::{MoveRecord, RelocationRecord};
 use crate::id::PoolId;
@@ -75,7 +80,8 @@ impl Moves {
     /// Reads a record.
     ///
     /// # Errors
-    /// What cannot be: ranges that are empty, beyond the addresses of a program, out of order or on top of another.
+    /// What cannot be: ranges that are empty, beyond the addresses of a program, out of order or on
+    /// top of another.
     pub fn new(record: &RelocationRecord) -> Result<Self, &'static str> {
         let mut ranges: Vec<Range> = Vec::with_capacity(record.moves.len());
         let mut free_from = 0;
@@ -148,18 +154,21 @@ impl Moves {
     pub fn native(&self, word: u64, tag_mask: u64, cursor: &mut Cursor) -> u64 {
         let addr = word & !tag_mask;
         let moved = addr.wrapping_add(self.delta(addr, cursor));
-        // New addresses are below 2^47 and as aligned as old ones, so that a mask of low or high bits keeps its bits.
+        // New addresses are below 2^47 and as aligned as old ones, so that a mask of low or high
+        // bits keeps its bits.
         moved & !tag_mask | word & tag_mask
     }
 
-    /// What an off-holder is to become that stood at `from` and stands at `to` now. `None`: it is no off-holder (null is not), or its target is out of reach.
+    /// What an off-holder is to become that stood at `from` and stands at `to` now. `None`: it is
+    /// no off-holder (null is not), or its target is out of reach.
     #[must_use]
     pub fn relative(&self, word: u64, from: u64, to: u64, cursor: &mut Cursor) -> Option<u64> {
         let target = decode_relative(from, word)?;
         encode_relative(to, target.wrapping_add(self.delta(target, cursor)))
     }
 
-    /// What a region pointer is to become. `None`: it is none, or its pool's new number does not fit into one.
+    /// What a region pointer is to become. `None`: it is none, or its pool's new number does not
+    /// fit into one.
     #[must_use]
     pub fn region(&self, word: u64) -> Option<u64> {
         let region = RegionAddress::decode(word)?;
@@ -169,11 +178,13 @@ impl Moves {
         }
     }
 
-    /// Whether no native pointer that was sent through this once becomes another one by being sent through it again: what is at a new address is at none of the old ones.
+    /// Whether no native pointer that was sent through this once becomes another one by being sent
+    /// through it again: what is at a new address is at none of the old ones.
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
         let moving = || self.ranges.iter().filter(|range| range.delta != 0);
-        // Ranges lie in order, so the first that does not end before an address is the only one that can hold it.
+        // Ranges lie in order, so the first that does not end before an address is the only one
+        // that can hold it.
         moving().all(|range| {
             let new = range.first.wrapping_add(range.delta)..=range.last.wrapping_add(range.delta);
             let at = self.ranges.partition_point(|other| other.last < *new.start());

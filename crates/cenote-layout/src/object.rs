@@ -1,4 +1,5 @@
-//! Objects (PMO) and the journal that makes `psync` atomic. Argument and states: front page of `cenote-object`.
+//! Objects (PMO) and the journal that makes `psync` atomic. Argument and states: front page of
+//! `cenote-object`.
 //!
 //! ```text
 //! object puddle:  | header space | ObjectHeader, rest of its page zero | data ...          | regions, if protected   |
@@ -7,10 +8,12 @@
 //! record:         | RecordHeader | Uuid * objects | Run * runs | data | zeros | CommitRecord |     a multiple of 4096
 //! ```
 //!
-//! The regions are those of [`crate::at_rest`]; the lines of a record's runs are counted from the start of the data, and go on into them, so that
-//! sealed pages and what belongs to them change by one record.
+//! The regions are those of [`crate::at_rest`]; the lines of a record's runs are counted from the
+//! start of the data, and go on into them, so that sealed pages and what belongs to them change by
+//! one record.
 //!
-//! A record begins at a multiple of 4096, so that writing one never rewrites a block that holds another.
+//! A record begins at a multiple of 4096, so that writing one never rewrites a block that holds
+//! another.
 
 use crate::checksum::{checksum, seed};
 use crate::header::{Header, HeaderError, HeaderPrefix};
@@ -26,7 +29,8 @@ pub enum ObjectState {
     Detached = 1,
     /// R: attached for reading. The primary is the truth.
     Read = 2,
-    /// W: attached for writing. The primary is the truth; what is in the shadow is gone after a crash.
+    /// W: attached for writing. The primary is the truth; what is in the shadow is gone after a
+    /// crash.
     Write = 3,
     /// P: a psync writes its record into the journal. As W.
     Psync = 4,
@@ -83,8 +87,8 @@ impl core::fmt::Display for ObjectState {
     }
 }
 
-/// First sector of an object's body: who has it attached for writing. A hint for messages: which data is true is
-/// decided by the journal.
+/// First sector of an object's body: who has it attached for writing. A hint for messages: which
+/// data is true is decided by the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ObjectHeader {
@@ -156,7 +160,8 @@ pub const fn object_data_offset(size: u64) -> u64 {
     header_space(size) + PAGE_SIZE
 }
 
-/// Bytes of the puddle of an object with `data_len` bytes of data, or `None` for a length that no object can have.
+/// Bytes of the puddle of an object with `data_len` bytes of data, or `None` for a length that no
+/// object can have.
 #[must_use]
 pub const fn object_puddle_size(data_len: u64) -> Option<u64> {
     if data_len == 0 || data_len > OBJECT_LEN_MAX {
@@ -184,8 +189,8 @@ pub struct JournalHeader {
     pub store: Uuid,
     /// One higher each time that a header is written.
     pub generation: u64,
-    /// One higher each time that the journal is opened for writing: no record of an earlier session follows one of a
-    /// later session.
+    /// One higher each time that the journal is opened for writing: no record of an earlier
+    /// session follows one of a later session.
     pub epoch: u64,
     /// Bytes of each half, a multiple of 4096.
     pub half_len: u64,
@@ -199,7 +204,8 @@ pub struct JournalHeader {
     pub roots_len: u64,
     /// Their XXH3-64. A header whose list has another one is not whole.
     pub roots_sum: u64,
-    /// Generation of the superblock's copy that names this epoch: an older superblock was put back.
+    /// Generation of the superblock's copy that names this epoch: an older superblock was put
+    /// back.
     pub session: u64,
     /// Generation of the header with which this epoch began. As long as it is the newest one, and
     /// there is no record of the epoch, the superblock may not name the epoch yet.
@@ -303,9 +309,11 @@ pub struct RecordHeader {
     pub epoch: u64,
     /// [`RecordHeader::checksum`] of the record before.
     pub chain: u64,
-    /// Records up to this number were durable when this one was written: one of them that is not whole is damaged.
+    /// Records up to this number were durable when this one was written: one of them that is not
+    /// whole is damaged.
     pub durable: u64,
-    /// What records up to this number changed was durable in the primaries when this one was written.
+    /// What records up to this number changed was durable in the primaries when this one was
+    /// written.
     pub trimmed: u64,
     /// Records of the other journal up to this number were durable when this one was written: with
     /// fewer it was put back.
@@ -415,7 +423,8 @@ impl RecordHeader {
         sum
     }
 
-    /// Whether magic and counts make sense: nothing else is believed, and nothing is allocated, before they do.
+    /// Whether magic and counts make sense: nothing else is believed, and nothing is allocated,
+    /// before they do.
     #[must_use]
     pub fn is_plausible(&self) -> bool {
         self.magic == PSYNC_MAGIC

@@ -1,4 +1,5 @@
-//! The words that lead from one value to another: native pointers, off-holders and region pointers (RAL-5, Ralloc 4.6).
+//! The words that lead from one value to another: native pointers, off-holders and region pointers
+//! (RAL-5, Ralloc 4.6).
 //!
 //! ```text
 //! native     63                                             0
@@ -11,12 +12,14 @@
 //!            | 0xf5 | pool    | split | puddle | offset / 16 |  the last two share 38 bits, as `split` says
 //! ```
 //!
-//! A word of zeroes is null in all three, so that zeroed memory holds no pointers. A *relative* word (an off-holder) is
-//! right at one place only, and stays right when it and its target move by the same distance. A *region* word says
-//! the pool, the puddle's number in it and the offset there, so it is right wherever it lies and wherever that puddle is.
+//! A word of zeroes is null in all three, so that zeroed memory holds no pointers. A *relative*
+//! word (an off-holder) is right at one place only, and stays right when it and its target move by
+//! the same distance. A *region* word says the pool, the puddle's number in it and the offset
+//! there, so it is right wherever it lies and wherever that puddle is.
 //!
-//! The high bits of both are no address of a program, no valid UTF-8 (bytes 0xc1 and 0xf5 never occur in it), no small or
-//! small negative number, and as floating-point numbers beyond 10^160 in size: a conservative scan, which takes every word for what it may be, is seldom wrong.
+//! The high bits of both are no address of a program, no valid UTF-8 (bytes 0xc1 and 0xf5 never
+//! occur in it), no small or small negative number, and as floating-point numbers beyond 10^160 in
+//! size: a conservative scan, which takes every word for what it may be, is seldom wrong.
 
 use crate::id::PoolId;
 use core::fmt;
@@ -36,7 +39,8 @@ impl PointerKind {
     pub const RELATIVE: Self = Self(1);
     /// Pool, puddle and offset, see [`RegionAddress`].
     pub const REGION: Self = Self(2);
-    /// Perhaps a pointer of one of the kinds above, perhaps none: whoever traces looks at where it would lead.
+    /// Perhaps a pointer of one of the kinds above, perhaps none: whoever traces looks at where it
+    /// would lead.
     pub const PERHAPS: Self = Self(3);
 
     /// Whether this release knows the kind.
@@ -66,8 +70,8 @@ pub const REGION_PATTERN: u64 = 0xf5;
 const DISTANCE_BITS: u32 = 48;
 const DISTANCE_MASK: u64 = (1 << DISTANCE_BITS) - 1;
 
-/// The off-holder that stands at `at` and leads to `to`; `None` if they are 2^47 bytes or more apart. Both are addresses; null is 0
-/// and not made here.
+/// The off-holder that stands at `at` and leads to `to`; `None` if they are 2^47 bytes or more
+/// apart. Both are addresses; null is 0 and not made here.
 #[inline]
 #[must_use]
 pub const fn encode_relative(at: u64, to: u64) -> Option<u64> {
@@ -100,14 +104,15 @@ pub struct RegionAddress {
     pub offset: u64,
 }
 
-/// Bits of the puddle's number, by the value of `split`. The offset has the rest of 38, in units of 16 bytes: 65,536 puddles of 64 MiB,
-/// 4,096 of 1 GiB, 256 of 16 GiB, 16 of 256 GiB.
+/// Bits of the puddle's number, by the value of `split`. The offset has the rest of 38, in units of
+/// 16 bytes: 65,536 puddles of 64 MiB, 4,096 of 1 GiB, 256 of 16 GiB, 16 of 256 GiB.
 const PUDDLE_BITS: [u32; 4] = [16, 12, 8, 4];
 const PLACE_BITS: u32 = 38;
 const UNIT: u64 = 16;
 
 impl RegionAddress {
-    /// The word; `None` if the pool's number, the puddle's and the offset do not fit into it, or the offset is no multiple of 16.
+    /// The word; `None` if the pool's number, the puddle's and the offset do not fit into it, or
+    /// the offset is no multiple of 16.
     #[must_use]
     pub const fn encode(self) -> Option<u64> {
         if self.pool.0 == 0 || self.pool.0 >= 1 << 16 || !self.offset.is_multiple_of(UNIT) {

@@ -1,4 +1,5 @@
-//! The header of a puddle (PUD-11): 4 KiB for every 2 MiB, at the start of its file and of its mapping.
+//! The header of a puddle (PUD-11): 4 KiB for every 2 MiB, at the start of its file and of its
+//! mapping.
 //!
 //! ```text
 //! 0        4088    4096                  header_space                          size
@@ -37,7 +38,8 @@ pub enum Role {
     LogSpace = 3,
     /// Raw memory of one persistent memory object, without a heap.
     Object = 4,
-    /// Nobody's, kept for the next pool that wants a puddle of its size. Behind this header the whole file is zeros.
+    /// Nobody's, kept for the next pool that wants a puddle of its size. Behind this header the
+    /// whole file is zeros.
     Spare = 5,
 }
 
@@ -78,9 +80,10 @@ pub struct PuddleHeader {
     pub uuid: Uuid,
     /// The store that it belongs to.
     pub store: Uuid,
-    /// The address for which the contents are right: the assigned one, a multiple of [`SLOT_SIZE`] in the store's window, or the one before it while the
-    /// catalog says that the puddle is still to be rewritten ([`crate::catalog::DueRecord`]). What
-    /// an object holds is right at any address: its header says the first one that it had.
+    /// The address for which the contents are right: the assigned one, a multiple of [`SLOT_SIZE`]
+    /// in the store's window, or the one before it while the catalog says that the puddle is
+    /// still to be rewritten ([`crate::catalog::DueRecord`]). What an object holds is right at
+    /// any address: its header says the first one that it had.
     pub addr: u64,
     /// Bytes of the puddle, header included: a multiple of [`PAGE_SIZE`].
     pub size: u64,
@@ -117,7 +120,9 @@ pub const fn seal_of(era: u64) -> u64 {
     era | 1
 }
 
-/// `compat` bit of a puddle that is still to be rewritten: its file may share blocks with another, so that a store into it may need space. A file that is rewritten has its own, and has not the bit.
+/// `compat` bit of a puddle that is still to be rewritten: its file may share blocks with another,
+/// so that a store into it may need space. A file that is rewritten has its own, and has not the
+/// bit.
 pub const COMPAT_SHARES_BLOCKS: u64 = 1;
 
 /// Incompatible feature of heap puddles, which all of them have: marks lie apart from all blocks,

@@ -1,13 +1,15 @@
-//! A snapshot of an object: one file that holds the object as its last psync left it, and what is needed to make it again.
+//! A snapshot of an object: one file that holds the object as its last psync left it, and what is
+//! needed to make it again.
 //!
 //! ```text
 //! 0                                                       size            size + 512
 //! | the object's puddle file, as it is, psyncs laid over  | SnapshotTrailer |
 //! ```
 //!
-//! The puddle's file comes first and at offset 0, so that a file system that can share blocks makes it without copying. The trailer comes last, so
-//! that a file that was cut short has none. Of the puddle's file only what lies behind [`object_data_offset`] is used again:
-//! its headers belong to the store that it was in.
+//! The puddle's file comes first and at offset 0, so that a file system that can share blocks makes
+//! it without copying. The trailer comes last, so that a file that was cut short has none. Of the
+//! puddle's file only what lies behind [`object_data_offset`] is used again: its headers belong to
+//! the store that it was in.
 
 use crate::at_rest::{Mode, Regions};
 use crate::checksum::{checksum, seed};
@@ -63,7 +65,8 @@ impl SnapshotTrailer {
         core::str::from_utf8(self.name.get(..self.name_len as usize)?).ok()
     }
 
-    /// What protects the object's pages; `None` if it is nothing that exists, never after [`crate::header::read`].
+    /// What protects the object's pages; `None` if it is nothing that exists, never after
+    /// [`crate::header::read`].
     #[must_use]
     pub const fn mode(&self) -> Option<Mode> {
         Mode::from_u32(self.at_rest)
@@ -111,8 +114,8 @@ impl Header for SnapshotTrailer {
     }
 }
 
-/// The checksum of a snapshot's contents, piece by piece: each of [`SNAPSHOT_PIECE_LEN`] bytes and a shorter last one, seeded by the
-/// sum so far.
+/// The checksum of a snapshot's contents, piece by piece: each of [`SNAPSHOT_PIECE_LEN`] bytes and
+/// a shorter last one, seeded by the sum so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotSum(u64);
 

@@ -5,10 +5,11 @@
 //!                     4096 ................ 8191   copy 1: odd generations
 //! ```
 //!
-//! A change writes the copy that is *not* the newest, with the next generation, and syncs: the old copy stays whole
-//! until the new one is. The newest copy whose checksum fits is the truth about what never changes (UUID, window). About
-//! *state* it is believed only if the other copy is whole too and exactly one generation older: otherwise the newest
-//! may be the lost one, and the store counts as open, which costs a recovery and loses nothing.
+//! A change writes the copy that is *not* the newest, with the next generation, and syncs: the old
+//! copy stays whole until the new one is. The newest copy whose checksum fits is the truth about
+//! what never changes (UUID, window). About *state* it is believed only if the other copy is whole
+//! too and exactly one generation older: otherwise the newest may be the lost one, and the store
+//! counts as open, which costs a recovery and loses nothing.
 
 use crate::header::{Header, HeaderError, HeaderPrefix};
 use crate::id::Uuid;
@@ -23,11 +24,14 @@ pub const STATE_CLEAN: u32 = 1;
 /// A writer has opened the store, under `boot_id`, and has not closed it.
 pub const STATE_OPEN: u32 = 2;
 
-/// Incompatible feature: the catalog may have records about clients of a daemon ([`crate::catalog::Record::is_hosted`]), from here on.
+/// Incompatible feature: the catalog may have records about clients of a daemon
+/// ([`crate::catalog::Record::is_hosted`]), from here on.
 pub const INCOMPAT_HOSTED: u64 = 1 << 0;
-/// Incompatible feature: the catalog may have records of pools that are protected at rest ([`crate::catalog::Record::PoolAtRest`]).
+/// Incompatible feature: the catalog may have records of pools that are protected at rest
+/// ([`crate::catalog::Record::PoolAtRest`]).
 pub const INCOMPAT_POOLS_AT_REST: u64 = 1 << 1;
-/// Incompatible feature: the catalog may have records of puddles that are sealed under another's identity ([`crate::catalog::Record::SealedAs`]).
+/// Incompatible feature: the catalog may have records of puddles that are sealed under another's
+/// identity ([`crate::catalog::Record::SealedAs`]).
 pub const INCOMPAT_SEALED_AS: u64 = 1 << 2;
 /// Incompatible feature: the catalog may say another window than the superblock
 /// ([`crate::catalog::Record::Window`]).
@@ -88,10 +92,12 @@ pub struct Superblock {
     pub generation: u64,
     /// [`STATE_CLEAN`] or [`STATE_OPEN`].
     pub state: u32,
-    /// Durability level of the last writer's session: [`DURABILITY_UNSAID`], [`DURABILITY_PROCESS`] or
-    /// [`DURABILITY_POWER`]. After a loss of power it says whether what that session acknowledged was covered.
+    /// Durability level of the last writer's session: [`DURABILITY_UNSAID`],
+    /// [`DURABILITY_PROCESS`] or [`DURABILITY_POWER`]. After a loss of power it says whether
+    /// what that session acknowledged was covered.
     pub durability: u32,
-    /// The boot under which the store was last opened for writing; tells a crash of processes from a loss of power.
+    /// The boot under which the store was last opened for writing; tells a crash of processes from
+    /// a loss of power.
     pub boot_id: Uuid,
     /// Process id of the last writer.
     pub opener_pid: u64,
@@ -102,7 +108,8 @@ pub struct Superblock {
     /// The session of the last writer, random: which log space is its. While that writer has the
     /// store open it looks before every control write whether this is still its own.
     pub client: Uuid,
-    /// The catalog had this batch, durably, when this copy was written. Catalog files that both end earlier were rolled back.
+    /// The catalog had this batch, durably, when this copy was written. Catalog files that both
+    /// end earlier were rolled back.
     pub catalog_batch: u64,
     /// The headers of the files `journal` and `journal.pools`, as a session that opened them, or
     /// closed the store, left them: an older file was put back.
@@ -125,12 +132,12 @@ pub struct Superblock {
     /// Of batches of the catalog up to this one it does not count what they name of the journals:
     /// the caller has accepted files of different moments since.
     pub tied_batch: u64,
-    /// Which mounting of its file system the last writer opened the store in, as the kernel numbers
-    /// them until the next boot; 0: not known. Another one means that what was not synced may be
-    /// lost, as another boot does. Only with [`INCOMPAT_MOUNTING`].
+    /// Which mounting of its file system the last writer opened the store in, as the kernel
+    /// numbers them until the next boot; 0: not known. Another one means that what was not
+    /// synced may be lost, as another boot does. Only with [`INCOMPAT_MOUNTING`].
     pub mounting: u64,
-    /// The era of stamps ([`crate::puddle`]): files that say it, or its seal, may have been written
-    /// since the last close that sealed all of them. 0: there are none.
+    /// The era of stamps ([`crate::puddle`]): files that say it, or its seal, may have been
+    /// written since the last close that sealed all of them. 0: there are none.
     pub era: u64,
     /// Zero.
     pub reserved1: [u8; 3800],

@@ -1,13 +1,16 @@
-//! Persistent types as data (PUD-7): what a type is called, how large it is, what its fields are, and where its pointers are.
+//! Persistent types as data (PUD-7): what a type is called, how large it is, what its fields are,
+//! and where its pointers are.
 //!
-//! A pointer map is a small program without branches: a list of [`PointerField`]s, each "under these conditions, there are `count` pointers,
-//! `stride` bytes apart, from `offset` on". Whoever has the map can find every pointer of a block without the
-//! code that made it: tracing recovery (RAL-2: maps are filter functions written as data), relocation, and `check` do.
+//! A pointer map is a small program without branches: a list of [`PointerField`]s, each "under
+//! these conditions, there are `count` pointers, `stride` bytes apart, from `offset` on". Whoever
+//! has the map can find every pointer of a block without the code that made it: tracing recovery
+//! (RAL-2: maps are filter functions written as data), relocation, and `check` do.
 //!
-//! Fields and variants are in the record for another reason: two programs agree on a type exactly if their records are
-//! equal. A compiler may lay out a plain Rust structure as it likes, and a program may change a type without
-//! changing its name; either way a field moves, appears or changes its type, so the records differ and the store refuses,
-//! with [`TypeRecord::differences`] to say where.
+//! Fields and variants are in the record for another reason: two programs agree on a type exactly
+//! if their records are equal. A compiler may lay out a plain Rust structure as it likes, and a
+//! program may change a type without changing its name; either way a field moves, appears or
+//! changes its type, so the records differ and the store refuses, with [`TypeRecord::differences`]
+//! to say where.
 
 use crate::id::TypeId;
 use crate::pointer::PointerKind;
@@ -27,14 +30,15 @@ pub const POINTER_FIELDS_MAX: usize = 4096;
 pub const FIELDS_MAX: usize = 4096;
 /// Most bytes of the name of a type, a field or a variant.
 pub const TYPE_NAME_LEN_MAX: usize = 1024;
-/// Most bytes that a record may take in the catalog, whatever its numbers are: a record that passes [`TypeRecord::check`] always fits
-/// into one frame.
+/// Most bytes that a record may take in the catalog, whatever its numbers are: a record that passes
+/// [`TypeRecord::check`] always fits into one frame.
 pub const TYPE_RECORD_LEN_MAX: usize = (1 << 20) - 64;
 
 /// A type as a store knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeRecord {
-    /// [`RECORD_VERSION`] of whoever described the type. A later release that says more than this one understands counts it up.
+    /// [`RECORD_VERSION`] of whoever described the type. A later release that says more than this
+    /// one understands counts it up.
     pub version: u32,
     /// Hash of the name, see [`TypeId`].
     pub id: TypeId,
@@ -44,9 +48,11 @@ pub struct TypeRecord {
     pub size: u64,
     /// Alignment of a value in bytes, a power of two.
     pub align: u64,
-    /// Whether a block holds as many values as fit, one after the other (`[T]`), not just one. Unused ones are zero.
+    /// Whether a block holds as many values as fit, one after the other (`[T]`), not just one.
+    /// Unused ones are zero.
     pub repeats: bool,
-    /// The fields that every value has, by rising offset. Empty for numbers, pointers and the like.
+    /// The fields that every value has, by rising offset. Empty for numbers, pointers and the
+    /// like.
     pub fields: Vec<FieldRecord>,
     /// The variants of an enum, by rising tag. Empty for everything else.
     pub variants: Vec<VariantRecord>,
@@ -91,7 +97,8 @@ pub struct PointerField {
     pub count: u64,
     /// How the words say where they lead.
     pub kind: PointerKind,
-    /// Bits of the word that are not address but tag; 0 for plain pointers, and whatever is not native.
+    /// Bits of the word that are not address but tag; 0 for plain pointers, and whatever is not
+    /// native.
     pub tag_mask: u64,
     /// What the pointer points to; [`TypeId::UNTYPED`] if that is not known.
     pub target: TypeId,
@@ -121,9 +128,10 @@ pub struct TypeError {
 }
 
 impl TypeRecord {
-    /// Checks that the record is sensible: every field, pointer and condition lies inside the value, pointers are aligned wherever the
-    /// value is, nothing overflows, and the record fits into the catalog. A record that passes can be run over any block
-    /// of its type. It need not be true: a pointer map may still name words that hold no pointers.
+    /// Checks that the record is sensible: every field, pointer and condition lies inside the
+    /// value, pointers are aligned wherever the value is, nothing overflows, and the record
+    /// fits into the catalog. A record that passes can be run over any block of its type. It
+    /// need not be true: a pointer map may still name words that hold no pointers.
     ///
     /// # Errors
     /// The first thing that is wrong.
@@ -213,7 +221,8 @@ impl TypeRecord {
             + self.variants.iter().map(|variant| 1 + variant.fields.len()).sum::<usize>()
     }
 
-    /// Most bytes that the record can take when encoded: a number or the length of a list takes at most 10.
+    /// Most bytes that the record can take when encoded: a number or the length of a list takes at
+    /// most 10.
     fn encoded_len_max(&self) -> usize {
         let fields = |fields: &[FieldRecord]| -> usize {
             fields.iter().map(|field| 50 + field.name.len() + field.type_name.len()).sum()
@@ -228,8 +237,9 @@ impl TypeRecord {
         76 + self.name.len() + fields(&self.fields) + variants + pointers
     }
 
-    /// Calls `visit` with the byte offset, in `block`, and the field of every pointer slot of the value(s) in a block of this type.
-    /// Works on any bytes: nothing outside `block` is looked at. The record must have passed [`TypeRecord::check`].
+    /// Calls `visit` with the byte offset, in `block`, and the field of every pointer slot of the
+    /// value(s) in a block of this type. Works on any bytes: nothing outside `block` is looked
+    /// at. The record must have passed [`TypeRecord::check`].
     pub fn for_each_pointer(&self, block: &[u8], visit: &mut dyn FnMut(usize, &PointerField)) {
         if self.pointers.is_empty() {
             return;
@@ -347,7 +357,8 @@ impl fmt::Display for Condition {
 }
 
 impl TypeRecord {
-    /// What differs between two records, one sentence each, what `self` says first. Empty exactly if the records are equal.
+    /// What differs between two records, one sentence each, what `self` says first. Empty exactly
+    /// if the records are equal.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let mut out = Vec::new();

@@ -1,5 +1,6 @@
-//! `docs/format.md` draws what this crate defines: offsets, sizes, magic numbers, seeds and the numbers of enums are compared here, so that neither
-//! changes without the other. (The section about heap puddles has its own checks beside the heap's code.)
+//! `docs/format.md` draws what this crate defines: offsets, sizes, magic numbers, seeds and the
+//! numbers of enums are compared here, so that neither changes without the other. (The section
+//! about heap puddles has its own checks beside the heap's code.)
 
 use cenote_layout::archive::{
     ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, LeftEntry, MANIFEST_LEN_MAX, PoolEntry,
@@ -308,7 +309,8 @@ fn the_catalog_is_drawn_as_it_is() {
     );
     assert_eq!((TYPE_RECORD_LEN_MAX, TYPE_NAME_LEN_MAX), (1_048_512, 1024));
 
-    // The number of each variant is the first byte of its payload. (Number 4 is left for `Type`, whose records have tests of their own; so have those of objects.)
+    // The number of each variant is the first byte of its payload. (Number 4 is left for `Type`,
+    // whose records have tests of their own; so have those of objects.)
     let records = one_of_each();
     let documented = rows(section(&text, "### Payload"));
     let documented: Vec<&Vec<String>> =

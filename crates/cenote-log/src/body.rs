@@ -13,8 +13,8 @@ use zerocopy::IntoBytes;
 
 /// The mapped body of one log segment.
 ///
-/// Whoever makes one promises that `len` bytes from `ptr` are mapped and stay mapped while it is used, that `ptr` is aligned to a
-/// cache line, and that `len` is at least [`Body::LEN_MIN`].
+/// Whoever makes one promises that `len` bytes from `ptr` are mapped and stay mapped while it is
+/// used, that `ptr` is aligned to a cache line, and that `len` is at least [`Body::LEN_MIN`].
 #[derive(Clone, Copy, Debug)]
 pub struct Body {
     /// First byte.
@@ -23,7 +23,8 @@ pub struct Body {
     pub len: u64,
 }
 
-// SAFETY: a `Body` is an address and a length; what is done through it is `unsafe` at the place that does it.
+// SAFETY: a `Body` is an address and a length; what is done through it is `unsafe` at the place
+// that does it.
 unsafe impl Send for Body {}
 
 impl Body {
@@ -36,7 +37,8 @@ impl Body {
     /// The body must be mapped for as long as the reference lives.
     #[must_use]
     pub unsafe fn range<'a>(self) -> &'a AtomicU64 {
-        // SAFETY: inside the body, aligned (the body is aligned to a line), and only ever accessed as an atomic.
+        // SAFETY: inside the body, aligned (the body is aligned to a line), and only ever accessed
+        // as an atomic.
         unsafe {
             &*self.ptr.add(RANGE_OFFSET as usize + offset_of!(LogRange, range)).cast::<AtomicU64>()
         }
@@ -128,11 +130,12 @@ impl Body {
     }
 }
 
-/// Makes a fresh segment: range `running(0)`, epoch 1, no entries. Durable on return at the level of `persistence`; until the log space
-/// names it nobody looks at it, so no single store commits it.
+/// Makes a fresh segment: range `running(0)`, epoch 1, no entries. Durable on return at the level
+/// of `persistence`; until the log space names it nobody looks at it, so no single store commits
+/// it.
 ///
-/// The entry area is left as it is. Old entries in it never count, because `log_id` is mixed into every checksum: give a `log_id`
-/// that no log has had before in this memory.
+/// The entry area is left as it is. Old entries in it never count, because `log_id` is mixed into
+/// every checksum: give a `log_id` that no log has had before in this memory.
 ///
 /// # Safety
 /// The body is mapped for writing, at least [`Body::LEN_MIN`] long, and nobody else uses it.
@@ -161,7 +164,8 @@ pub unsafe fn format_segment(
         overflow: 0,
         reserved: [0; 4],
     };
-    // SAFETY: the caller promises a mapped, unshared body of at least 256 bytes; offsets are inside it.
+    // SAFETY: the caller promises a mapped, unshared body of at least 256 bytes; offsets are inside
+    // it.
     unsafe {
         body.ptr.copy_from_nonoverlapping(header.as_bytes().as_ptr(), size_of::<LogHeader>());
         body.ptr
@@ -175,13 +179,16 @@ pub unsafe fn format_segment(
     persistence.fence();
 }
 
-/// Starts a log's sequence numbers again, in the next epoch, which is returned. States, each fenced before the next:
-/// the range of the transaction that ended; (epoch e, `running(END_BASE)`), idle because no entry ever has that base; (e + 1, `running(END_BASE)`), idle
-/// too; (e + 1, `running(0)`), idle because no entry has this epoch. **The first store ends the transaction**; each later state is as idle
-/// as the one before. Tail and overflow words go back to nothing in the second step, so that they say nothing about base 0.
+/// Starts a log's sequence numbers again, in the next epoch, which is returned. States, each fenced
+/// before the next: the range of the transaction that ended; (epoch e, `running(END_BASE)`), idle
+/// because no entry ever has that base; (e + 1, `running(END_BASE)`), idle too; (e + 1,
+/// `running(0)`), idle because no entry has this epoch. **The first store ends the transaction**;
+/// each later state is as idle as the one before. Tail and overflow words go back to nothing in the
+/// second step, so that they say nothing about base 0.
 ///
 /// # Safety
-/// The head's first lines are mapped for writing, nobody else uses them, and what the transaction did is durable.
+/// The head's first lines are mapped for writing, nobody else uses them, and what the transaction
+/// did is durable.
 pub(crate) unsafe fn next_epoch(head: Body, persistence: Persistence) -> u32 {
     // SAFETY: mapped for writing by contract.
     unsafe {

@@ -1,10 +1,13 @@
-//! Logs: what a transaction writes before it changes data, and what anyone can do with that after a crash (PUD-2, PUD-4).
+//! Logs: what a transaction writes before it changes data, and what anyone can do with that after a
+//! crash (PUD-2, PUD-4).
 //!
-//! [`writer`] appends entries and moves the sequence range; [`scan`] reads a log, believing nothing; [`mod@replay`] decides what a crash
-//! interrupted and rolls back or forward. Replay knows addresses, bytes and bits, and nothing of transactions' meaning, types or
-//! applications: that is what lets any program recover any other's data.
+//! [`writer`] appends entries and moves the sequence range; [`scan`] reads a log, believing
+//! nothing; [`mod@replay`] decides what a crash interrupted and rolls back or forward. Replay knows
+//! addresses, bytes and bits, and nothing of transactions' meaning, types or applications: that is
+//! what lets any program recover any other's data.
 //!
-//! The format is in [`cenote_layout::log`]; the protocol of commit, with its states, in `cenote-tx`.
+//! The format is in [`cenote_layout::log`]; the protocol of commit, with its states, in
+//! `cenote-tx`.
 
 pub mod body;
 mod damage;

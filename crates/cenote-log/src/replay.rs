@@ -8,26 +8,31 @@
 //! | running | fits the contents of memory | committed: roll forward |
 //! | committed | fits the entries, or there is none: see below | roll forward: redo-class entries, in order |
 //!
-//! A committed log must be complete. After a crash of processes the tail word has its count. After a loss of power redo data must be
-//! sealed; without any, nothing is missing that counts.
+//! A committed log must be complete. After a crash of processes the tail word has its count. After
+//! a loss of power redo data must be sealed; without any, nothing is missing that counts.
 //!
-//! *Marks* of allocation are written in either direction, as all else: forward, blocks that the transaction took become allocated, and those that it freed, free; back, the other way round, last entry
-//! first, so that a block that it took and freed ends as free. They are flushed: after a loss of power they are believed.
+//! *Marks* of allocation are written in either direction, as all else: forward, blocks that the
+//! transaction took become allocated, and those that it freed, free; back, the other way round,
+//! last entry first, so that a block that it took and freed ends as free. They are flushed: after a
+//! loss of power they are believed.
 //!
 //! # States of a replay, and the store that commits it
 //!
-//! 1. Every entry is checked, and every range that will be written is shown to be the owner's; nothing has changed. A failure here
-//!    marks the log as set aside (one store) and ends.
-//! 2. The log's entries, and the contents that a seal covers, are flushed and fenced: after a crash of processes they were seen, but need not
-//!    be durable, and a loss of power during 3 must find the same evidence and decide the same.
-//! 3. Ranges are written, flushed, fenced. A crash in between starts again at 1: applying the same entries twice gives the same
-//!    bytes, and a half-done roll-back is never taken for a commit: the seal fits only if *every* range holds its new contents, and then
-//!    memory holds exactly the committed state.
+//! 1. Every entry is checked, and every range that will be written is shown to be the owner's;
+//!    nothing has changed. A failure here marks the log as set aside (one store) and ends.
+//! 2. The log's entries, and the contents that a seal covers, are flushed and fenced: after a crash
+//!    of processes they were seen, but need not be durable, and a loss of power during 3 must find
+//!    the same evidence and decide the same.
+//! 3. Ranges are written, flushed, fenced. A crash in between starts again at 1: applying the same
+//!    entries twice gives the same bytes, and a half-done roll-back is never taken for a commit:
+//!    the seal fits only if *every* range holds its new contents, and then memory holds exactly the
+//!    committed state.
 //! 4. The range moves on by one 8-byte store, flushed and fenced: **this store ends the replay**.
 //!
-//! The range moves on even when nothing was to do, and by two transactions: entries may exist behind a torn one; and where the store that finished a
-//! transaction was not fenced, the range on media is that one's while entries of the *next* are already in the other half. Neither
-//! must ever count for a later transaction.
+//! The range moves on even when nothing was to do, and by two transactions: entries may exist
+//! behind a torn one; and where the store that finished a transaction was not fenced, the range on
+//! media is that one's while entries of the *next* are already in the other half. Neither must ever
+//! count for a later transaction.
 
 use crate::body::{Body, next_epoch};
 use crate::damage::{CrashKind, LogDamage, Refusal};
@@ -76,18 +81,19 @@ impl fmt::Display for Outcome {
 
 /// The memory that a replay may touch: implemented by whoever knows the store.
 pub trait ReplayTarget {
-    /// A pointer to the mapped, writable range, if all of it lies in one puddle that `owner` held a writable lease on; never memory of a
-    /// log. Asked for every entry before any is applied.
+    /// A pointer to the mapped, writable range, if all of it lies in one puddle that `owner` held a
+    /// writable lease on; never memory of a log. Asked for every entry before any is applied.
     ///
-    /// `owner` is what the log's header *says*, and whoever could write the log wrote the header: an implementation compares it with the client whose
-    /// log space names the log, and refuses others (PUD-3).
+    /// `owner` is what the log's header *says*, and whoever could write the log wrote the header:
+    /// an implementation compares it with the client whose log space names the log, and refuses
+    /// others (PUD-3).
     ///
     /// # Errors
     /// Why not.
     fn writable(&mut self, owner: Uuid, addr: u64, len: u64) -> Result<*mut u8, Refusal>;
 
-    /// The body of the log puddle at this address, if it is one of `owner`'s; `owner` is to be doubted as in
-    /// [`ReplayTarget::writable`].
+    /// The body of the log puddle at this address, if it is one of `owner`'s; `owner` is to be
+    /// doubted as in [`ReplayTarget::writable`].
     fn segment(&mut self, owner: Uuid, puddle_addr: u64) -> Option<Body>;
 
     /// How writes to the ranges are made durable.
@@ -97,16 +103,19 @@ pub trait ReplayTarget {
 /// An entry with the checked pointer to what it changes.
 struct Action {
     entry: Entry,
-    /// The bits of the word at `target` that it sets (true) or clears; otherwise `target` is its range.
+    /// The bits of the word at `target` that it sets (true) or clears; otherwise `target` is its
+    /// range.
     bits: Option<(u64, bool)>,
     target: *mut u8,
 }
 
-/// Recovers the log whose head segment is `head`: exclusively, idempotently, after any crash, including one of an earlier replay.
+/// Recovers the log whose head segment is `head`: exclusively, idempotently, after any crash,
+/// including one of an earlier replay.
 ///
 /// # Safety
-/// `head` is mapped for writing and nobody else uses it; the pointers and bodies that `target` gives are mapped for writing (bodies at
-/// least for reading) and used by nobody else until the replay returns.
+/// `head` is mapped for writing and nobody else uses it; the pointers and bodies that `target`
+/// gives are mapped for writing (bodies at least for reading) and used by nobody else until the
+/// replay returns.
 pub unsafe fn replay(head: Body, crash: CrashKind, target: &mut dyn ReplayTarget) -> Outcome {
     // SAFETY: mapped by contract.
     if unsafe { head.state().load(Ordering::Relaxed) } == LOG_QUARANTINED {
@@ -118,7 +127,8 @@ pub unsafe fn replay(head: Body, crash: CrashKind, target: &mut dyn ReplayTarget
         // What a newer release wrote is not for us to mark.
         Err(damage @ LogDamage::Unsupported(_)) => Outcome::Quarantined(damage),
         Err(damage) => {
-            // SAFETY: mapped for writing by contract. One 8-byte store: the log is set aside, or not yet.
+            // SAFETY: mapped for writing by contract. One 8-byte store: the log is set aside, or
+            // not yet.
             unsafe {
                 let state = head.state();
                 state.store(LOG_QUARANTINED, Ordering::Release);
@@ -140,8 +150,9 @@ unsafe fn attempt(
     let scan = unsafe { scan(head, crash, true, &mut |owner, addr| target.segment(owner, addr))? };
     let forward = match scan.range.stage() {
         Stage::Committed => {
-            // The redo data was durable before the range said so; how much there is, the seal says (always there at `power`),
-            // or the tail word, which `scan` has compared if it is exact.
+            // The redo data was durable before the range said so; how much there is, the seal says
+            // (always there at `power`), or the tail word, which `scan` has compared if
+            // it is exact.
             let redo = scan.entries.iter().any(|entry| entry.kind == Kind::Redo);
             if scan.seal.is_none() && crash == CrashKind::Power && redo {
                 return Err(LogDamage::Uncounted);
@@ -160,7 +171,8 @@ unsafe fn attempt(
         // SAFETY: the log and its ranges are mapped.
         unsafe { persist_evidence(&scan, forward, persistence, target)? };
     }
-    // SAFETY: every action's pointer was checked to be a writable mapping of its range; nobody else uses it.
+    // SAFETY: every action's pointer was checked to be a writable mapping of its range; nobody else
+    // uses it.
     unsafe {
         if forward {
             actions.iter().for_each(|action| apply(action, persistence));
@@ -258,7 +270,8 @@ fn check(
             Kind::Allocation => (true, forward),
             Kind::ClearBitsOnCommit if planted(Bug::RollBackKeepsFree) => (forward, false),
             Kind::ClearBitsOnCommit => (true, !forward),
-            // Volatile memory is gone; fresh ranges have no old contents; seals and jumps are about the log itself.
+            // Volatile memory is gone; fresh ranges have no old contents; seals and jumps are about
+            // the log itself.
             Kind::Volatile | Kind::Fresh | Kind::Seal | Kind::Jump => (false, false),
         };
         if applies {
@@ -272,10 +285,11 @@ fn check(
     Ok(actions)
 }
 
-/// Copies an entry's data to its range, or sets or clears its bits, and flushes. Which direction an entry belongs to was decided before: applying is
-/// the same for undo and redo.
+/// Copies an entry's data to its range, or sets or clears its bits, and flushes. Which direction an
+/// entry belongs to was decided before: applying is the same for undo and redo.
 unsafe fn apply(action: &Action, persistence: Persistence) {
-    // SAFETY: `target` is a writable mapping of the word or the range (checked), the data lies in the log, and both are ours.
+    // SAFETY: `target` is a writable mapping of the word or the range (checked), the data lies in
+    // the log, and both are ours.
     unsafe {
         match action.bits {
             Some((mask, set)) => {
@@ -303,8 +317,8 @@ unsafe fn apply(action: &Action, persistence: Persistence) {
     }
 }
 
-/// Moves the range on by two transactions; starts a new epoch where numbers run out. Tail and overflow words follow: whatever a damaged one
-/// says, it says nothing about the next transaction.
+/// Moves the range on by two transactions; starts a new epoch where numbers run out. Tail and
+/// overflow words follow: whatever a damaged one says, it says nothing about the next transaction.
 unsafe fn move_on(head: Body, base: u32, persistence: Persistence) {
     // SAFETY: mapped for writing by contract of the callers.
     unsafe {

@@ -1,17 +1,20 @@
 //! Reading a log without believing it.
 //!
-//! `scan` collects the entries of the transaction that the range is about, in order, until the first that does not check. Every
-//! entry is an allegation until its checksum, sequence number, place, kind and size fit. One whose checksum fits and whose other
-//! fields do not make sense is damage at once. What is missing was either torn by the crash, which is legal, or had been durable
-//! and is gone, which is damage and makes all of the log unusable. Evidence of damage is, in this order:
+//! `scan` collects the entries of the transaction that the range is about, in order, until the
+//! first that does not check. Every entry is an allegation until its checksum, sequence number,
+//! place, kind and size fit. One whose checksum fits and whose other fields do not make sense is
+//! damage at once. What is missing was either torn by the crash, which is legal, or had been
+//! durable and is gone, which is damage and makes all of the log unusable. Evidence of damage is,
+//! in this order:
 //!
 //! * a whole first entry of a later transaction than the range allows: the range is an old one;
 //! * the tail word, after a crash of processes: it counts the entries exactly;
 //! * the overflow word: everything up to the jump that it names had been durable;
-//! * a whole entry further on that says that the missing one was durable when it was written ([`EntryHeader::unfenced`]);
-//!   where the range says "committed", any whole entry further on.
+//! * a whole entry further on that says that the missing one was durable when it was written
+//!   ([`EntryHeader::unfenced`]); where the range says "committed", any whole entry further on.
 //!
-//! So what cannot be told from a torn end is damage, after a loss of power, to entries behind which no entry was written after their fence.
+//! So what cannot be told from a torn end is damage, after a loss of power, to entries behind which
+//! no entry was written after their fence.
 
 use crate::body::Body;
 use crate::damage::{CrashKind, LogDamage};
@@ -110,7 +113,8 @@ pub(crate) struct Head {
     overflow: TailWord,
 }
 
-/// Reads and checks a head segment's header, control line and range line. `writing` also refuses what only may be read.
+/// Reads and checks a head segment's header, control line and range line. `writing` also refuses
+/// what only may be read.
 pub(crate) fn read_head(bytes: &[u8], capacity: u64, writing: bool) -> Result<Head, LogDamage> {
     let header: LogHeader = header::read(bytes, writing).map_err(|error| match error {
         error if error.is_newer() => LogDamage::Unsupported(error.to_string()),
@@ -156,8 +160,9 @@ impl Head {
         start as usize..(start + half_len) as usize
     }
 
-    /// Whether an entry is newer than any that can be there, so that the range is not the last one that was written. A loss of power
-    /// may leave the range one transaction behind, a crash of processes never.
+    /// Whether an entry is newer than any that can be there, so that the range is not the last one
+    /// that was written. A loss of power may leave the range one transaction behind, a crash of
+    /// processes never.
     fn is_stale(&self, bytes: &[u8], crash: CrashKind) -> bool {
         let half_len = self.header.capacity / 2;
         let newest = self.range.base() + if crash == CrashKind::Power { 4 } else { 0 };
@@ -323,7 +328,8 @@ enum Later {
 }
 
 impl EntryCheck {
-    /// The entry header at the start of `area`, if its sequence number is one of the transaction's, and what follows it.
+    /// The entry header at the start of `area`, if its sequence number is one of the transaction's,
+    /// and what follows it.
     fn header<'a>(&self, area: &'a [u8]) -> Option<(EntryHeader, &'a [u8])> {
         let (header, rest) = EntryHeader::read_from_prefix(area).ok()?;
         let class = header.seq.wrapping_sub(self.base);
@@ -338,7 +344,8 @@ impl EntryCheck {
             .then_some(data)
     }
 
-    /// Whether header and data are what some writer of this log wrote in this epoch, whatever they say.
+    /// Whether header and data are what some writer of this log wrote in this epoch, whatever they
+    /// say.
     fn is_whole(&self, header: &EntryHeader, rest: &[u8]) -> bool {
         match Kind::from_u8(header.kind) {
             Some(kind) => self.data(header, rest, kind.data_len(header.size)).is_some(),
@@ -381,10 +388,11 @@ impl EntryCheck {
         Found::Whole(entry, header.checksum)
     }
 
-    /// Whether somewhere in `area`, behind the missing entry number `missing`, there is a whole entry of the same transaction that was written
-    /// after `missing` had become durable; with `any`, whether there is any later one. Sizes of what is missing are unknown, so
-    /// every line is tried; the cheap checks come first. Work is limited: bytes that look like entry headers everywhere
-    /// are written by nobody but an attacker.
+    /// Whether somewhere in `area`, behind the missing entry number `missing`, there is a whole
+    /// entry of the same transaction that was written after `missing` had become durable; with
+    /// `any`, whether there is any later one. Sizes of what is missing are unknown, so
+    /// every line is tried; the cheap checks come first. Work is limited: bytes that look like
+    /// entry headers everywhere are written by nobody but an attacker.
     fn finds_later(&self, area: &[u8], missing: u32, any: bool) -> Later {
         let mut budget = 8 * area.len() + (16 << 20);
         for at in (0..area.len()).step_by(LINE_SIZE as usize) {

@@ -3,16 +3,18 @@
 //! Invariants of a [`LogWriter`]:
 //!
 //! * it is the only writer of its log;
-//! * between transactions the log's range is `running(base)` and no entry of `base` exists anywhere in the log;
-//!   what is in memory of it may be ahead of what is durable by one transaction, never by two;
-//! * entries of the transaction in progress stand one after the other from the start of half `(base / 4) & 1`, numbered from 0,
-//!   through further segments where a [`Kind::Jump`] says so;
+//! * between transactions the log's range is `running(base)` and no entry of `base` exists anywhere
+//!   in the log; what is in memory of it may be ahead of what is durable by one transaction, never
+//!   by two;
+//! * entries of the transaction in progress stand one after the other from the start of half `(base
+//!   / 4) & 1`, numbered from 0, through further segments where a [`Kind::Jump`] says so;
 //! * an entry's bytes are stored before the tail word counts it;
-//! * a jump, and everything before it, is durable before the overflow word names it: a further segment costs one fence.
+//! * a jump, and everything before it, is durable before the overflow word names it: a further
+//!   segment costs one fence.
 //!
-//! Entries are streamed past the cache at `power` (a log is written once and read only after a crash), and made durable by the
-//! fence of whoever needs them durable: the writer counts how many are not yet ([`EntryHeader::unfenced`]), which is how recovery tells a
-//! torn end from damage.
+//! Entries are streamed past the cache at `power` (a log is written once and read only after a
+//! crash), and made durable by the fence of whoever needs them durable: the writer counts how many
+//! are not yet ([`EntryHeader::unfenced`]), which is how recovery tells a torn end from damage.
 
 use crate::body::{Body, next_epoch};
 use crate::entry_checksum::INLINE_DATA_LEN;
@@ -45,7 +47,8 @@ pub enum LogError {
 /// Appends the entries of one transaction after the other to one log.
 pub struct LogWriter {
     cursor: *mut u8,
-    /// End of the room for entries in the current segment: one entry without data (a jump) before the area's end.
+    /// End of the room for entries in the current segment: one entry without data (a jump) before
+    /// the area's end.
     end: *mut u8,
     tail: *const AtomicU64,
     last: *const AtomicU64,
@@ -65,8 +68,8 @@ pub struct LogWriter {
     source: Box<dyn SegmentSource>,
 }
 
-// SAFETY: the writer owns its log; its pointers are into mappings that outlive it (contract of `attach`), and nothing in them is tied to a
-// thread.
+// SAFETY: the writer owns its log; its pointers are into mappings that outlive it (contract of
+// `attach`), and nothing in them is tied to a thread.
 unsafe impl Send for LogWriter {}
 
 const LINE_LEN: usize = LINE_SIZE as usize;
@@ -101,11 +104,12 @@ impl LogWriter {
     /// Takes up a formatted, recovered log.
     ///
     /// # Errors
-    /// [`LogError::NotWritable`] if the header is not that of a head segment, the log is set aside, its range is not "running", or it
-    /// holds entries of a transaction that nobody finished.
+    /// [`LogError::NotWritable`] if the header is not that of a head segment, the log is set aside,
+    /// its range is not "running", or it holds entries of a transaction that nobody finished.
     ///
     /// # Safety
-    /// `head` and every body that `source` gives are mapped for writing for as long as the writer lives, and nobody else writes to them.
+    /// `head` and every body that `source` gives are mapped for writing for as long as the writer
+    /// lives, and nobody else writes to them.
     pub unsafe fn attach(
         head: Body,
         persistence: Persistence,
@@ -184,8 +188,9 @@ impl LogWriter {
         self.unfenced != 0
     }
 
-    /// Whether the transaction in progress has left the head segment. Further segments have no halves: the range that finishes
-    /// such a transaction must be durable before the next one writes.
+    /// Whether the transaction in progress has left the head segment. Further segments have no
+    /// halves: the range that finishes such a transaction must be durable before the next one
+    /// writes.
     #[inline]
     #[must_use]
     pub fn has_overflowed(&self) -> bool {
@@ -217,8 +222,8 @@ impl LogWriter {
         self.end as usize - self.cursor as usize
     }
 
-    /// Appends one entry and returns where its data stands in the log. `data` is copied for kinds that have data. The entry is not durable
-    /// before [`LogWriter::fence`].
+    /// Appends one entry and returns where its data stands in the log. `data` is copied for kinds
+    /// that have data. The entry is not durable before [`LogWriter::fence`].
     ///
     /// # Errors
     /// [`LogError::Grow`] if the log is full; then nothing was appended.
@@ -244,11 +249,13 @@ impl LogWriter {
         Ok(unsafe { self.put(kind, addr, size, data, data_len, total) })
     }
 
-    /// Makes room for entries that take `bytes` together (see [`entry_size`]), so that appending them next cannot fail: for entries of which
-    /// one alone would say something wrong. May go on in the next segment, which says nothing.
+    /// Makes room for entries that take `bytes` together (see [`entry_size`]), so that appending
+    /// them next cannot fail: for entries of which one alone would say something wrong. May go
+    /// on in the next segment, which says nothing.
     ///
     /// # Errors
-    /// [`LogError::Grow`] if the log is full, or no segment has so much room; then nothing was appended.
+    /// [`LogError::Grow`] if the log is full, or no segment has so much room; then nothing was
+    /// appended.
     #[inline]
     pub fn reserve(&mut self, bytes: u64) -> Result<(), LogError> {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -278,11 +285,13 @@ impl LogWriter {
         Some(unsafe { self.put(kind, addr, size, data, data_len, LINE_LEN) })
     }
 
-    /// Appends entries for a range of any length: `len` bytes at `addr`, old or new contents at `data`. Long ranges are split so that each
-    /// part fits; `logged` is told address, length and place in the log of each part.
+    /// Appends entries for a range of any length: `len` bytes at `addr`, old or new contents at
+    /// `data`. Long ranges are split so that each part fits; `logged` is told address, length
+    /// and place in the log of each part.
     ///
     /// # Errors
-    /// [`LogError::Grow`]; entries of earlier parts stay, which is harmless: they log more than is changed.
+    /// [`LogError::Grow`]; entries of earlier parts stay, which is harmless: they log more than is
+    /// changed.
     ///
     /// # Safety
     /// `len` bytes from `data` are readable, and none is uninitialised.
@@ -339,7 +348,8 @@ impl LogWriter {
             u64::from(size) | (u64::from(self.entries()) << 32),
             word(self.base() + kind.class(), kind, self.unfenced.min(u32::from(u16::MAX))),
         ];
-        // SAFETY: `total` bytes from the cursor are ours (checked by the caller) and begin a line; the data is readable.
+        // SAFETY: `total` bytes from the cursor are ours (checked by the caller) and begin a line;
+        // the data is readable.
         let checksum = unsafe {
             if data_len <= INLINE_DATA_LEN {
                 self.put_line(words, data, data_len)
@@ -377,7 +387,8 @@ impl LogWriter {
     ) -> u64 {
         let mut line = Line { words: [0; LINE_WORDS] };
         line.words[..HEADER_WORDS].copy_from_slice(&words);
-        // SAFETY: the data is readable and fits into the line; its source is memory of a store or a value, not this line.
+        // SAFETY: the data is readable and fits into the line; its source is memory of a store or a
+        // value, not this line.
         unsafe {
             if data_len.is_multiple_of(8) {
                 // Without a call of a memory copy, which costs more than the four words.
@@ -399,7 +410,8 @@ impl LogWriter {
         line.words[0]
     }
 
-    /// An entry of several lines: the data from its second line on goes straight from where it is to the log.
+    /// An entry of several lines: the data from its second line on goes straight from where it is
+    /// to the log.
     ///
     /// # Safety
     /// `total` bytes at the cursor are ours; `data_len`, more than [`INLINE_DATA_LEN`], bytes are
@@ -427,7 +439,8 @@ impl LogWriter {
                     .copy_from_nonoverlapping(from.add(whole), rest - whole);
                 self.persistence.stream(to.add(whole), last.words.as_ptr().cast(), room - whole);
             }
-            // Hashed while those lines are on their way. (Hashing first, or piece by piece, was slower wherever the range is written afterwards.)
+            // Hashed while those lines are on their way. (Hashing first, or piece by piece, was
+            // slower wherever the range is written afterwards.)
             let header = checksum(self.seed, words[1..].as_bytes());
             let sum = checksum(header, core::slice::from_raw_parts(data, data_len));
             let mut line = Line { words: [0; LINE_WORDS] };
@@ -480,7 +493,8 @@ impl LogWriter {
     /// A segment from the source, if recovery would accept it.
     fn take_segment(&mut self, number: u32) -> Result<(u64, Body), LogError> {
         let (addr, body) = self.source.segment(number).map_err(LogError::Grow)?;
-        // SAFETY: bodies that the source gives are mapped, and nobody else writes to them (contract of `attach`).
+        // SAFETY: bodies that the source gives are mapped, and nobody else writes to them (contract
+        // of `attach`).
         let bytes = unsafe { body.bytes() };
         let capacity =
             check_segment(bytes, body.capacity(), &self.header, number).map_err(|why| {
@@ -489,7 +503,8 @@ impl LogWriter {
         Ok((addr, Body { ptr: body.ptr, len: ENTRIES_OFFSET + capacity }))
     }
 
-    /// Appends the seal: "if this is whole and memory's contents hash to `contents`, the transaction is committed".
+    /// Appends the seal: "if this is whole and memory's contents hash to `contents`, the
+    /// transaction is committed".
     ///
     /// # Errors
     /// [`LogError::Grow`].
@@ -508,7 +523,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Makes every entry so far, the range, and everything flushed before durable at the level of the medium: one fence, none at `process`.
+    /// Makes every entry so far, the range, and everything flushed before durable at the level of
+    /// the medium: one fence, none at `process`.
     #[inline]
     pub fn fence(&mut self) {
         if self.range_unflushed {
@@ -526,8 +542,9 @@ impl LogWriter {
         self.range_unflushed = false;
     }
 
-    /// The range word. Its flush waits for the next fence: until then nothing is promised about it, and a flush on its way makes
-    /// locked instructions wait, and stores to the same line, as every entry's to the tail word.
+    /// The range word. Its flush waits for the next fence: until then nothing is promised about it,
+    /// and a flush on its way makes locked instructions wait, and stores to the same line, as
+    /// every entry's to the tail word.
     #[inline]
     fn store_range(&mut self, range: SequenceRange) {
         cenote_sys::cpu::compiler_barrier();
@@ -537,18 +554,21 @@ impl LogWriter {
         self.range_unflushed = self.persistence.is_power();
     }
 
-    /// From "running" to "committed": redo-class entries count from now on. Durable with the next fence. For a transaction that has
-    /// entries, all of them fenced (at `power`, redo data sealed).
+    /// From "running" to "committed": redo-class entries count from now on. Durable with the next
+    /// fence. For a transaction that has entries, all of them fenced (at `power`, redo data
+    /// sealed).
     pub fn mark_committed(&mut self) {
         self.store_range(SequenceRange::committed(self.base()));
     }
 
-    /// Finishes the transaction, whatever its entries: none of them counts any more, and the next one may begin. Durable with the next fence;
-    /// the caller fences where the next transaction could otherwise be mistaken (see `cenote-tx`).
+    /// Finishes the transaction, whatever its entries: none of them counts any more, and the next
+    /// one may begin. Durable with the next fence; the caller fences where the next transaction
+    /// could otherwise be mistaken (see `cenote-tx`).
     pub fn finish(&mut self) {
         let base = self.base();
         let next = if base >= LAST_BASE - 4 {
-            // SAFETY: the head is mapped as long as the writer lives, and ours; callers finish only what is durable.
+            // SAFETY: the head is mapped as long as the writer lives, and ours; callers finish only
+            // what is durable.
             let epoch = unsafe { next_epoch(self.head, self.persistence) };
             self.range_unflushed = false;
             self.seed = entry_seed(self.header.log_id, epoch);

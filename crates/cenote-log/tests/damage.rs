@@ -1,4 +1,5 @@
-//! Media that lie, and clients that do: a log that fails a check changes nothing, and stays as it is.
+//! Media that lie, and clients that do: a log that fails a check changes nothing, and stays as it
+//! is.
 
 use crate::common::*;
 use cenote_layout::checksum::checksum;
@@ -168,8 +169,9 @@ fn after_a_crash_of_processes_every_flipped_bit_is_harmless_or_sets_the_log_asid
                 harmless.insert(bit / 8);
             }
         }
-        // (The tail word is no hint for a committed log: there every bit of it counts, which is allowed too.)
-        // Which bits may be anything: hints, what is no part of an entry, and nothing else.
+        // (The tail word is no hint for a committed log: there every bit of it counts, which is
+        // allowed too.) Which bits may be anything: hints, what is no part of an entry, and
+        // nothing else.
         let covered = |at: usize| {
             (at < ENTRIES_OFFSET as usize && !in_any(&hints(), at)) || in_any(&entries, at)
         };
@@ -184,7 +186,8 @@ fn after_a_loss_of_power_every_flipped_bit_is_harmless_or_sets_the_log_aside_or_
         let (outcome, expected) = recovered(&image, CrashKind::Power);
         let without_seal = name == "committed without a seal";
         assert_eq!(quarantined(&outcome), without_seal, "{name}: {outcome:?}");
-        // A seal that looks torn was never acknowledged as far as anybody can know: rolled back as a whole.
+        // A seal that looks torn was never acknowledged as far as anybody can know: rolled back as
+        // a whole.
         let mut allowed = vec![expected];
         if name == "sealed" {
             let mut unsealed = image.clone();
@@ -230,7 +233,8 @@ fn pairs_of_flipped_bits_are_harmless_or_set_the_log_aside() {
             }
             let world = World::from_image(&bad);
             let outcome = world.replay(CrashKind::Process);
-            // The one thing that two flips can do: a tail that no longer tells, and an entry that then looks torn.
+            // The one thing that two flips can do: a tail that no longer tells, and an entry that
+            // then looks torn.
             let tail = segment_bytes(0, RANGE_OFFSET + 8..RANGE_OFFSET + 16);
             if quarantined(&outcome) {
                 assert!(untouched(&world, &image), "{name}: {outcome:?}");
@@ -506,8 +510,10 @@ fn sizes_that_lead_out_of_the_log_are_no_entries() {
     }
 }
 
-/// Ranges that overlap are no damage: an entry holds what was there when it was logged, which is what earlier entries' ranges had been changed to. Only the
-/// last first leads back to the old bytes; a client that forges such a log gets what its entries say in that order, and nothing beside them.
+/// Ranges that overlap are no damage: an entry holds what was there when it was logged, which is
+/// what earlier entries' ranges had been changed to. Only the last first leads back to the old
+/// bytes; a client that forges such a log gets what its entries say in that order, and nothing
+/// beside them.
 #[test]
 fn overlapping_ranges_are_rolled_back_last_first() {
     let mut shapes: Vec<(String, Vec<(u64, usize)>)> = [
@@ -688,7 +694,8 @@ fn damaged_hints_do_not_outlive_recovery() {
             for _ in 0..10 {
                 match world.replay(CrashKind::Process) {
                     Outcome::Idle => {}
-                    Outcome::Quarantined(_) if base == 0 => break, // it is about the transaction in hand
+                    Outcome::Quarantined(_) if base == 0 => break, /* it is about the
+                    * transaction in hand */
                     other => panic!("{base} {offset}: {other:?}"),
                 }
             }
@@ -696,10 +703,12 @@ fn damaged_hints_do_not_outlive_recovery() {
     }
 }
 
-/// Words that look like entry headers at every place must not make recovery slow: the work is limited.
+/// Words that look like entry headers at every place must not make recovery slow: the work is
+/// limited.
 #[test]
 fn bytes_that_look_like_entries_everywhere_are_refused_in_time() {
-    // 4 MiB of memory as one head, every word "sequence number 1, kind undo, backward", so that sizes fit too.
+    // 4 MiB of memory as one head, every word "sequence number 1, kind undo, backward", so that
+    // sizes fit too.
     const LEN: usize = 16 << 20;
     let mut memory = vec![0u64; LEN / 8 + 8];
     let offset = memory.as_ptr().align_offset(64);

@@ -1,18 +1,21 @@
-//! Random lives of a store against a model: random transactions, a crash at a random event, recovery (which may be
-//! interrupted too), and on. What was acknowledged is there; what was not is there as a whole or not at all.
+//! Random lives of a store against a model: random transactions, a crash at a random event,
+//! recovery (which may be interrupted too), and on. What was acknowledged is there; what was not is
+//! there as a whole or not at all.
 //!
 //! A failure names its seed; `CENOTE_LOG_SEED` repeats one, `CENOTE_LOG_SEEDS` runs more.
 
 use crate::common::*;
 use cenote_log::{CrashKind, LogWriter, Outcome};
 
-/// Bytes of each puddle that transactions change; what lies above is where fresh blocks are written.
+/// Bytes of each puddle that transactions change; what lies above is where fresh blocks are
+/// written.
 const OWNED: usize = 512;
 
 /// The word of the blocks' marks: what a loss of power leaves of it is nobody's business.
 const MARKS_ADDR: u64 = DATA_ADDR + (DATA + OWNED) as u64;
 
-/// A state that may be found: the owned bytes, and the fresh block of the transaction that led to it.
+/// A state that may be found: the owned bytes, and the fresh block of the transaction that led to
+/// it.
 #[derive(Clone, PartialEq)]
 struct Known {
     owned: Vec<u8>,
@@ -46,7 +49,8 @@ fn range(random: &mut Random, taken: &[(u64, usize)]) -> Option<(u64, usize)> {
     free.then_some((addr, len))
 }
 
-/// One transaction; `block` is the number of a block that nobody has. Returns what is true once it is committed; `None` if it was aborted.
+/// One transaction; `block` is the number of a block that nobody has. Returns what is true once it
+/// is committed; `None` if it was aborted.
 fn transaction(
     world: &World,
     writer: &mut LogWriter,

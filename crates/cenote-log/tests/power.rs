@@ -1,5 +1,5 @@
-//! After a loss of power: for every word that was not durable, any of its values may be there. Every event of a history is a
-//! place for the power to fail, inside recovery too.
+//! After a loss of power: for every word that was not durable, any of its values may be there.
+//! Every event of a history is a place for the power to fail, inside recovery too.
 
 use crate::common::*;
 use cenote_log::{CrashKind, Outcome};
@@ -8,7 +8,8 @@ const A: u64 = DATA_ADDR;
 const B: u64 = DATA_ADDR + 64;
 const C: u64 = DATA_ADDR + 1024;
 
-/// Recovers an image after a loss of power; then, at every event of that recovery, the power fails again, or the process dies.
+/// Recovers an image after a loss of power; then, at every event of that recovery, the power fails
+/// again, or the process dies.
 fn recover(image: &Image, random: &mut Random, depth: usize) -> (Outcome, Vec<u8>) {
     let mut world = World::from_image(image);
     if depth == 0 {
@@ -35,7 +36,8 @@ fn recover(image: &Image, random: &mut Random, depth: usize) -> (Outcome, Vec<u8
     (outcome, data)
 }
 
-/// Runs `history` and lets the power fail at every event; `allowed` are the states that may be found after recovery.
+/// Runs `history` and lets the power fail at every event; `allowed` are the states that may be
+/// found after recovery.
 fn every_power_cut(
     history: impl Fn(&World, &mut Vec<Vec<u8>>),
     samples: usize,
@@ -56,7 +58,8 @@ fn every_power_cut(
                 "event {event}: {outcome:?} leaves neither old nor new"
             );
             outcomes.push((event, outcome));
-            // A log that was recovered can be written, and what is written then is all that recovery sees.
+            // A log that was recovered can be written, and what is written then is all that
+            // recovery sees.
             let world = World::from_image(image);
             world.replay(CrashKind::Power);
             let before = world.data();
@@ -167,8 +170,8 @@ fn transactions_that_follow_each_other_lazily_never_mix() {
     assert!(forward(&outcomes) > 0 && back(&outcomes) > 0);
 }
 
-/// The range on media may be one transaction behind while entries of the next one are already there. If they counted after
-/// recovery, they would undo what others have changed in the meantime.
+/// The range on media may be one transaction behind while entries of the next one are already
+/// there. If they counted after recovery, they would undo what others have changed in the meantime.
 #[test]
 fn entries_of_the_transaction_after_the_one_recovered_do_not_come_to_life() {
     let w = World::recorded();
@@ -244,8 +247,9 @@ fn sequence_numbers_start_again_atomically() {
     assert!(forward(&outcomes) > 0 && back(&outcomes) > 0);
 }
 
-/// After a crash of processes the evidence for "committed" has been seen, but need not be durable. If the power fails while recovery
-/// applies redo data, the next recovery must come to the same end.
+/// After a crash of processes the evidence for "committed" has been seen, but need not be durable.
+/// If the power fails while recovery applies redo data, the next recovery must come to the same
+/// end.
 #[test]
 fn power_may_fail_while_recovery_from_a_crash_of_processes_rolls_forward() {
     for flushed in [true, false] {

@@ -192,7 +192,8 @@ fn one_entry_says_which_block_was_taken_and_how_to_give_it_back() {
 fn a_finished_transaction_leaves_nothing_to_do_and_stale_entries_never_count() {
     let w = world();
     let mut writer = w.writer();
-    // Many transactions of falling length: behind each stand whole entries, with the right index, of earlier ones.
+    // Many transactions of falling length: behind each stand whole entries, with the right index,
+    // of earlier ones.
     for round in 0..20u8 {
         let mut tx = Tx::begin(&w, &mut writer);
         for i in 0..(20 - u64::from(round)) {
@@ -287,7 +288,8 @@ fn long_ranges_span_segments_and_come_back_whole() {
 
 #[test]
 fn entries_that_end_anywhere_near_the_end_of_an_area_are_all_found() {
-    // Half an area is 1024 bytes, 32 of them kept for a jump. Every way to come near its end, in steps of a word.
+    // Half an area is 1024 bytes, 32 of them kept for a jump. Every way to come near its end, in
+    // steps of a word.
     for first in (0..=960).step_by(8) {
         for second in [0usize, 1, 8, 24] {
             let w = world();
@@ -391,7 +393,8 @@ fn a_segment_of_another_log_or_number_is_not_written() {
 fn sequence_numbers_start_again_without_waking_old_entries() {
     let w = world();
     let mut writer = w.writer();
-    // Entries of base 0 and 4 of the first epoch in both halves: just those that the new epoch's first bases must not see.
+    // Entries of base 0 and 4 of the first epoch in both halves: just those that the new epoch's
+    // first bases must not see.
     for value in 1..=2 {
         let mut tx = Tx::begin(&w, &mut writer);
         (0..10).for_each(|i| tx.change(DATA_ADDR + i * 8, &[value; 8]));

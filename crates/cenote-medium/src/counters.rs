@@ -1,9 +1,10 @@
 //! Exact counts of what this thread did to make stores durable.
 //!
-//! The counts do not depend on the machine, so tests compare them exactly: a commit that flushes one line more than
-//! it must is a failing test, not a slower benchmark. They are kept per thread in cells without a destructor (0.3 ns
-//! an access) and are changed only where a flush, a fence or a streaming store happens: at `process` durability
-//! nothing is counted because nothing is executed.
+//! The counts do not depend on the machine, so tests compare them exactly: a commit that flushes
+//! one line more than it must is a failing test, not a slower benchmark. They are kept per thread
+//! in cells without a destructor (0.3 ns an access) and are changed only where a flush, a fence or
+//! a streaming store happens: at `process` durability nothing is counted because nothing is
+//! executed.
 
 use core::cell::Cell;
 use core::ops::Sub;
@@ -15,7 +16,8 @@ thread_local! {
     static STREAMED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What one thread executed since it started; the difference of two snapshots is what it executed between them.
+/// What one thread executed since it started; the difference of two snapshots is what it executed
+/// between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Cache lines flushed.

@@ -1,7 +1,8 @@
 //! What can go wrong on a medium.
 //!
-//! An error is built without allocating: [`Medium::map`](crate::Medium::map) may fail inside a signal handler. That
-//! is why names are kept inline ([`FileName`]) and why system errors are kept as numbers inside [`io::Error`].
+//! An error is built without allocating: [`Medium::map`](crate::Medium::map) may fail inside a
+//! signal handler. That is why names are kept inline ([`FileName`]) and why system errors are kept
+//! as numbers inside [`io::Error`].
 
 use crate::planted::{Bug, planted};
 use cenote_sys::mappings::{self, Full};
@@ -77,7 +78,8 @@ impl fmt::Display for Operation {
 /// Bytes of the longest name of a file of a medium, its directory included.
 pub const NAME_LEN_MAX: usize = 63;
 
-/// The name of a file relative to its medium, kept inline so that it can be made in a signal handler.
+/// The name of a file relative to its medium, kept inline so that it can be made in a signal
+/// handler.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileName {
     bytes: [u8; NAME_LEN_MAX],
@@ -98,8 +100,9 @@ impl FileName {
         Self { bytes, len: len as u8 }
     }
 
-    /// Checks that a name can be that of a file of a store, and nothing outside it: one to [`NAME_LEN_MAX`] bytes,
-    /// parts of ASCII letters, digits, `.`, `-` and `_` with single `/` between them, no part `.` or `..`.
+    /// Checks that a name can be that of a file of a store, and nothing outside it: one to
+    /// [`NAME_LEN_MAX`] bytes, parts of ASCII letters, digits, `.`, `-` and `_` with single `/`
+    /// between them, no part `.` or `..`.
     ///
     /// # Errors
     /// [`MediumError::BadName`].
@@ -168,7 +171,8 @@ pub enum MediumError {
         /// The file that exists.
         name: FileName,
     },
-    /// The file system, or the quota of the user, has no space left. What was begun has been undone.
+    /// The file system, or the quota of the user, has no space left. What was begun has been
+    /// undone.
     #[error("cannot {op} {name}: no space{} ({source}); free some space or raise the quota", for_bytes(*.needed_bytes))]
     NoSpace {
         /// What was being done.
@@ -201,7 +205,8 @@ pub enum MediumError {
         /// The file concerned.
         name: FileName,
     },
-    /// A file is shorter than what was to be mapped. It is not mapped: touching the end would be a `SIGBUS`.
+    /// A file is shorter than what was to be mapped. It is not mapped: touching the end would be a
+    /// `SIGBUS`.
     #[error(
         "cannot {op} {name}: it has {found_bytes} bytes where {needed_bytes} are needed; it was truncated or copied \
          incompletely: restore the whole store from one copy"
@@ -232,7 +237,8 @@ pub enum MediumError {
         /// The name.
         name: FileName,
     },
-    /// A range of addresses or bytes that is not page-aligned, overflows, or lies outside every reserved window.
+    /// A range of addresses or bytes that is not page-aligned, overflows, or lies outside every
+    /// reserved window.
     #[error("cannot {op} {name} at {addr:#x}, {len} bytes: {reason}")]
     BadRange {
         /// What was being done.
@@ -268,8 +274,8 @@ pub enum MediumError {
         /// The lock file.
         name: FileName,
     },
-    /// An earlier sync through this medium failed. What was written before it may be lost although later syncs seem to
-    /// work, so none is reported as a success.
+    /// An earlier sync through this medium failed. What was written before it may be lost although
+    /// later syncs seem to work, so none is reported as a success.
     #[error(
         "cannot {op} {name}: an earlier sync failed and what it covered may be lost; close the store, check the \
          device, and open it again"
@@ -376,8 +382,9 @@ impl MediumError {
         }
     }
 
-    /// Whether a sync failed: then what is on the medium is not known, and nothing may be acknowledged any more. Why it failed does not matter: a file
-    /// system that went read-only after an error says `EROFS` where a full one says `ENOSPC`.
+    /// Whether a sync failed: then what is on the medium is not known, and nothing may be
+    /// acknowledged any more. Why it failed does not matter: a file system that went read-only
+    /// after an error says `EROFS` where a full one says `ENOSPC`.
     #[must_use]
     pub fn is_failed_sync(&self) -> bool {
         matches!(self.operation(), Some(Operation::Sync | Operation::SyncDirectory))

@@ -1,8 +1,9 @@
 //! A file that stays open, for callers that read and write it often.
 //!
-//! On a real medium the handle has a descriptor of its own, and each call is one system call; a failed write-back is
-//! reported to it because it was open when that failed. A medium without descriptors gets the same calls by name, so that
-//! the simulated medium sees, and can fail, every one of them.
+//! On a real medium the handle has a descriptor of its own, and each call is one system call; a
+//! failed write-back is reported to it because it was open when that failed. A medium without
+//! descriptors gets the same calls by name, so that the simulated medium sees, and can fail, every
+//! one of them.
 //!
 //! A handle writes, so the owner of the files opens it.
 
@@ -19,7 +20,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 type Result<T> = core::result::Result<T, MediumError>;
 
-/// An open file of a medium. It must not be the lock file, nor be renamed while the handle lives but by [`FileHandle::rename`].
+/// An open file of a medium. It must not be the lock file, nor be renamed while the handle lives
+/// but by [`FileHandle::rename`].
 #[derive(Debug)]
 pub struct FileHandle {
     medium: OwnedMedium,
@@ -44,8 +46,8 @@ impl FileHandle {
         Ok(Self { medium: medium.clone(), name: name.to_owned(), file })
     }
 
-    /// Gives the file another name, replacing `to` atomically if it exists, and goes with it: it need not be opened under its new name, which might fail when the file
-    /// has it already.
+    /// Gives the file another name, replacing `to` atomically if it exists, and goes with it: it
+    /// need not be opened under its new name, which might fail when the file has it already.
     ///
     /// # Errors
     /// As [`Medium::rename`](crate::Medium::rename).
@@ -135,8 +137,10 @@ impl FileHandle {
         }
     }
 
-    /// The same in pieces that end at multiples of 64 KiB. The kernel keeps what one call writes in units as large as that, up to 2 MiB, and a later call that
-    /// writes a page of such a unit goes through all its blocks, which takes it thirty times as long. For files that are written here and there afterwards.
+    /// The same in pieces that end at multiples of 64 KiB. The kernel keeps what one call writes in
+    /// units as large as that, up to 2 MiB, and a later call that writes a page of such a unit
+    /// goes through all its blocks, which takes it thirty times as long. For files that are written
+    /// here and there afterwards.
     ///
     /// # Errors
     /// As [`FileHandle::write_at`].
@@ -152,7 +156,9 @@ impl FileHandle {
         Ok(())
     }
 
-    /// Lets the device begin with the whole pages of a part that was written, so that it works beside the caller. Nothing is durable before [`FileHandle::sync`], which also tells what went wrong.
+    /// Lets the device begin with the whole pages of a part that was written, so that it works
+    /// beside the caller. Nothing is durable before [`FileHandle::sync`], which also tells what
+    /// went wrong.
     pub fn start_writing(&self, offset: u64, len: u64) {
         let end = (offset.saturating_add(len)) / PAGE_SIZE * PAGE_SIZE;
         if let (Some(file), Some(start)) = (&self.file, offset.checked_next_multiple_of(PAGE_SIZE))
@@ -162,15 +168,17 @@ impl FileHandle {
         }
     }
 
-    /// Makes an empty file, also outside the store, the same as this one by sharing its blocks (`FICLONE`). `false`: the file system, or the
-    /// place of `target`, does not allow that, and `target` is still empty. What is stored into either later does not show in the
+    /// Makes an empty file, also outside the store, the same as this one by sharing its blocks
+    /// (`FICLONE`). `false`: the file system, or the place of `target`, does not allow that,
+    /// and `target` is still empty. What is stored into either later does not show in the
     /// other, and may need space that the file had taken before.
     #[must_use]
     pub fn share_blocks_with(&self, target: &File) -> bool {
         self.file.as_ref().is_some_and(|file| rustix::fs::ioctl_ficlone(target, file).is_ok())
     }
 
-    /// The next stretch of whole pages from `at` on, before `end`, that may not be zero: by what the file system says, where there is one that can tell. `None`: there is no more.
+    /// The next stretch of whole pages from `at` on, before `end`, that may not be zero: by what
+    /// the file system says, where there is one that can tell. `None`: there is no more.
     ///
     /// # Errors
     /// What the system says about the file.
@@ -208,10 +216,12 @@ impl FileHandle {
         }
     }
 
-    /// The first `len` bytes of the file as memory of this process: what is stored goes into the file. `None`: the medium has no descriptors, or the system does not map it.
+    /// The first `len` bytes of the file as memory of this process: what is stored goes into the
+    /// file. `None`: the medium has no descriptors, or the system does not map it.
     ///
     /// # Safety
-    /// The file has that many bytes, and nobody else writes it or makes it shorter while the region lives.
+    /// The file has that many bytes, and nobody else writes it or makes it shorter while the region
+    /// lives.
     #[must_use]
     pub unsafe fn whole(&self, len: usize) -> Option<OwnedRegion> {
         let file = self.file.as_ref()?;

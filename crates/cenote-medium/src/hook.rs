@@ -1,25 +1,29 @@
 //! The way from a [`Persistence`](crate::Persistence) to the simulated medium that it belongs to.
 //!
-//! `Persistence` is a two-byte value, so it cannot hold a pointer: it holds the number of a slot in the table below.
-//! Only simulated media are in the table; a real medium never looks here. Slots are given back when the
-//! [`SimSlot`] is dropped; a stale `Persistence` then finds the slot empty and does nothing, or reaches the next
-//! simulation in that slot, which has to treat ranges outside its mappings as none of its business.
+//! `Persistence` is a two-byte value, so it cannot hold a pointer: it holds the number of a slot in
+//! the table below. Only simulated media are in the table; a real medium never looks here. Slots
+//! are given back when the [`SimSlot`] is dropped; a stale `Persistence` then finds the slot empty
+//! and does nothing, or reaches the next simulation in that slot, which has to treat ranges outside
+//! its mappings as none of its business.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What a simulated medium is told by the [`Persistence`](crate::Persistence) values that it gave out.
+/// What a simulated medium is told by the [`Persistence`](crate::Persistence) values that it gave
+/// out.
 ///
-/// The calls come at both durability levels: at `process` a fence is still the point up to which stores are ordered.
+/// The calls come at both durability levels: at `process` a fence is still the point up to which
+/// stores are ordered.
 pub trait SimHook: Send + Sync {
-    /// All lines of the range `ptr..ptr + len` are being flushed. `len` is not zero. The range may lie outside every
-    /// mapping of this simulation (a stale value): it must not be read then.
+    /// All lines of the range `ptr..ptr + len` are being flushed. `len` is not zero. The range may
+    /// lie outside every mapping of this simulation (a stale value): it must not be read then.
     fn flush(&self, ptr: *const u8, len: usize);
 
     /// A store fence.
     fn fence(&self);
 
-    /// A streaming copy: the hook does the copy and records it. `dst` is a multiple of 8, as is `len`.
+    /// A streaming copy: the hook does the copy and records it. `dst` is a multiple of 8, as is
+    /// `len`.
     ///
     /// # Safety
     ///
@@ -37,7 +41,8 @@ static SLOTS: [RwLock<Option<Arc<dyn SimHook>>>; SIM_SLOTS] =
 pub struct SimSlot(u8);
 
 impl SimSlot {
-    /// Takes a free slot for `hook`. `None` if all [`SIM_SLOTS`] are taken: drop simulations that are done with.
+    /// Takes a free slot for `hook`. `None` if all [`SIM_SLOTS`] are taken: drop simulations that
+    /// are done with.
     #[must_use]
     pub fn take(hook: Arc<dyn SimHook>) -> Option<Self> {
         for (number, slot) in SLOTS.iter().enumerate() {
@@ -71,7 +76,8 @@ impl Drop for SimSlot {
     }
 }
 
-/// The simulation in a slot, if there is one. A clone, so that no lock is held while the simulation works.
+/// The simulation in a slot, if there is one. A clone, so that no lock is held while the simulation
+/// works.
 pub(crate) fn hook(number: u8) -> Option<Arc<dyn SimHook>> {
     SLOTS.get(usize::from(number))?.read().unwrap_or_else(PoisonError::into_inner).clone()
 }

@@ -14,7 +14,8 @@ type Result<T> = core::result::Result<T, MediumError>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MediumKind {
-    /// Persistent memory mapped directly: the file system accepted a synchronous mapping (`MAP_SYNC`).
+    /// Persistent memory mapped directly: the file system accepted a synchronous mapping
+    /// (`MAP_SYNC`).
     Dax,
     /// Memory of this machine: tmpfs or ramfs. Gone after a reboot.
     Tmpfs,
@@ -59,15 +60,17 @@ pub struct MediumInfo {
 /// How a file is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MapMode {
-    /// Shared and writable: stores go into the file. On DAX the mapping is synchronous (`MAP_SYNC`).
+    /// Shared and writable: stores go into the file. On DAX the mapping is synchronous
+    /// (`MAP_SYNC`).
     ReadWrite,
     /// Shared and not writable.
     ReadOnly,
-    /// Private and writable: stores stay in this process (copy on write) and the file is opened for reading only.
-    /// A read-only open replays logs into such a mapping.
+    /// Private and writable: stores stay in this process (copy on write) and the file is opened for
+    /// reading only. A read-only open replays logs into such a mapping.
     PrivateCopy,
-    /// Shared, for stores that are asked for page by page: mapped without write permission, but such that
-    /// [`cenote_sys::memory::protect`] can give it. Stores go into the file then. A first store to a page faults.
+    /// Shared, for stores that are asked for page by page: mapped without write permission, but
+    /// such that [`cenote_sys::memory::protect`] can give it. Stores go into the file then. A
+    /// first store to a page faults.
     Tracked,
 }
 
@@ -144,7 +147,8 @@ impl FileStat {
     }
 }
 
-/// A lock that is held until this value is dropped or the process ends. A forked child does not inherit it.
+/// A lock that is held until this value is dropped or the process ends. A forked child does not
+/// inherit it.
 pub struct LockGuard(
     #[expect(dead_code, reason = "held for its destructor")] Box<dyn Any + Send + Sync>,
 );
@@ -165,14 +169,16 @@ impl fmt::Debug for LockGuard {
 
 /// A directory of control files and puddle files, real or simulated.
 ///
-/// Names are relative to the directory: `superblock`, `catalog.0`, `puddles/<32 hex digits>`; at most
-/// [`FileName`](crate::FileName)'s length, ASCII letters, digits, `.`, `-` and `_`, with `/` between directory and
-/// file. `""` names the directory itself where a directory is wanted. Every method returns [`MediumError`], typed
-/// by what the caller can do about it, and none of them panics on what the system does.
+/// Names are relative to the directory: `superblock`, `catalog.0`, `puddles/<32 hex digits>`; at
+/// most [`FileName`](crate::FileName)'s length, ASCII letters, digits, `.`, `-` and `_`, with `/`
+/// between directory and file. `""` names the directory itself where a directory is wanted. Every
+/// method returns [`MediumError`], typed by what the caller can do about it, and none of them
+/// panics on what the system does.
 ///
-/// Files: what was written is durable after [`sync`](Medium::sync) of the file; that a file was created, renamed or
-/// removed is durable after [`sync_dir`](Medium::sync_dir) of its directory. After a failed sync nothing is known
-/// about what was written since the one before: the caller must not acknowledge anything any more.
+/// Files: what was written is durable after [`sync`](Medium::sync) of the file; that a file was
+/// created, renamed or removed is durable after [`sync_dir`](Medium::sync_dir) of its directory.
+/// After a failed sync nothing is known about what was written since the one before: the caller
+/// must not acknowledge anything any more.
 ///
 /// Memory: the pages of a mapping are reached only through raw pointers; the code that follows one
 /// has to know that the range is mapped and stays mapped. So the methods that change what is mapped
@@ -196,16 +202,18 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// What this medium is and what it gives.
     fn describe(&self) -> MediumInfo;
 
-    /// How stores into mappings of this medium are made durable at `level`. Asking for a level that the medium does
-    /// not reach gives the instructions of that level all the same: [`describe`](Medium::describe) tells what they
-    /// are worth here.
+    /// How stores into mappings of this medium are made durable at `level`. Asking for a level that
+    /// the medium does not reach gives the instructions of that level all the same:
+    /// [`describe`](Medium::describe) tells what they are worth here.
     fn persistence(&self, level: Durability) -> Persistence;
 
-    /// Whether the medium can only be read, because it was opened so or its file system is mounted so.
+    /// Whether the medium can only be read, because it was opened so or its file system is mounted
+    /// so.
     fn read_only(&self) -> bool;
 
-    /// Identity of this boot of the machine. Another one than a store recorded means that memory and page cache were
-    /// lost in between. Where the system does not tell, a fresh random one, which never equals a recorded one.
+    /// Identity of this boot of the machine. Another one than a store recorded means that memory
+    /// and page cache were lost in between. Where the system does not tell, a fresh random one,
+    /// which never equals a recorded one.
     fn boot_id(&self) -> Uuid;
 
     /// Which mounting of its file system the medium is reached through
@@ -249,7 +257,8 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     unsafe fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()>;
 
     /// Creates a file of `len_bytes` zeros and takes its space. If there is no space the error is
-    /// [`MediumError::NoSpace`] and the file is gone again; if there is such a file, [`MediumError::Exists`].
+    /// [`MediumError::NoSpace`] and the file is gone again; if there is such a file,
+    /// [`MediumError::Exists`].
     fn create(&self, name: &str, len_bytes: u64) -> Result<()>;
 
     /// Sets the length of a file; what is added reads as zeros and has no space taken.
@@ -258,22 +267,26 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// The trait's contract for contents, for what is cut off; what is cut off is not mapped.
     unsafe fn truncate(&self, name: &str, len_bytes: u64) -> Result<()>;
 
-    /// Makes a whole file zeros in place, with its space taken, so that nothing of what was in it can be read any more. The length stays. Nothing may be
-    /// mapped of it. After an error the file holds zeros, what it held, or both, and may have lost its space.
+    /// Makes a whole file zeros in place, with its space taken, so that nothing of what was in it
+    /// can be read any more. The length stays. Nothing may be mapped of it. After an error the
+    /// file holds zeros, what it held, or both, and may have lost its space.
     ///
     /// # Safety
     /// The trait's contract for contents, for the whole file.
     unsafe fn clear(&self, name: &str) -> Result<()>;
 
-    /// Bytes that new files can still take, as far as the system tells; `u64::MAX` where it does not.
+    /// Bytes that new files can still take, as far as the system tells; `u64::MAX` where it does
+    /// not.
     fn free_bytes(&self) -> u64 {
         u64::MAX
     }
 
-    /// Gives the space of `len` bytes from `offset` on back to the file system; both are multiples of the page size, and the range lies in
-    /// the file, whose length stays. The range is a *hole* then: it reads as zeros, also where it is mapped, and a store into it takes
-    /// space again, or ends the process with `SIGBUS` if there is none; so [`ensure`](Medium::ensure) comes before the next store. `false`: the file system
-    /// cannot do that, and nothing has changed. What a loss of power leaves of the old bytes before the next sync is not known.
+    /// Gives the space of `len` bytes from `offset` on back to the file system; both are multiples
+    /// of the page size, and the range lies in the file, whose length stays. The range is a
+    /// *hole* then: it reads as zeros, also where it is mapped, and a store into it takes space
+    /// again, or ends the process with `SIGBUS` if there is none; so [`ensure`](Medium::ensure)
+    /// comes before the next store. `false`: the file system cannot do that, and nothing has
+    /// changed. What a loss of power leaves of the old bytes before the next sync is not known.
     ///
     /// # Safety
     /// Nobody uses what is mapped of the range any more.
@@ -282,16 +295,17 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
         Ok(false)
     }
 
-    /// Takes space for whatever in a range is a hole, so that stores into it cannot fail; a range as in [`release`](Medium::release). Bytes stay as they are.
-    /// That the space is there after a loss of power is certain after the next sync of the file. If there is no space the error is
-    /// [`MediumError::NoSpace`].
+    /// Takes space for whatever in a range is a hole, so that stores into it cannot fail; a range
+    /// as in [`release`](Medium::release). Bytes stay as they are. That the space is there
+    /// after a loss of power is certain after the next sync of the file. If there is no space the
+    /// error is [`MediumError::NoSpace`].
     fn ensure(&self, name: &str, offset: u64, len: u64) -> Result<()> {
         let _ = (name, offset, len);
         Ok(())
     }
 
-    /// Waits until what was written to the file, also through mappings, survives loss of power, as far as the
-    /// medium can do that.
+    /// Waits until what was written to the file, also through mappings, survives loss of power, as
+    /// far as the medium can do that.
     fn sync(&self, name: &str) -> Result<()>;
 
     /// A descriptor of a file, for [`FileHandle`](crate::FileHandle); `None` where files have none.
@@ -303,8 +317,8 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// A descriptor of a file to be handed to another process, with no more rights than to read it, or to read and write it. `None` where files
-    /// have none.
+    /// A descriptor of a file to be handed to another process, with no more rights than to read it,
+    /// or to read and write it. `None` where files have none.
     ///
     /// # Safety
     /// What is written through the descriptor, by this process, keeps the trait's contract for
@@ -314,14 +328,15 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
         Ok(None)
     }
 
-    /// As [`sync`](Medium::sync), through a descriptor from [`descriptor`](Medium::descriptor), so that it fails too if
-    /// what was written since that was opened could not be written back.
+    /// As [`sync`](Medium::sync), through a descriptor from [`descriptor`](Medium::descriptor), so
+    /// that it fails too if what was written since that was opened could not be written back.
     fn sync_descriptor(&self, name: &str, file: &std::fs::File) -> Result<()> {
         let _ = file;
         self.sync(name)
     }
 
-    /// Waits until creations, renames and removals in a directory (`""` or `puddles`) survive loss of power.
+    /// Waits until creations, renames and removals in a directory (`""` or `puddles`) survive loss
+    /// of power.
     fn sync_dir(&self, dir: &str) -> Result<()>;
 
     /// Renames a file, replacing `to` atomically if it exists.
@@ -337,17 +352,18 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// openers do of a lock's.
     unsafe fn remove(&self, name: &str) -> Result<()>;
 
-    /// Names of what is in a directory, sorted, without `.` and `..`. Names that no file of a store can have are
-    /// listed too: the caller may want to report them.
+    /// Names of what is in a directory, sorted, without `.` and `..`. Names that no file of a store
+    /// can have are listed too: the caller may want to report them.
     fn list(&self, dir: &str) -> Result<Vec<String>>;
 
     /// Creates a directory.
     fn make_dir(&self, name: &str) -> Result<()>;
 
-    /// Tries to lock a file, without waiting. A writable medium creates the file if it is missing. `Ok(Err(holder))`
-    /// if somebody else holds a lock that excludes this one: another process, or this process by another guard.
-    /// While it is locked the file can be neither read nor written through a medium of this process
-    /// ([`MediumError::Locked`]): the lock would be lost. Keep it empty.
+    /// Tries to lock a file, without waiting. A writable medium creates the file if it is missing.
+    /// `Ok(Err(holder))` if somebody else holds a lock that excludes this one: another process,
+    /// or this process by another guard. While it is locked the file can be neither read nor
+    /// written through a medium of this process ([`MediumError::Locked`]): the lock would be
+    /// lost. Keep it empty.
     fn lock(&self, name: &str, kind: LockKind) -> Result<core::result::Result<LockGuard, Holder>>;
 
     /// Tries to hold a file that exists, or the store's directory (`""`), without waiting: by a
@@ -388,17 +404,18 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// Nobody uses what is mapped in it any more.
     unsafe fn release_window(&self, base: u64, len: u64) -> Result<()>;
 
-    /// Maps the first `len` bytes of a file at `addr`, inside a reserved window; both are multiples of the page size.
-    /// A shorter file is [`MediumError::Truncated`] and is not mapped.
+    /// Maps the first `len` bytes of a file at `addr`, inside a reserved window; both are multiples
+    /// of the page size. A shorter file is [`MediumError::Truncated`] and is not mapped.
     ///
-    /// May be called from a signal handler that interrupted ordinary code: it does not allocate, takes no lock, and
-    /// returns errors that were built without allocating.
+    /// May be called from a signal handler that interrupted ordinary code: it does not allocate,
+    /// takes no lock, and returns errors that were built without allocating.
     ///
     /// # Safety
     /// Nobody relies on what is mapped in the range now: it is replaced.
     unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()>;
 
-    /// Takes the mappings in a range away; the range is reserved again. Stores into it remain in the files.
+    /// Takes the mappings in a range away; the range is reserved again. Stores into it remain in
+    /// the files.
     ///
     /// # Safety
     /// Nobody uses what is mapped there any more.

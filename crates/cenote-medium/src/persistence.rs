@@ -1,9 +1,10 @@
 //! How stores into a medium are made durable: flush, fence, stream.
 //!
-//! At `power` a store is durable once its line was flushed (or written by a streaming store) and a fence followed.
-//! At `process` the kernel keeps the pages whatever happens to the process, so order alone counts: a compiler
-//! barrier, and no instruction at all. Which of the two is one byte, tested inline; everything else is out of line,
-//! because what it does takes a hundred times as long as the call.
+//! At `power` a store is durable once its line was flushed (or written by a streaming store) and a
+//! fence followed. At `process` the kernel keeps the pages whatever happens to the process, so
+//! order alone counts: a compiler barrier, and no instruction at all. Which of the two is one byte,
+//! tested inline; everything else is out of line, because what it does takes a hundred times as
+//! long as the call.
 
 use core::fmt;
 use core::str::FromStr;
@@ -69,22 +70,25 @@ enum Mode {
 /// How stores into one medium are made durable at one level. Two bytes, `Copy`; made by
 /// [`Medium::persistence`](crate::Medium::persistence).
 ///
-/// Any thread may use a copy, and a fence covers the flushes and streams of the thread that executes it.
+/// Any thread may use a copy, and a fence covers the flushes and streams of the thread that
+/// executes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Persistence {
     mode: Mode,
     slot: u8,
 }
 
-/// Streams up to this length are copied word by word at `process`: shorter than the call of a memory copy.
+/// Streams up to this length are copied word by word at `process`: shorter than the call of a
+/// memory copy.
 const WORD_COPY_MAX: usize = 256;
 
 impl Persistence {
     /// Never flushes and never fences: order of stores is all that a crash of processes needs.
     pub const PROCESS: Self = Self { mode: Mode::Process, slot: 0 };
 
-    /// Flushes with the best instruction of this processor, and fences. Where this build knows no flush instruction
-    /// (another architecture than x86-64) only fences: such a medium does not claim `power`.
+    /// Flushes with the best instruction of this processor, and fences. Where this build knows no
+    /// flush instruction (another architecture than x86-64) only fences: such a medium does not
+    /// claim `power`.
     #[must_use]
     pub fn power() -> Self {
         match cenote_sys::cpu::flush_instruction() {
@@ -99,7 +103,8 @@ impl Persistence {
         Self { mode: Mode::Fences, slot: 0 }
     }
 
-    /// For a simulated medium: every call reaches the hook that took `slot`. Counted at `power`, not at `process`.
+    /// For a simulated medium: every call reaches the hook that took `slot`. Counted at `power`,
+    /// not at `process`.
     #[must_use]
     pub fn simulated(slot: &SimSlot, level: Durability) -> Self {
         let mode = match level {
@@ -123,8 +128,8 @@ impl Persistence {
         self.mode >= Mode::Fences
     }
 
-    /// Starts writing back all cache lines of `ptr..ptr + len`; they are durable after the next [`fence`](Self::fence)
-    /// of this thread. Nothing at `process`; nothing if `len` is zero.
+    /// Starts writing back all cache lines of `ptr..ptr + len`; they are durable after the next
+    /// [`fence`](Self::fence) of this thread. Nothing at `process`; nothing if `len` is zero.
     ///
     /// # Safety
     ///
@@ -137,8 +142,9 @@ impl Persistence {
         }
     }
 
-    /// Everything that this thread flushed or streamed is durable before anything that it stores later. At `process`:
-    /// earlier stores are executed before later ones, and no instruction is.
+    /// Everything that this thread flushed or streamed is durable before anything that it stores
+    /// later. At `process`: earlier stores are executed before later ones, and no instruction
+    /// is.
     #[inline]
     pub fn fence(&self) {
         if self.mode == Mode::Process {
@@ -148,14 +154,14 @@ impl Persistence {
         }
     }
 
-    /// Copies to `dst` so that the copy is durable after the next [`fence`](Self::fence), without a flush: streaming
-    /// stores at `power`, ordinary ones at `process`. In both, a crash before that fence may leave any part of it.
-    /// Until then other threads may not see the copy.
+    /// Copies to `dst` so that the copy is durable after the next [`fence`](Self::fence), without a
+    /// flush: streaming stores at `power`, ordinary ones at `process`. In both, a crash before
+    /// that fence may leave any part of it. Until then other threads may not see the copy.
     ///
     /// # Safety
     ///
-    /// `src` is readable and `dst` writable for `len` bytes, and they do not overlap; `dst` is a multiple of 8 and so
-    /// is `len`.
+    /// `src` is readable and `dst` writable for `len` bytes, and they do not overlap; `dst` is a
+    /// multiple of 8 and so is `len`.
     #[inline]
     pub unsafe fn stream(&self, dst: *mut u8, src: *const u8, len: usize) {
         debug_assert!(dst.addr().is_multiple_of(8) && len.is_multiple_of(8));
@@ -168,7 +174,8 @@ impl Persistence {
         }
     }
 
-    /// [`flush`](Self::flush), then [`fence`](Self::fence): when it returns the range is durable at this level.
+    /// [`flush`](Self::flush), then [`fence`](Self::fence): when it returns the range is durable at
+    /// this level.
     ///
     /// # Safety
     ///
@@ -190,7 +197,8 @@ impl Persistence {
             Mode::Process | Mode::Fences => cenote_sys::cpu::compiler_barrier(),
             Mode::Flushes => {
                 counters::count_flush(line_count(ptr, len));
-                // SAFETY: the caller promises that the range is mapped, and lines do not cross pages.
+                // SAFETY: the caller promises that the range is mapped, and lines do not cross
+                // pages.
                 unsafe { flush_lines(ptr, len) }
             }
             Mode::SimulatedProcess | Mode::SimulatedPower => {
@@ -237,7 +245,8 @@ impl Persistence {
             Mode::SimulatedProcess | Mode::SimulatedPower => match hook::hook(self.slot) {
                 // SAFETY: the caller's promise, passed on.
                 Some(hook) => unsafe { hook.stream(dst, src, len) },
-                // SAFETY: the caller's promise, passed on. The simulation is gone, the copy is still wanted.
+                // SAFETY: the caller's promise, passed on. The simulation is gone, the copy is
+                // still wanted.
                 None => unsafe { copy_words(dst, src, len) },
             },
         }
@@ -276,8 +285,9 @@ unsafe fn flush_lines(ptr: *const u8, len: usize) {
     macro_rules! each_line {
         ($flush:path) => {
             for i in 0..count {
-                // SAFETY: the line holds a byte of the range, which is mapped, and a line does not cross a page; the
-                // instruction is one that this processor has, as `flush_instruction` found.
+                // SAFETY: the line holds a byte of the range, which is mapped, and a line does not
+                // cross a page; the instruction is one that this processor has, as
+                // `flush_instruction` found.
                 unsafe { $flush(start.wrapping_add(i * line)) }
             }
         };
@@ -290,8 +300,8 @@ unsafe fn flush_lines(ptr: *const u8, len: usize) {
     }
 }
 
-/// An ordinary copy whose stores the compiler may not drop, and in whose short form every aligned word is written by
-/// one store.
+/// An ordinary copy whose stores the compiler may not drop, and in whose short form every aligned
+/// word is written by one store.
 ///
 /// # Safety
 ///
@@ -299,13 +309,14 @@ unsafe fn flush_lines(ptr: *const u8, len: usize) {
 #[inline]
 unsafe fn copy_words(dst: *mut u8, src: *const u8, len: usize) {
     if len > WORD_COPY_MAX {
-        // SAFETY: the caller promises that both ranges are valid for `len` bytes and do not overlap.
+        // SAFETY: the caller promises that both ranges are valid for `len` bytes and do not
+        // overlap.
         unsafe { core::ptr::copy_nonoverlapping(src, dst, len) };
         return;
     }
     for offset in (0..len / 8).map(|i| i * 8) {
-        // SAFETY: `offset + 8` is at most `len`; `dst` is a multiple of 8 by the caller's promise, and the source is
-        // read without asking for alignment.
+        // SAFETY: `offset + 8` is at most `len`; `dst` is a multiple of 8 by the caller's promise,
+        // and the source is read without asking for alignment.
         unsafe {
             let word = src.add(offset).cast::<u64>().read_unaligned();
             dst.add(offset).cast::<u64>().write_volatile(word);

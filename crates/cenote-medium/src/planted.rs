@@ -84,7 +84,8 @@ pub enum Bug {
     TraceDueForgotten,
     /// A refill calls a superblock full without looking whether blocks of it were freed meanwhile.
     RefillUnchecked,
-    /// A free believes what its thread remembers of a superblock that has become another kind's since.
+    /// A free believes what its thread remembers of a superblock that has become another kind's
+    /// since.
     RememberedUnchecked,
     /// A superblock is taken with the marks that its former blocks have left.
     MarksNotCleared,
@@ -110,7 +111,8 @@ pub enum Bug {
     PsyncNotSynced,
     /// A psync changes the primary before its record is durable.
     PsyncAppliedEarly,
-    /// A psync compares with a primary's file alone, and forgets what is committed and not there yet.
+    /// A psync compares with a primary's file alone, and forgets what is committed and not there
+    /// yet.
     LaterNotLaidOver,
     /// An object is detached before what was psynced is in its primary.
     DetachNotSettled,
@@ -194,7 +196,8 @@ pub enum Bug {
     SeatFreedEarly,
     /// A psync of a pool copies pages and does not protect them again.
     PsyncNotProtected,
-    /// A page that is protected after its psync counts as unchanged, whatever was stored before that.
+    /// A page that is protected after its psync counts as unchanged, whatever was stored before
+    /// that.
     ClosedNotCompared,
     /// Stores are let through page by page, however many mappings the process has.
     MappingsUnbounded,
@@ -266,7 +269,8 @@ pub enum Bug {
     LinksAccepted,
     /// Recovery takes an error of the medium for damage of the file that it concerned.
     ErrorIsDamage,
-    /// That a superblock was put back beside a journal is forgotten by sessions without that journal.
+    /// That a superblock was put back beside a journal is forgotten by sessions without that
+    /// journal.
     RefusalForgotten,
     /// A backup takes a journal along that its session has not compared with anything.
     BackupUnchecked,
@@ -302,7 +306,8 @@ pub enum Bug {
     HiddenLogInFile,
     /// A restored object is named before its data is durable.
     RestoreNotSynced,
-    /// An object is restored under its identity while the journal holds records of what had it before.
+    /// An object is restored under its identity while the journal holds records of what had it
+    /// before.
     RestoreNotTrimmed,
     /// A snapshot is acknowledged before its file is durable.
     SnapshotNotSynced,
@@ -334,7 +339,8 @@ pub enum Bug {
     ZeroDescriptorBelieved,
     /// A root is read without its check.
     RootCheckSkipped,
-    /// A reader of a lock between processes looks for a writer before it says that it reads, and not after.
+    /// A reader of a lock between processes looks for a writer before it says that it reads, and
+    /// not after.
     ReaderLooksFirst,
     /// A writer of a lock between processes does not wait for readers that were there before.
     ReadersNotAwaited,
@@ -366,7 +372,8 @@ pub enum Bug {
     StructuresBelieved,
     /// A copy of a pool that may be torn counts as whole.
     TornNotCopied,
-    /// The recovery of a store that was closed appends batches before the superblock says that it is open.
+    /// The recovery of a store that was closed appends batches before the superblock says that it
+    /// is open.
     OpenSaidLate,
     /// A puddle that was found rewritten is called done, although that may not be durable.
     FoundNewNotKept,

@@ -18,7 +18,8 @@ fn open(path: &Path) -> RealMedium {
     RealMedium::open(path, &MediumOptions::default()).expect("open the medium")
 }
 
-/// Not a test by itself: the other process. Locks the directory it is told, says so, and waits to be killed.
+/// Not a test by itself: the other process. Locks the directory it is told, says so, and waits to
+/// be killed.
 #[test]
 fn other_process() {
     let Some(dir) = std::env::var_os(DIR_VARIABLE) else { return };

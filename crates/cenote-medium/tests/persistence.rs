@@ -14,7 +14,8 @@ fn counted(work: impl FnOnce()) -> Counts {
     counters::snapshot() - before
 }
 
-/// Everything a `Persistence` can do, on `page`: flushes of 1, 2 and 3 lines, none, streams of 8 and 64 and 4096 B.
+/// Everything a `Persistence` can do, on `page`: flushes of 1, 2 and 3 lines, none, streams of 8
+/// and 64 and 4096 B.
 fn everything(persistence: Persistence, page: &mut Page) {
     let source: Vec<u8> = (0..4097u32).map(|i| (i % 251) as u8).collect();
     let at = page.0.as_mut_ptr();
@@ -49,7 +50,8 @@ fn process_durability_executes_no_flush_and_no_fence() {
 
     // Nor does it touch the range: any flush instruction would fault here.
     let base = cenote_sys::memory::reserve_anywhere(4096, 4096).expect("address space");
-    // SAFETY: at `process` the range is not accessed, which is what is being proved; then it is released, unused.
+    // SAFETY: at `process` the range is not accessed, which is what is being proved; then it is
+    // released, unused.
     unsafe {
         Persistence::PROCESS.flush(std::ptr::without_provenance(base), 4096);
         cenote_sys::memory::release(base, 4096).expect("release");

@@ -1,11 +1,14 @@
-//! What protection at rest costs, by mode: attach, read, detach; attach, write 16 KiB, psync, detach; the first load from a page, and the first store into one.
+//! What protection at rest costs, by mode: attach, read, detach; attach, write 16 KiB, psync,
+//! detach; the first load from a page, and the first store into one.
 //!
 //! ```text
 //! cargo bench -p cenote-object --bench at_rest_costs -- DIR [OPERATIONS [MODE ROW]]
 //! ```
 //!
-//! Microseconds: the median of the operations, and the twentieth part that is fastest in parentheses (the first accesses are to random pages, some of them twice). Modes take turns, so that what else the machine does concerns all of them. `MODE` and `ROW` (`read`, `write`, `load`, `store`) choose one
-//! alone, for counting its system calls: `strace -f -c`.
+//! Microseconds: the median of the operations, and the twentieth part that is fastest in
+//! parentheses (the first accesses are to random pages, some of them twice). Modes take turns, so
+//! that what else the machine does concerns all of them. `MODE` and `ROW` (`read`, `write`, `load`,
+//! `store`) choose one alone, for counting its system calls: `strace -f -c`.
 
 use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_object::{

@@ -1,12 +1,16 @@
-//! Objects that are protected at rest (PMO-7, PMO-8, PMO-9; the crate `cenote-atrest` says what each mode is good for).
+//! Objects that are protected at rest (PMO-7, PMO-8, PMO-9; the crate `cenote-atrest` says what
+//! each mode is good for).
 //!
-//! The primary holds *sealed* pages, and behind them the regions of the protection: header, side data, tree. An attached object's memory
-//! ([`View`]) is filled from them page by page as it is touched, so that attaching costs the same for any size; that of a small object is filled at once, which costs less than its
-//! faults would (decision 82). Both, and what a psync of sealed
-//! pages puts into its record, are those of `cenote-sealed`; the states are those of this crate's front page.
+//! The primary holds *sealed* pages, and behind them the regions of the protection: header, side
+//! data, tree. An attached object's memory ([`View`]) is filled from them page by page as it is
+//! touched, so that attaching costs the same for any size; that of a small object is filled at
+//! once, which costs less than its faults would (decision 82). Both, and what a psync of sealed
+//! pages puts into its record, are those of `cenote-sealed`; the states are those of this crate's
+//! front page.
 //!
-//! **Detach** has nothing left to encrypt or to hash: what was psynced is sealed already, and what was not is gone. So the
-//! paper's states DP, ES, EP and CE, in which its kernel decrypts and encrypts whole objects, are never entered, and no attach waits for a detach.
+//! **Detach** has nothing left to encrypt or to hash: what was psynced is sealed already, and what
+//! was not is gone. So the paper's states DP, ES, EP and CE, in which its kernel decrypts and
+//! encrypts whole objects, are never entered, and no attach waits for a detach.
 
 pub(crate) use cenote_sealed::{Source, View, settle, verify};
 
@@ -111,10 +115,12 @@ pub(crate) fn check_file(
     Err(at_rest(&info.record.name, AtRestError::NotListed { object: info.id() }))
 }
 
-/// Seals pages of a view, and adds what a record has to hold to `changes`, as of primary number `object`. `None`: nothing differs.
+/// Seals pages of a view, and adds what a record has to hold to `changes`, as of primary number
+/// `object`. `None`: nothing differs.
 ///
 /// # Errors
-/// The primary or the tree cannot be read, or the tree is damaged; no random bytes. What was added is incomplete.
+/// The primary or the tree cannot be read, or the tree is damaged; no random bytes. What was added
+/// is incomplete.
 pub(crate) fn seal(
     info: &ObjectInfo,
     view: &View,

@@ -1,5 +1,5 @@
-//! An attached object: its memory, and `psync`, which makes what was stored there durable. The states of a psync are on the crate's
-//! front page; this module goes through them.
+//! An attached object: its memory, and `psync`, which makes what was stored there durable. The
+//! states of a psync are on the crate's front page; this module goes through them.
 
 use crate::at_rest::{self, View, not_copied};
 use crate::dirty::{Mechanism, Tracker};
@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 /// An object that is accessible at its address, until this is detached or dropped.
 ///
-/// **What was stored and not psynced is gone then**, as it is after a crash: dropping does not psync.
+/// **What was stored and not psynced is gone then**, as it is after a crash: dropping does not
+/// psync.
 pub struct Attached {
     pub(crate) shared: Arc<Shared>,
     pub(crate) info: ObjectInfo,
@@ -31,7 +32,8 @@ pub struct Attached {
     pub(crate) primary: Arc<FileHandle>,
     /// Of a writer of an object without protection. Dropped before the shadow is unmapped.
     pub(crate) tracker: Option<Tracker>,
-    /// Of an object with protection: its memory. All readers share one. Dropped before the addresses are unmapped.
+    /// Of an object with protection: its memory. All readers share one. Dropped before the
+    /// addresses are unmapped.
     pub(crate) view: Option<Arc<View>>,
     /// Pages that may differ from the primary.
     pub(crate) pending: Vec<Pages>,
@@ -58,7 +60,8 @@ impl Attached {
         MediumError::room_to_map(&info.file())?;
         let _inside = shared.door.enter();
         let protected = is_protected(shared, &info, key)?;
-        // A daemon knows this process, and not who in it has what: it would give a reader what a writer here has.
+        // A daemon knows this process, and not who in it has what: it would give a reader what a
+        // writer here has.
         shared.refuse_written(&info)?;
         let asked =
             shared.keeper().map(|keeper| shared.ask_for(keeper, &info, false)).transpose()?;
@@ -225,7 +228,8 @@ impl Attached {
             Some(mechanism @ Mechanism::PrivateCopy) if simulated => {
                 return Err(self.refused(mechanism, "the medium is simulated".into()));
             }
-            // SAFETY: the shadow is this object's private mapping, and stays until the tracker is dropped.
+            // SAFETY: the shadow is this object's private mapping, and stays until the tracker is
+            // dropped.
             Some(mechanism) => unsafe { Tracker::new(mechanism, base, len) }
                 .map_err(|reason| self.refused(mechanism, reason))?,
             // SAFETY: as above.
@@ -348,12 +352,13 @@ impl Attached {
         Ok(offset / PAGE_SIZE..(offset + wanted).div_ceil(PAGE_SIZE))
     }
 
-    /// Verifies and decrypts the pages of `len` bytes from `offset` on, so that loads from them neither fault nor fail, and the kernel can read
-    /// them (`write` of a page that was not touched yet fails with `EFAULT`). Nothing to do for an object without protection.
+    /// Verifies and decrypts the pages of `len` bytes from `offset` on, so that loads from them
+    /// neither fault nor fail, and the kernel can read them (`write` of a page that was not
+    /// touched yet fails with `EFAULT`). Nothing to do for an object without protection.
     ///
     /// # Errors
-    /// [`ObjectError::PageDamaged`] with the first page that fails its check; those before it are there. A range that the object does
-    /// not have. The medium.
+    /// [`ObjectError::PageDamaged`] with the first page that fails its check; those before it are
+    /// there. A range that the object does not have. The medium.
     pub fn load(&self, offset: u64, len: u64) -> Result<(), ObjectError> {
         let pages = self.pages_of(offset, len)?;
         match &self.view {
@@ -381,7 +386,8 @@ impl Attached {
         view.protection().check_anchor(anchor).map_err(|error| at_rest::at_rest(self.name(), error))
     }
 
-    /// Copies bytes from `offset` on: what a load gives, with an error where a load would be a bus error.
+    /// Copies bytes from `offset` on: what a load gives, with an error where a load would be a bus
+    /// error.
     ///
     /// # Errors
     /// As [`Attached::load`]; `bytes` is what it was then.
@@ -395,14 +401,16 @@ impl Attached {
         Ok(())
     }
 
-    /// Checks every page against the hash tree, as the last psync left it, and gives no contents out. `progress` is told pages done and pages
-    /// altogether; if it says `false`, that is all. In modes without a tree, and without protection, nothing can be said: nothing is
+    /// Checks every page against the hash tree, as the last psync left it, and gives no contents
+    /// out. `progress` is told pages done and pages altogether; if it says `false`, that is
+    /// all. In modes without a tree, and without protection, nothing can be said: nothing is
     /// covered.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Verified {
         self.view.as_ref().map(|view| at_rest::verify(view, progress)).unwrap_or_default()
     }
 
-    /// The address of its data: a multiple of 4096, the same in every process and session while the object exists.
+    /// The address of its data: a multiple of 4096, the same in every process and session while the
+    /// object exists.
     #[must_use]
     pub fn addr(&self) -> u64 {
         self.info.data_addr()
@@ -415,8 +423,9 @@ impl Attached {
         self.info.record.data_len
     }
 
-    /// The first byte. Readable for [`Attached::len`] bytes while `self` lives, and writable if it is attached for writing. Whoever
-    /// stores through it keeps the promise of the crate's front page: not during a psync of this object, nor while a slice of
+    /// The first byte. Readable for [`Attached::len`] bytes while `self` lives, and writable if it
+    /// is attached for writing. Whoever stores through it keeps the promise of the crate's
+    /// front page: not during a psync of this object, nor while a slice of
     /// [`Attached::as_slice`] is in use.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -429,8 +438,9 @@ impl Attached {
         if self.shared.store.is_forked() {
             return &[];
         }
-        // SAFETY: mapped while `self` lives; private, or of a file that nobody writes: the store's lock keeps other processes out,
-        // the table of attachments other writers of this one.
+        // SAFETY: mapped while `self` lives; private, or of a file that nobody writes: the store's
+        // lock keeps other processes out, the table of attachments other writers of this
+        // one.
         unsafe { core::slice::from_raw_parts(self.pointer(), self.len() as usize) }
     }
 
@@ -449,7 +459,8 @@ impl Attached {
         Ok(unsafe { core::slice::from_raw_parts_mut(self.pointer(), self.len() as usize) })
     }
 
-    /// Writes a snapshot of the object as its last psync left it into a new file; see [`crate::Objects::snapshot`].
+    /// Writes a snapshot of the object as its last psync left it into a new file; see
+    /// [`crate::Objects::snapshot`].
     ///
     /// # Errors
     /// As [`crate::Objects::snapshot`].
@@ -480,7 +491,8 @@ impl Attached {
     }
 
     fn unmap(&self) -> Result<(), MediumError> {
-        // SAFETY: the object's own range. A writer is alone with it and gives it back once; of readers the last one does; references borrow from them.
+        // SAFETY: the object's own range. A writer is alone with it and gives it back once; of
+        // readers the last one does; references borrow from them.
         unsafe { self.shared.store.medium().unmap(self.info.addr, self.info.size) }
     }
 
@@ -490,7 +502,8 @@ impl Attached {
         }
         let store = &self.shared.store;
         if store.is_forked() {
-            // Neither mapping nor registration went over to this process, and files are the parent's.
+            // Neither mapping nor registration went over to this process, and files are the
+            // parent's.
             core::mem::forget((self.tracker.take(), self.view.take()));
             return Ok(());
         }

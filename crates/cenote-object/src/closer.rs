@@ -1,17 +1,26 @@
-//! Pages that stay open after a psync: they are protected against stores again when nobody waits for it.
+//! Pages that stay open after a psync: they are protected against stores again when nobody waits
+//! for it.
 //!
-//! To protect a page costs microseconds, most of a psync of scattered pages: each is a mapping that is split or joined, or a range of addresses whose translations are forgotten. So a psync leaves what it has
-//! committed *open*, that is writable without anybody noting it, and a thread closes those pages afterwards. Meanwhile the program may have stored into them. Therefore:
+//! To protect a page costs microseconds, most of a psync of scattered pages: each is a mapping that
+//! is split or joined, or a range of addresses whose translations are forgotten. So a psync leaves
+//! what it has committed *open*, that is writable without anybody noting it, and a thread closes
+//! those pages afterwards. Meanwhile the program may have stored into them. Therefore:
 //!
-//! 1. A page is closed: its note is taken (`Mprotect`), and it is protected. When that call returns, every later store is noted.
-//! 2. **Then** it is compared with what was committed. If it is equal, no store has to be remembered: whatever was stored before is what was committed, and whatever is stored from now on is
-//!    noted. If it is not, or cannot be compared, it is *in doubt*, and the next psync looks at it.
+//! 1. A page is closed: its note is taken (`Mprotect`), and it is protected. When that call
+//!    returns, every later store is noted.
+//! 2. **Then** it is compared with what was committed. If it is equal, no store has to be
+//!    remembered: whatever was stored before is what was committed, and whatever is stored from now
+//!    on is noted. If it is not, or cannot be compared, it is *in doubt*, and the next psync looks
+//!    at it.
 //!
-//! Invariant: a page that differs from what was committed last is open, noted, in doubt, or waits in the queue (then it is open). What a psync looks at is all of these but the last: it empties the queue first.
+//! Invariant: a page that differs from what was committed last is open, noted, in doubt, or waits
+//! in the queue (then it is open). What a psync looks at is all of these but the last: it empties
+//! the queue first.
 //!
-//! *Nothing is committed meanwhile.* A psync of the object goes through [`Closer::finish`] before it looks at anything, which returns when no page is being closed. So what a page is compared with is what the psync committed that
-//! queued it. Where that is read from, committed lines that are not in the file yet are laid over
-//! (`cenote-journal`, `apply.rs`).
+//! *Nothing is committed meanwhile.* A psync of the object goes through [`Closer::finish`] before
+//! it looks at anything, which returns when no page is being closed. So what a page is compared
+//! with is what the psync committed that queued it. Where that is read from, committed lines that
+//! are not in the file yet are laid over (`cenote-journal`, `apply.rs`).
 //!
 //! *Nothing here reads the shadow.* Safe code may hold a `&mut [u8]` of it while the thread works.
 //! The kernel copies the pages of a closed range (`bytes::copy_by_kernel`), and the copy is
@@ -20,9 +29,12 @@
 //! next psync looks at the page in any case. A kernel that refuses to copy leaves the range in
 //! doubt.
 //!
-//! *Hot pages* are not closed: what changed in three psyncs, one after the other, most likely changes before the fourth, and closing it buys a fault. Such a page is compared by every psync; one that is found unchanged is closed.
+//! *Hot pages* are not closed: what changed in three psyncs, one after the other, most likely
+//! changes before the fourth, and closing it buys a fault. Such a page is compared by every psync;
+//! one that is found unchanged is closed.
 //!
-//! *A few ranges are closed at once*, by the psync itself, because waking a thread takes as long. Nobody stores during a psync, so that needs no comparison.
+//! *A few ranges are closed at once*, by the psync itself, because waking a thread takes as long.
+//! Nobody stores during a psync, so that needs no comparison.
 
 use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
@@ -106,7 +118,8 @@ impl Closer {
     /// For the shadow at `base`.
     ///
     /// # Safety
-    /// The shadow is a private mapping, in which nothing but stores happens, and stays until this is dropped.
+    /// The shadow is a private mapping, in which nothing but stores happens, and stays until this
+    /// is dropped.
     pub(crate) unsafe fn new(base: usize, close: Close, committed: Committed) -> Self {
         let (state, moved) = (Mutex::default(), Condvar::new());
         Self {
@@ -118,7 +131,8 @@ impl Closer {
         }
     }
 
-    /// Sees to it that nothing waits for being closed, helping the thread, and adds what is in doubt to `pages`.
+    /// Sees to it that nothing waits for being closed, helping the thread, and adds what is in
+    /// doubt to `pages`.
     pub(crate) fn finish(&mut self, pages: &mut Vec<Pages>) {
         let mut state = self.work.lock();
         loop {
@@ -130,14 +144,16 @@ impl Closer {
         }
     }
 
-    /// What a psync looked at is committed; of that, `changed` had changed. Both in order, no page twice. Nobody has stored since.
+    /// What a psync looked at is committed; of that, `changed` had changed. Both in order, no page
+    /// twice. Nobody has stored since.
     pub(crate) fn committed(&mut self, seen: &[Pages], changed: Vec<Pages>) {
         let hot = intersection(&changed, &self.warm);
         self.warm = intersection(&changed, &self.changed);
         self.changed = changed;
         let cold = difference(seen, &hot);
         if cold.len() > AT_ONCE {
-            // Before the thread is looked for: it does not end while something waits. If there is none, the next psync closes them.
+            // Before the thread is looked for: it does not end while something waits. If there is
+            // none, the next psync closes them.
             self.work.lock().queue.extend(cold);
             self.start();
             self.work.moved.notify_all();
@@ -176,7 +192,8 @@ type Locked<'a> = MutexGuard<'a, State>;
 
 impl Work {
     fn lock(&self) -> Locked<'_> {
-        // What a thread that panicked had in hand is open or in doubt only if it came that far: it cannot panic in between.
+        // What a thread that panicked had in hand is open or in doubt only if it came that far: it
+        // cannot panic in between.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -263,7 +280,8 @@ impl Work {
             }
             Close::Mprotect(notes) => {
                 notes.take_some(range.clone());
-                // SAFETY: part of the shadow, by the promise of `new`; the handler of faults gives writing back.
+                // SAFETY: part of the shadow, by the promise of `new`; the handler of faults gives
+                // writing back.
                 unsafe { memory::protect(at, len, Some(Access::ReadOnly)) }
                     .inspect_err(|_| notes.note(range))
             }

@@ -17,7 +17,8 @@ use cenote_layout::object::ObjectState;
 use cenote_store::{Keeper, ListedObject, ObjectInfo, StoreError};
 
 impl Shared {
-    /// Has the daemon attach an object for this process; its file can be opened and mapped once. How its last writer left it.
+    /// Has the daemon attach an object for this process; its file can be opened and mapped once.
+    /// How its last writer left it.
     pub(crate) fn ask_for(
         &self,
         keeper: &dyn Keeper,

@@ -7,15 +7,17 @@
 //! | `Mprotect` | a signal, whose handler notes the page and lets it be written | reading a bitmap | nothing |
 //! | `Compare` | nothing | comparing all pages with the primary | nothing |
 //!
-//! With `Mprotect`, a page that was not stored into yet cannot be written by the kernel either: a `read` from a file into the object
-//! fails with `EFAULT` there. Read into a buffer and copy.
+//! With `Mprotect`, a page that was not stored into yet cannot be written by the kernel either: a
+//! `read` from a file into the object fails with `EFAULT` there. Read into a buffer and copy.
 //!
-//! Invariant: between two calls of [`Tracker::collect`], every page that was stored into is in the second one's answer; an answer
-//! may hold pages that were not. The caller keeps what was answered until it is durable: a page is answered again only if it is
-//! written again, except by `PrivateCopy` and `Compare`.
+//! Invariant: between two calls of [`Tracker::collect`], every page that was stored into is in the
+//! second one's answer; an answer may hold pages that were not. The caller keeps what was answered
+//! until it is durable: a page is answered again only if it is written again, except by
+//! `PrivateCopy` and `Compare`.
 //!
-//! Where there is a thread for it, `WriteProtect` and `Mprotect` protect pages after the psync that committed them, and those that change all the time not at all: `closer.rs`. Such a page is answered again until it is
-//! protected.
+//! Where there is a thread for it, `WriteProtect` and `Mprotect` protect pages after the psync that
+//! committed them, and those that change all the time not at all: `closer.rs`. Such a page is
+//! answered again until it is protected.
 //!
 //! How `Mprotect` notes pages, and what it does where the process has many mappings:
 //! `cenote_sys::notes` and `cenote_sys::mappings`.
@@ -36,10 +38,12 @@ use std::sync::Arc;
 
 const PAGE: usize = PAGE_SIZE as usize;
 
-/// How written pages are found. Each is correct everywhere; they differ in what a first store and a psync cost.
+/// How written pages are found. Each is correct everywhere; they differ in what a first store and a
+/// psync cost.
 ///
-/// `WriteProtect` is taken where it works: a first store costs least, and the kernel may write into the object, too. Its psync scans page tables, 0.1 to 0.2 ms for 1 GiB: for
-/// psyncs of a few pages of a large object `Mprotect` is two to three times as fast (`docs/figures.md`).
+/// `WriteProtect` is taken where it works: a first store costs least, and the kernel may write into
+/// the object, too. Its psync scans page tables, 0.1 to 0.2 ms for 1 GiB: for psyncs of a few pages
+/// of a large object `Mprotect` is two to three times as fast (`docs/figures.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mechanism {
     /// userfaultfd in asynchronous write-protect mode, and `PAGEMAP_SCAN`.
@@ -76,7 +80,8 @@ enum Means {
     Compare,
 }
 
-/// Finds written pages of one shadow, until it is dropped; which must be before the shadow is unmapped.
+/// Finds written pages of one shadow, until it is dropped; which must be before the shadow is
+/// unmapped.
 pub(crate) struct Tracker {
     base: usize,
     len: usize,
@@ -98,7 +103,8 @@ impl Tracker {
     /// Why the mechanism does not work here.
     ///
     /// # Safety
-    /// The range is a private writable mapping of the caller's, which stays until the tracker is dropped.
+    /// The range is a private writable mapping of the caller's, which stays until the tracker is
+    /// dropped.
     pub(crate) unsafe fn new(
         mechanism: Mechanism,
         base: usize,
@@ -125,8 +131,9 @@ impl Tracker {
             }
             Mechanism::Mprotect => {
                 let notes = Arc::new(Notes::new(base, len));
-                // SAFETY: `note_store` keeps the rules of resolvers; the notes stay at one address until the
-                // registration is dropped, which its place before them in `Means` sees to.
+                // SAFETY: `note_store` keeps the rules of resolvers; the notes stay at one address
+                // until the registration is dropped, which its place before them in
+                // `Means` sees to.
                 let registered =
                     unsafe { fault::register(base, len, note_store, Arc::as_ptr(&notes).cast()) };
                 let registration = registered.map_err(|error| error.to_string())?;
@@ -153,7 +160,8 @@ impl Tracker {
         Self { base, len, closer: None, means: Means::Compare }
     }
 
-    /// Pages of a psync are protected again after it, where that helps; `committed` reads what was committed last.
+    /// Pages of a psync are protected again after it, where that helps; `committed` reads what was
+    /// committed last.
     pub(crate) fn close_later(&mut self, committed: Committed) {
         let close = match &self.means {
             Means::WriteProtect { .. } => Close::WriteProtect,
@@ -173,7 +181,8 @@ impl Tracker {
         }
     }
 
-    /// Adds the pages that were stored into since the last call to `pages`, in order. Nobody stores meanwhile.
+    /// Adds the pages that were stored into since the last call to `pages`, in order. Nobody stores
+    /// meanwhile.
     ///
     /// # Errors
     /// What the system says; what was added counts all the same.
@@ -216,10 +225,12 @@ impl Tracker {
         matches!(self.means, Means::PrivateCopy { .. })
     }
 
-    /// What `pages` hold, in order, is committed; those in `changed` differed from what was committed before.
+    /// What `pages` hold, in order, is committed; those in `changed` differed from what was
+    /// committed before.
     ///
     /// # Safety
-    /// So it is, and it is in the primary's file if [`Tracker::reads_primary`];  nobody has a reference into the shadow or stores into it.
+    /// So it is, and it is in the primary's file if [`Tracker::reads_primary`];  nobody has a
+    /// reference into the shadow or stores into it.
     pub(crate) unsafe fn clean(&mut self, pages: &[Pages], changed: Vec<Pages>) -> io::Result<()> {
         if let Some(closer) = &mut self.closer {
             closer.committed(pages, changed);

@@ -18,7 +18,8 @@ const ENOSPC: i32 = 28;
 const EROFS: i32 = 30;
 const EOPNOTSUPP: i32 = 95;
 
-/// Why an operation on an object failed. Unless it says otherwise it has not happened, and the object is as it was.
+/// Why an operation on an object failed. Unless it says otherwise it has not happened, and the
+/// object is as it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ObjectError {
@@ -65,7 +66,8 @@ pub enum ObjectError {
         /// The object.
         name: String,
     },
-    /// The key or the protection: no key, a wrong one, one that is not needed, a header that was changed.
+    /// The key or the protection: no key, a wrong one, one that is not needed, a header that was
+    /// changed.
     #[error("object \"{name}\": {source}")]
     AtRest {
         /// The object.
@@ -186,7 +188,8 @@ pub enum ObjectError {
         /// What is wrong.
         detail: String,
     },
-    /// The psync is committed, and the primary could not be written. The store is poisoned; the next open completes the psync.
+    /// The psync is committed, and the primary could not be written. The store is poisoned; the
+    /// next open completes the psync.
     #[error(
         "the psync is committed, but the primary of object \"{name}\" was not written: {source}; close the store and open it again"
     )]

@@ -1,7 +1,8 @@
 //! The object's header: who attached it for writing, and how that ended.
 //!
-//! It is written without a sync, because nothing depends on it: the store's lock decides who may attach, and the journal decides
-//! which data is true. After a loss of power it may be old, or torn, which its checksum tells.
+//! It is written without a sync, because nothing depends on it: the store's lock decides who may
+//! attach, and the journal decides which data is true. After a loss of power it may be old, or
+//! torn, which its checksum tells.
 
 use cenote_layout::header::{read, seal};
 use cenote_layout::id::Uuid;
@@ -16,7 +17,8 @@ use zerocopy::IntoBytes;
 pub enum Found {
     /// It was detached, or never attached.
     Detached,
-    /// Process `pid` ended, or let go of the store, without detaching it, in this boot of the machine.
+    /// Process `pid` ended, or let go of the store, without detaching it, in this boot of the
+    /// machine.
     ProcessDied {
         /// The process.
         pid: u32,
@@ -51,7 +53,8 @@ impl Found {
     }
 }
 
-/// The process that has an object attached for writing. Numbers of processes are given again; with the time at which it started it is one.
+/// The process that has an object attached for writing. Numbers of processes are given again; with
+/// the time at which it started it is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub(crate) pid: u32,
@@ -79,7 +82,8 @@ impl core::fmt::Display for Found {
     }
 }
 
-/// Reads how an object was left, as `asks` is told: what it says itself, of an answer that was lost, is no predecessor's.
+/// Reads how an object was left, as `asks` is told: what it says itself, of an answer that was
+/// lost, is no predecessor's.
 pub(crate) fn found(
     file: &FileHandle,
     offset: u64,

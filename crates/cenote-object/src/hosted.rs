@@ -1,4 +1,5 @@
-//! Objects through a daemon, on the daemon's side: it has the files and the journal, and its guests have memory (PMO-2 across processes, PUD-13).
+//! Objects through a daemon, on the daemon's side: it has the files and the journal, and its guests
+//! have memory (PMO-2 across processes, PUD-13).
 //!
 //! ```text
 //! attach    the lease is recorded (cenote_store::guest_objects); what is committed is brought into the file; the header says which process writes;
@@ -8,13 +9,19 @@
 //! detach    what was psynced is brought into the file, the header says so, the lease ends
 //! ```
 //!
-//! *What a guest can damage* is its own object, and only the lines that its psyncs name: it has no writable descriptor of any file, and every line is checked to lie in an object that it has attached for writing. Keys and
-//! plaintext of protected objects stay in the guest; the parcel has sealed pages, and their tree.
+//! *What a guest can damage* is its own object, and only the lines that its psyncs name: it has no
+//! writable descriptor of any file, and every line is checked to lie in an object that it has
+//! attached for writing. Keys and plaintext of protected objects stay in the guest; the parcel has
+//! sealed pages, and their tree.
 //!
-//! *A guest that dies* has psynced what was answered, and nothing else: its shadow was its private memory. Its last psync may have been committed without its knowing. Its lease ends with its session, so that
-//! whoever attaches the object waits until that is settled; the header tells them how it ended ([`Found`]).
+//! *A guest that dies* has psynced what was answered, and nothing else: its shadow was its private
+//! memory. Its last psync may have been committed without its knowing. Its lease ends with its
+//! session, so that whoever attaches the object waits until that is settled; the header tells them
+//! how it ended ([`Found`]).
 //!
-//! *A daemon that dies* is followed by one that knows the leases, and recovers the journal before it answers. A psync that was not answered is sent again: pages are compared, so one that was committed changes nothing.
+//! *A daemon that dies* is followed by one that knows the leases, and recovers the journal before
+//! it answers. A psync that was not answered is sent again: pages are compared, so one that was
+//! committed changes nothing.
 
 use crate::at_rest;
 use crate::copied;
@@ -131,7 +138,8 @@ impl Host {
     /// Attaches an object for a guest: what is known of it, and its file, for reading.
     ///
     /// # Errors
-    /// As [`cenote_store::Store::guest_attach_object`]; a damaged file; the medium. The guest does not have it then.
+    /// As [`cenote_store::Store::guest_attach_object`]; a damaged file; the medium. The guest does
+    /// not have it then.
     pub fn attach_for(
         &self,
         guest: &Guest<'_>,
@@ -209,7 +217,8 @@ impl Host {
         Ok(store.guest_detach_object(guest.client, object)?)
     }
 
-    /// Psyncs objects that a guest has attached for writing; `settled`: on return their files hold it.
+    /// Psyncs objects that a guest has attached for writing; `settled`: on return their files hold
+    /// it.
     ///
     /// # Errors
     /// It does not have one of them so; the parcel makes no sense; as of any psync.
@@ -256,7 +265,8 @@ impl Host {
         Ok(done)
     }
 
-    /// What is known about objects, for a guest: all that have a name behind `after`, at most `most`, or the one called `name`.
+    /// What is known about objects, for a guest: all that have a name behind `after`, at most
+    /// `most`, or the one called `name`.
     ///
     /// # Errors
     /// There is none of that name; a header cannot be read.

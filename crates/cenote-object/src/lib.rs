@@ -1,9 +1,12 @@
-//! Persistent memory objects: raw memory with `attach`, `psync`, `detach` (PMO-1 to PMO-6; the paper's section IV).
+//! Persistent memory objects: raw memory with `attach`, `psync`, `detach` (PMO-1 to PMO-6; the
+//! paper's section IV).
 //!
-//! An object is one contiguous puddle without a heap, at an address of the store's window that nothing else has. Whoever
-//! attaches it for writing gets a *shadow*: a private view of the object's file, the *primary*. Stores go into the shadow
-//! and nowhere else. [`Attached::psync`] makes all stores since the last one durable together; after a crash the primary is
-//! what the last psync left. **What was not psynced when the object was detached, dropped, or lost in a crash, is gone.**
+//! An object is one contiguous puddle without a heap, at an address of the store's window that
+//! nothing else has. Whoever attaches it for writing gets a *shadow*: a private view of the
+//! object's file, the *primary*. Stores go into the shadow and nowhere else. [`Attached::psync`]
+//! makes all stores since the last one durable together; after a crash the primary is what the last
+//! psync left. **What was not psynced when the object was detached, dropped, or lost in a crash, is
+//! gone.**
 //!
 //! ```text
 //! Objects::pcreate, attach, pdestroy          objects.rs
@@ -21,8 +24,8 @@
 //!
 //! # The states, and what commits
 //!
-//! The paper's states (Figure 5), with what makes a file system do what its kernel did in memory: the paper's durable shadow is
-//! here a record in a *journal*, which all objects of a store share.
+//! The paper's states (Figure 5), with what makes a file system do what its kernel did in memory:
+//! the paper's durable shadow is here a record in a *journal*, which all objects of a store share.
 //!
 //! | state | what is on the medium | the truth | recovery |
 //! | --- | --- | --- | --- |
@@ -34,62 +37,76 @@
 //!
 //! One psync, step by step:
 //!
-//! 1. W. The pages that were written are found, copied, and compared with the primary by lines of 64 bytes.
-//! 2. W to P. A record is appended to the journal: its header with a list of runs of lines, their contents, and a commit
-//!    record at its end.
-//! 3. P to C. The journal is synced: **this sync commits**. One sync serves every psync whose record was written before it began.
-//!    Then psync returns.
-//! 4. C to W. Off the caller's path the runs are written to the primary, without a sync. Whoever compares with the primary before that sees it with
-//!    the record laid over it; whoever needs the file itself (a detach, a snapshot) waits for this step.
+//! 1. W. The pages that were written are found, copied, and compared with the primary by lines of
+//!    64 bytes.
+//! 2. W to P. A record is appended to the journal: its header with a list of runs of lines, their
+//!    contents, and a commit record at its end.
+//! 3. P to C. The journal is synced: **this sync commits**. One sync serves every psync whose
+//!    record was written before it began. Then psync returns.
+//! 4. C to W. Off the caller's path the runs are written to the primary, without a sync. Whoever
+//!    compares with the primary before that sees it with the record laid over it; whoever needs the
+//!    file itself (a detach, a snapshot) waits for this step.
 //! 5. Some time later the primary is synced; only then may the record's space be used again.
 //!
 //! Why that is enough:
 //!
-//! * *Before 3 has completed* the primary is untouched, so it is what the previous psync left (itself perhaps in state C). A part
-//!   of the record may be on the medium in any order and torn anywhere. It passes for a record only if header, tables, data and
-//!   commit record are all there, by their checksums; then the psync that was in flight happened, which is allowed.
-//! * *After 3* the record is whole on the medium until its space is reused. Recovery writes all of it over the primary. It holds
-//!   absolute contents, so it does not matter which part of 4 had happened, nor how often recovery is interrupted.
+//! * *Before 3 has completed* the primary is untouched, so it is what the previous psync left
+//!   (itself perhaps in state C). A part of the record may be on the medium in any order and torn
+//!   anywhere. It passes for a record only if header, tables, data and commit record are all there,
+//!   by their checksums; then the psync that was in flight happened, which is allowed.
+//! * *After 3* the record is whole on the medium until its space is reused. Recovery writes all of
+//!   it over the primary. It holds absolute contents, so it does not matter which part of 4 had
+//!   happened, nor how often recovery is interrupted.
 //! * *Between the two* nobody knows, and nothing was acknowledged.
-//! * *Order.* Records of one object are applied in the order of its psyncs, by one thread at a time, and records are replayed in
-//!   the order of their numbers, from one whose contents are certainly in the primaries. Two records of one object are never applied
-//!   the other way round. What a psync compares with is what the one before it committed, whether
-//!   that is applied or not: the argument is in `apply.rs` of `cenote-journal`.
-//! * *Reuse.* The journal has two halves. A half is written anew only after every record in it was applied, every primary
-//!   that they changed was synced (5), the journal's header says so, and every record in the other half is durable. So at any time the records since
-//!   the last reuse are there without a gap, and recovery can tell a record that was never acknowledged (nothing after it relies on
-//!   it) from one that was and is damaged: every record says up to which number records were durable when it was written. What
-//!   is damaged is reported and not guessed.
-//! * *Sessions.* A record that recovery dropped may lie whole behind a torn one. Records carry the number of their session and the
-//!   checksum of the record before them, so it never follows a record of a later session.
-//! * *A write that fails* before 3 (a full disk, an I/O error): the head of the record is overwritten with zeros and the psync
-//!   fails; the object is as it was, the shadow keeps its stores, and the next psync has them all. If not even that can be
-//!   written, the store is poisoned. *A sync that fails* (3 or 5), or a primary that cannot be written (4), poisons the store: nothing
-//!   is acknowledged any more, and the next open recovers.
+//! * *Order.* Records of one object are applied in the order of its psyncs, by one thread at a
+//!   time, and records are replayed in the order of their numbers, from one whose contents are
+//!   certainly in the primaries. Two records of one object are never applied the other way round.
+//!   What a psync compares with is what the one before it committed, whether that is applied or
+//!   not: the argument is in `apply.rs` of `cenote-journal`.
+//! * *Reuse.* The journal has two halves. A half is written anew only after every record in it was
+//!   applied, every primary that they changed was synced (5), the journal's header says so, and
+//!   every record in the other half is durable. So at any time the records since the last reuse are
+//!   there without a gap, and recovery can tell a record that was never acknowledged (nothing after
+//!   it relies on it) from one that was and is damaged: every record says up to which number
+//!   records were durable when it was written. What is damaged is reported and not guessed.
+//! * *Sessions.* A record that recovery dropped may lie whole behind a torn one. Records carry the
+//!   number of their session and the checksum of the record before them, so it never follows a
+//!   record of a later session.
+//! * *A write that fails* before 3 (a full disk, an I/O error): the head of the record is
+//!   overwritten with zeros and the psync fails; the object is as it was, the shadow keeps its
+//!   stores, and the next psync has them all. If not even that can be written, the store is
+//!   poisoned. *A sync that fails* (3 or 5), or a primary that cannot be written (4), poisons the
+//!   store: nothing is acknowledged any more, and the next open recovers.
 //!
-//! **Recovery** (`Objects::open`): (1) the journal is read, believing nothing; (2) every committed record that may be missing in a
-//! primary is written there, and the primaries are synced; (3) the journal's header says, under a new epoch, that all of it is there:
-//! **the sync of that header commits the recovery**. Until then it starts again at 1 and does the same. A store that is open read-only
-//! gets the records laid over private pages, and no file is written.
+//! **Recovery** (`Objects::open`): (1) the journal is read, believing nothing; (2) every committed
+//! record that may be missing in a primary is written there, and the primaries are synced; (3) the
+//! journal's header says, under a new epoch, that all of it is there: **the sync of that header
+//! commits the recovery**. Until then it starts again at 1 and does the same. A store that is open
+//! read-only gets the records laid over private pages, and no file is written.
 //!
-//! **Growth.** A psync that is larger than a half waits until the journal holds nothing that a primary needs; a larger file is made,
-//! synced and **renamed over the journal, which commits**. If there is no space for it the psync fails and nothing has changed.
+//! **Growth.** A psync that is larger than a half waits until the journal holds nothing that a
+//! primary needs; a larger file is made, synced and **renamed over the journal, which commits**. If
+//! there is no space for it the psync fails and nothing has changed.
 //!
-//! On tmpfs there is nothing to sync: the same states, the same files, and no sync is executed. On DAX the journal and the
-//! primaries are written by the file system's calls, whose sync is a flush and a fence of what they wrote.
+//! On tmpfs there is nothing to sync: the same states, the same files, and no sync is executed. On
+//! DAX the journal and the primaries are written by the file system's calls, whose sync is a flush
+//! and a fence of what they wrote.
 //!
 //! # Who may attach
 //!
-//! One writer or many readers. An embedded store is open for writing in one process, or for reading in many; its lock decides, and a
-//! process that dies loses it. Inside a process the rule holds for each object. Through a daemon it holds for each object between processes: the daemon records who has it
-//! attached (`hosted.rs`), and whoever asks for what a dead process had waits until that is settled. What is refused is [`ObjectError::Busy`] (`EAGAIN`),
-//! with the holder's process; a missing permission is `EACCES`, a full disk or window `ENOSPC`. The object's header keeps boot
-//! id and process of its writer, so that the next one is told how that one ended: [`Attached::found`].
+//! One writer or many readers. An embedded store is open for writing in one process, or for reading
+//! in many; its lock decides, and a process that dies loses it. Inside a process the rule holds for
+//! each object. Through a daemon it holds for each object between processes: the daemon records who
+//! has it attached (`hosted.rs`), and whoever asks for what a dead process had waits until that is
+//! settled. What is refused is [`ObjectError::Busy`] (`EAGAIN`), with the holder's process; a
+//! missing permission is `EACCES`, a full disk or window `ENOSPC`. The object's header keeps boot
+//! id and process of its writer, so that the next one is told how that one ended:
+//! [`Attached::found`].
 //!
 //! # Writers during psync
 //!
-//! `psync` takes `&mut`, so that safe code stores nothing meanwhile. Whoever stores through raw pointers promises the same:
-//! no store into the object while one of its psyncs runs.
+//! `psync` takes `&mut`, so that safe code stores nothing meanwhile. Whoever stores through raw
+//! pointers promises the same: no store into the object while one of its psyncs runs.
 
 mod at_rest;
 mod attached;

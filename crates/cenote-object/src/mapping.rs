@@ -1,7 +1,9 @@
 //! The memory of an attached object: its file's pages, or a view that verifies and decrypts them.
 //!
-//! Invariant: what is mapped at an object's address shows what was committed last, or nothing at all: records that recovery could not apply are laid over the file, and pages of a protected object
-//! appear when they are touched, or all at once if they are few (`cenote-sealed`). Nobody has a reference into it before the function here has returned.
+//! Invariant: what is mapped at an object's address shows what was committed last, or nothing at
+//! all: records that recovery could not apply are laid over the file, and pages of a protected
+//! object appear when they are touched, or all at once if they are few (`cenote-sealed`). Nobody
+//! has a reference into it before the function here has returned.
 
 use crate::at_rest::{self, View};
 use crate::dirty::Mechanism;
@@ -28,7 +30,8 @@ pub(crate) fn is_protected(
     }
 }
 
-/// The key is checked here, and no page is read of an object that is larger than a few. `writing`: how a writer wants written pages to be found.
+/// The key is checked here, and no page is read of an object that is larger than a few. `writing`:
+/// how a writer wants written pages to be found.
 pub(crate) fn map_view(
     shared: &Shared,
     info: &ObjectInfo,
@@ -42,7 +45,8 @@ pub(crate) fn map_view(
     };
     let protection = at_rest::open(shared, info, &source, key)?;
     let medium = shared.store.medium();
-    // SAFETY: the object's own range, and nobody has it attached. The medium has the range from now on; the view comes over the data.
+    // SAFETY: the object's own range, and nobody has it attached. The medium has the range from now
+    // on; the view comes over the data.
     unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
     let (what, base) = (at_rest::named(name), info.data_addr() as usize);
     // SAFETY: mapped just now, and given to nobody; `give_back` drops the view first.
@@ -104,7 +108,8 @@ pub(crate) fn view_for_reading(
     }
 }
 
-/// Maps an object for reading, with committed records laid over its primary if recovery could not write them there.
+/// Maps an object for reading, with committed records laid over its primary if recovery could not
+/// write them there.
 pub(crate) fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), ObjectError> {
     let medium = shared.store.medium();
     let Some(patches) = shared.patches(info.id()) else {
@@ -115,8 +120,8 @@ pub(crate) fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), 
     unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
     for (offset, bytes) in patches {
         let at = (info.data_addr() + offset) as usize;
-        // SAFETY: mapped just now, private and writable; recovery has checked that the patch lies in the data; nobody has a
-        // reference yet.
+        // SAFETY: mapped just now, private and writable; recovery has checked that the patch lies
+        // in the data; nobody has a reference yet.
         unsafe {
             let at = core::ptr::with_exposed_provenance_mut(at);
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());

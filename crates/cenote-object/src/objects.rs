@@ -1,8 +1,10 @@
 //! The objects of a store: creating, finding, attaching and removing them, and copies of them.
 //!
-//! Invariant: in a process, one [`Shared`] answers for all objects of an open store, so that there is one journal and one table of
-//! attachments, however often [`Objects::open`] is called. A handle of one store is never held by whoever opens the objects of another, not even for a
-//! moment: closing a store would find it in use. And who opens them while the last handle goes waits until that has written what it has to write.
+//! Invariant: in a process, one [`Shared`] answers for all objects of an open store, so that there
+//! is one journal and one table of attachments, however often [`Objects::open`] is called. A handle
+//! of one store is never held by whoever opens the objects of another, not even for a
+//! moment: closing a store would find it in use. And who opens them while the last handle goes
+//! waits until that has written what it has to write.
 
 use crate::at_rest;
 use crate::attached::Attached;
@@ -30,7 +32,8 @@ use core::sync::atomic::Ordering;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
-/// The objects of an open store. Cloning is cheap. The store stays open while one of these or an [`Attached`] lives.
+/// The objects of an open store. Cloning is cheap. The store stays open while one of these or an
+/// [`Attached`] lives.
 #[derive(Clone)]
 pub struct Objects(Arc<Shared>);
 
@@ -41,12 +44,12 @@ impl fmt::Debug for Objects {
 }
 
 impl Objects {
-    /// The objects of a store. The first call recovers them: see the crate's front page. Later calls return the same, and their
-    /// options do not count.
+    /// The objects of a store. The first call recovers them: see the crate's front page. Later
+    /// calls return the same, and their options do not count.
     ///
     /// # Errors
-    /// The journal is damaged, or a committed psync cannot be completed: nothing was changed, or recovery was interrupted, which the
-    /// next call repeats. The medium.
+    /// The journal is damaged, or a committed psync cannot be completed: nothing was changed, or
+    /// recovery was interrupted, which the next call repeats. The medium.
     pub fn open(store: &Handle, options: &ObjectsOptions) -> Result<Self, ObjectError> {
         // SAFETY: this crate changes objects' files and their mappings, and each only while its
         // table of attachments says that it has no other user; it hands the store to no caller.
@@ -81,13 +84,14 @@ impl Objects {
         &self.0.recovery
     }
 
-    /// Creates an object of `size` bytes of zeros at an address of its own (PMO-6), with permission bits `mode` as of a file
-    /// (`0o600`: the owner reads and writes). The bits bind the superuser too. With a key it is protected at rest in authenticated mode, without
+    /// Creates an object of `size` bytes of zeros at an address of its own (PMO-6), with permission
+    /// bits `mode` as of a file (`0o600`: the owner reads and writes). The bits bind the
+    /// superuser too. With a key it is protected at rest in authenticated mode, without
     /// one it is not protected; [`Objects::pcreate_with`] has the other modes. Durable on return.
     ///
     /// # Errors
-    /// `ENOSPC`: the window or the disk is full. `EEXIST`: the name is taken. `EINVAL`: a name or size that no object can have. Nothing
-    /// has changed then.
+    /// `ENOSPC`: the window or the disk is full. `EEXIST`: the name is taken. `EINVAL`: a name or
+    /// size that no object can have. Nothing has changed then.
     pub fn pcreate(
         &self,
         name: &str,
@@ -138,7 +142,8 @@ impl Objects {
         )
     }
 
-    /// The same by a daemon. The object's data key is made here, and wrapped: the daemon gets the header.
+    /// The same by a daemon. The object's data key is made here, and wrapped: the daemon gets the
+    /// header.
     fn create_through(
         keeper: &dyn Keeper,
         store: Uuid,
@@ -171,9 +176,9 @@ impl Objects {
     /// again.
     ///
     /// # Errors
-    /// `EACCES`: the old key is wrong, or the object's mode does not let this user write. `EINVAL`: it has no key. `EAGAIN`: somebody has it
-    /// attached. `ENOENT`. As of a psync. The old key is the object's then, also if the store is
-    /// poisoned.
+    /// `EACCES`: the old key is wrong, or the object's mode does not let this user write. `EINVAL`:
+    /// it has no key. `EAGAIN`: somebody has it attached. `ENOENT`. As of a psync. The old key
+    /// is the object's then, also if the store is poisoned.
     pub fn rekey(
         &self,
         name: &str,
@@ -215,20 +220,23 @@ impl Objects {
         done
     }
 
-    /// Writes a snapshot of an object that nobody has attached into a new file: the object as its last psync left it, protected as it is, so
-    /// no key is needed. Of one that is attached: [`Attached::snapshot`]. The file, which only its owner can read, is durable on return. Through a daemon it is made by this process, from a descriptor for
-    /// reading, and copied.
+    /// Writes a snapshot of an object that nobody has attached into a new file: the object as its
+    /// last psync left it, protected as it is, so no key is needed. Of one that is attached:
+    /// [`Attached::snapshot`]. The file, which only its owner can read, is durable on return.
+    /// Through a daemon it is made by this process, from a descriptor for reading, and copied.
     ///
     /// # Errors
-    /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user read. `EEXIST`: the file is there. `ENOENT`. A damaged
-    /// object; a full disk. There is no file then.
+    /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user read.
+    /// `EEXIST`: the file is there. `ENOENT`. A damaged object; a full disk. There is no file
+    /// then.
     pub fn snapshot(
         &self,
         name: &str,
         path: &Path,
         blocks: Blocks,
     ) -> Result<Snapshot, ObjectError> {
-        // A daemon's client must not cost the object space that it has taken: whoever psyncs it next may be another.
+        // A daemon's client must not cost the object space that it has taken: whoever psyncs it
+        // next may be another.
         let blocks = if self.0.store.is_connected() { Blocks::Copied } else { blocks };
         self.snapshot_by(name, |info| snapshot::take(&self.0, info, path, blocks))
     }
@@ -268,7 +276,8 @@ impl Objects {
         }
         shared.enter_writer(&info)?;
         shared.set_state(info.id(), ObjectState::Read);
-        // As one who reads, so that nobody psyncs meanwhile; what is committed is in the file that the daemon hands out.
+        // As one who reads, so that nobody psyncs meanwhile; what is committed is in the file that
+        // the daemon hands out.
         let keeper = shared.keeper();
         let asked = keeper.map(|keeper| shared.ask_for(keeper, &info, false)).transpose();
         // Other objects may be attached while this one is copied.
@@ -282,17 +291,19 @@ impl Objects {
         };
         let _inside = shared.store.is_connected().then(|| shared.door.enter());
         if let Some(keeper) = keeper.filter(|_| leased) {
-            // A copy is made and durable: a lease that cannot be given back ends with the connection.
+            // A copy is made and durable: a lease that cannot be given back ends with the
+            // connection.
             let _ = shared.give_up(keeper, &info);
         }
         shared.leave_writer(info.id());
         done
     }
 
-    /// Makes an object again from a snapshot, under its name or another, owned by this user, at its old address if that is free here. One that is
-    /// protected stays so, under the key of then, and keeps its identity, to which its pages are sealed; one that is not
-    /// gets a new one. Its protection is bound to its name and store: under another name, or of
-    /// another store, it takes [`Objects::restore_as`], if it has a key. Durable on return.
+    /// Makes an object again from a snapshot, under its name or another, owned by this user, at its
+    /// old address if that is free here. One that is protected stays so, under the key of then,
+    /// and keeps its identity, to which its pages are sealed; one that is not gets a new one.
+    /// Its protection is bound to its name and store: under another name, or of another store,
+    /// it takes [`Objects::restore_as`], if it has a key. Durable on return.
     ///
     /// Without a key nothing can be proved of a protected snapshot here: [`Restored::of`] says what
     /// it says of itself, and an attachment of the object finds a name, length or store that it
@@ -336,11 +347,12 @@ impl Objects {
         snapshot::restore(&self.0, path, (name, key))
     }
 
-    /// Removes an object and its data, durably. Pointers into it dangle; its address may be given to another. A key is checked if one is
-    /// given; nobody needs one to destroy.
+    /// Removes an object and its data, durably. Pointers into it dangle; its address may be given
+    /// to another. A key is checked if one is given; nobody needs one to destroy.
     ///
     /// # Errors
-    /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user write; the key is wrong. `ENOENT`.
+    /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user write; the key
+    /// is wrong. `ENOENT`.
     pub fn pdestroy(&self, name: &str, key: Option<&Keyring>) -> Result<(), ObjectError> {
         let shared = &*self.0;
         if let Some(keeper) = shared.keeper() {
@@ -378,7 +390,8 @@ impl Objects {
         Ok(())
     }
 
-    /// The same by a daemon, which cannot check the key: this process does, as whoever reads the object.
+    /// The same by a daemon, which cannot check the key: this process does, as whoever reads the
+    /// object.
     fn destroy_through(
         &self,
         keeper: &dyn Keeper,
@@ -394,8 +407,9 @@ impl Objects {
     /// Makes an object accessible at its address, until the guard is detached or dropped.
     ///
     /// # Errors
-    /// `EAGAIN` with the holder's process: for writing, somebody has it attached; for reading, somebody writes. `EACCES`: its mode
-    /// does not allow it; a protected object needs its key, and another one must not be given any. `ENOENT`. A damaged or missing file. A mechanism
+    /// `EAGAIN` with the holder's process: for writing, somebody has it attached; for reading,
+    /// somebody writes. `EACCES`: its mode does not allow it; a protected object needs its key,
+    /// and another one must not be given any. `ENOENT`. A damaged or missing file. A mechanism
     /// that was asked for and does not work.
     pub fn attach(
         &self,
@@ -454,10 +468,12 @@ impl Objects {
         Ok(self.0.store.set_object_permissions(name, mode)?)
     }
 
-    /// Changes an object's owner, group or mode, durably: who may attach it. Those who have it attached keep it.
+    /// Changes an object's owner, group or mode, durably: who may attach it. Those who have it
+    /// attached keep it.
     ///
     /// # Errors
-    /// `EACCES`: only the owner and the superuser may, and only the latter gives it to another user. `ENOENT`. The medium.
+    /// `EACCES`: only the owner and the superuser may, and only the latter gives it to another
+    /// user. `ENOENT`. The medium.
     pub fn set_owner(&self, name: &str, change: PermissionChange) -> Result<(), ObjectError> {
         let (uid, gid) = (process::uid(), process::gid());
         let credentials = Credentials { uid, gid, groups: Vec::new() };
@@ -513,7 +529,8 @@ impl Objects {
         &self.0
     }
 
-    /// Brings everything that was psynced to the primaries and makes them durable, so that the next open has nothing to recover. Dropping the last handle does this too.
+    /// Brings everything that was psynced to the primaries and makes them durable, so that the next
+    /// open has nothing to recover. Dropping the last handle does this too.
     ///
     /// # Errors
     /// The medium; nothing is lost by that.
@@ -524,7 +541,8 @@ impl Objects {
         }
     }
 
-    /// Bytes of the journal, psyncs since the store was formatted or its journal was lost, and syncs of the journal in this session.
+    /// Bytes of the journal, psyncs since the store was formatted or its journal was lost, and
+    /// syncs of the journal in this session.
     #[must_use]
     pub fn journal_figures(&self) -> Option<(u64, u64, u64)> {
         self.0.journal.get().map(|journal| journal.figures())

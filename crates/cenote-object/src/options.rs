@@ -29,20 +29,23 @@ impl Default for ObjectOptions {
     }
 }
 
-/// Who brings what was psynced to the primaries, and syncs them, so that the journal's space can be used again.
+/// Who brings what was psynced to the primaries, and syncs them, so that the journal's space can be
+/// used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Trim {
     /// A thread of its own: it applies at once, and syncs as soon as a half of the journal is full.
     #[default]
     Background,
-    /// Whoever needs it done: a psync that needs the space, a detach, a snapshot. For tests: what is done depends on the calls alone.
+    /// Whoever needs it done: a psync that needs the space, a detach, a snapshot. For tests: what
+    /// is done depends on the calls alone.
     Inline,
 }
 
 /// How a store's objects are used. The default is right for programs.
 #[derive(Clone, Debug)]
 pub struct ObjectsOptions {
-    /// How written pages are found; `None`: the best that works here. A mechanism that does not work is refused at attach. Of protected objects: `Mprotect`, or `Compare` of those that
+    /// How written pages are found; `None`: the best that works here. A mechanism that does not
+    /// work is refused at attach. Of protected objects: `Mprotect`, or `Compare` of those that
     /// are so small that all of it is there from the beginning, for which it is the best.
     pub mechanism: Option<Mechanism>,
     /// Bytes of each half of a new journal, a multiple of 4096. It grows when a psync needs more.
@@ -51,8 +54,9 @@ pub struct ObjectsOptions {
     pub half_len_max: u64,
     /// Who applies what was psynced, and syncs the primaries.
     pub trim: Trim,
-    /// Use the primaries as they are although records are lost in a damaged journal, or the list of
-    /// the states of protected objects. They may hold parts of a psync, or be of different moments.
+    /// Use the primaries as they are although records are lost in a damaged journal, or the list
+    /// of the states of protected objects. They may hold parts of a psync, or be of different
+    /// moments.
     pub accept_damaged_journal: bool,
 }
 

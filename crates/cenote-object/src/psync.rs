@@ -20,8 +20,8 @@ use std::sync::Arc;
 pub struct Psync {
     /// Its number in the store's journal; 0 if nothing had changed.
     pub seq: u64,
-    /// Pages in which something had changed. Among many pages that changed as a whole, one that did
-    /// not may be counted.
+    /// Pages in which something had changed. Among many pages that changed as a whole, one that
+    /// did not may be counted.
     pub pages: u64,
     /// Bytes of lines that were journalled.
     pub data_bytes: u64,

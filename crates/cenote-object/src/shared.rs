@@ -1,7 +1,9 @@
-//! What all handles of one store's objects share: the journal, who has which object attached, and what recovery found.
+//! What all handles of one store's objects share: the journal, who has which object attached, and
+//! what recovery found.
 //!
-//! Invariant: of an object that is attached, [`Shared::uses`] has an entry until its memory is given back; a writer is alone there. The journal is made when the first object is, and is gone through by
-//! recovery before anybody has a handle.
+//! Invariant: of an object that is attached, [`Shared::uses`] has an entry until its memory is
+//! given back; a writer is alone there. The journal is made when the first object is, and is gone
+//! through by recovery before anybody has a handle.
 
 use crate::door::Door;
 use crate::error::ObjectError;
@@ -30,9 +32,11 @@ use std::thread::JoinHandle;
 /// What recovery did when the objects were opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Committed records that were written to the primaries again (or, in a read-only store, laid over them).
+    /// Committed records that were written to the primaries again (or, in a read-only store, laid
+    /// over them).
     pub records: u64,
-    /// Objects that were not in state D, R or W when their session ended: name, and `Psync` or `Copy`.
+    /// Objects that were not in state D, R or W when their session ended: name, and `Psync` or
+    /// `Copy`.
     pub objects: Vec<(String, ObjectState)>,
 }
 
@@ -116,7 +120,8 @@ impl Guard for StoreGuard {
 pub(crate) struct Registered {
     /// [`Store::instance`].
     pub(crate) instance: usize,
-    /// Of the process that opened them: those of the parent are nothing to a forked child, whose stores may lie where the parent's lay.
+    /// Of the process that opened them: those of the parent are nothing to a forked child, whose
+    /// stores may lie where the parent's lay.
     pub(crate) token: u64,
     pub(crate) shared: Weak<Shared>,
 }
@@ -472,7 +477,8 @@ impl Shared {
         }
     }
 
-    /// Notes a reader, unless there is a writer. All readers share one mapping, which the first of them makes by `map`.
+    /// Notes a reader, unless there is a writer. All readers share one mapping, which the first of
+    /// them makes by `map`.
     pub(crate) fn enter_reader(
         &self,
         info: &ObjectInfo,
@@ -493,7 +499,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes a reader back; the last one unmaps. If that fails the object stays taken, as its addresses do.
+    /// Takes a reader back; the last one unmaps. If that fails the object stays taken, as its
+    /// addresses do.
     pub(crate) fn leave_reader(
         &self,
         object: Uuid,

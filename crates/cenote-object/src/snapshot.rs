@@ -2,17 +2,22 @@
 //!
 //! # What a snapshot holds
 //!
-//! The object's file followed by a trailer (`cenote_layout::snapshot`). The primary is what the last psync left whenever no psync is at work and what was
-//! psynced has been brought into it, which is waited for here: a psync returns when its record is durable. While a snapshot is made none is: [`crate::Attached::snapshot`] borrows what `psync` needs alone, and
-//! [`crate::Objects::snapshot`] keeps others from attaching. In a store that is open read-only, committed records that recovery could not write to the
-//! primary are written over the copy. What the copy holds is read back and summed up, also where it shares the primary's blocks.
+//! The object's file followed by a trailer (`cenote_layout::snapshot`). The primary is what the
+//! last psync left whenever no psync is at work and what was psynced has been brought into it,
+//! which is waited for here: a psync returns when its record is durable. While a snapshot is made
+//! none is: [`crate::Attached::snapshot`] borrows what `psync` needs alone, and
+//! [`crate::Objects::snapshot`] keeps others from attaching. In a store that is open read-only,
+//! committed records that recovery could not write to the primary are written over the copy. What
+//! the copy holds is read back and summed up, also where it shares the primary's blocks.
 //!
-//! Sealed pages are copied as they are, with tree, tags and header: a snapshot is protected as its object is, and opens with the key that
-//! the object had then. Digests, tags and the encryption itself contain the object's identity, so a restored protected object has the
-//! identity of the one that the snapshot is of, and while that one is there it is refused.
+//! Sealed pages are copied as they are, with tree, tags and header: a snapshot is protected as its
+//! object is, and opens with the key that the object had then. Digests, tags and the encryption
+//! itself contain the object's identity, so a restored protected object has the identity of the one
+//! that the snapshot is of, and while that one is there it is refused.
 //!
-//! **Making one.** (1) the file is created, and must not be there; (2) contents; (3) the trailer, with the contents' sum; (4) **the file's sync
-//! commits**; (5) its directory is synced: then the snapshot is acknowledged. An error removes the file.
+//! **Making one.** (1) the file is created, and must not be there; (2) contents; (3) the trailer,
+//! with the contents' sum; (4) **the file's sync commits**; (5) its directory is synced: then the
+//! snapshot is acknowledged. An error removes the file.
 //!
 //! | a crash | leaves | what becomes of it |
 //! | --- | --- | --- |
@@ -21,7 +26,8 @@
 //! | after 4, before 5 | the file, or no name for it | it is whole, or not there |
 //! | after 5 | the file, whole | it is restored |
 //!
-//! The store is not changed by any of it. Nobody but whoever asked for the file removes what a crash leaves.
+//! The store is not changed by any of it. Nobody but whoever asked for the file removes what a
+//! crash leaves.
 //!
 //! # What binds a protected snapshot
 //!
@@ -45,9 +51,11 @@
 //! # Restoring
 //!
 //! 1. The trailer is read and checked. Nothing is touched for a file that has none.
-//! 2. If the identity is kept: the journal is trimmed, so that no record of what had this identity before is ever applied again. (Of an
-//!    object that is gone, recovery skips records; of one that is there again it would not.) Nobody else restores this identity meanwhile.
-//! 3. `Store::restore_object`: a file that nobody knows is made, filled, summed up and synced, and **the catalog's batch commits**.
+//! 2. If the identity is kept: the journal is trimmed, so that no record of what had this identity
+//!    before is ever applied again. (Of an object that is gone, recovery skips records; of one that
+//!    is there again it would not.) Nobody else restores this identity meanwhile.
+//! 3. `Store::restore_object`: a file that nobody knows is made, filled, summed up and synced, and
+//!    **the catalog's batch commits**.
 //!
 //! | a crash | leaves | recovery |
 //! | --- | --- | --- |
@@ -56,8 +64,9 @@
 //! | in 3, before the batch is durable | a file that no record names | it is removed |
 //! | after it | the object, whole: its file was durable before | nothing |
 //!
-//! A restored object always takes space of its own. An object of which a snapshot shares blocks does not have all of its own any more: until the
-//! snapshot is removed, a psync may find the disk full after it has committed, when it writes the primary, which poisons the store and loses
+//! A restored object always takes space of its own. An object of which a snapshot shares blocks
+//! does not have all of its own any more: until the snapshot is removed, a psync may find the disk
+//! full after it has committed, when it writes the primary, which poisons the store and loses
 //! nothing ([`ObjectError::NotCopied`]). Who does not want that asks for [`Blocks::Copied`].
 
 use crate::at_rest;
@@ -87,7 +96,8 @@ const TRAILER_LEN: u64 = size_of::<SnapshotTrailer>() as u64;
 /// Where a snapshot's blocks come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Blocks {
-    /// The object's, shared until one of the two changes, where the file system can do that; else copied.
+    /// The object's, shared until one of the two changes, where the file system can do that; else
+    /// copied.
     #[default]
     SharedIfPossible,
     /// Always copied.
@@ -108,7 +118,8 @@ pub struct Snapshot {
 pub struct Restored {
     /// The object.
     pub object: ObjectInfo,
-    /// The address that its data had, if it has another now: pointers into it that are stored somewhere, also in itself, do not hold.
+    /// The address that its data had, if it has another now: pointers into it that are stored
+    /// somewhere, also in itself, do not hold.
     pub moved_from: Option<u64>,
     /// What the snapshot was of.
     pub of: SnapshotOf,
@@ -530,7 +541,8 @@ fn rebound(
     Ok(Some(protection.header()))
 }
 
-/// Whether the protection that a snapshot holds is that of its object. Who has the key is told more when it is attached.
+/// Whether the protection that a snapshot holds is that of its object. Who has the key is told more
+/// when it is attached.
 fn check_header(
     file: &File,
     trailer: &SnapshotTrailer,

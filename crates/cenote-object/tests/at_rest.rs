@@ -1,5 +1,6 @@
-//! Objects that are protected at rest: they hold what was psynced and nothing can be read without the key; what was changed behind their back
-//! is found, page by page, and everything else stays readable; every crash leaves an object whose pages and tree fit.
+//! Objects that are protected at rest: they hold what was psynced and nothing can be read without
+//! the key; what was changed behind their back is found, page by page, and everything else stays
+//! readable; every crash leaves an object whose pages and tree fit.
 
 use crate::common::Step::{Die, Psync, PsyncAll, Reopen, Write};
 use crate::common::{
@@ -78,7 +79,8 @@ fn holds(bytes: &[u8], pattern: &[u8]) -> bool {
     bytes.windows(pattern.len()).any(|window| window == pattern)
 }
 
-/// Pages of the pattern, psynced line by line and page by page: in the journal, in the primary, while attached and after.
+/// Pages of the pattern, psynced line by line and page by page: in the journal, in the primary,
+/// while attached and after.
 #[test]
 fn plaintext_reaches_no_file_and_the_key_opens_it_again() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -214,7 +216,8 @@ fn wrong_keys_missing_keys_and_keys_for_nothing_are_told_apart() {
     objects.rekey("sums", the_key(), &key_of(9)).expect_err("it has no key");
 }
 
-/// An object of 4 GiB is made without writing its pages, and attached in the time of one of 64 KiB. On a disk's file system: elsewhere its pages would take memory.
+/// An object of 4 GiB is made without writing its pages, and attached in the time of one of 64 KiB.
+/// On a disk's file system: elsewhere its pages would take memory.
 #[test]
 fn attaching_takes_the_same_time_for_any_size() {
     const MODES: [Mode; 3] = [Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated];
@@ -262,12 +265,14 @@ fn random(state: &mut u64) -> u64 {
     *state >> 24
 }
 
-/// Whether an object of so many pages is filled whole when it is attached, and what was stored into found by comparing (`cenote-sealed`, `View`).
+/// Whether an object of so many pages is filled whole when it is attached, and what was stored into
+/// found by comparing (`cenote-sealed`, `View`).
 fn is_whole(mode: Mode, pages: usize) -> bool {
     pages <= if matches!(mode, Mode::Encryption | Mode::Authenticated) { 32 } else { 8 }
 }
 
-/// Stores, psyncs, sessions that end well or not, loads by many threads: always what a plain copy in memory says. Of objects that are filled page by page, and of those that are filled whole.
+/// Stores, psyncs, sessions that end well or not, loads by many threads: always what a plain copy
+/// in memory says. Of objects that are filled page by page, and of those that are filled whole.
 fn are_as_their_models(pages: usize) {
     let len = pages * 4096 - 100;
     for mode in PROTECTED {
@@ -283,7 +288,8 @@ fn are_as_their_models(pages: usize) {
                 let refused = attach(Some(Mechanism::Compare));
                 assert!(matches!(refused, Err(ObjectError::Mechanism { .. })), "{refused:?}");
             }
-            // As it is chosen, as it is chosen and asked for, and by faults however few pages there are.
+            // As it is chosen, as it is chosen and asked for, and by faults however few pages there
+            // are.
             let asked = [None, Some(expected), Some(Mechanism::Mprotect)][session as usize % 3];
             let mut object = attach(asked).expect("attach");
             assert_eq!(
@@ -350,7 +356,8 @@ fn protected_objects_that_every_mode_fills_whole_are_as_their_models() {
     are_as_their_models(7);
 }
 
-/// An object whose pages are closed at first, in every mode: what `test` says that its last psync left of pages is there after a loss of power.
+/// An object whose pages are closed at first, in every mode: what `test` says that its last psync
+/// left of pages is there after a loss of power.
 fn with_closed_pages(test: impl Fn(&SimMedium, &mut Attached) -> Vec<(usize, u8)>) {
     for mode in PROTECTED {
         let sim = SimMedium::from_image(&base_image(1 << 16));
@@ -378,7 +385,8 @@ fn store(o: &mut Attached, pages: &[usize], value: u8) {
     pages.iter().for_each(|page| bytes[page * 4096] = value);
 }
 
-/// Pages of a psync that failed are pending, and the one behind them comes to them: it is closed as others are, so that the next store into it is found, too.
+/// Pages of a psync that failed are pending, and the one behind them comes to them: it is closed as
+/// others are, so that the next store into it is found, too.
 #[test]
 fn what_is_stored_behind_pages_that_are_pending_is_found_every_time() {
     with_closed_pages(|sim, o| {
@@ -394,13 +402,15 @@ fn what_is_stored_behind_pages_that_are_pending_is_found_every_time() {
     });
 }
 
-/// One of several pages cannot be closed: those behind it are open still, and what is stored into them later is found all the same.
+/// One of several pages cannot be closed: those behind it are open still, and what is stored into
+/// them later is found all the same.
 #[test]
 fn pages_that_could_not_be_closed_are_found_again() {
     with_closed_pages(|_, o| {
         store(o, &[10, 20, 30, 40], 1);
         let page = o.as_slice()[20 * 4096..].as_ptr().expose_provenance();
-        // SAFETY: a page of the object's own memory, which nobody touches before there is another in its place. Its contents are at the alias.
+        // SAFETY: a page of the object's own memory, which nobody touches before there is another
+        // in its place. Its contents are at the alias.
         unsafe { memory::release(page, 4096) }.expect("released");
         o.psync().expect_err("nothing is there that could be protected");
         // SAFETY: nothing is mapped there; the addresses are the object's.
@@ -437,7 +447,8 @@ fn mapped() -> Vec<Mapped> {
     found
 }
 
-/// Plaintext is in memory only: not in a core dump, and not in a child. Of objects that are filled whole and of those that are filled through an alias, which has it too.
+/// Plaintext is in memory only: not in a core dump, and not in a child. Of objects that are filled
+/// whole and of those that are filled through an alias, which has it too.
 #[test]
 fn what_is_decrypted_is_neither_dumped_nor_inherited() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -595,8 +606,9 @@ fn a_load_from_a_damaged_page_is_a_bus_error_with_a_message() {
     assert!(errors.contains("page 3 of object \"a\" is damaged"), "{errors}");
 }
 
-/// The paper's security test: of 1,000 objects none is disclosed with encryption, and all without; every change is found. Then pages that were
-/// moved, and pages that were rolled back with everything that belongs to them but header and tree.
+/// The paper's security test: of 1,000 objects none is disclosed with encryption, and all without;
+/// every change is found. Then pages that were moved, and pages that were rolled back with
+/// everything that belongs to them but header and tree.
 #[test]
 fn of_a_thousand_objects_none_is_disclosed_and_every_change_is_found() {
     const COUNT: usize = 1000;
@@ -644,7 +656,8 @@ fn of_a_thousand_objects_none_is_disclosed_and_every_change_is_found() {
         "those without encryption are there"
     );
 
-    // One change of each: a bit of a page, of a node, of the header, of side data; or a page moved; or one rolled back.
+    // One change of each: a bit of a page, of a node, of the header, of side data; or a page moved;
+    // or one rolled back.
     let mut seed = 5;
     for (number, info) in infos.iter().enumerate() {
         let (at, has_side) = (places(info), info.record.at_rest.mode().has_side());
@@ -736,8 +749,8 @@ fn every_crash_leaves_pages_and_tree_of_one_psync_authenticated() {
     survives(Mode::Authenticated, &STEPS, 32768);
 }
 
-/// A key that is changed between two psyncs: after every crash the object opens under the key that was acknowledged last, or the one in flight,
-/// with all that was psynced.
+/// A key that is changed between two psyncs: after every crash the object opens under the key that
+/// was acknowledged last, or the one in flight, with all that was psynced.
 fn rekey_crashes(bug: Bug) -> Result<u64, String> {
     protect(Mode::Authenticated);
     let base = base_image(32768);

@@ -1,6 +1,9 @@
-//! Every file operation of every path of objects goes wrong once, in every way that a system call can: it fails with `EIO` or `ENOSPC`, a write arrives in part and then fails, or
-//! arrives in two parts. Then the path fails or succeeds, and nothing in between: what it was to change is as it was, the store works on and the path succeeds when it is
-//! taken again; or a sync has failed, and the store is poisoned. After every crash from there, what was acknowledged is there, and else what was before or all of it.
+//! Every file operation of every path of objects goes wrong once, in every way that a system call
+//! can: it fails with `EIO` or `ENOSPC`, a write arrives in part and then fails, or arrives in two
+//! parts. Then the path fails or succeeds, and nothing in between: what it was to change is as it
+//! was, the store works on and the path succeeds when it is taken again; or a sync has failed, and
+//! the store is poisoned. After every crash from there, what was acknowledged is there, and else
+//! what was before or all of it.
 
 use crate::common::{self, base_image, bytes_of, key_of, protect, the_key, window_base};
 use cenote_layout::at_rest::Mode;

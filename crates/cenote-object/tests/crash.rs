@@ -1,5 +1,6 @@
-//! Every crash of a few histories of psyncs: after each, every object is exactly what the last acknowledged psync left, or the
-//! psync in flight, and never a mixture; other objects are untouched; so also when recovery crashes.
+//! Every crash of a few histories of psyncs: after each, every object is exactly what the last
+//! acknowledged psync left, or the psync in flight, and never a mixture; other objects are
+//! untouched; so also when recovery crashes.
 
 use crate::common::Step::{Die, Psync, PsyncAll, Reopen, Write};
 use crate::common::{Reach, Step, When, explore};

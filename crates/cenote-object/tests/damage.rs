@@ -1,5 +1,6 @@
-//! Journals and primaries that are not what they were: flipped bits, other stores' files, missing and shortened ones. Nothing is
-//! believed, nothing is guessed, and what is not damaged stays as it is.
+//! Journals and primaries that are not what they were: flipped bits, other stores' files, missing
+//! and shortened ones. Nothing is believed, nothing is guessed, and what is not damaged stays as it
+//! is.
 
 use crate::common::{State, Step, World, base_image, contents, history, open, options, own};
 use cenote_medium::Medium;

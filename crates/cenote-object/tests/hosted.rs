@@ -1,4 +1,5 @@
-//! Objects of a daemon's guests, crashed everywhere: after each crash an object is what the last answered psync left, or the one in flight, whole; and nobody has it attached.
+//! Objects of a daemon's guests, crashed everywhere: after each crash an object is what the last
+//! answered psync left, or the one in flight, whole; and nobody has it attached.
 
 use crate::common::{host, raw};
 use cenote_journal::Parcel;
@@ -54,7 +55,8 @@ fn new_object(id: Uuid, name: &str, data_len: u64) -> NewObject {
 
 /// What each object holds of the answered psyncs, and what the one in flight makes of it.
 fn allowed(done: u64) -> [[u8; 2]; 3] {
-    // Psync 1: the first; 2: the second; 3: both together; 4: the first after a detach and an attach.
+    // Psync 1: the first; 2: the second; 3: both together; 4: the first after a detach and an
+    // attach.
     let after = [[0, 0], [1, 0], [1, 2], [3, 3], [4, 3], [4, 3]];
     let at = |number: usize| after[number.min(after.len() - 1)];
     [at(done as usize), at(done as usize + 1), at(done as usize)]
@@ -157,7 +159,8 @@ fn a_daemon_that_answers_before_the_record_is_durable_is_found() {
     println!("{}", violation.expect("it was not found"));
 }
 
-/// Records of the one that is removed may be in the journal: they would be written into the other, or lie beyond its end.
+/// Records of the one that is removed may be in the journal: they would be written into the other,
+/// or lie beyond its end.
 #[test]
 fn the_identity_of_an_object_that_is_being_removed_is_not_given_again() {
     let (_, store, objects) = fresh(0x3703_0000_0000);

@@ -1,5 +1,6 @@
-//! The same random work over each mechanism that finds written pages, on a real directory, compared with plain vectors: stores of any
-//! size, psyncs of one object and of all, ends of sessions that are clean and that are not, small journals that wrap and grow.
+//! The same random work over each mechanism that finds written pages, on a real directory, compared
+//! with plain vectors: stores of any size, psyncs of one object and of all, ends of sessions that
+//! are clean and that are not, small journals that wrap and grow.
 
 use cenote_medium::{MediumOptions, RealMedium};
 use cenote_object::{
@@ -16,7 +17,8 @@ const OBJECTS: [(&str, u64); 3] = [("large", 3 << 20), ("small", 5000), ("tiny",
 enum Step {
     /// Object, offset and length (both taken modulo what there is), value.
     Write(usize, u64, u64, u8),
-    /// Object, first page, how many, distance, value: pages that do not lie beside each other, more of them than a psync protects again by itself.
+    /// Object, first page, how many, distance, value: pages that do not lie beside each other, more
+    /// of them than a psync protects again by itself.
     Scatter(usize, u64, u64, u64, u8),
     /// Reads all pages: they must not be taken for written ones, nor change anything.
     Read(usize),

@@ -1,4 +1,5 @@
-//! Every planted bug of psync is found by the enumeration of crashes, and nothing is found without it.
+//! Every planted bug of psync is found by the enumeration of crashes, and nothing is found without
+//! it.
 
 use crate::common::Step::{Psync, PsyncAll, Write};
 use crate::common::When::{Recovering, Running};
@@ -84,7 +85,8 @@ fn objects_psynced_together_with_a_record_for_each() {
     caught(Bug::PsyncNotTogether, Running, &steps, 8192);
 }
 
-/// Dropped records of one session behind the records of the next: written by hand, because a single thread leaves none.
+/// Dropped records of one session behind the records of the next: written by hand, because a single
+/// thread leaves none.
 #[test]
 fn records_of_an_earlier_session_that_pass_for_later_ones() {
     crate::common::stale_record(Bug::None).expect("without the bug nothing comes back");

@@ -1,4 +1,5 @@
-//! The paper's rules: who may attach what (Figure 3), its errors, what a drop means, addresses and pointers; and bad input.
+//! The paper's rules: who may attach what (Figure 3), its errors, what a drop means, addresses and
+//! pointers; and bad input.
 
 use crate::common::{Step, World, base_image, contents, history, open, options, raw, window_base};
 use cenote_medium::sim::{
@@ -158,7 +159,8 @@ fn states_are_seen_as_the_paper_names_them() {
     assert_eq!(raw(&store).medium().describe().path, "(simulated)");
 }
 
-/// What whoever only looks is told of an object whose psync was interrupted, at each moment: W (D, if the header that says so is lost), P or C, and never more than is on the medium.
+/// What whoever only looks is told of an object whose psync was interrupted, at each moment: W (D,
+/// if the header that says so is lost), P or C, and never more than is on the medium.
 #[test]
 fn an_interrupted_psync_is_seen_as_w_p_or_c_by_who_may_not_recover() {
     let sim = SimMedium::from_image(&base_image(16384));
@@ -424,8 +426,9 @@ fn a_psync_beyond_the_limit_of_the_journal_is_refused_and_the_shadow_stays() {
     assert_eq!(a.psync().expect("a smaller one").pages, 1);
 }
 
-/// Every call of a history fails once, with each kind of error: the psync fails or not, and what is there afterwards is the state
-/// before or after it; if the store is not poisoned the next psync works.
+/// Every call of a history fails once, with each kind of error: the psync fails or not, and what is
+/// there afterwards is the state before or after it; if the store is not poisoned the next psync
+/// works.
 #[test]
 fn every_file_operation_of_a_psync_may_fail() {
     let steps =

@@ -1,10 +1,13 @@
-//! `kill -9` loses nothing that was acknowledged: a child stores into two objects and psyncs them, by turns alone and together, and
-//! acknowledges each psync through a pipe; this process kills it at random moments and looks at what is there.
+//! `kill -9` loses nothing that was acknowledged: a child stores into two objects and psyncs them,
+//! by turns alone and together, and acknowledges each psync through a pipe; this process kills it
+//! at random moments and looks at what is there.
 //!
-//! What must hold after every kill: both objects are as the last acknowledged psync left them, or as the one in flight did: every page that
-//! a step changes says which step it was, so that a mixture of two steps is seen. Each kill is followed by another child, which recovers.
+//! What must hold after every kill: both objects are as the last acknowledged psync left them, or
+//! as the one in flight did: every page that a step changes says which step it was, so that a
+//! mixture of two steps is seen. Each kill is followed by another child, which recovers.
 //!
-//! The children are this test binary again. `CENOTE_KILLS` sets the number of kills (40), `CENOTE_SEED` the seed.
+//! The children are this test binary again. `CENOTE_KILLS` sets the number of kills (40),
+//! `CENOTE_SEED` the seed.
 
 use cenote_medium::{MediumOptions, RealMedium};
 use cenote_object::{Attached, Mechanism, Objects, ObjectsOptions, Permission, Store, psync_all};
@@ -26,8 +29,8 @@ fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// What step `step` stores: object, offset and value of each word. The first word of each object is the step; every third step changes
-/// one object only.
+/// What step `step` stores: object, offset and value of each word. The first word of each object is
+/// the step; every third step changes one object only.
 fn stores(step: u64) -> Vec<(usize, u64, u64)> {
     let mut out = Vec::new();
     let objects: &[usize] = if step.is_multiple_of(3) { &[0] } else { &[0, 1] };

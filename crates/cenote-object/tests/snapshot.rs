@@ -1,5 +1,6 @@
-//! Snapshots hold what the last psync left and come back as that, protected as they were; what is no whole snapshot is refused and leaves
-//! nothing; every crash of a restore leaves the whole object or none.
+//! Snapshots hold what the last psync left and come back as that, protected as they were; what is
+//! no whole snapshot is refused and leaves nothing; every crash of a restore leaves the whole
+//! object or none.
 
 use crate::common::Step::{Psync, Write};
 use crate::common::{self, World, base_image, bytes_of, history, protect};
@@ -26,7 +27,8 @@ fn opened(image: &Image) -> (Arc<SimMedium>, Store, Objects) {
     (sim, store, objects)
 }
 
-/// An image in which `a` is full of `value`, and a snapshot of it in a directory that goes with the guard.
+/// An image in which `a` is full of `value`, and a snapshot of it in a directory that goes with the
+/// guard.
 fn with_snapshot(value: u8) -> (Image, tempfile::TempDir, PathBuf) {
     let sim = SimMedium::from_image_unrecorded(&base_image(HALF));
     history(&sim, &[Write(0, 0, 12288, value), Psync(0)], HALF).expect("a history");
@@ -201,7 +203,8 @@ fn what_is_no_whole_snapshot_is_refused_and_leaves_nothing() {
     protect(Mode::None);
 }
 
-/// Every call of a restore fails once, and so does every write for want of space; so does every read of a snapshot that is made.
+/// Every call of a restore fails once, and so does every write for want of space; so does every
+/// read of a snapshot that is made.
 #[test]
 fn a_call_that_fails_leaves_no_object_and_no_snapshot() {
     let (image, dir, path) = with_snapshot(7);
@@ -259,7 +262,8 @@ fn a_call_that_fails_leaves_no_object_and_no_snapshot() {
 const LIMITS: Limits =
     Limits { exhaustive_units: 5, samples: 12, seed: 1, process: true, power: true };
 
-/// `a` is psynced, a snapshot of it made, psynced again, destroyed, restored, and psynced once more. Crashes from the restore on.
+/// `a` is psynced, a snapshot of it made, psynced again, destroyed, restored, and psynced once
+/// more. Crashes from the restore on.
 fn restore_crashes(mode: Mode, bug: Bug) -> Result<u64, String> {
     protect(mode);
     let dir = tempfile::tempdir().expect("a directory");
@@ -340,7 +344,8 @@ fn records_of_an_object_that_had_the_identity_before_are_found() {
         .expect_err("the bug was not found");
 }
 
-/// Committed records that a read-only open may not write to the primary are in its snapshots all the same.
+/// Committed records that a read-only open may not write to the primary are in its snapshots all
+/// the same.
 #[test]
 fn a_snapshot_of_a_store_that_may_not_be_recovered_holds_its_last_psync() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -373,8 +378,8 @@ fn a_snapshot_of_a_store_that_may_not_be_recovered_holds_its_last_psync() {
     assert!(laid_over > 3, "{laid_over} of {images}");
 }
 
-/// A snapshot of `a`, full of ones, is made on a medium of its own. Every crash of that leaves no file, one that is refused, or the whole snapshot; once it is
-/// acknowledged, the whole snapshot.
+/// A snapshot of `a`, full of ones, is made on a medium of its own. Every crash of that leaves no
+/// file, one that is refused, or the whole snapshot; once it is acknowledged, the whole snapshot.
 fn snapshot_crashes(mode: Mode, bug: Bug, restoring: Bug) -> Result<u64, String> {
     protect(mode);
     let store_image = {

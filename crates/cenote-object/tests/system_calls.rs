@@ -1,5 +1,6 @@
-//! How many system calls it takes to attach, use and detach a small object, with and without protection: counted by `strace`, where there is one. A child does it some times, and then more often; what is more
-//! is what one operation takes, whatever else the program does.
+//! How many system calls it takes to attach, use and detach a small object, with and without
+//! protection: counted by `strace`, where there is one. A child does it some times, and then more
+//! often; what is more is what one operation takes, whatever else the program does.
 
 use crate::common::the_key;
 use cenote_atrest::Mode;

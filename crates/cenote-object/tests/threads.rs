@@ -1,4 +1,5 @@
-//! Psyncs of many threads: they share syncs, no psync is acknowledged without one, and the journal is reused and grows under them.
+//! Psyncs of many threads: they share syncs, no psync is acknowledged without one, and the journal
+//! is reused and grows under them.
 
 use cenote_layout::id::Uuid;
 use cenote_medium::sim::{SimMedium, SimOptions};
@@ -14,7 +15,8 @@ use std::time::Duration;
 
 type Result<T> = core::result::Result<T, MediumError>;
 
-/// A simulated medium whose journal may be slow to sync, and which notes the calls that read, write and sync.
+/// A simulated medium whose journal may be slow to sync, and which notes the calls that read, write
+/// and sync.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<SimMedium>,

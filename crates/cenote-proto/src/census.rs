@@ -1,6 +1,7 @@
 //! The names of messages and refusals in figures.
 //!
-//! Names of kinds and reasons are for programs that read figures: once one is in a release it stays.
+//! Names of kinds and reasons are for programs that read figures: once one is in a release it
+//! stays.
 
 use crate::message::{Refusal, Request};
 

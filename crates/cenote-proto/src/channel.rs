@@ -54,10 +54,12 @@ impl Listener {
         Ok(Self(listener))
     }
 
-    /// A listener that somebody else has made: a service manager, which holds it while no daemon runs.
+    /// A listener that somebody else has made: a service manager, which holds it while no daemon
+    /// runs.
     ///
     /// # Errors
-    /// `InvalidInput`: it is no UNIX-domain socket of type `SOCK_SEQPACKET`, or does not listen; or what the system says.
+    /// `InvalidInput`: it is no UNIX-domain socket of type `SOCK_SEQPACKET`, or does not listen; or
+    /// what the system says.
     pub fn adopt(socket: OwnedFd) -> io::Result<Self> {
         use rustix::net::sockopt;
         let fits = sockopt::socket_domain(&socket)? == AddressFamily::UNIX
@@ -200,8 +202,10 @@ impl Channel {
         }
     }
 
-    /// Waits for one packet, and takes none of the descriptors that come with it: the kernel drops them, so that this process never has, and never closes, what somebody else has
-    /// opened. (To close a descriptor of a file gives up this process's locks on that file, and may wait for whoever serves its file system.)
+    /// Waits for one packet, and takes none of the descriptors that come with it: the kernel drops
+    /// them, so that this process never has, and never closes, what somebody else has
+    /// opened. (To close a descriptor of a file gives up this process's locks on that file, and may
+    /// wait for whoever serves its file system.)
     ///
     /// # Errors
     /// What the system says.

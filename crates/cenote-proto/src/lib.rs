@@ -1,7 +1,8 @@
 //! What a daemon and its clients say to each other (PUD-1; Puddles paper, 4.3 and Table 3).
 //!
-//! One message is one packet of a UNIX-domain socket of type `SOCK_SEQPACKET`, so that none is ever half there, and descriptors come with the
-//! message that they belong to. A packet is a header of 16 bytes and a body in the encoding of postcard:
+//! One message is one packet of a UNIX-domain socket of type `SOCK_SEQPACKET`, so that none is ever
+//! half there, and descriptors come with the message that they belong to. A packet is a header of
+//! 16 bytes and a body in the encoding of postcard:
 //!
 //! ```text
 //!  0  magic     u32   "CNTE"
@@ -11,9 +12,10 @@
 //! 12  len       u32   bytes of the body: as many as follow
 //! ```
 //!
-//! Nothing here is believed because of who sent it: a packet of [`MESSAGE_LEN_MAX`] bytes at most is decoded without taking more memory than a
-//! few times its length, and what does not fit the format, to its last byte, is a [`DecodeError`]. Whether what it says may be done is for the receiver to judge.
-//! There is no `unsafe` code.
+//! Nothing here is believed because of who sent it: a packet of [`MESSAGE_LEN_MAX`] bytes at most
+//! is decoded without taking more memory than a few times its length, and what does not fit the
+//! format, to its last byte, is a [`DecodeError`]. Whether what it says may be done is for the
+//! receiver to judge. There is no `unsafe` code.
 
 #![forbid(unsafe_code)]
 

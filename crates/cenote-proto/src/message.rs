@@ -93,7 +93,8 @@ pub enum Request {
         /// The last one of the page before.
         after: Option<PoolId>,
     },
-    /// Creates a pool. Asked again with the same token, because the answer was lost, it gives the pool that was made.
+    /// Creates a pool. Asked again with the same token, because the answer was lost, it gives the
+    /// pool that was made.
     CreatePool {
         /// Its name.
         name: String,
@@ -121,7 +122,8 @@ pub enum Request {
         /// The first one of the page.
         first: u32,
     },
-    /// One more puddle for a pool: `GetNewPuddle`. Asked again, because the answer was lost, it gives the same.
+    /// One more puddle for a pool: `GetNewPuddle`. Asked again, because the answer was lost, it
+    /// gives the same.
     TakePuddle {
         /// The pool.
         pool: PoolId,
@@ -280,14 +282,17 @@ pub enum Request {
         /// The new permission bits.
         permissions: Option<u32>,
     },
-    /// A file in memory for the next psync, of the daemon's making: no descriptor of a client's ever reaches the daemon.
+    /// A file in memory for the next psync, of the daemon's making: no descriptor of a client's
+    /// ever reaches the daemon.
     Parcel,
-    /// Where the puddles of all pools lie, those behind `after` by pool and number: for telling to which pool a pointer leads.
+    /// Where the puddles of all pools lie, those behind `after` by pool and number: for telling to
+    /// which pool a pointer leads.
     Places {
         /// The last one of the page before.
         after: Option<(PoolId, u32)>,
     },
-    /// Copies a pool. Asked again with the same token, because the answer was lost, it says what the copy is.
+    /// Copies a pool. Asked again with the same token, because the answer was lost, it says what
+    /// the copy is.
     ClonePool {
         /// The pool.
         name: String,
@@ -301,7 +306,8 @@ pub enum Request {
         /// Its name.
         name: String,
     },
-    /// Begins an import: what it is to be is an [`ImportSpec`](crate::ImportSpec) in a parcel, which is used up.
+    /// Begins an import: what it is to be is an [`ImportSpec`](crate::ImportSpec) in a parcel,
+    /// which is used up.
     BeginImport {
         /// The parcel.
         parcel: u64,
@@ -310,7 +316,8 @@ pub enum Request {
         /// It is only checked, and nothing is begun.
         check_only: bool,
     },
-    /// Writes stretches of one puddle of an import, whose bytes are one after the other in a parcel, which is used up.
+    /// Writes stretches of one puddle of an import, whose bytes are one after the other in a
+    /// parcel, which is used up.
     FillImport {
         /// The import.
         import: u64,
@@ -321,7 +328,8 @@ pub enum Request {
         /// Offset in the puddle, and bytes, of each stretch.
         pieces: Vec<(u64, u32)>,
     },
-    /// Makes the pools of an import pools of the store. Asked again with the same token, because the answer was lost, it says what they are.
+    /// Makes the pools of an import pools of the store. Asked again with the same token, because
+    /// the answer was lost, it says what they are.
     CommitImport {
         /// The import.
         import: u64,
@@ -531,7 +539,8 @@ pub enum Refusal {
     },
     /// There is no such parcel: the daemon is another one than it was of, say.
     NoParcel,
-    /// There is no such import: the daemon is another one than it was begun with, say, or it has failed. Nothing of it is left.
+    /// There is no such import: the daemon is another one than it was begun with, say, or it has
+    /// failed. Nothing of it is left.
     NoImport,
     /// What is to be imported cannot be.
     Import {
@@ -653,7 +662,8 @@ pub enum Reply {
         /// The text.
         text: String,
     },
-    /// To [`Request::Objects`], and to requests about one; to [`Request::AttachObject`] with a descriptor for reading.
+    /// To [`Request::Objects`], and to requests about one; to [`Request::AttachObject`] with a
+    /// descriptor for reading.
     Objects {
         /// The page.
         items: Vec<ObjectItem>,
@@ -688,9 +698,11 @@ pub enum Reply {
         /// Its number in this session.
         number: u64,
     },
-    /// To [`Request::CommitImport`] and [`Request::ClonePool`]: the pools in the order of the request.
+    /// To [`Request::CommitImport`] and [`Request::ClonePool`]: the pools in the order of the
+    /// request.
     Imported {
-        /// Their numbers, whether they have other addresses now, and how many puddles are to be rewritten.
+        /// Their numbers, whether they have other addresses now, and how many puddles are to be
+        /// rewritten.
         pools: Vec<(PoolId, bool, u64)>,
     },
     /// To [`Request::Attend`], with its descriptor.

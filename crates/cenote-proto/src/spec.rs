@@ -1,6 +1,8 @@
 //! What an import is to be, as a client says it: too long for a message, so it comes in a parcel.
 //!
-//! The bytes are postcard's, of at most [`IMPORT_LEN_MAX`], and all of them. A number is a byte where it is small, and eight in memory, so reading them may take some ten times as much. Whether what they say can be is for the receiver to judge, before it makes more of it.
+//! The bytes are postcard's, of at most [`IMPORT_LEN_MAX`], and all of them. A number is a byte
+//! where it is small, and eight in memory, so reading them may take some ten times as much. Whether
+//! what they say can be is for the receiver to judge, before it makes more of it.
 
 use crate::message::DecodeError;
 use cenote_layout::catalog::{HeapKind, PoolMode};

@@ -1,8 +1,9 @@
 //! `cenote-recover DIR [--json]`: recovers a store, and is done.
 //!
-//! Opening a store for writing recovers it. This program does that and nothing else, and it is linked with nothing that
-//! knows what a heap, a transaction or an application is: logs, which say everything that replay needs, are enough
-//! (PUD-2). Whoever built the data need not be there, nor be installed.
+//! Opening a store for writing recovers it. This program does that and nothing else, and it is
+//! linked with nothing that knows what a heap, a transaction or an application is: logs, which say
+//! everything that replay needs, are enough (PUD-2). Whoever built the data need not be there, nor
+//! be installed.
 //!
 //! It may be killed at any instruction: the next recovery begins where the data stand.
 

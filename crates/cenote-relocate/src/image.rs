@@ -1,10 +1,15 @@
-//! The image of a heap puddle: its allocated blocks, the pointers in them, and the same image for another address.
+//! The image of a heap puddle: its allocated blocks, the pointers in them, and the same image for
+//! another address.
 //!
-//! Everything here is a function of bytes. An image may come from an archive that nobody vouches for, so nothing in it is believed: descriptors count by their checksums, spans and
-//! classes are checked, and no word is read or written that is not inside a block inside the image. What descriptors and marks say together is decided as the heap decides it
-//! when it adopts a puddle (`cenote_heap`, adoption): a block is allocated if its superblock's descriptor is whole and its mark says ALLOCATED, and nothing else.
+//! Everything here is a function of bytes. An image may come from an archive that nobody vouches
+//! for, so nothing in it is believed: descriptors count by their checksums, spans and classes are
+//! checked, and no word is read or written that is not inside a block inside the image. What
+//! descriptors and marks say together is decided as the heap decides it when it adopts a puddle
+//! (`cenote_heap`, adoption): a block is allocated if its superblock's descriptor is whole and its
+//! mark says ALLOCATED, and nothing else.
 //!
-//! Conditions of a pointer map look at the bytes of the value as it was: all pointers of a value are found before the first of them is changed.
+//! Conditions of a pointer map look at the bytes of the value as it was: all pointers of a value
+//! are found before the first of them is changed.
 
 use cenote_heap::class::{blocks_per_superblock, class_size};
 use cenote_layout::catalog::PuddleRecord;
@@ -23,7 +28,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Most pointers of a value that are written out one by one; a type with more is gone through by its map.
+/// Most pointers of a value that are written out one by one; a type with more is gone through by
+/// its map.
 const FIXED_MAX: u64 = 1024;
 
 /// Blocks of one size and one type that lie side by side.
@@ -203,7 +209,8 @@ impl Program {
         Self::Fixed { size: record.size as usize, repeats: record.repeats, slots: slots.collect() }
     }
 
-    /// Values in a block of so many bytes. Asked once for all blocks that lie side by side, because it divides.
+    /// Values in a block of so many bytes. Asked once for all blocks that lie side by side, because
+    /// it divides.
     fn values(&self, block: usize) -> usize {
         let (size, repeats) = match self {
             Self::Fixed { size, repeats, .. } => (*size, *repeats),
@@ -215,7 +222,8 @@ impl Program {
         if repeats { block / size.max(1) } else { usize::from(block >= size) }
     }
 
-    /// Calls `visit` with the block and the place in it of every pointer that its values have. `found` is room for what is found before it is visited.
+    /// Calls `visit` with the block and the place in it of every pointer that its values have.
+    /// `found` is room for what is found before it is visited.
     #[inline]
     fn run(
         &self,
@@ -282,8 +290,8 @@ fn set_word(block: &mut [u8], offset: usize, value: u64) {
     }
 }
 
-/// Calls `visit` with every allocated block's offset, its bytes and how many values it has, and the program of its type; but not with those of an extent of which `all` says that it
-/// has seen to it.
+/// Calls `visit` with every allocated block's offset, its bytes and how many values it has, and the
+/// program of its type; but not with those of an extent of which `all` says that it has seen to it.
 fn each_block(
     image: &mut [u8],
     contents: &Contents,
@@ -316,7 +324,8 @@ fn each_block(
 pub struct Found {
     /// Bytes from the puddle's start to the word.
     pub offset: u64,
-    /// How it says where it leads. [`PointerKind::PERHAPS`]: nobody but a program knows whether it is one.
+    /// How it says where it leads. [`PointerKind::PERHAPS`]: nobody but a program knows whether it
+    /// is one.
     pub kind: PointerKind,
     /// The address that it leads to, without tag bits; 0 for region pointers.
     pub target: u64,
@@ -324,8 +333,8 @@ pub struct Found {
     pub region: Option<RegionAddress>,
 }
 
-/// Calls `visit` with every pointer that is not null of the allocated blocks, and of the roots, of a puddle's image. Words that may be pointers are among them. The
-/// image is as it was on return.
+/// Calls `visit` with every pointer that is not null of the allocated blocks, and of the roots, of
+/// a puddle's image. Words that may be pointers are among them. The image is as it was on return.
 ///
 /// # Errors
 /// The bytes are no heap puddle of that size.
@@ -455,9 +464,11 @@ pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> 
     Ok(done)
 }
 
-/// Where [`rewrite`] may change words of this image, if it may be run over it again after any of them were changed: [`cenote_store::relocate::Rewriter::repeatable`] says what that is for. So it is for
-/// native pointers where nothing came to where something was, if what says that a value has them is not among them. Off-holders say what they say by where they stand, so they are changed once only, and so
-/// are numbers of pools.
+/// Where [`rewrite`] may change words of this image, if it may be run over it again after any of
+/// them were changed: [`cenote_store::relocate::Rewriter::repeatable`] says what that is for. So it
+/// is for native pointers where nothing came to where something was, if what says that a value has
+/// them is not among them. Off-holders say what they say by where they stand, so they are changed
+/// once only, and so are numbers of pools.
 #[must_use]
 pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
     let contents = contents(image, &job.puddle).ok()?;
@@ -500,7 +511,8 @@ pub fn repeatable(image: &[u8], job: &RewriteJob) -> Option<Vec<(u64, u64)>> {
     Some(stretches)
 }
 
-/// Whether a type's pointers are native, or words that are kept, and no discriminant is one of them.
+/// Whether a type's pointers are native, or words that are kept, and no discriminant is one of
+/// them.
 fn is_repeatable(record: &TypeRecord) -> bool {
     let native = |kind| matches!(kind, PointerKind::NATIVE | PointerKind::PERHAPS);
     let conditions = || record.pointers.iter().flat_map(|field| &field.conditions);
@@ -511,8 +523,9 @@ fn is_repeatable(record: &TypeRecord) -> bool {
     })
 }
 
-/// Rewrites the blocks of an extent whose values have native pointers at fixed places and no others, which is what most blocks are. How many there are, and how many pointers have another value now;
-/// `None`, and nothing is done, if they are not of that kind or do not lie in the image.
+/// Rewrites the blocks of an extent whose values have native pointers at fixed places and no
+/// others, which is what most blocks are. How many there are, and how many pointers have another
+/// value now; `None`, and nothing is done, if they are not of that kind or do not lie in the image.
 fn rewrite_native(
     image: &mut [u8],
     extent: &Extent,

@@ -1,26 +1,37 @@
-//! Location independence (PUD-8; Puddles paper, 3.3 and 4.2): the pointers of a puddle that has moved, found by pointer maps alone and made right.
+//! Location independence (PUD-8; Puddles paper, 3.3 and 4.2): the pointers of a puddle that has
+//! moved, found by pointer maps alone and made right.
 //!
-//! Two halves. The store knows where puddles went, which of them are still to be rewritten, and how a rewritten one takes the place of the old one whatever crashes when:
-//! `cenote_store::relocate`, which opens with the states. This crate is the other half: what is a pointer. It is a function over the bytes of one puddle, the store's types and the
-//! table of moves ([`image`]), and as [`PointerRewriter`] what the store asks when somebody touches a puddle. A store that is opened with it
-//! (`OpenOptions::relocation`, which crate `cenote` fills in by itself) rewrites at the first touch; no application's code is involved.
+//! Two halves. The store knows where puddles went, which of them are still to be rewritten, and how
+//! a rewritten one takes the place of the old one whatever crashes when: `cenote_store::relocate`,
+//! which opens with the states. This crate is the other half: what is a pointer. It is a function
+//! over the bytes of one puddle, the store's types and the table of moves ([`image`]), and as
+//! [`PointerRewriter`] what the store asks when somebody touches a puddle. A store that is opened
+//! with it (`OpenOptions::relocation`, which crate `cenote` fills in by itself) rewrites at the
+//! first touch; no application's code is involved.
 //!
-//! What is to become part of a store goes through [`cenote_store::Store::begin_import`]; a copy inside a store is [`cenote_store::Store::clone_pool`], new addresses are
+//! What is to become part of a store goes through [`cenote_store::Store::begin_import`]; a copy
+//! inside a store is [`cenote_store::Store::clone_pool`], new addresses are
 //! [`cenote_store::Store::randomize_pool`].
 //!
 //! # What is rewritten
 //!
-//! * **Native pointers**, with or without tag bits, wherever a type's pointer map says that there is one, in arrays and in the variant of an enum that is there; to the start of a block, into
-//!   one, one past its end; to any pool of the same import. One to a pool that did not move is kept.
-//! * **Off-holders** whose place and target moved by different distances. The others are right already.
+//! * **Native pointers**, with or without tag bits, wherever a type's pointer map says that there
+//!   is one, in arrays and in the variant of an enum that is there; to the start of a block, into
+//!   one, one past its end; to any pool of the same import. One to a pool that did not move is
+//!   kept.
+//! * **Off-holders** whose place and target moved by different distances. The others are right
+//!   already.
 //! * **Region pointers** to pools that have another number.
 //! * **Roots** of the pool, the numbered ones, through which the named ones are found.
 //!
 //! # What cannot be
 //!
-//! Words of which nobody but a program knows whether they are pointers: in blocks without a type, and where a type says that a word *may* be one
-//! (`PointerKind::PERHAPS`, for types with a filter function). To change one that is a number would corrupt data, so they are kept as they are, and counted where they look like pointers to what
-//! moved ([`Rewritten::kept`](cenote_store::relocate::Rewritten)). A pool that has such words is for programs that put them right, or for import where its addresses are free.
+//! Words of which nobody but a program knows whether they are pointers: in blocks without a type,
+//! and where a type says that a word *may* be one (`PointerKind::PERHAPS`, for types with a filter
+//! function). To change one that is a number would corrupt data, so they are kept as they are, and
+//! counted where they look like pointers to what
+//! moved ([`Rewritten::kept`](cenote_store::relocate::Rewritten)). A pool that has such words is
+//! for programs that put them right, or for import where its addresses are free.
 
 pub mod image;
 pub mod ship;

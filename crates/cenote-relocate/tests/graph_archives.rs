@@ -1,7 +1,9 @@
-//! Random object graphs over several pools, as archives: which pools `with_targets` takes along, what is told of pointers to the others, and that what comes out in a window where something is in the way,
-//! in any order, is the same graph.
+//! Random object graphs over several pools, as archives: which pools `with_targets` takes along,
+//! what is told of pointers to the others, and that what comes out in a window where something is
+//! in the way, in any order, is the same graph.
 //!
-//! The graphs are those of graphs.rs, with every kind of pointer: tagged, in arrays and enums, off-holders, region pointers, to other pools, null, into blocks and one past their ends.
+//! The graphs are those of graphs.rs, with every kind of pointer: tagged, in arrays and enums,
+//! off-holders, region pointers, to other pools, null, into blocks and one past their ends.
 //! `CENOTE_ARCHIVED_GRAPHS` sets how many there are (40).
 
 use crate::graphs::{Graph, Names, Random, blank, build, files, number, store_on};

@@ -1,5 +1,6 @@
-//! Random object graphs over several pools and puddles, moved into windows that are free, partly taken or elsewhere, together or one by one, cloned and given new
-//! addresses: each time what is there must be isomorphic to what was, word for word, and the original the same byte for byte.
+//! Random object graphs over several pools and puddles, moved into windows that are free, partly
+//! taken or elsewhere, together or one by one, cloned and given new addresses: each time what is
+//! there must be isomorphic to what was, word for word, and the original the same byte for byte.
 //!
 //! `CENOTE_GRAPHS` sets the number of graphs (16), `CENOTE_SEED` the first seed.
 
@@ -74,7 +75,8 @@ fn types() -> Vec<TypeRecord> {
     let native = |offset| plain(offset, PointerKind::NATIVE);
     let is = |value| vec![Condition { offset: 64, size: 1, value }];
     vec![
-        // An enum among plain, tagged, relative and region pointers; the variants' pointers lie at different places.
+        // An enum among plain, tagged, relative and region pointers; the variants' pointers lie at
+        // different places.
         record(
             NODE,
             72,
@@ -356,7 +358,8 @@ impl Graph {
                 }
                 _ => Some(word & !link.tag),
             };
-            // A region pointer to a pool that was not taken along names a number that another pool may have here.
+            // A region pointer to a pool that was not taken along names a number that another pool
+            // may have here.
             let ambiguous = link.kind == PointerKind::REGION
                 && link
                     .to
@@ -580,7 +583,8 @@ fn pointers_in_condemned_blocks_are_rewritten() {
     assert!(!rewritten, "nothing noticed that condemned blocks are left as they were");
 }
 
-/// Images that are no puddle's, or a puddle's with damage: no panic, and no byte is changed that is not a pointer in a block.
+/// Images that are no puddle's, or a puddle's with damage: no panic, and no byte is changed that is
+/// not a pointer in a block.
 #[test]
 fn hostile_images_change_nothing_but_words_of_blocks() {
     let random = &mut Random(11);
@@ -643,11 +647,13 @@ fn hostile_images_change_nothing_but_words_of_blocks() {
     assert!(refused > 10 && rewritten > 100 && damaged > 10, "{refused} {rewritten} {damaged}");
 }
 
-/// What a crash leaves of a rewriting in the puddle's own file, any number of times: whatever words are new already, it ends the same. `Err`: it does not.
+/// What a crash leaves of a rewriting in the puddle's own file, any number of times: whatever words
+/// are new already, it ends the same. `Err`: it does not.
 fn begun_again(random: &mut Random, distance: u64) -> Result<u64, String> {
     let (_medium, source) = store_on(&blank(0));
     let graph = build(&source, random);
-    // Off-holders and numbers of pools are not looked at here: of types that have them nothing is repeatable.
+    // Off-holders and numbers of pools are not looked at here: of types that have them nothing is
+    // repeatable.
     let native = |mut record: TypeRecord| {
         record.pointers.retain(|field| field.kind == PointerKind::NATIVE);
         (record.id, Arc::new(record))
@@ -714,7 +720,8 @@ fn what_is_rewritten_in_its_file_ends_the_same_wherever_a_crash_stopped_it() {
     assert!(found.is_some_and(|what| what.contains("otherwise")));
 }
 
-/// A map that names the same words thousands of times, as an archive may bring one: memory for what a value has words, and each word is changed once.
+/// A map that names the same words thousands of times, as an archive may bring one: memory for what
+/// a value has words, and each word is changed once.
 #[test]
 fn a_pointer_map_with_more_pointers_than_words_changes_none_of_them_twice() {
     let random = &mut Random(13);

@@ -1,4 +1,5 @@
-//! What an import refuses, and that it leaves nothing then; what is done without a rewriter; pools that go while they are due.
+//! What an import refuses, and that it leaves nothing then; what is done without a rewriter; pools
+//! that go while they are due.
 
 use cenote_layout::catalog::AtRest;
 use cenote_layout::header::FORMAT_VERSION;

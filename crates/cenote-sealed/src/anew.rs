@@ -1,7 +1,9 @@
-//! All pages of a sealed file, opened at once and sealed anew as another's, or as the same one's after they were changed as a whole.
+//! All pages of a sealed file, opened at once and sealed anew as another's, or as the same one's
+//! after they were changed as a whole.
 //!
-//! What is sealed anew has a data key of its own ([`Protection::create_after`]), so nothing is ever sealed twice under one key, whatever crashed or was copied in between. Plaintext is in the memory
-//! that the caller gives, and in no file: what [`seal_all`] hands out is sealed.
+//! What is sealed anew has a data key of its own ([`Protection::create_after`]), so nothing is ever
+//! sealed twice under one key, whatever crashed or was copied in between. Plaintext is in the
+//! memory that the caller gives, and in no file: what [`seal_all`] hands out is sealed.
 
 use crate::{SealedError, Source};
 use cenote_atrest::tree::{Node, NodeSource};
@@ -16,7 +18,8 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Pages that are read, and sealed, at once.
 const BATCH: usize = 16;
 
-/// Verifies and opens every page into `plain`, which is zeros and as long as the pages. Returns which of them were ever written; the others are zeros.
+/// Verifies and opens every page into `plain`, which is zeros and as long as the pages. Returns
+/// which of them were ever written; the others are zeros.
 ///
 /// # Errors
 /// The first page that fails its check, or cannot be read.
@@ -60,8 +63,10 @@ impl NodeSource for Empty {
     }
 }
 
-/// Seals what `plain` holds by a protection under which nothing was sealed yet, and hands out all that a file of zeros has to hold, as offsets in its data and bytes: pages, side data, tree and header. Pages that are
-/// zeros and were never `written` stay so. When the file has its name, the change is to be committed to the protection.
+/// Seals what `plain` holds by a protection under which nothing was sealed yet, and hands out all
+/// that a file of zeros has to hold, as offsets in its data and bytes: pages, side data, tree and
+/// header. Pages that are zeros and were never `written` stay so. When the file has its name, the
+/// change is to be committed to the protection.
 ///
 /// # Errors
 /// What `write` says; no random bytes.

@@ -1,4 +1,5 @@
-//! What can go wrong with sealed memory. `what` names it as it is to be read in a message: `object "matrix"`, `puddle 2 of pool "ledger"`.
+//! What can go wrong with sealed memory. `what` names it as it is to be read in a message: `object
+//! "matrix"`, `puddle 2 of pool "ledger"`.
 
 use cenote_atrest::{AtRestError, PageError, PageFault};
 use cenote_medium::MediumError;
@@ -11,7 +12,8 @@ pub enum SealedError {
     /// The medium.
     #[error(transparent)]
     Medium(#[from] MediumError),
-    /// The key or the protection: no key, a wrong one, one that is not needed, a header that was changed.
+    /// The key or the protection: no key, a wrong one, one that is not needed, a header that was
+    /// changed.
     #[error("{what}: {source}")]
     AtRest {
         /// Which memory.

@@ -1,5 +1,5 @@
-//! The memory over a sealed file: pages that appear, verified and decrypted, when they are first touched
-//! (PMO-9), and are noted when they are first stored into (PMO-5).
+//! The memory over a sealed file: pages that appear, verified and decrypted, when they are first
+//! touched (PMO-9), and are noted when they are first stored into (PMO-5).
 //!
 //! ```text
 //! closed    nothing is there: no access.      a load or store faults; the worker fills the page, and opens it for loads
@@ -10,10 +10,12 @@
 //!
 //! # Invariants
 //!
-//! * A page is open only if it was verified and decrypted as a whole: it is filled through the alias ([`Twin`]), and only then opened.
+//! * A page is open only if it was verified and decrypted as a whole: it is filled through the
+//!   alias ([`Twin`]), and only then opened.
 //! * A page that may be written is noted (the argument of `cenote_sys::notes`).
-//! * The memory has no file and no name, and is not in core dumps: plaintext is in memory only. It goes with the process, so **what was
-//!   not psynced is gone after SIGKILL**, as it is for an object without protection. It is not locked, since a limit on locked memory is far below what
+//! * The memory has no file and no name, and is not in core dumps: plaintext is in memory only. It
+//!   goes with the process, so **what was not psynced is gone after SIGKILL**, as it is for an
+//!   object without protection. It is not locked, since a limit on locked memory is far below what
 //!   objects take: a machine that swaps should encrypt its swap space.
 //!
 //! # Who fills pages
@@ -28,13 +30,15 @@
 //! whole. A store into a closed page is one fault: what it brings along is opened for loads, the
 //! page itself for stores.
 //!
-//! *An object that is small enough* (8 pages; 32 where a page need not be hashed) is whole from the beginning: its pages are filled before anybody is given the memory, which needs no alias, no
+//! *An object that is small enough* (8 pages; 32 where a page need not be hashed) is whole from the
+//! beginning: its pages are filled before anybody is given the memory, which needs no alias, no
 //! handler and no worker then. Which of them were stored into is found by opening what was psynced
 //! last and comparing. If one cannot be filled, the object is as large ones are, so that the others
 //! can be read and the one is told by its number when it is touched.
 //!
-//! The kernel resolves no such fault for itself: a `write` of pages that were not touched yet, and a `read` into pages that were
-//! not stored into, fail with `EFAULT`. [`View::load`] opens pages beforehand; copy what is to be read in.
+//! The kernel resolves no such fault for itself: a `write` of pages that were not touched yet, and
+//! a `read` into pages that were not stored into, fail with `EFAULT`. [`View::load`] opens pages
+//! beforehand; copy what is to be read in.
 //!
 //! Pages are opened one by one, which makes mappings of the kernel's. When the process has many
 //! (`cenote_sys::mappings`), or the kernel refuses one more, the 2 MiB around the page are filled
@@ -64,19 +68,21 @@ use zerocopy::FromBytes;
 
 /// Pages that are filled at once: those of one node of the tree.
 const RUN: u64 = 16;
-/// Pages of an object that is filled as a whole: what that takes, without a hash, is what one fault takes.
+/// Pages of an object that is filled as a whole: what that takes, without a hash, is what one fault
+/// takes.
 const SMALL: u64 = 8;
 /// The same where no page is hashed as a whole.
 const SMALL_UNHASHED: u64 = 32;
 /// Pages that are opened at once when the kernel refuses a further mapping.
 const CHUNK: u64 = 512;
 
-/// The memory over one sealed file; until it is dropped or stopped, which must be before its addresses are unmapped.
+/// The memory over one sealed file; until it is dropped or stopped, which must be before its
+/// addresses are unmapped.
 pub struct View {
     /// Given back before the worker is.
     registration: Option<Registration>,
-    /// Whether it had one: then no thread asks any more once that is given back, and the worker can
-    /// serve another view.
+    /// Whether it had one: then no thread asks any more once that is given back, and the worker
+    /// can serve another view.
     registered: bool,
     inner: Arc<Inner>,
 }
@@ -86,7 +92,8 @@ pub(crate) struct Inner {
     what: String,
     protection: Protection,
     source: Source,
-    /// Where pages are filled that are not open; none of an object that was filled before it was given out.
+    /// Where pages are filled that are not open; none of an object that was filled before it was
+    /// given out.
     twin: Option<Twin>,
     base: usize,
     pages: u64,
@@ -118,15 +125,16 @@ unsafe fn resolve(context: *const (), address: usize) -> bool {
 }
 
 impl View {
-    /// Makes as many bytes from `base` on as the protection has pages for the memory, closed. Faults there come to it, until it is dropped: it takes a place in the
+    /// Makes as many bytes from `base` on as the protection has pages for the memory, closed.
+    /// Faults there come to it, until it is dropped: it takes a place in the
     /// table of [`cenote_sys::fault`].
     ///
     /// # Errors
     /// No memory, no thread, no place in that table.
     ///
     /// # Safety
-    /// The range is the caller's, lies in a reservation, and nothing uses what is mapped there; it stays the view's until that is
-    /// dropped.
+    /// The range is the caller's, lies in a reservation, and nothing uses what is mapped there; it
+    /// stays the view's until that is dropped.
     pub unsafe fn new(
         what: &str,
         protection: Protection,
@@ -160,7 +168,8 @@ impl View {
         // SAFETY: handed on to the caller.
         let mut view = unsafe { Self::unregistered(what, protection, source, base, writable) }?;
         let span = view.inner.pages as usize * PAGE_LEN;
-        // SAFETY: `resolve` keeps the rules: it uses atomics, changes protections, and fills pages on a stack of its own or asks the desk. The context outlives the registration,
+        // SAFETY: `resolve` keeps the rules: it uses atomics, changes protections, and fills pages
+        // on a stack of its own or asks the desk. The context outlives the registration,
         // which is dropped first.
         let registered =
             unsafe { fault::register(base, span, resolve, Arc::as_ptr(&view.inner).cast()) };
@@ -202,7 +211,9 @@ impl View {
         Ok(Self { registration: None, registered: false, inner })
     }
 
-    /// What a resolver of faults does about an access to `address`, which is in this memory: whether the access can be tried again. For handlers of faults in this memory: see [`aside`] for what that allows.
+    /// What a resolver of faults does about an access to `address`, which is in this memory:
+    /// whether the access can be tried again. For handlers of faults in this memory: see [`aside`]
+    /// for what that allows.
     #[must_use]
     pub fn resolve(&self, address: usize) -> bool {
         self.inner.resolve(address)
@@ -261,7 +272,8 @@ impl View {
         self.inner.copy_out(offset, bytes);
     }
 
-    /// Adds the pages that were stored into since the last call to `pages`. Nobody stores meanwhile.
+    /// Adds the pages that were stored into since the last call to `pages`. Nobody stores
+    /// meanwhile.
     ///
     /// # Errors
     /// What the system says; what was added counts all the same.
@@ -284,7 +296,8 @@ impl View {
 }
 
 impl View {
-    /// Notes pages again that [`View::collect`] returned, because nothing came of that. They are closed for stores, which costs a fault more.
+    /// Notes pages again that [`View::collect`] returned, because nothing came of that. They are
+    /// closed for stores, which costs a fault more.
     pub fn note(&self, pages: Pages) {
         self.inner.written.note(pages);
     }
@@ -390,7 +403,8 @@ impl Inner {
         }
     }
 
-    /// An object whose pages are all there from the beginning. If it is too large for that, or one of them cannot be filled, what it was to be made of.
+    /// An object whose pages are all there from the beginning. If it is too large for that, or one
+    /// of them cannot be filled, what it was to be made of.
     ///
     /// # Safety
     /// As [`View::new`].
@@ -440,7 +454,8 @@ impl Inner {
         }
     }
 
-    /// Adds pages that are not what was psynced last, or of which that cannot be said. Nobody stores meanwhile.
+    /// Adds pages that are not what was psynced last, or of which that cannot be said. Nobody
+    /// stores meanwhile.
     fn collect_changed(&self, changed: &mut Vec<Pages>) {
         let (mut plain, mut here) = ([0; PAGE_LEN], [0; PAGE_LEN]);
         let opened = self.each_sealed(0..self.pages, |page, sealed, side| {
@@ -474,7 +489,8 @@ impl Inner {
                 return filled;
             }
         }
-        // Loaded: a store, or a load that another thread's came before. A reader's store is tried again, and given up by the handler.
+        // Loaded: a store, or a load that another thread's came before. A reader's store is tried
+        // again, and given up by the handler.
         !self.is_writable()
             || (mappings::fineness() == Fineness::Page && self.let_write(page..page + 1))
             || desk.ask(page << 1 | 1)
@@ -507,7 +523,8 @@ impl Inner {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fills at most [`RUN`] pages and opens them for loads; those before the first that fails, too.
+    /// Fills at most [`RUN`] pages and opens them for loads; those before the first that fails,
+    /// too.
     fn fill(&self, pages: Pages) -> Result<(), SealedError> {
         let mut buffer = self.lock();
         if self.is_stopped() {
@@ -527,7 +544,8 @@ impl Inner {
         let mut page = pages.start;
         for (sealed, side) in sealed.iter().zip(sides) {
             let side = has_side.then(|| PageSide::read_from_bytes(side).ok()).flatten();
-            // Somebody else may have been first: what is open may hold stores, and is not filled again.
+            // Somebody else may have been first: what is open may hold stores, and is not filled
+            // again.
             if !self.loaded.has(page)
                 && let Err(error) = self.fill_one(page, sealed, side.as_ref())
             {
@@ -553,11 +571,13 @@ impl Inner {
 
     fn open(&self, pages: Pages, access: Access) -> io::Result<()> {
         let (from, to) = (pages.start as usize * PAGE_LEN, pages.end as usize * PAGE_LEN);
-        // SAFETY: this view's own range. What is taken away from writers is stores, which the resolver gives back.
+        // SAFETY: this view's own range. What is taken away from writers is stores, which the
+        // resolver gives back.
         unsafe { memory::protect(self.base + from, to - from, Some(access)) }
     }
 
-    /// Lets loaded pages be written, and notes them before and after: see `cenote_sys::notes`. Async-signal-safe.
+    /// Lets loaded pages be written, and notes them before and after: see `cenote_sys::notes`.
+    /// Async-signal-safe.
     fn let_write(&self, pages: Pages) -> bool {
         self.written.note(pages.clone());
         if self.open(pages.clone(), Access::ReadWrite).is_err() {
@@ -642,7 +662,8 @@ impl Inner {
             self.protection.open_page(page, sealed, side, &self.source, &mut plain)
         };
         opened.map_err(|fault| SealedError::page(&self.what, fault))?;
-        // SAFETY: inside the alias; the page is closed, or the memory is nobody's yet, so that this is the only access to it, under the lock of filling.
+        // SAFETY: inside the alias; the page is closed, or the memory is nobody's yet, so that this
+        // is the only access to it, under the lock of filling.
         unsafe {
             let to = self.alias().add(page as usize * PAGE_LEN);
             core::ptr::copy_nonoverlapping(plain.as_ptr(), to, PAGE_LEN);

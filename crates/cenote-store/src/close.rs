@@ -35,7 +35,8 @@ impl Inner {
                 return Err(StoreError::LogsInUse { logs });
             }
             self.persistence.fence();
-            // A goodbye says that what was stored is psynced; without one the next to have the pools looks for what is not.
+            // A goodbye says that what was stored is psynced; without one the next to have the
+            // pools looks for what is not.
             crate::psync::psync_leased(self, &mut self.control())?;
             return connection.keeper.goodbye();
         }
@@ -50,7 +51,8 @@ impl Inner {
             return Err(StoreError::Hosting { guests: control.hosted.len() as u64 });
         }
         self.persistence.fence();
-        // Whoever opens the store next goes on from here, and may lose power before its first psync.
+        // Whoever opens the store next goes on from here, and may lose power before its first
+        // psync.
         crate::psync::psync_leased(self, control)?;
         let (seals, era) = self.seal(control)?;
         let ahead = self.name_ahead(control);
@@ -80,7 +82,8 @@ impl Drop for Inner {
             self.poison(&error.to_string());
         }
         let control = self.control.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // A thread that makes a puddle ahead uses the directory under the lock; in a forked child it is not there.
+        // A thread that makes a puddle ahead uses the directory under the lock; in a forked child
+        // it is not there.
         match core::mem::take(&mut control.ahead) {
             ahead if !forked => ahead.stop(),
             ahead => core::mem::forget(ahead),
@@ -88,7 +91,8 @@ impl Drop for Inner {
         if forked {
             core::mem::forget(control.registration.take());
             core::mem::forget(control.lock.take());
-            // Logs without a file are memory that is not there, and where something of the child's may be.
+            // Logs without a file are memory that is not there, and where something of the child's
+            // may be.
             core::mem::forget(core::mem::take(&mut control.logs));
         }
         control.registration = None; // waits for resolvers that are running
@@ -106,7 +110,8 @@ impl Drop for Inner {
             .into_values()
             .chain(core::mem::take(&mut control.graveyard))
         {
-            // SAFETY: made by `Box::leak`, once in exactly one of the two collections, and no handle is left.
+            // SAFETY: made by `Box::leak`, once in exactly one of the two collections, and no
+            // handle is left.
             let puddle = unsafe { Box::from_raw(puddle.as_ptr()) };
             match forked && puddle.view().is_some() {
                 // Its thread is the parent's.

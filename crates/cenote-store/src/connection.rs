@@ -1,14 +1,19 @@
 //! A store that another process keeps (PUD-1): the client's side.
 //!
-//! The daemon has the catalog, the files and the lock. What a client has is a [`Keeper`], who asks the daemon; the descriptors that it was handed, as the files of a
-//! [`GrantedMedium`]; and a *mirror*: a catalog in memory that says of the store what the client was told. So everything above reads one
-//! and the same [`crate::Store`], and only operations that change the catalog come by here.
+//! The daemon has the catalog, the files and the lock. What a client has is a [`Keeper`], who asks
+//! the daemon; the descriptors that it was handed, as the files of a [`GrantedMedium`]; and a
+//! *mirror*: a catalog in memory that says of the store what the client was told. So everything
+//! above reads one and the same [`crate::Store`], and only operations that change the catalog come
+//! by here.
 //!
-//! **A change of the mirror follows the daemon's answer**: what the daemon has not granted is in no mirror, and what it has granted
-//! stands in its catalog, durably, before the client hears of it. So replay never needs the mirror, which dies with the client.
+//! **A change of the mirror follows the daemon's answer**: what the daemon has not granted is in no
+//! mirror, and what it has granted stands in its catalog, durably, before the client hears of it.
+//! So replay never needs the mirror, which dies with the client.
 //!
-//! Puddles are mapped when they are granted, not when they are touched, because their descriptors are closed then. The client writes to no file by name, takes no lock, and neither
-//! opens nor closes the store: closing is a goodbye, after which the daemon asserts for itself that the client's logs hold nothing.
+//! Puddles are mapped when they are granted, not when they are touched, because their descriptors
+//! are closed then. The client writes to no file by name, takes no lock, and neither
+//! opens nor closes the store: closing is a goodbye, after which the daemon asserts for itself that
+//! the client's logs hold nothing.
 
 use crate::backup::BackedUp;
 use crate::catalog::Catalog;
@@ -127,7 +132,8 @@ pub struct PermissionChange {
     pub permissions: Option<u32>,
 }
 
-/// Who asks the daemon. Every method waits for the answer; what it returns is durable as the same operation of an embedded store is.
+/// Who asks the daemon. Every method waits for the answer; what it returns is durable as the same
+/// operation of an embedded store is.
 pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// Creates a pool, under the caller's ids.
     ///
@@ -147,7 +153,8 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// Grants a pool with all its puddles.
     ///
     /// # Errors
-    /// As [`Store::open_pool`]; its permissions do not allow it; another process has it, and one of the two writes.
+    /// As [`Store::open_pool`]; its permissions do not allow it; another process has it, and one of
+    /// the two writes.
     fn open_pool(&self, name: &str, access: Access) -> Result<Grant, StoreError>;
     /// Grants a pool that the caller writes one more puddle, its number `index`.
     ///
@@ -165,7 +172,8 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// The caller does not have it; the daemon cannot be reached.
     fn members(&self, pool: PoolId, patient: bool) -> Result<MemberList, StoreError>;
-    /// Grants the caller's log space (made the first time, with its header) or a further puddle for a log.
+    /// Grants the caller's log space (made the first time, with its header) or a further puddle for
+    /// a log.
     ///
     /// # Errors
     /// As [`Store::acquire_log`].
@@ -210,12 +218,14 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// As [`Store::declare_whole`].
     fn declare_whole(&self, name: &str) -> Result<(), StoreError>;
-    /// The primaries of a granted pool in shadowed mode, to be read, from number `first` on: what its last psync left, all of it in the files.
+    /// The primaries of a granted pool in shadowed mode, to be read, from number `first` on: what
+    /// its last psync left, all of it in the files.
     ///
     /// # Errors
     /// The caller does not write it; the daemon cannot be reached.
     fn primaries_from(&self, pool: PoolId, first: u32) -> Result<Vec<Granted>, StoreError>;
-    /// Psyncs puddles of pools in shadowed mode that the caller writes: lines of `runs` primaries by their place in `puddles`, in `parcel` ([`cenote_journal::Parcel`]).
+    /// Psyncs puddles of pools in shadowed mode that the caller writes: lines of `runs` primaries
+    /// by their place in `puddles`, in `parcel` ([`cenote_journal::Parcel`]).
     ///
     /// # Errors
     /// As [`crate::Psyncing::commit`].
@@ -238,7 +248,8 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// Attaches an object: its file, to be read whatever it is attached for.
     ///
     /// # Errors
-    /// [`StoreError::ObjectUnknown`], [`StoreError::ObjectBusy`], [`StoreError::ObjectDenied`]; a damaged file.
+    /// [`StoreError::ObjectUnknown`], [`StoreError::ObjectBusy`], [`StoreError::ObjectDenied`]; a
+    /// damaged file.
     fn attach_object(&self, name: &str, writable: bool)
     -> Result<(ListedObject, File), StoreError>;
     /// Gives an object back.
@@ -246,7 +257,8 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// The daemon cannot be reached; what was psynced could not be brought to the object's file.
     fn detach_object(&self, object: Uuid) -> Result<(), StoreError>;
-    /// Psyncs objects that the caller has attached for writing; as [`Keeper::psync_pools`]. `settled`: on return their files hold it.
+    /// Psyncs objects that the caller has attached for writing; as [`Keeper::psync_pools`].
+    /// `settled`: on return their files hold it.
     ///
     /// # Errors
     /// As of a psync of an embedded store.
@@ -267,7 +279,8 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// As [`Keeper::open_pool`].
     fn grant_to_read(&self, name: &str) -> Result<PoolRecord, StoreError>;
-    /// Some puddles of a pool that the caller has, from number `first` on, and whether there are more.
+    /// Some puddles of a pool that the caller has, from number `first` on, and whether there are
+    /// more.
     ///
     /// # Errors
     /// The caller does not have it; the daemon cannot be reached.
@@ -286,7 +299,8 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// Gives a pool new addresses.
     ///
     /// # Errors
-    /// As [`Store::randomize_pool`]; its permissions do not allow to write it; somebody has a pool of the store.
+    /// As [`Store::randomize_pool`]; its permissions do not allow to write it; somebody has a pool
+    /// of the store.
     fn randomize_pool(&self, name: &str) -> Result<(), StoreError>;
     /// Checks what can be checked of an import, and changes nothing.
     ///
@@ -298,10 +312,12 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// As [`Store::begin_import`]; limits of the session.
     fn begin_import(&self, manifest: &ImportManifest) -> Result<u64, StoreError>;
-    /// Writes into a puddle of an import: stretches by offset and length, and their bytes one after the other.
+    /// Writes into a puddle of an import: stretches by offset and length, and their bytes one after
+    /// the other.
     ///
     /// # Errors
-    /// There is no such import, as after the end of the daemon that knew it; a stretch outside the puddle's body; the disk is full.
+    /// There is no such import, as after the end of the daemon that knew it; a stretch outside the
+    /// puddle's body; the disk is full.
     fn fill_import(
         &self,
         import: u64,
@@ -309,7 +325,8 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
         pieces: &[(u64, u32)],
         bytes: &[u8],
     ) -> Result<(), StoreError>;
-    /// Makes the pools of an import pools of the store: their numbers, whether they moved, and puddles that are to be rewritten.
+    /// Makes the pools of an import pools of the store: their numbers, whether they moved, and
+    /// puddles that are to be rewritten.
     ///
     /// # Errors
     /// As [`crate::relocate::Import::commit`]; there is no such import.
@@ -349,7 +366,8 @@ pub(crate) struct Connection {
     files: Arc<GrantedMedium>,
     /// Bytes and puddles of pools, as the daemon listed them.
     pub(crate) listed: Mutex<BTreeMap<PoolId, (u64, u64)>>,
-    /// Puddles of a pool that came with the one that was asked for, to be read next. Whoever opens such a file holds this: its name is admitted by one at a time.
+    /// Puddles of a pool that came with the one that was asked for, to be read next. Whoever opens
+    /// such a file holds this: its name is admitted by one at a time.
     pub(crate) ahead: Mutex<Vec<Granted>>,
 }
 
@@ -371,7 +389,8 @@ impl Store {
         self.inner().connection.as_ref().map(|connection| &*connection.keeper)
     }
 
-    /// Takes a file that the daemon handed over, under its name in the store, until it is mapped or [`Store::dismiss`]ed.
+    /// Takes a file that the daemon handed over, under its name in the store, until it is mapped or
+    /// [`Store::dismiss`]ed.
     ///
     /// # Errors
     /// A name that no file has.
@@ -398,7 +417,8 @@ impl Store {
 }
 
 impl Connection {
-    /// Has both files of each puddle of a pool in shadowed mode, to be read, until they are dismissed by these names.
+    /// Has both files of each puddle of a pool in shadowed mode, to be read, until they are
+    /// dismissed by these names.
     pub(crate) fn admit_files_of(&self, pool: PoolId) -> Result<Vec<String>, StoreError> {
         let mut names = Vec::new();
         let shadows = self
@@ -429,7 +449,8 @@ impl Connection {
 }
 
 impl Store {
-    /// A store that a daemon keeps, as one of its clients. No file is opened, nothing is recovered: the daemon has done that.
+    /// A store that a daemon keeps, as one of its clients. No file is opened, nothing is recovered:
+    /// the daemon has done that.
     ///
     /// # Errors
     /// The window's addresses are taken in this process ([`OpenError::WindowOfDaemon`]); the daemon
@@ -529,7 +550,8 @@ impl Store {
         self.inner().connection.is_some()
     }
 
-    /// Takes over what types the daemon knows: other clients register some. Nothing to do in an embedded store.
+    /// Takes over what types the daemon knows: other clients register some. Nothing to do in an
+    /// embedded store.
     ///
     /// # Errors
     /// The daemon cannot be asked.
@@ -566,7 +588,8 @@ impl Store {
         Ok(())
     }
 
-    /// [`Store::open_pool`] of a client: asks for a grant, maps what was granted, and makes it findable.
+    /// [`Store::open_pool`] of a client: asks for a grant, maps what was granted, and makes it
+    /// findable.
     pub(crate) fn open_granted(
         &self,
         connection: &Connection,
@@ -629,7 +652,8 @@ impl Store {
             records.push(inner.admit_granted(connection, &mut control, granted)?);
         }
         if writable && shadowed {
-            // Before anything can be stored into: pages are noted from the first on, and those that the dead have left are looked for.
+            // Before anything can be stored into: pages are noted from the first on, and those that
+            // the dead have left are looked for.
             if grant.start == PoolStart::Dirty(CrashKind::Process) {
                 control.dirty.insert(id, CrashKind::Process);
             }
@@ -733,7 +757,8 @@ impl Inner {
         mode: MapMode,
     ) -> Result<NonNull<Puddle>, StoreError> {
         let puddle = self.own(control, record, mode);
-        // SAFETY: puddles live until the store is dropped; the range was checked to lie in the window, beside all others.
+        // SAFETY: puddles live until the store is dropped; the range was checked to lie in the
+        // window, beside all others.
         unsafe {
             puddle.as_ref().set_mode(&self.medium, mode)?;
             puddle.as_ref().map(&self.medium)?;

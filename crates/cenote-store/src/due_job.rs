@@ -17,9 +17,9 @@ pub(crate) struct Job {
     pub(crate) shadowed: bool,
     /// Of a protected pool: how it is sealed.
     pub(crate) sealing: Option<Sealing>,
-    /// A guest that had the pool before it moved may have its file mapped still, or a descriptor of
-    /// it, and could cut it short or store into it meanwhile: never in its file then. A new file is
-    /// the store's alone.
+    /// A guest that had the pool before it moved may have its file mapped still, or a descriptor
+    /// of it, and could cut it short or store into it meanwhile: never in its file then. A new
+    /// file is the store's alone.
     pub(crate) hosting: bool,
 }
 

@@ -1,4 +1,5 @@
-//! What can go wrong, and what to do then. Damage is told from misuse; nothing is changed by what is refused.
+//! What can go wrong, and what to do then. Damage is told from misuse; nothing is changed by what
+//! is refused.
 
 use crate::report::Damage;
 use cenote_atrest::AtRestError;
@@ -70,8 +71,8 @@ pub enum FormatError {
     },
 }
 
-/// Why a store is not opened. Nothing on the medium has changed, unless recovery was interrupted, which the next
-/// open repeats.
+/// Why a store is not opened. Nothing on the medium has changed, unless recovery was interrupted,
+/// which the next open repeats.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -97,7 +98,8 @@ pub enum OpenError {
         /// One of those files.
         found: String,
     },
-    /// Neither copy of the superblock can be used: another program's file, a newer version, an unknown feature.
+    /// Neither copy of the superblock can be used: another program's file, a newer version, an
+    /// unknown feature.
     #[error("{path}: {source}{}", advice(source))]
     Superblock {
         /// The directory.
@@ -240,7 +242,8 @@ pub enum OpenError {
         /// What is damaged.
         damage: Vec<Damage>,
     },
-    /// Both files of the catalog are whole and older than they should be: each was replaced by an older copy.
+    /// Both files of the catalog are whole and older than they should be: each was replaced by an
+    /// older copy.
     #[error(
         "{path}: both files of the catalog were rolled back: they end with batch {found}, and the superblock has seen batch {at_least}; restore the whole store from one copy, or open with DamagePolicy::ReadOnly to look at what is left"
     )]
@@ -645,7 +648,8 @@ pub enum StoreError {
         /// Most bytes of a record.
         limit: u64,
     },
-    /// The psync is committed, and a primary could not be written. The store is poisoned; the next open completes the psync.
+    /// The psync is committed, and a primary could not be written. The store is poisoned; the next
+    /// open completes the psync.
     #[error(
         "the psync is committed, but {name} was not written: {source}; close the store and open it again"
     )]

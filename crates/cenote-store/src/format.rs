@@ -1,8 +1,8 @@
 //! Formatting: an empty directory becomes a store.
 //!
-//! States: (1) `puddles/`, `catalog.0`, `catalog.1`, `superblock.new` are made and synced; there is no `superblock`, so
-//! this is not a store, and the next format starts again; (2) `superblock.new` is renamed to `superblock`: **the rename
-//! commits**, made durable by the directory's sync.
+//! States: (1) `puddles/`, `catalog.0`, `catalog.1`, `superblock.new` are made and synced; there is
+//! no `superblock`, so this is not a store, and the next format starts again; (2) `superblock.new`
+//! is renamed to `superblock`: **the rename commits**, made durable by the directory's sync.
 
 use crate::catalog;
 use crate::error::FormatError;
@@ -20,11 +20,12 @@ use cenote_layout::superblock::{
 use cenote_medium::{LockKind, Medium, MediumError, OwnedMedium};
 use std::sync::Arc;
 
-/// Makes a store in an empty directory, or in one with an unfinished format. It is durable on return.
+/// Makes a store in an empty directory, or in one with an unfinished format. It is durable on
+/// return.
 ///
 /// # Errors
-/// The directory is not empty or holds a store; the options make no sense; the medium. An unfinished format may be left,
-/// which is no store, and which the next format starts again.
+/// The directory is not empty or holds a store; the options make no sense; the medium. An
+/// unfinished format may be left, which is no store, and which the next format starts again.
 pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, FormatError> {
     let path = medium.describe().path;
     let failed = |source| FormatError::Medium { path: path.clone(), source: Box::new(source) };
@@ -135,7 +136,8 @@ pub(crate) fn rest_of_store(medium: &dyn Medium) -> Result<Option<String>, Mediu
     Ok(None)
 }
 
-/// Whether [`format()`] would find the directory empty, or with an unfinished format. Writes nothing.
+/// Whether [`format()`] would find the directory empty, or with an unfinished format. Writes
+/// nothing.
 ///
 /// # Errors
 /// As [`format()`].

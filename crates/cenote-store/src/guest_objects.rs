@@ -1,14 +1,18 @@
 //! Objects of a store that a daemon keeps: who of its guests has which attached (PMO-2, PUD-13).
 //!
-//! What holds at any time: before a guest has an object's file, a record says that it has it attached, and whether for writing; one guest writes an object, or any number read it. The record
-//! outlives the daemon, so that the next one knows who may still be looking. It ends with the guest, or when the guest detaches.
+//! What holds at any time: before a guest has an object's file, a record says that it has it
+//! attached, and whether for writing; one guest writes an object, or any number read it. The record
+//! outlives the daemon, so that the next one knows who may still be looking. It ends with the
+//! guest, or when the guest detaches.
 //!
-//! What is in an object, and how a psync changes it, is above this crate's knowledge; so is that a guest gets the file for reading only.
+//! What is in an object, and how a psync changes it, is above this crate's knowledge; so is that a
+//! guest gets the file for reading only.
 //!
 //! # Updates in several steps
 //!
-//! **Attach.** One batch has the lease (and the guest's record, if it is its first): **it commits**. Only then the file is handed out. **Detach.** One batch ends it: **it commits**. Everything else is
-//! one batch, as of an embedded store ([`crate::object`]).
+//! **Attach.** One batch has the lease (and the guest's record, if it is its first): **it
+//! commits**. Only then the file is handed out. **Detach.** One batch ends it: **it commits**.
+//! Everything else is one batch, as of an embedded store ([`crate::object`]).
 
 use crate::error::StoreError;
 use crate::guests::Credentials;
@@ -43,14 +47,16 @@ pub struct ListedObject {
     pub object: ObjectInfo,
     /// Its state, as the layers above number them (`cenote_layout::object::ObjectState`).
     pub state: u32,
-    /// How its last writer left it: 0 detached, 1 its process died, 2 power failed, 3 not known; and that process.
+    /// How its last writer left it: 0 detached, 1 its process died, 2 power failed, 3 not known;
+    /// and that process.
     pub found: (u8, u32),
     /// It is of a copy of an open store, and was not found whole since.
     pub unchecked: bool,
 }
 
 impl Credentials {
-    /// Whether an object's permission bits allow this. As for embedded stores, they bind the superuser too.
+    /// Whether an object's permission bits allow this. As for embedded stores, they bind the
+    /// superuser too.
     #[must_use]
     pub fn allow_object(&self, object: &ObjectRecord, writable: bool) -> bool {
         let class = if object.uid == self.uid {
@@ -107,10 +113,12 @@ impl Control {
 }
 
 impl Store {
-    /// Creates an object that belongs to a guest's user and group. It is durable on return. Asked again, it is there already.
+    /// Creates an object that belongs to a guest's user and group. It is durable on return. Asked
+    /// again, it is there already.
     ///
     /// # Errors
-    /// As [`Store::create_object`]; no identity, permission bits that are none, a header that does not fit its protection.
+    /// As [`Store::create_object`]; no identity, permission bits that are none, a header that does
+    /// not fit its protection.
     pub fn guest_create_object(
         &self,
         credentials: &Credentials,
@@ -145,10 +153,12 @@ impl Store {
         }
     }
 
-    /// Attaches an object for a guest, until it detaches it or ends. A lease is recorded; its file can be handed out.
+    /// Attaches an object for a guest, until it detaches it or ends. A lease is recorded; its file
+    /// can be handed out.
     ///
     /// # Errors
-    /// [`StoreError::ObjectUnknown`], [`StoreError::ObjectDenied`], [`StoreError::ObjectBusy`] with the holder's process; no such guest.
+    /// [`StoreError::ObjectUnknown`], [`StoreError::ObjectDenied`], [`StoreError::ObjectBusy`] with
+    /// the holder's process; no such guest.
     pub fn guest_attach_object(
         &self,
         client: Uuid,
@@ -225,7 +235,8 @@ impl Store {
         leases.filter(|((_, of), _)| *of == object).map(|(_, writes)| *writes).max()
     }
 
-    /// Guests that have an object attached: whoever wants it may have to wait for the end of those whose processes have ended.
+    /// Guests that have an object attached: whoever wants it may have to wait for the end of those
+    /// whose processes have ended.
     #[must_use]
     pub fn object_holders(&self, name: &str) -> Vec<Uuid> {
         let control = self.inner().control();
@@ -239,7 +250,8 @@ impl Store {
             .collect()
     }
 
-    /// Removes an object for a guest whose user may write it, and that nobody has attached, not even this guest.
+    /// Removes an object for a guest whose user may write it, and that nobody has attached, not
+    /// even this guest.
     ///
     /// # Errors
     /// As [`Store::guest_attach_object`].

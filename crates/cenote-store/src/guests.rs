@@ -1,29 +1,40 @@
-//! Guests: sessions of other processes in a store that this process has open (PUD-1, PUD-2; Puddles paper, 3.2, 4.1, 4.3, 4.6).
+//! Guests: sessions of other processes in a store that this process has open (PUD-1, PUD-2; Puddles
+//! paper, 3.2, 4.1, 4.3, 4.6).
 //!
-//! A daemon opens a store with [`OpenOptions::hosting`](crate::OpenOptions) and *admits* guests. It gives them puddles, which it does not map itself, and when a guest has ended
-//! it replays the guest's logs, by the same code that recovers a store at open.
+//! A daemon opens a store with [`OpenOptions::hosting`](crate::OpenOptions) and *admits* guests. It
+//! gives them puddles, which it does not map itself, and when a guest has ended it replays the
+//! guest's logs, by the same code that recovers a store at open.
 //!
 //! What holds at any time:
 //!
-//! * before a guest has a puddle of a pool, a lease record says so, and with the first one a guest record says which process it is:
-//!   whoever opens the store next knows who may be writing, and what their logs may change;
-//! * a pool has one guest that writes it, or any number that share it, all writing, or any number that read it;
-//! * a puddle that a guest could write never comes to another guest under another name: it is not recycled, neither as a log nor as a spare one;
+//! * before a guest has a puddle of a pool, a lease record says so, and with the first one a guest
+//!   record says which process it is: whoever opens the store next knows who may be writing, and
+//!   what their logs may change;
+//! * a pool has one guest that writes it, or any number that share it, all writing, or any number
+//!   that read it;
+//! * a puddle that a guest could write never comes to another guest under another name: it is not
+//!   recycled, neither as a log nor as a spare one;
 //! * logs are replayed only when the guest's process has ended, which is for the caller to know.
 //!
 //! # Updates in several steps
 //!
-//! **A grant.** One batch has the lease (and the guest record, if it is the first): **it commits**. Only then descriptors are given away.
+//! **A grant.** One batch has the lease (and the guest record, if it is the first): **it commits**.
+//! Only then descriptors are given away.
 //!
-//! **A grant to share.** The same, and the record says that others may have the pool too. A guest that has a pool alone, and asks to share it, has one record more: **it commits**. From then on it uses the pool as
-//! one of several; what it has mapped stays as it is.
+//! **A grant to share.** The same, and the record says that others may have the pool too. A guest
+//! that has a pool alone, and asks to share it, has one record more: **it commits**. From then on
+//! it uses the pool as one of several; what it has mapped stays as it is.
 //!
-//! **A log space.** (1) a puddle's file is made, with the log space's header in it, synced: an orphan; (2) one batch names puddle and client: **it
-//! commits**. A log's puddle is named without being listed: the guest does that.
+//! **A log space.** (1) a puddle's file is made, with the log space's header in it, synced: an
+//! orphan; (2) one batch names puddle and client: **it commits**. A log's puddle is named without
+//! being listed: the guest does that.
 //!
-//! **The end of a guest.** (1) its logs are replayed, which is idempotent, while other guests' work goes on; (2) one batch ends its leases, removes it and its log puddles, and gives this process the leases on what
-//! the guest could write, as its bytes are in the page cache still: **it commits the recovery**; (3) the files of the logs are removed: orphans. A guest with a log
-//! that failed its checks stays in the catalog as a client, with its leases and logs, and its pools are reported; one batch takes its guest record: it is no process any more.
+//! **The end of a guest.** (1) its logs are replayed, which is idempotent, while other guests' work
+//! goes on; (2) one batch ends its leases, removes it and its log puddles, and gives this process
+//! the leases on what the guest could write, as its bytes are in the page cache still: **it commits
+//! the recovery**; (3) the files of the logs are removed: orphans. A guest with a log that failed
+//! its checks stays in the catalog as a client, with its leases and logs, and its pools are
+//! reported; one batch takes its guest record: it is no process any more.
 
 use crate::error::StoreError;
 use crate::options::{Access, PoolOptions};
@@ -80,7 +91,8 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Whether a pool's permissions allow this, by the rules of files: the first class that fits decides, and the superuser may all.
+    /// Whether a pool's permissions allow this, by the rules of files: the first class that fits
+    /// decides, and the superuser may all.
     #[must_use]
     pub fn allow(&self, pool: &PoolRecord, access: Access) -> bool {
         if self.uid == 0 {
@@ -101,7 +113,8 @@ impl Credentials {
         pool.permissions >> class & wanted == wanted
     }
 
-    /// Whether they allow to give away what belongs to these, as a change says: nobody but the superuser to another user, and to a group one must be in it.
+    /// Whether they allow to give away what belongs to these, as a change says: nobody but the
+    /// superuser to another user, and to a group one must be in it.
     pub(crate) fn may_give(
         &self,
         change: &crate::PermissionChange,
@@ -156,7 +169,8 @@ impl Hosted {
 }
 
 impl Store {
-    /// Admits a guest: a process that the caller knows to live. Nothing is recorded before it is given something.
+    /// Admits a guest: a process that the caller knows to live. Nothing is recorded before it is
+    /// given something.
     ///
     /// # Errors
     /// The store is not open for hosting; there is such a guest.
@@ -182,13 +196,15 @@ impl Store {
         Ok(())
     }
 
-    /// The guests that are there: those that were admitted, and after an open those of an earlier daemon that live.
+    /// The guests that are there: those that were admitted, and after an open those of an earlier
+    /// daemon that live.
     #[must_use]
     pub fn guests(&self) -> Vec<GuestRecord> {
         self.inner().control().hosted.values().map(|hosted| hosted.guest).collect()
     }
 
-    /// Ends hosting, and with it the use of the store by this process, whoever has handles of it: it is closed if no guest is there, and left to the next daemon otherwise.
+    /// Ends hosting, and with it the use of the store by this process, whoever has handles of it:
+    /// it is closed if no guest is there, and left to the next daemon otherwise.
     ///
     /// # Errors
     /// [`StoreError::Hosting`]: guests are there; an error of the medium: the store is recovered when it is opened next.
@@ -203,7 +219,8 @@ impl Store {
         self.inner().control().hosted.get(&client).is_some_and(|hosted| hosted.recorded)
     }
 
-    /// Creates a pool that belongs to a guest's user and group. Asked again with the token of the guest's last request that made a pool, because the answer was lost, it says which that was.
+    /// Creates a pool that belongs to a guest's user and group. Asked again with the token of the
+    /// guest's last request that made a pool, because the answer was lost, it says which that was.
     ///
     /// # Errors
     /// As [`Store::create_pool`]; it is to be in shadowed mode.
@@ -217,10 +234,12 @@ impl Store {
         self.create_pool_for(name, options, (credentials.uid, credentials.gid), Some(by))
     }
 
-    /// Grants a guest a pool, for reading or for writing, until the guest ends. A lease is recorded; its puddles can be asked for.
+    /// Grants a guest a pool, for reading or for writing, until the guest ends. A lease is
+    /// recorded; its puddles can be asked for.
     ///
     /// # Errors
-    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]; as [`Store::open_pool`] for pools that are damaged or not covered.
+    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]; as [`Store::open_pool`] for pools that
+    /// are damaged or not covered.
     pub fn guest_open(
         &self,
         client: Uuid,
@@ -356,7 +375,8 @@ impl Store {
         Ok(PoolGrant { record, start, trace_due, doubts, member, types })
     }
 
-    /// Guests that have a pool: whoever wants something of it may have to wait for the end of those whose processes have ended.
+    /// Guests that have a pool: whoever wants something of it may have to wait for the end of those
+    /// whose processes have ended.
     #[must_use]
     pub fn guest_holders(&self, pool: PoolId) -> Vec<Uuid> {
         let control = self.inner().control();
@@ -373,7 +393,8 @@ impl Store {
         self.inner().control().catalog.state.pools.get(&pool).map(|pool| pool.uid)
     }
 
-    /// What a user has in the store, in puddles and their bytes: pools and objects that belong to it, and logs of its processes that are there.
+    /// What a user has in the store, in puddles and their bytes: pools and objects that belong to
+    /// it, and logs of its processes that are there.
     #[must_use]
     pub fn use_of(&self, uid: u32) -> (u64, u64) {
         let control = self.inner().control();
@@ -408,7 +429,8 @@ impl Store {
         find(&self.inner().control(), name)
     }
 
-    /// Who has a pool that a guest has: the processes by name, those whose end is not done with among them.
+    /// Who has a pool that a guest has: the processes by name, those whose end is not done with
+    /// among them.
     ///
     /// # Errors
     /// The guest does not have the pool.
@@ -425,7 +447,8 @@ impl Store {
         Ok(crate::MemberList { living, doubts })
     }
 
-    /// Puddles of a pool that a guest has, in index order, from `first` on, at most `most`; and whether it may write them.
+    /// Puddles of a pool that a guest has, in index order, from `first` on, at most `most`; and
+    /// whether it may write them.
     ///
     /// # Errors
     /// The guest does not have the pool.
@@ -470,7 +493,8 @@ impl Store {
         Ok(self.inner().medium.grant(name, writable)?.ok_or_else(none)?)
     }
 
-    /// Lets a pool that a guest writes grow by a puddle of `size` bytes; with a descriptor to be given away, if the puddle was made ahead.
+    /// Lets a pool that a guest writes grow by a puddle of `size` bytes; with a descriptor to be
+    /// given away, if the puddle was made ahead.
     ///
     /// # Errors
     /// As [`crate::PoolHandle::take_puddle`]; the guest does not have the pool for writing.
@@ -500,7 +524,8 @@ impl Store {
         inner.add_heap_puddle(&mut control, (pool, index, size), shadowed, &[])
     }
 
-    /// Has the next puddle of a pool that a guest writes made ahead, as [`crate::PoolHandle::expect_puddle`]: for after the guest has its answer.
+    /// Has the next puddle of a pool that a guest writes made ahead, as
+    /// [`crate::PoolHandle::expect_puddle`]: for after the guest has its answer.
     pub fn guest_expect(&self, client: Uuid, pool: PoolId, size: u64) {
         let inner = self.inner();
         if let Ok(mut control) = inner.begin_write("let a pool grow")
@@ -523,10 +548,12 @@ impl Store {
         self.remove_pool_of(name, Some((client, credentials)))
     }
 
-    /// The primary of a puddle in shadowed mode, to be given away for reading. All that its last psync left is in it.
+    /// The primary of a puddle in shadowed mode, to be given away for reading. All that its last
+    /// psync left is in it.
     ///
     /// # Errors
-    /// The guest does not write its pool, or that is in direct mode; what is committed cannot be brought there.
+    /// The guest does not write its pool, or that is in direct mode; what is committed cannot be
+    /// brought there.
     pub fn guest_primary(&self, client: Uuid, puddle: &PuddleRecord) -> Result<File, StoreError> {
         let journal = {
             let mut control = self.inner().control();
@@ -540,10 +567,12 @@ impl Store {
         self.grant_named(text(&primary_name(puddle.uuid)), false)
     }
 
-    /// Psyncs puddles of pools in shadowed mode that a guest writes: one record, whatever pools they are of. Other guests go on meanwhile.
+    /// Psyncs puddles of pools in shadowed mode that a guest writes: one record, whatever pools
+    /// they are of. Other guests go on meanwhile.
     ///
     /// # Errors
-    /// The guest does not write a pool, or that is in direct mode; the parcel makes no sense; as of any psync.
+    /// The guest does not write a pool, or that is in direct mode; the parcel makes no sense; as of
+    /// any psync.
     pub fn guest_psync(
         &self,
         client: Uuid,
@@ -570,7 +599,8 @@ impl Store {
             }
             (Arc::clone(inner.pool_journal(&mut control)?), records)
         };
-        // Files are opened when all of it is known to be this guest's. Nobody removes them: it has the pools until it ends, which comes after this.
+        // Files are opened when all of it is known to be this guest's. Nobody removes them: it has
+        // the pools until it ends, which comes after this.
         let mut targets = Vec::with_capacity(records.len());
         for puddle in records {
             let file = Arc::new(FileHandle::open(&inner.medium, text(&primary_name(puddle.uuid)))?);
@@ -682,10 +712,12 @@ impl Store {
         Ok(record)
     }
 
-    /// Ends a guest whose process has ended (`well`: after a goodbye, and it will not touch its mappings again): replays its logs, and ends its leases.
+    /// Ends a guest whose process has ended (`well`: after a goodbye, and it will not touch its
+    /// mappings again): replays its logs, and ends its leases.
     ///
     /// # Errors
-    /// No such guest; an error of the medium, after which the guest is there still and this can be repeated.
+    /// No such guest; an error of the medium, after which the guest is there still and this can be
+    /// repeated.
     pub fn guest_end(&self, client: Uuid, well: bool) -> Result<GuestEnd, StoreError> {
         let inner = self.inner();
         let mut apart = {
@@ -702,7 +734,8 @@ impl Store {
             control.apart(inner, client)
         };
         let mut report = OpenReport::default();
-        // However large its logs are, others go on: nobody is granted what it has, so nothing that is said here of it changes meanwhile.
+        // However large its logs are, others go on: nobody is granted what it has, so nothing that
+        // is said here of it changes meanwhile.
         let recovered = {
             let _replaying = inner.replaying.lock().unwrap_or_else(PoisonError::into_inner);
             inner.guarded.store(true, Ordering::Release);
@@ -762,7 +795,8 @@ impl Store {
                 control.dirty.remove(&pool);
             } else {
                 control.dirty.insert(pool, CrashKind::Process);
-                // What it stored is in no note of ours: who psyncs the pool next compares all of it.
+                // What it stored is in no note of ours: who psyncs the pool next compares all of
+                // it.
                 inner.forget_parts(pool);
             }
         }
@@ -774,7 +808,8 @@ impl Store {
     /// Changes a pool's owner, group or mode, durably. Those who have the pool open keep it.
     ///
     /// # Errors
-    /// There is no such pool; the caller is not its owner, or gives it away without being the superuser; bits beyond 0o777.
+    /// There is no such pool; the caller is not its owner, or gives it away without being the
+    /// superuser; bits beyond 0o777.
     pub fn set_permissions(
         &self,
         credentials: &Credentials,
@@ -924,14 +959,16 @@ impl Inner {
         guarded && within < self.window.len()
     }
 
-    /// Whether a fault of the daemon's own is a guest's doing: it has cut a file short that recovery has mapped. Then the page is made one of zeros, which nobody else sees:
-    /// what is replayed into it goes nowhere, and what is read from it fails its checks.
+    /// Whether a fault of the daemon's own is a guest's doing: it has cut a file short that
+    /// recovery has mapped. Then the page is made one of zeros, which nobody else sees: what is
+    /// replayed into it goes nowhere, and what is read from it fails its checks.
     pub(crate) fn stand_in(&self, address: usize) -> bool {
         if self.options.hosting.is_none() {
             return false;
         }
         let page = address & !(cenote_layout::PAGE_SIZE as usize - 1);
-        // SAFETY: the page is in our window, where only recovery, which is at work, has anything mapped: a file that was cut short.
+        // SAFETY: the page is in our window, where only recovery, which is at work, has anything
+        // mapped: a file that was cut short.
         unsafe { cenote_sys::memory::map_anonymous(page, cenote_layout::PAGE_SIZE as usize) }
             .is_ok()
     }

@@ -5,15 +5,17 @@
 //! address up and maps the puddle. It runs in a signal handler: it reads the slot table, maps (on a
 //! stack of `cenote_sys::aside`, since that of a handler is too small), and allocates nothing.
 //!
-//! In a pool in shadowed mode the first store into a page faults too: the page is noted, and may be written from then on ([`crate::psync`]).
+//! In a pool in shadowed mode the first store into a page faults too: the page is noted, and may be
+//! written from then on ([`crate::psync`]).
 //!
-//! One whose pointers are still to be rewritten is handed to a thread first ([`crate::relocate::frontier`]).
+//! One whose pointers are still to be rewritten is handed to a thread first
+//! ([`crate::relocate::frontier`]).
 //!
 //! A page of metadata that is lost has memory put in its place ([`crate::lost`]).
 //!
-//! A puddle that is mapped already was mapped by another thread while this one faulted: the access is tried again. A
-//! stray write to a read-only puddle looks the same; `cenote_sys::fault` tries that a bounded number of times, and then
-//! it goes to the next handler.
+//! A puddle that is mapped already was mapped by another thread while this one faulted: the access
+//! is tried again. A stray write to a read-only puddle looks the same; `cenote_sys::fault` tries
+//! that a bounded number of times, and then it goes to the next handler.
 
 use crate::lost::Replaceable;
 use crate::puddle::Puddle;

@@ -1,10 +1,11 @@
 //! Leases: which pools this session may write.
 //!
-//! A writable lease is recorded in the catalog before the pool is mapped for writing, because replay applies nothing to
-//! a pool that the log's owner had no lease on (PUD-3). It ends when the session closes and every puddle of the pool is
-//! synced: so a lease also says "may hold what is not on the medium", and a pool that is leased when power fails at a
-//! level that does not cover it is known by name. A session that recovers after a crash of processes inherits the
-//! leases of the dead, for the same reason.
+//! A writable lease is recorded in the catalog before the pool is mapped for writing, because
+//! replay applies nothing to a pool that the log's owner had no lease on (PUD-3). It ends when the
+//! session closes and every puddle of the pool is synced: so a lease also says "may hold what is
+//! not on the medium", and a pool that is leased when power fails at a level that does not cover it
+//! is known by name. A session that recovers after a crash of processes inherits the leases of the
+//! dead, for the same reason.
 
 use crate::error::StoreError;
 use crate::store::{Control, Inner};
@@ -20,8 +21,8 @@ pub(crate) fn us() -> (u32, u32) {
 }
 
 impl Inner {
-    /// Makes sure that this session holds a writable lease on `pool`. The catalog's batch commits it; nothing is mapped
-    /// before.
+    /// Makes sure that this session holds a writable lease on `pool`. The catalog's batch commits
+    /// it; nothing is mapped before.
     pub(crate) fn lease_writable(
         &self,
         control: &mut Control,
@@ -47,7 +48,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Syncs what sessions before this one may have stored at level `process` and nobody synced: the pools that are leased to anybody, and all logs. After it a superblock
+    /// Syncs what sessions before this one may have stored at level `process` and nobody synced:
+    /// the pools that are leased to anybody, and all logs. After it a superblock
     /// that says `power` speaks the truth. Part of opening, after recovery.
     pub(crate) fn sync_inherited(&self, control: &Control) -> Result<(), MediumError> {
         let state = &control.catalog.state;

@@ -10,13 +10,16 @@
 //! journal.pools         psyncs of pools that are not in all primaries yet                              psync.rs
 //! ```
 //!
-//! A daemon has a store open and serves others (guests.rs); what those have is the same [`Store`], without files of their own (connection.rs).
+//! A daemon has a store open and serves others (guests.rs); what those have is the same [`Store`],
+//! without files of their own (connection.rs).
 //!
 //! What holds at any time, whoever crashes when:
 //!
-//! * every puddle that the catalog names has a whole file: files come before their records and go after them;
-//! * a client writes only to pools that a lease record names, and its logs are in a log space that a client record
-//!   names, both durable before the first store: replay needs nothing else (PUD-2, PUD-3);
+//! * every puddle that the catalog names has a whole file: files come before their records and go
+//!   after them;
+//! * a client writes only to pools that a lease record names, and its logs are in a log space that
+//!   a client record names, both durable before the first store: replay needs nothing else (PUD-2,
+//!   PUD-3);
 //! * the superblock says "clean" only if no log holds anything and every puddle file is synced;
 //! * a read-only open writes to no file, not even to replay a log: replay goes into private pages;
 //! * nothing is mapped before recovery is done.

@@ -14,8 +14,9 @@ impl Store {
         records
     }
 
-    /// Clients with a log space: this session once it has run a transaction, sessions that did not end well and (in a read-only open) are
-    /// not recovered on media, and those whose logs are set aside.
+    /// Clients with a log space: this session once it has run a transaction, sessions that did not
+    /// end well and (in a read-only open) are not recovered on media, and those whose logs are
+    /// set aside.
     #[must_use]
     pub fn client_records(&self) -> Vec<ClientRecord> {
         let control = self.inner().control();

@@ -1,20 +1,24 @@
-//! This session's log space and logs (PUD-4; Puddles paper, Figure 5), and the spare puddles for them.
+//! This session's log space and logs (PUD-4; Puddles paper, Figure 5), and the spare puddles for
+//! them.
 //!
 //! # Updates in several steps
 //!
-//! **The log space** is made with the session's first log. (1) a puddle is taken, new or spare, and its body written: header,
-//! no entries; durable, but nobody knows it; (2) one batch names the client and its log space: **the catalog's batch commits**.
+//! **The log space** is made with the session's first log. (1) a puddle is taken, new or spare, and
+//! its body written: header, no entries; durable, but nobody knows it; (2) one batch names the
+//! client and its log space: **the catalog's batch commits**.
 //!
-//! **A log, or a further segment of one.** (1) a puddle is taken, new or spare, and formatted, durably: idle; (2) an entry of the
-//! log space is written but for its `state`, and made durable: **this fence commits**, because the checksum covers the state that
-//! is to come, and who reads the entry tries both; (3) `state` is written and flushed; only then is the segment used. The fence that makes it durable is that
-//! of the log's first undo entry or seal, which comes before anything that needs the log. Should it be lost, the entry names its
-//! segment all the same; what it adds is that from then on an entry whose checksum does not fit is damage, and not a write that was cut
+//! **A log, or a further segment of one.** (1) a puddle is taken, new or spare, and formatted,
+//! durably: idle; (2) an entry of the log space is written but for its `state`, and made durable:
+//! **this fence commits**, because the checksum covers the state that is to come, and who reads the
+//! entry tries both; (3) `state` is written and flushed; only then is the segment used. The fence
+//! that makes it durable is that of the log's first undo entry or seal, which comes before anything
+//! that needs the log. Should it be lost, the entry names its segment all the same; what it adds is
+//! that from then on an entry whose checksum does not fit is damage, and not a write that was cut
 //! short. An entry before one that is written was completed, whatever its state says.
 //!
-//! Logs that are given back stay in the log space, empty, and are handed out again. Puddles of earlier sessions,
-//! once recovery is done with them, are spare: they keep their records, and are formatted anew under another log id, so that
-//! no old entry counts.
+//! Logs that are given back stay in the log space, empty, and are handed out again. Puddles of
+//! earlier sessions, once recovery is done with them, are spare: they keep their records, and are
+//! formatted anew under another log id, so that no old entry counts.
 
 use crate::error::StoreError;
 use crate::puddle::{Puddle, file_name};
@@ -56,7 +60,8 @@ pub struct LogLease {
 }
 
 impl LogLease {
-    /// Whether it is memory without a file, for transactions on pools that are protected at rest: [`Store::acquire_hidden_log`].
+    /// Whether it is memory without a file, for transactions on pools that are protected at rest:
+    /// [`Store::acquire_hidden_log`].
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.hidden
@@ -110,8 +115,8 @@ impl Logs {
 }
 
 impl Store {
-    /// A log for one thread: one that was given back, else a new one. Give it back with [`Store::release_log`] when its last
-    /// transaction is finished.
+    /// A log for one thread: one that was given back, else a new one. Give it back with
+    /// [`Store::release_log`] when its last transaction is finished.
     ///
     /// # Errors
     /// The store is read-only or poisoned; no space for a puddle; more logs than a log space holds.
@@ -129,8 +134,10 @@ impl Store {
         Ok(LogLease { body, log_id, addr, hidden: false })
     }
 
-    /// A log as [`Store::acquire_log`] gives one, in memory that has no file, is in no core dump and goes with the process: for transactions on pools that are protected at
-    /// rest, whose old values no file may hold. Such a transaction is over with its process in any case, because the pool goes back to its last psync.
+    /// A log as [`Store::acquire_log`] gives one, in memory that has no file, is in no core dump
+    /// and goes with the process: for transactions on pools that are protected at rest, whose
+    /// old values no file may hold. Such a transaction is over with its process in any case,
+    /// because the pool goes back to its last psync.
     ///
     /// # Errors
     /// The store is read-only or poisoned; no memory.
@@ -152,9 +159,10 @@ impl Store {
         Ok(LogLease { body, log_id, addr, hidden: true })
     }
 
-    /// Takes a log of this store back; it is handed out again. Its last transaction must be finished or aborted: a log that holds an
-    /// unfinished transaction is not given back but dropped. The store then does not count as closed, and the next
-    /// open rolls the transaction back.
+    /// Takes a log of this store back; it is handed out again. Its last transaction must be
+    /// finished or aborted: a log that holds an unfinished transaction is not given back but
+    /// dropped. The store then does not count as closed, and the next open rolls the
+    /// transaction back.
     pub fn release_log(&self, lease: LogLease) {
         if lease.hidden {
             let mut control = self.inner().control();
@@ -173,8 +181,9 @@ impl Store {
         control.logs.idle.push(lease);
     }
 
-    /// Segment `segment` (from 1) of a log: address of its puddle, and its body; formatted and listed, durably. The
-    /// same one if it exists already. Of one without a file: memory like its own.
+    /// Segment `segment` (from 1) of a log: address of its puddle, and its body; formatted and
+    /// listed, durably. The same one if it exists already. Of one without a file: memory like
+    /// its own.
     ///
     /// # Errors
     /// As [`Store::acquire_log`].
@@ -246,8 +255,8 @@ impl Inner {
         unsafe { format_segment(body, control.client, log_id, segment, self.persistence) };
         let state = if segment == 0 { ENTRY_HEAD } else { ENTRY_CONTINUATION };
         let entry = LogSpaceEntry::new(state, record.uuid, record.addr, log_id, u64::from(segment));
-        // SAFETY: the log space is mapped for writing, the entry lies inside it (`used < capacity`), and is written
-        // under the control lock only.
+        // SAFETY: the log space is mapped for writing, the entry lies inside it (`used <
+        // capacity`), and is written under the control lock only.
         unsafe { self.write_entry(space, used, &entry) };
         if let Some((_, used)) = &mut control.logs.space {
             *used += 1;
@@ -258,11 +267,13 @@ impl Inner {
         Ok((record.addr, body))
     }
 
-    /// Makes the ends of transactions durable that were left to later fences. Before a pool is removed: a transaction of it that is over must not be
-    /// found unfinished when its addresses are another pool's.
+    /// Makes the ends of transactions durable that were left to later fences. Before a pool is
+    /// removed: a transaction of it that is over must not be found unfinished when its
+    /// addresses are another pool's.
     pub(crate) fn settle_logs(&self, control: &Control) {
         for head in &control.logs.heads {
-            // SAFETY: heads stay mapped until the store is dropped, and each has room for its range.
+            // SAFETY: heads stay mapped until the store is dropped, and each has room for its
+            // range.
             unsafe { self.persistence.flush(head.ptr.add(RANGE_OFFSET as usize), 8) };
         }
         if !control.logs.heads.is_empty() {
@@ -270,14 +281,16 @@ impl Inner {
         }
     }
 
-    /// Writes one entry: all but `state`, durable; then `state`, which is durable with the next fence.
+    /// Writes one entry: all but `state`, durable; then `state`, which is durable with the next
+    /// fence.
     ///
     /// # Safety
     /// The log space is mapped for writing and has room for the entry; nobody else writes to it.
     unsafe fn write_entry(&self, space: &Puddle, index: u64, entry: &LogSpaceEntry) {
         let at = LOG_SPACE_ENTRIES_OFFSET + index * size_of::<LogSpaceEntry>() as u64;
         let unnamed = LogSpaceEntry { state: 0, ..*entry };
-        // SAFETY: the caller's promise; bodies begin at a page, so that the entry is one aligned cache line.
+        // SAFETY: the caller's promise; bodies begin at a page, so that the entry is one aligned
+        // cache line.
         unsafe {
             let target = (space.body_addr() + at) as *mut u8;
             target
@@ -313,7 +326,8 @@ impl Inner {
         }
         let header = space_header(control.client, capacity(puddle));
         let len = puddle.body_len() as usize;
-        // SAFETY: mapped for writing just now, `len` bytes from the body's start are in the puddle, nobody else knows it.
+        // SAFETY: mapped for writing just now, `len` bytes from the body's start are in the puddle,
+        // nobody else knows it.
         unsafe {
             let body = puddle.body_addr() as *mut u8;
             body.write_bytes(0, len);
@@ -324,7 +338,8 @@ impl Inner {
             Record::Client(ClientRecord { client: control.client, log_space: record.uuid });
         if new {
             if let Err(error) = self.commit_new_puddle(control, &record, &[client]) {
-                // The file is gone, and so is the mapping's use; the address was given back with it.
+                // The file is gone, and so is the mapping's use; the address was given back with
+                // it.
                 control.graveyard.extend(control.puddles.remove(&record.uuid));
                 let _ = puddle.refuse(&self.medium);
                 return Err(error);
@@ -336,8 +351,8 @@ impl Inner {
         Ok(())
     }
 
-    /// A puddle for logs: the smallest spare one that is large enough and sound, else a new one that no record names
-    /// yet (`true`).
+    /// A puddle for logs: the smallest spare one that is large enough and sound, else a new one
+    /// that no record names yet (`true`).
     fn log_puddle(
         &self,
         control: &mut Control,

@@ -1,7 +1,9 @@
-//! Puddles that are made, mapped and forgotten: the steps that creating, growing, importing and removing have in common.
+//! Puddles that are made, mapped and forgotten: the steps that creating, growing, importing and
+//! removing have in common.
 //!
-//! A puddle is known by the catalog only after its file is whole: until the batch that names it, its file is an orphan, which the next writable
-//! open removes. [`crate::pool`] and [`crate::pools`] say which batch commits.
+//! A puddle is known by the catalog only after its file is whole: until the batch that names it,
+//! its file is an orphan, which the next writable open removes. [`crate::pool`] and
+//! [`crate::pools`] say which batch commits.
 
 use crate::error::StoreError;
 use crate::puddle::{Kind, Puddle, create_file, create_primary, file_name, primary_name, text};
@@ -13,7 +15,8 @@ use cenote_medium::{MapMode, MediumError};
 use core::ptr::NonNull;
 
 impl Inner {
-    /// Creates the file of a new puddle; nobody knows it yet. Spare puddles make room for it, if need be.
+    /// Creates the file of a new puddle; nobody knows it yet. Spare puddles make room for it, if
+    /// need be.
     pub(crate) fn new_puddle(
         &self,
         control: &mut Control,
@@ -29,7 +32,8 @@ impl Inner {
         )
     }
 
-    /// The same for a puddle that was somewhere before: at `wanted.addr` if that is free, and of the identity `id` if that is given.
+    /// The same for a puddle that was somewhere before: at `wanted.addr` if that is free, and of
+    /// the identity `id` if that is given.
     pub(crate) fn new_puddle_as(
         &self,
         control: &mut Control,
@@ -101,7 +105,8 @@ impl Inner {
         })
     }
 
-    /// Names a new puddle, and whatever belongs to it, in one batch. On failure the file is removed again.
+    /// Names a new puddle, and whatever belongs to it, in one batch. On failure the file is removed
+    /// again.
     pub(crate) fn commit_new_puddle(
         &self,
         control: &mut Control,
@@ -111,7 +116,8 @@ impl Inner {
         let mut records = vec![Record::Puddle(*record)];
         records.splice(0..0, with.iter().cloned());
         self.commit(control, &records).inspect_err(|_| {
-            // Where the batch may have been made after all the store is poisoned, and the file has to stay.
+            // Where the batch may have been made after all the store is poisoned, and the file has
+            // to stay.
             if self.check_poisoned().is_ok() {
                 let _ = self.medium.remove(text(&file_name(record.uuid)));
                 let _ = self.medium.remove(text(&primary_name(record.uuid)));

@@ -1,19 +1,23 @@
-//! Objects as the store knows them: a name, a puddle, an address that no other puddle has (PMO-1, PMO-6).
+//! Objects as the store knows them: a name, a puddle, an address that no other puddle has (PMO-1,
+//! PMO-6).
 //!
 //! What is in an object, who has it attached and how it changes is above this crate's knowledge.
 //!
 //! # Updates in several steps
 //!
-//! **Create.** (1) the puddle's file is made, with its space taken and its headers, that of its protection too, and synced: an orphan; (2) one batch
-//! names object and puddle: **the catalog's batch commits**.
+//! **Create.** (1) the puddle's file is made, with its space taken and its headers, that of its
+//! protection too, and synced: an orphan; (2) one batch names object and puddle: **the catalog's
+//! batch commits**.
 //!
-//! **Restore.** (1) the puddle's file is made, an orphan; (2) its data and header are written and synced, while other changes of the store go
-//! on; (3) one batch names object and puddle: **the catalog's batch commits**. Until then nobody knows the object, and what a crash leaves is an
-//! orphan. An object that keeps its identity must not be named by anything that a recovery would still write to it: the caller has
-//! seen to that before (1).
+//! **Restore.** (1) the puddle's file is made, an orphan; (2) its data and header are written and
+//! synced, while other changes of the store go on; (3) one batch names object and puddle: **the
+//! catalog's batch commits**. Until then nobody knows the object, and what a crash leaves is an
+//! orphan. An object that keeps its identity must not be named by anything that a recovery would
+//! still write to it: the caller has seen to that before (1).
 //!
-//! **Remove.** (1) one batch takes both out: **the catalog's batch commits**; (2) the file is removed, the directory
-//! synced. What a crash leaves of the file is an orphan, and goes at the next writable open.
+//! **Remove.** (1) one batch takes both out: **the catalog's batch commits**; (2) the file is
+//! removed, the directory synced. What a crash leaves of the file is an orphan, and goes at the
+//! next writable open.
 
 use crate::error::StoreError;
 use crate::pools::why_no_name;
@@ -67,13 +71,15 @@ impl ObjectInfo {
         object_data_offset(self.size)
     }
 
-    /// Where the regions of its protection at rest begin, counted from the start of its data; without protection they are empty.
+    /// Where the regions of its protection at rest begin, counted from the start of its data;
+    /// without protection they are empty.
     #[must_use]
     pub fn regions_offset(&self) -> u64 {
         self.record.span()
     }
 
-    /// Bytes behind [`ObjectInfo::data_offset`] that belong to it: data, and regions of its protection.
+    /// Bytes behind [`ObjectInfo::data_offset`] that belong to it: data, and regions of its
+    /// protection.
     #[must_use]
     pub fn body_len(&self) -> u64 {
         self.size - self.data_offset()
@@ -160,7 +166,8 @@ impl Store {
         Some(listed.map(|objects| objects.into_iter().map(|listed| listed.object).collect()))
     }
 
-    /// All objects, by name. One whose puddle record is damaged is left out; [`Store::object`] says why.
+    /// All objects, by name. One whose puddle record is damaged is left out; [`Store::object`] says
+    /// why.
     #[must_use]
     pub fn objects(&self) -> Vec<ObjectInfo> {
         if let Some(listed) = self.known_objects(None) {
@@ -186,7 +193,8 @@ impl Store {
     /// Creates an object of `data_len` bytes of zeros, detached. It is durable on return.
     ///
     /// # Errors
-    /// A bad or taken name, a length that no object can have, a full window or disk. Nothing has changed then.
+    /// A bad or taken name, a length that no object can have, a full window or disk. Nothing has
+    /// changed then.
     pub fn create_object(
         &self,
         name: &str,
@@ -265,11 +273,14 @@ impl Store {
         Ok(info)
     }
 
-    /// Makes an object again that was somewhere before: named `record.name`, of the identity `record.puddle` unless that is nil, at `addr` if that is free
-    /// in the window. `fill` writes its data, behind [`ObjectInfo::data_offset`] of the file that it is given. Durable on return.
+    /// Makes an object again that was somewhere before: named `record.name`, of the identity
+    /// `record.puddle` unless that is nil, at `addr` if that is free in the window. `fill`
+    /// writes its data, behind [`ObjectInfo::data_offset`] of the file that it is given. Durable on
+    /// return.
     ///
     /// # Errors
-    /// As [`Store::create_object`]; an object of this identity is there; what `fill` says. Nothing has changed then.
+    /// As [`Store::create_object`]; an object of this identity is there; what `fill` says. Nothing
+    /// has changed then.
     pub fn restore_object<E: From<StoreError>>(
         &self,
         mut record: ObjectRecord,
@@ -388,7 +399,8 @@ impl Store {
         inner.medium.sync_dir(DIR).map_err(|error| inner.failed(error))
     }
 
-    /// Compares an object's file with what the catalog says: there, as long as it should be, with its own header.
+    /// Compares an object's file with what the catalog says: there, as long as it should be, with
+    /// its own header.
     ///
     /// # Errors
     /// It is damaged, another one's or missing; the medium.

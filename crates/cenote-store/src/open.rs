@@ -9,8 +9,10 @@
 //! before, or recovered. (6) A store whose window is taken in this process moves to another one
 //! ([`crate::relocate::window`]); all before is done at a distance.
 //!
-//! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs were set aside, and a crash in the middle of one is no damage only in a
-//! store that is open. Where it was not, the boot under which its clients lived must stay in the superblock until they have been recovered.
+//! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs
+//! were set aside, and a crash in the middle of one is no damage only in a store that is open.
+//! Where it was not, the boot under which its clients lived must stay in the superblock until they
+//! have been recovered.
 
 use crate::alive;
 use crate::catalog::{self, Catalog};
@@ -58,8 +60,8 @@ impl Store {
     /// Opens a store: recovers it first, if its last writer did not close it.
     ///
     /// # Errors
-    /// See [`OpenError`]. Nothing was changed, except that recovery may have been done in part, which the next open
-    /// completes.
+    /// See [`OpenError`]. Nothing was changed, except that recovery may have been done in part,
+    /// which the next open completes.
     pub fn open(
         medium: Arc<dyn Medium>,
         options: OpenOptions,
@@ -337,7 +339,8 @@ impl Inner {
         let home = self.window.base().wrapping_sub(self.window.distance());
         let impossible = control.catalog.state.check(home, self.window.len());
         if !impossible.is_empty() {
-            // A snapshot would leave out what was taken out, and then its files would pass for orphans.
+            // A snapshot would leave out what was taken out, and then its files would pass for
+            // orphans.
             control.catalog.freeze();
         }
         report.damage.extend(impossible);
@@ -385,7 +388,8 @@ impl Inner {
         self.give_up_early(control)
     }
 
-    /// The superblock says that this session has the store open; `raised`: at a higher level than the one before, whose end it recovered.
+    /// The superblock says that this session has the store open; `raised`: at a higher level than
+    /// the one before, whose end it recovered.
     fn say_open(&self, control: &mut Control, boot: Uuid, raised: bool) -> Result<(), MediumError> {
         control.superblock.state = STATE_OPEN;
         (control.superblock.boot_id, control.superblock.mounting) = (boot, self.medium.mounting());
@@ -393,7 +397,8 @@ impl Inner {
             control.superblock.prefix.incompat |= INCOMPAT_MOUNTING;
         }
         control.superblock.durability = match self.durability {
-            // A guest that an earlier daemon told `process` goes on as it was told; until the next open nothing counts as covered, also of those that come later.
+            // A guest that an earlier daemon told `process` goes on as it was told; until the next
+            // open nothing counts as covered, also of those that come later.
             Durability::Power if raised && !control.hosted.is_empty() => DURABILITY_PROCESS,
             Durability::Power => DURABILITY_POWER,
             Durability::Process => DURABILITY_PROCESS,
@@ -410,8 +415,9 @@ impl Inner {
         }
     }
 
-    /// Compares the puddle files with the catalog. Missing files are damage, and returned second; the names of files without a record are
-    /// returned first, to be removed, unless records were lost: then such a file may hold a pool, and is kept.
+    /// Compares the puddle files with the catalog. Missing files are damage, and returned second;
+    /// the names of files without a record are returned first, to be removed, unless records
+    /// were lost: then such a file may hold a pool, and is kept.
     fn compare_files(
         &self,
         control: &mut Control,

@@ -13,7 +13,8 @@ use std::time::Duration;
 pub enum Access {
     /// Read and write: one process at a time.
     ReadWrite,
-    /// Read and write, beside other processes that have the pool so too. Of a pool that a daemon keeps; a process that has a store to itself shares it with nobody, and this is as
+    /// Read and write, beside other processes that have the pool so too. Of a pool that a daemon
+    /// keeps; a process that has a store to itself shares it with nobody, and this is as
     /// [`Access::ReadWrite`] there.
     Shared,
     /// Read: any number of processes, none of which changes a byte of any file.
@@ -31,18 +32,23 @@ impl Access {
 /// What to do when something is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum DamagePolicy {
-    /// Refuse what is damaged, with its name: the store if its catalog is, a pool if one of its puddles is.
+    /// Refuse what is damaged, with its name: the store if its catalog is, a pool if one of its
+    /// puddles is.
     #[default]
     Refuse,
-    /// Open what is damaged read-only, without the damaged part. The layer of values shows such a pool as blocks only.
+    /// Open what is damaged read-only, without the damaged part. The layer of values shows such a
+    /// pool as blocks only.
     ReadOnly,
-    /// Leave out what is damaged. A pool with a damaged puddle opens read-only without it; a store whose catalog has
-    /// lost records, or was rolled back, opens for writing, and its files are kept as they are, so that nothing more is lost. Whole pools that must be traced
-    /// after a loss of power are traced without what is left out: what only that led to is given back.
+    /// Leave out what is damaged. A pool with a damaged puddle opens read-only without it; a store
+    /// whose catalog has lost records, or was rolled back, opens for writing, and its files are
+    /// kept as they are, so that nothing more is lost. Whole pools that must be traced
+    /// after a loss of power are traced without what is left out: what only that led to is given
+    /// back.
     SkipDamaged,
 }
 
-/// What to do with pools that were held writable, at a durability level that does not cover it, when power failed.
+/// What to do with pools that were held writable, at a durability level that does not cover it,
+/// when power failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum PowerLossPolicy {
     /// Refuse to open them.
@@ -78,8 +84,8 @@ pub const WINDOW_LEN_DEFAULT: u64 = 64 << 30;
 /// How a store is formatted.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// First address of the window, a multiple of 2 MiB. `None`: chosen from the UUID, free in this
-    /// process, and not the window of a store that the user's programs have noted
+    /// First address of the window, a multiple of 2 MiB. `None`: chosen from the UUID, free in
+    /// this process, and not the window of a store that the user's programs have noted
     /// ([`crate::known_windows`]).
     pub window_base: Option<u64>,
     /// Bytes of the window: how much all puddles together can take. A multiple of 2 MiB. Address
@@ -160,19 +166,23 @@ pub struct OpenOptions {
     pub copy: CopyPolicy,
     /// What to do with a journal of pools that cannot be used.
     pub journal: JournalPolicy,
-    /// Durability level of commits. `None`: what the medium gives. Asking for `power` where the medium gives only
-    /// `process` is refused.
+    /// Durability level of commits. `None`: what the medium gives. Asking for `power` where the
+    /// medium gives only `process` is refused.
     pub durability: Option<Durability>,
-    /// Bytes of a log's first puddle; further ones are larger. A multiple of 4 KiB, at least 8 KiB.
+    /// Bytes of a log's first puddle; further ones are larger. A multiple of 4 KiB, at least 8
+    /// KiB.
     pub log_puddle_size: u64,
-    /// Most bytes of puddles that are kept for pools to come and pools that grow, so that these need not make files. 0: none. Never more than a
-    /// sixteenth of what the disk has left, and given up before an operation fails for want of space. Those that are there are taken whatever this says.
+    /// Most bytes of puddles that are kept for pools to come and pools that grow, so that these
+    /// need not make files. 0: none. Never more than a sixteenth of what the disk has left,
+    /// and given up before an operation fails for want of space. Those that are there are taken
+    /// whatever this says.
     pub spare_bytes_max: u64,
     /// Given: this process serves others, its guests ([`crate::Store::admit`]). Guests of an
     /// earlier such process that still live keep their sessions; without it a store that has such
     /// guests is not opened.
     pub hosting: Option<Hosting>,
-    /// Bytes of each half of the journal of psyncs of pools, when it is made: a multiple of 4 KiB. It grows when a psync needs more.
+    /// Bytes of each half of the journal of psyncs of pools, when it is made: a multiple of 4 KiB.
+    /// It grows when a psync needs more.
     pub journal_half_len: u64,
     /// How pools that have moved are rewritten: by what, and when.
     pub relocation: RelocationOptions,
@@ -181,8 +191,8 @@ pub struct OpenOptions {
     /// The window is made so long, if it is shorter and the store is opened for writing: in place,
     /// if the addresses behind it are free, and otherwise as one that is taken.
     pub window_len_min: u64,
-    /// The key of pools that are protected at rest, where none is given when one is opened. With it
-    /// the program asks for protection: a pool or an object that has no key is refused
+    /// The key of pools that are protected at rest, where none is given when one is opened. With
+    /// it the program asks for protection: a pool or an object that has no key is refused
     /// ([`crate::StoreError::NotProtected`]), also where one would be made.
     pub key: Option<Arc<Keyring>>,
     /// Accept pools and objects without a key although [`OpenOptions::key`] is there: for tools
@@ -264,7 +274,8 @@ impl PoolOptions {
     /// Least bytes of a heap puddle: metadata and one superblock of 64 KiB.
     pub const PUDDLE_SIZE_MIN: u64 = cenote_layout::heap::HEAP_PUDDLE_SIZE_MIN;
 
-    /// The default for a store that lies there: in shadowed mode where a commit does not survive loss of power, but files do.
+    /// The default for a store that lies there: in shadowed mode where a commit does not survive
+    /// loss of power, but files do.
     #[must_use]
     pub fn for_medium(medium: &MediumInfo) -> Self {
         let files_survive =

@@ -1,10 +1,11 @@
 //! An open pool: what its handles share, and how it grows (PUD-10; Puddles paper, 3.1 and 4.4).
 //!
-//! A pool's puddles are in index order, and none is taken away while a handle lives: an address of a puddle stays good as long as the
-//! handle that gave it.
+//! A pool's puddles are in index order, and none is taken away while a handle lives: an address of
+//! a puddle stays good as long as the handle that gave it.
 //!
-//! **Take a puddle** (an update in several steps). (1) its file is made and synced: an orphan, or a spare puddle is prepared
-//! ([`crate::spare`]); (2) one batch names it: **the catalog's batch commits**; after it the puddle becomes findable and is mapped.
+//! **Take a puddle** (an update in several steps). (1) its file is made and synced: an orphan, or a
+//! spare puddle is prepared ([`crate::spare`]); (2) one batch names it: **the catalog's batch
+//! commits**; after it the puddle becomes findable and is mapped.
 
 use crate::error::StoreError;
 use crate::pools::check_size;
@@ -191,7 +192,8 @@ impl PoolHandle {
         &self.core.record
     }
 
-    /// What a daemon calls this process, if it has granted the pool to other processes for writing too, or may: then what is read and written is shared with them, and
+    /// What a daemon calls this process, if it has granted the pool to other processes for writing
+    /// too, or may: then what is read and written is shared with them, and
     /// [`PoolHandle::has_ended`] knows who they are.
     #[must_use]
     pub fn member(&self) -> Option<u64> {
@@ -243,7 +245,8 @@ impl PoolHandle {
         Ok(true)
     }
 
-    /// Makes the puddles findable that other processes have taken since, mapped. Nothing to do where there are no others.
+    /// Makes the puddles findable that other processes have taken since, mapped. Nothing to do
+    /// where there are no others.
     ///
     /// # Errors
     /// The daemon cannot be asked, or they cannot be mapped.
@@ -272,9 +275,11 @@ impl PoolHandle {
         self.core.start
     }
 
-    /// Why the pool's values may not be what its transactions made them, all of it: puddles that cannot be used, logs that name the pool and are set
-    /// aside, and records of the catalog that are lost, which may have been about this pool. Bytes and blocks can be looked at all the same.
-    /// (Pools that a loss of power may have torn are in [`crate::OpenReport::not_covered`].)
+    /// Why the pool's values may not be what its transactions made them, all of it: puddles that
+    /// cannot be used, logs that name the pool and are set aside, and records of the catalog
+    /// that are lost, which may have been about this pool. Bytes and blocks can be looked at all
+    /// the same. (Pools that a loss of power may have torn are in
+    /// [`crate::OpenReport::not_covered`].)
     #[must_use]
     pub fn doubts(&self) -> Vec<Damage> {
         let control = self.store.inner().control();
@@ -296,14 +301,17 @@ impl PoolHandle {
         self.store.inner().control().catalog.state.torn.contains(&self.id())
     }
 
-    /// Whether the heap must compute again which blocks are allocated, because power failed while the pool was held writable. Stays so, over any number
-    /// of opens, until [`PoolHandle::trace_done`].
+    /// Whether the heap must compute again which blocks are allocated, because power failed while
+    /// the pool was held writable. Stays so, over any number of opens, until
+    /// [`PoolHandle::trace_done`].
     #[must_use]
     pub fn trace_due(&self) -> bool {
         self.store.inner().control().catalog.state.trace_due.contains(&self.id())
     }
 
-    /// Records that the heap has done so; its marks are on the medium or will be lost together with this session, whose loss of power makes tracing due again. One catalog batch, if tracing was due.
+    /// Records that the heap has done so; its marks are on the medium or will be lost together with
+    /// this session, whose loss of power makes tracing due again. One catalog batch, if tracing was
+    /// due.
     ///
     /// # Errors
     /// A read-only handle; an error of the medium: then tracing stays due.
@@ -345,7 +353,8 @@ impl PoolHandle {
     /// Grows the pool by a puddle of `size` bytes, zero but for its header, mapped for writing.
     ///
     /// # Errors
-    /// A size that no puddle can have, a full pool, window or disk, a read-only handle. The pool is as before.
+    /// A size that no puddle can have, a full pool, window or disk, a read-only handle. The pool is
+    /// as before.
     pub fn take_puddle(&self, size: u64) -> Result<&Puddle, StoreError> {
         if !self.writable {
             return Err(StoreError::PoolReadOnly { name: self.name().into(), what: "let it grow" });
@@ -389,7 +398,8 @@ impl PoolHandle {
             // Before it can be stored into, so that no psync goes without it.
             inner.shadow_of(&mut control, self.id())?.add(puddle, false);
         }
-        // SAFETY: it lives until the store is dropped, and its range was checked to lie in the window.
+        // SAFETY: it lives until the store is dropped, and its range was checked to lie in the
+        // window.
         let puddle = unsafe { self.find_from_now_on(puddle) };
         puddle.map(&inner.medium).map_err(|error| inner.failed(error))?;
         Ok(puddle)
@@ -406,14 +416,17 @@ impl PoolHandle {
         }
     }
 
-    /// Gives the space of `len` bytes at `addr`, whole pages in the body of one of the pool's puddles, back to the file system. They read as zeros then,
-    /// and [`PoolHandle::ensure_space`] comes before the next store into them. `false`: the file system cannot do that, and nothing has changed.
+    /// Gives the space of `len` bytes at `addr`, whole pages in the body of one of the pool's
+    /// puddles, back to the file system. They read as zeros then,
+    /// and [`PoolHandle::ensure_space`] comes before the next store into them. `false`: the file
+    /// system cannot do that, and nothing has changed.
     ///
     /// # Safety
     /// What is in the range belongs to the caller, and nobody needs it any more.
     ///
     /// # Errors
-    /// The pool is read-only, the store poisoned, the range is not the pool's, or the medium reports an error.
+    /// The pool is read-only, the store poisoned, the range is not the pool's, or the medium
+    /// reports an error.
     pub unsafe fn release_space(&self, addr: u64, len: u64) -> Result<bool, StoreError> {
         let (inner, puddle) = (self.store.inner(), self.body_of(addr, len, "give back its space")?);
         if puddle.view().is_some() {
@@ -426,8 +439,9 @@ impl PoolHandle {
         released.map_err(|error| inner.failed(error))
     }
 
-    /// Takes space again for what [`PoolHandle::release_space`] gave back of a range; without a change to its bytes. On return the space is there for good: at
-    /// durability level `power` also after a loss of power, at the price of one sync of the file.
+    /// Takes space again for what [`PoolHandle::release_space`] gave back of a range; without a
+    /// change to its bytes. On return the space is there for good: at durability level `power`
+    /// also after a loss of power, at the price of one sync of the file.
     ///
     /// # Errors
     /// As for [`PoolHandle::release_space`]; there is no space left.

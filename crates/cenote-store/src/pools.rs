@@ -2,12 +2,15 @@
 //!
 //! # Updates in several steps
 //!
-//! **Create a pool.** (1) the root puddle's file is made and synced: an orphan, or a spare puddle is prepared
-//! ([`crate::spare`]); (2) one batch names pool and puddle: **the catalog's batch commits**; (3) nothing else. In shadowed mode the primary's file is
-//! made after the puddle's, with the same contents: an orphan until (2).
+//! **Create a pool.** (1) the root puddle's file is made and synced: an orphan, or a spare puddle
+//! is prepared ([`crate::spare`]); (2) one batch names pool and puddle: **the catalog's batch
+//! commits**; (3) nothing else. In shadowed mode the primary's file is made after the puddle's,
+//! with the same contents: an orphan until (2).
 //!
-//! **Remove a pool.** (1) one batch takes pool and puddles out, some of which become spare: **the catalog's batch commits**;
-//! (2) the files of those are made zeros, the others are removed, the directory synced. What a crash leaves of the files is orphans, and goes at the next writable open.
+//! **Remove a pool.** (1) one batch takes pool and puddles out, some of which become spare: **the
+//! catalog's batch commits**; (2) the files of those are made zeros, the others are removed, the
+//! directory synced. What a crash leaves of the files is orphans, and goes at the next writable
+//! open.
 
 use crate::error::StoreError;
 use crate::guests::{Credentials, bad_permissions};
@@ -45,7 +48,8 @@ pub struct PoolInfo {
     pub opened: bool,
     /// How this session found it.
     pub start: PoolStart,
-    /// Puddles that moved with the pool and are still to be rewritten, as far as the catalog knows.
+    /// Puddles that moved with the pool and are still to be rewritten, as far as the catalog
+    /// knows.
     pub due: u64,
 }
 
@@ -147,16 +151,19 @@ impl Store {
         state.pools.values().map(info).collect()
     }
 
-    /// The pools whose heaps must compute again which blocks are allocated; see [`PoolHandle::trace_due`].
+    /// The pools whose heaps must compute again which blocks are allocated; see
+    /// [`PoolHandle::trace_due`].
     #[must_use]
     pub fn pools_due(&self) -> Vec<PoolId> {
         self.inner().control().catalog.state.trace_due.iter().copied().collect()
     }
 
-    /// Creates a pool with its root puddle. It is durable on return; open it with [`Store::open_pool`].
+    /// Creates a pool with its root puddle. It is durable on return; open it with
+    /// [`Store::open_pool`].
     ///
     /// # Errors
-    /// A bad or taken name, a size that no puddle can have or that does not fit, a full disk. Nothing has changed then.
+    /// A bad or taken name, a size that no puddle can have or that does not fit, a full disk.
+    /// Nothing has changed then.
     pub fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<PoolId, StoreError> {
         check_new_pool(name, options)?;
         self.refuse_unprotected(name, options.at_rest.mode())?;
@@ -176,8 +183,10 @@ impl Store {
         self.create_pool_for(name, options, crate::lease::us(), None)
     }
 
-    /// The same for the user and the group that the pool is to belong to; `by`: at the request of a guest, with a token of its choice. Who asks again with the token of its last request that made a pool
-    /// gets that one. **The batch that makes the pool says so too, and commits both.**
+    /// The same for the user and the group that the pool is to belong to; `by`: at the request of a
+    /// guest, with a token of its choice. Who asks again with the token of its last request that
+    /// made a pool gets that one. **The batch that makes the pool says so too, and commits
+    /// both.**
     pub(crate) fn create_pool_for(
         &self,
         name: &str,
@@ -243,7 +252,8 @@ impl Store {
         Ok(id)
     }
 
-    /// Fails as [`Store::create_pool`] would, as far as that can be told without making anything; for dry runs.
+    /// Fails as [`Store::create_pool`] would, as far as that can be told without making anything;
+    /// for dry runs.
     ///
     /// # Errors
     /// A bad or taken name, a size that no puddle can have, no room in the window.
@@ -308,7 +318,8 @@ impl Store {
         }
         let puddles = control.catalog.state.puddles_of(id);
         let shadowed = control.catalog.state.is_shadowed(id);
-        // The journal of psyncs may speak of puddles in shadowed mode: their identities are not used again.
+        // The journal of psyncs may speak of puddles in shadowed mode: their identities are not
+        // used again.
         let kept = if shadowed { BTreeSet::new() } else { inner.kept_as_spare(&control, &puddles) };
         let gone = |p: &PuddleRecord| match kept.contains(&p.uuid) {
             true => Inner::spare_record(p),
@@ -348,22 +359,27 @@ impl Store {
         inner.medium.sync_dir(DIR).map_err(|error| inner.failed(error))
     }
 
-    /// Opens a pool. For writing, a lease is recorded before anything is mapped. Only the root puddle is mapped; the
-    /// others follow when they are touched. Of a pool that has moved, a puddle's pointers are rewritten before it is mapped ([`crate::relocate`]).
+    /// Opens a pool. For writing, a lease is recorded before anything is mapped. Only the root
+    /// puddle is mapped; the others follow when they are touched. Of a pool that has moved, a
+    /// puddle's pointers are rewritten before it is mapped ([`crate::relocate`]).
     ///
-    /// The handle may be read-only although writing was asked for, if a policy says so: see [`PoolHandle::is_writable`].
+    /// The handle may be read-only although writing was asked for, if a policy says so: see
+    /// [`PoolHandle::is_writable`].
     ///
     /// # Errors
-    /// The name is not known; the store is open read-only; the pool is damaged, or not covered, and the policy is to
-    /// refuse; a log that concerns it is set aside and writing is wanted; it has moved, and cannot be rewritten.
+    /// The name is not known; the store is open read-only; the pool is damaged, or not covered, and
+    /// the policy is to refuse; a log that concerns it is set aside and writing is wanted; it
+    /// has moved, and cannot be rewritten.
     pub fn open_pool(&self, name: &str, access: Access) -> Result<PoolHandle, StoreError> {
         self.open_pool_with(name, access, None)
     }
 
-    /// The same for a pool that is protected at rest under this key; without one it is that of the store's options.
+    /// The same for a pool that is protected at rest under this key; without one it is that of the
+    /// store's options.
     ///
     /// # Errors
-    /// As [`Store::open_pool`]. [`StoreError::AtRest`]: there is no key, or not the right one, or the root puddle's file is not the pool's; [`StoreError::NotProtected`]: a key was given,
+    /// As [`Store::open_pool`]. [`StoreError::AtRest`]: there is no key, or not the right one, or
+    /// the root puddle's file is not the pool's; [`StoreError::NotProtected`]: a key was given,
     /// and the pool is not protected.
     pub fn open_pool_with(
         &self,
@@ -390,7 +406,8 @@ impl Store {
             return Err(StoreError::ReadOnly { what: "open a pool for writing" });
         }
         if let Some(connection) = &inner.connection {
-            // A daemon grants no pools that are protected: who has a key for this one would believe that it is.
+            // A daemon grants no pools that are protected: who has a key for this one would believe
+            // that it is.
             return match key {
                 Some(_) => Err(StoreError::NotProtected { name: name.into() }),
                 None => self.open_granted(connection, name, access),
@@ -414,7 +431,8 @@ impl Store {
                     return Err(StoreError::PoolNotCovered { name: name.into() });
                 }
                 PowerLossPolicy::ReadOnly => writable = false,
-                // Recovery has taken the pool out of the set if it could write; else it is read-only anyway.
+                // Recovery has taken the pool out of the set if it could write; else it is
+                // read-only anyway.
                 PowerLossPolicy::AsIs => {}
             }
         }

@@ -1,52 +1,69 @@
-//! Psync of pools in shadowed mode (PMO-3 for pools): after a loss of power every pool is, with all its puddles, as its last psync left it;
-//! pools that were psynced together, as the last psync of them together left them, or as a later one of each.
+//! Psync of pools in shadowed mode (PMO-3 for pools): after a loss of power every pool is, with all
+//! its puddles, as its last psync left it; pools that were psynced together, as the last psync of
+//! them together left them, or as a later one of each.
 //!
 //! # The argument
 //!
-//! A pool has *shadows* (its puddle files, mapped shared) and *primaries* ([`crate::shadow`]). One psync:
+//! A pool has *shadows* (its puddle files, mapped shared) and *primaries* ([`crate::shadow`]). One
+//! psync:
 //!
-//! 1. *Entered.* Psyncs of one pool follow each other ([`Gate`]); those of different pools overlap and share syncs of the journal.
-//! 2. *Held.* No transaction runs on the pools, because the caller sees to that. The notes of stored pages are taken, these pages are protected
-//!    again, then copied. That is all that writers wait for: system calls in memory, no device.
-//! 3. *Drafted.* Writers go on. The copies are compared with the primaries by lines of 64 bytes. Nobody else changes these primaries: 1.
-//!    Of a pool that is protected at rest the root puddle's header gets the list of the pool's
-//!    puddles as this psync leaves them, in the same record.
-//! 4. *Appended.* One record, for all pools of the psync, is written to the journal `journal.pools`.
+//! 1. *Entered.* Psyncs of one pool follow each other ([`Gate`]); those of different pools overlap
+//!    and share syncs of the journal.
+//! 2. *Held.* No transaction runs on the pools, because the caller sees to that. The notes of
+//!    stored pages are taken, these pages are protected again, then copied. That is all that
+//!    writers wait for: system calls in memory, no device.
+//! 3. *Drafted.* Writers go on. The copies are compared with the primaries by lines of 64 bytes.
+//!    Nobody else changes these primaries: 1. Of a pool that is protected at rest the root puddle's
+//!    header gets the list of the pool's puddles as this psync leaves them, in the same record.
+//! 4. *Appended.* One record, for all pools of the psync, is written to the journal
+//!    `journal.pools`.
 //! 5. *Durable.* The journal is synced: **this sync commits**.
-//! 6. *Applied.* The psync returns. Later the lines are written to the primaries, and these synced; whoever compares with a primary meanwhile lays over it what is not there yet
-//!    (`apply.rs` of `cenote-journal`). The journal's space is used again only after those syncs
-//!    (front page of `cenote-object`, states P and C, which are these).
+//! 6. *Applied.* The psync returns. Later the lines are written to the primaries, and these synced;
+//!    whoever compares with a primary meanwhile lays over it what is not there yet (`apply.rs` of
+//!    `cenote-journal`). The journal's space is used again only after those syncs (front page of
+//!    `cenote-object`, states P and C, which are these).
 //!
-//! *What the record holds is a state of the pool between transactions.* Copies are taken while none runs. Pages that were not noted equal their primaries:
-//! a page is noted before it can be written and stays so until its copy is taken, and what is copied is in the primaries before the next psync of the
-//! pool compares. A psync that fails before 5 notes its pages again. So primaries and record together are the pool at that quiet moment: as after a crash of processes
-//! between two transactions, which every heap is adopted from without tracing.
+//! *What the record holds is a state of the pool between transactions.* Copies are taken while none
+//! runs. Pages that were not noted equal their primaries: a page is noted before it can be written
+//! and stays so until its copy is taken, and what is copied is in the primaries before the next
+//! psync of the pool compares. A psync that fails before 5 notes its pages again. So primaries and
+//! record together are the pool at that quiet moment: as after a crash of processes between two
+//! transactions, which every heap is adopted from without tracing.
 //!
-//! *Before 5* the primaries are untouched; a torn record is none. *After 5* the record is whole until it is in primaries that are synced.
+//! *Before 5* the primaries are untouched; a torn record is none. *After 5* the record is whole
+//! until it is in primaries that are synced.
 //!
-//! *A crash of processes* leaves shadows as they were at the last store, and logs that roll back what was not committed: the pool goes on from its last transaction, and
-//! primaries and journal are not looked at. Notes died with the process, so the first psync compares all pages that were there, before it holds anybody
-//! (`unknown`): a page that is changed meanwhile is noted by its fault.
+//! *A crash of processes* leaves shadows as they were at the last store, and logs that roll back
+//! what was not committed: the pool goes on from its last transaction, and primaries and journal
+//! are not looked at. Notes died with the process, so the first psync compares all pages that were
+//! there, before it holds anybody (`unknown`): a page that is changed meanwhile is noted by its
+//! fault.
 //!
-//! *A loss of power* makes shadows void, and what logs say about them; `shadow.rs` goes back to primaries and journal.
+//! *A loss of power* makes shadows void, and what logs say about them; `shadow.rs` goes back to
+//! primaries and journal.
 //!
-//! *The catalog* is durable before a psync relies on it: a puddle is named by a synced batch before anything is stored into it, a type before a value of it is.
-//! A puddle that was taken after the last psync is, after a loss of power, as it was made: zeros.
+//! *The catalog* is durable before a psync relies on it: a puddle is named by a synced batch before
+//! anything is stored into it, a type before a value of it is. A puddle that was taken after the
+//! last psync is, after a loss of power, as it was made: zeros.
 //!
-//! *A close* psyncs first and then syncs the shadows. So whoever opens the store next may begin with the shadows, and a loss of power before their first
-//! psync goes back to what the close left, not further.
+//! *A close* psyncs first and then syncs the shadows. So whoever opens the store next may begin
+//! with the shadows, and a loss of power before their first psync goes back to what the close left,
+//! not further.
 //!
-//! *Failures.* Before 5, a full disk or an I/O error: pages are noted again, nothing has changed, and the next psync has all of it. A sync that fails, or a primary that cannot
-//! be written: the store is poisoned, and the next open decides.
+//! *Failures.* Before 5, a full disk or an I/O error: pages are noted again, nothing has changed,
+//! and the next psync has all of it. A sync that fails, or a primary that cannot be written: the
+//! store is poisoned, and the next open decides.
 //!
-//! *Stray stores.* A store that comes between taking notes and protecting (2) is in the copy, because that is made last; one after it faults and is noted. So even
-//! whoever breaks the rule that nobody writes loses no page, only the guarantee of a quiet moment.
+//! *Stray stores.* A store that comes between taking notes and protecting (2) is in the copy,
+//! because that is made last; one after it faults and is noted. So even whoever breaks the rule
+//! that nobody writes loses no page, only the guarantee of a quiet moment.
 //!
 //! # Why pages are found by protection
 //!
-//! Userfaultfd in asynchronous mode would be cheaper (`cenote-object` uses it), but it keeps its notes in page tables, and the kernel drops the page tables of a *shared
-//! file mapping* when memory is short: a page that was written and then evicted would be reported as clean. Protection is a property of the mapping and
-//! stays.
+//! Userfaultfd in asynchronous mode would be cheaper (`cenote-object` uses it), but it keeps its
+//! notes in page tables, and the kernel drops the page tables of a *shared file mapping* when
+//! memory is short: a page that was written and then evicted would be reported as clean. Protection
+//! is a property of the mapping and stays.
 
 use crate::connection::Connection;
 use crate::error::StoreError;
@@ -69,8 +86,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Ranges of pages from which on all between the first and the last are protected by one call. Each call has its own flush of address translations, which
-/// interrupts every processor that runs the process and takes ten times as long as the rest; what is protected already costs a call nothing.
+/// Ranges of pages from which on all between the first and the last are protected by one call. Each
+/// call has its own flush of address translations, which interrupts every processor that runs the
+/// process and takes ten times as long as the rest; what is protected already costs a call nothing.
 const RANGES_MAX: usize = 2;
 
 /// What one psync of pools did.
@@ -88,7 +106,8 @@ pub struct Psync {
     pub held: Duration,
 }
 
-/// Lets psyncs of one pool in one after the other, and tells those that waited whether another psync has done their work.
+/// Lets psyncs of one pool in one after the other, and tells those that waited whether another
+/// psync has done their work.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<GateState>,
@@ -106,7 +125,8 @@ struct GateState {
 }
 
 impl Gate {
-    /// Lets the caller in, with the psync's number; or, if it `may_share`, tells it what a psync did that was let in after this call.
+    /// Lets the caller in, with the psync's number; or, if it `may_share`, tells it what a psync
+    /// did that was let in after this call.
     fn enter(&self, may_share: bool) -> Result<u64, Psync> {
         let mut state = locked(&self.state);
         let wanted = state.begun + 1;
@@ -516,7 +536,8 @@ impl Work {
         journal.make_durable(&ticket)?;
         // Committed: whatever becomes of applying it, the pages are not noted again.
         self.done = Some(done);
-        // Before the primaries are written: from now on the new trees count, and nodes that change are not read from there.
+        // Before the primaries are written: from now on the new trees count, and nodes that change
+        // are not read from there.
         for taken in &mut self.taken {
             let (Some(view), Some(change)) = (taken.part.puddle().view(), taken.change.take())
             else {
@@ -595,7 +616,8 @@ pub enum Begun {
     Done(Psync),
 }
 
-/// A psync in progress: [`Psyncing::copy`] while nobody writes, then [`Psyncing::commit`]. Dropped before that, nothing has happened.
+/// A psync in progress: [`Psyncing::copy`] while nobody writes, then [`Psyncing::commit`]. Dropped
+/// before that, nothing has happened.
 #[derive(Debug)]
 #[must_use = "nothing is durable before `commit`"]
 pub struct Psyncing {
@@ -616,22 +638,26 @@ impl Psyncing {
         Ok(self.work.copy(self.store.inner())?)
     }
 
-    /// Makes durable what was copied. On return it survives loss of power; on tmpfs, the end of the process.
+    /// Makes durable what was copied. On return it survives loss of power; on tmpfs, the end of the
+    /// process.
     ///
     /// # Errors
-    /// A full disk, an I/O error: the pools' last psync is what it was, and the next one has these stores too. A failed sync, or a primary that cannot
-    /// be written: the store is poisoned, and the next open decides.
+    /// A full disk, an I/O error: the pools' last psync is what it was, and the next one has these
+    /// stores too. A failed sync, or a primary that cannot be written: the store is poisoned,
+    /// and the next open decides.
     pub fn commit(mut self) -> Result<Psync, StoreError> {
         self.work.commit(self.store.inner())
     }
 }
 
 impl Store {
-    /// Begins a psync of pools that are open for writing: after a loss of power all of them are as this psync leaves them, or none is. Waits for psyncs of these
-    /// pools that are in progress.
+    /// Begins a psync of pools that are open for writing: after a loss of power all of them are as
+    /// this psync leaves them, or none is. Waits for psyncs of these pools that are in
+    /// progress.
     ///
     /// # Errors
-    /// A pool in direct mode, one of another store, a read-only handle; the medium, if pages of a session before this one have to be found.
+    /// A pool in direct mode, one of another store, a read-only handle; the medium, if pages of a
+    /// session before this one have to be found.
     pub fn begin_psync(&self, pools: &[&PoolHandle]) -> Result<Begun, StoreError> {
         self.check_usable()?;
         let inner = self.inner();
@@ -660,13 +686,15 @@ impl Store {
         Ok(Begun::Mine(Psyncing { work, store: self.clone() }))
     }
 
-    /// Bytes of the pools' journal, its records so far, and its syncs in this session; `None` if this session has not used it.
+    /// Bytes of the pools' journal, its records so far, and its syncs in this session; `None` if
+    /// this session has not used it.
     #[must_use]
     pub fn psync_figures(&self) -> Option<(u64, u64, u64)> {
         self.inner().shadows.journal().map(|journal| journal.figures())
     }
 
-    /// Bytes of pages of a pool that were stored into since its last psync; what earlier sessions left is not among them.
+    /// Bytes of pages of a pool that were stored into since its last psync; what earlier sessions
+    /// left is not among them.
     #[must_use]
     pub fn unsynced_bytes(&self, pool: PoolId) -> u64 {
         let Some(shadow) = self.inner().known_shadow(pool) else { return 0 };
@@ -674,7 +702,8 @@ impl Store {
     }
 }
 
-/// Psyncs all pools in shadowed mode that this session holds. Part of closing: nobody writes any more.
+/// Psyncs all pools in shadowed mode that this session holds. Part of closing: nobody writes any
+/// more.
 pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), StoreError> {
     let state = &control.catalog.state;
     let pools: Vec<PoolId> = state
@@ -708,7 +737,8 @@ pub(crate) fn psync_quiet(
     }
     let mut first = Ok(());
     for shadow in shadows {
-        // One by one: there is nothing to be kept together, and less to be in memory. One that cannot be psynced keeps no other from it: what is in memory alone has no other chance.
+        // One by one: there is nothing to be kept together, and less to be in memory. One that
+        // cannot be psynced keeps no other from it: what is in memory alone has no other chance.
         let Ok(mut work) = Work::enter(vec![shadow]) else { continue };
         let done = work
             .prepare(inner)
@@ -747,7 +777,8 @@ mod tests {
             gate.leave(first, Some(done(first)));
             let answers: Vec<_> =
                 waiters.into_iter().map(|waiter| waiter.join().expect("no panic")).collect();
-            // One of them became the second psync, and did the work of those that had waited before it began.
+            // One of them became the second psync, and did the work of those that had waited before
+            // it began.
             assert!(answers.contains(&Ok(2)), "{answers:?}");
             assert!(
                 answers.iter().all(|answer| !matches!(answer, Err(done) if done.seq == first)),

@@ -1,9 +1,10 @@
 //! A puddle of an open store: what is known of it, and whether it is mapped.
 //!
-//! A puddle of a pool in shadowed mode is mapped such that the first store into a page faults, and is noted: see [`crate::psync`].
+//! A puddle of a pool in shadowed mode is mapped such that the first store into a page faults, and
+//! is noted: see [`crate::psync`].
 //!
-//! A [`Puddle`] stays at its address in memory until the store is dropped, so that references to it can be taken
-//! without locks. Its mapping state is one word:
+//! A [`Puddle`] stays at its address in memory until the store is dropped, so that references to it
+//! can be taken without locks. Its mapping state is one word:
 //!
 //! ```text
 //! ABSENT -> MAPPING -> MAPPED      mapped by the first who needs it: a fault, or `ensure_mapped`; others wait
@@ -60,7 +61,8 @@ pub struct Puddle {
     /// The stamp that its file gets when it is mapped for writing ([`crate::stamps`]); 0: none;
     /// with [`MARKED`]: it has got it.
     mark: AtomicU64,
-    /// Its file is still that of another address; what is to be done about it is in `job`. Never mapped as long as it is so.
+    /// Its file is still that of another address; what is to be done about it is in `job`. Never
+    /// mapped as long as it is so.
     due: AtomicBool,
     job: OnceLock<Job>,
 }
@@ -157,7 +159,8 @@ impl Puddle {
         self.due.store(false, Ordering::Release);
     }
 
-    /// Shows memory in place of the file, which nobody writes: `fill` makes it, at the puddle's address, readable. Nothing is to be mapped there now.
+    /// Shows memory in place of the file, which nobody writes: `fill` makes it, at the puddle's
+    /// address, readable. Nothing is to be mapped there now.
     pub(crate) fn show(
         &self,
         fill: impl FnOnce() -> Result<(), MediumError>,
@@ -178,9 +181,11 @@ impl Puddle {
         self.view.get()
     }
 
-    /// Gives a puddle of a protected pool its memory, which `make` maps; nothing to do if it has that.
+    /// Gives a puddle of a protected pool its memory, which `make` maps; nothing to do if it has
+    /// that.
     pub(crate) fn give_view<E>(&self, make: impl FnOnce() -> Result<View, E>) -> Result<(), E> {
-        // Under the control lock, or by who has the turn to rewrite it: so nobody else makes one. But a first touch that failed may be about to take away what it has put there.
+        // Under the control lock, or by who has the turn to rewrite it: so nobody else makes one.
+        // But a first touch that failed may be about to take away what it has put there.
         if self.view.get().is_some() || !self.is_mine_to_map() {
             return Ok(());
         }
@@ -247,10 +252,12 @@ impl Puddle {
         self.record.index
     }
 
-    /// For the heap to hang its volatile data about this puddle on. Null at first; whoever sets it frees it.
+    /// For the heap to hang its volatile data about this puddle on. Null at first; whoever sets it
+    /// frees it.
     ///
     /// # Safety
-    /// Only the heap that the pool is open with stores anything here: what it finds, it takes for its own.
+    /// Only the heap that the pool is open with stores anything here: what it finds, it takes for
+    /// its own.
     #[inline]
     #[must_use]
     pub unsafe fn heap_slot(&self) -> &AtomicPtr<()> {
@@ -302,14 +309,16 @@ impl Puddle {
         }
     }
 
-    /// The notes of pages that were stored into; made by the first who asks, before the puddle is mapped for writing.
+    /// The notes of pages that were stored into; made by the first who asks, before the puddle is
+    /// mapped for writing.
     pub(crate) fn notes(&self) -> &Arc<Notes> {
         self.notes.get_or_init(|| {
             Arc::new(Notes::new(self.record.addr as usize, self.record.size as usize))
         })
     }
 
-    /// What the fault handler does about an access to `address`, which is in this puddle. Whether the access can succeed now.
+    /// What the fault handler does about an access to `address`, which is in this puddle. Whether
+    /// the access can succeed now.
     pub(crate) fn resolve(&self, medium: &OwnedMedium, address: usize) -> bool {
         if self.kind == Kind::Sealed {
             let sealed = (self.record.addr + DATA_AT) as usize;
@@ -319,8 +328,9 @@ impl Puddle {
             && self.mode() == MapMode::Tracked
             && let Some(notes) = self.notes.get()
         {
-            // SAFETY: the puddle's mapping, in which stores are allowed. That a store is meant is not known here: it may be a load that
-            // faulted while another thread mapped the puddle, which costs a note too many.
+            // SAFETY: the puddle's mapping, in which stores are allowed. That a store is meant is
+            // not known here: it may be a load that faulted while another thread mapped
+            // the puddle, which costs a note too many.
             return unsafe { notes.allow(address) };
         }
         // Opening and mapping a file takes more stack than a handler has: without optimisation, all
@@ -337,8 +347,9 @@ impl Puddle {
         decode_mode(self.mode.load(Ordering::Acquire))
     }
 
-    /// Maps it if it is not mapped. Allocates nothing and takes no lock but waits while another thread maps it: may be
-    /// called by the fault handler. `Ok(false)`: it is refused, or still to be rewritten.
+    /// Maps it if it is not mapped. Allocates nothing and takes no lock but waits while another
+    /// thread maps it: may be called by the fault handler. `Ok(false)`: it is refused, or still
+    /// to be rewritten.
     pub(crate) fn map(&self, medium: &OwnedMedium) -> Result<bool, MediumError> {
         if self.is_due() && !planted(Bug::DuePuddleMapped) {
             return Ok(false);
@@ -374,7 +385,8 @@ impl Puddle {
         let _ = unsafe { medium.unmap(self.addr(), self.size()) };
     }
 
-    /// Takes the mapping away; threads that touch the puddle meanwhile wait in the fault handler and map it again.
+    /// Takes the mapping away; threads that touch the puddle meanwhile wait in the fault handler
+    /// and map it again.
     pub(crate) fn unmap(&self, medium: &OwnedMedium) -> Result<(), MediumError> {
         self.unmap_to(medium, ABSENT)
     }
@@ -392,7 +404,8 @@ impl Puddle {
             match self.state.compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => {
-                    // SAFETY: callers take away what nobody uses: recovery its own mappings, removal those of a pool that nobody has open.
+                    // SAFETY: callers take away what nobody uses: recovery its own mappings,
+                    // removal those of a pool that nobody has open.
                     let result = unsafe { medium.unmap(self.addr(), self.size()) };
                     self.state.store(if result.is_ok() { next } else { MAPPED }, Ordering::Release);
                     return result;
@@ -425,14 +438,16 @@ impl Puddle {
             }
             return Ok(());
         }
-        // In state MAPPING all through: a thread that touches the puddle meanwhile waits, and does not map it the old way in between.
+        // In state MAPPING all through: a thread that touches the puddle meanwhile waits, and does
+        // not map it the old way in between.
         loop {
             if self
                 .state
                 .compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
             {
-                // SAFETY: the same pages come back at once, with the access that is now wanted; whoever touches them in between waits.
+                // SAFETY: the same pages come back at once, with the access that is now wanted;
+                // whoever touches them in between waits.
                 if let Err(error) = unsafe { medium.unmap(self.addr(), self.size()) } {
                     self.state.store(MAPPED, Ordering::Release);
                     return Err(error);
@@ -522,8 +537,8 @@ pub(crate) fn make_header_of(record: &PuddleRecord, store: Uuid, generation: u64
     header
 }
 
-/// Creates a puddle's file: space taken, header written, durable. Nobody knows the file until a record names it; on
-/// failure it is removed again.
+/// Creates a puddle's file: space taken, header written, durable. Nobody knows the file until a
+/// record names it; on failure it is removed again.
 pub(crate) fn create_file(
     medium: &OwnedMedium,
     record: &PuddleRecord,
@@ -568,7 +583,8 @@ pub(crate) fn create_primary(
     create_whole(medium, text(&primary_name(record.uuid)), PRIMARY_DIR, record.size, &[(0, &page)])
 }
 
-/// Creates a file of `len` bytes, its space taken, that holds `parts` at their offsets and zeros otherwise; durable. On failure it is removed again.
+/// Creates a file of `len` bytes, its space taken, that holds `parts` at their offsets and zeros
+/// otherwise; durable. On failure it is removed again.
 pub(crate) fn create_whole(
     medium: &OwnedMedium,
     name: &str,

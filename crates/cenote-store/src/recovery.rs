@@ -1,35 +1,40 @@
-//! Recovery at open: application-independent, before any mapping is handed out (PUD-2, PUD-3; Puddles paper, 4.1).
+//! Recovery at open: application-independent, before any mapping is handed out (PUD-2, PUD-3;
+//! Puddles paper, 4.1).
 //!
-//! For every client that the catalog still names, that is every session that did not end well, its logs are found
-//! through its log space and replayed by `cenote_log::replay`. What a log may write is what its owner had writable
-//! leases on; everything else is refused and the log set aside.
+//! For every client that the catalog still names, that is every session that did not end well, its
+//! logs are found through its log space and replayed by `cenote_log::replay`. What a log may write
+//! is what its owner had writable leases on; everything else is refused and the log set aside.
 //!
 //! # States, and what commits
 //!
-//! 1. Nothing has happened: the catalog names the dead clients, the superblock the boot under which they lived.
-//! 2. Some logs are replayed. Replay is idempotent, and a further crash starts again at 1, with the old boot id still
-//!    in the superblock: what was a loss of power stays one until the end.
-//! 3. One batch ends the dead clients' leases, removes them, and gives this session the leases that it inherits: **the
-//!    catalog's batch commits the recovery**.
-//! 4. The superblock says "open" under this boot and this client. (Before 1 if the store was closed: then recovery is only about logs that were set aside.)
+//! 1. Nothing has happened: the catalog names the dead clients, the superblock the boot under which
+//!    they lived.
+//! 2. Some logs are replayed. Replay is idempotent, and a further crash starts again at 1, with the
+//!    old boot id still in the superblock: what was a loss of power stays one until the end.
+//! 3. One batch ends the dead clients' leases, removes them, and gives this session the leases that
+//!    it inherits: **the catalog's batch commits the recovery**.
+//! 4. The superblock says "open" under this boot and this client. (Before 1 if the store was
+//!    closed: then recovery is only about logs that were set aside.)
 //!
 //! A read-only open stops after 2, and does that in private pages.
 //!
 //! # Pools in shadowed mode
 //!
-//! After a crash of processes as any other. After a loss of power they go back to their last psync ([`crate::shadow`]), before anything else, and what logs
-//! say about them is *void*: a log whose entries are all about such pools is not replayed. A log that is about others too is, and its entries about
-//! void pools are refused, so that it is set aside: transactions over pools of both modes cannot be whole after that. The leases of the dead on these pools end
-//! in any case.
+//! After a crash of processes as any other. After a loss of power they go back to their last psync
+//! ([`crate::shadow`]), before anything else, and what logs say about them is *void*: a log whose
+//! entries are all about such pools is not replayed. A log that is about others too is, and its
+//! entries about void pools are refused, so that it is set aside: transactions over pools of both
+//! modes cannot be whole after that. The leases of the dead on these pools end in any case.
 //!
 //! # What stays
 //!
-//! * A client with a log that failed its checks, or a log space that cannot be read: it keeps client record, leases and
-//!   logs. Its pools are reported and open read-only, at this open and later ones, until they are removed.
-//! * A client with a log that needs a puddle which is damaged or cannot be read now: the log is not touched, so that it
-//!   can be replayed when the puddle has been brought back. The pools that the log is about wait
-//!   with it. The client's other pools do not: its leases on them end, and this session inherits
-//!   them.
+//! * A client with a log that failed its checks, or a log space that cannot be read: it keeps
+//!   client record, leases and logs. Its pools are reported and open read-only, at this open and
+//!   later ones, until they are removed.
+//! * A client with a log that needs a puddle which is damaged or cannot be read now: the log is not
+//!   touched, so that it can be replayed when the puddle has been brought back. The pools that the
+//!   log is about wait with it. The client's other pools do not: its leases on them end, and this
+//!   session inherits them.
 //! * A lease of the dead on a pool whose files are damaged: what was stored may not be on the
 //!   medium, and which pages a psync has to compare is not known. Recovery looks at it again at
 //!   each open, until the files are whole.
@@ -56,9 +61,10 @@
 //!
 //! *A loss of power stays one.* The next open finds another boot id in the superblock. `TraceDue`
 //! on a pool that waits says that its logs are to be read as after a loss of power.
-//! * A log puddle that no log in use lies in, or a spare one, whose file is missing: reported at this open, its record removed with the batch of 3.
-//! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them as they are: a
-//!   record says so, and the logs wait for a later decision.
+//! * A log puddle that no log in use lies in, or a spare one, whose file is missing: reported at
+//!   this open, its record removed with the batch of 3.
+//! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them
+//!   as they are: a record says so, and the logs wait for a later decision.
 //! * A pool that the caller takes as it is ([`PowerLossPolicy::AsIs`]), or whose logs go because of
 //!   that: it is torn for later sessions ([`crate::set_aside`]), by the batch of 3.
 
@@ -100,7 +106,8 @@ enum Verdict {
     Stays(BTreeSet<PoolId>),
 }
 
-/// Recovers what earlier sessions left. `control` and `report` get what was found; `missing` are puddles without a file.
+/// Recovers what earlier sessions left. `control` and `report` get what was found; `missing` are
+/// puddles without a file.
 pub(crate) fn recover(
     inner: &Inner,
     control: &mut Control,
@@ -119,7 +126,8 @@ pub(crate) fn recover(
     clients.extend(state.leases.keys().map(|(client, _)| *client));
     clients.extend(state.guests.keys().copied());
     clients.extend(state.object_leases.keys().map(|(client, _)| *client));
-    // Guests of an earlier daemon that live go on: what they do is not over. (After a loss of power none does.)
+    // Guests of an earlier daemon that live go on: what they do is not over. (After a loss of power
+    // none does.)
     let mut guests = 0;
     if inner.options.hosting.is_some() && crash != Some(CrashKind::Power) {
         for guest in crate::alive::seen(state) {
@@ -208,8 +216,8 @@ pub(crate) fn recover(
             // What is allocated and nothing leads to is given back by the heap.
             records.extend(pools.iter().copied().map(Record::TraceDue));
         }
-        // Whoever takes torn pools as they are takes them without the logs that do not fit them. And a log that
-        // concerns no pool any more is of no use.
+        // Whoever takes torn pools as they are takes them without the logs that do not fit them.
+        // And a log that concerns no pool any more is of no use.
         let stays = match verdict {
             Verdict::Stays(concerned) if !torn && !pools.is_empty() => Some(concerned),
             Verdict::Stays(_) => {
@@ -269,7 +277,8 @@ pub(crate) fn recover(
     }
     let gone = unused_and_missing(control, used.as_ref(), missing);
     records.extend(gone.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
-    // What the dead left in the page cache is not on the medium yet: their leases go on as ours until it is synced.
+    // What the dead left in the page cache is not on the medium yet: their leases go on as ours
+    // until it is synced.
     let client = control.client;
     inherited.retain(|pool| !control.catalog.state.is_protected(*pool));
     records.extend(
@@ -350,8 +359,10 @@ fn of_superblock(error: StoreError) -> MediumError {
     }
 }
 
-/// Recovers one guest whose process has ended, in a store that is open (see [`crate::guests`]). If its logs are empty now: those that it lists and whose headers are its own, which nobody
-/// else could have written; if not, it stays in the catalog. Nothing is recorded here. What is mapped meanwhile is mapped by nobody else in this process.
+/// Recovers one guest whose process has ended, in a store that is open (see [`crate::guests`]). If
+/// its logs are empty now: those that it lists and whose headers are its own, which nobody
+/// else could have written; if not, it stays in the catalog. Nothing is recorded here. What is
+/// mapped meanwhile is mapped by nobody else in this process.
 pub(crate) fn recover_guest(
     inner: &Inner,
     control: &mut Control,
@@ -363,7 +374,8 @@ pub(crate) fn recover_guest(
     session.client_and_its_logs(client, report)
 }
 
-/// Replays the logs of a client that were set aside, if they pass their checks now: each loses its mark, by one store, and gets it again if it fails. As [`recover_guest`].
+/// Replays the logs of a client that were set aside, if they pass their checks now: each loses its
+/// mark, by one store, and gets it again if it fails. As [`recover_guest`].
 pub(crate) fn retry(
     inner: &Inner,
     control: &mut Control,
@@ -380,7 +392,8 @@ pub(crate) fn retry(
     session.client_and_its_logs(client, report)
 }
 
-/// Removes log puddles that nobody uses: who wrote them may have them mapped still, and they come to no other guest.
+/// Removes log puddles that nobody uses: who wrote them may have them mapped still, and they come
+/// to no other guest.
 fn drop_spare_logs(inner: &Inner, control: &mut Control) -> Result<(), MediumError> {
     let spare = core::mem::take(&mut control.logs.spare);
     let records: Vec<Record> =
@@ -399,7 +412,8 @@ fn drop_spare_logs(inner: &Inner, control: &mut Control) -> Result<(), MediumErr
     Ok(())
 }
 
-/// Notes that a pool was in use when its writer ended; a loss of power says more than a dead process.
+/// Notes that a pool was in use when its writer ended; a loss of power says more than a dead
+/// process.
 fn note_dirty(control: &mut Control, pool: PoolId, kind: CrashKind) {
     let noted = control.dirty.entry(pool).or_insert(kind);
     if kind == CrashKind::Power {
@@ -407,8 +421,9 @@ fn note_dirty(control: &mut Control, pool: PoolId, kind: CrashKind) {
     }
 }
 
-/// Spare puddles, and log puddles that nobody uses, whose files are gone: nothing was in them, so they are reported once and forgotten. No log where
-/// it is not known which are used; none at all where records were lost.
+/// Spare puddles, and log puddles that nobody uses, whose files are gone: nothing was in them, so
+/// they are reported once and forgotten. No log where it is not known which are used; none at all
+/// where records were lost.
 fn unused_and_missing(
     control: &Control,
     used: Option<&BTreeSet<Uuid>>,
@@ -484,7 +499,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Replays the logs of one client and ends the recovery; the log puddles that are its own beyond doubt, if all are empty now.
+    /// Replays the logs of one client and ends the recovery; the log puddles that are its own
+    /// beyond doubt, if all are empty now.
     fn client_and_its_logs(
         mut self,
         client: Uuid,
@@ -685,8 +701,9 @@ impl<'a> Session<'a> {
                 damaged(detail, about);
                 continue;
             }
-            // SAFETY: the head is mapped for writing (privately in a read-only open) and the store is locked, so that
-            // nobody else uses it; `Target` gives out only such mappings.
+            // SAFETY: the head is mapped for writing (privately in a read-only open) and the store
+            // is locked, so that nobody else uses it; `Target` gives out only such
+            // mappings.
             let outcome = unsafe { replay(body, crash, &mut Target(self)) };
             match &outcome {
                 Outcome::Quarantined(why) => damaged(why.to_string(), self.pools.clone()),
@@ -715,7 +732,8 @@ impl<'a> Session<'a> {
             return Err(problem.into());
         }
         let puddle = self.map(&record)?;
-        // SAFETY: puddles live until the store is dropped; this one is mapped, and nobody writes to it meanwhile.
+        // SAFETY: puddles live until the store is dropped; this one is mapped, and nobody writes to
+        // it meanwhile.
         let (puddle, bytes) = unsafe {
             let puddle = puddle.as_ref();
             (
@@ -736,7 +754,8 @@ impl<'a> Session<'a> {
         }
         let mut listed = Listed { entries: Vec::new(), damaged: None };
         let entries = bytes.get(LOG_SPACE_ENTRIES_OFFSET as usize..).unwrap_or_default();
-        // From the last one back, because an entry is believed to be unfinished only if it is the last.
+        // From the last one back, because an entry is believed to be unfinished only if it is the
+        // last.
         let mut more = false;
         for (index, bytes) in entries.chunks_exact(size_of::<LogSpaceEntry>()).enumerate().rev() {
             let Ok(entry) = LogSpaceEntry::read_from_bytes(bytes) else { continue };
@@ -822,8 +841,8 @@ impl<'a> Session<'a> {
             inspect(head, crash, &mut |owner, addr| self.segment_body(owner, addr))
         } {
             Ok(summary) => summary,
-            // Damaged for want of a segment, perhaps; without one that is missing it is for replay to say.
-            // It may be about any pool.
+            // Damaged for want of a segment, perhaps; without one that is missing it is for replay
+            // to say. It may be about any pool.
             Err(_) => return Ok(unusable.map(|why| (why, self.pools.clone()))),
         };
         let about = || {
@@ -868,8 +887,8 @@ impl<'a> Session<'a> {
         self.log_body(&record).ok()
     }
 
-    /// Log puddles and log spaces of the clients that stay; `None` if one of them cannot be read, so that any log puddle
-    /// may be theirs.
+    /// Log puddles and log spaces of the clients that stay; `None` if one of them cannot be read,
+    /// so that any log puddle may be theirs.
     fn used_by_others(
         &mut self,
         retired: &BTreeSet<Uuid>,
@@ -895,7 +914,8 @@ impl<'a> Session<'a> {
         Ok(Some(used))
     }
 
-    /// Takes recovery's mappings away; a read-only open keeps the private pages it has replayed into, protected.
+    /// Takes recovery's mappings away; a read-only open keeps the private pages it has replayed
+    /// into, protected.
     fn finish(mut self) -> Result<(), MediumError> {
         for uuid in core::mem::take(&mut self.mapped) {
             let Some(puddle) = self.control.puddles.get(&uuid) else { continue };

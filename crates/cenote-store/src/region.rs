@@ -1,8 +1,10 @@
 //! Region pointers: from pool, puddle and offset to the address, and back (RAL-5).
 //!
-//! The catalog knows where every puddle lies, behind a lock. Following a region pointer takes no lock if somebody has asked for
-//! that puddle before: a small table, shared by all stores of the process, remembers addresses. What it says is a guess: it counts only if this
-//! store's window has, at that address, the very puddle that was asked for. So nothing has to be taken out of the table, ever.
+//! The catalog knows where every puddle lies, behind a lock. Following a region pointer takes no
+//! lock if somebody has asked for that puddle before: a small table, shared by all stores of the
+//! process, remembers addresses. What it says is a guess: it counts only if this store's window
+//! has, at that address, the very puddle that was asked for. So nothing has to be taken out of the
+//! table, ever.
 
 use crate::store::Store;
 use cenote_layout::catalog::PuddleRecord;
@@ -15,8 +17,8 @@ const GUESSES: usize = 256;
 static GUESS: [AtomicU64; GUESSES] = [const { AtomicU64::new(0) }; GUESSES];
 
 impl Store {
-    /// The address that a region pointer leads to; `None` if the store has no such puddle, or the offset is beyond its end. The pool need not be open: then nothing is
-    /// mapped there.
+    /// The address that a region pointer leads to; `None` if the store has no such puddle, or the
+    /// offset is beyond its end. The pool need not be open: then nothing is mapped there.
     #[must_use]
     pub fn region_address(&self, region: &RegionAddress) -> Option<u64> {
         let key = region.pool.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(region.puddle);

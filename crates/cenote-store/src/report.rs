@@ -83,7 +83,8 @@ pub enum Damage {
         /// The pools that the client could write.
         pools: Vec<PoolId>,
     },
-    /// The journal of psyncs of pools: pools that power failed under cannot be brought to their last psync.
+    /// The journal of psyncs of pools: pools that power failed under cannot be brought to their
+    /// last psync.
     Journal {
         /// What is wrong.
         detail: String,
@@ -186,8 +187,9 @@ pub enum PoolStart {
     Fresh,
     /// Its last writer let go of it properly: everything is as it was left.
     Clean,
-    /// It was in use when its last writer ended without closing the store. After a crash of processes its transactions were finished or undone; after a loss of
-    /// power its heap is traced as well.
+    /// It was in use when its last writer ended without closing the store. After a crash of
+    /// processes its transactions were finished or undone; after a loss of power its heap is
+    /// traced as well.
     Dirty(CrashKind),
 }
 
@@ -217,7 +219,8 @@ pub struct LogReport {
     pub pools: Vec<PoolId>,
 }
 
-/// A pool in shadowed mode that went back to its last psync, because power failed while it was written.
+/// A pool in shadowed mode that went back to its last psync, because power failed while it was
+/// written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredPool {
     /// Its number.
@@ -245,9 +248,11 @@ pub struct OpenReport {
     pub damage: Vec<Damage>,
     /// Pools, with their names, that a loss of power may have torn.
     pub not_covered: Vec<(PoolId, String)>,
-    /// Pools in shadowed mode that are as their last psync left them, because power failed while they were written.
+    /// Pools in shadowed mode that are as their last psync left them, because power failed while
+    /// they were written.
     pub restored: Vec<RestoredPool>,
-    /// Puddle files without a record that were removed: creations or removals that were interrupted.
+    /// Puddle files without a record that were removed: creations or removals that were
+    /// interrupted.
     pub orphans_removed: u64,
     /// Catalog files that were written anew: torn or damaged.
     pub catalog_files_repaired: u32,

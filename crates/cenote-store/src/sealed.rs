@@ -1,37 +1,47 @@
 //! Pools that are protected at rest (PMO-7, PMO-8, PMO-9 for whole pools).
 //!
-//! Such a pool is in shadowed mode, and its *shadow has no file*: what a puddle holds is memory of this process ([`View`]), which goes with it. The
-//! one file of a puddle is its primary, `puddles/<uuid>`, sealed by [`cenote_atrest`]:
+//! Such a pool is in shadowed mode, and its *shadow has no file*: what a puddle holds is memory of
+//! this process ([`View`]), which goes with it. The one file of a puddle is its primary,
+//! `puddles/<uuid>`, sealed by [`cenote_atrest`]:
 //!
 //! ```text
 //! 0        4096                              size                                   size + regions
 //! | header | sealed pages: the puddle's others | header of the protection, side data, tree |
 //! ```
 //!
-//! The header page is plain: it says which puddle of which pool of which store this is, as the catalog does. Everything else of the puddle, heap and
-//! all, is sealed. Logs of transactions on such pools, which hold what values were before, are memory too ([`crate::Store::acquire_hidden_log`]).
+//! The header page is plain: it says which puddle of which pool of which store this is, as the
+//! catalog does. Everything else of the puddle, heap and all, is sealed. Logs of transactions on
+//! such pools, which hold what values were before, are memory too
+//! ([`crate::Store::acquire_hidden_log`]).
 //!
 //! # Keys
 //!
-//! The catalog says how a pool is protected ([`Record::PoolAtRest`]), so that this is known without a key, and a file of another mode is refused. The caller's key
-//! wraps the data key of the *root puddle*, in the header of its protection; from that data key another key is derived, which wraps those of the
-//! pool's other puddles. So one header is all that a change of the caller's key changes, however large the pool is.
+//! The catalog says how a pool is protected ([`Record::PoolAtRest`]), so that this is known without
+//! a key, and a file of another mode is refused. The caller's key wraps the data key of the *root
+//! puddle*, in the header of its protection; from that data key another key is derived, which wraps
+//! those of the pool's other puddles. So one header is all that a change of the caller's key
+//! changes, however large the pool is.
 //!
 //! # Updates in several steps
 //!
-//! **Create a pool.** (1) the superblock says that the catalog may have such records, if it did not; (2) the root puddle's file is made with both
-//! headers, and synced: an orphan; (3) one batch names pool, protection and puddle: **the catalog's batch commits**.
+//! **Create a pool.** (1) the superblock says that the catalog may have such records, if it did
+//! not; (2) the root puddle's file is made with both headers, and synced: an orphan; (3) one batch
+//! names pool, protection and puddle: **the catalog's batch commits**.
 //!
-//! **Take a puddle.** (1) its file, as above; (2) one batch names it: **the catalog's batch commits**. Its pages are all "never written", which no psync has changed: the tree over
+//! **Take a puddle.** (1) its file, as above; (2) one batch names it: **the catalog's batch
+//! commits**. Its pages are all "never written", which no psync has changed: the tree over
 //! them is zeros too.
 //!
-//! **Psync**: [`crate::psync`], with the crate `cenote-sealed` for what the record holds. **The sync of the journal commits** pages, trees and headers of all puddles of all its pools.
+//! **Psync**: [`crate::psync`], with the crate `cenote-sealed` for what the record holds. **The
+//! sync of the journal commits** pages, trees and headers of all puddles of all its pools.
 //!
-//! **Rekey.** The root puddle's new header is a record of the journal, alone: **the sync of the journal commits**. Before it the old key opens the pool, after it the new one, and
+//! **Rekey.** The root puddle's new header is a record of the journal, alone: **the sync of the
+//! journal commits**. Before it the old key opens the pool, after it the new one, and
 //! recovery, which applies the record, needs neither.
 //!
-//! **After a crash**, of the process or of power, the last psync is the truth: recovery writes committed records to the primaries, as after a loss of power, and looks at no
-//! log, because there is none. A read-only open reads the primaries with the journal laid over them.
+//! **After a crash**, of the process or of power, the last psync is the truth: recovery writes
+//! committed records to the primaries, as after a loss of power, and looks at no log, because there
+//! is none. A read-only open reads the primaries with the journal laid over them.
 //!
 //! # What is noticed
 //!
@@ -144,7 +154,8 @@ impl List {
     }
 }
 
-/// A puddle, or one that is damaged, with what is wrong. Of one that is due the frontier makes the memory, or has shown it.
+/// A puddle, or one that is damaged, with what is wrong. Of one that is due the frontier makes the
+/// memory, or has shown it.
 pub(crate) type Unsealed = Result<(PuddleRecord, Option<Opened>), (PuddleRecord, String)>;
 
 /// What an open protected pool needs to grow, and to show who may have it.
@@ -188,12 +199,14 @@ pub struct VerifiedPuddle {
     pub uuid: Uuid,
     /// Its number in its pool.
     pub index: u32,
-    /// What was found. Pages are counted from the puddle's second, the first being its header: page 0 is at offset 4096.
+    /// What was found. Pages are counted from the puddle's second, the first being its header:
+    /// page 0 is at offset 4096.
     pub found: Verified,
 }
 
 impl Inner {
-    /// What is wrong with the file of a puddle of a protected pool; nothing is said of sealed pages.
+    /// What is wrong with the file of a puddle of a protected pool; nothing is said of sealed
+    /// pages.
     pub(crate) fn verify_sealed(
         &self,
         record: &PuddleRecord,
@@ -211,7 +224,8 @@ impl Inner {
         )
     }
 
-    /// Makes the file of a new puddle of a protected pool, and names it in one batch after the records `with`.
+    /// Makes the file of a new puddle of a protected pool, and names it in one batch after the
+    /// records `with`.
     pub(crate) fn add_sealed_puddle(
         &self,
         control: &mut Control,
@@ -266,8 +280,9 @@ impl Inner {
         Ok(Opened { record, protection: protection.map_err(|error| at_rest(name, error))?, source })
     }
 
-    /// Opens the protection of puddles of a pool, in index order, with the caller's key. One that is damaged is returned with what is wrong; if it is the root puddle, nothing can be opened. A root puddle that is due is sealed
-    /// anew; the others wait for the frontier.
+    /// Opens the protection of puddles of a pool, in index order, with the caller's key. One that
+    /// is damaged is returned with what is wrong; if it is the root puddle, nothing can be opened.
+    /// A root puddle that is due is sealed anew; the others wait for the frontier.
     pub(crate) fn unseal(
         &self,
         control: &mut Control,
@@ -358,7 +373,8 @@ impl Inner {
                 None => {
                     let with = (mode, keys.own.as_ref(), patches_of(record));
                     match self.open_sealed(control, name, *record, with) {
-                        // The key is the pool's own, and fits: this file is not the one that belongs here, or damaged.
+                        // The key is the pool's own, and fits: this file is not the one that
+                        // belongs here, or damaged.
                         Err(StoreError::AtRest { source, .. }) => lost(source.to_string()),
                         other => {
                             let opened = other?;
@@ -422,7 +438,8 @@ impl Inner {
             show_view(&self.medium, name, unsafe { puddle.as_ref() }, opened, true).map(|()| puddle)
         });
         shown.inspect_err(|_| {
-            // Nobody has seen it: it goes as it came. If that cannot be recorded it stays, empty, for the next who opens the pool.
+            // Nobody has seen it: it goes as it came. If that cannot be recorded it stays, empty,
+            // for the next who opens the pool.
             if self.commit(control, &[Record::PuddleRemoved(record.uuid)]).is_ok() {
                 self.forget(control, &record);
                 let _ = self.medium.remove(text(&file_name(record.uuid)));
@@ -431,7 +448,8 @@ impl Inner {
     }
 }
 
-/// Gives a puddle its memory, beside the header page of its file. At no moment is anything else to be seen there: threads may touch the puddle meanwhile, and wait.
+/// Gives a puddle its memory, beside the header page of its file. At no moment is anything else to
+/// be seen there: threads may touch the puddle meanwhile, and wait.
 pub(crate) fn show_view(
     medium: &OwnedMedium,
     pool: &str,
@@ -463,7 +481,8 @@ pub(crate) fn show_view(
             }
         }
         let (what, base) = (named(pool, &opened.record), addr + DATA_AT as usize);
-        // SAFETY: the puddle's own range, given to nobody; the view is stopped before the puddle is unmapped.
+        // SAFETY: the puddle's own range, given to nobody; the view is stopped before the puddle is
+        // unmapped.
         let view =
             unsafe { View::unregistered(&what, opened.protection, opened.source, base, writable) };
         view.map_err(|error| at_rest(pool, error)).inspect_err(|_| {
@@ -512,8 +531,10 @@ impl PoolHandle {
         Ok(())
     }
 
-    /// Checks every page of every puddle, as the last psync left them, and gives no contents out. `progress` is told pages done and pages altogether; if it says `false`, that is
-    /// all. Of a pool without protection there is nothing to say; in modes without a tree nothing is covered.
+    /// Checks every page of every puddle, as the last psync left them, and gives no contents out.
+    /// `progress` is told pages done and pages altogether; if it says `false`, that is
+    /// all. Of a pool without protection there is nothing to say; in modes without a tree nothing
+    /// is covered.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Vec<VerifiedPuddle> {
         let puddles = self.puddles();
         if self.at_rest() == AtRest::None {
@@ -541,7 +562,8 @@ impl PoolHandle {
                 (None, Some(sealing)) => {
                     sealing.verify(&self.store().inner().frontier, puddle, &mut tell)
                 }
-                // Opened as a whole when the pool was, so every page was checked; its memory is an image.
+                // Opened as a whole when the pool was, so every page was checked; its memory is an
+                // image.
                 (None, None) => {
                     let pages = pages_of(puddle.record());
                     tell(pages, pages);
@@ -567,7 +589,8 @@ impl PoolHandle {
         out
     }
 
-    /// Looks again at pages that seemed damaged, while nobody psyncs: one that was psynced between being read and being compared is whole.
+    /// Looks again at pages that seemed damaged, while nobody psyncs: one that was psynced between
+    /// being read and being compared is whole.
     fn look_again(&self, view: &View, found: &mut cenote_sealed::Verified) {
         let shadow = self.store().inner().known_shadow(self.id());
         let entered = shadow.as_ref().map(|shadow| shadow.gate.alone());
@@ -581,7 +604,8 @@ impl PoolHandle {
         drop(entered);
     }
 
-    /// What to remember elsewhere, so that putting back *everything* of the pool from earlier is noticed: one for each puddle. Not secret. Of a pool that was copied or has moved,
+    /// What to remember elsewhere, so that putting back *everything* of the pool from earlier is
+    /// noticed: one for each puddle. Not secret. Of a pool that was copied or has moved,
     /// puddles that are still due have none: see [`PoolHandle::finish_relocation`].
     #[must_use]
     pub fn anchors(&self) -> Vec<Anchor> {
@@ -605,7 +629,8 @@ impl PoolHandle {
                 .find(|v| v.protection().object() == anchor.object);
             let checked = match view {
                 Some(view) => view.protection().check_anchor(anchor),
-                // It was not touched since it moved or was copied: what is there is as it is sealed now.
+                // It was not touched since it moved or was copied: what is there is as it is sealed
+                // now.
                 None if let Some((puddle, sealing)) = puddles
                     .iter()
                     .find(|puddle| puddle.uuid() == anchor.object)
@@ -646,7 +671,8 @@ impl Store {
         self.inner().control().catalog.state.at_rest(pool)
     }
 
-    /// Whether a pool that is protected so can be opened with nothing but the store's options: it has no key, or there is one. Whether that fits is another question.
+    /// Whether a pool that is protected so can be opened with nothing but the store's options: it
+    /// has no key, or there is one. Whether that fits is another question.
     #[must_use]
     pub fn has_key_for(&self, at_rest: AtRest) -> bool {
         !at_rest.mode().has_key() || self.inner().options.key.is_some()
@@ -703,7 +729,8 @@ impl Store {
             Ok(puddles.iter().any(|puddle| control.catalog.state.due.contains_key(&puddle.uuid)))
         };
         if due(&inner.control())? {
-            // A puddle that is due is sealed as what it is a copy of: by that key it becomes its own first. Whoever is given the new key gets none with it that opens the original.
+            // A puddle that is due is sealed as what it is a copy of: by that key it becomes its
+            // own first. Whoever is given the new key gets none with it that opens the original.
             let pool = self.open_pool_with(name, Access::ReadOnly, Some(old))?;
             pool.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         }

@@ -1,20 +1,25 @@
 //! Logs that recovery has set aside, and what an operator decides about them (PUD-3).
 //!
-//! A client with a log that failed its checks stays in the catalog with its leases and logs, and the pools that it could write are for looking at only. Two ways lead on:
+//! A client with a log that failed its checks stays in the catalog with its leases and logs, and
+//! the pools that it could write are for looking at only. Two ways lead on:
 //!
-//! * *Apply*: the logs are read once more. Whoever has brought back what was damaged (a log's file, a puddle) calls for this. A log that fails again stays set aside.
+//! * *Apply*: the logs are read once more. Whoever has brought back what was damaged (a log's file,
+//!   a puddle) calls for this. A log that fails again stays set aside.
 //! * *Discard*: what its transactions had begun stays as it is, half done perhaps. The catalog
 //!   remembers that (see below).
 //!
 //! # States, and what commits
 //!
-//! **Apply.** (1) each log that is marked "set aside" loses the mark, by one store: whoever recovers the store from here on replays it, or marks it again; (2) the logs are replayed, which is idempotent; (3) as for *discard*.
+//! **Apply.** (1) each log that is marked "set aside" loses the mark, by one store: whoever
+//! recovers the store from here on replays it, or marks it again; (2) the logs are replayed, which
+//! is idempotent; (3) as for *discard*.
 //!
-//! **Discard.** One batch ends the client's leases and removes it, says that its pools in direct mode are to be traced (what the transactions took and did not attach is given back), and gives this session the leases on
-//! what the client could write, whose bytes may be in the page cache only, and that its pools may
-//! be torn: **it commits**. The logs' puddles have no owner from here on; the next open for writing
-//! uses them as spare ones. Those that were replayed, and are the client's beyond doubt, are
-//! removed in the same batch, and their files after it: orphans.
+//! **Discard.** One batch ends the client's leases and removes it, says that its pools in direct
+//! mode are to be traced (what the transactions took and did not attach is given back), and gives
+//! this session the leases on what the client could write, whose bytes may be in the page cache
+//! only, and that its pools may be torn: **it commits**. The logs' puddles have no owner from here
+//! on; the next open for writing uses them as spare ones. Those that were replayed, and are the
+//! client's beyond doubt, are removed in the same batch, and their files after it: orphans.
 //!
 //! Nobody has one of the pools open meanwhile, not for reading either.
 //!

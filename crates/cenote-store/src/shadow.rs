@@ -1,21 +1,27 @@
-//! The two files of a puddle in shadowed mode, and how the shadow becomes the primary again after a loss of power.
+//! The two files of a puddle in shadowed mode, and how the shadow becomes the primary again after a
+//! loss of power.
 //!
-//! `puddles/<uuid>` is the *shadow*: mapped shared, so that a crash of processes loses nothing of it. `primary/<uuid>` is the *primary*: never
-//! mapped for writing, changed only by psyncs ([`crate::psync`], with the argument). What a shadow holds after a loss of power is anything; what a
-//! primary and the journal hold is exactly the last psync.
+//! `puddles/<uuid>` is the *shadow*: mapped shared, so that a crash of processes loses nothing of
+//! it. `primary/<uuid>` is the *primary*: never mapped for writing, changed only by psyncs
+//! ([`crate::psync`], with the argument). What a shadow holds after a loss of power is anything;
+//! what a primary and the journal hold is exactly the last psync.
 //!
 //! # Going back to the last psync
 //!
-//! States: (1) power failed while pools in shadowed mode were leased for writing: their shadows are void. (2) Committed records of the journal
-//! are written to the primaries, the primaries synced, and the journal's header says so: its own commit. (3) Shadows are overwritten with what their primaries
-//! hold, page by page where they differ, without a sync. (4) The catalog's batch of the recovery ends the leases of the dead; what their logs say about
-//! these pools is void too and never looked at. (5) The superblock says "open" under this boot.
+//! States: (1) power failed while pools in shadowed mode were leased for writing: their shadows are
+//! void. (2) Committed records of the journal are written to the primaries, the primaries synced,
+//! and the journal's header says so: its own commit. (3) Shadows are overwritten with what their
+//! primaries hold, page by page where they differ, without a sync. (4) The catalog's batch of the
+//! recovery ends the leases of the dead; what their logs say about these pools is void too and
+//! never looked at. (5) The superblock says "open" under this boot.
 //!
-//! A crash before (5) finds another boot id in the superblock and starts again at (1), and so does a loss of power after (4), because this session holds the
-//! leases then. A crash of processes after (5) finds shadows that are whole in the page cache.
+//! A crash before (5) finds another boot id in the superblock and starts again at (1), and so does
+//! a loss of power after (4), because this session holds the leases then. A crash of processes
+//! after (5) finds shadows that are whole in the page cache.
 //!
-//! Where that cannot be done, because the journal or a primary is damaged, the pool is recorded as not covered, with the damage named: it is refused, and
-//! every open tries again, so that a file can be brought back.
+//! Where that cannot be done, because the journal or a primary is damaged, the pool is recorded as
+//! not covered, with the damage named: it is refused, and every open tries again, so that a file
+//! can be brought back.
 //!
 //! A read-only open maps the primary itself, privately, with the journal's records laid over it.
 
@@ -86,13 +92,15 @@ pub(crate) struct Shadow {
 pub(crate) struct Part {
     /// Lives until the store is dropped.
     puddle: NonNull<Puddle>,
-    /// Its notes may lack pages that differ: those of a session that ended without a psync. All pages have to be compared once.
+    /// Its notes may lack pages that differ: those of a session that ended without a psync. All
+    /// pages have to be compared once.
     pub(crate) unknown: AtomicBool,
     shadow: OnceLock<FileHandle>,
     primary: OnceLock<Arc<FileHandle>>,
 }
 
-// SAFETY: the pointer is to a `Puddle`, which is `Sync` and lives until the store is dropped, as does whoever uses a `Part`.
+// SAFETY: the pointer is to a `Puddle`, which is `Sync` and lives until the store is dropped, as
+// does whoever uses a `Part`.
 unsafe impl Send for Part {}
 // SAFETY: as above.
 unsafe impl Sync for Part {}
@@ -304,7 +312,8 @@ impl Inner {
         }
     }
 
-    /// The journal of a store that is open for writing, under the control lock: made, or read and brought into the primaries, by the first who needs it.
+    /// The journal of a store that is open for writing, under the control lock: made, or read and
+    /// brought into the primaries, by the first who needs it.
     pub(crate) fn pool_journal(&self, control: &mut Control) -> Result<&Arc<Journal>, StoreError> {
         if let Some(journal) = self.shadows.journal.get() {
             return Ok(journal);
@@ -570,7 +579,8 @@ pub(crate) fn remove_orphans(
     Ok(removed)
 }
 
-/// Brings the shadows of `pools` to the last psync. Returns the pools where that cannot be done, whose damage is reported.
+/// Brings the shadows of `pools` to the last psync. Returns the pools where that cannot be done,
+/// whose damage is reported.
 pub(crate) fn restore(
     inner: &Inner,
     control: &mut Control,
@@ -693,7 +703,8 @@ fn copy_primary(
         shadow.write_at(page * PAGE_SIZE, theirs)
     })?;
     inner.stamps.mark_anew(&shadow, record.uuid)?;
-    // Descriptors are as the psync left them, and may not know of space that was given back after it.
+    // Descriptors are as the psync left them, and may not know of space that was given back after
+    // it.
     inner.medium.ensure(name, 0, record.size)?;
     let good = match due {
         None => verify_file(&inner.medium, record, inner.uuid, true)?.is_none(),
@@ -728,7 +739,8 @@ impl Inner {
     }
 }
 
-/// The puddle of which a record speaks. One that was removed since is gone; another of its identity may be there, that a client of a daemon has made for an object.
+/// The puddle of which a record speaks. One that was removed since is gone; another of its identity
+/// may be there, that a client of a daemon has made for an object.
 pub(crate) fn of_shadowed_pool(state: &State, id: Uuid) -> Option<&PuddleRecord> {
     state
         .puddles
@@ -783,12 +795,14 @@ fn map_primary(
     if let Some(due) = control.catalog.state.due.get(&record.uuid)
         && inner.look_at_primary(record, due)? != Found::New
     {
-        // It is rewritten from this file when it is touched; no psync has changed it since it moved.
+        // It is rewritten from this file when it is touched; no psync has changed it since it
+        // moved.
         return Ok(());
     }
     puddle.map(&inner.medium)?;
     for (offset, bytes) in patches.into_iter().flatten() {
-        // SAFETY: mapped just now, private and writable; `check_run` saw to the range; nobody has a reference yet.
+        // SAFETY: mapped just now, private and writable; `check_run` saw to the range; nobody has a
+        // reference yet.
         unsafe {
             let at = core::ptr::with_exposed_provenance_mut((addr + offset) as usize);
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
@@ -799,7 +813,8 @@ fn map_primary(
         .map_err(|error| MediumError::from_io(Operation::Map, puddle.file_name(), error))
 }
 
-/// Pools in shadowed mode whose shadows are void: power failed while they were leased for writing, or failed before and they could not be restored.
+/// Pools in shadowed mode whose shadows are void: power failed while they were leased for writing,
+/// or failed before and they could not be restored.
 pub(crate) fn void(state: &State, crash: Option<CrashKind>) -> BTreeSet<PoolId> {
     let mut void = BTreeSet::new();
     if crash == Some(CrashKind::Power) {
@@ -818,7 +833,8 @@ pub(crate) fn void(state: &State, crash: Option<CrashKind>) -> BTreeSet<PoolId> 
     void
 }
 
-/// All pages of a part that may differ are noted; those that a session before this one left, by comparison, which keeps nobody from writing.
+/// All pages of a part that may differ are noted; those that a session before this one left, by
+/// comparison, which keeps nobody from writing.
 pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError> {
     let puddle = part.puddle();
     if puddle.view().is_some() {

@@ -1,33 +1,41 @@
-//! Spare puddles for pools (PUD-11; Puddles paper, 4.3): a pool that is created or grows takes one instead of making a file.
+//! Spare puddles for pools (PUD-11; Puddles paper, 4.3): a pool that is created or grows takes one
+//! instead of making a file.
 //!
-//! A *spare* is a puddle of role `Spare`: the catalog names it, it has its file and its address, and no pool. What is
-//! removed with a pool becomes spare, and the puddle that a growing pool will ask for next is made ahead of time, whole, by a
-//! thread that knows nothing but the medium: taking it is one batch of the catalog. Both are bounded: [`OpenOptions::spare_bytes_max`](crate::OpenOptions::spare_bytes_max)
-//! in all, [`COUNT_MAX`] in number, a sixteenth of what the disk has left. A spare is wanted by its exact size.
+//! A *spare* is a puddle of role `Spare`: the catalog names it, it has its file and its address,
+//! and no pool. What is removed with a pool becomes spare, and the puddle that a growing pool will
+//! ask for next is made ahead of time, whole, by a thread that knows nothing but the medium: taking
+//! it is one batch of the catalog. Both are bounded:
+//! [`OpenOptions::spare_bytes_max`](crate::OpenOptions::spare_bytes_max) in all, [`COUNT_MAX`] in
+//! number, a sixteenth of what the disk has left. A spare is wanted by its exact size.
 //!
-//! **Invariant.** If a spare's file has the header of that spare, the rest of the file is zeros, durably. A spare with
-//! any other header holds anything: it is made zeros before it is taken, so that nothing of a removed pool comes to another.
+//! **Invariant.** If a spare's file has the header of that spare, the rest of the file is zeros,
+//! durably. A spare with any other header holds anything: it is made zeros before it is taken, so
+//! that nothing of a removed pool comes to another.
 //!
 //! # Updates in several steps
 //!
-//! **A removed pool's puddle becomes spare.** (1) the batch that removes the pool says that the puddle is spare: **the
-//! catalog's batch commits**; (2) the file is made zeros in place, its space taken, and synced; (3) the spare's header is
-//! written and synced: **this sync makes the contents believed**.
+//! **A removed pool's puddle becomes spare.** (1) the batch that removes the pool says that the
+//! puddle is spare: **the catalog's batch commits**; (2) the file is made zeros in place, its space
+//! taken, and synced; (3) the spare's header is written and synced: **this sync makes the contents
+//! believed**.
 //!
-//! **A puddle is made ahead**, for one pool and index. (1) the file is made with the header that it will have there, and synced, and so is the primary if the pool is in shadowed mode: orphans; (2) one
-//! batch gives it to that pool: **the catalog's batch commits**. If another pool takes it, or a close names it, it is an unnamed spare from there on: its primary is removed, its header written anew and synced, and then
-//! **the catalog's batch commits**.
+//! **A puddle is made ahead**, for one pool and index. (1) the file is made with the header that it
+//! will have there, and synced, and so is the primary if the pool is in shadowed mode: orphans; (2)
+//! one batch gives it to that pool: **the catalog's batch commits**. If another pool takes it, or a
+//! close names it, it is an unnamed spare from there on: its primary is removed, its header written
+//! anew and synced, and then **the catalog's batch commits**.
 //!
-//! **A spare is taken.** (1) if its header is not its own, the file is made zeros, and synced; (2) the header of the new
-//! puddle is written and synced: by its record the file is spare still; (3) one batch gives it to the pool: **the
-//! catalog's batch commits**.
+//! **A spare is taken.** (1) if its header is not its own, the file is made zeros, and synced; (2)
+//! the header of the new puddle is written and synced: by its record the file is spare still; (3)
+//! one batch gives it to the pool: **the catalog's batch commits**.
 //!
-//! **Spares are given up**, for an operation that would have no space otherwise. (1) one batch takes them out: **the
-//! catalog's batch commits**; (2) the files are removed: orphans.
+//! **Spares are given up**, for an operation that would have no space otherwise. (1) one batch
+//! takes them out: **the catalog's batch commits**; (2) the files are removed: orphans.
 //!
-//! Whatever a crash leaves is a spare, a pool's puddle or an orphan. No operation fails because a spare could not be
-//! made, kept or taken; a sync that fails poisons the store, as everywhere. Where records of the catalog were lost
-//! a spare may be a pool's by a record that is gone: then none is made, taken or given up.
+//! Whatever a crash leaves is a spare, a pool's puddle or an orphan. No operation fails because a
+//! spare could not be made, kept or taken; a sync that fails poisons the store, as everywhere.
+//! Where records of the catalog were lost a spare may be a pool's by a record that is gone: then
+//! none is made, taken or given up.
 
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
@@ -48,7 +56,8 @@ use std::time::Duration;
 
 /// Most spare puddles.
 pub(crate) const COUNT_MAX: usize = 16;
-/// A puddle up to this size is made ahead for any pool, a larger one only for a pool of 16 times as much.
+/// A puddle up to this size is made ahead for any pool, a larger one only for a pool of 16 times as
+/// much.
 const AHEAD_BYTES: u64 = 8 << 20;
 /// How long that begins after it was asked for, unless somebody waits for it.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -69,7 +78,8 @@ enum Stage {
     Nothing,
     /// The thread makes its files.
     Making(Plan),
-    /// They are there, and no record names them yet. The descriptor is for the client that will be given it.
+    /// They are there, and no record names them yet. The descriptor is for the client that will be
+    /// given it.
     Made(Plan, Option<File>),
 }
 
@@ -139,7 +149,8 @@ impl Maker {
             let _quiet = cenote_sys::signals::Blocked::new();
             while let Ok(order) = ordered.recv() {
                 let Order::Make(plan) = order else { continue };
-                // To take its space occupies a processor for as long as a millisecond, which whoever was given the last one had better have.
+                // To take its space occupies a processor for as long as a millisecond, which
+                // whoever was given the last one had better have.
                 let _ = ordered.recv_timeout(PAUSE);
                 if done.send(plan.make(&medium, store)).is_err() {
                     return;
@@ -185,8 +196,9 @@ fn named(control: &Control) -> Vec<PuddleRecord> {
 }
 
 impl PoolHandle {
-    /// Has a puddle of `size` bytes made in the background, because the pool will take one before long. Nothing is promised: not if there
-    /// is such a spare already, or one is being made; not beyond the bounds on spares, nor out of proportion to the pool.
+    /// Has a puddle of `size` bytes made in the background, because the pool will take one before
+    /// long. Nothing is promised: not if there is such a spare already, or one is being made;
+    /// not beyond the bounds on spares, nor out of proportion to the pool.
     pub fn expect_puddle(&self, size: u64) {
         let inner = self.store().inner();
         // A daemon looks ahead by itself.
@@ -291,7 +303,8 @@ impl Inner {
         };
     }
 
-    /// Takes the puddle that was made ahead: for the one that is wanted, or as a spare that no record names.
+    /// Takes the puddle that was made ahead: for the one that is wanted, or as a spare that no
+    /// record names.
     fn take_ahead(&self, control: &mut Control, wanted: Option<(PoolId, u32)>) -> Option<Ready> {
         self.settle_ahead(control);
         let Stage::Made(plan, file) = core::mem::take(&mut control.ahead.stage) else {
@@ -306,7 +319,8 @@ impl Inner {
         Some(Ready { record: plan.record, named: false, fits, file })
     }
 
-    /// Those of a pool's puddles that become spare when it is removed: the smallest, as many as there is room for.
+    /// Those of a pool's puddles that become spare when it is removed: the smallest, as many as
+    /// there is room for.
     pub(crate) fn kept_as_spare(
         &self,
         control: &Control,
@@ -339,7 +353,8 @@ impl Inner {
         Record::Puddle(as_spare(record))
     }
 
-    /// Makes the contents of a puddle that has just become spare believed. If that fails it is done when the spare is taken.
+    /// Makes the contents of a puddle that has just become spare believed. If that fails it is done
+    /// when the spare is taken.
     pub(crate) fn clean_spare(&self, record: &PuddleRecord) {
         let record = as_spare(record);
         let _ = self
@@ -376,8 +391,9 @@ impl Inner {
         }
     }
 
-    /// Gives pool `pool` its puddle `index`: a spare one, else a new one, with a primary if the pool is `shadowed`, and names it in one batch after the records
-    /// `with`. With a descriptor to be handed out, if there is one already.
+    /// Gives pool `pool` its puddle `index`: a spare one, else a new one, with a primary if the
+    /// pool is `shadowed`, and names it in one batch after the records `with`. With a
+    /// descriptor to be handed out, if there is one already.
     pub(crate) fn add_heap_puddle(
         &self,
         control: &mut Control,
@@ -417,7 +433,8 @@ impl Inner {
         Ok((record, None))
     }
 
-    /// A spare of exactly `size` bytes whose contents are zeros: the one that was made ahead for this pool and index, else any.
+    /// A spare of exactly `size` bytes whose contents are zeros: the one that was made ahead for
+    /// this pool and index, else any.
     fn ready_spare(
         &self,
         control: &mut Control,
@@ -455,7 +472,8 @@ impl Inner {
         Ok(ready)
     }
 
-    /// Gives up a spare that cannot be used. If its record cannot be taken out it stays, and is tried again.
+    /// Gives up a spare that cannot be used. If its record cannot be taken out it stays, and is
+    /// tried again.
     fn drop_spare(&self, control: &mut Control, spare: &PuddleRecord, is_named: bool) {
         if !is_named || self.commit(control, &[Record::PuddleRemoved(spare.uuid)]).is_ok() {
             let _ = self.medium.remove(name(&file_name(spare.uuid)));

@@ -41,8 +41,8 @@ use std::time::Duration;
 /// The lock file.
 pub(crate) const LOCK: &str = "lock";
 
-/// An open store. Cloning is cheap; the store is closed when the last handle of it or of its pools is dropped, or by
-/// [`Store::close`].
+/// An open store. Cloning is cheap; the store is closed when the last handle of it or of its pools
+/// is dropped, or by [`Store::close`].
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -62,7 +62,8 @@ pub(crate) struct Inner {
     pub(crate) uuid: Uuid,
     pub(crate) writable: bool,
     pub(crate) options: OpenOptions,
-    /// Puddles are mapped when their pool is opened: the simulated medium compares memory at every event.
+    /// Puddles are mapped when their pool is opened: the simulated medium compares memory at every
+    /// event.
     pub(crate) eager: bool,
     pub(crate) durability: Durability,
     pub(crate) token: u64,
@@ -74,9 +75,11 @@ pub(crate) struct Inner {
     pub(crate) silent: AtomicBool,
     /// A guest's logs are being replayed, which may have cut short what is mapped for that.
     pub(crate) guarded: AtomicBool,
-    /// Held by who replays a guest's logs: one after the other, since they may have shared a pool. Taken before the control lock, which is not held meanwhile.
+    /// Held by who replays a guest's logs: one after the other, since they may have shared a pool.
+    /// Taken before the control lock, which is not held meanwhile.
     pub(crate) replaying: Mutex<()>,
-    /// Whoever keeps the store, if that is another process: then everything that changes the catalog is asked of it.
+    /// Whoever keeps the store, if that is another process: then everything that changes the
+    /// catalog is asked of it.
     pub(crate) connection: Option<Connection>,
     /// What keeps this session from writing into a store that is not its own any more. `None`: it
     /// writes no control data.
@@ -101,7 +104,8 @@ pub(crate) struct Control {
     pub(crate) pools: BTreeMap<PoolId, Arc<PoolCore>>,
     /// Found at open.
     pub(crate) damage: Vec<Damage>,
-    /// Pools that were in use when their last writer ended without closing the store, and how that ended.
+    /// Pools that were in use when their last writer ended without closing the store, and how that
+    /// ended.
     pub(crate) dirty: BTreeMap<PoolId, CrashKind>,
     pub(crate) logs: Logs,
     /// A spare puddle that no record names yet.
@@ -123,15 +127,17 @@ pub(crate) struct Control {
     pub(crate) lock: Option<[LockGuard; 3]>,
 }
 
-// SAFETY: the pointers are to `Puddle`s, which are `Sync`, owned by this value, and freed only with it.
+// SAFETY: the pointers are to `Puddle`s, which are `Sync`, owned by this value, and freed only with
+// it.
 unsafe impl Send for Control {}
 
 impl Store {
-    /// Closes the store: what was written is on the medium, and the next open finds nothing to recover.
+    /// Closes the store: what was written is on the medium, and the next open finds nothing to
+    /// recover.
     ///
     /// # Errors
-    /// Other handles are alive (the store is then closed with the last of them); logs are in use; a sync failed. The
-    /// store is then recovered when it is opened next.
+    /// Other handles are alive (the store is then closed with the last of them); logs are in use; a
+    /// sync failed. The store is then recovered when it is opened next.
     pub fn close(self) -> Result<(), StoreError> {
         let handles = Arc::strong_count(&self.0) - 1;
         match Arc::try_unwrap(self.0) {
@@ -140,19 +146,21 @@ impl Store {
         }
     }
 
-    /// Lets go of the store as a crash of this process would: mappings and locks are given back, nothing is written. For
-    /// crash tests. Other handles keep the mappings until they are dropped.
+    /// Lets go of the store as a crash of this process would: mappings and locks are given back,
+    /// nothing is written. For crash tests. Other handles keep the mappings until they are
+    /// dropped.
     pub fn abandon(self) {
         self.0.silent.store(true, Ordering::Release);
     }
 
-    /// Stops acknowledging anything: every further operation that writes fails. For layers above that find out
-    /// that what is on the medium is no longer known.
+    /// Stops acknowledging anything: every further operation that writes fails. For layers above
+    /// that find out that what is on the medium is no longer known.
     pub fn poison(&self, reason: &str) {
         self.0.poison(reason);
     }
 
-    /// Fails if nothing may be acknowledged: the store is poisoned, or this process is a fork of its opener.
+    /// Fails if nothing may be acknowledged: the store is poisoned, or this process is a fork of
+    /// its opener.
     ///
     /// # Errors
     /// [`StoreError::Forked`], [`StoreError::Poisoned`], [`StoreError::MetadataLost`].
@@ -180,7 +188,8 @@ impl Store {
         !fork_guard::is_current(self.0.token)
     }
 
-    /// A number of the store and of this boot of the machine, never 0: what processes share in memory under another one means nothing any more.
+    /// A number of the store and of this boot of the machine, never 0: what processes share in
+    /// memory under another one means nothing any more.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         let boot = u128::from_le_bytes(self.0.medium.boot_id().0);
@@ -263,7 +272,8 @@ impl Store {
         })
     }
 
-    /// Maps a puddle that nobody has touched yet; if it has moved, its pointers are rewritten before.
+    /// Maps a puddle that nobody has touched yet; if it has moved, its pointers are rewritten
+    /// before.
     ///
     /// # Errors
     /// Its file cannot be mapped or rewritten, or it is damaged.
@@ -280,10 +290,12 @@ impl Store {
         }))
     }
 
-    /// Registers a type and its pointer map (PUD-7). Registering what is known already does nothing and takes no sync.
+    /// Registers a type and its pointer map (PUD-7). Registering what is known already does nothing
+    /// and takes no sync.
     ///
     /// # Errors
-    /// The record makes no sense; the id is known with another layout; the store is read-only, and does not know the type.
+    /// The record makes no sense; the id is known with another layout; the store is read-only, and
+    /// does not know the type.
     ///
     /// # Safety
     /// The record is true of the type of that id, in every program that uses the store: pointers
@@ -363,7 +375,8 @@ impl Store {
         self.0.frontier.sum()
     }
 
-    /// When puddles that have moved are rewritten in this session: what the options ask for, or what there is instead.
+    /// When puddles that have moved are rewritten in this session: what the options ask for, or
+    /// what there is instead.
     #[must_use]
     pub fn relocation_backend(&self) -> Backend {
         self.0.frontier.backend()
@@ -491,8 +504,8 @@ const FORKED_TRIES: u32 = 500;
 
 impl Inner {
     pub(crate) fn control(&self) -> MutexGuard<'_, Control> {
-        // A thread that panicked under the lock was between two whole changes, or inside one that the catalog
-        // undoes or the poisoning stops: the state is usable.
+        // A thread that panicked under the lock was between two whole changes, or inside one that
+        // the catalog undoes or the poisoning stops: the state is usable.
         match self.control.try_lock() {
             Ok(control) => control,
             Err(TryLockError::Poisoned(control)) => control.into_inner(),
@@ -565,7 +578,8 @@ impl Inner {
         }
     }
 
-    /// Makes one change of the catalog, which says too which puddles have been rewritten since the last one.
+    /// Makes one change of the catalog, which says too which puddles have been rewritten since the
+    /// last one.
     pub(crate) fn commit(
         &self,
         control: &mut Control,

@@ -2,18 +2,21 @@
 //!
 //! # When its state is believed
 //!
-//! A change writes the copy that is not the newest, with the next generation, and syncs it. So after every completed
-//! change both copies are whole and their generations differ by one. Only then is the newest copy's *state* believed.
-//! If one copy is damaged, or the generations do not follow each other, the lost copy may have been the newer: the
-//! store then counts as open, which costs a recovery that finds nothing to do, and loses nothing.
-//! What never changes (UUID, window) is the same in both copies and is believed from any whole one.
+//! A change writes the copy that is not the newest, with the next generation, and syncs it. So
+//! after every completed change both copies are whole and their generations differ by one. Only
+//! then is the newest copy's *state* believed. If one copy is damaged, or the generations do not
+//! follow each other, the lost copy may have been the newer: the store then counts as open, which
+//! costs a recovery that finds nothing to do, and loses nothing. What never changes (UUID, window)
+//! is the same in both copies and is believed from any whole one.
 //!
 //! # The catalog's batch
 //!
-//! Every copy names a batch that the catalog had when it was written. A copy is written only after that batch is synced in both files of the catalog,
-//! so at no crash point does a superblock name a batch that the catalog may lack; one copy being lost leaves an older, lower claim. A catalog whose
-//! both files end before the batch was rolled back, to a state that is whole by itself and would otherwise pass. What a session
-//! has appended since it opened the store is claimed from its close, or from the next open, on.
+//! Every copy names a batch that the catalog had when it was written. A copy is written only after
+//! that batch is synced in both files of the catalog, so at no crash point does a superblock name a
+//! batch that the catalog may lack; one copy being lost leaves an older, lower claim. A catalog
+//! whose both files end before the batch was rolled back, to a state that is whole by itself and
+//! would otherwise pass. What a session has appended since it opened the store is claimed from its
+//! close, or from the next open, on.
 
 use crate::error::OpenError;
 use crate::report::Damage;

@@ -1,16 +1,18 @@
 //! The window: which puddle an address lies in, and where there is room for another.
 //!
-//! **Slot table.** One word for every 2 MiB of the window points to the puddle that begins or goes on there. Looking up
-//! an address is a subtraction, a shift, a load and a comparison; no lock. The table is zeroed memory that the kernel
-//! provides page by page, so 4 MiB for a window of 1 TiB cost what is used of them. A puddle is entered after it is
-//! complete (release) and its memory lives until the store is dropped, so a reader never sees half of one.
+//! **Slot table.** One word for every 2 MiB of the window points to the puddle that begins or goes
+//! on there. Looking up an address is a subtraction, a shift, a load and a comparison; no lock. The
+//! table is zeroed memory that the kernel provides page by page, so 4 MiB for a window of 1 TiB
+//! cost what is used of them. A puddle is entered after it is complete (release) and its memory
+//! lives until the store is dropped, so a reader never sees half of one.
 //!
 //! **Distance.** While a store is opened whose window is taken, its puddles are mapped in another
 //! window, at a distance from the addresses that the catalog, logs and pointers say
 //! ([`crate::relocate::window`]). A [`Puddle`] has its address in *this* window always. When the
 //! open is done the catalog says these addresses, and the distance is 0.
 //!
-//! **Space.** Free ranges of slots by position; first fit, so that the window stays dense at its start.
+//! **Space.** Free ranges of slots by position; first fit, so that the window stays dense at its
+//! start.
 
 use crate::puddle::Puddle;
 use cenote_layout::SLOT_SIZE;
@@ -34,7 +36,8 @@ impl Window {
         let count = usize::try_from(len / SLOT_SIZE).unwrap_or(0);
         // Zeroed by the kernel, page by page, on first use.
         let zeroes = vec![0usize; count].into_boxed_slice();
-        // SAFETY: `AtomicUsize` has the size and alignment of `usize`, and any value is valid; the box is ours.
+        // SAFETY: `AtomicUsize` has the size and alignment of `usize`, and any value is valid; the
+        // box is ours.
         let slots = unsafe { Box::from_raw(Box::into_raw(zeroes) as *mut [AtomicUsize]) };
         Self { base, len, slots, distance: AtomicU64::new(0), _named: None }
     }
@@ -68,7 +71,8 @@ impl Window {
     pub(crate) fn find(&self, addr: u64) -> Option<&Puddle> {
         let slot = (addr.wrapping_sub(self.base) / SLOT_SIZE) as usize;
         let entry = self.slots.get(slot)?.load(Ordering::Acquire) as *const Puddle;
-        // SAFETY: an entry is null or a puddle entered by `insert`, which lives as long as the window is used.
+        // SAFETY: an entry is null or a puddle entered by `insert`, which lives as long as the
+        // window is used.
         let puddle = unsafe { entry.as_ref()? };
         (addr - puddle.addr() < puddle.size()).then_some(puddle)
     }

@@ -4,8 +4,8 @@ use crate::common::{Dir, pool_options};
 use cenote_layout::id::PoolId;
 use cenote_store::{Access, Damage, DamagePolicy, OpenError, OpenOptions, StoreError};
 
-/// A store with pools "good" and "bad", the latter of three puddles with the numbers 0, 1 and 2 in their bodies.
-/// Returns the file of each puddle of "bad".
+/// A store with pools "good" and "bad", the latter of three puddles with the numbers 0, 1 and 2 in
+/// their bodies. Returns the file of each puddle of "bad".
 fn two_pools() -> (Dir, Vec<String>) {
     let dir = Dir::formatted();
     let (store, _) = dir.open();

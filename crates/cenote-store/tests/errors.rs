@@ -176,7 +176,8 @@ fn many_readers_share_a_store_and_change_nothing() {
     store.create_pool("p", &pool_options()).unwrap();
     store.close().unwrap();
     let before = dir.contents();
-    // Readers in one process conflict over the window, as any two stores do; the lock itself is shared.
+    // Readers in one process conflict over the window, as any two stores do; the lock itself is
+    // shared.
     let (reader, report) =
         Store::open(real_read_only(&dir.path()), OpenOptions::read_only()).unwrap();
     assert!(report.clean && !reader.is_writable());

@@ -65,7 +65,8 @@ fn a_store_says_that_it_was_a_daemons_before_its_catalog_does() {
     let (store, _) = dir.open();
     store.close().unwrap();
     assert_eq!(incompat(&dir), [INCOMPAT_ALWAYS | INCOMPAT_HOSTED; 2]);
-    // One that does not know a bit refuses the store, and the bits of one header are nothing to another.
+    // One that does not know a bit refuses the store, and the bits of one header are nothing to
+    // another.
     let mut bytes = std::fs::read(dir.file("superblock")).unwrap();
     for copy in bytes.chunks_exact_mut(COPY_SIZE as usize) {
         let mut block = read::<Superblock>(copy, true).unwrap();

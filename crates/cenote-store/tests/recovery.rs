@@ -1,5 +1,5 @@
-//! Recovery at open, on the simulated medium: logs are replayed before anybody sees data, within what their owner could
-//! write, and every crash at any moment leaves a store that opens.
+//! Recovery at open, on the simulated medium: logs are replayed before anybody sees data, within
+//! what their owner could write, and every crash at any moment leaves a store that opens.
 
 use crate::common::{pool_options, small};
 use cenote_layout::log::Kind;
@@ -31,7 +31,8 @@ fn open(sim: &Arc<SimMedium>, options: OpenOptions) -> (Store, OpenReport) {
     Store::open(as_medium(sim), options).unwrap()
 }
 
-/// A fresh store at this level, with pool "p" open, its first word 1, closed once so that this is durable.
+/// A fresh store at this level, with pool "p" open, its first word 1, closed once so that this is
+/// durable.
 fn prepared(durability: Durability) -> (Arc<SimMedium>, Store, PoolHandle) {
     let sim = SimMedium::new(SimOptions::new(durability));
     format(as_medium(&sim), &small()).unwrap();
@@ -73,11 +74,13 @@ impl SegmentSource for Segments {
     }
 }
 
-/// Takes a log and writes undo entries for `words`, then changes them to `value`; neither commits nor gives the log back.
+/// Takes a log and writes undo entries for `words`, then changes them to `value`; neither commits
+/// nor gives the log back.
 fn half_a_transaction(store: &Store, pool: &PoolHandle, words: std::ops::Range<u64>, value: u64) {
     let lease = store.acquire_log().unwrap();
     let source = Box::new(Segments(store.clone(), lease.log_id()));
-    // SAFETY: the log is ours and mapped until the store is dropped, which the writer does not outlive.
+    // SAFETY: the log is ours and mapped until the store is dropped, which the writer does not
+    // outlive.
     let mut writer =
         unsafe { LogWriter::attach(lease.body(), store.persistence(), source) }.unwrap();
     for index in words {
@@ -530,7 +533,8 @@ fn a_killed_process_leaves_half_a_transaction_that_readers_see_undone_and_writer
     assert!(dir.open().1.clean);
 }
 
-/// Opens an image, checks what must hold whenever a crash came, and closes; returns the names of the pools.
+/// Opens an image, checks what must hold whenever a crash came, and closes; returns the names of
+/// the pools.
 fn check(image: &Image, context: &str) -> Vec<String> {
     let sim = SimMedium::from_image_unrecorded(image);
     let options = OpenOptions { power_loss: PowerLossPolicy::AsIs, ..options() };

@@ -1,4 +1,5 @@
-//! Control data that is whole by itself and not what it should be: rolled back, or about files that are gone.
+//! Control data that is whole by itself and not what it should be: rolled back, or about files that
+//! are gone.
 
 use crate::common::{Dir, pool_options};
 use cenote_log::CrashKind;
@@ -10,7 +11,8 @@ fn policy(damage: DamagePolicy) -> OpenOptions {
     OpenOptions { damage, ..OpenOptions::default() }
 }
 
-/// A store that was closed with pool "a", and once more with pools "a" and "b"; and both files of the catalog as they were after the first time.
+/// A store that was closed with pool "a", and once more with pools "a" and "b"; and both files of
+/// the catalog as they were after the first time.
 fn two_sessions() -> (Dir, [Vec<u8>; 2]) {
     let dir = Dir::formatted();
     let (store, _) = dir.open();
@@ -43,7 +45,8 @@ fn both_catalog_files_rolled_back_together_are_noticed_and_left_alone() {
     }
     assert_eq!(dir.contents(), before, "a failed open changed the medium");
 
-    // What is left can be looked at, and every pool is doubtful: what is gone may have been about it.
+    // What is left can be looked at, and every pool is doubtful: what is gone may have been about
+    // it.
     let (store, report) = dir.try_open(policy(DamagePolicy::ReadOnly)).unwrap();
     assert!(report.demoted && report.damage.iter().any(Damage::is_lost), "{report:?}");
     let pool = store.open_pool("a", Access::ReadOnly).unwrap();
@@ -56,7 +59,8 @@ fn both_catalog_files_rolled_back_together_are_noticed_and_left_alone() {
     store.close().unwrap();
     assert_eq!(dir.contents(), before);
 
-    // The files of the pool that the catalog has forgotten are kept, and so is the knowledge that something is missing.
+    // The files of the pool that the catalog has forgotten are kept, and so is the knowledge that
+    // something is missing.
     let (store, _) = dir.try_open(policy(DamagePolicy::SkipDamaged)).unwrap();
     store.create_pool("c", &pool_options()).unwrap();
     store.close().unwrap();

@@ -1,4 +1,5 @@
-//! Spare puddles (PUD-11): where they come from, what taking one costs, and that nothing of a removed pool is left in one.
+//! Spare puddles (PUD-11): where they come from, what taking one costs, and that nothing of a
+//! removed pool is left in one.
 
 use crate::common::{Dir, pool_options, small};
 use cenote_layout::header::read;

@@ -1,5 +1,5 @@
-//! A puddle file that somebody makes shorter under a running program: the program ends by SIGBUS with one line that says why, and the
-//! next open names the damage.
+//! A puddle file that somebody makes shorter under a running program: the program ends by SIGBUS
+//! with one line that says why, and the next open names the damage.
 
 use crate::common::{Dir, pool_options};
 use cenote_store::{Access, Damage, OpenOptions};

@@ -1,7 +1,9 @@
-//! Measures what makes stores durable: non-temporal copies against a plain copy with flushes, at 8 B, 64 B and 4 KiB,
-//! each followed by a fence. Run with `cargo bench -p cenote-sys --bench measure_stream`.
+//! Measures what makes stores durable: non-temporal copies against a plain copy with flushes, at 8
+//! B, 64 B and 4 KiB, each followed by a fence. Run with `cargo bench -p cenote-sys --bench
+//! measure_stream`.
 //!
-//! The destination is ordinary memory, larger than the caches by default (MiB as the only argument), written in order.
+//! The destination is ordinary memory, larger than the caches by default (MiB as the only
+//! argument), written in order.
 
 use cenote_sys::cpu::{self, FlushInstruction, LINE_BYTES};
 use cenote_sys::memory;
@@ -58,7 +60,8 @@ fn main() -> std::io::Result<()> {
     );
     for unit in [8, 64, 128, 256, 512, 4096] {
         let from = std::hint::black_box(source.as_ptr());
-        // SAFETY: `p` is, here and below, the start of `unit` bytes of the region, `from` of 8192 bytes.
+        // SAFETY: `p` is, here and below, the start of `unit` bytes of the region, `from` of 8192
+        // bytes.
         let stream = measure(&region, unit, |p| unsafe {
             cpu::stream_copy(p, from, unit);
             cpu::sfence();

@@ -1,17 +1,24 @@
 //! Running a function on another stack, from a signal handler whose own is too small for it.
 //!
-//! A handler runs on an alternate stack of a few KiB. Work that needs more can be handed to a thread ([`crate::desk`]), which costs two switches of context; or it is done at once, by the thread
-//! that the signal is about, on a stack of this module's.
+//! A handler runs on an alternate stack of a few KiB. Work that needs more can be handed to a
+//! thread ([`crate::desk`]), which costs two switches of context; or it is done at once, by the
+//! thread that the signal is about, on a stack of this module's.
 //!
-//! What runs here is inside the handler all the same: all signals are blocked, a fault kills, and it interrupts its thread. So it may take locks and allocate only where the interrupted
-//! instruction cannot be inside the allocator or hold one of these locks. That is so for a *fault*, whose instruction touches a certain range, if whoever has such a lock, and the allocator, never touch
-//! that range. It is for the caller to know. (A signal handler of the application's own, which may have interrupted the allocator, must not touch such a range either.)
+//! What runs here is inside the handler all the same: all signals are blocked, a fault kills, and
+//! it interrupts its thread. So it may take locks and allocate only where the interrupted
+//! instruction cannot be inside the allocator or hold one of these locks. That is so for a *fault*,
+//! whose instruction touches a certain range, if whoever has such a lock, and the allocator, never
+//! touch that range. It is for the caller to know. (A signal handler of the application's own,
+//! which may have interrupted the allocator, must not touch such a range either.)
 //!
 //! # Safety argument
 //!
-//! A stack is a mapping of its own, with a page without access below it, made once and never unmapped. One compare-and-swap takes it for one run; it is given back when the function has returned, or
-//! unwound: a panic ends in [`run`]. The stack pointer is exchanged in a register that every callee keeps, and is the old one again afterwards. Stacks are not there in a forked child, and not in core
-//! dumps: whoever made a stack is noted with it, and a child makes its own. One that was in use by another thread at the moment of the fork stays taken there.
+//! A stack is a mapping of its own, with a page without access below it, made once and never
+//! unmapped. One compare-and-swap takes it for one run; it is given back when the function has
+//! returned, or unwound: a panic ends in [`run`]. The stack pointer is exchanged in a register that
+//! every callee keeps, and is the old one again afterwards. Stacks are not there in a forked child,
+//! and not in core dumps: whoever made a stack is noted with it, and a child makes its own. One
+//! that was in use by another thread at the moment of the fork stays taken there.
 
 use crate::{fork_guard, memory};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,7 +29,8 @@ const STACKS: usize = 16;
 /// Bytes of a stack, and of what lies without access below it.
 const LEN: usize = 256 << 10;
 const GUARD: usize = 64 << 10;
-/// Zeros above its top, where whoever walks the stack (a panic's message) finds the end: the frame of [`switch`] does not say where it came from.
+/// Zeros above its top, where whoever walks the stack (a panic's message) finds the end: the frame
+/// of [`switch`] does not say where it came from.
 const ABOVE: usize = 4096;
 
 struct Stack {
@@ -85,7 +93,8 @@ pub fn prepare() {
     }
 }
 
-/// Calls `f` on another stack, and gives its answer; `None`: there is none to be had here, or `f` has panicked. See the module for what `f` may do in a signal handler.
+/// Calls `f` on another stack, and gives its answer; `None`: there is none to be had here, or `f`
+/// has panicked. See the module for what `f` may do in a signal handler.
 pub fn run<R>(f: impl FnOnce() -> R) -> Option<R> {
     if !cfg!(target_arch = "x86_64") {
         return None;
@@ -93,7 +102,8 @@ pub fn run<R>(f: impl FnOnce() -> R) -> Option<R> {
     let stack = Taken::any()?;
     let top = stack.top()?;
     let mut call = Call { f: Some(f), answer: None };
-    // SAFETY: the stack is ours until `stack` is dropped, below; `enter` gets the call that it is made for, and does not unwind.
+    // SAFETY: the stack is ours until `stack` is dropped, below; `enter` gets the call that it is
+    // made for, and does not unwind.
     unsafe { switch(top, call.entry(), (&raw mut call).cast()) };
     call.answer
 }
@@ -116,7 +126,8 @@ unsafe extern "C" fn enter<F: FnOnce() -> R, R>(call: *mut ()) {
     // SAFETY: by the caller's promise.
     let call = unsafe { &mut *call.cast::<Call<F, R>>() };
     if let Some(f) = call.f.take() {
-        // What `f` leaves half done nobody looks at but through its own means: locks that are poisoned.
+        // What `f` leaves half done nobody looks at but through its own means: locks that are
+        // poisoned.
         call.answer = catch_unwind(AssertUnwindSafe(f)).ok();
     }
 }
@@ -124,10 +135,13 @@ unsafe extern "C" fn enter<F: FnOnce() -> R, R>(call: *mut ()) {
 /// Calls `enter(call)` with the stack pointer at `top`.
 ///
 /// # Safety
-/// Below `top`, a multiple of 16, lies a stack that nobody uses and that is large enough; `enter` may be called so, and does not unwind.
+/// Below `top`, a multiple of 16, lies a stack that nobody uses and that is large enough; `enter`
+/// may be called so, and does not unwind.
 #[cfg(target_arch = "x86_64")]
 unsafe fn switch(top: usize, enter: unsafe extern "C" fn(*mut ()), call: *mut ()) {
-    // SAFETY: `r12` is kept by every function, so it has the old stack pointer when the call comes back. Everything that a call may change is said to be changed. The stack is aligned as a call wants it.
+    // SAFETY: `r12` is kept by every function, so it has the old stack pointer when the call comes
+    // back. Everything that a call may change is said to be changed. The stack is aligned as a call
+    // wants it.
     unsafe {
         core::arch::asm!(
             "xchg rsp, r12",
@@ -185,7 +199,8 @@ mod tests {
         .expect("it ran");
         assert_eq!((sum, text.as_str()), (3 * (48 << 10), "moved in and out"));
         assert!(there.abs_diff((&raw const here).addr()) > LEN, "it was this stack");
-        // Within each other, as many as there are, by many threads; and then again, because all were given back.
+        // Within each other, as many as there are, by many threads; and then again, because all
+        // were given back.
         fn nested() -> usize {
             run(|| 1 + nested()).unwrap_or(0)
         }

@@ -2,20 +2,21 @@
 //!
 //! What the persistency argument of the layers above rests on (x86-64):
 //!
-//! * a line is in the persistence domain once a flush ([`clwb`], [`clflushopt`], [`clflush`]) of it, issued after the
-//!   store, is followed by [`sfence`];
+//! * a line is in the persistence domain once a flush ([`clwb`], [`clflushopt`], [`clflush`]) of
+//!   it, issued after the store, is followed by [`sfence`];
 //! * a non-temporal store ([`stream_copy`], [`stream_u64`]) needs no flush, only the [`sfence`];
-//! * an aligned 8-byte store, temporal or not, is never torn. [`stream_copy`] writes with stores of 8 bytes or wider
-//!   at addresses aligned to their width, so no 8-byte word of it is torn either.
+//! * an aligned 8-byte store, temporal or not, is never torn. [`stream_copy`] writes with stores of
+//!   8 bytes or wider at addresses aligned to their width, so no 8-byte word of it is torn either.
 //!
 //! # Safety argument
 //!
-//! Flushes and streams take raw pointers and are `unsafe`: the caller vouches that the bytes are mapped (and, for a
-//! stream, writable and not otherwise accessed at the time). Wide registers are used only after the CPU *and* the
-//! operating system were seen to support them. The flush instructions beyond `clflush` must only be executed where
-//! [`features`] names them; [`flush_instruction`] chooses. Non-temporal stores lie outside the language's memory
-//! model until the next [`sfence`] of the same thread, hence the contract of [`stream_copy`]. The assembly carries
-//! memory clobbers, so that the compiler moves no store across a flush or a fence.
+//! Flushes and streams take raw pointers and are `unsafe`: the caller vouches that the bytes are
+//! mapped (and, for a stream, writable and not otherwise accessed at the time). Wide registers are
+//! used only after the CPU *and* the operating system were seen to support them. The flush
+//! instructions beyond `clflush` must only be executed where [`features`] names them;
+//! [`flush_instruction`] chooses. Non-temporal stores lie outside the language's memory model until
+//! the next [`sfence`] of the same thread, hence the contract of [`stream_copy`]. The assembly
+//! carries memory clobbers, so that the compiler moves no store across a flush or a fence.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::OnceLock;
@@ -103,7 +104,8 @@ impl CpuFeatures {
 pub fn compiler_barrier() {
     // Miri runs no assembly, and reorders nothing.
     #[cfg(not(miri))]
-    // SAFETY: no instruction; without options the assembler block counts as reading and writing all memory.
+    // SAFETY: no instruction; without options the assembler block counts as reading and writing
+    // all memory.
     unsafe {
         core::arch::asm!("", options(nostack, preserves_flags))
     };

@@ -1,14 +1,16 @@
-//! On which processor does this thread run? For per-CPU data: a hint, outdated the moment it is read.
+//! On which processor does this thread run? For per-CPU data: a hint, outdated the moment it is
+//! read.
 //!
-//! The kernel keeps the number in the thread's restartable-sequence area, which glibc (2.35 and later) registers and
-//! whose place it exports: one load. Elsewhere `rdpid`, and at last the C library.
+//! The kernel keeps the number in the thread's restartable-sequence area, which glibc (2.35 and
+//! later) registers and whose place it exports: one load. Elsewhere `rdpid`, and at last the C
+//! library.
 //!
 //! # Safety argument
 //!
-//! `__rseq_offset` and `__rseq_size` are constants of glibc's interface once the program runs: the area of every thread
-//! lies at the thread pointer plus the offset and lives as long as the thread. It is read, never written, and only if
-//! its size says that it is registered. The kernel writes it while the thread is not running, so a volatile read
-//! of an aligned word suffices.
+//! `__rseq_offset` and `__rseq_size` are constants of glibc's interface once the program runs: the
+//! area of every thread lies at the thread pointer plus the offset and lives as long as the thread.
+//! It is read, never written, and only if its size says that it is registered. The kernel writes it
+//! while the thread is not running, so a volatile read of an aligned word suffices.
 
 #[cfg(target_arch = "x86_64")]
 use core::sync::atomic::{AtomicIsize, Ordering};
@@ -24,8 +26,8 @@ const NONE: isize = isize::MAX;
 #[cfg(target_arch = "x86_64")]
 static AREA_OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
 
-/// The number of the processor that this thread runs on; 0 where nobody knows. Below the number of possible
-/// processors, which may be larger than the number that this process may use.
+/// The number of the processor that this thread runs on; 0 where nobody knows. Below the number of
+/// possible processors, which may be larger than the number that this process may use.
 #[must_use]
 #[inline]
 pub fn current() -> u32 {
@@ -70,7 +72,8 @@ fn find_area() -> Option<isize> {
     };
     let offset = symbol(c"__rseq_offset")?.cast::<isize>();
     let size = symbol(c"__rseq_size")?.cast::<u32>();
-    // SAFETY: glibc defines them as constants of these types; nobody else may define the reserved names.
+    // SAFETY: glibc defines them as constants of these types; nobody else may define the reserved
+    // names.
     let (offset, size) = unsafe { (offset.read(), size.read()) };
     (size >= 8 && offset != UNKNOWN).then_some(offset)
 }
@@ -84,7 +87,8 @@ mod x86_64 {
     #[inline]
     pub(super) unsafe fn from_area(offset: isize) -> Option<u32> {
         let number: i32;
-        // SAFETY: fs is the thread pointer; the field cpu_id lies 4 bytes into the area. Read anew each time: no `pure`.
+        // SAFETY: fs is the thread pointer; the field cpu_id lies 4 bytes into the area. Read anew
+        // each time: no `pure`.
         unsafe {
             asm!("mov {0:e}, fs:[{1} + 4]", out(reg) number, in(reg) offset, options(nostack, preserves_flags, readonly));
         }
@@ -96,7 +100,8 @@ mod x86_64 {
     /// The processor has `rdpid`.
     pub(super) unsafe fn from_rdpid() -> u32 {
         let value: u64;
-        // SAFETY: the instruction reads a register that Linux sets to the node (from bit 12 on) and the processor.
+        // SAFETY: the instruction reads a register that Linux sets to the node (from bit 12 on) and
+        // the processor.
         unsafe { asm!("rdpid {}", out(reg) value, options(nomem, nostack, preserves_flags)) }
         (value & 0xfff) as u32
     }

@@ -1,27 +1,38 @@
-//! A desk at which signal handlers ask a thread for what they may not do themselves: allocate, take locks, read files, use much stack.
+//! A desk at which signal handlers ask a thread for what they may not do themselves: allocate, take
+//! locks, read files, use much stack.
 //!
-//! A handler of faults ([`crate::fault`]) asks, and sleeps until it is answered; a *clerk*, an ordinary thread, answers. That keeps the
-//! rules of resolvers as long as the clerk waits for nothing that a thread may hold while it touches a range whose faults end here,
-//! and never touches such a range itself.
+//! A handler of faults ([`crate::fault`]) asks, and sleeps until it is answered; a *clerk*, an
+//! ordinary thread, answers. That keeps the rules of resolvers as long as the clerk waits for
+//! nothing that a thread may hold while it touches a range whose faults end here, and never touches
+//! such a range itself.
 //!
 //! # Algorithm
 //!
-//! Places for questions, each `FREE`, `TAKEN` (its question is being written), `ASKED`, `WAITED` (asked, and who asked sleeps) or `ANSWERED`. Who asks takes a free one by one
-//! compare-and-swap, writes the question, makes it `ASKED` and rings the bell (a counter). The clerk reads the bell, answers every place that is asked, and comes back if the bell reads
-//! differently: a question that was asked in between has changed it. If all places are taken, who asks yields until one is free, which takes no longer than the clerk needs.
+//! Places for questions, each `FREE`, `TAKEN` (its question is being written), `ASKED`, `WAITED`
+//! (asked, and who asked sleeps) or `ANSWERED`. Who asks takes a free one by one compare-and-swap,
+//! writes the question, makes it `ASKED` and rings the bell (a counter). The clerk reads the bell,
+//! answers every place that is asked, and comes back if the bell reads differently: a question that
+//! was asked in between has changed it. If all places are taken, who asks yields until one is free,
+//! which takes no longer than the clerk needs.
 //!
-//! *Who waits looks for a while before he sleeps*, where there is more than one processor: a question that takes a few microseconds is answered before a switch of context would be over, and a clerk that has
-//! just answered is often asked again at once. Whoever makes a change calls the system only if the other one sleeps:
+//! *Who waits looks for a while before he sleeps*, where there is more than one processor: a
+//! question that takes a few microseconds is answered before a switch of context would be over, and
+//! a clerk that has just answered is often asked again at once. Whoever makes a change calls the
+//! system only if the other one sleeps:
 //!
-//! * the clerk says that it rests, looks at the bell again, and sleeps; who has rung looks whether it rests. All four are sequentially consistent, so one of them sees the other;
-//! * who asks makes `ASKED` into `WAITED` and sleeps; the clerk's answer takes the place's old state out, and wakes whom it finds waiting.
+//! * the clerk says that it rests, looks at the bell again, and sleeps; who has rung looks whether
+//!   it rests. All four are sequentially consistent, so one of them sees the other;
+//! * who asks makes `ASKED` into `WAITED` and sleeps; the clerk's answer takes the place's old
+//!   state out, and wakes whom it finds waiting.
 //!
-//! A clerk that ends, also by a panic, closes the desk: whoever waits or comes later is told `false`.
+//! A clerk that ends, also by a panic, closes the desk: whoever waits or comes later is told
+//! `false`.
 //!
 //! # Safety argument
 //!
-//! No `unsafe`: everything is atomics. `futex` is async-signal-safe. The clerk runs with all signals blocked, so
-//! that no handler of the application's runs on it, touches a range, and waits for itself.
+//! No `unsafe`: everything is atomics. `futex` is async-signal-safe. The clerk runs with all
+//! signals blocked, so that no handler of the application's runs on it, touches a range, and waits
+//! for itself.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use rustix::thread::futex;
@@ -33,7 +44,8 @@ const ASKED: u32 = 2;
 const ANSWERED: u32 = 3;
 const WAITED: u32 = 4;
 
-/// How often whoever waits looks before he sleeps: some 10 microseconds. An answer takes 3 to 8, a sleep and its end about as much again.
+/// How often whoever waits looks before he sleeps: some 10 microseconds. An answer takes 3 to 8, a
+/// sleep and its end about as much again.
 const LOOKS: u32 = 256;
 
 /// Questions that wait at once.
@@ -127,7 +139,8 @@ impl Desk {
         }
         let is_asked = || matches!(place.state.load(Ordering::SeqCst), ASKED | WAITED);
         look_until(self.looks, || !is_asked());
-        // Either this sees that the desk is closed, or closing sees the question and takes it away: both orders are sequentially consistent.
+        // Either this sees that the desk is closed, or closing sees the question and takes it away:
+        // both orders are sequentially consistent.
         while is_asked() && !self.closed.load(Ordering::SeqCst) {
             let waits =
                 place.state.compare_exchange(ASKED, WAITED, Ordering::SeqCst, Ordering::SeqCst);

@@ -1,38 +1,46 @@
 //! Faults that are resolved: a SIGSEGV and SIGBUS handler that asks whoever registered the address.
 //!
-//! Lazy mapping, relocation on first touch, decryption on first touch and deferred write protection all need the same
-//! thing: on a fault in a range of theirs, make the access possible and let the instruction run again. There is one
-//! handler per process; it asks the [`Resolver`] of the range, and whatever nobody resolves goes to the handler that
-//! was there before (Rust's own, which tells of stack overflows, or an application's) or kills as by default.
+//! Lazy mapping, relocation on first touch, decryption on first touch and deferred write protection
+//! all need the same thing: on a fault in a range of theirs, make the access possible and let the
+//! instruction run again. There is one handler per process; it asks the [`Resolver`] of the range,
+//! and whatever nobody resolves goes to the handler that was there before (Rust's own, which tells
+//! of stack overflows, or an application's) or kills as by default.
 //!
 //! # Rules for resolvers
 //!
-//! A resolver runs inside a signal handler, on any thread, at any instruction that touches the range. It
-//! * allocates nothing, takes no lock that a thread may hold while it touches the range, calls only what is
-//!   async-signal-safe (the functions of [`crate::memory`] are);
-//! * uses at most [`STACK_BUDGET_BYTES`] of stack, since alternate signal stacks are small; more on a stack of [`crate::aside`], where it may also allocate and take locks that nobody holds who
+//! A resolver runs inside a signal handler, on any thread, at any instruction that touches the
+//! range. It
+//! * allocates nothing, takes no lock that a thread may hold while it touches the range, calls only
+//!   what is async-signal-safe (the functions of [`crate::memory`] are);
+//! * uses at most [`STACK_BUDGET_BYTES`] of stack, since alternate signal stacks are small; more on
+//!   a stack of [`crate::aside`], where it may also allocate and take locks that nobody holds who
 //!   touches the range;
 //! * does not fault itself: signals are blocked, a fault inside kills;
-//! * returns true only if the access can succeed now. After [`RETRIES_MAX`] times of "true" for the same address in
-//!   the same thread with no access taken away in between, the fault goes on as unresolved.
+//! * returns true only if the access can succeed now. After [`RETRIES_MAX`] times of "true" for the
+//!   same address in the same thread with no access taken away in between, the fault goes on as
+//!   unresolved.
 //!
-//! "Taken away in between" is counted: [`crate::memory::protect`] and [`crate::memory::unmap_to_reserved`] do so by
-//! themselves; who revokes access in another way (write protection through userfaultfd) calls [`note_revocation`].
+//! "Taken away in between" is counted: [`crate::memory::protect`] and
+//! [`crate::memory::unmap_to_reserved`] do so by themselves; who revokes access in another way
+//! (write protection through userfaultfd) calls [`note_revocation`].
 //!
 //! # Ranges inside ranges
 //!
-//! A range may lie inside another one's, not beside it in part: then the inner resolver is asked first, and the outer one
-//! if that says no. A store answers for its whole window, and tracking of one object's writes for a part of it.
+//! A range may lie inside another one's, not beside it in part: then the inner resolver is asked
+//! first, and the outer one if that says no. A store answers for its whole window, and tracking of
+//! one object's writes for a part of it.
 //!
 //! # Forked children
 //!
-//! A registration belongs to the process that made it ([`crate::fork_guard`]): in a child, faults of the parent's ranges
-//! are unresolved, and resolvers never see them. A child may register ranges of its own.
+//! A registration belongs to the process that made it ([`crate::fork_guard`]): in a child, faults
+//! of the parent's ranges are unresolved, and resolvers never see them. A child may register ranges
+//! of its own.
 //!
 //! # Safety argument
 //!
-//! *Async-signal safety.* The handler uses atomics in statics, `gettid`, `sigaction`, `sigprocmask`, `write` and the resolver.
-//! It saves and restores `errno`. All signals are blocked while a resolver runs.
+//! *Async-signal safety.* The handler uses atomics in statics, `gettid`, `sigaction`,
+//! `sigprocmask`, `write` and the resolver. It saves and restores `errno`. All signals are blocked
+//! while a resolver runs.
 //!
 //! *The table.* A list of chunks of 64 slots (`table`): it grows, and never shrinks. Registering
 //! and unregistering exclude each other by a lock that the handler never takes. The handler
@@ -41,7 +49,8 @@
 //! consistent, so at least one side sees the other: a handler that goes on has a live slot whose
 //! fields do not change and whose context exists until it leaves.
 //!
-//! *Previous actions* are read before ours is installed, and are written only then, under the same lock.
+//! *Previous actions* are read before ours is installed, and are written only then, under the same
+//! lock.
 
 mod table;
 
@@ -58,13 +67,16 @@ use table::{FREE, LIVE, Slot};
 
 /// Makes an access to `addr` possible and returns true, or false: not mine, or impossible.
 ///
-/// `ctx` is what was registered. See the module's rules; breaking them is undefined behaviour or a deadlock.
+/// `ctx` is what was registered. See the module's rules; breaking them is undefined behaviour or a
+/// deadlock.
 pub type Resolver = unsafe fn(ctx: *const (), addr: usize) -> bool;
 
-/// How often in a row one thread's access to one address is tried again, before it counts as unresolved.
+/// How often in a row one thread's access to one address is tried again, before it counts as
+/// unresolved.
 pub const RETRIES_MAX: u32 = 100;
 
-/// Bytes of stack that a resolver may use: what surely remains of the smallest alternate signal stack.
+/// Bytes of stack that a resolver may use: what surely remains of the smallest alternate signal
+/// stack.
 pub const STACK_BUDGET_BYTES: usize = 2048;
 
 /// Why a range was not registered.
@@ -100,8 +112,8 @@ pub enum RegisterError {
 
 /// A range whose faults are resolved, until this is dropped.
 ///
-/// Dropping waits for handlers of other threads that are inside the resolver. So it must not happen in a resolver, nor
-/// while holding something that a resolver waits for.
+/// Dropping waits for handlers of other threads that are inside the resolver. So it must not happen
+/// in a resolver, nor while holding something that a resolver waits for.
 #[derive(Debug)]
 #[must_use = "faults are resolved only while the registration lives"]
 pub struct Registration {
@@ -111,8 +123,9 @@ pub struct Registration {
 
 /// Installs the handler, if it is not in place. [`register`] does so too.
 ///
-/// Call it before other parts of the program install handlers of their own if those should be asked first; a handler
-/// that is installed later and does not chain to this one takes all faults away from it.
+/// Call it before other parts of the program install handlers of their own if those should be asked
+/// first; a handler that is installed later and does not chain to this one takes all faults away
+/// from it.
 ///
 /// # Errors
 /// `sigaction` refuses.
@@ -127,8 +140,9 @@ pub fn install() -> io::Result<()> {
 /// See [`RegisterError`]; nothing is registered then.
 ///
 /// # Safety
-/// `resolver` keeps the module's rules when it is called with `ctx` and any address of the range, at any time, on any
-/// thread, several at once, until the registration is dropped; `ctx` may be shared between threads in that way.
+/// `resolver` keeps the module's rules when it is called with `ctx` and any address of the range,
+/// at any time, on any thread, several at once, until the registration is dropped; `ctx` may be
+/// shared between threads in that way.
 pub unsafe fn register(
     base: usize,
     len: usize,
@@ -158,8 +172,8 @@ pub unsafe fn register(
         }
     }
     let slot = free.unwrap_or_else(table::grow);
-    // What the process that forked this one left over: no handler of this process is inside, since none has matched
-    // its token.
+    // What the process that forked this one left over: no handler of this process is inside, since
+    // none has matched its token.
     slot.state.store(FREE, Ordering::SeqCst);
     if slot.token.load(Ordering::Relaxed) != token {
         slot.visitors.store(0, Ordering::SeqCst);
@@ -175,7 +189,8 @@ pub unsafe fn register(
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // In a child that inherited the value, the slot may be in use again, and its visitors never leave.
+        // In a child that inherited the value, the slot may be in use again, and its visitors never
+        // leave.
         if !fork_guard::is_current(self.token) {
             return;
         }
@@ -187,8 +202,8 @@ impl Drop for Registration {
     }
 }
 
-/// The lock that registering and unregistering take. It holds the token of the process whose thread has it, so that a
-/// child is not stopped by a thread that it does not have.
+/// The lock that registering and unregistering take. It holds the token of the process whose thread
+/// has it, so that a child is not stopped by a thread that it does not have.
 struct TableLock;
 
 static LOCK: AtomicU64 = AtomicU64::new(0);
@@ -219,7 +234,8 @@ struct Previous {
     known: AtomicBool,
 }
 
-// SAFETY: written under the lock before `known` is set or before our handler can run; read after that only.
+// SAFETY: written under the lock before `known` is set or before our handler can run; read after
+// that only.
 unsafe impl Sync for Previous {}
 
 impl Previous {
@@ -262,9 +278,10 @@ fn install_one(signal: c_int, previous: &Previous) -> io::Result<()> {
     unsafe { *previous.action.get() = old };
     previous.known.store(true, Ordering::Release);
     let mut ours = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: all zero is a valid sigaction; the fields are then set to what the call expects. SA_ONSTACK: a handler
-    // for stack overflows may be behind us, and needs its own stack. All signals are blocked meanwhile, so that no
-    // handler of the application's can fault inside ours, which would kill.
+    // SAFETY: all zero is a valid sigaction; the fields are then set to what the call expects.
+    // SA_ONSTACK: a handler for stack overflows may be behind us, and needs its own stack. All
+    // signals are blocked meanwhile, so that no handler of the application's can fault inside
+    // ours, which would kill.
     let failed = unsafe {
         let action = ours.assume_init_mut();
         action.sa_sigaction = handler as *const () as usize;
@@ -304,16 +321,18 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
 /// Whether somebody has said what a bus error means.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Says why a bus error follows, on standard error and without its lock, which a thread that waits for the page may hold; the handler
-/// says nothing more about bus errors then.
+/// Says why a bus error follows, on standard error and without its lock, which a thread that waits
+/// for the page may hold; the handler says nothing more about bus errors then.
 pub fn tell(line: &str) {
     TOLD.store(true, Ordering::Relaxed);
-    // SAFETY: writes from a slice. Whoever does not read standard error misses the line and nothing else.
+    // SAFETY: writes from a slice. Whoever does not read standard error misses the line and nothing
+    // else.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
-/// Says what a bus error in a registered range means, once a process: the file under the mapping was made shorter, or its device fails. Nothing can be
-/// returned to the instruction, so what follows is the end of the process.
+/// Says what a bus error in a registered range means, once a process: the file under the mapping
+/// was made shorter, or its device fails. Nothing can be returned to the instruction, so what
+/// follows is the end of the process.
 fn tell_bus_error(addr: usize) {
     if !is_ours(addr) || TOLD.swap(true, Ordering::Relaxed) {
         return;
@@ -324,7 +343,8 @@ run `cenote check` on the store\n";
     for (i, digit) in digits.iter_mut().rev().enumerate() {
         *digit = b"0123456789abcdef"[(addr >> (4 * i)) & 15];
     }
-    // SAFETY: writes from a local; async-signal-safe. Whoever does not read standard error misses the line and nothing else.
+    // SAFETY: writes from a local; async-signal-safe. Whoever does not read standard error misses
+    // the line and nothing else.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
@@ -336,7 +356,8 @@ fn is_ours(addr: usize) -> bool {
             .any(|slot| slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr))
 }
 
-/// A fault at an address that more than luck can cure: neither sent by a process nor a memory error of the hardware.
+/// A fault at an address that more than luck can cure: neither sent by a process nor a memory error
+/// of the hardware.
 fn is_resolvable(signal: c_int, code: c_int) -> bool {
     const SEGV_MAPERR: c_int = 1;
     const SEGV_ACCERR: c_int = 2;
@@ -379,8 +400,8 @@ fn resolve(addr: usize) -> bool {
         asked = key;
         slot.visitors.fetch_add(1, Ordering::SeqCst);
         let resolved = if slot.state.load(Ordering::SeqCst) == LIVE && slot.covers(token, addr) {
-            // SAFETY: the slot is live and visited, so the two belong together and the context exists; `register` put
-            // a Resolver there, and its caller vouched for it.
+            // SAFETY: the slot is live and visited, so the two belong together and the context
+            // exists; `register` put a Resolver there, and its caller vouched for it.
             unsafe {
                 let resolver = core::mem::transmute::<*mut (), Resolver>(
                     slot.resolver.load(Ordering::Relaxed),
@@ -400,8 +421,8 @@ fn resolve(addr: usize) -> bool {
     }
 }
 
-/// The last fault of one thread. Threads whose numbers are equal in the low bits share a place and push each other
-/// out, which makes the count too low and never too high.
+/// The last fault of one thread. Threads whose numbers are equal in the low bits share a place and
+/// push each other out, which makes the count too low and never too high.
 struct LastFault {
     /// The thread that was here last, and what the access was: bit 0, a store; bit 1, a load of
     /// [`peek`]; bit 2, of a page that is mapped and cannot be had.
@@ -498,8 +519,8 @@ pub fn is_bus_error() -> bool {
     noted(BUS)
 }
 
-/// Counts a fault of this thread; false if the same one was "resolved" too often without any access in between that
-/// could have succeeded.
+/// Counts a fault of this thread; false if the same one was "resolved" too often without any access
+/// in between that could have succeeded.
 fn may_retry(addr: usize) -> bool {
     let (thread, last) = last_fault();
     let same = last.thread.swap(thread, Ordering::Relaxed) == thread
@@ -535,8 +556,9 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
         Some(previous)
             if previous.sa_sigaction != libc::SIG_DFL && previous.sa_sigaction != libc::SIG_IGN =>
         {
-            // SAFETY: the action was valid when it was installed, and is called as the kernel would: with the signals
-            // blocked that were at the fault and that it asks for. The kernel restores the mask after our return.
+            // SAFETY: the action was valid when it was installed, and is called as the kernel
+            // would: with the signals blocked that were at the fault and that it asks
+            // for. The kernel restores the mask after our return.
             unsafe {
                 let mut mask = (*context.cast::<libc::ucontext_t>()).uc_sigmask;
                 union_kernel_mask(&mut mask, &previous.sa_mask);
@@ -555,9 +577,11 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
                 }
             }
         }
-        // The default: the instruction faults again after our return and kills, with the right signal and a core.
+        // The default: the instruction faults again after our return and kills, with the right
+        // signal and a core.
         _ => {
-            // SAFETY: a zeroed action is SIG_DFL; a sent signal is sent again, and arrives when ours is unblocked.
+            // SAFETY: a zeroed action is SIG_DFL; a sent signal is sent again, and arrives when
+            // ours is unblocked.
             unsafe {
                 let default = MaybeUninit::<libc::sigaction>::zeroed();
                 libc::sigaction(signal, default.as_ptr(), ptr::null_mut());

@@ -1,7 +1,8 @@
 //! Which kind of file system a file lies on, and whether it is on DAX.
 //!
-//! The kind decides how stores are made durable and which warnings a medium gives; it comes from the magic number
-//! that `statfs` reports. Unknown numbers are kept, so that a report can name them.
+//! The kind decides how stores are made durable and which warnings a medium gives; it comes from
+//! the magic number that `statfs` reports. Unknown numbers are kept, so that a report can name
+//! them.
 //!
 //! # Safety argument
 //!
@@ -52,8 +53,8 @@ impl FsKind {
     /// The kind with this magic number.
     #[must_use]
     pub const fn from_magic(magic: u64) -> Self {
-        // Numbers of the kernel's magic.h, and of file systems outside of it. Some kernels extend the sign of those
-        // with the top bit set.
+        // Numbers of the kernel's magic.h, and of file systems outside of it. Some kernels extend
+        // the sign of those with the top bit set.
         match magic & 0xffff_ffff {
             0x0102_1994 => Self::Tmpfs,
             0xef53 => Self::Ext,
@@ -73,8 +74,8 @@ impl FsKind {
         }
     }
 
-    /// Whether other machines may change the files, and locks and mappings may not hold between machines. False for
-    /// FUSE, of which nobody knows.
+    /// Whether other machines may change the files, and locks and mappings may not hold between
+    /// machines. False for FUSE, of which nobody knows.
     #[must_use]
     pub const fn is_network(self) -> bool {
         matches!(self, Self::Nfs | Self::Cifs | Self::Ceph | Self::NinePfs)
@@ -130,8 +131,9 @@ pub fn available_bytes(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(stat.f_bavail.saturating_mul(block))
 }
 
-/// Whether the file bypasses the page cache (`STATX_ATTR_DAX`). Necessary for [`crate::memory::Sharing::SharedSync`],
-/// not sufficient: virtio-pmem says yes and refuses the mapping. False also where the kernel does not tell.
+/// Whether the file bypasses the page cache (`STATX_ATTR_DAX`). Necessary for
+/// [`crate::memory::Sharing::SharedSync`], not sufficient: virtio-pmem says yes and refuses the
+/// mapping. False also where the kernel does not tell.
 ///
 /// # Errors
 /// What `statx` says.
@@ -141,7 +143,8 @@ pub fn is_dax(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok((stat.stx_attributes.bits() & stat.stx_attributes_mask.bits() & STATX_ATTR_DAX) != 0)
 }
 
-/// Lets the device begin with what was written to a part of a file. It waits for nothing and promises nothing: a sync does, and tells what went wrong.
+/// Lets the device begin with what was written to a part of a file. It waits for nothing and
+/// promises nothing: a sync does, and tells what went wrong.
 pub fn start_writing(file: &std::fs::File, offset: u64, len: u64) {
     use std::os::fd::AsRawFd;
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };

@@ -1,20 +1,22 @@
 //! Tells a process from the child that it forked.
 //!
-//! A store's mappings and locks do not follow `fork`: windows are left out of the child and record locks stay with the
-//! parent. A child that goes on using the parent's handles must be refused, on every operation, for the price of one
-//! load. So a word lives in a page that the kernel empties in a child (`MADV_WIPEONFORK`, Linux 4.14); it holds a
-//! *token*, a random non-zero number of the process that armed it.
+//! A store's mappings and locks do not follow `fork`: windows are left out of the child and record
+//! locks stay with the parent. A child that goes on using the parent's handles must be refused, on
+//! every operation, for the price of one load. So a word lives in a page that the kernel empties in
+//! a child (`MADV_WIPEONFORK`, Linux 4.14); it holds a *token*, a random non-zero number of the
+//! process that armed it.
 //!
-//! A handle remembers the token of its process and compares. A child may arm the guard anew, gets a token of its own,
-//! and handles that it inherited still do not match.
+//! A handle remembers the token of its process and compares. A child may arm the guard anew, gets a
+//! token of its own, and handles that it inherited still do not match.
 //!
-//! Where the kernel cannot empty the page, a fork handler of the C library does it; children made by a raw `clone`
-//! without the C library then go unnoticed.
+//! Where the kernel cannot empty the page, a fork handler of the C library does it; children made
+//! by a raw `clone` without the C library then go unnoticed.
 //!
 //! # Safety argument
 //!
-//! The page is mapped once, never unmapped, read-write and zero at first, so a `&'static AtomicU64` into it is
-//! valid for ever. The kernel's emptying happens in the child before its first instruction: nobody sees it midway.
+//! The page is mapped once, never unmapped, read-write and zero at first, so a `&'static AtomicU64`
+//! into it is valid for ever. The kernel's emptying happens in the child before its first
+//! instruction: nobody sees it midway.
 
 use core::ffi::c_void;
 use core::ptr;
@@ -37,7 +39,8 @@ fn word() -> &'static AtomicU64 {
     unsafe { &*WORD.load(Ordering::Acquire) }
 }
 
-/// The word: non-zero (the token) in the process that armed it, zero in a forked child that has not armed it anew.
+/// The word: non-zero (the token) in the process that armed it, zero in a forked child that has not
+/// armed it anew.
 ///
 /// Arms it if it is not armed. Not public: a program that stores to the word makes inherited
 /// handles those of the child.
@@ -71,7 +74,8 @@ pub fn current() -> u64 {
     word().load(Ordering::Acquire)
 }
 
-/// Whether the guard is emptied by the kernel (and not by the C library's fork handler). For a report.
+/// Whether the guard is emptied by the kernel (and not by the C library's fork handler). For a
+/// report.
 #[must_use]
 pub fn is_kernel_backed() -> bool {
     !ptr::eq(armed(), &FALLBACK)
@@ -81,7 +85,8 @@ pub fn is_kernel_backed() -> bool {
 fn make_word() -> &'static AtomicU64 {
     // Miri does not fork.
     let mine = if cfg!(miri) { Some(&FALLBACK) } else { wiped_page() }.unwrap_or_else(|| {
-        // SAFETY: the handler is a plain function that stores to a static; it may run in a child of any thread.
+        // SAFETY: the handler is a plain function that stores to a static; it may run in a child of
+        // any thread.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(empty_fallback)) };
         &FALLBACK
     });

@@ -1,11 +1,13 @@
 //! Sleeping on a word that several processes share, and waking who sleeps there.
 //!
-//! The words are 64 bits wide, and the kernel compares 32: the lower half, which is the one at the word's address on every machine that this compiles for. Who sleeps
-//! wakes after a while by himself: whoever was to wake him may be dead.
+//! The words are 64 bits wide, and the kernel compares 32: the lower half, which is the one at the
+//! word's address on every machine that this compiles for. Who sleeps wakes after a while by
+//! himself: whoever was to wake him may be dead.
 //!
 //! # Safety argument
 //!
-//! Only the address of the word goes to the kernel, which reads it as it reads any memory of this process. The narrower reference is not read through here.
+//! Only the address of the word goes to the kernel, which reads it as it reads any memory of this
+//! process. The narrower reference is not read through here.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::time::Duration;
@@ -15,11 +17,13 @@ use rustix::thread::futex::{self, Flags, Timespec};
 compile_error!("the lower half of a word is at its address on little-endian machines only");
 
 fn half(word: &AtomicU64) -> &AtomicU32 {
-    // SAFETY: aligned and as long-lived as the word that it is half of; nothing is accessed through it in this process, see the module's head.
+    // SAFETY: aligned and as long-lived as the word that it is half of; nothing is accessed through
+    // it in this process, see the module's head.
     unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
 }
 
-/// Sleeps while the lower half of the word is that of `seen`, for `patience` at most. Whether that time is over, or a signal came; it may also return early.
+/// Sleeps while the lower half of the word is that of `seen`, for `patience` at most. Whether that
+/// time is over, or a signal came; it may also return early.
 #[must_use]
 pub fn sleep(word: &AtomicU64, seen: u64, patience: Duration) -> bool {
     let timeout =

@@ -1,8 +1,8 @@
-//! A memory barrier on all threads of this process at once: lets a frequent path do without its fence, at the cost of
-//! the rare one.
+//! A memory barrier on all threads of this process at once: lets a frequent path do without its
+//! fence, at the cost of the rare one.
 //!
-//! The frequent side has a compiler fence only; the rare side calls [`private_expedited`], which makes every thread of
-//! the process execute a full barrier before it returns (a few microseconds).
+//! The frequent side has a compiler fence only; the rare side calls [`private_expedited`], which
+//! makes every thread of the process execute a full barrier before it returns (a few microseconds).
 //!
 //! # Safety argument
 //!
@@ -10,8 +10,9 @@
 
 use rustix::thread::{MembarrierCommand, MembarrierQuery, membarrier, membarrier_query};
 
-/// Announces that this process will use [`private_expedited`]. False: the kernel or a sandbox does not let it; the
-/// frequent side must then use real fences. Survives neither `exec` nor, in the child's eyes, `fork`: call it anew.
+/// Announces that this process will use [`private_expedited`]. False: the kernel or a sandbox does
+/// not let it; the frequent side must then use real fences. Survives neither `exec` nor, in the
+/// child's eyes, `fork`: call it anew.
 #[must_use]
 pub fn register_private_expedited() -> bool {
     // Miri knows no such call.
@@ -22,8 +23,8 @@ pub fn register_private_expedited() -> bool {
         && membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
 }
 
-/// A full memory barrier on every running thread of this process. False: it did not happen (not registered, or
-/// refused), and nothing may be concluded.
+/// A full memory barrier on every running thread of this process. False: it did not happen (not
+/// registered, or refused), and nothing may be concluded.
 #[must_use]
 pub fn private_expedited() -> bool {
     membarrier(MembarrierCommand::PrivateExpedited).is_ok()

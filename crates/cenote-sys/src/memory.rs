@@ -1,8 +1,9 @@
 //! The address space: reserving windows, mapping files and memory into them, taking mappings away.
 //!
-//! A *reservation* is address space that nothing else can be mapped into: inaccessible anonymous memory that takes no
-//! memory. Windows are reserved where nothing lies (never over something), mappings are then placed inside, and
-//! what is unmapped becomes reserved again, so that no other part of the process ever slips into a window.
+//! A *reservation* is address space that nothing else can be mapped into: inaccessible anonymous
+//! memory that takes no memory. Windows are reserved where nothing lies (never over something),
+//! mappings are then placed inside, and what is unmapped becomes reserved again, so that no other
+//! part of the process ever slips into a window.
 //!
 //! None of it goes over to a forked child (`MADV_DONTFORK`): a child that touches a window faults,
 //! instead of changing a store that its parent has open. The address space stays taken there
@@ -11,13 +12,15 @@
 //!
 //! Addresses are plain numbers here, because they name address space and not objects.
 //!
-//! Nothing here allocates: all of it may be called in a signal handler that resolves a fault ([`crate::fault`]).
+//! Nothing here allocates: all of it may be called in a signal handler that resolves a fault
+//! ([`crate::fault`]).
 //!
 //! # Safety argument
 //!
-//! [`reserve`], [`reserve_anywhere`] and [`anonymous`] make new mappings and never replace one, so they are safe.
-//! Whatever replaces, removes or protects existing mappings is `unsafe`: the caller owns the range (it lies in a
-//! reservation of the caller's) and no reference to what was there is used again.
+//! [`reserve`], [`reserve_anywhere`] and [`anonymous`] make new mappings and never replace one, so
+//! they are safe. Whatever replaces, removes or protects existing mappings is `unsafe`: the caller
+//! owns the range (it lies in a reservation of the caller's) and no reference to what was there is
+//! used again.
 
 use crate::mappings;
 use core::ffi::c_void;
@@ -56,7 +59,8 @@ impl Access {
 pub enum Sharing {
     /// Into the file, through the page cache or directly.
     Shared,
-    /// Into the file, and refused with `EOPNOTSUPP` unless flush and fence alone make a store durable (DAX, `MAP_SYNC`).
+    /// Into the file, and refused with `EOPNOTSUPP` unless flush and fence alone make a store
+    /// durable (DAX, `MAP_SYNC`).
     SharedSync,
     /// Into a copy of each page that is written; the file stays as it is.
     Private,
@@ -121,7 +125,8 @@ pub fn reserve(base: usize, len: usize) -> Result<(), ReserveError> {
         return Err(ReserveError::Range { base, len });
     }
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: with FIXED_NOREPLACE (and on kernels without it: as a mere wish) no existing mapping is replaced.
+    // SAFETY: with FIXED_NOREPLACE (and on kernels without it: as a mere wish) no existing mapping
+    // is replaced.
     let got = unsafe {
         kernel::mmap_anonymous(ptr::without_provenance_mut(base), len, ProtFlags::empty(), flags)
     };
@@ -138,10 +143,12 @@ pub fn reserve(base: usize, len: usize) -> Result<(), ReserveError> {
     }
 }
 
-/// Reserves `len` bytes at some multiple of `align` (a power of two) that the kernel likes, and returns the address.
+/// Reserves `len` bytes at some multiple of `align` (a power of two) that the kernel likes, and
+/// returns the address.
 ///
 /// # Errors
-/// [`ReserveError::Range`] for a bad length or alignment; [`ReserveError::System`] if there is no such space.
+/// [`ReserveError::Range`] for a bad length or alignment; [`ReserveError::System`] if there is no
+/// such space.
 pub fn reserve_anywhere(len: usize, align: usize) -> Result<usize, ReserveError> {
     let page = page_bytes();
     let align = align.max(page);
@@ -167,8 +174,8 @@ pub fn reserve_anywhere(len: usize, align: usize) -> Result<usize, ReserveError>
     Ok(base)
 }
 
-/// An address, a multiple of `align` (a power of two), at which `len` bytes were free just now. Another thread may map
-/// something there before the caller does: only [`reserve`] decides.
+/// An address, a multiple of `align` (a power of two), at which `len` bytes were free just now.
+/// Another thread may map something there before the caller does: only [`reserve`] decides.
 ///
 /// # Errors
 /// As [`reserve_anywhere`].
@@ -190,10 +197,12 @@ fn finish_reservation(base: usize, len: usize) -> Result<(), ReserveError> {
     Ok(())
 }
 
-/// Gives address space back to the process, with everything that is mapped in it. Nothing for `len` 0.
+/// Gives address space back to the process, with everything that is mapped in it. Nothing for `len`
+/// 0.
 ///
 /// # Errors
-/// What the kernel says, for instance `EINVAL` for an address that is not a multiple of the page size.
+/// What the kernel says, for instance `EINVAL` for an address that is not a multiple of the page
+/// size.
 ///
 /// # Safety
 /// The range belongs to the caller, and nothing uses what is mapped there.
@@ -224,17 +233,18 @@ pub unsafe fn map_file(
     unsafe { map_file_at(fd, 0, addr, len, access, sharing) }
 }
 
-/// Maps `len` bytes of a file, from byte `offset` on, at `addr`, over whatever is there; absent in forked children.
-/// `addr` and `offset` are multiples of the page size. Touching a page beyond the file's end is SIGBUS: check its
-/// length first.
+/// Maps `len` bytes of a file, from byte `offset` on, at `addr`, over whatever is there; absent in
+/// forked children. `addr` and `offset` are multiples of the page size. Touching a page beyond the
+/// file's end is SIGBUS: check its length first.
 ///
 /// # Errors
-/// `EOPNOTSUPP` for [`Sharing::SharedSync`] where the file is not on DAX; `EACCES` if the descriptor is not open for
-/// `access`; otherwise what the kernel says. The range is then reserved, or what it was.
+/// `EOPNOTSUPP` for [`Sharing::SharedSync`] where the file is not on DAX; `EACCES` if the
+/// descriptor is not open for `access`; otherwise what the kernel says. The range is then reserved,
+/// or what it was.
 ///
 /// # Safety
-/// The range lies in a reservation of the caller's, and nothing uses what is mapped there. Others may change a shared
-/// file at any time: treat its bytes as such.
+/// The range lies in a reservation of the caller's, and nothing uses what is mapped there. Others
+/// may change a shared file at any time: treat its bytes as such.
 pub unsafe fn map_file_at(
     fd: BorrowedFd<'_>,
     offset: u64,
@@ -247,7 +257,8 @@ pub unsafe fn map_file_at(
     unsafe { map_protected(fd, offset, (addr, len), access.protection(), sharing) }
 }
 
-/// Maps the first `len` bytes of a shared file at `addr`, over whatever is there, such that nobody can touch them before [`protect`] opens them: at no moment is anything to be seen.
+/// Maps the first `len` bytes of a shared file at `addr`, over whatever is there, such that nobody
+/// can touch them before [`protect`] opens them: at no moment is anything to be seen.
 ///
 /// # Errors
 /// As [`map_file_at`].
@@ -280,8 +291,8 @@ unsafe fn map_protected(
     unsafe { finish_mapping(addr, len) }
 }
 
-/// Maps zero-filled private memory, readable and writable, at `addr`, over whatever is there; absent in forked
-/// children. Memory is taken when it is touched.
+/// Maps zero-filled private memory, readable and writable, at `addr`, over whatever is there;
+/// absent in forked children. Memory is taken when it is touched.
 ///
 /// # Errors
 /// What the kernel says. The range is then reserved, or what it was.
@@ -353,12 +364,12 @@ pub unsafe fn unmap_to_reserved(addr: usize, len: usize) -> io::Result<()> {
 /// Changes what may be done with a range; `None`: nothing, every access faults.
 ///
 /// # Errors
-/// `EACCES` where the file is not open for it, `ENOMEM` where nothing is mapped, or for too many mappings; part of the
-/// range may have changed.
+/// `EACCES` where the file is not open for it, `ENOMEM` where nothing is mapped, or for too many
+/// mappings; part of the range may have changed.
 ///
 /// # Safety
-/// The range belongs to the caller; nothing keeps using it in a way that is taken away, except where a fault resolver
-/// ([`crate::fault`]) stands ready to give it back.
+/// The range belongs to the caller; nothing keeps using it in a way that is taken away, except
+/// where a fault resolver ([`crate::fault`]) stands ready to give it back.
 pub unsafe fn protect(addr: usize, len: usize, access: Option<Access>) -> io::Result<()> {
     let flags = match access {
         None => MprotectFlags::empty(),
@@ -392,7 +403,8 @@ unsafe fn leave_out_of_children(addr: usize, len: usize) -> io::Result<()> {
     Ok(unsafe { kernel::madvise(ptr::without_provenance_mut(addr), len, Advice::LinuxDontFork) }?)
 }
 
-/// Memory of this process alone, wherever the kernel likes, unmapped when dropped: zero-filled private memory ([`anonymous`]), taken page by page when touched, for big volatile tables, of
+/// Memory of this process alone, wherever the kernel likes, unmapped when dropped: zero-filled
+/// private memory ([`anonymous`]), taken page by page when touched, for big volatile tables, of
 /// which a forked child has a copy; or a file that nobody else knows ([`whole_file`]).
 #[derive(Debug)]
 pub struct OwnedRegion {
@@ -400,14 +412,15 @@ pub struct OwnedRegion {
     len: usize,
 }
 
-// SAFETY: the region is plain memory that the value owns alone; access goes through raw pointers, whose users answer
-// for it.
+// SAFETY: the region is plain memory that the value owns alone; access goes through raw pointers,
+// whose users answer for it.
 unsafe impl Send for OwnedRegion {}
 // SAFETY: as above; shared references give out nothing but the address.
 unsafe impl Sync for OwnedRegion {}
 
 impl OwnedRegion {
-    /// The first byte; page-aligned. Valid for reads and writes of [`OwnedRegion::len`] bytes while `self` lives.
+    /// The first byte; page-aligned. Valid for reads and writes of [`OwnedRegion::len`] bytes while
+    /// `self` lives.
     #[must_use]
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -424,15 +437,18 @@ impl OwnedRegion {
 }
 
 impl OwnedRegion {
-    /// Makes the pages of a part present and writable, so that stores into them cannot fail: what a store would run into, no space on the file system say, is the error.
+    /// Makes the pages of a part present and writable, so that stores into them cannot fail: what a
+    /// store would run into, no space on the file system say, is the error.
     ///
     /// # Errors
-    /// What the kernel says; one before 5.14 that it does not know this. The part does not lie in the region.
+    /// What the kernel says; one before 5.14 that it does not know this. The part does not lie in
+    /// the region.
     pub fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
         self.have(offset, len, Advice::LinuxPopulateWrite)
     }
 
-    /// Makes them present to be read: what a load would run into, a disk that cannot be read say, is the error.
+    /// Makes them present to be read: what a load would run into, a disk that cannot be read say,
+    /// is the error.
     ///
     /// # Errors
     /// As [`OwnedRegion::populate`].
@@ -459,7 +475,8 @@ impl Drop for OwnedRegion {
     }
 }
 
-/// Maps `len` bytes (rounded up to pages, at least one) of zero-filled memory wherever the kernel likes.
+/// Maps `len` bytes (rounded up to pages, at least one) of zero-filled memory wherever the kernel
+/// likes.
 ///
 /// # Errors
 /// `ENOMEM` where there is no such address space, or a limit on it.
@@ -479,7 +496,8 @@ pub fn anonymous(len: usize) -> io::Result<OwnedRegion> {
     Ok(OwnedRegion { base, len })
 }
 
-/// Maps the first `len` bytes (rounded up to pages) of a file wherever the kernel likes, readable and writable; absent in forked children. What is stored goes into the file.
+/// Maps the first `len` bytes (rounded up to pages) of a file wherever the kernel likes, readable
+/// and writable; absent in forked children. What is stored goes into the file.
 ///
 /// # Errors
 /// What the kernel says; the descriptor is not open for reading and writing.
@@ -508,7 +526,8 @@ pub fn leave_out_of_dumps(addr: usize, len: usize) -> io::Result<()> {
     Ok(unsafe { kernel::madvise(ptr::without_provenance_mut(addr), len, Advice::LinuxDontDump) }?)
 }
 
-/// The same for what must not come to light: left out of core dumps, and not there in a forked child.
+/// The same for what must not come to light: left out of core dumps, and not there in a forked
+/// child.
 ///
 /// # Errors
 /// As [`anonymous`]; a kernel that cannot leave it out of children.

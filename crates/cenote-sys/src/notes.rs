@@ -1,18 +1,21 @@
-//! Notes of which pages were stored into: pages are protected against stores, and the fault of the first store notes its page and lets it be
-//! written. Needs no privilege, and works for every kind of mapping.
+//! Notes of which pages were stored into: pages are protected against stores, and the fault of the
+//! first store notes its page and lets it be written. Needs no privilege, and works for every kind
+//! of mapping.
 //!
-//! Invariant: a page that may be written is noted, from before that until [`Notes::take`], whose caller protects what it took. A page may be noted
-//! and protected: that is one fault more, and nothing lost.
+//! Invariant: a page that may be written is noted, from before that until [`Notes::take`], whose
+//! caller protects what it took. A page may be noted and protected: that is one fault more, and
+//! nothing lost.
 //!
-//! [`Notes::allow`] notes a page *before* it lets it be written and again *after*. The second time is for a `take` that comes in between: it
-//! clears the note and protects the page, and then this one's permission, which was on its way, would leave a page that is written without a note.
+//! [`Notes::allow`] notes a page *before* it lets it be written and again *after*. The second time
+//! is for a `take` that comes in between: it clears the note and protects the page, and then this
+//! one's permission, which was on its way, would leave a page that is written without a note.
 //!
 //! Protection changes page by page, which makes mappings of the kernel's. When the process has many
 //! ([`crate::mappings`]), or the kernel refuses one more, 2 MiB at once are let through and all
 //! their pages noted; when that is too much, the whole range.
 //!
-//! A page that was not stored into yet cannot be written by the kernel either: a `read` from a file into it fails with `EFAULT`. Read into a buffer
-//! and copy.
+//! A page that was not stored into yet cannot be written by the kernel either: a `read` from a file
+//! into it fails with `EFAULT`. Read into a buffer and copy.
 
 use crate::fault;
 use crate::mappings::{self, Fineness};
@@ -22,12 +25,14 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Pages per word of [`Notes::pages`], and words per bit of [`Notes::chunks`]: a chunk is 512 pages.
+/// Pages per word of [`Notes::pages`], and words per bit of [`Notes::chunks`]: a chunk is 512
+/// pages.
 const WORD_PAGES: usize = 64;
 const CHUNK_WORDS: usize = 8;
 const CHUNK: usize = WORD_PAGES * CHUNK_WORDS * PAGE;
 
-/// The pages of one range of addresses that were noted. Shared between threads, and with a fault handler.
+/// The pages of one range of addresses that were noted. Shared between threads, and with a fault
+/// handler.
 #[derive(Debug)]
 pub struct Notes {
     base: usize,
@@ -43,11 +48,13 @@ pub struct Notes {
 fn zeroed(words: usize) -> Box<[AtomicU64]> {
     // Zeroed by the kernel, page by page, on first use.
     let words = vec![0u64; words].into_boxed_slice();
-    // SAFETY: `AtomicU64` has the size and alignment of `u64`, and any value is valid; the box is ours.
+    // SAFETY: `AtomicU64` has the size and alignment of `u64`, and any value is valid; the box is
+    // ours.
     unsafe { Box::from_raw(Box::into_raw(words) as *mut [AtomicU64]) }
 }
 
-/// Adds the pages that a word's bits say to `pages`, joined where they touch one that is there, but not with those before number `from`. How many they are.
+/// Adds the pages that a word's bits say to `pages`, joined where they touch one that is there, but
+/// not with those before number `from`. How many they are.
 fn add_bits(index: usize, mut bits: u64, pages: &mut Vec<Range<u64>>, from: usize) -> u64 {
     let count = u64::from(bits.count_ones());
     while bits != 0 {
@@ -96,7 +103,8 @@ impl Notes {
                     self.count.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            // After the page: whoever takes the chunk finds it, or leaves the chunk's bit for the next one.
+            // After the page: whoever takes the chunk finds it, or leaves the chunk's bit for the
+            // next one.
             let chunk = page / (WORD_PAGES * CHUNK_WORDS);
             if let Some(word) = self.chunks.get(chunk / 64) {
                 word.fetch_or(1 << (chunk % 64), Ordering::AcqRel);
@@ -113,8 +121,9 @@ impl Notes {
         })
     }
 
-    /// Takes what is noted: adds ranges of page numbers to `pages`, in order, joined where they touch each other, and never with what was there. The caller protects them
-    /// then, before it looks at what they hold.
+    /// Takes what is noted: adds ranges of page numbers to `pages`, in order, joined where they
+    /// touch each other, and never with what was there. The caller protects them then, before
+    /// it looks at what they hold.
     pub fn take(&self, pages: &mut Vec<Range<u64>>) {
         let (mut taken, before) = (0, pages.len());
         for (at, chunks) in self.chunks.iter().enumerate() {
@@ -131,7 +140,8 @@ impl Notes {
         self.count.fetch_sub(taken, Ordering::Relaxed);
     }
 
-    /// Adds what is noted to `pages`, as [`Notes::take`] does, and leaves it noted: these pages may be written, and go on being.
+    /// Adds what is noted to `pages`, as [`Notes::take`] does, and leaves it noted: these pages may
+    /// be written, and go on being.
     pub fn look(&self, pages: &mut Vec<Range<u64>>) {
         for (at, word) in self.chunks.iter().enumerate() {
             let mut chunks = word.load(Ordering::Acquire);
@@ -139,7 +149,8 @@ impl Notes {
                 let bit = chunks & chunks.wrapping_neg();
                 let chunk = at * 64 + chunks.trailing_zeros() as usize;
                 chunks &= chunks - 1;
-                // Before the pages are looked at: who notes one of them now gives its chunk the bit back.
+                // Before the pages are looked at: who notes one of them now gives its chunk the bit
+                // back.
                 word.fetch_and(!bit, Ordering::AcqRel);
                 let before = pages.len();
                 for index in chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS {
@@ -161,7 +172,8 @@ impl Notes {
         range.start / PAGES * PAGES..end
     }
 
-    /// Takes the notes of some pages. The caller protects these pages then, before it looks at what they hold.
+    /// Takes the notes of some pages. The caller protects these pages then, before it looks at what
+    /// they hold.
     pub fn take_some(&self, range: Range<u64>) {
         for page in range.start as usize..(range.end as usize).min(self.len / PAGE) {
             let bit = 1 << (page % WORD_PAGES);
@@ -172,11 +184,12 @@ impl Notes {
         }
     }
 
-    /// What a fault handler does about a store to `address`: notes the page and lets it be written. Whether it can be now.
-    /// Async-signal-safe.
+    /// What a fault handler does about a store to `address`: notes the page and lets it be written.
+    /// Whether it can be now. Async-signal-safe.
     ///
     /// # Safety
-    /// The range is a mapping, of whoever calls this, into which stores may go as far as others are concerned.
+    /// The range is a mapping, of whoever calls this, into which stores may go as far as others are
+    /// concerned.
     pub unsafe fn allow(&self, address: usize) -> bool {
         // SAFETY: handed on to the caller.
         unsafe { self.allow_by(address, mappings::fineness()) }

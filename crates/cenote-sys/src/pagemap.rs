@@ -1,21 +1,23 @@
-//! Which pages of a mapping were written: the `PAGEMAP_SCAN` ioctl (Linux 6.7), alone and with write protection through
-//! userfaultfd.
+//! Which pages of a mapping were written: the `PAGEMAP_SCAN` ioctl (Linux 6.7), alone and with
+//! write protection through userfaultfd.
 //!
 //! Two questions about a *private* file mapping, both answered for swapped pages too:
 //!
-//! * [`Pagemap::copies`]: which pages are copies of this process, that is were written since they were mapped, or since
-//!   [`discard_copies`]? Needs no privilege and no preparation.
-//! * [`Pagemap::written`]: which copies were written since they were last asked for? Needs a [`WriteProtection`] over the
-//!   range. Asking and protecting again are one step: a store comes before the answer, or is in the next one.
+//! * [`Pagemap::copies`]: which pages are copies of this process, that is were written since they
+//!   were mapped, or since [`discard_copies`]? Needs no privilege and no preparation.
+//! * [`Pagemap::written`]: which copies were written since they were last asked for? Needs a
+//!   [`WriteProtection`] over the range. Asking and protecting again are one step: a store comes
+//!   before the answer, or is in the next one.
 //!
-//! Pages that are only read stay the file's and are in neither answer. A scan skips what has no page tables and costs
-//! a few nanoseconds for each page that has.
+//! Pages that are only read stay the file's and are in neither answer. A scan skips what has no
+//! page tables and costs a few nanoseconds for each page that has.
 //!
 //! # Safety argument
 //!
-//! The ioctls get structures of the kernel's own layout, which outlive the call. Scanning reads page tables and memory is
-//! only ever protected against writes that the kernel itself lets through again (asynchronous mode), so neither can
-//! change what a program sees. [`discard_copies`] does, and is `unsafe`.
+//! The ioctls get structures of the kernel's own layout, which outlive the call. Scanning reads
+//! page tables and memory is only ever protected against writes that the kernel itself lets through
+//! again (asynchronous mode), so neither can change what a program sees. [`discard_copies`] does,
+//! and is `unsafe`.
 
 use crate::probe::{Missing, handshake, ioctl, open_userfaultfd};
 use core::ops::Range;
@@ -61,8 +63,9 @@ impl Pagemap {
         })
     }
 
-    /// Calls `f` with every range of addresses in `[start, start + len)`, in order, whose pages are copies of this process.
-    /// Both numbers are multiples of the page size, and the range is a private mapping.
+    /// Calls `f` with every range of addresses in `[start, start + len)`, in order, whose pages are
+    /// copies of this process. Both numbers are multiples of the page size, and the range is a
+    /// private mapping.
     ///
     /// # Errors
     /// The kernel is older than 6.7 (`ENOTTY`), or a sandbox refuses.
@@ -75,11 +78,12 @@ impl Pagemap {
         self.scan(start, len, FILE, 0, f)
     }
 
-    /// The same with those copies that were written since the last such call, and protects them again.
+    /// The same with those copies that were written since the last such call, and protects them
+    /// again.
     ///
     /// # Errors
-    /// As [`Pagemap::copies`]; the range has no [`WriteProtection`] (`EPERM`). What was reported before the error is
-    /// protected and will not be reported again.
+    /// As [`Pagemap::copies`]; the range has no [`WriteProtection`] (`EPERM`). What was reported
+    /// before the error is protected and will not be reported again.
     pub fn written(
         &mut self,
         start: usize,
@@ -128,7 +132,8 @@ impl Pagemap {
                 return_mask: mask,
             };
             let opcode = rustix::ioctl::opcode::read_write::<pm_scan_arg>(b'f', 16);
-            // SAFETY: the structure that this ioctl reads and writes; `vec` names an array of `vec_len` regions.
+            // SAFETY: the structure that this ioctl reads and writes; `vec` names an array of
+            // `vec_len` regions.
             let found = match unsafe { ioctl(&self.file, opcode.into(), (&raw mut request).cast()) }
             {
                 Ok(found) => found,

@@ -1,11 +1,15 @@
-//! Descriptors that a service manager has opened for this process: `LISTEN_FDS` and `LISTEN_PID`, as systemd passes sockets.
+//! Descriptors that a service manager has opened for this process: `LISTEN_FDS` and `LISTEN_PID`,
+//! as systemd passes sockets.
 //!
-//! They are numbered from 3 on. The environment says how many, and for which process: a child that has inherited the environment is not meant.
+//! They are numbered from 3 on. The environment says how many, and for which process: a child that
+//! has inherited the environment is not meant.
 //!
 //! # Safety argument
 //!
-//! A number becomes an owned descriptor if the environment says that it was opened for this very process, and the kernel says that it is open. That happens once in a process's life: the second caller gets
-//! nothing, so that no descriptor has two owners. It has to happen before the program opens anything, which is for the caller to see to; hence [`take`] is unsafe.
+//! A number becomes an owned descriptor if the environment says that it was opened for this very
+//! process, and the kernel says that it is open. That happens once in a process's life: the second
+//! caller gets nothing, so that no descriptor has two owners. It has to happen before the program
+//! opens anything, which is for the caller to see to; hence [`take`] is unsafe.
 
 use rustix::io::FdFlags;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -52,10 +56,12 @@ fn said(own: u32, pid: Option<&str>, count: Option<&str>) -> Result<i32, PassedE
     }
 }
 
-/// The descriptors that were passed to this process; none if none were, or if they have been taken. They are closed in programs that this one starts.
+/// The descriptors that were passed to this process; none if none were, or if they have been taken.
+/// They are closed in programs that this one starts.
 ///
 /// # Safety
-/// Nothing in this process uses descriptors of these numbers as its own: it is called before anything else is opened.
+/// Nothing in this process uses descriptors of these numbers as its own: it is called before
+/// anything else is opened.
 ///
 /// # Errors
 /// [`PassedError`].
@@ -72,7 +78,8 @@ pub unsafe fn take() -> Result<Vec<OwnedFd>, PassedError> {
         // SAFETY: only asked about; if nothing is open there the kernel says so.
         let there = unsafe { BorrowedFd::borrow_raw(fd) };
         rustix::io::fcntl_setfd(there, FdFlags::CLOEXEC).map_err(|_| PassedError::Closed { fd })?;
-        // SAFETY: open, and passed to this process, which takes it once; the caller promises that nobody else has it.
+        // SAFETY: open, and passed to this process, which takes it once; the caller promises that
+        // nobody else has it.
         passed.push(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     Ok(passed)

@@ -1,13 +1,16 @@
 //! Who is at the other end of a UNIX-domain socket, and when that process ends.
 //!
-//! The kernel noted the peer's credentials when it connected; nothing that the peer says enters into them. A process number alone is not
-//! enough: the peer may have ended, and its number may be another's. So the process is held by a *pidfd*, from the socket itself where
-//! the kernel gives one (`SO_PEERPIDFD`, Linux 6.5), which names the process that connected and no other. Elsewhere it is opened by number, and
-//! whoever relies on it asks first whether the socket is still connected.
+//! The kernel noted the peer's credentials when it connected; nothing that the peer says enters
+//! into them. A process number alone is not enough: the peer may have ended, and its number may be
+//! another's. So the process is held by a *pidfd*, from the socket itself where the kernel gives
+//! one (`SO_PEERPIDFD`, Linux 6.5), which names the process that connected and no other. Elsewhere
+//! it is opened by number, and whoever relies on it asks first whether the socket is still
+//! connected.
 //!
 //! # Safety argument
 //!
-//! `getsockopt` is given a buffer and its true length, and what it wrote is used as far as it says that it wrote.
+//! `getsockopt` is given a buffer and its true length, and what it wrote is used as far as it says
+//! that it wrote.
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;

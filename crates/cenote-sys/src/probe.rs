@@ -1,14 +1,14 @@
 //! What this machine lets Cenote use: the facts that `cenote doctor` prints.
 //!
-//! Every mechanism that needs a privilege, a recent kernel or a certain processor has a fallback, chosen at run time. A
-//! probe tries the mechanism itself, on memory of its own, instead of comparing version numbers, and says why it is
-//! missing. Probes change nothing that outlives them.
+//! Every mechanism that needs a privilege, a recent kernel or a certain processor has a fallback,
+//! chosen at run time. A probe tries the mechanism itself, on memory of its own, instead of
+//! comparing version numbers, and says why it is missing. Probes change nothing that outlives them.
 //!
 //! # Safety argument
 //!
-//! The ioctls are given structures of the kernel's own layout (`linux-raw-sys`), and ranges of [`memory::anonymous`]
-//! regions or of reservations that live until the descriptor is closed. What the test mappings hold is only touched
-//! by volatile accesses.
+//! The ioctls are given structures of the kernel's own layout (`linux-raw-sys`), and ranges of
+//! [`memory::anonymous`] regions or of reservations that live until the descriptor is closed. What
+//! the test mappings hold is only touched by volatile accesses.
 
 use crate::cpu::{self, CpuFeatures, FlushInstruction};
 use crate::memory::{self, Access, Sharing};
@@ -118,7 +118,8 @@ impl Report {
 pub enum UserfaultfdMode {
     /// All, those inside system calls too.
     Full,
-    /// Only those of the program's own instructions; a system call on a missing page fails with `EFAULT`.
+    /// Only those of the program's own instructions; a system call on a missing page fails with
+    /// `EFAULT`.
     UserModeOnly,
 }
 
@@ -141,7 +142,8 @@ pub struct Userfaultfd {
     pub write_protect: bool,
     /// Write protection of shared memory (tmpfs) too.
     pub write_protect_shared: bool,
-    /// Asynchronous write protection: the kernel resolves faults itself and notes the page (Linux 6.7).
+    /// Asynchronous write protection: the kernel resolves faults itself and notes the page (Linux
+    /// 6.7).
     pub write_protect_async: bool,
     /// All features, as the kernel's bits.
     pub features: u64,
@@ -213,7 +215,8 @@ pub fn dirty_by_write_protection() -> Availability<()> {
         mode: u64::from(raw::UFFDIO_REGISTER_MODE_WP),
         ioctls: 0,
     };
-    // SAFETY: the structure that this ioctl reads and writes; the range is our region, which outlives the test.
+    // SAFETY: the structure that this ioctl reads and writes; the range is our region, which
+    // outlives the test.
     unsafe { ioctl(&fd, linux_raw_sys::ioctl::UFFDIO_REGISTER.into(), (&raw mut register).cast()) }
         .map_err(|e| Missing::failed("userfaultfd refuses to protect memory", &e))?;
     touch(start, page, 0..PAGES);
@@ -373,7 +376,8 @@ struct Scan {
 
 fn touch(start: usize, page: usize, pages: core::ops::Range<usize>) {
     for i in pages {
-        // SAFETY: callers pass mappings of their own of PAGES pages, which they exposed by their address.
+        // SAFETY: callers pass mappings of their own of PAGES pages, which they exposed by their
+        // address.
         unsafe { ptr::with_exposed_provenance_mut::<u8>(start + i * page).write_volatile(1) };
     }
 }
@@ -400,7 +404,8 @@ fn scan(start: usize, len: usize, what: &Scan) -> Availability<Vec<(u64, u64)>> 
         return_mask: what.mask,
     };
     let opcode = rustix::ioctl::opcode::read_write::<pm_scan_arg>(b'f', 16);
-    // SAFETY: the structure that this ioctl reads and writes; `vec` names an array of `vec_len` regions.
+    // SAFETY: the structure that this ioctl reads and writes; `vec` names an array of `vec_len`
+    // regions.
     let found = unsafe { ioctl(&pagemap, opcode.into(), (&raw mut request).cast()) }
         .map_err(|e| Missing::failed("PAGEMAP_SCAN refused (Linux 6.7 brought it)", &e))?;
     Ok(regions.iter().take(found).map(|r| (r.start, r.end)).collect())
@@ -420,7 +425,8 @@ fn expect_dirty(found: &[(u64, u64)], start: usize, page: usize) -> Availability
 
 pub(crate) fn open_userfaultfd() -> Availability<(OwnedFd, UserfaultfdMode)> {
     let user_mode_only = UserfaultfdFlags::from_bits_retain(raw::UFFD_USER_MODE_ONLY);
-    // SAFETY: a descriptor that is registered for no range, or for one of ours, does nothing to other memory.
+    // SAFETY: a descriptor that is registered for no range, or for one of ours, does nothing to
+    // other memory.
     let full = unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC) };
     if let Ok(fd) = full {
         return Ok((fd, UserfaultfdMode::Full));
@@ -450,7 +456,8 @@ pub(crate) unsafe fn ioctl(
     opcode: u64,
     argument: *mut c_void,
 ) -> io::Result<usize> {
-    // SAFETY: handed on to the caller. The type of the number differs between C libraries, its bits do not.
+    // SAFETY: handed on to the caller. The type of the number differs between C libraries, its bits
+    // do not.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), opcode as _, argument) };
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }

@@ -1,10 +1,12 @@
 //! Who runs: process numbers, start times, the machine's boot, random bytes.
 //!
-//! A process number alone names nobody for long, because it is used again. Number *and* start time name one process
-//! of one boot; with the boot id they name it for ever. Leases and lock files record all three.
+//! A process number alone names nobody for long, because it is used again. Number *and* start time
+//! name one process of one boot; with the boot id they name it for ever. Leases and lock files
+//! record all three.
 //!
-//! What `/proc` says is a hint for messages and for cleaning up: whether a store is in use is decided by a lock
-//! ([`crate::record_lock`]), which holds across containers with process numbers of their own, where this does not.
+//! What `/proc` says is a hint for messages and for cleaning up: whether a store is in use is
+//! decided by a lock ([`crate::record_lock`]), which holds across containers with process numbers
+//! of their own, where this does not.
 //!
 //! # Safety argument
 //!
@@ -39,7 +41,8 @@ pub fn gid() -> u32 {
     rustix::process::getegid().as_raw()
 }
 
-/// When the process `pid` started, in clock ticks since boot. `None`: there is none, or `/proc` does not show it.
+/// When the process `pid` started, in clock ticks since boot. `None`: there is none, or `/proc`
+/// does not show it.
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
     stat(pid).map(|s| s.start_ticks)
@@ -47,8 +50,9 @@ pub fn start_ticks(pid: u32) -> Option<u64> {
 
 /// Whether the process `pid` that started at `start_ticks` may still run.
 ///
-/// False is certain within one process namespace: no such process, another one with its number, or a dead one that
-/// its parent has not fetched yet. True is also the answer where `/proc` hides a process that exists.
+/// False is certain within one process namespace: no such process, another one with its number, or
+/// a dead one that its parent has not fetched yet. True is also the answer where `/proc` hides a
+/// process that exists.
 #[must_use]
 pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
     match stat(pid) {
@@ -228,7 +232,8 @@ struct Stat {
 }
 
 impl Stat {
-    /// Nothing of it runs and its memory is gone. The first thread of a process may be a zombie while others go on.
+    /// Nothing of it runs and its memory is gone. The first thread of a process may be a zombie
+    /// while others go on.
     fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x') && self.threads <= 1
     }
@@ -239,7 +244,8 @@ fn stat(pid: u32) -> Option<Stat> {
     parse_stat(&String::from_utf8_lossy(&bytes))
 }
 
-/// The second field, the command in parentheses, may hold blanks and parentheses: what counts follows the last one.
+/// The second field, the command in parentheses, may hold blanks and parentheses: what counts
+/// follows the last one.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();

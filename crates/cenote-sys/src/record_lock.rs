@@ -6,9 +6,10 @@
 //! * name their holder's process.
 //!
 //! What comes with them, and what callers must see to:
-//! * they belong to the *process*: a second lock of one process on the same file always succeeds, so locks within a
-//!   process need a registry of their own;
-//! * closing *any* descriptor of the file in the process drops them: open the lock file once, and close it last.
+//! * they belong to the *process*: a second lock of one process on the same file always succeeds,
+//!   so locks within a process need a registry of their own;
+//! * closing *any* descriptor of the file in the process drops them: open the lock file once, and
+//!   close it last.
 //!
 //! # Safety argument
 //!
@@ -33,8 +34,8 @@ pub enum Kind {
 /// Who holds a lock that stands in the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct HolderPid(
-    /// The process number; `None` where the kernel cannot say: another machine (network file systems), another
-    /// process namespace, or a holder that let go meanwhile.
+    /// The process number; `None` where the kernel cannot say: another machine (network file
+    /// systems), another process namespace, or a holder that let go meanwhile.
     pub Option<u32>,
 );
 
@@ -47,14 +48,16 @@ impl fmt::Display for HolderPid {
     }
 }
 
-/// How often a lock is tried again whose holder vanished between the refusal and the question who it is.
+/// How often a lock is tried again whose holder vanished between the refusal and the question who
+/// it is.
 const ATTEMPTS: usize = 8;
 
-/// Takes the lock, or changes the one that this process has, without waiting. `Ok(Err(holder))`: somebody else has it.
+/// Takes the lock, or changes the one that this process has, without waiting. `Ok(Err(holder))`:
+/// somebody else has it.
 ///
 /// # Errors
-/// `EBADF` if the descriptor is not open for what `kind` needs; `ENOLCK` where the file system has no locks or no more
-/// of them; otherwise what the system call says.
+/// `EBADF` if the descriptor is not open for what `kind` needs; `ENOLCK` where the file system has
+/// no locks or no more of them; otherwise what the system call says.
 pub fn try_lock(fd: BorrowedFd<'_>, kind: Kind) -> io::Result<Result<(), HolderPid>> {
     let (operation, typ) = match kind {
         Kind::Shared => (FlockOperation::NonBlockingLockShared, FlockType::ReadLock),

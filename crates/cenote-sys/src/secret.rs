@@ -4,22 +4,25 @@
 //!
 //! * is never swapped out (`mlock`), unless the caller allowed that with [`Locking::IfPossible`];
 //! * is in no core dump (`MADV_DONTDUMP`);
-//! * is not there in a forked child (`MADV_DONTFORK`): a child that touches it faults, one that drops it does nothing;
-//! * lies between two pages that cannot be accessed, so that an overrun of a neighbour neither reads nor writes it;
+//! * is not there in a forked child (`MADV_DONTFORK`): a child that touches it faults, one that
+//!   drops it does nothing;
+//! * lies between two pages that cannot be accessed, so that an overrun of a neighbour neither
+//!   reads nor writes it;
 //! * is overwritten with zeros before its memory goes back to the kernel.
 //!
-//! All of this is in force before the first byte of the secret is there: make a `Secret` of zeros, and fill it in
-//! place. A value that is moved in leaves its copy where it came from, usually on the stack; [`scrub_stack`] is for that.
-//! A `Secret` takes whole pages of locked memory, of which a process may have few (`RLIMIT_MEMLOCK`): put what belongs
-//! together into one.
+//! All of this is in force before the first byte of the secret is there: make a `Secret` of zeros,
+//! and fill it in place. A value that is moved in leaves its copy where it came from, usually on
+//! the stack; [`scrub_stack`] is for that. A `Secret` takes whole pages of locked memory, of which
+//! a process may have few (`RLIMIT_MEMLOCK`): put what belongs together into one.
 //!
 //! It does not help against somebody who may read this process's memory (a debugger, root).
 //!
 //! # Safety argument
 //!
-//! The region is a reservation of our own with one anonymous mapping in its middle, which is big enough and aligned for
-//! the value (checked before the value is moved in). The `Secret` owns value and region alone; references to the value
-//! are borrowed from it. The value is dropped first, then the bytes are overwritten, then the region is released.
+//! The region is a reservation of our own with one anonymous mapping in its middle, which is big
+//! enough and aligned for the value (checked before the value is moved in). The `Secret` owns value
+//! and region alone; references to the value are borrowed from it. The value is dropped first, then
+//! the bytes are overwritten, then the region is released.
 
 use crate::memory;
 use core::fmt;
@@ -35,7 +38,8 @@ pub enum Locking {
     /// No locked memory: an error.
     #[default]
     Required,
-    /// Where the limit of locked memory is reached (`RLIMIT_MEMLOCK`), go on without; [`Secret::is_locked`] says so.
+    /// Where the limit of locked memory is reached (`RLIMIT_MEMLOCK`), go on without;
+    /// [`Secret::is_locked`] says so.
     IfPossible,
 }
 
@@ -58,12 +62,13 @@ unsafe impl<T: Send> Send for Secret<T> {}
 unsafe impl<T: Sync> Sync for Secret<T> {}
 
 impl<T> Secret<T> {
-    /// Moves a value into memory for secrets. For a value that is already secret prefer a neutral one, and fill it
-    /// through the reference.
+    /// Moves a value into memory for secrets. For a value that is already secret prefer a neutral
+    /// one, and fill it through the reference.
     ///
     /// # Errors
-    /// `ENOMEM`, `EAGAIN` or `EPERM` if the memory cannot be locked and `locking` requires it: raise the limit of
-    /// locked memory (`ulimit -l`). What the kernel says if there is no memory, or it knows the advice not.
+    /// `ENOMEM`, `EAGAIN` or `EPERM` if the memory cannot be locked and `locking` requires it:
+    /// raise the limit of locked memory (`ulimit -l`). What the kernel says if there is no
+    /// memory, or it knows the advice not.
     pub fn new(locking: Locking, value: T) -> io::Result<Self> {
         let page = memory::page_bytes();
         if align_of::<T>() > page {
@@ -83,13 +88,15 @@ impl<T> Secret<T> {
             // SAFETY: reserved just now, not handed out.
             let _ = unsafe { memory::release(base, total) };
         })?;
-        // The address was given as a number by the kernel's mapping; the mapping is exposed by construction.
+        // The address was given as a number by the kernel's mapping; the mapping is exposed by
+        // construction.
         let Some(pointer) = ptr::NonNull::new(ptr::with_exposed_provenance_mut::<T>(at)) else {
             // SAFETY: reserved just now, not handed out.
             let _ = unsafe { memory::release(base, total) };
             return Err(io::Error::other("the kernel mapped the zero page"));
         };
-        // SAFETY: `len` bytes at `at` are mapped readable and writable, page-aligned, and nobody else knows them.
+        // SAFETY: `len` bytes at `at` are mapped readable and writable, page-aligned, and nobody
+        // else knows them.
         unsafe { pointer.write(value) };
         Ok(Self { base, total, value: pointer, len, locked, token: crate::fork_guard::token() })
     }
@@ -137,12 +144,13 @@ impl<T> DerefMut for Secret<T> {
 impl<T> Drop for Secret<T> {
     fn drop(&mut self) {
         if !crate::fork_guard::is_current(self.token) {
-            // A forked child: nothing of it is there, and something else may lie at its address by now.
+            // A forked child: nothing of it is there, and something else may lie at its address by
+            // now.
             return;
         }
         let bytes = self.value.cast::<u8>();
-        // SAFETY: the value is valid and not used again; then its bytes are ours, all `len` of them are mapped, and the
-        // region is released by its only owner.
+        // SAFETY: the value is valid and not used again; then its bytes are ours, all `len` of them
+        // are mapped, and the region is released by its only owner.
         unsafe {
             self.value.drop_in_place();
             wipe(bytes.as_ptr(), self.len);
@@ -177,9 +185,9 @@ pub fn wipe_bytes(bytes: &mut [u8]) {
     unsafe { wipe(bytes.as_mut_ptr(), bytes.len()) };
 }
 
-/// Overwrites 16 KiB of stack below the caller with zeros: what functions that have returned left there. To be called
-/// after a key was derived or wrapped by code that keeps working copies on the stack. An effort, no guarantee: a
-/// compiler may spill a register anywhere.
+/// Overwrites 16 KiB of stack below the caller with zeros: what functions that have returned left
+/// there. To be called after a key was derived or wrapped by code that keeps working copies on the
+/// stack. An effort, no guarantee: a compiler may spill a register anywhere.
 #[inline(never)]
 pub fn scrub_stack() {
     let mut area = [0xa5u8; 16 << 10];
@@ -197,7 +205,8 @@ mod tests {
         static RELEASED: Cell<Option<(usize, bool)>> = const { Cell::new(None) };
     }
 
-    /// Called between wiping and releasing: notes how long the region was, and whether it was all zero.
+    /// Called between wiping and releasing: notes how long the region was, and whether it was all
+    /// zero.
     pub(super) fn note_release(at: *const u8, len: usize) {
         // SAFETY: called by Drop, while the region is still mapped.
         let zero = (0..len).all(|i| unsafe { at.add(i).read_volatile() } == 0);
@@ -254,7 +263,8 @@ mod tests {
         };
         assert!(readable(), "the parent cannot read it: the test shows nothing");
         assert_eq!(in_child(|| i32::from(readable())), 0, "the child can read its parent's secret");
-        // A child that drops what its parent gave it does not fault, and takes no memory of others away.
+        // A child that drops what its parent gave it does not fault, and takes no memory of others
+        // away.
         let dropped = in_child(move || {
             drop(secret);
             0
@@ -301,7 +311,8 @@ mod tests {
             let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             // SAFETY: a system call with a pointer to a local; and for a child that ends soon.
             let limited = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) } == 0;
-            // Root has no limit; nobody has. SAFETY: a system call without pointers, in a child of one thread.
+            // Root has no limit; nobody has. SAFETY: a system call without pointers, in a child of
+            // one thread.
             let _ = unsafe { libc::setuid(65534) };
             let refused = Secret::new(Locking::Required, [0u8; 32]);
             let allowed = Secret::new(Locking::IfPossible, [0u8; 32]);

@@ -1,11 +1,14 @@
-//! Signals that must not interrupt a thread: one that answers faults, and one that holds what such a thread waits for.
+//! Signals that must not interrupt a thread: one that answers faults, and one that holds what such
+//! a thread waits for.
 //!
-//! A handler of the application's may touch memory whose faults are answered elsewhere. On a thread that has to go on before that can be answered it would wait for itself.
+//! A handler of the application's may touch memory whose faults are answered elsewhere. On a thread
+//! that has to go on before that can be answered it would wait for itself.
 //!
 //! # Safety argument
 //!
-//! The mask of the calling thread changes, and nothing else. Signals that an instruction raises by itself are left alone where the thread may still touch memory: blocked, they would end the process
-//! without any handler.
+//! The mask of the calling thread changes, and nothing else. Signals that an instruction raises by
+//! itself are left alone where the thread may still touch memory: blocked, they would end the
+//! process without any handler.
 
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -27,7 +30,8 @@ pub(crate) fn block_all() {
     }
 }
 
-/// While it lives, this thread takes no signal but those that its own instructions raise; others wait.
+/// While it lives, this thread takes no signal but those that its own instructions raise; others
+/// wait.
 #[derive(Debug)]
 pub struct Blocked {
     before: libc::sigset_t,
@@ -47,7 +51,8 @@ impl Blocked {
         }
         let (mut most, mut before) =
             (MaybeUninit::<libc::sigset_t>::uninit(), MaybeUninit::<libc::sigset_t>::uninit());
-        // SAFETY: both sets are filled before they are used, the second one by the kernel or, should that fail, here; the mask of this thread alone changes.
+        // SAFETY: both sets are filled before they are used, the second one by the kernel or,
+        // should that fail, here; the mask of this thread alone changes.
         unsafe {
             libc::sigemptyset(before.as_mut_ptr());
             libc::sigfillset(most.as_mut_ptr());

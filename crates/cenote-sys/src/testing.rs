@@ -2,9 +2,9 @@
 //!
 //! # Safety argument
 //!
-//! A child of a threaded process may call only what does not depend on locks that other threads held at the fork. The
-//! tests' bodies do system calls and atomics, allocate next to nothing (the C library's allocator and the standard
-//! library keep working after `fork`), and leave by `_exit`.
+//! A child of a threaded process may call only what does not depend on locks that other threads
+//! held at the fork. The tests' bodies do system calls and atomics, allocate next to nothing (the C
+//! library's allocator and the standard library keep working after `fork`), and leave by `_exit`.
 
 /// A child process that is killed and reaped with its handle.
 pub(crate) struct Child(libc::pid_t);

@@ -1,14 +1,18 @@
 //! Memory whose first touch waits for a thread: userfaultfd, for pages that are not there.
 //!
-//! A range of a reservation is *watched*. Whoever touches it, a program's own instruction or, where the process may have it, the kernel inside a system call, sleeps until
-//! a thread has put something else in its place and woken it; then the access is tried again, and finds what is mapped there now. Nothing is ever filled in
-//! through userfaultfd itself: the watched range is only a place where one waits.
+//! A range of a reservation is *watched*. Whoever touches it, a program's own instruction or, where
+//! the process may have it, the kernel inside a system call, sleeps until a thread has put
+//! something else in its place and woken it; then the access is tried again, and finds what is
+//! mapped there now. Nothing is ever filled in through userfaultfd itself: the watched range is
+//! only a place where one waits.
 //!
 //! # Safety argument
 //!
-//! A range that is watched is readable and writable memory to the kernel, but has no page, and gets none but by the thread: its registration comes before the permission. The
-//! caller answers for the range being a reservation of its own. Mapping over a watched range ends its registration. When this value is dropped the kernel wakes all who wait; ranges
-//! that are still there are plain zeros from then on, so the caller takes them away before.
+//! A range that is watched is readable and writable memory to the kernel, but has no page, and gets
+//! none but by the thread: its registration comes before the permission. The caller answers for the
+//! range being a reservation of its own. Mapping over a watched range ends its registration. When
+//! this value is dropped the kernel wakes all who wait; ranges that are still there are plain zeros
+//! from then on, so the caller takes them away before.
 
 use crate::memory::{self, Access};
 use crate::probe::{Availability, Missing, UserfaultfdMode, handshake, ioctl, open_userfaultfd};
@@ -52,7 +56,8 @@ impl FirstTouch {
         self.mode == UserfaultfdMode::Full
     }
 
-    /// Lets whoever touches `[addr, addr + len)` wait, until something is mapped over the range and [`FirstTouch::wake`] is called.
+    /// Lets whoever touches `[addr, addr + len)` wait, until something is mapped over the range and
+    /// [`FirstTouch::wake`] is called.
     ///
     /// # Errors
     /// What the kernel says; the range is as it was.
@@ -79,13 +84,15 @@ impl FirstTouch {
     /// Lets those go on that wait for `[addr, addr + len)`.
     pub fn wake(&self, addr: usize, len: usize) {
         let mut range = uffdio_range { start: addr as u64, len: len as u64 };
-        // SAFETY: the structure that this ioctl reads; waking changes no memory, and who wakes for nothing waits again.
+        // SAFETY: the structure that this ioctl reads; waking changes no memory, and who wakes for
+        // nothing waits again.
         let _ = unsafe {
             ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_WAKE.into(), (&raw mut range).cast())
         };
     }
 
-    /// What the thread does, until [`FirstTouch::stop`]: hears of touches. `touched` is given an address, sees to what is there, and wakes.
+    /// What the thread does, until [`FirstTouch::stop`]: hears of touches. `touched` is given an
+    /// address, sees to what is there, and wakes.
     pub fn serve(&self, mut touched: impl FnMut(usize)) {
         // A handler on this thread that touched what is watched would wait for it.
         crate::signals::block_all();
@@ -142,7 +149,8 @@ mod tests {
                 .map(|n| {
                     scope.spawn(move || {
                         let at = std::ptr::with_exposed_provenance::<u8>(base + n * 4096);
-                        // SAFETY: readable when the thread has answered, until the end of the scope.
+                        // SAFETY: readable when the thread has answered, until the end of the
+                        // scope.
                         assert_eq!(unsafe { at.read_volatile() }, 7);
                     })
                 })

@@ -1,17 +1,19 @@
-//! One piece of memory at two addresses: one that a program uses, page by page as it is allowed to, and an *alias* that whoever fills
-//! the pages uses.
+//! One piece of memory at two addresses: one that a program uses, page by page as it is allowed to,
+//! and an *alias* that whoever fills the pages uses.
 //!
-//! A page that is to appear with contents that were computed (decrypted, verified) cannot be filled where the program sees it: another
-//! thread would see half of it. It is filled through the alias, and then the page of the first address is opened.
+//! A page that is to appear with contents that were computed (decrypted, verified) cannot be filled
+//! where the program sees it: another thread would see half of it. It is filled through the alias,
+//! and then the page of the first address is opened.
 //!
-//! The memory has no name and no file: it is an anonymous memory file whose descriptor is closed as soon as it is mapped, so that
-//! nobody can open it, no child inherits it, and it goes with the process. It is left out of core dumps. It may be swapped out, as all
-//! memory that is not locked.
+//! The memory has no name and no file: it is an anonymous memory file whose descriptor is closed as
+//! soon as it is mapped, so that nobody can open it, no child inherits it, and it goes with the
+//! process. It is left out of core dumps. It may be swapped out, as all memory that is not locked.
 //!
 //! # Safety argument
 //!
-//! [`Twin::map`] replaces what lies at the first address, which the caller answers for. The alias lies in a reservation of the twin's
-//! own, which is released when it is dropped; the pointer to it is good until then.
+//! [`Twin::map`] replaces what lies at the first address, which the caller answers for. The alias
+//! lies in a reservation of the twin's own, which is released when it is dropped; the pointer to it
+//! is good until then.
 
 use crate::memory::{self, Access, ReserveError, Sharing};
 use rustix::fs::MemfdFlags;
@@ -20,7 +22,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-/// Memory that is mapped twice; see the module. The mapping at the first address is the caller's to take away.
+/// Memory that is mapped twice; see the module. The mapping at the first address is the caller's to
+/// take away.
 #[derive(Debug)]
 pub struct Twin {
     alias: usize,
@@ -28,8 +31,8 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// Maps `len` bytes of zeros, whole pages, at `addr`, over whatever is there and inaccessible, and at an alias, readable and writable.
-    /// Memory is taken when it is touched.
+    /// Maps `len` bytes of zeros, whole pages, at `addr`, over whatever is there and inaccessible,
+    /// and at an alias, readable and writable. Memory is taken when it is touched.
     ///
     /// # Errors
     /// What the kernel says. What lies at `addr` is then what it was, or a reservation.
@@ -57,7 +60,8 @@ impl Twin {
         Ok(twin)
     }
 
-    /// The first byte of the alias: readable and writable for [`Twin::len`] bytes while `self` lives.
+    /// The first byte of the alias: readable and writable for [`Twin::len`] bytes while `self`
+    /// lives.
     #[must_use]
     pub fn alias(&self) -> *mut u8 {
         core::ptr::with_exposed_provenance_mut(self.alias)
@@ -78,8 +82,9 @@ impl Drop for Twin {
     }
 }
 
-/// Maps `len` bytes of zeros, whole pages, at `addr`, over whatever is there, readable and writable, with no second address. As that of a [`Twin`] it is not in children and not in core dumps. All of it
-/// is there at once, where the kernel can do that.
+/// Maps `len` bytes of zeros, whole pages, at `addr`, over whatever is there, readable and
+/// writable, with no second address. As that of a [`Twin`] it is not in children and not in core
+/// dumps. All of it is there at once, where the kernel can do that.
 ///
 /// # Errors
 /// What the kernel says. What lies at `addr` is then what it was, or a reservation.
@@ -102,7 +107,8 @@ pub unsafe fn map_alone(addr: usize, len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A file in memory that no directory has, which goes with its last descriptor and mapping. `what` shows in lists of open files.
+/// A file in memory that no directory has, which goes with its last descriptor and mapping. `what`
+/// shows in lists of open files.
 ///
 /// # Errors
 /// What the kernel says: no memory, say, or too many descriptors.
@@ -110,14 +116,15 @@ pub fn nameless_file(what: &str) -> io::Result<std::fs::File> {
     Ok(rustix::fs::memfd_create(what, MemfdFlags::CLOEXEC)?.into())
 }
 
-/// Maps memory with these contents at `addr`, over whatever is there, to be read: all of it at once, so that nobody sees half. It has no file, and parts that
-/// are zero take no memory.
+/// Maps memory with these contents at `addr`, over whatever is there, to be read: all of it at
+/// once, so that nobody sees half. It has no file, and parts that are zero take no memory.
 ///
 /// # Errors
 /// What the kernel says. What lies at `addr` is then what it was.
 ///
 /// # Safety
-/// The range, whole pages, lies in a reservation of the caller's, and nothing relies on what is mapped there.
+/// The range, whole pages, lies in a reservation of the caller's, and nothing relies on what is
+/// mapped there.
 pub unsafe fn map_image(addr: usize, image: &[u8]) -> io::Result<()> {
     let file = nameless_file("cenote-image")?;
     file.set_len(image.len() as u64)?;
@@ -133,7 +140,8 @@ pub unsafe fn map_image(addr: usize, image: &[u8]) -> io::Result<()> {
 /// Bytes that are looked at, and written, at once.
 const STEP: usize = 64 << 10;
 
-/// Maps a page at `addr`, over whatever is there, that nothing is behind: every access to it is `SIGBUS`.
+/// Maps a page at `addr`, over whatever is there, that nothing is behind: every access to it is
+/// `SIGBUS`.
 ///
 /// # Errors
 /// What the kernel says; the page is then what it was, or reserved.

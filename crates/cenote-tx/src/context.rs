@@ -1,4 +1,5 @@
-//! One thread's log and what a transaction in progress keeps in process memory; made once, used for every transaction of the thread.
+//! One thread's log and what a transaction in progress keeps in process memory; made once, used for
+//! every transaction of the thread.
 
 use crate::group::LogGroup;
 use crate::ranges::RangeSet;
@@ -9,7 +10,8 @@ use cenote_medium::Persistence;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Why a step of a transaction failed. The transaction is as it was before the step: it may go on, or be aborted.
+/// Why a step of a transaction failed. The transaction is as it was before the step: it may go on,
+/// or be aborted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxError {
@@ -19,7 +21,8 @@ pub enum TxError {
     /// The heap has no block.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// An allocation of 0 bytes: it would have no byte of its own, so no address that is not somebody else's too.
+    /// An allocation of 0 bytes: it would have no byte of its own, so no address that is not
+    /// somebody else's too.
     #[error(
         "an allocation of 0 bytes for type {type_id}: ask for at least 1 byte, or keep no block for a value without bytes"
     )]
@@ -97,16 +100,17 @@ pub struct TxContext {
     pub(crate) range_pending: bool,
 }
 
-// SAFETY: the heap pointers are only there during a transaction, which borrows the context and the heaps; between transactions the vectors are
-// empty. The rest is `Send`.
+// SAFETY: the heap pointers are only there during a transaction, which borrows the context and the
+// heaps; between transactions the vectors are empty. The rest is `Send`.
 unsafe impl Send for TxContext {}
 
 impl TxContext {
     /// Binds a log.
     ///
     /// # Safety
-    /// The writer's head segment stays mapped until the context is dropped. `group` has all logs of the store that are in use in this process, and no other
-    /// process changes data of the store while the context exists, unless [`LogGroup::never_lazy`] was called before it can.
+    /// The writer's head segment stays mapped until the context is dropped. `group` has all logs of
+    /// the store that are in use in this process, and no other process changes data of the
+    /// store while the context exists, unless [`LogGroup::never_lazy`] was called before it can.
     #[must_use]
     pub unsafe fn new(writer: LogWriter, group: Arc<LogGroup>) -> Self {
         let persistence = writer.persistence();
@@ -127,8 +131,9 @@ impl TxContext {
         }
     }
 
-    /// Makes the last transaction's finishing store durable too, so that data which it changed may be changed by other means than a
-    /// transaction (a plain store with its own flush). Costs a fence at `power` if one is due.
+    /// Makes the last transaction's finishing store durable too, so that data which it changed may
+    /// be changed by other means than a transaction (a plain store with its own flush). Costs a
+    /// fence at `power` if one is due.
     pub fn quiesce(&mut self) {
         if self.range_pending {
             self.writer.fence();

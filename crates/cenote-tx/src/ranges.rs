@@ -1,8 +1,10 @@
 //! The ranges that a transaction has logged: each byte once.
 //!
-//! Invariants: ranges are disjoint, and `list` has them in the order of their log entries, which is the order in which a seal hashes
-//! them. Few ranges are searched one by one. From a dozen on, those from `ascending_from` on lie in the order of their addresses and are
-//! searched by halving; those before are in `index`. So whoever logs in the order of addresses, as a walk over an array does, pays for no index.
+//! Invariants: ranges are disjoint, and `list` has them in the order of their log entries, which is
+//! the order in which a seal hashes them. Few ranges are searched one by one. From a dozen on,
+//! those from `ascending_from` on lie in the order of their addresses and are searched by halving;
+//! those before are in `index`. So whoever logs in the order of addresses, as a walk over an array
+//! does, pays for no index.
 
 use std::collections::BTreeMap;
 
@@ -142,7 +144,8 @@ impl RangeSet {
         self.list.len() < INDEX_FROM
     }
 
-    /// Whether one range holds all of `start..end`. (Two that touch may hold it together; [`RangeSet::gap`] sees that.)
+    /// Whether one range holds all of `start..end`. (Two that touch may hold it together;
+    /// [`RangeSet::gap`] sees that.)
     #[inline]
     #[must_use]
     pub fn covers(&self, start: u64, end: u64) -> bool {
@@ -220,7 +223,8 @@ mod tests {
         Range { start, end, old: core::ptr::null() }
     }
 
-    /// Against a set of bytes, for few ranges and for many, in any order and (every third round) mostly in that of addresses.
+    /// Against a set of bytes, for few ranges and for many, in any order and (every third round)
+    /// mostly in that of addresses.
     #[test]
     fn gaps_are_exactly_what_is_not_covered() {
         let mut seed = 7u64;

@@ -1,4 +1,5 @@
-//! The steps of a transaction. The crate's documentation says why the order is right; the comments here name the states.
+//! The steps of a transaction. The crate's documentation says why the order is right; the comments
+//! here name the states.
 
 use crate::context::{HeapBlock, Redo, TxContext, TxError, Volatile};
 use crate::ranges::Range;
@@ -15,12 +16,12 @@ use cenote_sys::bytes::{self, settle};
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::ptr::NonNull;
 
-/// Most bytes that a lazy seal covers. Hashing them is hidden behind their flushes; but what is sealed is hashed again if recovery
-/// finds it, and much more than this saves nothing that counts.
+/// Most bytes that a lazy seal covers. Hashing them is hidden behind their flushes; but what is
+/// sealed is hashed again if recovery finds it, and much more than this saves nothing that counts.
 const SEAL_BYTES_MAX: u64 = 8192;
 
-/// Most bytes of fresh allocations among them: a block that was not written yet is in no cache, and reading it costs more than the fence that a
-/// seal saves.
+/// Most bytes of fresh allocations among them: a block that was not written yet is in no cache, and
+/// reading it costs more than the fence that a seal saves.
 const SEAL_FRESH_BYTES_MAX: u64 = 1024;
 
 /// Tells a reclaim that is under way of a range that is about to be changed, before that is logged.
@@ -52,7 +53,8 @@ unsafe fn keep_copy(buffer: &mut Vec<u8>, src: *const u8, len: usize) -> *const 
     room
 }
 
-/// A transaction in progress. Dropped without [`Transaction::commit`], as by an early return or a panic, it aborts.
+/// A transaction in progress. Dropped without [`Transaction::commit`], as by an early return or a
+/// panic, it aborts.
 #[derive(Debug)]
 pub struct Transaction<'c> {
     context: &'c mut TxContext,
@@ -77,8 +79,9 @@ impl<'c> Transaction<'c> {
         Self { context }
     }
 
-    /// Logs what stands in a range, so that it may be changed in place (the paper's `TX_ADD`). Parts that this transaction has
-    /// logged or allocated already cost nothing. At `power` one fence, if anything was logged.
+    /// Logs what stands in a range, so that it may be changed in place (the paper's `TX_ADD`).
+    /// Parts that this transaction has logged or allocated already cost nothing. At `power` one
+    /// fence, if anything was logged.
     ///
     /// # Errors
     /// [`TxError::Log`] if the log is full; [`TxError::PendingRedo`] if a deferred write overlaps.
@@ -115,7 +118,8 @@ impl<'c> Transaction<'c> {
         result
     }
 
-    /// [`Transaction::add_all`] and [`Transaction::free`], with one fence for both: for a structure that takes a node out and frees it. Freed after the ranges were logged, the node
+    /// [`Transaction::add_all`] and [`Transaction::free`], with one fence for both: for a structure
+    /// that takes a node out and frees it. Freed after the ranges were logged, the node
     /// would cost commit a fence more.
     ///
     /// # Errors
@@ -227,7 +231,8 @@ impl<'c> Transaction<'c> {
         Ok(logged)
     }
 
-    /// Appends undo entries for a range that none covers. Entry first, then the range is believed to be logged.
+    /// Appends undo entries for a range that none covers. Entry first, then the range is believed
+    /// to be logged.
     unsafe fn log_undo(&mut self, start: u64, end: u64) -> Result<(), TxError> {
         let context = &mut *self.context;
         let ranges = &mut context.ranges;
@@ -253,15 +258,16 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
-    /// Writes at commit (the paper's `TX_REDO_SET`): until then, memory keeps the old contents, for this transaction's reads too. A range that is
-    /// already logged or fresh is written at once instead. No fence before commit, however many writes.
+    /// Writes at commit (the paper's `TX_REDO_SET`): until then, memory keeps the old contents, for
+    /// this transaction's reads too. A range that is already logged or fresh is written at once
+    /// instead. No fence before commit, however many writes.
     ///
     /// # Errors
     /// [`TxError::Log`]; [`TxError::PendingRedo`] if the range is logged or fresh only in part.
     ///
     /// # Safety
-    /// `len` bytes from `dst` are writable and lie in puddles of the store that this process holds for writing; `len` bytes from
-    /// `src` are readable.
+    /// `len` bytes from `dst` are writable and lie in puddles of the store that this process holds
+    /// for writing; `len` bytes from `src` are readable.
     pub unsafe fn set(&mut self, dst: *mut u8, src: *const u8, len: usize) -> Result<(), TxError> {
         let start = dst as u64;
         let Some(end) = start.checked_add(len as u64) else {
@@ -271,7 +277,8 @@ impl<'c> Transaction<'c> {
             return Ok(());
         }
         if is_recording() {
-            // SAFETY: what is writable is readable; nobody else writes to what this transaction is about to change.
+            // SAFETY: what is writable is readable; nobody else writes to what this transaction is
+            // about to change.
             unsafe { record(dst, len) };
         }
         let context = &mut *self.context;
@@ -301,13 +308,15 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
-    /// Keeps what stands in a range of process memory; abort puts it back, commit and recovery do not touch it.
+    /// Keeps what stands in a range of process memory; abort puts it back, commit and recovery do
+    /// not touch it.
     ///
     /// # Errors
     /// [`TxError::Log`].
     ///
     /// # Safety
-    /// `len` bytes from `ptr` are readable now, and writable until the transaction ends; they are no memory of a store.
+    /// `len` bytes from `ptr` are readable now, and writable until the transaction ends; they are
+    /// no memory of a store.
     pub unsafe fn add_volatile(&mut self, ptr: *mut u8, len: usize) -> Result<(), TxError> {
         let context = &mut *self.context;
         let at = context.buffer.len();
@@ -326,11 +335,14 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
-    /// Takes a block from `heap`; abort and crash give it back. Its contents need no logging. At `power` no fence here: what is written to the block is made
-    /// durable by commit, and so is its mark; commit takes a fence more if nothing was fenced since (see the crate's documentation).
+    /// Takes a block from `heap`; abort and crash give it back. Its contents need no logging. At
+    /// `power` no fence here: what is written to the block is made durable by commit, and so is
+    /// its mark; commit takes a fence more if nothing was fenced since (see the crate's
+    /// documentation).
     ///
     /// # Errors
-    /// [`TxError::ZeroSize`], [`TxError::Alloc`], [`TxError::Log`]. No entry of the log speaks of a block then.
+    /// [`TxError::ZeroSize`], [`TxError::Alloc`], [`TxError::Log`]. No entry of the log speaks of a
+    /// block then.
     ///
     /// # Safety
     /// The heap outlives the transaction, is of the same store, and its pool is held for writing.
@@ -351,9 +363,10 @@ impl<'c> Transaction<'c> {
         let is_power = context.persistence.is_power();
         let mut log_error = None;
         let block = heap.alloc_with(size, align, type_id, &mut |block: &Block| {
-            // The undo entry stands before the mark is set, so that no crash of processes leaks the block. All entries are there or none: one that
-            // says "clear this mark" about a block that was not given out would clear the mark of whoever gets it next, and one that says "fresh" would
-            // put that block's contents under the seal.
+            // The undo entry stands before the mark is set, so that no crash of processes leaks the
+            // block. All entries are there or none: one that says "clear this mark"
+            // about a block that was not given out would clear the mark of whoever gets it next,
+            // and one that says "fresh" would put that block's contents under the seal.
             // SAFETY: block and mark are the heap's.
             let logged = unsafe {
                 if is_power {
@@ -385,7 +398,8 @@ impl<'c> Transaction<'c> {
             let start = addr.as_ptr() as u64;
             ranges.push(Range { start, end: start + size, old: core::ptr::null() });
         }
-        // SAFETY: the heap outlives the transaction (contract); the pointer is used only until it ends.
+        // SAFETY: the heap outlives the transaction (contract); the pointer is used only until it
+        // ends.
         let heap = unsafe {
             core::mem::transmute::<NonNull<dyn Heap + '_>, NonNull<dyn Heap>>(NonNull::from(heap))
         };
@@ -393,10 +407,12 @@ impl<'c> Transaction<'c> {
         Ok(addr)
     }
 
-    /// Gives a block back when the transaction commits. Until then it stays allocated and readable. At `power` commit takes a fence more if nothing was fenced since.
+    /// Gives a block back when the transaction commits. Until then it stays allocated and readable.
+    /// At `power` commit takes a fence more if nothing was fenced since.
     ///
     /// # Errors
-    /// [`TxError::Free`] if `addr` is not the start of an allocated block of `heap`; [`TxError::AlreadyFreed`]; [`TxError::Log`].
+    /// [`TxError::Free`] if `addr` is not the start of an allocated block of `heap`;
+    /// [`TxError::AlreadyFreed`]; [`TxError::Log`].
     ///
     /// # Safety
     /// As [`Transaction::alloc`]; nothing uses the block after commit.
@@ -463,7 +479,8 @@ impl<'c> Transaction<'c> {
         Ok(())
     }
 
-    /// Undoes everything, in reverse; gives allocations back; process memory logged with [`Transaction::add_volatile`] is put back too.
+    /// Undoes everything, in reverse; gives allocations back; process memory logged with
+    /// [`Transaction::add_volatile`] is put back too.
     pub fn abort(self) {
         drop(self);
     }
@@ -480,7 +497,8 @@ impl Drop for Transaction<'_> {
 /// Most bytes that one fresh entry speaks of.
 const FRESH_PART_MAX: u64 = 1 << 30;
 
-/// Logs that a block is taken and what of it the seal covers: one entry, and more for what is longer than one can speak of.
+/// Logs that a block is taken and what of it the seal covers: one entry, and more for what is
+/// longer than one can speak of.
 ///
 /// # Safety
 /// The block is the heap's, and `size` at most its size.
@@ -508,8 +526,9 @@ unsafe fn log_allocation(
     Ok(())
 }
 
-/// States after a crash of processes: before `mark_committed` (or, without redo-class entries, `finish`): rolled back. Between the two:
-/// rolled forward. After `finish`: done. Each is one 8-byte store.
+/// States after a crash of processes: before `mark_committed` (or, without redo-class entries,
+/// `finish`): rolled back. Between the two: rolled forward. After `finish`: done. Each is one
+/// 8-byte store.
 fn commit_process(context: &mut TxContext) {
     if !context.redo.is_empty() || !context.freed.is_empty() {
         context.writer.mark_committed();
@@ -521,8 +540,9 @@ fn commit_process(context: &mut TxContext) {
 }
 
 fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
-    // A transaction may be finished lazily if nothing that its seal covers can change before this log's next fence; a covered block that is
-    // given back could. (A further segment is written only after a jump, whose fence makes the range durable.) Without need for redo and without
+    // A transaction may be finished lazily if nothing that its seal covers can change before this
+    // log's next fence; a covered block that is given back could. (A further segment is written
+    // only after a jump, whose fence makes the range durable.) Without need for redo and without
     // leave to be lazy a seal is of no use.
     let freed_is_covered = freed_is_covered(context) && !planted(Bug::LazyDespiteFreed);
     let lazy = !freed_is_covered && context.group.lazy_allowed();
@@ -545,27 +565,31 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
     } else {
         flush_contents::<false>(context);
     }
-    // State 1, before this fence completes: rolled back, unless seal and contents happen to be whole, which is the commit. Marks may be in either state: both
-    // directions write them.
+    // State 1, before this fence completes: rolled back, unless seal and contents happen to be
+    // whole, which is the commit. Marks may be in either state: both directions write them.
     if !planted(Bug::DataNotFenced) {
         context.writer.fence();
         context.range_pending = false;
     }
-    // State 2, sealed: committed. Marked: contents and marks durable, still rolled back until the range moves.
+    // State 2, sealed: committed. Marked: contents and marks durable, still rolled back until the
+    // range moves.
     if !context.redo.is_empty() {
-        // From here a crash of processes rolls forward. A loss of power is decided by the seal, so this store needs no fence.
+        // From here a crash of processes rolls forward. A loss of power is decided by the seal, so
+        // this store needs no fence.
         context.writer.mark_committed();
         apply_redo(context);
         if !planted(Bug::RedoNotFenced) {
-            // Of the data alone: whether the range on media says "committed" or still "running" is all the same to recovery, which finds the
-            // whole seal. So its line is not flushed here, but once, by the fence that makes the finishing store durable.
+            // Of the data alone: whether the range on media says "committed" or still "running" is
+            // all the same to recovery, which finds the whole seal. So its line is not
+            // flushed here, but once, by the fence that makes the finishing store durable.
             context.persistence.fence();
         }
     }
     // State 3: everything is in place and durable; the range says so.
     context.writer.finish();
-    // Asked again, now that the range is stored: a log that has joined since the first time may have flushed this log's range word before that.
-    // One that joins from here on flushes what was stored (see `LogGroup`).
+    // Asked again, now that the range is stored: a log that has joined since the first time may
+    // have flushed this log's range word before that. One that joins from here on flushes what
+    // was stored (see `LogGroup`).
     let lazy = seal && lazy && context.group.lazy_allowed();
     if lazy || planted(Bug::FinishNotFenced) {
         context.range_pending = true;
@@ -576,8 +600,10 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
     Ok(())
 }
 
-/// Gives every block that the transaction took or frees the mark that commit makes durable, and flushes it. Not before the entries that take it back are durable: a line
-/// may reach memory at any time after it was changed. For blocks that it took *and* frees there is nothing to do: they are free on the medium all the time.
+/// Gives every block that the transaction took or frees the mark that commit makes durable, and
+/// flushes it. Not before the entries that take it back are durable: a line may reach memory at any
+/// time after it was changed. For blocks that it took *and* frees there is nothing to do: they are
+/// free on the medium all the time.
 fn change_marks(context: &mut TxContext) {
     if context.allocated.is_empty() && context.freed.is_empty() {
         return;
@@ -613,12 +639,14 @@ fn change_marks(context: &mut TxContext) {
 }
 
 fn mark_byte(held: &HeapBlock) -> &AtomicU8 {
-    // SAFETY: a mark of the heap's, mapped until the transaction ends; in a running process all accesses to marks are atomic.
+    // SAFETY: a mark of the heap's, mapped until the transaction ends; in a running process all
+    // accesses to marks are atomic.
     unsafe { AtomicU8::from_ptr(held.block.mark.byte().as_ptr()) }
 }
 
-/// Flushes every line that holds a byte of what was logged or allocated; a line that small ranges share, once. With `HASH` also hashes the
-/// contents, piece by piece, while the flushes of the piece before are on their way.
+/// Flushes every line that holds a byte of what was logged or allocated; a line that small ranges
+/// share, once. With `HASH` also hashes the contents, piece by piece, while the flushes of the
+/// piece before are on their way.
 fn flush_contents<const HASH: bool>(context: &TxContext) -> ContentHash {
     const LINE: u64 = cenote_layout::LINE_SIZE;
     /// Lines that are remembered: structures are small and neighbours.
@@ -670,7 +698,8 @@ fn freed_is_covered(context: &TxContext) -> bool {
 fn apply_redo(context: &TxContext) {
     for redo in &context.redo {
         let source = &context.buffer[redo.at..redo.at + redo.len];
-        // SAFETY: the range was promised to be writable until the transaction ends (contract of `set`).
+        // SAFETY: the range was promised to be writable until the transaction ends (contract of
+        // `set`).
         unsafe {
             core::ptr::copy_nonoverlapping(source.as_ptr(), redo.addr as *mut u8, redo.len);
             context.persistence.flush(redo.addr as *const u8, redo.len);
@@ -678,7 +707,8 @@ fn apply_redo(context: &TxContext) {
     }
 }
 
-/// Clears the marks of blocks, which recovery may do again, or undo, until the range has moved on; the heap does not give them out yet.
+/// Clears the marks of blocks, which recovery may do again, or undo, until the range has moved on;
+/// the heap does not give them out yet.
 fn clear_marks(blocks: &[HeapBlock]) {
     for held in blocks {
         // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).
@@ -686,7 +716,8 @@ fn clear_marks(blocks: &[HeapBlock]) {
     }
 }
 
-/// Lets the heap give blocks out again: only now that no log entry says "clear its mark" may it be set for somebody else.
+/// Lets the heap give blocks out again: only now that no log entry says "clear its mark" may it be
+/// set for somebody else.
 fn release(blocks: &[HeapBlock]) {
     for held in blocks {
         // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).
@@ -694,13 +725,15 @@ fn release(blocks: &[HeapBlock]) {
     }
 }
 
-/// Rolls back in this process. Until the range moves on recovery would do the same again; only then are blocks given out again.
+/// Rolls back in this process. Until the range moves on recovery would do the same again; only then
+/// are blocks given out again.
 #[cold]
 fn abort(context: &mut TxContext) {
     for range in context.ranges.list().iter().rev() {
         if !range.old.is_null() {
             let len = (range.end - range.start) as usize;
-            // SAFETY: the log holds `len` bytes at `old`; the range is writable until the transaction ends.
+            // SAFETY: the log holds `len` bytes at `old`; the range is writable until the
+            // transaction ends.
             unsafe {
                 core::ptr::copy_nonoverlapping(range.old, range.start as *mut u8, len);
                 context.persistence.flush(range.start as *const u8, len);
@@ -717,7 +750,8 @@ fn abort(context: &mut TxContext) {
     if context.writer.is_halted() && !planted(Bug::AbortForgotten) {
         return context.clear();
     }
-    // At `power` no mark of the medium changes: what the transaction took was never more than TAKEN, and what it was to free is allocated still.
+    // At `power` no mark of the medium changes: what the transaction took was never more than
+    // TAKEN, and what it was to free is allocated still.
     if !planted(Bug::AbortKeepsAllocation) {
         clear_marks(&context.allocated);
     }

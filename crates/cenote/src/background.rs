@@ -1,7 +1,9 @@
 //! [`Background`]: the thread behind [`crate::AutoPsync`] and [`crate::AutoTrim`], which does one thing to a pool now and then.
 //!
-//! Invariant: the thread ends before its [`Background`] does, except in a forked child, where it never was, and where waiting for it would be for ever ([`Background::leave`]). Figures are its own while it works and are shown to others between
-//! two turns, so that whoever asks never waits for a device.
+//! Invariant: the thread ends before its [`Background`] does, except in a forked child, where it
+//! never was, and where waiting for it would be for ever ([`Background::leave`]). Figures are its
+//! own while it works and are shown to others between two turns, so that whoever asks never waits
+//! for a device.
 
 use crate::error::{Error, Result};
 use crate::open_pool::Pool;
@@ -17,7 +19,8 @@ pub(crate) trait Job: Send + 'static {
     /// How long it rests before the next turn.
     fn rest(&self) -> Duration;
 
-    /// One turn; whether there was something to do. A long one asks `ends` now and then whether it is to stop.
+    /// One turn; whether there was something to do. A long one asks `ends` now and then whether it
+    /// is to stop.
     fn turn(
         &mut self,
         pool: &Pool,

@@ -1,8 +1,10 @@
 //! Checking a pool whose values other pools lead to: all pools of the store are looked at together.
 //!
-//! Nothing is changed: a pool that is not open is looked at through a handle for reading that no list has, while the list of open pools is held, so
-//! that nobody opens it meanwhile. *Order of waiting:* first for views of the pools that are open, none of them held while another is waited for
-//! (as transactions over several pools do); then for the list; and nothing is waited for while the list is held.
+//! Nothing is changed: a pool that is not open is looked at through a handle for reading that no
+//! list has, while the list of open pools is held, so that nobody opens it meanwhile. *Order of
+//! waiting:* first for views of the pools that are open, none of them held while another is waited
+//! for (as transactions over several pools do); then for the list; and nothing is waited for while
+//! the list is held.
 //!
 //! *The caller's code runs meanwhile*, told of progress. What would wait for the list, or for the
 //! heap, is refused to it ([`crate::checking`]).
@@ -78,7 +80,8 @@ fn attempt(pool: &Pool, mut options: TraceOptions<'_>) -> Result<Option<HeapRepo
     Ok(Some(report))
 }
 
-/// Views of all these pools, but for those that this thread has a transaction on: what it has borrowed there for writing is not to be looked at.
+/// Views of all these pools, but for those that this thread has a transaction on: what it has
+/// borrowed there for writing is not to be looked at.
 fn views<'p>(pool: &'p Pool, others: &'p [Arc<PoolInner>]) -> Result<(View<'p>, Vec<View<'p>>)> {
     let others: Vec<&PoolInner> = others.iter().map(|other| &**other).collect();
     loop {

@@ -1,11 +1,14 @@
 //! A store that a daemon keeps: `Store::connect` (PUD-1).
 //!
-//! One socket, one request at a time. Nothing of a transaction comes by here: a client asks when it opens or creates a pool, when a pool grows, when a thread
-//! needs its first log or a log overflows, and when a type is new.
+//! One socket, one request at a time. Nothing of a transaction comes by here: a client asks when it
+//! opens or creates a pool, when a pool grows, when a thread needs its first log or a log
+//! overflows, and when a type is new.
 //!
-//! **The daemon may end and another follow.** The kernel then closes the socket. The next request connects again, goes on with the session (the daemon knows the process, so there is
-//! nothing to show), and is sent once more. Each request is such that to do it twice is to do it once: a puddle is asked for by its number, a pool is created with a token, a log puddle too many is removed
-//! when the session ends. Meanwhile transactions go on: mappings and leases stay.
+//! **The daemon may end and another follow.** The kernel then closes the socket. The next request
+//! connects again, goes on with the session (the daemon knows the process, so there is nothing to
+//! show), and is sent once more. Each request is such that to do it twice is to do it once: a
+//! puddle is asked for by its number, a pool is created with a token, a log puddle too many is
+//! removed when the session ends. Meanwhile transactions go on: mappings and leases stay.
 
 use crate::error::Result;
 use crate::open_pools::pools_of;
@@ -77,17 +80,21 @@ impl Store {
         self.inner.store.is_connected()
     }
 
-    /// Changes a pool's owner, group or mode: who may open it through a daemon. Those who have it open keep it.
+    /// Changes a pool's owner, group or mode: who may open it through a daemon. Those who have it
+    /// open keep it.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): there is no such pool, or this user may not.
     pub fn set_permissions(&self, pool: &str, change: PermissionChange) -> Result<()> {
-        // In a store of this process it is the files' owner who decides, and this process has opened them.
+        // In a store of this process it is the files' owner who decides, and this process has
+        // opened them.
         let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
         Ok(self.inner.store.set_permissions(&credentials, pool, change)?)
     }
 
-    /// Clients whose logs are set aside, because they failed their checks: their pools are for looking at only, until somebody decides. Through a daemon, those whose pools are all the caller's.
+    /// Clients whose logs are set aside, because they failed their checks: their pools are for
+    /// looking at only, until somebody decides. Through a daemon, those whose pools are all the
+    /// caller's.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): the daemon cannot be reached.
@@ -493,7 +500,8 @@ impl Client {
         }
     }
 
-    /// Asks with what `write` writes into a parcel of the daemon's making. If the daemon dies meanwhile its successor has no such parcel, and is asked with another.
+    /// Asks with what `write` writes into a parcel of the daemon's making. If the daemon dies
+    /// meanwhile its successor has no such parcel, and is asked with another.
     pub(crate) fn with_parcel(
         &self,
         write: impl Fn(&File) -> io::Result<()>,
@@ -556,8 +564,9 @@ impl Client {
         })
     }
 
-    /// Psyncs what is in `parcel`, in one of the daemon's making. If the daemon dies meanwhile its successor has no such parcel, and gets another with the same contents: what was psynced already is
-    /// no difference then.
+    /// Psyncs what is in `parcel`, in one of the daemon's making. If the daemon dies meanwhile its
+    /// successor has no such parcel, and gets another with the same contents: what was psynced
+    /// already is no difference then.
     pub(crate) fn psync(
         &self,
         request: impl Fn(u64) -> Request,

@@ -6,9 +6,9 @@
 //!
 //! * *A field* is the place that `&raw mut (*slot).field` names. Its type is inferred, its offset
 //!   computed, from the same place. A place that lies behind a `Deref` or a reference is no field:
-//!   to find it the constant would have to read, and reading what has no value does not compile.
-//!   A place in a union is a place that safe code may not read: [`LayoutBuilder::__borrows`]
-//!   borrows the same names of a reference, in safe code, where the compiler refuses unions.
+//!   to find it the constant would have to read, and reading what has no value does not compile. A
+//!   place in a union is a place that safe code may not read: [`LayoutBuilder::__borrows`] borrows
+//!   the same names of a reference, in safe code, where the compiler refuses unions.
 //! * *Types are exact.* Both pointers are `*mut`, which is invariant: with `*const` a caller could
 //!   shorten the lifetimes of one and not of the other, and read a field for longer than it lives.
 //! * *A discriminant* is a candidate that [`LayoutBuilder::__tagged`] writes to the start of the

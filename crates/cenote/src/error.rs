@@ -1,4 +1,5 @@
-//! One error type for users: each variant is a family, and its message says what, where and what to do.
+//! One error type for users: each variant is a family, and its message says what, where and what to
+//! do.
 
 use crate::persist::{Persist, TypeSetError};
 use cenote_layout::id::TypeId;
@@ -44,8 +45,9 @@ pub enum Error {
     /// The types of the program cannot be kept.
     #[error(transparent)]
     Types(#[from] TypeSetError),
-    /// A pointer does not lead to a live value of its type in a pool that this access covers: it was freed, belongs to another pool or store, or was
-    /// kept from a transaction that was aborted.
+    /// A pointer does not lead to a live value of its type in a pool that this access covers: it
+    /// was freed, belongs to another pool or store, or was kept from a transaction that was
+    /// aborted.
     #[error(
         "no live value of type {type_name} at {addr:#x} in the pools of this access: was it freed, or is it of another pool?"
     )]
@@ -111,8 +113,9 @@ pub enum Error {
     /// Pools of two stores cannot be in one transaction.
     #[error("a transaction covers pools of one store, and at least one")]
     Pools,
-    /// After a loss of power pools of the two modes go back to different moments: no transaction could be whole.
-    /// The same holds for pools that are protected at rest, after any crash, and for others beside them.
+    /// After a loss of power pools of the two modes go back to different moments: no transaction
+    /// could be whole. The same holds for pools that are protected at rest, after any crash,
+    /// and for others beside them.
     #[error(
         "pools \"{first}\" and \"{other}\" have different modes: a transaction covers pools of one mode, and either protected ones or others"
     )]
@@ -130,7 +133,8 @@ pub enum Error {
         /// How many there are.
         len: u64,
     },
-    /// Power failed while the pool was in use, or logs that speak of it were decided about, and nobody has opened it for writing since.
+    /// Power failed while the pool was in use, or logs that speak of it were decided about, and
+    /// nobody has opened it for writing since.
     #[error(
         "pool \"{pool}\" must be traced, after a loss of power or a decision about logs: open it for writing once"
     )]
@@ -144,7 +148,8 @@ pub enum Error {
         /// Where.
         index: u64,
     },
-    /// The pool is damaged, or something that may have been about it is: its values need not be what transactions made them, so safe code gets to see none.
+    /// The pool is damaged, or something that may have been about it is: its values need not be
+    /// what transactions made them, so safe code gets to see none.
     #[error(
         "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it as blocks (Pool::check, Pool::heap, `cenote check` and `cenote dump`), restore the whole store from one copy (`cenote backup` makes one), or answer for its values with the unsafe Store::open_torn",
         listed(why)
@@ -193,7 +198,8 @@ pub enum Error {
         /// Its name.
         expected_name: String,
     },
-    /// The transaction is committed and survives any crash of processes; the psync that was to make it safe from loss of power failed.
+    /// The transaction is committed and survives any crash of processes; the psync that was to make
+    /// it safe from loss of power failed.
     #[error("the transaction is committed, but not safe from loss of power yet: {source}")]
     NotPsynced {
         /// Why.

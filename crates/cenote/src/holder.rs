@@ -1,13 +1,17 @@
-//! Pointers that are no addresses: [`RelPtr`], which survives that its data moves, and [`RegionPtr`], which leads into any pool
-//! of the store wherever that lies (RAL-5).
+//! Pointers that are no addresses: [`RelPtr`], which survives that its data moves, and
+//! [`RegionPtr`], which leads into any pool of the store wherever that lies (RAL-5).
 //!
-//! [`Ptr`] is the rule: nothing is faster to follow. These two are for data that is to be right at other addresses too.
+//! [`Ptr`] is the rule: nothing is faster to follow. These two are for data that is to be right at
+//! other addresses too.
 //!
-//! A `RelPtr` holds the distance from itself to its target, so it means something only at its place. That is why it cannot be copied, why a value
-//! in process memory can only have null ones, and why a type that has one in it, which is not `Unpin`, is not given out by
-//! [`Tx::get_mut`](crate::Tx::get_mut), with which two values could be swapped: its other fields are changed by
-//! [`Tx::set`](crate::Tx::set), its links by [`Tx::set_rel`](crate::Tx::set_rel). Should code that moves values by itself take one along, the
-//! pointer leads elsewhere, and following it is refused, or shows another value of its type: as with every pointer, what is followed is checked.
+//! A `RelPtr` holds the distance from itself to its target, so it means something only at its
+//! place. That is why it cannot be copied, why a value in process memory can only have null ones,
+//! and why a type that has one in it, which is not `Unpin`, is not given out by
+//! [`Tx::get_mut`](crate::Tx::get_mut), with which two values could be swapped: its other fields
+//! are changed by [`Tx::set`](crate::Tx::set), its links by [`Tx::set_rel`](crate::Tx::set_rel).
+//! Should code that moves values by itself take one along, the pointer leads elsewhere, and
+//! following it is refused, or shows another value of its type: as with every pointer, what is
+//! followed is checked.
 //!
 //! ```
 //! use cenote::{Persist, Ptr, Reader, RegionPtr, RelPtr, Store, field};
@@ -40,7 +44,8 @@ use cenote_layout::pointer::{RegionAddress, decode_relative};
 use core::fmt;
 use core::marker::{PhantomData, PhantomPinned};
 
-/// A pointer to a value of type `T` in the same pool, or null, held as the distance from itself: 8 bytes. See the [module](self).
+/// A pointer to a value of type `T` in the same pool, or null, held as the distance from itself: 8
+/// bytes. See the [module](self).
 #[repr(transparent)]
 pub struct RelPtr<T> {
     word: u64,
@@ -59,7 +64,8 @@ impl<T> RelPtr<T> {
         self.word == 0
     }
 
-    /// Where it leads; `None` if it is null. To be asked of the value in its place, as [`Reader::get`](crate::Reader::get) shows it.
+    /// Where it leads; `None` if it is null. To be asked of the value in its place, as
+    /// [`Reader::get`](crate::Reader::get) shows it.
     #[inline]
     #[must_use]
     pub fn get(&self) -> Option<Ptr<T>> {
@@ -89,7 +95,8 @@ impl<T> fmt::Debug for RelPtr<T> {
     }
 }
 
-// SAFETY: a word that the pointer map knows of, as an off-holder; any bits are one or are refused when followed. Plain data.
+// SAFETY: a word that the pointer map knows of, as an off-holder; any bits are one or are refused
+// when followed. Plain data.
 unsafe impl<T: Persist> Persist for RelPtr<T> {
     const TYPE_ID: TypeId = TypeId::of_name("RelPtr").apply(T::TYPE_ID.0);
     const BUILT_IN: bool = true;
@@ -103,8 +110,9 @@ unsafe impl<T: Persist> Persist for RelPtr<T> {
     }
 }
 
-/// A pointer to a value of type `T` in any pool of the store, or null: pool, puddle and offset in 8 bytes. Made by
-/// [`Reader::region_ptr`](crate::Reader::region_ptr), followed by [`Reader::resolve`](crate::Reader::resolve). See the [module](self).
+/// A pointer to a value of type `T` in any pool of the store, or null: pool, puddle and offset in 8
+/// bytes. Made by [`Reader::region_ptr`](crate::Reader::region_ptr), followed by
+/// [`Reader::resolve`](crate::Reader::resolve). See the [module](self).
 #[repr(transparent)]
 pub struct RegionPtr<T> {
     word: u64,
@@ -168,7 +176,8 @@ impl<T> fmt::Debug for RegionPtr<T> {
     }
 }
 
-// SAFETY: a word that the pointer map knows of, as a region pointer; any bits are one or are refused when followed. Plain data.
+// SAFETY: a word that the pointer map knows of, as a region pointer; any bits are one or are
+// refused when followed. Plain data.
 unsafe impl<T: Persist> Persist for RegionPtr<T> {
     const TYPE_ID: TypeId = TypeId::of_name("RegionPtr").apply(T::TYPE_ID.0);
     const BUILT_IN: bool = true;

@@ -1,8 +1,9 @@
 //! Cenote: pointer-rich data that outlives the process.
 //!
-//! A program builds lists, trees and graphs in a [`Pool`], with plain 64-bit pointers ([`Ptr`]), and changes them in transactions
-//! ([`Pool::write`]). When the program, the machine or the power fails, the data is there again, as the last committed transaction left it, for that
-//! program or any other. Nothing is serialised and nothing is loaded.
+//! A program builds lists, trees and graphs in a [`Pool`], with plain 64-bit pointers ([`Ptr`]),
+//! and changes them in transactions ([`Pool::write`]). When the program, the machine or the power
+//! fails, the data is there again, as the last committed transaction left it, for that program or
+//! any other. Nothing is serialised and nothing is loaded.
 //!
 //! ```
 //! use cenote::{Persist, Ptr, Reader, Store};
@@ -26,16 +27,20 @@
 //! }
 //! ```
 //!
-//! What a commit survives depends on where the store lies: [`Store::durability`] says `process` (any crash of processes) or `power`. A pool in
-//! shadowed mode ([`PoolMode::Shadowed`]) survives loss of power on any disk, as its last [`Pool::psync`] left it.
+//! What a commit survives depends on where the store lies: [`Store::durability`] says `process`
+//! (any crash of processes) or `power`. A pool in shadowed mode ([`PoolMode::Shadowed`]) survives
+//! loss of power on any disk, as its last [`Pool::psync`] left it.
 //!
 //! # What safe code can rely on
 //!
-//! No safe program gets undefined behaviour out of this crate, whatever it does with pointers that it has kept too long: following one is an error
-//! ([`Error::Dangling`]) or leads to another live value of its type. Pools that are not whole are shown as blocks, not as values ([`Error::NotWhole`]).
+//! No safe program gets undefined behaviour out of this crate, whatever it does with pointers that
+//! it has kept too long: following one is an error ([`Error::Dangling`]) or leads to another live
+//! value of its type. Pools that are not whole are shown as blocks, not as values
+//! ([`Error::NotWhole`]).
 //!
-//! A pointer that dangles may stay in the data, also through a loss of power: a block counts as allocated then only if its allocation was committed, whatever leads
-//! there. [`Pool::traced`] tells whether a session has traced, and how many blocks of that kind it met.
+//! A pointer that dangles may stay in the data, also through a loss of power: a block counts as
+//! allocated then only if its allocation was committed, whatever leads there. [`Pool::traced`]
+//! tells whether a session has traced, and how many blocks of that kind it met.
 //!
 //! # Who may change a store's files
 //!
@@ -76,8 +81,9 @@
 //! complete under its name or not there. What `cp -a` made of an open store has files of different
 //! moments. It is refused, unless the caller names [`CopyPolicy::CheckAndOpen`].
 //!
-//! The layers below, each a crate that knows nothing of those above it: `cenote-sys`, `cenote-layout`, `cenote-medium`,
-//! `cenote-log`, `cenote-store`, `cenote-heap`, `cenote-tx`. [`raw`] is the door to them.
+//! The layers below, each a crate that knows nothing of those above it: `cenote-sys`,
+//! `cenote-layout`, `cenote-medium`, `cenote-log`, `cenote-store`, `cenote-heap`, `cenote-tx`.
+//! [`raw`] is the door to them.
 
 extern crate self as cenote;
 

@@ -1,11 +1,13 @@
-//! The log of each thread, made at its first transaction on a store and used for all later ones (Puddles paper, 4.1: "every
-//! thread caches the log puddle").
+//! The log of each thread, made at its first transaction on a store and used for all later ones
+//! (Puddles paper, 4.1: "every thread caches the log puddle").
 //!
-//! Invariant: a [`ThreadLog`] belongs to its store's list and is used by one thread, the one whose thread-local entry names it. The entry is found by the
-//! store's number, which is never given twice, so an entry of a closed store is never followed. A thread that ends
-//! gives its logs back; a store that is closed drops them all. Whichever comes first takes the log out of the list; an ending thread does so under the lock of
-//! the list of open stores, from which a store takes itself before anything of it goes away. (It
-//! holds no handle of the store meanwhile, which would make a close at that moment fail.)
+//! Invariant: a [`ThreadLog`] belongs to its store's list and is used by one thread, the one whose
+//! thread-local entry names it. The entry is found by the store's number, which is never given
+//! twice, so an entry of a closed store is never followed. A thread that ends gives its logs back;
+//! a store that is closed drops them all. Whichever comes first takes the log out of the list; an
+//! ending thread does so under the lock of the list of open stores, from which a store takes itself
+//! before anything of it goes away. (It holds no handle of the store meanwhile, which would make a
+//! close at that moment fail.)
 
 use crate::error::Result;
 use crate::session::{Inner, open_numbers, with_open};
@@ -41,7 +43,8 @@ impl Drop for Logs {
     }
 }
 
-/// What a thread's logs on one store are known by. Those of protected pools, which are memory, are others than those of the rest.
+/// What a thread's logs on one store are known by. Those of protected pools, which are memory, are
+/// others than those of the rest.
 #[inline]
 fn number_of(store: &Inner, hidden: bool) -> u64 {
     store.number << 1 | u64::from(hidden)
@@ -87,7 +90,8 @@ fn find_or_make(store: &Inner, hidden: bool) -> Result<NonNull<ThreadLog>> {
                 logs.0.retain(|(n, _)| open.contains(&(n >> 1)));
                 logs.0.push((number, log));
             };
-            // Where a third destructor begins a transaction, after both, the store keeps the log until it is closed.
+            // Where a third destructor begins a transaction, after both, the store keeps the log
+            // until it is closed.
             let _ = ALL.try_with(keep).or_else(|_| LATE.try_with(keep));
             log.0
         }

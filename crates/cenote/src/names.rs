@@ -1,8 +1,9 @@
 //! Roots by name (RAL-6: any number of them, beside the 1,024 that have numbers).
 //!
-//! They are ordinary typed data of the pool, made and changed by the transaction that names something, and traced like everything else. The last numbered root leads
-//! to a *directory*, once a name was given: a table of chains by a hash of the name. What the last numbered root led to before moves into the directory, so all
-//! 1,024 stay usable.
+//! They are ordinary typed data of the pool, made and changed by the transaction that names
+//! something, and traced like everything else. The last numbered root leads to a *directory*, once
+//! a name was given: a table of chains by a hash of the name. What the last numbered root led to
+//! before moves into the directory, so all 1,024 stay usable.
 //!
 //! ```text
 //! root 1023 --> Directory:  numbered (root 1023's own) | chain 0 | chain 1 | ...
@@ -10,8 +11,10 @@
 //!                                                        +--> Entry: next | target | len | name --> Entry ...
 //! ```
 //!
-//! Both types take any bytes for a value: a name is cut at its length, and shown as far as it is text; a target is followed only after the same check as a
-//! numbered root. So a directory can be listed in a pool whose values are not believed, too. A chain that leads back into itself ends the listing.
+//! Both types take any bytes for a value: a name is cut at its length, and shown as far as it is
+//! text; a target is followed only after the same check as a numbered root. So a directory can be
+//! listed in a pool whose values are not believed, too. A chain that leads back into itself ends
+//! the listing.
 
 use crate::error::{Error, Result};
 use crate::field;
@@ -55,10 +58,12 @@ pub(crate) struct Entry {
 
 const _: () = assert!(size_of::<Directory>() == 4096 && size_of::<Entry>() == 256);
 
-/// Implements `Persist` for a type of this file: a declared type's name has no `/`, so nobody else's block passes for one of these.
+/// Implements `Persist` for a type of this file: a declared type's name has no `/`, so nobody
+/// else's block passes for one of these.
 macro_rules! persist {
     ($name:literal, $type:ident, |$layout:ident| $fields:expr) => {
-        // SAFETY: every field and pointer is described where it is, any bytes are a value, and the name belongs to this file.
+        // SAFETY: every field and pointer is described where it is, any bytes are a value, and the
+        // name belongs to this file.
         unsafe impl Persist for $type {
             const TYPE_ID: TypeId = TypeId::of_name($name);
 
@@ -131,7 +136,8 @@ pub(crate) fn chain_field(chain: usize) -> Option<FieldOffset<Directory, Option<
     field!(Directory, chains).element(chain)
 }
 
-/// The pool's directory, if a name was ever given. The caller holds a view or a transaction of the pool.
+/// The pool's directory, if a name was ever given. The caller holds a view or a transaction of the
+/// pool.
 pub(crate) fn directory(pool: &PoolInner) -> Result<Option<Ptr<Directory>>> {
     let entry = pool.root_entry(DIRECTORY_ROOT)?;
     if entry.addr == 0 || entry.type_id != Directory::TYPE_ID {
@@ -146,7 +152,8 @@ pub(crate) fn directory(pool: &PoolInner) -> Result<Option<Ptr<Directory>>> {
     Ok(unsafe { Ptr::from_addr(entry.addr) })
 }
 
-/// Numbered root `index`, wherever it is kept. The caller holds a view or a transaction of the pool.
+/// Numbered root `index`, wherever it is kept. The caller holds a view or a transaction of the
+/// pool.
 pub(crate) fn numbered(pool: &PoolInner, index: u16) -> Result<RootEntry> {
     if index == DIRECTORY_ROOT
         && let Some(directory) = directory(pool)?
@@ -226,7 +233,8 @@ pub(crate) fn get<T: Persist, R: Reader>(
         });
     }
     pool.know::<T>()?;
-    // SAFETY: followed through checked accesses alone. (The value may be in another pool than the name, so it is not looked at here.)
+    // SAFETY: followed through checked accesses alone. (The value may be in another pool than the
+    // name, so it is not looked at here.)
     Ok(unsafe { Ptr::from_addr(target.addr) })
 }
 

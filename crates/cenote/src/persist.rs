@@ -1,18 +1,22 @@
 //! What may lie in persistent memory: the trait [`Persist`], and the types that have it.
 //!
-//! The rule behind everything here: *bytes that were once a value of a type are a value of that type in every program
-//! that calls the type the same and lays it out the same.* The name is [`Persist::TYPE_ID`]; the layout is
-//! [`Persist::record`], which a store compares with the one it knows before it hands out the first value. So a type
-//! need not be `repr(C)`: should another compiler order its fields differently, the store refuses it, and shows both layouts.
+//! The rule behind everything here: *bytes that were once a value of a type are a value of that
+//! type in every program that calls the type the same and lays it out the same.* The name is
+//! [`Persist::TYPE_ID`]; the layout is [`Persist::record`], which a store compares with the one it
+//! knows before it hands out the first value. So a type need not be `repr(C)`: should another
+//! compiler order its fields differently, the store refuses it, and shows both layouts.
 //! `repr(C)` is advisable for data that is to outlive many compilers.
 //!
 //! What is never `Persist`, because the rule cannot hold:
 //!
-//! * references, raw pointers, `Box`, `Vec`, `String`, `Rc`: they point into the memory of one process;
-//! * `Cell`, `Mutex`, atomics: persistent data changes only through transactions, which log it first;
+//! * references, raw pointers, `Box`, `Vec`, `String`, `Rc`: they point into the memory of one
+//!   process;
+//! * `Cell`, `Mutex`, atomics: persistent data changes only through transactions, which log it
+//!   first;
 //! * types that implement `Drop`: nobody runs it when the process ends;
-//! * tuples and `Option` of anything but pointers, `NonZero` numbers and handles of collections: their layout is the compiler's choice, and nothing that
-//!   a program could write would pin it. A structure or an enum with `#[repr(u8)]` does the same, and can be pinned.
+//! * tuples and `Option` of anything but pointers, `NonZero` numbers and handles of collections:
+//!   their layout is the compiler's choice, and nothing that a program could write would pin it. A
+//!   structure or an enum with `#[repr(u8)]` does the same, and can be pinned.
 
 use crate::ptr::Ptr;
 use cenote_layout::pointer::PointerKind;
@@ -31,16 +35,19 @@ pub use cenote_layout::values::{InvalidValue, Rule, Rules, Values};
 #[doc(hidden)]
 pub use {core::ops::Drop as __Drop, std::string::String as __String};
 
-/// Types whose values may lie in persistent memory. Write `#[derive(Persist)]`; see the [module](self) for what is allowed.
+/// Types whose values may lie in persistent memory. Write `#[derive(Persist)]`; see the
+/// [module](self) for what is allowed.
 ///
 /// # Safety
-/// * `TYPE_ID` belongs to this type alone: no other type of the program has it. (Of two types with the same name and the same record,
-///   either's bytes are taken for the other's; a type whose fields obey rules that unsafe code relies on therefore changes
-///   its name when it changes its rules.)
-/// * `describe` tells the truth: every pointer is described where it is, under the conditions under which it is there, and every field
-///   with its type and place, so that equal records mean that equal bytes are equally valid.
-/// * Bytes once written as `Self` stay a valid `Self` in another process: no references, no pointers into the
-///   memory of this process.
+/// * `TYPE_ID` belongs to this type alone: no other type of the program has it. (Of two types with
+///   the same name and the same record, either's bytes are taken for the other's; a type whose
+///   fields obey rules that unsafe code relies on therefore changes its name when it changes its
+///   rules.)
+/// * `describe` tells the truth: every pointer is described where it is, under the conditions under
+///   which it is there, and every field with its type and place, so that equal records mean that
+///   equal bytes are equally valid.
+/// * Bytes once written as `Self` stay a valid `Self` in another process: no references, no
+///   pointers into the memory of this process.
 /// * There is no interior mutability, and dropping a value does nothing.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be kept in persistent memory",
@@ -51,11 +58,12 @@ pub use {core::ops::Drop as __Drop, std::string::String as __String};
     note = "tuples, and `Option` of anything but `Ptr` and `NonZero` numbers, have no fixed layout: use a structure or a `#[repr(u8)]` enum"
 )]
 pub unsafe trait Persist: Sized + Send + Sync + 'static {
-    /// The type's name as a number: a stable hash of the declared name, applied to the arguments of a generic type.
+    /// The type's name as a number: a stable hash of the declared name, applied to the arguments of
+    /// a generic type.
     const TYPE_ID: TypeId;
 
-    /// Whether the layout is fixed by this crate, as with numbers and pointers, rather than declared by a program. Fields of
-    /// such a type need no check of their own.
+    /// Whether the layout is fixed by this crate, as with numbers and pointers, rather than
+    /// declared by a program. Fields of such a type need no check of their own.
     const BUILT_IN: bool = false;
 
     /// The declared name with its arguments: `list::Node<u64>`.
@@ -64,7 +72,8 @@ pub unsafe trait Persist: Sized + Send + Sync + 'static {
     /// Describes the fields and pointers of a value.
     fn describe(layout: &mut LayoutBuilder);
 
-    /// What a store keeps about this type. It may fail [`TypeRecord::check`], when a name is too long, say.
+    /// What a store keeps about this type. It may fail [`TypeRecord::check`], when a name is too
+    /// long, say.
     #[must_use]
     fn record() -> TypeRecord {
         let mut layout = LayoutBuilder::new();
@@ -91,8 +100,8 @@ pub unsafe trait Persist: Sized + Send + Sync + 'static {
     }
 }
 
-/// Collects what [`Persist::describe`] says. All offsets are in bytes from the start of the value that is being described; what is
-/// nested is shifted to its place.
+/// Collects what [`Persist::describe`] says. All offsets are in bytes from the start of the value
+/// that is being described; what is nested is shifted to its place.
 #[derive(Debug)]
 pub struct LayoutBuilder {
     /// Where the value being described lies in the outermost one.
@@ -128,9 +137,10 @@ impl LayoutBuilder {
         self.nested::<F>(offset);
     }
 
-    /// If the `tag_size`-byte integer at the start of the value is `tag`, then the value is of this variant, and has the fields that `fields`
-    /// lists. Fields are laid out as in a `repr(C)` structure that begins with the tag: so the
-    /// language defines enums with `repr(u8)` and the like.
+    /// If the `tag_size`-byte integer at the start of the value is `tag`, then the value is of this
+    /// variant, and has the fields that `fields` lists. Fields are laid out as in a `repr(C)`
+    /// structure that begins with the tag: so the language defines enums with `repr(u8)` and
+    /// the like.
     pub fn variant(
         &mut self,
         name: &str,
@@ -155,26 +165,29 @@ impl LayoutBuilder {
         self.tagged_pointer::<T>(offset, 0);
     }
 
-    /// There is a pointer at `offset`, null or to a value of type `T`, of which the bits in `tag_mask` do not belong to
-    /// the address.
+    /// There is a pointer at `offset`, null or to a value of type `T`, of which the bits in
+    /// `tag_mask` do not belong to the address.
     pub fn tagged_pointer<T: Persist>(&mut self, offset: usize, tag_mask: u64) {
         self.reach::<T>();
         self.words(offset, 1, PointerKind::NATIVE, tag_mask, T::TYPE_ID);
     }
 
-    /// There is a word at `offset` that is an off-holder to a value of type `T`, or 0: a [`RelPtr`](crate::RelPtr).
+    /// There is a word at `offset` that is an off-holder to a value of type `T`, or 0: a
+    /// [`RelPtr`](crate::RelPtr).
     pub fn relative_pointer<T: Persist>(&mut self, offset: usize) {
         self.reach::<T>();
         self.words(offset, 1, PointerKind::RELATIVE, 0, T::TYPE_ID);
     }
 
-    /// There is a word at `offset` that is a region pointer to a value of type `T`, or 0: a [`RegionPtr`](crate::RegionPtr).
+    /// There is a word at `offset` that is a region pointer to a value of type `T`, or 0: a
+    /// [`RegionPtr`](crate::RegionPtr).
     pub fn region_pointer<T: Persist>(&mut self, offset: usize) {
         self.reach::<T>();
         self.words(offset, 1, PointerKind::REGION, 0, T::TYPE_ID);
     }
 
-    /// From `offset` on there are `count` words that may be pointers of any kind, or not. Whoever traces looks at where they would lead, and keeps what is
+    /// From `offset` on there are `count` words that may be pointers of any kind, or not. Whoever
+    /// traces looks at where they would lead, and keeps what is
     /// there; a [`filter`](crate::filter) can say better.
     pub fn possible_pointers(&mut self, offset: usize, count: usize) {
         if count > 0 {
@@ -201,7 +214,8 @@ impl LayoutBuilder {
         });
     }
 
-    /// There is a pointer at `offset`, null or to a block whose type is known only where the pointer is followed.
+    /// There is a pointer at `offset`, null or to a block whose type is known only where the
+    /// pointer is followed.
     pub fn untyped_pointer(&mut self, offset: usize) {
         self.words(offset, 1, PointerKind::NATIVE, 0, TypeId::UNTYPED);
     }
@@ -234,8 +248,8 @@ impl LayoutBuilder {
                 }
             };
             let unconditional = field.conditions.is_empty();
-            // One instruction if the pointers of all elements are evenly spaced; else one for each element, or one for each pointer of an
-            // element, whatever is less.
+            // One instruction if the pointers of all elements are evenly spaced; else one for each
+            // element, or one for each pointer of an element, whatever is less.
             let copies: Box<dyn Iterator<Item = PointerField>> = if count == 1 {
                 Box::new(core::iter::once(copy(0, field.stride, field.count)))
             } else if unconditional && field.count == 1 {
@@ -254,7 +268,8 @@ impl LayoutBuilder {
         }
     }
 
-    /// Values of type `T` can be reached from this one, though not through a field or a pointer that is described.
+    /// Values of type `T` can be reached from this one, though not through a field or a pointer
+    /// that is described.
     pub fn reach<T: Persist>(&mut self) {
         self.reaches.push(described::<T>);
     }
@@ -318,7 +333,8 @@ fn field_record<F: Persist>(name: &str, offset: usize) -> FieldRecord {
 pub struct DescribedType {
     /// What a store keeps about it.
     pub record: TypeRecord,
-    /// Which type of this program it is. Two types with one `record.id` must not be used in one program.
+    /// Which type of this program it is. Two types with one `record.id` must not be used in one
+    /// program.
     pub rust_type: core::any::TypeId,
     /// Its Rust path, for messages.
     pub rust_name: &'static str,
@@ -360,8 +376,9 @@ pub enum TypeSetError {
     },
 }
 
-/// All types whose layout a store must know before values of type `T` are used: `T` itself, and whatever declared type can be reached from it
-/// through fields and pointers, each once, `T` first. All records are checked.
+/// All types whose layout a store must know before values of type `T` are used: `T` itself, and
+/// whatever declared type can be reached from it through fields and pointers, each once, `T` first.
+/// All records are checked.
 ///
 /// # Errors
 /// A record does not pass its check, or two types have one name.
@@ -389,13 +406,15 @@ pub fn types_of<T: Persist>() -> Result<Vec<DescribedType>, TypeSetError> {
     Ok(types)
 }
 
-/// The type of a block that holds an array of `T`: as many as fit, the unused ones zero. A `Ptr<ArrayOf<T>>` is a pointer to such a
-/// block. As a value it is the empty beginning of the array.
+/// The type of a block that holds an array of `T`: as many as fit, the unused ones zero. A
+/// `Ptr<ArrayOf<T>>` is a pointer to such a block. As a value it is the empty beginning of the
+/// array.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct ArrayOf<T>([T; 0]);
 
-// SAFETY: without a byte, so any bytes do; the record describes blocks, which the heap fills with `T`s.
+// SAFETY: without a byte, so any bytes do; the record describes blocks, which the heap fills with
+// `T`s.
 unsafe impl<T: Persist> Persist for ArrayOf<T> {
     const TYPE_ID: TypeId = array_type_id::<T>();
     const BUILT_IN: bool = true;
@@ -542,10 +561,12 @@ unsafe impl<T: Persist> Persist for Ptr<T> {
     }
 }
 
-/// [`Ptr`], and types that are one by another name, as the handles of persistent collections are: `Option` of one is a pointer that may be null, and so [`Persist`].
+/// [`Ptr`], and types that are one by another name, as the handles of persistent collections are:
+/// `Option` of one is a pointer that may be null, and so [`Persist`].
 ///
 /// # Safety
-/// The type is [`Ptr`], or `repr(transparent)` over a type that is a `Handle`, which [`Persist::describe`] lists as its only field.
+/// The type is [`Ptr`], or `repr(transparent)` over a type that is a `Handle`, which
+/// [`Persist::describe`] lists as its only field.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "`Option<{Self}>` cannot be kept in persistent memory",
@@ -557,8 +578,9 @@ pub unsafe trait Handle: Persist {}
 // SAFETY: it is `Ptr`.
 unsafe impl<T: Persist> Handle for Ptr<T> {}
 
-// SAFETY: `Ptr` is transparent over `NonNull`, and the type over `Ptr`, so the language guarantees that this is an address, and that null is `None`. The pointer
-// that the type describes may be null.
+// SAFETY: `Ptr` is transparent over `NonNull`, and the type over `Ptr`, so the language guarantees
+// that this is an address, and that null is `None`. The pointer that the type describes may be
+// null.
 unsafe impl<H: Handle> Persist for Option<H> {
     const TYPE_ID: TypeId = TypeId::of_name("Option").apply(H::TYPE_ID.0);
     const BUILT_IN: bool = H::BUILT_IN;

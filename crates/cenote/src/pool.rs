@@ -40,23 +40,28 @@ impl Pool {
         self.inner.handle.at_rest()
     }
 
-    /// Checks every page of a protected pool against its hash trees, as the last psync left it, and gives no contents out. `progress` is told pages done and pages altogether; if it
-    /// says `false`, that is all. In modes without a tree nothing is covered; of a pool without protection there is nothing to say.
+    /// Checks every page of a protected pool against its hash trees, as the last psync left it, and
+    /// gives no contents out. `progress` is told pages done and pages altogether; if it
+    /// says `false`, that is all. In modes without a tree nothing is covered; of a pool without
+    /// protection there is nothing to say.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Vec<VerifiedPuddle> {
         self.inner.handle.verify(progress)
     }
 
-    /// Copies bytes of the pool from `addr` on: what a load gives, with an error where a load would be a bus error, because a page of a protected pool fails its check.
+    /// Copies bytes of the pool from `addr` on: what a load gives, with an error where a load would
+    /// be a bus error, because a page of a protected pool fails its check.
     ///
     /// # Errors
-    /// [`StoreError::Sealed`] with the first page that is damaged; a range that does not lie in one of the pool's puddles; [`Error::WouldDeadlock`] in a transaction of this thread on the pool.
+    /// [`StoreError::Sealed`] with the first page that is damaged; a range that does not lie in one
+    /// of the pool's puddles; [`Error::WouldDeadlock`] in a transaction of this thread on the pool.
     pub fn read_at(&self, addr: u64, bytes: &mut [u8]) -> Result<()> {
         let _view = self.view()?;
         // SAFETY: the view keeps writers out, of this process and of others.
         Ok(unsafe { self.inner.handle.read_at(addr, bytes) }?)
     }
 
-    /// What to remember elsewhere, so that putting back *everything* of a protected pool from earlier is noticed; [`Pool::check_anchors`] compares. Not secret.
+    /// What to remember elsewhere, so that putting back *everything* of a protected pool from
+    /// earlier is noticed; [`Pool::check_anchors`] compares. Not secret.
     #[must_use]
     pub fn anchors(&self) -> Vec<Anchor> {
         self.inner.handle.anchors()
@@ -76,15 +81,19 @@ impl Pool {
         self.inner.handle.id()
     }
 
-    /// Runs a transaction. All of its changes happen, or none: none if `body` returns an error or panics, or the process dies in it. On return of `Ok` they are
-    /// durable at the store's level.
+    /// Runs a transaction. All of its changes happen, or none: none if `body` returns an error or
+    /// panics, or the process dies in it. On return of `Ok` they are durable at the store's
+    /// level.
     ///
-    /// Waits for views and transactions of other threads on this pool; of other processes too, if they share it ([`Access::Shared`]).
+    /// Waits for views and transactions of other threads on this pool; of other processes too, if
+    /// they share it ([`Access::Shared`]).
     ///
     /// # Errors
-    /// What `body` returns; [`Error::WouldDeadlock`] if this thread holds a view or a transaction of the pool; [`Error::Store`] if the pool is read-only, the
-    /// store poisoned, or the process a fork; [`Error::NotWhole`] if the pool is damaged; [`Error::Tx`] if the log cannot take the commit;
-    /// [`Error::NotPsynced`], alone of all, *after* the commit, where a [`crate::PsyncPolicy`] asks for a psync of each.
+    /// What `body` returns; [`Error::WouldDeadlock`] if this thread holds a view or a transaction
+    /// of the pool; [`Error::Store`] if the pool is read-only, the store poisoned, or the
+    /// process a fork; [`Error::NotWhole`] if the pool is damaged; [`Error::Tx`] if the log cannot
+    /// take the commit; [`Error::NotPsynced`], alone of all, *after* the commit, where a
+    /// [`crate::PsyncPolicy`] asks for a psync of each.
     #[inline]
     pub fn write<R, E: From<Error>>(
         &self,
@@ -97,14 +106,16 @@ impl Pool {
         result
     }
 
-    /// How this session found the pool: as it was created, closed properly, or in use when its last writer ended (RAL-6).
+    /// How this session found the pool: as it was created, closed properly, or in use when its last
+    /// writer ended (RAL-6).
     #[must_use]
     pub fn start(&self) -> PoolStart {
         self.inner.handle.start()
     }
 
-    /// What tracing found, if the pool had to be traced in this session because power failed while it was in use: `freed_blocks` were allocated and led to by nothing,
-    /// `dangling_blocks` were free and stay so, although something leads there.
+    /// What tracing found, if the pool had to be traced in this session because power failed while
+    /// it was in use: `freed_blocks` were allocated and led to by nothing, `dangling_blocks`
+    /// were free and stay so, although something leads there.
     #[must_use]
     pub fn traced(&self) -> Option<RecoveryReport> {
         self.inner.store.traced(self.id())
@@ -116,13 +127,15 @@ impl Pool {
         self.inner.handle.is_writable() && self.inner.wanted.writes()
     }
 
-    /// Whether other processes may read and write the pool too, through the daemon that keeps it. Then views and transactions wait for theirs.
+    /// Whether other processes may read and write the pool too, through the daemon that keeps it.
+    /// Then views and transactions wait for theirs.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.inner.handle.member().is_some()
     }
 
-    /// Says which processes live that have the pool, and are done with if they do not: for [`locks`](cenote_heap::locks) that lie in it.
+    /// Says which processes live that have the pool, and are done with if they do not: for
+    /// [`locks`](cenote_heap::locks) that lie in it.
     ///
     /// # Errors
     /// [`Error::Store`]: the system does not say who this process is.
@@ -158,19 +171,22 @@ impl Pool {
     /// `bool` of 2, a `NonZero` of 0, a discriminant of no variant), and changes nothing. Waits for
     /// transactions; views may go on.
     ///
-    /// What only another pool leads to is no leak: where something would be one, all pools of the store that can be opened are looked at, and transactions on
-    /// any of them are waited for. What only a pool leads to that cannot be opened, or that this thread has a transaction on, counts as a leak.
+    /// What only another pool leads to is no leak: where something would be one, all pools of the
+    /// store that can be opened are looked at, and transactions on any of them are waited for.
+    /// What only a pool leads to that cannot be opened, or that this thread has a transaction on,
+    /// counts as a leak.
     ///
     /// Links of leaks are verified too, inside the pool: a program may have kept the handle of one.
     ///
     /// # Errors
-    /// [`Error::HeapRecover`] if a puddle cannot be mapped; [`Error::WouldDeadlock`] in a transaction of this thread on this pool.
+    /// [`Error::HeapRecover`] if a puddle cannot be mapped; [`Error::WouldDeadlock`] in a
+    /// transaction of this thread on this pool.
     pub fn check(&self) -> Result<HeapReport> {
         self.check_with(TraceOptions::default())
     }
 
-    /// [`Pool::check`] by as many threads as `options` allow, with progress reported. It may be reported from the beginning a second time, where other pools have to be looked
-    /// at too.
+    /// [`Pool::check`] by as many threads as `options` allow, with progress reported. It may be
+    /// reported from the beginning a second time, where other pools have to be looked at too.
     ///
     /// # Errors
     /// As [`Pool::check`]; [`Error::HeapRecover`] if `progress` breaks it off.
@@ -189,14 +205,16 @@ impl Pool {
         check::with_other_pools(self, options)
     }
 
-    /// Gives the space of the pool's free superblocks (64 KiB each) back to the file system. The pool's size and its addresses stay; an allocation that needs the space
-    /// again takes it, or fails as on any full disk. Transactions go on meanwhile, and none waits.
+    /// Gives the space of the pool's free superblocks (64 KiB each) back to the file system. The
+    /// pool's size and its addresses stay; an allocation that needs the space again takes it,
+    /// or fails as on any full disk. Transactions go on meanwhile, and none waits.
     ///
     /// What free blocks take in superblocks that hold others stays, and the puddles' own metadata.
     ///
     /// # Errors
-    /// [`Error::Store`] if the pool is read-only, the store poisoned, or the process a fork; [`Error::NotWhole`] if it is damaged; [`Error::HeapRecover`] if the file
-    /// system reports an error.
+    /// [`Error::Store`] if the pool is read-only, the store poisoned, or the process a fork;
+    /// [`Error::NotWhole`] if it is damaged; [`Error::HeapRecover`] if the file system reports
+    /// an error.
     pub fn trim(&self) -> Result<TrimReport> {
         self.trim_with(&mut |_| ControlFlow::Continue(()))
     }
@@ -217,16 +235,19 @@ impl Pool {
         Ok(self.inner.heap.trim_with(progress)?)
     }
 
-    /// Gives back what is allocated in this pool but cannot be reached from any root of any pool: blocks that a raw allocation never attached.
-    /// Opens all pools of the store, and waits for views and transactions on any of them.
+    /// Gives back what is allocated in this pool but cannot be reached from any root of any pool:
+    /// blocks that a raw allocation never attached. Opens all pools of the store, and waits for
+    /// views and transactions on any of them.
     ///
-    /// A block that is not allocated stays so, whatever leads to it: a pointer that dangles is no reason to take what lies there for a value.
+    /// A block that is not allocated stays so, whatever leads to it: a pointer that dangles is no
+    /// reason to take what lies there for a value.
     ///
     /// All that is given back dies at one moment, also if the process dies meanwhile: the next
     /// opener finds all of it, or nothing.
     ///
     /// # Errors
-    /// [`Error::HeapRecover`]; [`Error::WouldDeadlock`]; [`Error::NotWhole`] if some pool is damaged, because what it has lost may lead to values of this one; as
+    /// [`Error::HeapRecover`]; [`Error::WouldDeadlock`]; [`Error::NotWhole`] if some pool is
+    /// damaged, because what it has lost may lead to values of this one; as
     /// [`crate::Store::pool_with`], if some pool cannot be opened.
     pub fn collect(&self) -> Result<RecoveryReport> {
         self.inner.refuse_forked()?;
@@ -276,11 +297,12 @@ impl Pool {
         self.read()?.named_root(name)
     }
 
-    /// The roots that have names, in the order of the names. Works for pools whose values are not shown, too: a name and an address are good for people, not for
-    /// programs to follow.
+    /// The roots that have names, in the order of the names. Works for pools whose values are not
+    /// shown, too: a name and an address are good for people, not for programs to follow.
     ///
     /// # Errors
-    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool; [`Error::Store`] in a forked process.
+    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool; [`Error::Store`] in a
+    /// forked process.
     pub fn named_roots(&self) -> Result<Vec<NamedRoot>> {
         let view = self.view()?;
         names::list(&view, &self.inner)
@@ -295,12 +317,16 @@ impl Pool {
     /// The heap, for the raw interface.
     ///
     /// # Safety
-    /// What safe code believes of the pool stays true: a block of a type that a pointer or a root leads to holds a value of that type before the
-    /// pool's lock is free, and a block that somebody has a reference to is not freed. (Allocation and roots are safe functions of
-    /// [`Heap`] because they break nothing by themselves; what they leave in a pool is what values are read from.) While leaks are looked for ([`crate::Store::reclaim_in_background`]), what is
-    /// changed without a transaction is said before, by [`cenote_heap::reclaim::before_change`], and under the pool's lock.
+    /// What safe code believes of the pool stays true: a block of a type that a pointer or a root
+    /// leads to holds a value of that type before the pool's lock is free, and a block that
+    /// somebody has a reference to is not freed. (Allocation and roots are safe functions of
+    /// [`Heap`] because they break nothing by themselves; what they leave in a pool is what values
+    /// are read from.) While leaks are looked for ([`crate::Store::reclaim_in_background`]), what
+    /// is changed without a transaction is said before, by
+    /// [`cenote_heap::reclaim::before_change`], and under the pool's lock.
     ///
-    /// At `power` what is allocated or freed without a transaction is so after a loss of power only if its mark was flushed and fenced before anything leads to the block, or before
+    /// At `power` what is allocated or freed without a transaction is so after a loss of power only
+    /// if its mark was flushed and fenced before anything leads to the block, or before
     /// its place is given out: see [`Heap::alloc_with`]. A transaction does that.
     #[must_use]
     #[inline]
@@ -315,7 +341,8 @@ impl Pool {
 pub struct Blocks<'p>(&'p PoolInner);
 
 impl Blocks<'_> {
-    /// Calls `visit` for every allocated block, in order of addresses within a puddle; see [`Heap::walk`].
+    /// Calls `visit` for every allocated block, in order of addresses within a puddle; see
+    /// [`Heap::walk`].
     ///
     /// # Errors
     /// A puddle cannot be mapped.
@@ -326,7 +353,8 @@ impl Blocks<'_> {
         self.0.heap.walk(visit)
     }
 
-    /// Calls `visit` for every superblock, in order of addresses within a puddle: what it is used for, and how full it is.
+    /// Calls `visit` for every superblock, in order of addresses within a puddle: what it is used
+    /// for, and how full it is.
     ///
     /// # Errors
     /// A puddle cannot be mapped.

@@ -1,14 +1,21 @@
-//! The lock between the processes that share a pool ([`cenote_store::Access::Shared`]), as threads of this one take it.
+//! The lock between the processes that share a pool ([`cenote_store::Access::Shared`]), as threads
+//! of this one take it.
 //!
-//! **Invariant.** *While a transaction covers a shared pool, no thread of any process has a view or another transaction of it; while a view lives, none has a transaction.* Inside a process the pool's own lock
-//! sees to that, and is taken first. Then comes the one between processes ([`cenote_heap::Exclusion`]): for writing by the thread that writes; for reading by the first thread that reads,
-//! and it is given back by the last.
+//! **Invariant.** *While a transaction covers a shared pool, no thread of any process has a view or
+//! another transaction of it; while a view lives, none has a transaction.* Inside a process the
+//! pool's own lock sees to that, and is taken first. Then comes the one between processes
+//! ([`cenote_heap::Exclusion`]): for writing by the thread that writes; for reading by the first
+//! thread that reads, and it is given back by the last.
 //!
-//! So safe code means the same in a shared pool as in one of its own. What a process had begun when it died is taken back by the daemon before its lock is taken over: whoever gets the lock finds what the last commit left.
-//! If that cannot be (a log of it is set aside), nobody gets the lock any more, and every transaction and view says why.
+//! So safe code means the same in a shared pool as in one of its own. What a process had begun when
+//! it died is taken back by the daemon before its lock is taken over: whoever gets the lock finds
+//! what the last commit left. If that cannot be (a log of it is set aside), nobody gets the lock
+//! any more, and every transaction and view says why.
 //!
-//! **Whoever waits has nothing that others wait for**, as far as this module can see to that: a transaction over several pools takes the locks between processes all or none ([`turns`]). A thread that has a view does not wait for
-//! a writer of a pool that this process reads already: the writer waits for this process in any case.
+//! **Whoever waits has nothing that others wait for**, as far as this module can see to that: a
+//! transaction over several pools takes the locks between processes all or none ([`turns`]). A
+//! thread that has a view does not wait for a writer of a pool that this process reads already: the
+//! writer waits for this process in any case.
 
 use crate::error::{Error, Result};
 use crate::open_pool::PoolInner;
@@ -17,7 +24,8 @@ use crate::viewed::is_any_viewed_here;
 use cenote_heap::{Exclusion, OpenError};
 use std::sync::PoisonError;
 
-/// How long a reader leaves the way to a writer of another process, where others of its own read already.
+/// How long a reader leaves the way to a writer of another process, where others of its own read
+/// already.
 const COURTESY: core::time::Duration = core::time::Duration::from_millis(100);
 
 /// This process writes.
@@ -49,7 +57,8 @@ impl Drop for ReadTurn<'_> {
 }
 
 impl PoolInner {
-    /// Waits until no other process reads or writes. The caller has the pool's own lock. `None`: there are no others.
+    /// Waits until no other process reads or writes. The caller has the pool's own lock. `None`:
+    /// there are no others.
     #[inline]
     pub(crate) fn write_turn(&self) -> Result<Option<WriteTurn<'_>>> {
         match self.heap.exclusion() {
@@ -76,7 +85,8 @@ impl PoolInner {
         }
     }
 
-    /// Waits until no other process writes. The caller has the pool's own lock. `None`: there are no others.
+    /// Waits until no other process writes. The caller has the pool's own lock. `None`: there are
+    /// no others.
     #[inline]
     pub(crate) fn read_turn(&self) -> Result<Option<ReadTurn<'_>>> {
         match self.heap.exclusion() {
@@ -89,8 +99,8 @@ impl PoolInner {
     fn wait_to_read<'p>(&'p self, exclusion: Exclusion<'p>) -> Result<ReadTurn<'p>> {
         let readers = &self.readers;
         let mut count = readers.locked();
-        // Others write too: they would wait for ever if there is always some thread here that reads.
-        // But not for long: who wants it may have died.
+        // Others write too: they would wait for ever if there is always some thread here that
+        // reads. But not for long: who wants it may have died.
         if *count > 0 && exclusion.is_wanted() && !is_any_viewed_here() {
             let busy = |count: &mut usize| *count > 0 && exclusion.is_wanted();
             let waited = readers.none.wait_timeout_while(count, COURTESY, busy);
@@ -135,7 +145,8 @@ impl PoolInner {
     }
 }
 
-/// Waits for several pools that the caller has locked in this process. Nobody waits for one while holding another.
+/// Waits for several pools that the caller has locked in this process. Nobody waits for one while
+/// holding another.
 pub(crate) fn turns<'p>(pools: &[&'p PoolInner]) -> Result<Vec<WriteTurn<'p>>> {
     let shared: Vec<(&'p PoolInner, Exclusion<'p>)> =
         pools.iter().filter_map(|pool| Some((*pool, pool.heap.exclusion()?))).collect();

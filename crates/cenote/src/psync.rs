@@ -1,13 +1,19 @@
-//! Psync of pools: [`Pool::psync`], [`Store::psync`] of several together, and [`AutoPsync`], which psyncs by itself.
+//! Psync of pools: [`Pool::psync`], [`Store::psync`] of several together, and [`AutoPsync`], which
+//! psyncs by itself.
 //!
-//! In a pool in shadowed mode ([`crate::PoolMode::Shadowed`]) transactions survive any crash of processes, as everywhere; a loss of power goes back to
-//! the last psync, on any disk. The states and the argument are in `cenote_store`, module `psync`. What this module adds is the quiet moment: a psync copies while it
-//! holds the pools' locks as a view does, so that no transaction runs on them, and lets go before anything waits for a device.
+//! In a pool in shadowed mode ([`crate::PoolMode::Shadowed`]) transactions survive any crash of
+//! processes, as everywhere; a loss of power goes back to the last psync, on any disk. The states
+//! and the argument are in `cenote_store`, module `psync`. What this module adds is the quiet
+//! moment: a psync copies while it holds the pools' locks as a view does, so that no transaction
+//! runs on them, and lets go before anything waits for a device.
 //!
-//! **Who waits for whom.** A psync waits (1) for other psyncs of its pools, in the order of the pools' numbers, and (2) for transactions on them. One of several pools that waits in 2
-//! keeps others waiting in 1. So nobody may come to 1 with what another psync waits for in 2, or with what such a transaction may wait for in turn: any transaction at all, whether this psync
-//! is of its pools or not. That is refused (`refuse_inside`). A thread with a view may come: psyncs hold pools as readers do, and go past writers that wait. In 2 a psync waits
-//! with no pool's lock in its hands, so that a transaction on one pool can take a view of another.
+//! **Who waits for whom.** A psync waits (1) for other psyncs of its pools, in the order of the
+//! pools' numbers, and (2) for transactions on them. One of several pools that waits in 2
+//! keeps others waiting in 1. So nobody may come to 1 with what another psync waits for in 2, or
+//! with what such a transaction may wait for in turn: any transaction at all, whether this psync is
+//! of its pools or not. That is refused (`refuse_inside`). A thread with a view may come: psyncs
+//! hold pools as readers do, and go past writers that wait. In 2 a psync waits with no pool's lock
+//! in its hands, so that a transaction on one pool can take a view of another.
 
 use crate::background::{Background, Job};
 use crate::error::{Error, Result};
@@ -21,15 +27,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl Pool {
-    /// Makes everything that was committed in this pool durable, all of it or nothing: on return it survives loss of power. (On tmpfs nothing does; there, the end of the
-    /// process.)
+    /// Makes everything that was committed in this pool durable, all of it or nothing: on return it
+    /// survives loss of power. (On tmpfs nothing does; there, the end of the process.)
     ///
-    /// Waits for transactions of other threads on the pool and holds them while stored pages are copied, which [`Psync::held`] measures; views go on. Threads that psync
-    /// one pool at a time share the work.
+    /// Waits for transactions of other threads on the pool and holds them while stored pages are
+    /// copied, which [`Psync::held`] measures; views go on. Threads that psync one pool at a
+    /// time share the work.
     ///
     /// # Errors
     /// [`Error::WouldDeadlock`] in any transaction of this thread; [`Error::Store`]: the pool is in direct mode or read-only, the disk is full or fails (the
-    /// last psync is what it was, and the next one has it all), the store is poisoned (a sync failed: the next open decides).
+    /// last psync is what it was, and the next one has it all), the store is poisoned (a sync
+    /// failed: the next open decides).
     pub fn psync(&self) -> Result<Psync> {
         run(&self.inner.store, &[&self.inner])
     }
@@ -37,12 +45,14 @@ impl Pool {
     /// Psyncs the pool by itself from now on, until the answer is dropped.
     ///
     /// # Errors
-    /// As [`Pool::psync`], which is done once at the start; [`Error::Policy`] for a policy that would never psync; no thread could be made.
+    /// As [`Pool::psync`], which is done once at the start; [`Error::Policy`] for a policy that
+    /// would never psync; no thread could be made.
     pub fn psync_by(&self, policy: PsyncPolicy) -> Result<AutoPsync> {
         AutoPsync::start(self, policy)
     }
 
-    /// Bytes of pages that were stored into since the last psync; 0 in direct mode. What a session before this one left without a psync is not counted.
+    /// Bytes of pages that were stored into since the last psync; 0 in direct mode. What a session
+    /// before this one left without a psync is not counted.
     #[must_use]
     pub fn unsynced_bytes(&self) -> u64 {
         self.inner.store.store.unsynced_bytes(self.inner.handle.id())
@@ -50,7 +60,8 @@ impl Pool {
 }
 
 impl Store {
-    /// Psyncs several pools of this store together: after a loss of power all of them are as after this psync, or none is. Otherwise as [`Pool::psync`].
+    /// Psyncs several pools of this store together: after a loss of power all of them are as after
+    /// this psync, or none is. Otherwise as [`Pool::psync`].
     ///
     /// # Errors
     /// [`Error::Pools`] if there is no pool, or one of another store; else as [`Pool::psync`].
@@ -74,7 +85,8 @@ fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
         Begun::Done(psync) => return Ok(psync),
         Begun::Mine(psyncing) => psyncing,
     };
-    // As a reader, so that views go on; past writers that wait, because the thread that waits for this psync may be one whose view they wait for.
+    // As a reader, so that views go on; past writers that wait, because the thread that waits for
+    // this psync may be one whose view they wait for.
     let held = hold_all(pools);
     // SAFETY: `held` keeps writers out of all of the pools, of this process and of others.
     unsafe { psyncing.copy() }?;
@@ -85,7 +97,8 @@ fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
     Ok(done?)
 }
 
-/// Fails in a transaction of this thread: another psync may wait for it, or for one that waits for its pools.
+/// Fails in a transaction of this thread: another psync may wait for it, or for one that waits for
+/// its pools.
 fn refuse_inside() -> Result<()> {
     match covered_here(|_| true) {
         Some(pool) => Err(Error::WouldDeadlock { pool, by: "a transaction" }),
@@ -93,7 +106,8 @@ fn refuse_inside() -> Result<()> {
     }
 }
 
-/// The pools of a committed transaction that are to be safe from loss of power before it is acknowledged.
+/// The pools of a committed transaction that are to be safe from loss of power before it is
+/// acknowledged.
 #[cold]
 pub(crate) fn after_commit(pools: &[&PoolInner]) -> Result<()> {
     let pools: Vec<&PoolInner> = pools
@@ -107,12 +121,15 @@ pub(crate) fn after_commit(pools: &[&PoolInner]) -> Result<()> {
         .map_err(|source| Error::NotPsynced { source: Box::new(source) })
 }
 
-/// When a pool is psynced by itself: at each of these that is given. It belongs to an [`AutoPsync`] of this process, and not to the pool: no file has it, so another program's `cenote info` does not show it.
+/// When a pool is psynced by itself: at each of these that is given. It belongs to an [`AutoPsync`]
+/// of this process, and not to the pool: no file has it, so another program's `cenote info` does
+/// not show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PsyncPolicy {
     /// So long after the last one, if anything was stored since.
     pub every: Option<Duration>,
-    /// When pages of so many bytes were stored into since the last one; looked at every few milliseconds.
+    /// When pages of so many bytes were stored into since the last one; looked at every few
+    /// milliseconds.
     pub bytes: Option<u64>,
     /// Before a transaction is acknowledged. Transactions that commit at the same time share one.
     pub on_commit: bool,
@@ -129,8 +146,9 @@ pub struct AutoFigures {
     pub failures: u64,
 }
 
-/// Psyncs a pool by itself, as a [`PsyncPolicy`] says, until it is dropped. It keeps the pool open. Dropping it does not psync,
-/// and waits for its thread, except in a transaction that the thread may be waiting for.
+/// Psyncs a pool by itself, as a [`PsyncPolicy`] says, until it is dropped. It keeps the pool open.
+/// Dropping it does not psync, and waits for its thread, except in a transaction that the thread
+/// may be waiting for.
 #[derive(Debug)]
 #[must_use = "the pool is psynced by itself only while this lives"]
 pub struct AutoPsync {
@@ -172,8 +190,8 @@ impl AutoPsync {
     /// Ends it, and says what failed last, if the newest psync of its thread failed.
     ///
     /// # Errors
-    /// That failure. [`Error::WouldDeadlock`] in a transaction that its thread may be waiting for: the thread ends soon after the transaction, and what it
-    /// came to is not heard.
+    /// That failure. [`Error::WouldDeadlock`] in a transaction that its thread may be waiting for:
+    /// the thread ends soon after the transaction, and what it came to is not heard.
     pub fn stop(mut self) -> Result<()> {
         self.end()?;
         self.thread.failure()

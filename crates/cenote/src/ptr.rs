@@ -1,9 +1,10 @@
 //! [`Ptr`], the pointer that lies in persistent data, and [`FieldOffset`], a place in a type.
 //!
-//! A `Ptr` is the plain 64-bit address of its target: no base is added and no table consulted to follow it. It is
-//! written to media as it is, and stays right because a store's puddles always come back to the same addresses, or the pointer
-//! is rewritten when its puddle moves. Nothing about a `Ptr` says that its target is still alive: safe code follows
-//! it through a transaction or a view, which check that first.
+//! A `Ptr` is the plain 64-bit address of its target: no base is added and no table consulted to
+//! follow it. It is written to media as it is, and stays right because a store's puddles always
+//! come back to the same addresses, or the pointer is rewritten when its puddle moves. Nothing
+//! about a `Ptr` says that its target is still alive: safe code follows it through a transaction or
+//! a view, which check that first.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("persistent pointers are 64-bit addresses");
@@ -15,8 +16,8 @@ use core::marker::PhantomData;
 use core::panic::{RefUnwindSafe, UnwindSafe};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 
-/// A pointer to a value of type `T` in persistent memory. Never null: a link that may be missing is an `Option<Ptr<T>>`, which takes
-/// 8 bytes as well, and is zero if it is `None`.
+/// A pointer to a value of type `T` in persistent memory. Never null: a link that may be missing is
+/// an `Option<Ptr<T>>`, which takes 8 bytes as well, and is zero if it is `None`.
 #[repr(transparent)]
 pub struct Ptr<T>(NonNull<T>);
 
@@ -34,16 +35,16 @@ impl<T> Ptr<T> {
     #[inline]
     #[must_use]
     pub fn as_ptr(self) -> *mut T {
-        // What is read from media is only an address. The mapping of a puddle is made outside the language, so its
-        // provenance counts as exposed.
+        // What is read from media is only an address. The mapping of a puddle is made outside the
+        // language, so its provenance counts as exposed.
         with_exposed_provenance_mut(self.0.as_ptr().addr())
     }
 
     /// The pointer to `addr`; `None` if that is 0.
     ///
     /// # Safety
-    /// `addr` is 0, or it is the address of a value of type `T` in a store, and aligned for it, or the pointer is followed only through
-    /// accesses that check it.
+    /// `addr` is 0, or it is the address of a value of type `T` in a store, and aligned for it, or
+    /// the pointer is followed only through accesses that check it.
     #[inline]
     #[must_use]
     pub unsafe fn from_addr(addr: u64) -> Option<Self> {
@@ -63,7 +64,8 @@ impl<T> Ptr<T> {
     /// The value.
     ///
     /// # Safety
-    /// The address holds a valid value of type `T`, is mapped, and neither unmapped, freed nor changed as long as `'a` lasts.
+    /// The address holds a valid value of type `T`, is mapped, and neither unmapped, freed nor
+    /// changed as long as `'a` lasts.
     #[inline]
     #[must_use]
     pub unsafe fn as_ref<'a>(self) -> &'a T {
@@ -74,7 +76,8 @@ impl<T> Ptr<T> {
     /// The value, to be changed. What is changed without a log is not undone by a crash.
     ///
     /// # Safety
-    /// As for [`Ptr::as_ref`]; besides, the mapping is writable, and nobody else reads or changes the value as long as `'a` lasts.
+    /// As for [`Ptr::as_ref`]; besides, the mapping is writable, and nobody else reads or changes
+    /// the value as long as `'a` lasts.
     #[inline]
     #[must_use]
     pub unsafe fn as_mut<'a>(self) -> &'a mut T {
@@ -151,8 +154,9 @@ impl<T> fmt::Pointer for Ptr<T> {
     }
 }
 
-// SAFETY: a `Ptr` is an address; whoever follows it, with `unsafe` or checked, answers for what happens then. That `T` is `Send` and `Sync`
-// cannot be asked for here: types point to themselves, and every `Persist` type is both anyway.
+// SAFETY: a `Ptr` is an address; whoever follows it, with `unsafe` or checked, answers for what
+// happens then. That `T` is `Send` and `Sync` cannot be asked for here: types point to themselves,
+// and every `Persist` type is both anyway.
 unsafe impl<T> Send for Ptr<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Ptr<T> {}
@@ -160,7 +164,8 @@ unsafe impl<T> Sync for Ptr<T> {}
 impl<T> UnwindSafe for Ptr<T> {}
 impl<T> RefUnwindSafe for Ptr<T> {}
 
-/// Where a field of type `F` lies in a value of type `T`: what the macro [`field!`](crate::field!) yields.
+/// Where a field of type `F` lies in a value of type `T`: what the macro [`field!`](crate::field!)
+/// yields.
 pub struct FieldOffset<T, F> {
     offset: usize,
     value: PhantomData<fn(T) -> T>,

@@ -1,7 +1,7 @@
-//! The raw interface: addresses, bytes and promises. For other languages, for collections, and for measuring what the safe interface
-//! adds. Nothing here takes a lock on a pool: a program that shares data between threads or
-//! processes brings its own. Nor does a backup ([`Store::backup`], or one of the daemon that keeps
-//! the store) wait for raw transactions: make none while it runs.
+//! The raw interface: addresses, bytes and promises. For other languages, for collections, and for
+//! measuring what the safe interface adds. Nothing here takes a lock on a pool: a program that
+//! shares data between threads or processes brings its own. Nor does a backup ([`Store::backup`],
+//! or one of the daemon that keeps the store) wait for raw transactions: make none while it runs.
 
 use crate::error::{Error, Result};
 use crate::local;
@@ -13,7 +13,8 @@ use core::ops::{Deref, DerefMut};
 pub use cenote_heap::{Block, Heap, Mark};
 pub use cenote_tx::{Transaction, TxContext, TxError};
 
-/// A raw transaction of this thread; dropped without [`RawTx::commit`] it aborts. See [`Transaction`] for its steps.
+/// A raw transaction of this thread; dropped without [`RawTx::commit`] it aborts. See
+/// [`Transaction`] for its steps.
 #[derive(Debug)]
 pub struct RawTx<'s> {
     /// A log that lives has its context, so this is there.
@@ -28,13 +29,15 @@ const _: () = assert!(size_of::<RawTx<'_>>() == 2 * size_of::<usize>());
 /// Begins a transaction of this thread on a store: a function call, nothing is written.
 ///
 /// # Errors
-/// [`Error::WouldDeadlock`] if the thread is in a transaction already; [`Error::Store`] if the thread has no log yet and cannot get one, or the process is a
-/// fork.
+/// [`Error::WouldDeadlock`] if the thread is in a transaction already; [`Error::Store`] if the
+/// thread has no log yet and cannot get one, or the process is a fork.
 ///
 /// # Safety
-/// The transaction is not forgotten, nor kept in a thread-local variable until its thread ends. Data that it changes is not changed by others before it has ended.
-/// While leaks are looked for ([`Store::reclaim_in_background`]), data are changed under the lock of their pool: in [`crate::Pool::write`], or with nobody else there.
-/// It changes no pool that is protected at rest, whose values its log would write to a file: for those there is [`begin_hidden`].
+/// The transaction is not forgotten, nor kept in a thread-local variable until its thread ends.
+/// Data that it changes is not changed by others before it has ended. While leaks are looked for
+/// ([`Store::reclaim_in_background`]), data are changed under the lock of their pool: in
+/// [`crate::Pool::write`], or with nobody else there. It changes no pool that is protected at rest,
+/// whose values its log would write to a file: for those there is [`begin_hidden`].
 #[inline]
 pub unsafe fn begin(store: &Store) -> Result<RawTx<'_>> {
     // SAFETY: the caller's.
@@ -62,7 +65,8 @@ unsafe fn begin_in(store: &Store, hidden: bool) -> Result<RawTx<'_>> {
     let log = local::thread_log(inner, hidden)?;
     // SAFETY: the log is this thread's, and lives as long as the store.
     let Some(active) = (unsafe { Active::new(log) }) else { return Err(in_transaction()) };
-    // SAFETY: `active` makes this the only user of the context; the caller promises not to forget the transaction.
+    // SAFETY: `active` makes this the only user of the context; the caller promises not to forget
+    // the transaction.
     let transaction = unsafe { (*log.as_ptr()).context.as_mut().map(|context| context.begin()) };
     Ok(RawTx { transaction, active, _not_send: PhantomData })
 }
@@ -123,7 +127,8 @@ impl<'s> DerefMut for RawTx<'s> {
 }
 
 impl Store {
-    /// Makes what this thread's last transaction on the store did durable to the last byte of its log; see [`TxContext::quiesce`].
+    /// Makes what this thread's last transaction on the store did durable to the last byte of its
+    /// log; see [`TxContext::quiesce`].
     ///
     /// # Errors
     /// [`Error::WouldDeadlock`] in a transaction.

@@ -30,10 +30,12 @@ pub struct NamedRoot {
     pub type_id: TypeId,
 }
 
-/// Read access to pools. References live as long as the access, and nothing that they lead to changes meanwhile: a view excludes
-/// writers, a transaction gives out shared references only while it is not used to write.
+/// Read access to pools. References live as long as the access, and nothing that they lead to
+/// changes meanwhile: a view excludes writers, a transaction gives out shared references only while
+/// it is not used to write.
 pub trait Reader: sealed::Sealed {
-    /// The value that a pointer leads to, after a check that there is a live value of this type: a few instructions.
+    /// The value that a pointer leads to, after a check that there is a live value of this type: a
+    /// few instructions.
     ///
     /// # Errors
     /// [`crate::Error::Dangling`]; [`crate::Error::Store`] if a page of the value cannot be had.
@@ -60,25 +62,31 @@ pub trait Reader: sealed::Sealed {
     /// Root `index` (0 to 1023) of the pool, of a transaction's first pool.
     ///
     /// # Errors
-    /// [`crate::Error::RootType`] if it is of another type, [`crate::Error::RootIndex`] if there is no such root.
+    /// [`crate::Error::RootType`] if it is of another type, [`crate::Error::RootIndex`] if there is
+    /// no such root.
     fn root_at<T: Persist>(&self, index: u16) -> Result<Option<Ptr<T>>>;
 
-    /// The root of this name, of the pool or of a transaction's first pool; `None` if there is none.
+    /// The root of this name, of the pool or of a transaction's first pool; `None` if there is
+    /// none.
     ///
     /// # Errors
-    /// [`crate::Error::NamedRootType`] if it is of another type; [`crate::Error::Dangling`] if what it led to was freed.
+    /// [`crate::Error::NamedRootType`] if it is of another type; [`crate::Error::Dangling`] if what
+    /// it led to was freed.
     fn named_root<T: Persist>(&self, name: &str) -> Result<Option<Ptr<T>>>;
 
-    /// The roots that have names, in the order of the names, of the pool or of a transaction's first pool.
+    /// The roots that have names, in the order of the names, of the pool or of a transaction's
+    /// first pool.
     ///
     /// # Errors
     /// As [`Reader::get`].
     fn named_roots(&self) -> Result<Vec<NamedRoot>>;
 
-    /// A pointer to a value of these pools that can be kept in any pool of the store, and stays right when the value's puddle moves.
+    /// A pointer to a value of these pools that can be kept in any pool of the store, and stays
+    /// right when the value's puddle moves.
     ///
     /// # Errors
-    /// [`crate::Error::Dangling`] if the value is not alive in the pools of this access; [`crate::Error::NoRegion`] if it lies where no region pointer leads: in the 65,536th pool
+    /// [`crate::Error::Dangling`] if the value is not alive in the pools of this access;
+    /// [`crate::Error::NoRegion`] if it lies where no region pointer leads: in the 65,536th pool
     /// of the store or a later one, or further in than 64 MiB times 65,536 puddles.
     fn region_ptr<T: Persist>(&self, ptr: Ptr<T>) -> Result<RegionPtr<T>> {
         self.get(ptr)?;
@@ -89,7 +97,8 @@ pub trait Reader: sealed::Sealed {
             .ok_or_else(|| Error::NoRegion { place: format!("{:#x}", ptr.addr()) })
     }
 
-    /// Where a region pointer leads; `None` if it is null. Whether there is a value is checked when the pointer is followed: its pool must be part of that access.
+    /// Where a region pointer leads; `None` if it is null. Whether there is a value is checked when
+    /// the pointer is followed: its pool must be part of that access.
     ///
     /// # Errors
     /// [`crate::Error::NoRegion`] if the store has no such puddle (any more).

@@ -1,8 +1,10 @@
 //! Pools that move: copies beside the original, and new addresses (PUD-8).
 //!
-//! A pool that was cloned, imported or given new addresses is used as any other. Its puddles are made right one by one, each when it is first touched, by whatever instruction of
-//! whatever thread: the pointers in it are found by the types' pointer maps and sent to where their targets are now. [`cenote_relocate`] says what is rewritten and what
-//! cannot be; `cenote_store::relocate` why no crash leaves half of it.
+//! A pool that was cloned, imported or given new addresses is used as any other. Its puddles are
+//! made right one by one, each when it is first touched, by whatever instruction of
+//! whatever thread: the pointers in it are found by the types' pointer maps and sent to where their
+//! targets are now. [`cenote_relocate`] says what is rewritten and what cannot be;
+//! `cenote_store::relocate` why no crash leaves half of it.
 //!
 //! ```
 //! use cenote::{Persist, Ptr, Reader, Store};
@@ -42,18 +44,22 @@ use cenote_store::relocate::{Backend, Imported, ImportedPool, RelocationProgress
 use core::ops::ControlFlow;
 
 impl Store {
-    /// Makes a copy of a pool that nobody has open, under another name. Its pointers lead into the copy, and into other pools where they did before. It takes the time
-    /// of copying the files; pointers are rewritten when they are touched. A pool that is protected at rest needs no key for that, unless it is due itself ([`Pool::due`]); the copy has the original's key, and is sealed under new data
-    /// keys when it is touched.
+    /// Makes a copy of a pool that nobody has open, under another name. Its pointers lead into the
+    /// copy, and into other pools where they did before. It takes the time of copying the
+    /// files; pointers are rewritten when they are touched. A pool that is protected at rest needs
+    /// no key for that, unless it is due itself ([`Pool::due`]); the copy has the original's key,
+    /// and is sealed under new data keys when it is touched.
     ///
     /// # Errors
-    /// [`Error::Store`](crate::Error::Store): the pool is open, damaged or in doubt; the name is taken or impossible; there is no space, on the disk or in the window. There is no copy then.
+    /// [`Error::Store`](crate::Error::Store): the pool is open, damaged or in doubt; the name is
+    /// taken or impossible; there is no space, on the disk or in the window. There is no copy then.
     pub fn clone_pool(&self, name: &str, copy: &str) -> Result<ImportedPool> {
         self.clone_by(name, copy, || self.inner.store.clone_pool(name, copy))
     }
 
-    /// The same by sharing blocks, where the file system can do that; then no bytes are copied now. Until the copy is rewritten or removed, a store into the *original* may need space, and ends the
-    /// process with `SIGBUS` where the disk is full.
+    /// The same by sharing blocks, where the file system can do that; then no bytes are copied now.
+    /// Until the copy is rewritten or removed, a store into the *original* may need space, and ends
+    /// the process with `SIGBUS` where the disk is full.
     ///
     /// # Errors
     /// As [`Store::clone_pool`].
@@ -79,23 +85,28 @@ impl Store {
         }))
     }
 
-    /// What rewriting of pointers has done in this session, in all pools: also of puddles that opening a pool touches.
+    /// What rewriting of pointers has done in this session, in all pools: also of puddles that
+    /// opening a pool touches.
     #[must_use]
     pub fn rewritten(&self) -> Rewritten {
         self.inner.store.rewritten()
     }
 
-    /// When puddles that have moved are rewritten in this session: what [`OpenOptions::relocation`](crate::OpenOptions) asks for, or what there is instead.
+    /// When puddles that have moved are rewritten in this session: what
+    /// [`OpenOptions::relocation`](crate::OpenOptions) asks for, or what there is instead.
     #[must_use]
     pub fn relocation_backend(&self) -> Backend {
         self.inner.store.relocation_backend()
     }
 
-    /// Gives a pool addresses that are chosen afresh, at random. No pool of the store may be open; pointers into the pool, from wherever in the store's pools, are rewritten when they are touched. Addresses
-    /// that are kept elsewhere, in objects or as a [`Ptr`](crate::Ptr) in this process, lead nowhere afterwards: following one is refused.
+    /// Gives a pool addresses that are chosen afresh, at random. No pool of the store may be open;
+    /// pointers into the pool, from wherever in the store's pools, are rewritten when they are
+    /// touched. Addresses that are kept elsewhere, in objects or as a [`Ptr`](crate::Ptr) in
+    /// this process, lead nowhere afterwards: following one is refused.
     ///
     /// # Errors
-    /// [`Error::Store`](crate::Error::Store): some pool of the store is open, damaged or in doubt; there is no room in the window. Nothing has moved then.
+    /// [`Error::Store`](crate::Error::Store): some pool of the store is open, damaged or in doubt;
+    /// there is no room in the window. Nothing has moved then.
     pub fn randomize_pool(&self, name: &str) -> Result<()> {
         self.inner.refuse_forked()?;
         refuse_within(&self.inner, name)?;
@@ -111,11 +122,13 @@ impl Pool {
         self.inner.handle.due()
     }
 
-    /// Rewrites now what is still to be rewritten, and tells what was done; `progress` is told before each puddle, and at the end, and says whether to go
-    /// on: what is left when it says no is rewritten when it is touched, as before.
+    /// Rewrites now what is still to be rewritten, and tells what was done; `progress` is told
+    /// before each puddle, and at the end, and says whether to go on: what is left when it says
+    /// no is rewritten when it is touched, as before.
     ///
     /// # Errors
-    /// [`Error::Store`](crate::Error::Store): a puddle could not be rewritten, for want of space or because it is damaged; it and those behind it are still due, and as good as they were.
+    /// [`Error::Store`](crate::Error::Store): a puddle could not be rewritten, for want of space or
+    /// because it is damaged; it and those behind it are still due, and as good as they were.
     pub fn finish_relocation(
         &self,
         progress: &mut dyn FnMut(RelocationProgress) -> ControlFlow<()>,

@@ -42,8 +42,8 @@ impl Drop for Store {
 /// What the caller wants of an open store.
 #[derive(Clone, Default)]
 pub(crate) struct Policy {
-    /// Opened by [`Store::open_torn`]: the caller answers for values that a loss of power or damage
-    /// may have torn.
+    /// Opened by [`Store::open_torn`]: the caller answers for values that a loss of power or
+    /// damage may have torn.
     pub(crate) torn_allowed: bool,
     pub(crate) damage: DamagePolicy,
     /// [`OpenOptions::verify_values`](crate::OpenOptions::verify_values).
@@ -67,8 +67,8 @@ pub(crate) struct Inner {
     /// where [`Inner::types_agree`] must be asked.
     pub(crate) unsettled: Arc<AtomicU64>,
     /// A type has one layout in this store and another in this program, in which another store
-    /// agrees: pointers from there must not be followed here. Never false again, and `unsettled` is
-    /// not zero then.
+    /// agrees: pointers from there must not be followed here. Never false again, and `unsettled`
+    /// is not zero then.
     contradicts: Mutex<bool>,
     /// Pools that are open, runs of reclaiming, the thread that stands still for the daemon.
     pub(crate) extensions: Extensions,

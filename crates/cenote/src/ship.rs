@@ -1,7 +1,9 @@
 //! Pools that leave the store, and pools that come in: archives (PUD-9).
 //!
-//! [`Store::export`] writes pools into one stream of bytes, with their types; [`Store::import`] makes them pools of a store: of another one, or of the same beside the
-//! originals, as often as one likes. Pointers are right afterwards, native ones too: what does not keep its address is rewritten when it is first touched.
+//! [`Store::export`] writes pools into one stream of bytes, with their types; [`Store::import`]
+//! makes them pools of a store: of another one, or of the same beside the originals, as often as
+//! one likes. Pointers are right afterwards, native ones too: what does not keep its address is
+//! rewritten when it is first touched.
 //!
 //! ```
 //! use cenote::{ExportOptions, ImportOptions, Persist, Ptr, Reader, Store};
@@ -31,10 +33,12 @@
 //! # }
 //! ```
 //!
-//! A pool that is protected at rest goes as it is sealed, and comes so: no key is needed for either, and who opens it needs the one that it had. It is sealed under new data keys when it is first touched;
-//! [`Store::rekey_pool`] gives it another key.
+//! A pool that is protected at rest goes as it is sealed, and comes so: no key is needed for
+//! either, and who opens it needs the one that it had. It is sealed under new data keys when it is
+//! first touched; [`Store::rekey_pool`] gives it another key.
 //!
-//! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by snapshots, which are files of their own (`cenote_object`).
+//! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by
+//! snapshots, which are files of their own (`cenote_object`).
 
 use crate::checking::refuse_within;
 use crate::error::Result;
@@ -52,14 +56,19 @@ pub use cenote_relocate::ship::{
 };
 
 impl Store {
-    /// Writes pools into one archive: types, roots and names with them. Gives the stream back, flushed.
+    /// Writes pools into one archive: types, roots and names with them. Gives the stream back,
+    /// flushed.
     ///
-    /// Nobody may have one of the pools open; who opens one meanwhile waits. A pool that power failed in is traced first. Pointers to pools that are not taken along are
-    /// told in [`Exported::left`]: in another store they dangle. What is in a pool that is protected at rest is looked at if the store was opened with [`OpenOptions::key`](crate::OpenOptions); else it is named in [`Exported::unseen`], and all of the
-    /// store's types go along.
+    /// Nobody may have one of the pools open; who opens one meanwhile waits. A pool that power
+    /// failed in is traced first. Pointers to pools that are not taken along are
+    /// told in [`Exported::left`]: in another store they dangle. What is in a pool that is
+    /// protected at rest is looked at if the store was opened with
+    /// [`OpenOptions::key`](crate::OpenOptions); else it is named in [`Exported::unseen`], and all
+    /// of the store's types go along.
     ///
     /// # Errors
-    /// [`Error::Ship`](crate::Error::Ship): a pool is not known, open, or damaged; a store that is open read-only holds one that must be recovered; the stream fails. What the stream
+    /// [`Error::Ship`](crate::Error::Ship): a pool is not known, open, or damaged; a store that is
+    /// open read-only holds one that must be recovered; the stream fails. What the stream
     /// got is no archive then.
     pub fn export<W: Write>(
         &self,
@@ -92,9 +101,11 @@ impl Store {
         Ok(exported?)
     }
 
-    /// Makes the pools of an archive pools of this store, under new identities. Durable on return; until then the store is as it was, whatever happens.
+    /// Makes the pools of an archive pools of this store, under new identities. Durable on return;
+    /// until then the store is as it was, whatever happens.
     ///
-    /// They keep their addresses where those are free. Others are rewritten when they are first touched.
+    /// They keep their addresses where those are free. Others are rewritten when they are first
+    /// touched.
     ///
     /// An archive is checked before anything of it counts. So are its values, as far as records of
     /// types say which bytes are none; pools that are protected at rest excepted. What else is in
@@ -110,7 +121,8 @@ impl Store {
         self.inner.refuse_forked()?;
         refuse_within(&self.inner, "that is imported")?;
         let unpacked = ship::unpack(&self.inner.store, input, options, &of_this_program)?;
-        // Nobody opens one of the pools before it is known whether this program agrees about their types.
+        // Nobody opens one of the pools before it is known whether this program agrees about their
+        // types.
         let list = pools_of(&self.inner).locked();
         let shipped = unpacked.commit(&self.inner.store, &of_this_program)?;
         drop(list);
@@ -121,7 +133,8 @@ impl Store {
     /// check, values excepted, and changes nothing. The store may be open for reading only.
     ///
     /// # Errors
-    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release. What the store says of a whole one is in [`Inspected::refused`].
+    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release.
+    /// What the store says of a whole one is in [`Inspected::refused`].
     pub fn inspect_archive(
         &self,
         input: impl Read,
@@ -130,7 +143,8 @@ impl Store {
         Ok(ship::inspect(&self.inner.store, input, options, &of_this_program)?)
     }
 
-    /// Keeps the pools that are exported, or any if pointers decide which those are, from being opened.
+    /// Keeps the pools that are exported, or any if pointers decide which those are, from being
+    /// opened.
     fn hold_for_export(&self, pools: &[&str], all: bool) -> Result<HeldPools<'_>> {
         self.inner.refuse_forked()?;
         refuse_within(&self.inner, pools.first().copied().unwrap_or_default())?;

@@ -27,7 +27,8 @@ use std::sync::atomic::Ordering;
 impl Store {
     /// Opens the store in a directory; formats it first if it is missing or empty.
     ///
-    /// Recovery comes first: what a crash left unfinished is rolled back or completed before anything is handed out.
+    /// Recovery comes first: what a crash left unfinished is rolled back or completed before
+    /// anything is handed out.
     ///
     /// # Errors
     /// [`Error::Medium`], [`Error::Format`], [`Error::Open`].
@@ -59,7 +60,8 @@ impl Store {
     /// Opens the store in a directory.
     ///
     /// # Errors
-    /// [`Error::Medium`], [`Error::Open`]; [`Error::AsIs`] for a policy that takes [`Store::open_torn`].
+    /// [`Error::Medium`], [`Error::Open`]; [`Error::AsIs`] for a policy that takes
+    /// [`Store::open_torn`].
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         let read_only = options.access == Access::ReadOnly;
         let medium = RealMedium::open(
@@ -71,9 +73,11 @@ impl Store {
 
     /// Opens the store on a medium, real or simulated.
     ///
-    /// A pool whose values may not be what transactions made them can be looked at as blocks ([`Pool::heap`], [`Pool::check`], [`Pool::named_roots`]) but not as values:
-    /// one that a loss of power may have torn and [`PowerLossPolicy::ReadOnly`] opens; one that has lost a puddle, or that a log names which is set aside;
-    /// every pool of a store whose catalog has lost records. [`Pool::read`] and [`Pool::write`] of such a pool say why.
+    /// A pool whose values may not be what transactions made them can be looked at as blocks
+    /// ([`Pool::heap`], [`Pool::check`], [`Pool::named_roots`]) but not as values: one that a
+    /// loss of power may have torn and [`PowerLossPolicy::ReadOnly`] opens; one that has lost a
+    /// puddle, or that a log names which is set aside; every pool of a store whose catalog has
+    /// lost records. [`Pool::read`] and [`Pool::write`] of such a pool say why.
     ///
     /// # Errors
     /// As [`Store::open_with`].
@@ -84,20 +88,24 @@ impl Store {
         Self::open_any(medium, options, false)
     }
 
-    /// Opens the store on a medium with any [`PowerLossPolicy`], and shows values of pools that are not whole, as far as the policies open them.
+    /// Opens the store on a medium with any [`PowerLossPolicy`], and shows values of pools that are
+    /// not whole, as far as the policies open them.
     ///
     /// # Errors
     /// As [`Store::open_with`].
     ///
     /// # Safety
-    /// A pool that was in use, at level `process`, when power failed may hold torn values: bytes that are no value of their type. So may one that a log names which
-    /// is set aside. In one that has lost a puddle, links of collections may lead to nothing; if the catalog has lost records, the same holds for all pools, and what
-    /// the store says of types may be wrong. The caller answers for what is read from such pools.
+    /// A pool that was in use, at level `process`, when power failed may hold torn values: bytes
+    /// that are no value of their type. So may one that a log names which is set aside. In one
+    /// that has lost a puddle, links of collections may lead to nothing; if the catalog has lost
+    /// records, the same holds for all pools, and what the store says of types may be wrong.
+    /// The caller answers for what is read from such pools.
     pub unsafe fn open_torn(medium: Arc<dyn Medium>, options: &OpenOptions) -> Result<Self> {
         Self::open_any(medium, options, true)
     }
 
-    /// Says how pools are traced from now on that were in use when power failed: the first pool that is opened waits for that.
+    /// Says how pools are traced from now on that were in use when power failed: the first pool
+    /// that is opened waits for that.
     pub fn set_recovery(&self, options: RecoveryOptions) {
         self.inner.set_recovery(options);
     }
@@ -206,7 +214,8 @@ impl Store {
         self.inner.store.puddle_records()
     }
 
-    /// Sessions with a log space: this one, and those that are not recovered or whose logs are set aside.
+    /// Sessions with a log space: this one, and those that are not recovered or whose logs are set
+    /// aside.
     #[must_use]
     pub fn client_records(&self) -> Vec<ClientRecord> {
         self.inner.store.client_records()
@@ -280,7 +289,8 @@ impl Store {
         self.open_pool(name, Access::ReadWrite, options.key.as_deref())
     }
 
-    /// Opens a pool that is there. Opening one that is open in this process already gives another handle of the same.
+    /// Opens a pool that is there. Opening one that is open in this process already gives another
+    /// handle of the same.
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::HeapOpen`], [`Error::HeapRecover`].
@@ -288,19 +298,23 @@ impl Store {
         self.open_pool(name, access, None)
     }
 
-    /// The same for a pool that is protected at rest under this key. Without one it is [`OpenOptions::key`], where there is that.
+    /// The same for a pool that is protected at rest under this key. Without one it is
+    /// [`OpenOptions::key`], where there is that.
     ///
-    /// Such a pool's memory is this process's alone, and every crash takes it back to its last [`Pool::psync`]. A load of a page that fails its check is `SIGBUS`, after a message;
+    /// Such a pool's memory is this process's alone, and every crash takes it back to its last
+    /// [`Pool::psync`]. A load of a page that fails its check is `SIGBUS`, after a message;
     /// [`Pool::verify`] finds such pages before, and [`Pool::read_at`] reads around them.
     ///
     /// # Errors
-    /// As [`Store::pool_with`]; [`StoreError::AtRest`] for a key that is missing or wrong, [`StoreError::NotProtected`] for one that is of no use.
+    /// As [`Store::pool_with`]; [`StoreError::AtRest`] for a key that is missing or wrong,
+    /// [`StoreError::NotProtected`] for one that is of no use.
     pub fn pool_with_key(&self, name: &str, access: Access, key: &Keyring) -> Result<Pool> {
         self.open_pool(name, access, Some(key))
     }
 
-    /// Checks every page of a pool, as [`Pool::verify`], without opening its heap: also of one in which that is damaged, so that opening it would end the program. The key of a protected pool is that of
-    /// [`OpenOptions::key`].
+    /// Checks every page of a pool, as [`Pool::verify`], without opening its heap: also of one in
+    /// which that is damaged, so that opening it would end the program. The key of a protected pool
+    /// is that of [`OpenOptions::key`].
     ///
     /// # Errors
     /// [`Error::Store`], as of [`Store::pool_with`] for reading.
@@ -338,7 +352,8 @@ impl Store {
             .while_closed(concerns, || self.inner.store.rekey_pool(name, old, new))?)
     }
 
-    /// Creates a pool and does not open it: the first who opens it finds it [fresh](cenote_store::PoolStart::Fresh).
+    /// Creates a pool and does not open it: the first who opens it finds it
+    /// [fresh](cenote_store::PoolStart::Fresh).
     ///
     /// # Errors
     /// As [`Store::create_pool`].
@@ -346,7 +361,8 @@ impl Store {
         Ok(self.inner.store.create_pool(name, options)?)
     }
 
-    /// Fails as [`Store::create_pool`] would, as far as that can be told without making anything; for dry runs.
+    /// Fails as [`Store::create_pool`] would, as far as that can be told without making anything;
+    /// for dry runs.
     ///
     /// # Errors
     /// A bad or taken name, a size that no puddle can have, no room in the window.
@@ -362,13 +378,15 @@ impl Store {
         Ok(self.inner.store.remove_pool(name)?)
     }
 
-    /// Runs a transaction over several pools of this store: all of its changes happen, or none, also across a crash. Otherwise as [`Pool::write`].
+    /// Runs a transaction over several pools of this store: all of its changes happen, or none,
+    /// also across a crash. Otherwise as [`Pool::write`].
     ///
-    /// Pools in shadowed mode go back to their last psync after a loss of power: to find such a transaction in all of them or in none, psync them together
-    /// ([`Store::psync`]).
+    /// Pools in shadowed mode go back to their last psync after a loss of power: to find such a
+    /// transaction in all of them or in none, psync them together ([`Store::psync`]).
     ///
     /// # Errors
-    /// [`Error::Pools`] if there is no pool, or one of another store; [`Error::Modes`] for pools of both modes; else as [`Pool::write`].
+    /// [`Error::Pools`] if there is no pool, or one of another store; [`Error::Modes`] for pools of
+    /// both modes; else as [`Pool::write`].
     pub fn write<R, E: From<Error>>(
         &self,
         pools: &[&Pool],
@@ -413,7 +431,8 @@ impl Store {
         Ok(store.close()?)
     }
 
-    /// Lets go of the store as a crash of this process would: nothing more is written, also not by other handles. For crash tests.
+    /// Lets go of the store as a crash of this process would: nothing more is written, also not by
+    /// other handles. For crash tests.
     pub fn abandon(self) {
         self.inner.store.clone().abandon();
     }

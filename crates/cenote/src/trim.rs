@@ -1,8 +1,10 @@
 //! [`AutoTrim`]: a thread that gives free space of a pool back to the file system now and then ([`Pool::trim`]).
 //!
-//! A heap keeps the superblocks that became free: whoever needs one finds it with its space. A pool whose peak is over, or whose large blocks come and go in many sizes, is then larger in the file system than
-//! what lives in it. A trim in intervals bounds that by what one interval frees, at the price of taking space again for what is used again: one system call for each run of superblocks, and at level
-//! `power` a sync of the file. So it is asked for, never done unasked.
+//! A heap keeps the superblocks that became free: whoever needs one finds it with its space. A pool
+//! whose peak is over, or whose large blocks come and go in many sizes, is then larger in the file
+//! system than what lives in it. A trim in intervals bounds that by what one interval frees, at the
+//! price of taking space again for what is used again: one system call for each run of superblocks,
+//! and at level `power` a sync of the file. So it is asked for, never done unasked.
 
 use crate::background::{Background, Job};
 use crate::error::{Error, Result};
@@ -11,10 +13,12 @@ use core::ops::ControlFlow;
 use std::time::Duration;
 
 impl Pool {
-    /// Gives free space back to the file system from now on, once in each interval of `every`, until the answer is dropped. Transactions go on meanwhile, and none waits.
+    /// Gives free space back to the file system from now on, once in each interval of `every`,
+    /// until the answer is dropped. Transactions go on meanwhile, and none waits.
     ///
     /// # Errors
-    /// As [`Pool::trim`], which is done once at the start; [`Error::Policy`] for an interval of less than a millisecond, or if the system gives no thread.
+    /// As [`Pool::trim`], which is done once at the start; [`Error::Policy`] for an interval of
+    /// less than a millisecond, or if the system gives no thread.
     pub fn trim_by(&self, every: Duration) -> Result<AutoTrim> {
         AutoTrim::start(self, every)
     }

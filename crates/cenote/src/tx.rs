@@ -1,11 +1,14 @@
 //! [`Tx`]: a transaction of safe code.
 //!
-//! Why this is sound without a borrow checker for persistent memory: the transaction is the key. References to persistent
-//! values are borrowed from it, shared ones from `&Tx`, exclusive ones from `&mut Tx`; so as long as one can be written through,
-//! there is no other. A pointer is only an address, and is checked where it is followed: is there, in a pool that this transaction has
-//! locked, a live block that begins there and is of that type? Blocks are of one type for as long as they are allocated, and a freed one
-//! is reused only after commit, so what passes the check is a value of that type. A pointer that was kept too long leads to an error, or to another
-//! live value of the same type, never to anything else. That holds after any crash too: what was not committed, or was freed, is not allocated for whoever opens the pool next, whatever
+//! Why this is sound without a borrow checker for persistent memory: the transaction is the key.
+//! References to persistent values are borrowed from it, shared ones from `&Tx`, exclusive ones
+//! from `&mut Tx`; so as long as one can be written through, there is no other. A pointer is only
+//! an address, and is checked where it is followed: is there, in a pool that this transaction has
+//! locked, a live block that begins there and is of that type? Blocks are of one type for as long
+//! as they are allocated, and a freed one is reused only after commit, so what passes the check is
+//! a value of that type. A pointer that was kept too long leads to an error, or to another
+//! live value of the same type, never to anything else. That holds after any crash too: what was
+//! not committed, or was freed, is not allocated for whoever opens the pool next, whatever
 //! leads there (`cenote_tx`, "Marks of allocation").
 
 use crate::error::{Error, Result, dangling};
@@ -58,7 +61,8 @@ impl<'p> Tx<'p> {
         let first = covered.first();
         refuse_unusable(&first.store.store)?;
         let log = local::thread_log(&first.store, first.hidden)?;
-        // SAFETY: the log is this thread's, and lives as long as the store, which the pools keep open.
+        // SAFETY: the log is this thread's, and lives as long as the store, which the pools keep
+        // open.
         let Some(active) = (unsafe { Active::new(log) }) else {
             return Err(would_deadlock(first, "a transaction").into());
         };
@@ -96,7 +100,8 @@ impl<'p> Tx<'p> {
         let result = body(&mut tx);
         match result {
             Ok(value) => {
-                // The store may have been poisoned meanwhile, by the transaction itself when a pool could not grow: nothing is acknowledged then.
+                // The store may have been poisoned meanwhile, by the transaction itself when a pool
+                // could not grow: nothing is acknowledged then.
                 if let Err(error) = refuse_unusable(&first.store.store) {
                     tx.raw.abort();
                     return Err(error.into());
@@ -157,8 +162,9 @@ impl<'p> Tx<'p> {
             .ok_or_else(|| Error::NotInTransaction { pool: pool.inner.handle.name().to_string() })
     }
 
-    /// The value that a pointer leads to, to be changed. What it was before is logged first, whole; for one field of a large value
-    /// [`Tx::set`] logs less. For a type with a [`RelPtr`] in it, which must stay where it is, there is only that.
+    /// The value that a pointer leads to, to be changed. What it was before is logged first, whole;
+    /// for one field of a large value [`Tx::set`] logs less. For a type with a [`RelPtr`] in
+    /// it, which must stay where it is, there is only that.
     ///
     /// # Errors
     /// [`Error::Dangling`]; [`Error::Tx`] if the log is full.
@@ -167,8 +173,9 @@ impl<'p> Tx<'p> {
         self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
         // SAFETY: a live block of type `T`, in a mapping.
         unsafe { ptr.touch() }.map_err(|lost| self.unreadable(lost))?;
-        // SAFETY: a live block of type `T` in a pool that is locked for writing. The reference borrows the transaction exclusively, so no
-        // other reference to any value of its pools exists.
+        // SAFETY: a live block of type `T` in a pool that is locked for writing. The reference
+        // borrows the transaction exclusively, so no other reference to any value of its
+        // pools exists.
         unsafe {
             self.raw.add(ptr.as_ptr().cast(), size_of::<T>()).map_err(Error::from)?;
             Ok(ptr.as_mut())
@@ -209,7 +216,8 @@ impl<'p> Tx<'p> {
         let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
         pool.readable(ptr.addr() + field.offset() as u64, size_of::<F>())?;
         let place = ptr.field(field);
-        // SAFETY: as in `get_mut`; the field lies inside the value, and nothing borrowed from the transaction is alive.
+        // SAFETY: as in `get_mut`; the field lies inside the value, and nothing borrowed from the
+        // transaction is alive.
         unsafe {
             self.raw.add(place.cast(), size_of::<F>()).map_err(Error::from)?;
             place.write(value);
@@ -220,8 +228,8 @@ impl<'p> Tx<'p> {
     /// Makes a [`RelPtr`] lead to a value of its own pool, or to nothing; only its word is logged.
     ///
     /// # Errors
-    /// [`Error::Dangling`] if one of the values is not alive in the pools of this transaction; [`Error::OtherPool`] if they are not in one pool; [`Error::Tx`] if
-    /// the log is full.
+    /// [`Error::Dangling`] if one of the values is not alive in the pools of this transaction;
+    /// [`Error::OtherPool`] if they are not in one pool; [`Error::Tx`] if the log is full.
     #[inline]
     pub fn set_rel<T: Persist, U: Persist>(
         &mut self,
@@ -232,7 +240,8 @@ impl<'p> Tx<'p> {
         self.set_rel_at(ptr, field.offset(), to)
     }
 
-    /// As [`Tx::set_rel`], for a pointer that no [`FieldOffset`] leads to: one in a variant of an enum, say. `find` returns a reference to the pointer inside the value.
+    /// As [`Tx::set_rel`], for a pointer that no [`FieldOffset`] leads to: one in a variant of an
+    /// enum, say. `find` returns a reference to the pointer inside the value.
     ///
     /// # Errors
     /// As [`Tx::set_rel`]; [`Error::OutOfBounds`] if what `find` returns is not inside the value.
@@ -274,7 +283,8 @@ impl<'p> Tx<'p> {
             }
         };
         let place = ptr.as_ptr().wrapping_byte_add(offset).cast::<u64>();
-        // SAFETY: as in `get_mut`; there is a `RelPtr`, which is a word, at this offset of the live value: a field offset says so, or a reference to it was there. Nothing
+        // SAFETY: as in `get_mut`; there is a `RelPtr`, which is a word, at this offset of the live
+        // value: a field offset says so, or a reference to it was there. Nothing
         // borrowed from the transaction is alive.
         unsafe {
             self.raw.add(place.cast(), size_of::<u64>()).map_err(Error::from)?;
@@ -283,11 +293,12 @@ impl<'p> Tx<'p> {
         Ok(())
     }
 
-    /// Puts a value into the transaction's first pool. It becomes part of the pool with the commit; attach it to something that a root leads to,
-    /// else nobody finds it again.
+    /// Puts a value into the transaction's first pool. It becomes part of the pool with the commit;
+    /// attach it to something that a root leads to, else nobody finds it again.
     ///
     /// # Errors
-    /// [`Error::Tx`] if the pool or the log is full; [`Error::Store`] if the type has another layout in the store.
+    /// [`Error::Tx`] if the pool or the log is full; [`Error::Store`] if the type has another
+    /// layout in the store.
     #[inline]
     pub fn alloc<T: Persist>(&mut self, value: T) -> Result<Ptr<T>> {
         self.alloc_covered(self.covered.0.first(), value)
@@ -301,7 +312,8 @@ impl<'p> Tx<'p> {
         self.alloc_covered(self.covered_pool(pool)?, value)
     }
 
-    /// As [`Tx::alloc`], in the pool that `neighbour` lies in: for structures that stay in one pool.
+    /// As [`Tx::alloc`], in the pool that `neighbour` lies in: for structures that stay in one
+    /// pool.
     ///
     /// # Errors
     /// As [`Tx::alloc`]; [`Error::Dangling`] if `neighbour` is not alive.
@@ -346,7 +358,8 @@ impl<'p> Tx<'p> {
         self.alloc_covered(pool, value)
     }
 
-    /// As [`Tx::free`], for collections, whose links lead to live nodes in the pool of their header.
+    /// As [`Tx::free`], for collections, whose links lead to live nodes in the pool of their
+    /// header.
     ///
     /// # Errors
     /// [`Error::Tx`] if the log is full.
@@ -408,12 +421,14 @@ impl<'p> Tx<'p> {
         value: T,
     ) -> Result<Ptr<T>> {
         pool.know::<T>()?;
-        // SAFETY: the heap is of a pool that is locked for writing and outlives the transaction; the block is large enough and aligned for `T`.
+        // SAFETY: the heap is of a pool that is locked for writing and outlives the transaction;
+        // the block is large enough and aligned for `T`.
         unsafe {
             let heap: &dyn Heap = &pool.heap;
             let place = self
                 .raw
-                // A value without bytes has a place of its own all the same: pointers tell it from others.
+                // A value without bytes has a place of its own all the same: pointers tell it from
+                // others.
                 .alloc(heap, (size_of::<T>() as u64).max(1), align_of::<T>() as u64, T::TYPE_ID)
                 .map_err(Error::from)?
                 .cast::<T>();
@@ -423,24 +438,30 @@ impl<'p> Tx<'p> {
         }
     }
 
-    /// Frees a value when the transaction commits. Until then it can still be read through its pointer. What it points to is not freed.
+    /// Frees a value when the transaction commits. Until then it can still be read through its
+    /// pointer. What it points to is not freed.
     ///
-    /// Pointers to it that stay in the data dangle, and following one is an error. At `power`, freeing before other changes of the transaction saves a fence at commit.
+    /// Pointers to it that stay in the data dangle, and following one is an error. At `power`,
+    /// freeing before other changes of the transaction saves a fence at commit.
     ///
     /// # Errors
-    /// [`Error::Dangling`]; [`Error::Tx`] if this transaction has freed it already, or the log is full.
+    /// [`Error::Dangling`]; [`Error::Tx`] if this transaction has freed it already, or the log is
+    /// full.
     #[inline]
     pub fn free<T: Persist>(&mut self, ptr: Ptr<T>) -> Result<()> {
         let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
-        // SAFETY: the heap outlives the transaction. Whoever still has the pointer is told so, or finds another value of the type.
+        // SAFETY: the heap outlives the transaction. Whoever still has the pointer is told so, or
+        // finds another value of the type.
         unsafe { self.raw.free(&pool.heap, ptr.addr()).map_err(Error::from)? };
         Ok(())
     }
 
-    /// The raw transaction, for collections: log several places with one fence, write them with plain stores.
+    /// The raw transaction, for collections: log several places with one fence, write them with
+    /// plain stores.
     ///
     /// # Safety
-    /// What is written was logged before; values that references lead to stay valid; the transaction is not moved out or ended.
+    /// What is written was logged before; values that references lead to stay valid; the
+    /// transaction is not moved out or ended.
     #[inline]
     #[must_use]
     pub unsafe fn raw(&mut self) -> &mut Transaction<'p> {
@@ -457,7 +478,8 @@ impl<'p> Tx<'p> {
         Ok(core::ptr::eq(first, second))
     }
 
-    /// A block for at least `len` values, zeroed, in the pool of `neighbour`. Its capacity is returned with it: as many values as fit.
+    /// A block for at least `len` values, zeroed, in the pool of `neighbour`. Its capacity is
+    /// returned with it: as many values as fit.
     ///
     /// # Errors
     /// As [`Tx::alloc_beside`].
@@ -483,8 +505,8 @@ impl<'p> Tx<'p> {
                 index: len as u64,
                 len: isize::MAX as u64 / size as u64,
             })?;
-        // SAFETY: as in `alloc_covered`; the whole block, also what the size class adds, is asked for and zeroed: the pointer map of an array goes
-        // over all of it.
+        // SAFETY: as in `alloc_covered`; the whole block, also what the size class adds, is asked
+        // for and zeroed: the pointer map of an array goes over all of it.
         unsafe {
             let heap: &dyn Heap = &pool.heap;
             let place =
@@ -529,8 +551,8 @@ impl Reader for Tx<'_> {
         self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
         // SAFETY: a live block of type `T`, in a mapping.
         unsafe { ptr.touch() }.map_err(|lost| self.unreadable(lost))?;
-        // SAFETY: a live block of type `T` in a pool that is locked by this transaction, which is borrowed shared as long as the
-        // reference lives, so nothing is written.
+        // SAFETY: a live block of type `T` in a pool that is locked by this transaction, which is
+        // borrowed shared as long as the reference lives, so nothing is written.
         Ok(unsafe { ptr.as_ref() })
     }
 
@@ -539,7 +561,8 @@ impl Reader for Tx<'_> {
         let pool = self
             .owner_of::<ArrayOf<T>>(ptr.addr())
             .ok_or_else(|| self.dangling::<ArrayOf<T>>(ptr.addr()))?;
-        // SAFETY: the transaction is borrowed shared, so nothing is written; written values by contract.
+        // SAFETY: the transaction is borrowed shared, so nothing is written; written values by
+        // contract.
         unsafe { pool.array(ptr, len) }
     }
 

@@ -87,11 +87,13 @@ impl Drop for View<'_> {
 }
 
 impl Pool {
-    /// A view: the pool as it is, unchanged as long as the view lives. Waits for a transaction of another thread on this pool.
+    /// A view: the pool as it is, unchanged as long as the view lives. Waits for a transaction of
+    /// another thread on this pool.
     ///
     /// # Errors
-    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool: read through the transaction; [`Error::Store`] in a forked process, and if a loss of
-    /// power may have torn the pool's values; [`Error::NotWhole`] if it is damaged.
+    /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool: read through the
+    /// transaction; [`Error::Store`] in a forked process, and if a loss of power may have torn
+    /// the pool's values; [`Error::NotWhole`] if it is damaged.
     pub fn read(&self) -> Result<View<'_>> {
         self.inner.refuse_doubt()?;
         self.view()
@@ -106,7 +108,8 @@ impl Pool {
                 by: "a transaction",
             });
         }
-        // Where this thread has a view already, a waiting writer must not keep it from a second one: it would wait for itself. Nor where it has a transaction on another pool: a psync
+        // Where this thread has a view already, a waiting writer must not keep it from a second
+        // one: it would wait for itself. Nor where it has a transaction on another pool: a psync
         // may wait for that, whose thread has a view that the writer waits for.
         let recursive = self.inner.is_viewed_here() || is_any_here();
         let guard =
@@ -134,13 +137,15 @@ impl Reader for View<'_> {
         }
         // SAFETY: a live block of type `T`, in a mapping.
         unsafe { ptr.touch() }.map_err(|lost| self.unreadable(lost))?;
-        // SAFETY: a live block of type `T`; nobody writes to the pool while the view's lock is held, which outlives the reference.
+        // SAFETY: a live block of type `T`; nobody writes to the pool while the view's lock is
+        // held, which outlives the reference.
         Ok(unsafe { ptr.as_ref() })
     }
 
     #[inline]
     unsafe fn get_array<T: Persist>(&self, ptr: Ptr<ArrayOf<T>>, len: usize) -> Result<&[T]> {
-        // SAFETY: the view's lock keeps writers out for as long as the slice lives; written values by contract.
+        // SAFETY: the view's lock keeps writers out for as long as the slice lives; written values
+        // by contract.
         unsafe { self.pool.array(ptr, len) }
     }
 

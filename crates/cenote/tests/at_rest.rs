@@ -1,4 +1,5 @@
-//! Pools that are protected at rest, on a real directory: no plaintext in any file, the last psync after every crash, keys, damage, what is refused.
+//! Pools that are protected at rest, on a real directory: no plaintext in any file, the last psync
+//! after every crash, keys, damage, what is refused.
 
 use crate::shadowed::{CELLS, Root, kill, mix, step_of, steps};
 use cenote::{
@@ -43,7 +44,8 @@ pub(crate) fn options(at_rest: AtRest, key: Option<Arc<Keyring>>) -> PoolOptions
     }
 }
 
-/// A word that no program text, header or hash has by chance: a page of them is found wherever it lies as it is.
+/// A word that no program text, header or hash has by chance: a page of them is found wherever it
+/// lies as it is.
 pub(crate) const WORD: u64 = 0x5eed_c0de_7a11_ba5e;
 
 #[derive(Persist)]
@@ -129,7 +131,8 @@ fn plaintext_is_in_no_file_while_running_after_a_psync_a_close_and_a_crash() {
         assert_eq!(pool.at_rest(), at_rest);
         let clear = |when: &str| {
             let found = with_word(dir.path());
-            // Integrity hides nothing: the pages lie there as they are, once they are psynced, and in no log before.
+            // Integrity hides nothing: the pages lie there as they are, once they are psynced, and
+            // in no log before.
             match (at_rest, when) {
                 (AtRest::Integrity, "running") => assert!(found.is_empty(), "{found:?}"),
                 (AtRest::Integrity, _) => {
@@ -168,7 +171,8 @@ const CHILD_DIR: &str = "CENOTE_AT_REST_CHILD_DIR";
 /// Nodes that the child pushes before each psync.
 const BETWEEN: u64 = 10;
 
-/// Not a test of its own: what a child process runs. Says how many nodes there are after each psync, with the highest bit set.
+/// Not a test of its own: what a child process runs. Says how many nodes there are after each
+/// psync, with the highest bit set.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
@@ -493,7 +497,8 @@ fn growth_that_fails_late_leaves_no_puddle() {
     store.abandon();
 }
 
-/// Random steps, psyncs, closes and crashes: the pool is always what the steps up to some moment make, and that moment is the right one.
+/// Random steps, psyncs, closes and crashes: the pool is always what the steps up to some moment
+/// make, and that moment is the right one.
 #[test]
 fn a_protected_pool_is_removed_where_no_other_is_in_shadowed_mode() {
     let dir = tempfile::tempdir().unwrap();
@@ -584,7 +589,8 @@ fn grown_and_crashed(bug: Bug) -> std::result::Result<(), String> {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let pool = store.create_pool("p", &options(AtRest::Authenticated, Some(key(1)))).unwrap();
-    // A thread's log is taken with its first transaction; what is changed in place is what it holds.
+    // A thread's log is taken with its first transaction; what is changed in place is what it
+    // holds.
     plant(bug);
     push(&pool, 0, 100);
     touch(&pool);

@@ -1,4 +1,5 @@
-//! Pools that are protected at rest, when something goes wrong: every file operation of a psync fails once, in every way that a system call can; and a load touches a page that was damaged.
+//! Pools that are protected at rest, when something goes wrong: every file operation of a psync
+//! fails once, in every way that a system call can; and a load touches a page that was damaged.
 
 use crate::at_rest::{Node, closed, count, key, key_for, options, push, touch};
 use cenote::{Access, AtRest, FormatOptions, OpenOptions, Pool, Reader, Store};
@@ -67,7 +68,8 @@ fn one_call(base: &Image, at_rest: AtRest, fault: Fault, tally: &mut Tally) -> b
     let again = done.as_ref().err().map(|_| pool.psync());
     let poisoned = again.as_ref().is_some_and(Result::is_err);
     if poisoned {
-        // Only a sync that fails leaves a doubt about what is on the medium; a thread's turn decides whether it was this psync's.
+        // Only a sync that fails leaves a doubt about what is on the medium; a thread's turn
+        // decides whether it was this psync's.
         let sync =
             matches!(point, FaultPoint::Operation(Operation::Sync) | FaultPoint::AnyOperation);
         assert!(sync, "{at}: {done:?}, and when it is done again: {again:?}");

@@ -1,9 +1,12 @@
-//! Bad input, as a user of this crate meets it: a typed error that says what and where, and nothing has changed on the medium.
+//! Bad input, as a user of this crate meets it: a typed error that says what and where, and nothing
+//! has changed on the medium.
 //!
-//! What this crate only passes on is proved below it, with every file compared before and after: wrong magic numbers, newer versions, unknown
-//! features, superblocks, locks, permissions, read-only media and windows in `cenote-store/tests/errors.rs`; puddles that are missing, truncated, resized
-//! or of another store in `cenote-store/tests/damage.rs`; full disks and failing operations in `cenote-store/tests/recovery.rs`; addresses that are
-//! no blocks in `cenote-heap/tests/bad_input.rs`.
+//! What this crate only passes on is proved below it, with every file compared before and after:
+//! wrong magic numbers, newer versions, unknown features, superblocks, locks, permissions,
+//! read-only media and windows in `cenote-store/tests/errors.rs`; puddles that are missing,
+//! truncated, resized or of another store in `cenote-store/tests/damage.rs`; full disks and failing
+//! operations in `cenote-store/tests/recovery.rs`; addresses that are no blocks in
+//! `cenote-heap/tests/bad_input.rs`.
 
 use crate::support::{directory, hashes, underneath};
 use cenote::raw::{self, TxError};
@@ -203,7 +206,8 @@ fn a_pool_with_a_lost_truncated_or_resized_puddle_is_refused_by_name() {
                 store.close().unwrap();
             }
             assert_eq!(puddle_hashes(dir.path()), puddles, "{what}");
-            // Under a policy that the caller chose, what is left can be looked at as blocks, and not as values.
+            // Under a policy that the caller chose, what is left can be looked at as blocks, and
+            // not as values.
             let options =
                 OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::read_only() };
             {
@@ -279,7 +283,8 @@ fn a_type_of_another_layout_is_refused_with_both_layouts() {
     );
 }
 
-/// Addresses that no safe program has, and those that it can have: all are checked where they are followed.
+/// Addresses that no safe program has, and those that it can have: all are checked where they are
+/// followed.
 #[test]
 fn a_pointer_that_leads_to_no_live_value_is_refused_and_nothing_changes() -> Result<()> {
     let dir = prepared();
@@ -316,7 +321,8 @@ fn a_pointer_that_leads_to_no_live_value_is_refused_and_nothing_changes() -> Res
         other_pool.write(|tx| tx.alloc(node()))?.addr(),
         in_other_store.write(|tx| tx.alloc(node()))?.addr(),
         core::ptr::from_ref(&root).addr() as u64,
-        underneath(&store).acquire_log().map_err(Error::from)?.addr(), // never given back, see the end
+        underneath(&store).acquire_log().map_err(Error::from)?.addr(), /* never given back, see
+                                                                        * the end */
     ];
     addrs.extend((0..64).map(|bit| root.addr() ^ (1 << bit)));
     // SAFETY: followed by checked accesses alone.

@@ -1,4 +1,5 @@
-//! What `#[derive(Persist)]` says about types is true: its maps find exactly the pointers of real values.
+//! What `#[derive(Persist)]` says about types is true: its maps find exactly the pointers of real
+//! values.
 #![deny(unsafe_code)]
 
 use cenote::persist::{

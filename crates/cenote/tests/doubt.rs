@@ -1,4 +1,5 @@
-//! Pools whose values may not be what transactions made them: safe code sees blocks, not values. And: what a dangling pointer leads to is not taken for a value.
+//! Pools whose values may not be what transactions made them: safe code sees blocks, not values.
+//! And: what a dangling pointer leads to is not taken for a value.
 
 use crate::support::{directory, hashes, underneath};
 use cenote::{
@@ -43,7 +44,8 @@ pub(crate) fn with_root(pool: &Pool) -> Result<Ptr<Node>> {
     })
 }
 
-/// A store whose last writer died with a log that names what it could not write, so that the log is set aside; it held pool "p", not pool "other".
+/// A store whose last writer died with a log that names what it could not write, so that the log is
+/// set aside; it held pool "p", not pool "other".
 pub(crate) fn with_log_set_aside() -> Result<tempfile::TempDir> {
     let dir = directory();
     let store = Store::open(dir.path())?;
@@ -226,7 +228,8 @@ fn what_only_another_pool_leads_to_is_no_leak() -> Result<()> {
     let store = Store::open(dir.path())?;
     let [a, b, c] = ["a", "b", "c"].map(|name| store.create_pool(name, &small()).unwrap());
     const LEN: u64 = 2000;
-    // A list whose nodes are in three pools in turn, with its root in the first; and one node in b that nothing leads to.
+    // A list whose nodes are in three pools in turn, with its root in the first; and one node in b
+    // that nothing leads to.
     let lost = store.write(&[&a, &b, &c], |tx| -> Result<_> {
         let mut next = None;
         for value in (0..LEN).rev() {

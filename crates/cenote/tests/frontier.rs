@@ -1,5 +1,6 @@
-//! What must not leave anybody asleep at the frontier: a rewriter that panics, a pool that is removed before it was touched, a handler that interrupts a thread while it rewrites. And what stops in the
-//! middle, because somebody says so or because the disk is full, and goes on.
+//! What must not leave anybody asleep at the frontier: a rewriter that panics, a pool that is
+//! removed before it was touched, a handler that interrupts a thread while it rewrites. And what
+//! stops in the middle, because somebody says so or because the disk is full, and goes on.
 
 use crate::relocate::{fill, open_rewriting};
 use crate::support::{Mounted, directory, within};
@@ -45,7 +46,8 @@ fn last_puddle(store: &Store, name: &str) -> (u64, u64) {
 
 /// Lets the kernel read a byte; `Err` is what it says.
 fn read_by_the_kernel(at: u64) -> std::io::Result<()> {
-    // SAFETY: an address in the store's window, which nobody writes; what cannot be read is an error of the system call.
+    // SAFETY: an address in the store's window, which nobody writes; what cannot be read is an
+    // error of the system call.
     let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, 1) };
     std::fs::write(directory().path().join("byte"), bytes)
 }
@@ -89,7 +91,8 @@ fn a_rewriter_that_panics_wakes_who_waits_and_the_next_session_goes_on() {
     });
 }
 
-/// Not a test by itself: a program of which a plain load waits for a rewriter that panics. If it is not woken it waits for ever.
+/// Not a test by itself: a program of which a plain load waits for a rewriter that panics. If it is
+/// not woken it waits for ever.
 #[test]
 fn child_whose_load_waits() {
     let Ok(dir) = std::env::var("CENOTE_FRONTIER_DIR") else { return };
@@ -230,7 +233,8 @@ fn a_handler_that_interrupts_a_thread_while_it_rewrites_does_not_wait_for_it() {
                     std::thread::yield_now();
                 }
                 let handler = touch as extern "C" fn(i32) as *const () as libc::sighandler_t;
-                // SAFETY: the handler reads a word of an open pool; the thread lives until it is joined.
+                // SAFETY: the handler reads a word of an open pool; the thread lives until it is
+                // joined.
                 unsafe {
                     libc::signal(libc::SIGUSR1, handler);
                     libc::pthread_kill(thread, libc::SIGUSR1);
@@ -283,7 +287,8 @@ fn a_full_disk_registers_nothing_and_leaves_puddles_wholly_old_until_there_is_sp
     let store = open_rewriting(&dir, RelocationOptions::default());
     fill(&store, "a", PoolMode::Direct, NODES);
     let archive = store.export(&["a"], Vec::new(), ExportOptions::default()).unwrap().0;
-    // Until nothing fits any more: clones and imports in turns. Each is there as a whole, or not at all.
+    // Until nothing fits any more: clones and imports in turns. Each is there as a whole, or not at
+    // all.
     let mut copies = Vec::new();
     let error = loop {
         let name = format!("copy {}", copies.len());

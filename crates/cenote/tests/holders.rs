@@ -1,4 +1,5 @@
-//! Off-holders, region pointers and filters in safe code: they lead where they were made for, recovery follows them, and what does not fit is refused.
+//! Off-holders, region pointers and filters in safe code: they lead where they were made for,
+//! recovery follows them, and what does not fit is refused.
 
 use crate::support::directory;
 use cenote::filter::{Scanned, Visitor};
@@ -258,9 +259,11 @@ unsafe impl Persist for Both {
     }
 }
 
-/// Walks the whole list in both directions from any node whose one neighbour is known: here the first, which has one neighbour only.
+/// Walks the whole list in both directions from any node whose one neighbour is known: here the
+/// first, which has one neighbour only.
 fn both(block: &Scanned<'_>, visitor: &mut Visitor<'_>) {
-    // Only ends can be told apart by themselves; a real list would keep its first two nodes in a header. Here nodes lie one after the other.
+    // Only ends can be told apart by themselves; a real list would keep its first two nodes in a
+    // header. Here nodes lie one after the other.
     let neighbours =
         block.word(std::mem::offset_of!(Both, neighbours)).expect("a word of the value");
     let size = block.bytes.len() as u64;

@@ -1,7 +1,9 @@
-//! A second log that comes into use while the first is in the middle of a commit: what was committed survives a loss of power.
+//! A second log that comes into use while the first is in the middle of a commit: what was
+//! committed survives a loss of power.
 //!
-//! A single log leaves the store that finishes its transaction unfenced (`cenote_tx`, "lazy"). That is right only if no other log can change
-//! what it covers; here another one joins between the moment at which the commit begins and the one at which it finishes.
+//! A single log leaves the store that finishes its transaction unfenced (`cenote_tx`, "lazy"). That
+//! is right only if no other log can change what it covers; here another one joins between the
+//! moment at which the commit begins and the one at which it finishes.
 
 use cenote::raw::{Block, Heap, TxContext};
 use cenote::{MediumOptions, OpenOptions, Persist, Pool, RealMedium, Result, Store, TypeId};

@@ -1,4 +1,5 @@
-//! Values and transactions of every size and alignment, and what happens where there is no room for them.
+//! Values and transactions of every size and alignment, and what happens where there is no room for
+//! them.
 
 use crate::support::{directory, underneath};
 use cenote::raw::{self, TxError};
@@ -54,10 +55,13 @@ fn alignments_up_to_2_mib_are_kept_and_larger_ones_refused() -> Result<()> {
             let result = pool.write(|tx| -> Result<Vec<Ptr<Aligned>>> {
                 let mut all = Vec::new();
                 for i in 0..5u64 {
-                    // SAFETY: the block is as large and aligned as the type, and written before it is read.
+                    // SAFETY: the block is as large and aligned as the type, and written before it
+                    // is read.
                     unsafe {
-                        let (size, align) = (size_of::<Aligned>() as u64, align_of::<Aligned>() as u64);
-                        let place = tx.raw().alloc(pool.raw_heap(), size, align, Aligned::TYPE_ID)?;
+                        let (size, align) =
+                            (size_of::<Aligned>() as u64, align_of::<Aligned>() as u64);
+                        let place =
+                            tx.raw().alloc(pool.raw_heap(), size, align, Aligned::TYPE_ID)?;
                         place.cast::<u64>().write(i);
                         all.push(Ptr::from_non_null(place.cast()));
                     }
@@ -201,7 +205,8 @@ fn a_full_pool_fails_the_allocation_and_the_transaction_goes_on() -> Result<()> 
                 number += 1;
             };
             assert!(full(&error), "{error}");
-            // Neither a large one, nor more than the pool can ever hold; and still the transaction goes on.
+            // Neither a large one, nor more than the pool can ever hold; and still the transaction
+            // goes on.
             assert!(tx.alloc([0u8; 100 << 10]).is_err_and(|error| full(&error)));
             let too_large = tx.alloc([0u8; 600 << 10]).unwrap_err();
             assert!(
@@ -239,8 +244,8 @@ fn a_full_pool_fails_the_allocation_and_the_transaction_goes_on() -> Result<()> 
     Ok(())
 }
 
-/// Time for a step must not depend on how many came before. The limits are far above what it takes (about a second each), and far below what a search
-/// one by one takes (minutes).
+/// Time for a step must not depend on how many came before. The limits are far above what it takes
+/// (about a second each), and far below what a search one by one takes (minutes).
 #[test]
 fn many_steps_in_one_transaction_take_time_in_proportion() -> Result<()> {
     const COUNT: usize = 400_000;
@@ -316,7 +321,8 @@ fn many_steps_in_one_transaction_take_time_in_proportion() -> Result<()> {
     Ok(())
 }
 
-/// More segments than one session may list: the transaction fails with an error, is undone, and its thread's log is as good as before.
+/// More segments than one session may list: the transaction fails with an error, is undone, and its
+/// thread's log is as good as before.
 #[test]
 fn a_log_that_cannot_grow_any_more_fails_its_transaction_only() -> Result<()> {
     let dir = directory();

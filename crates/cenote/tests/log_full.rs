@@ -1,4 +1,5 @@
-//! An allocation that the log has no room for leaves nothing in the log: what it would have taken belongs to whoever gets it next, also after a crash.
+//! An allocation that the log has no room for leaves nothing in the log: what it would have taken
+//! belongs to whoever gets it next, also after a crash.
 
 use cenote::raw::{self, TxError};
 use cenote::{
@@ -41,7 +42,8 @@ fn prepared(level: Durability) -> Result<(Arc<SimMedium>, Store, Pool, Root)> {
     Ok((sim, store, pool, root))
 }
 
-/// Logs words, each with an entry of one line, until `count` are logged or the log is full; how many.
+/// Logs words, each with an entry of one line, until `count` are logged or the log is full; how
+/// many.
 ///
 /// # Safety
 /// The root is live, and its pool is held for writing by nobody else.
@@ -71,7 +73,8 @@ fn an_allocation_that_does_not_fit_the_log_leaves_nothing_in_it() -> Result<()> 
             for committed in [false, true] {
                 let (sim, store, pool, root) = prepared(level)?;
                 let before = pool.stats()?.blocks;
-                // SAFETY: this thread is alone, and ends the transaction below; the heap is the pool's own.
+                // SAFETY: this thread is alone, and ends the transaction below; the heap is the
+                // pool's own.
                 let (mut tx, heap) = unsafe { (raw::begin(&store)?, pool.raw_heap()) };
                 // SAFETY: as above.
                 assert_eq!(unsafe { fill(&mut tx, root, room - left) }, room - left);
@@ -90,8 +93,9 @@ fn an_allocation_that_does_not_fit_the_log_leaves_nothing_in_it() -> Result<()> 
                 let theirs =
                     heap.alloc(16, 16, u128::TYPE_ID).map_err(TxError::from)?.addr.as_ptr() as u64;
                 let crashed = sim.image_now(CrashKind::Process);
-                // The transaction goes on as if nothing had been, and what it commits does not depend on what they write.
-                // SAFETY: words of the root that are logged; a block that nobody uses.
+                // The transaction goes on as if nothing had been, and what it commits does not
+                // depend on what they write. SAFETY: words of the root that are
+                // logged; a block that nobody uses.
                 unsafe {
                     root.as_ptr().cast::<u64>().write(5);
                     std::ptr::with_exposed_provenance_mut::<u128>(theirs as usize).write(u128::MAX);

@@ -1,4 +1,5 @@
-//! Roots by name: any number, beside the 1,024 that have numbers; set and removed by transactions, traced like others.
+//! Roots by name: any number, beside the 1,024 that have numbers; set and removed by transactions,
+//! traced like others.
 
 use crate::support::directory;
 use cenote::{

@@ -20,7 +20,8 @@ struct Node {
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const LEN: u64 = 30;
 
-/// A list whose nodes are in three pools in turn, with its root in the first, and one node that nothing leads to.
+/// A list whose nodes are in three pools in turn, with its root in the first, and one node that
+/// nothing leads to.
 fn build(store: &Store) -> Result<()> {
     let pools = NAMES.map(|name| {
         store
@@ -214,7 +215,8 @@ fn a_caller_that_leaves_a_damaged_pool_out_traces_without_it() -> Result<()> {
     Ok(())
 }
 
-/// The end of its last transaction was left to the next one's fence, and there was none: it must not be undone in what is another pool's memory now.
+/// The end of its last transaction was left to the next one's fence, and there was none: it must
+/// not be undone in what is another pool's memory now.
 #[test]
 fn a_transaction_of_a_removed_pool_is_not_undone_in_the_pool_that_comes_after() -> Result<()> {
     for spare_bytes_max in [0, OpenOptions::default().spare_bytes_max] {

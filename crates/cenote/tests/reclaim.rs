@@ -1,5 +1,6 @@
-//! Reclaim beside transactions: pointers are hidden from the tracer in every way that safe code has, threads move values about, pools lead to each other, and processes
-//! die in the middle. What is given back is what a former session left unattached, and nothing else.
+//! Reclaim beside transactions: pointers are hidden from the tracer in every way that safe code
+//! has, threads move values about, pools lead to each other, and processes die in the middle. What
+//! is given back is what a former session left unattached, and nothing else.
 
 use cenote::{
     Access, Error, HeapReport, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader,
@@ -19,7 +20,8 @@ struct Node {
     next: Option<Ptr<Node>>,
 }
 
-/// One test at a time: a store that is closed and opened again needs its window, which another test's store may have chosen meanwhile.
+/// One test at a time: a store that is closed and opened again needs its window, which another
+/// test's store may have chosen meanwhile.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -32,7 +34,8 @@ fn node(tx: &mut cenote::Tx<'_>, value: u64, next: Option<Ptr<Node>>) -> Result<
     tx.alloc(Node { value, next })
 }
 
-/// A first session: root 0 leads to a long list, whose last node leads to a value by way of another; root 1 to a node that leads nowhere. `leaks` nodes are led to by nothing.
+/// A first session: root 0 leads to a long list, whose last node leads to a value by way of
+/// another; root 1 to a node that leads nowhere. `leaks` nodes are led to by nothing.
 fn first_session(dir: &Path, leaks: u64) -> Result<()> {
     let pool = Store::open(dir)?.pool("p")?;
     pool.write(|tx| -> Result<()> {
@@ -58,7 +61,8 @@ fn open(dir: &Path) -> Result<(Store, Pool)> {
     Ok((store, pool))
 }
 
-/// Reclaims in the smallest slices; calls `meddle` once, when the tracer is in the middle of the list and root 1 is behind it.
+/// Reclaims in the smallest slices; calls `meddle` once, when the tracer is in the middle of the
+/// list and root 1 is behind it.
 fn meddled(pool: &Pool, mut meddle: impl FnMut() -> Result<()>) -> Result<ReclaimReport> {
     let mut done = false;
     let mut options = ReclaimOptions::default();
@@ -127,7 +131,8 @@ fn leaks_are_given_back_and_named_and_a_dry_run_only_names_them() -> Result<()> 
     Ok(())
 }
 
-/// Takes the value out of the end of the list, which the tracer has not reached, and hangs it where the tracer has been.
+/// Takes the value out of the end of the list, which the tracer has not reached, and hangs it where
+/// the tracer has been.
 fn hide(bug: Bug) -> Result<(ReclaimReport, HeapReport)> {
     let dir = crate::support::directory();
     first_session(dir.path(), 3)?;
@@ -161,7 +166,8 @@ fn a_pointer_that_is_moved_behind_the_tracer_is_found() -> Result<()> {
     Ok(())
 }
 
-/// Frees the block that leads to the value, keeps the value in the program's memory, and attaches it where the tracer has been; the freed block's place is written over.
+/// Frees the block that leads to the value, keeps the value in the program's memory, and attaches
+/// it where the tracer has been; the freed block's place is written over.
 fn free_above(bug: Bug) -> Result<(ReclaimReport, HeapReport)> {
     let dir = crate::support::directory();
     first_session(dir.path(), 3)?;
@@ -231,7 +237,8 @@ fn what_an_aborted_transaction_moved_stays_where_it_was() -> Result<()> {
     Ok(())
 }
 
-/// Allocates in one transaction and attaches in a later one, while leaks are looked for in between and given back.
+/// Allocates in one transaction and attaches in a later one, while leaks are looked for in between
+/// and given back.
 fn attach_late(bug: Bug) -> Result<(ReclaimReport, bool)> {
     let dir = crate::support::directory();
     first_session(dir.path(), 3)?;
@@ -304,7 +311,8 @@ fn pools_that_lead_to_each_other_are_traced_together() -> Result<()> {
         let pools = ["p", "q"].map(|name| store.create_pool(name, &options).unwrap());
         let [p, q] = &pools;
         store.write(&[p, q], |tx| -> Result<()> {
-            // A list that goes to and fro, with its root in one pool; a leak in each, and one that leads to a value of the other.
+            // A list that goes to and fro, with its root in one pool; a leak in each, and one that
+            // leads to a value of the other.
             let mut next = None;
             for value in 0..LEN {
                 // The last one, to which the root leads, in the root's own pool.
@@ -320,7 +328,8 @@ fn pools_that_lead_to_each_other_are_traced_together() -> Result<()> {
     }
     let store = Store::open(dir.path())?;
     let q = store.pool("q")?;
-    // The other one is opened for it, and moved about in: the end of the list goes to a root of the other pool.
+    // The other one is opened for it, and moved about in: the end of the list goes to a root of the
+    // other pool.
     let p = store.pool("p")?;
     let report = meddled(&q, || {
         store.write(&[&p, &q], |tx| -> Result<()> {
@@ -467,7 +476,8 @@ fn threads_that_move_values_about_lose_none_of_them() -> Result<()> {
     Ok(())
 }
 
-/// Takes chains out of roots, keeps them, puts them or parts of them elsewhere, frees heads and makes new ones. Returns the chains that it still has.
+/// Takes chains out of roots, keeps them, puts them or parts of them elsewhere, frees heads and
+/// makes new ones. Returns the chains that it still has.
 fn work(pool: &Pool, seed: u64, stop: &AtomicBool) -> Vec<Ptr<Node>> {
     let mut random = seed;
     let mut below = move |limit: u64| {
@@ -562,7 +572,8 @@ fn a_run_that_dies_anywhere_has_given_back_leaks_only() -> Result<()> {
     Ok(())
 }
 
-/// The child of the next test: reclaims in small slices while it runs transactions, until it is killed or done.
+/// The child of the next test: reclaims in small slices while it runs transactions, until it is
+/// killed or done.
 fn child(dir: &Path) -> Result<()> {
     let (_store, pool) = open(dir)?;
     let mut options = ReclaimOptions::default();

@@ -1,7 +1,10 @@
-//! Pools beside their copies, and pools at new addresses: every pointer is right, rewritten when its puddle is first touched, by plain loads too, by several threads at once, over
-//! sessions, in read-only stores, in shadowed mode; and a process that is killed while it rewrites leaves every puddle wholly old or wholly new.
+//! Pools beside their copies, and pools at new addresses: every pointer is right, rewritten when
+//! its puddle is first touched, by plain loads too, by several threads at once, over sessions, in
+//! read-only stores, in shadowed mode; and a process that is killed while it rewrites leaves every
+//! puddle wholly old or wholly new.
 //!
-//! `CENOTE_COPIES` sets how many copies are open at once (200), `CENOTE_RELOCATE_KILLS` how often a process is killed (12).
+//! `CENOTE_COPIES` sets how many copies are open at once (200), `CENOTE_RELOCATE_KILLS` how often a
+//! process is killed (12).
 
 use crate::support::contents;
 use cenote::{
@@ -148,7 +151,8 @@ fn walk_raw(first: u64, nodes: u64) {
     let (mut at, mut value) = (first as *const u64, nodes);
     while !at.is_null() {
         value -= 1;
-        // SAFETY: a node of an open pool: `repr(Rust)` structures have their fields somewhere, so the words are found by what they hold.
+        // SAFETY: a node of an open pool: `repr(Rust)` structures have their fields somewhere, so
+        // the words are found by what they hold.
         let words = unsafe { std::slice::from_raw_parts(at, size_of::<Node>() / 8) };
         assert!(words.iter().filter(|word| **word == value).count() >= 250, "node {value}");
         let next = std::mem::offset_of!(Node, next) / 8;
@@ -333,7 +337,8 @@ fn an_eager_session_has_all_done_when_the_pool_is_open() {
     walk(&store, &pool, NODES);
 }
 
-/// Threads that know nothing of Cenote and a system call, over the backends that rewrite at the first touch.
+/// Threads that know nothing of Cenote and a system call, over the backends that rewrite at the
+/// first touch.
 #[test]
 fn first_touches_wait_whatever_touches() {
     for backend in [Backend::Signal, Backend::Userfault] {
@@ -456,7 +461,8 @@ fn a_copy_in_shadowed_mode_is_psynced_and_goes_back_to_that() {
     assert!(pool.psync().unwrap().pages > 0);
     let puddles =
         store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect::<Vec<_>>();
-    // A psync is over when its record is durable; the primary has it at the latest when the store is closed.
+    // A psync is over when its record is durable; the primary has it at the latest when the store
+    // is closed.
     drop(pool);
     store.close().unwrap();
     for puddle in puddles {
@@ -550,7 +556,8 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     assert!(matches!(store.clone_pool("a", "a"), Err(Error::Store(StoreError::PoolExists { .. }))));
     assert!(matches!(store.clone_pool("a", " b"), Err(Error::Store(StoreError::PoolName { .. }))));
     assert_eq!(files(), before);
-    // A damaged puddle that is due: told when it is touched by who can be told, and the pool is as it was.
+    // A damaged puddle that is due: told when it is touched by who can be told, and the pool is as
+    // it was.
     store.clone_pool("a", "b").unwrap();
     let id = store.pools().iter().find(|pool| pool.record.name == "b").unwrap().record.id;
     let puddle = store.puddle_records().into_iter().find(|p| p.pool == id).unwrap();
@@ -565,7 +572,8 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     walk(&store, &store.pool("a").unwrap(), 3);
 }
 
-/// Not a test by itself: what a child does until it is killed. Opens copies and what it imports, and touches them.
+/// Not a test by itself: what a child does until it is killed. Opens copies and what it imports,
+/// and touches them.
 #[test]
 fn child_that_is_killed() {
     let Ok(dir) = std::env::var("CENOTE_RELOCATE_DIR") else { return };

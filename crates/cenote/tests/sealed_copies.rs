@@ -1,4 +1,6 @@
-//! Copies, archives and new addresses of pools that are protected at rest: right pointers, no plaintext in any file, no key where none is needed, and nothing that is sealed twice under one key.
+//! Copies, archives and new addresses of pools that are protected at rest: right pointers, no
+//! plaintext in any file, no key where none is needed, and nothing that is sealed twice under one
+//! key.
 
 use crate::at_rest::{
     PROTECTED, WORD, count, files, key, key_for, opened, options, push, root_file, with_word,
@@ -121,7 +123,9 @@ fn a_copy_has_what_was_written_and_not_psynced() {
     assert_eq!(count(&store.pool("copy").unwrap()), 700);
 }
 
-/// What is copied are files. So the last psync is brought into them first, of this session and of one that was killed; who may not write is told so, instead of being given what was there before it.
+/// What is copied are files. So the last psync is brought into them first, of this session and of
+/// one that was killed; who may not write is told so, instead of being given what was there before
+/// it.
 #[test]
 fn what_the_journal_has_is_in_the_files_before_they_are_copied() {
     for at_rest in PROTECTED {
@@ -158,7 +162,8 @@ fn what_the_journal_has_is_in_the_files_before_they_are_copied() {
         );
         drop(store);
         assert_eq!(hashes(dir.path()), before, "{at_rest:?}: a refusal wrote something");
-        // Who may write copies it whole: what was killed, and what this session has psynced and stored since.
+        // Who may write copies it whole: what was killed, and what this session has psynced and
+        // stored since.
         let store = open(Access::ReadWrite);
         store.clone_pool("p", "killed").unwrap();
         let pool = store.pool("p").unwrap();
@@ -342,7 +347,8 @@ struct Cell {
     words: [u64; 29],
 }
 
-/// Fills pools with cells; each leads to the next of its pool, and at random to one of any. Returns where by value.
+/// Fills pools with cells; each leads to the next of its pool, and at random to one of any. Returns
+/// where by value.
 fn graph(store: &Store, pools: &[Pool], seed: u64, each: u64) -> HashMap<u64, u64> {
     let all: Vec<&Pool> = pools.iter().collect();
     let mut made: Vec<Ptr<Cell>> = Vec::new();
@@ -444,7 +450,8 @@ fn ways_between_protected_pools_lead_to_their_copies() {
         }
         same(&["p", "q"].map(|name| store.pool(name).unwrap()), &far);
         clear(here.path(), at_rest, "imported");
-        // New addresses for one: the other's ways follow, and who remembers the old state knows the new one for newer.
+        // New addresses for one: the other's ways follow, and who remembers the old state knows the
+        // new one for newer.
         let anchors = store.pool("q").unwrap().anchors();
         store.close().unwrap();
         let store = opened(here.path(), Access::ReadWrite, None);
@@ -537,7 +544,8 @@ fn archives_of_protected_pools_that_were_changed_are_refused_or_found_out() {
             assert!(other.import(bad.as_slice(), ImportOptions::default()).is_err(), "byte {at}");
             assert!(other.import(&archive[..at], ImportOptions::default()).is_err(), "{at} bytes");
         }
-        // On purpose: what does not fit the protection's header is refused before anything is registered.
+        // On purpose: what does not fit the protection's header is refused before anything is
+        // registered.
         let uuid = cenote_layout::id::Uuid([7; 16]);
         let refused = [
             forged(&archive, |m| m.puddles[1].uuid = uuid, none),
@@ -569,7 +577,8 @@ fn archives_of_protected_pools_that_were_changed_are_refused_or_found_out() {
             assert!(imported.is_err(), "{at_rest:?}, {number}: {imported:?}");
         }
         assert_eq!(hashes(there.path()), before, "what is refused leaves nothing");
-        // What only the key can tell is found when the puddle is opened: nothing of it is ever shown.
+        // What only the key can tell is found when the puddle is opened: nothing of it is ever
+        // shown.
         let found = [
             forged(&archive, same, &|_, list| list[2].2[100] ^= 1),
             forged(&archive, same, &|_, list| {
@@ -613,7 +622,8 @@ fn archives_of_protected_pools_that_were_changed_are_refused_or_found_out() {
     }
 }
 
-/// Archives that are whole and say another protection than their puddles' headers: every other mode, and headers of more or fewer pages.
+/// Archives that are whole and say another protection than their puddles' headers: every other
+/// mode, and headers of more or fewer pages.
 #[test]
 fn archives_whose_protection_is_not_that_of_their_puddles_are_refused_and_nothing_is_registered() {
     const KNOWN: [AtRest; 4] =

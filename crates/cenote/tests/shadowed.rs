@@ -1,7 +1,9 @@
-//! Pools in shadowed mode on a real directory: `kill -9` loses no transaction, a loss of power loses nothing that was psynced, whatever it leaves of
-//! shadows and logs; what is refused; who waits for whom; psyncs by policy; files that are missing.
+//! Pools in shadowed mode on a real directory: `kill -9` loses no transaction, a loss of power
+//! loses nothing that was psynced, whatever it leaves of shadows and logs; what is refused; who
+//! waits for whom; psyncs by policy; files that are missing.
 //!
-//! A loss of power is made by hand: another boot id in the superblock, and rubbish in every file that a psync does not answer for.
+//! A loss of power is made by hand: another boot id in the superblock, and rubbish in every file
+//! that a psync does not answer for.
 
 use crate::support::within;
 use cenote::{
@@ -213,7 +215,8 @@ fn primaries_and_shadows_have_all_their_space_when_they_are_made_moved_and_resto
 
 const CHILD_DIR: &str = "CENOTE_SHADOWED_CHILD_DIR";
 
-/// Not a test of its own: what a child process runs. Says the step after each transaction, and the step with the highest bit set after each psync.
+/// Not a test of its own: what a child process runs. Says the step after each transaction, and the
+/// step with the highest bit set after each psync.
 #[test]
 fn child() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
@@ -350,7 +353,8 @@ fn a_close_is_a_psync() {
     assert_eq!(store.report().restored[0].name, "p");
 }
 
-/// A pool that is not opened by the session that recovers is closed with what the dead had left in it.
+/// A pool that is not opened by the session that recovers is closed with what the dead had left in
+/// it.
 #[test]
 fn what_the_dead_left_is_psynced_by_whoever_closes() {
     let dir = directory();
@@ -449,7 +453,8 @@ fn views_go_on_during_a_psync_and_psyncs_during_a_view() {
     assert_eq!(step_of(&pool), 1);
 }
 
-/// One thread is in a transaction on `p` and psyncs `q`; another one psyncs both, which waits for the transaction and keeps psyncs of `q` waiting.
+/// One thread is in a transaction on `p` and psyncs `q`; another one psyncs both, which waits for
+/// the transaction and keeps psyncs of `q` waiting.
 #[test]
 fn a_psync_of_another_pool_in_a_transaction_is_refused_and_waits_for_nobody() {
     let dir = directory();
@@ -474,7 +479,8 @@ fn a_psync_of_another_pool_in_a_transaction_is_refused_and_waits_for_nobody() {
             })
             .unwrap();
         });
-        // Nor waits one for a transaction on `q` whose thread waits for a view of a pool in direct mode.
+        // Nor waits one for a transaction on `q` whose thread waits for a view of a pool in direct
+        // mode.
         let refused = direct.write(|_| q.psync().map(drop));
         assert!(
             matches!(&refused, Err(Error::WouldDeadlock { pool, .. }) if pool == "d"),
@@ -486,7 +492,8 @@ fn a_psync_of_another_pool_in_a_transaction_is_refused_and_waits_for_nobody() {
     });
 }
 
-/// A transaction on `q` takes a view of `p`, for which a writer of `p` waits; `psync` began before that writer came.
+/// A transaction on `q` takes a view of `p`, for which a writer of `p` waits; `psync` began before
+/// that writer came.
 fn a_view_in_a_transaction_beside(psync: impl FnOnce(&Store, &Pool, &Pool) + Send + 'static) {
     let dir = directory();
     let store = Store::open(dir.path()).unwrap();
@@ -685,7 +692,8 @@ fn holds_cells(primary: &Path) -> bool {
     std::fs::read(primary).unwrap().iter().filter(|b| **b != 0).count() > 4000
 }
 
-/// A pool at step 20 of which step 10 was psynced, in a store that lost power. If `trimmed`, nothing of the journal is needed.
+/// A pool at step 20 of which step 10 was psynced, in a store that lost power. If `trimmed`,
+/// nothing of the journal is needed.
 fn lost(trimmed: bool) -> tempfile::TempDir {
     let dir = directory();
     let mut store = Store::open(dir.path()).unwrap();

@@ -77,7 +77,9 @@ struct Page {
     words: [u64; 256],
 }
 
-/// A pool of native pointers, whose puddles are rewritten in their files if those have all their space. How much less space there is when a clone that shares is rewritten, and the size of the pool.
+/// A pool of native pointers, whose puddles are rewritten in their files if those have all their
+/// space. How much less space there is when a clone that shares is rewritten, and the size of the
+/// pool.
 fn taken_by_rewriting(place: &Mounted, name: &str) -> (u64, u64) {
     let store = open(&place.path().join(name));
     let pool = store

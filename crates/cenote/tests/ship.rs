@@ -1,4 +1,5 @@
-//! Pools go into archives and come out of them, in other stores and beside the originals; and nothing is left of what does not work.
+//! Pools go into archives and come out of them, in other stores and beside the originals; and
+//! nothing is left of what does not work.
 
 use crate::support::{directory, hashes, underneath, within};
 use cenote::{
@@ -67,7 +68,8 @@ pub(crate) fn values(pool: &Pool) -> Result<Vec<u64>> {
     Ok(out)
 }
 
-/// A window that no other test of this process has. Those with a fixed place lie below 32 TiB, where none is chosen for a store that has none.
+/// A window that no other test of this process has. Those with a fixed place lie below 32 TiB,
+/// where none is chosen for a store that has none.
 pub(crate) fn window() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0x1400_0000_0000);
     NEXT.fetch_add(1 << 33, Ordering::Relaxed)
@@ -192,7 +194,8 @@ fn where_addresses_are_free_nothing_is_to_be_rewritten() -> Result<()> {
     Ok(())
 }
 
-/// Pools `a` and `b`, each pointing to the other, and `c`, which nobody points to; `removed` is gone.
+/// Pools `a` and `b`, each pointing to the other, and `c`, which nobody points to; `removed` is
+/// gone.
 fn two_pools(store: &Store) -> Result<()> {
     let (a, b) = (list(store, "a", &small(), 10)?, list(store, "b", &small(), 10)?);
     drop(list(store, "c", &small(), 10)?);
@@ -244,7 +247,8 @@ fn pointers_to_pools_that_stay_behind_are_told_or_their_pools_taken_along() -> R
     Ok(())
 }
 
-/// Two to a superblock, with an eighth of it behind them; and one that takes a superblock and a part of the next.
+/// Two to a superblock, with an eighth of it behind them; and one that takes a superblock and a
+/// part of the next.
 #[derive(Persist)]
 #[persist(name = "ship::Big")]
 struct Big {
@@ -544,7 +548,8 @@ pub(crate) extern "C" fn cenote_ship_debugger_stops_here() {
     std::hint::black_box(CENOTE_SHIP_FIRST.load(Ordering::Relaxed));
 }
 
-/// Run by a debugger, in a process of its own: opens the store whose directory the environment names.
+/// Run by a debugger, in a process of its own: opens the store whose directory the environment
+/// names.
 #[test]
 fn debugged() -> Result<()> {
     let Some(directory) = std::env::var_os("CENOTE_SHIP_DEBUGGED") else { return Ok(()) };
@@ -557,8 +562,10 @@ fn debugged() -> Result<()> {
     Ok(())
 }
 
-/// A debugger that knows nothing of Cenote follows the list through an imported pool, by the addresses that stand in it. What it reads itself is not there until the program has touched it; so
-/// it lets the program do that, by a function of the C library, when it comes to an address of which it knows nothing yet.
+/// A debugger that knows nothing of Cenote follows the list through an imported pool, by the
+/// addresses that stand in it. What it reads itself is not there until the program has touched it;
+/// so it lets the program do that, by a function of the C library, when it comes to an address of
+/// which it knows nothing yet.
 #[test]
 fn a_debugger_follows_a_list_through_an_imported_pool() -> Result<()> {
     if std::process::Command::new("gdb").arg("--version").output().is_err() {

@@ -1,4 +1,5 @@
-//! What an import must not believe, each with the planted bug that believes it: types that the program has otherwise, the end of an archive that nobody read.
+//! What an import must not believe, each with the planted bug that believes it: types that the
+//! program has otherwise, the end of an archive that nobody read.
 
 use crate::ship::{Node, list, names, small, store_with_window, values, window};
 use crate::support::{directory, hashes};

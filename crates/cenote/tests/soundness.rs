@@ -58,7 +58,8 @@ fn two_types_of_one_name_are_never_taken_for_each_other() -> Result<()> {
     Ok(())
 }
 
-/// Many types in one transaction, some of which share a place in the table of known types: it must stay a table of types, and fast.
+/// Many types in one transaction, some of which share a place in the table of known types: it must
+/// stay a table of types, and fast.
 #[test]
 fn many_types_are_told_apart_and_learned_once() -> Result<()> {
     #[derive(Persist)]
@@ -83,8 +84,8 @@ fn many_types_are_told_apart_and_learned_once() -> Result<()> {
     Ok(())
 }
 
-/// A pointer is only a number. It was made where a store agreed with the program about its type; a store opened later may
-/// have its window at the same place and know the type with another layout.
+/// A pointer is only a number. It was made where a store agreed with the program about its type; a
+/// store opened later may have its window at the same place and know the type with another layout.
 #[test]
 fn a_pointer_of_a_closed_store_is_not_followed_into_another_layout() -> Result<()> {
     #[derive(Persist)]
@@ -375,7 +376,8 @@ fn a_fork_of_the_process_can_neither_read_nor_write() -> Result<()> {
             && store_in_child.quiesce().is_err_and(forked);
         if all { Ok(()) } else { Err(std::io::Error::other("the child had access")) }
     };
-    // SAFETY: the child touches what the parent's single user of these handles is not changing meanwhile.
+    // SAFETY: the child touches what the parent's single user of these handles is not changing
+    // meanwhile.
     unsafe { command.pre_exec(forked) };
     assert!(command.status().expect("the child was refused everything").success());
     drop(command);

@@ -1,4 +1,5 @@
-//! Threads that come and go, in any order with the stores and pools that they use: nothing waits for itself, nothing is lost, nothing leaks.
+//! Threads that come and go, in any order with the stores and pools that they use: nothing waits
+//! for itself, nothing is lost, nothing leaks.
 
 use crate::support::{directory, within};
 use cenote::{Access, Error, Persist, Pool, Ptr, Reader, Result, Store, View};
@@ -30,7 +31,8 @@ fn count(pool: &Pool) -> Result<()> {
     })
 }
 
-/// A transaction in the destructor of a thread-local, which runs after the destructors of the store's own thread-locals.
+/// A transaction in the destructor of a thread-local, which runs after the destructors of the
+/// store's own thread-locals.
 struct AtEnd(Option<Box<dyn FnOnce()>>);
 
 impl Drop for AtEnd {
@@ -134,7 +136,8 @@ fn a_store_that_goes_away_before_the_threads_that_used_it_leaves_them_alone() ->
                     drop(pool);
                     used.wait();
                     closed.wait();
-                    // The thread's log on the first store is gone, and the store perhaps open again.
+                    // The thread's log on the first store is gone, and the store perhaps open
+                    // again.
                     count(&other_pool).unwrap();
                 })
             })
@@ -246,7 +249,8 @@ fn transactions_on_two_stores_nest_and_end_in_any_way() {
     .unwrap();
 }
 
-/// Who has a view of one pool and wants one of another does not wait for a transaction on both, which waits for the first view.
+/// Who has a view of one pool and wants one of another does not wait for a transaction on both,
+/// which waits for the first view.
 #[test]
 fn a_transaction_on_two_pools_holds_none_while_it_waits_for_the_other() {
     within(60, || -> Result<()> {
@@ -333,7 +337,8 @@ fn a_process_that_exits_within_a_transaction_has_not_committed_it() {
         unreachable!();
     }
     let dir = directory();
-    // By this process, which knows what its other tests have: the child might choose a window that one of them has by then.
+    // By this process, which knows what its other tests have: the child might choose a window that
+    // one of them has by then.
     Store::open(dir.path()).unwrap().close().unwrap();
     let status = std::process::Command::new(std::env::current_exe().unwrap())
         .args([

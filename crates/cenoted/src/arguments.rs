@@ -12,9 +12,10 @@ Exit status: 0 it was told to end; 1 it could not start, or cannot go on: start 
 
 /// Keep a store of persistent memory for the programs of a machine
 ///
-/// Keeps the store in DIR, which it makes if it is missing or empty, and serves programs that connect to PATH. The store's files are closed to other users;
-/// who may read or write a pool, its owner, group and mode say. It ends at SIGTERM or SIGINT, and may be killed at any time: clients go on with their mappings, and with their
-/// sessions once it runs again.
+/// Keeps the store in DIR, which it makes if it is missing or empty, and serves programs that
+/// connect to PATH. The store's files are closed to other users; who may read or write a pool, its
+/// owner, group and mode say. It ends at SIGTERM or SIGINT, and may be killed at any time: clients
+/// go on with their mappings, and with their sessions once it runs again.
 #[derive(Debug, Parser)]
 #[command(name = "cenoted", version, max_term_width = 100, after_help = AFTER)]
 pub(crate) struct Arguments {
@@ -24,10 +25,12 @@ pub(crate) struct Arguments {
     /// Where clients connect: a path of less than 108 bytes
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     socket: Option<PathBuf>,
-    /// Show metrics, in Prometheus' text format, at a UNIX socket (a path with a / in it) or at a loopback address with a port; without it clients can ask for them, and nobody else
+    /// Show metrics, in Prometheus' text format, at a UNIX socket (a path with a / in it) or at a
+    /// loopback address with a port; without it clients can ask for them, and nobody else
     #[arg(long, value_name = "PATH|ADDR", value_parser = MetricsAt::parse)]
     metrics: Option<MetricsAt>,
-    /// What is said on standard error: off, error, warn, info, debug (connections, grants, refusals) or trace; without it, what the environment's CENOTED_LOG says, or info
+    /// What is said on standard error: off, error, warn, info, debug (connections, grants,
+    /// refusals) or trace; without it, what the environment's CENOTED_LOG says, or info
     #[arg(long, value_name = "LEVEL", value_parser = parse_level)]
     log: Option<LogLevel>,
     #[command(flatten)]
@@ -58,13 +61,15 @@ struct LimitsOfClients {
     /// Most bytes of those; without it, as far as there is space
     #[arg(long, value_name = "N")]
     client_bytes: Option<u64>,
-    /// Most puddles that one user other than root may have: in its pools and objects, and as logs of its programs; without it, any number
+    /// Most puddles that one user other than root may have: in its pools and objects, and as logs
+    /// of its programs; without it, any number
     #[arg(long, value_name = "N")]
     user_puddles: Option<u64>,
     /// Most bytes of those
     #[arg(long, value_name = "N")]
     user_bytes: Option<u64>,
-    /// Most types that the programs of one user may register while this daemon runs, root's too; types stay for good
+    /// Most types that the programs of one user may register while this daemon runs, root's too;
+    /// types stay for good
     #[arg(long, value_name = "N", default_value_t = 1 << 16)]
     user_types: u64,
     /// Most bytes of their descriptions

@@ -1,6 +1,7 @@
 //! One connection, from hello to its end.
 //!
-//! The thread waits for a message or for the end of the process, whichever comes first: a socket that a dead process's child has inherited is not closed.
+//! The thread waits for a message or for the end of the process, whichever comes first: a socket
+//! that a dead process's child has inherited is not closed.
 
 use crate::ends;
 use crate::images::Sign;
@@ -30,8 +31,10 @@ const TURNED_AWAY: Duration = Duration::from_millis(200);
 /// How many of those there are at once.
 const TURNED_AWAY_MAX: usize = 64;
 
-/// Connections that are turned away and have not said anything yet, on the thread that accepts them: a hello that nobody has read when the socket is closed would take the answer with it. There are few, each for a
-/// short time; who comes when it is full takes the place of the one that has waited longest, which is closed without an answer.
+/// Connections that are turned away and have not said anything yet, on the thread that accepts
+/// them: a hello that nobody has read when the socket is closed would take the answer with it.
+/// There are few, each for a short time; who comes when it is full takes the place of the one that
+/// has waited longest, which is closed without an answer.
 #[derive(Debug, Default)]
 pub(crate) struct TurnedAway(VecDeque<(Channel, Instant, Why)>);
 
@@ -216,7 +219,8 @@ fn attach(
         for _ in 0..REATTACH_TRIES {
             match shared.sessions.resume(client, peer.pid, start_ticks) {
                 Ok(session) => return Ok((session, give_image(shared, client)?)),
-                // One that was given nothing was forgotten with the daemon that it had: it begins again under its name.
+                // One that was given nothing was forgotten with the daemon that it had: it begins
+                // again under its name.
                 Err(NotResumed::Unknown) => {
                     return begin(shared, client, peer, start_ticks, credentials);
                 }
@@ -269,7 +273,8 @@ fn give_image(shared: &Shared, client: Uuid) -> Result<Option<OwnedFd>, Refusal>
     given.map_err(|error| Refusal::Other { detail: format!("a client cannot be watched: {error}") })
 }
 
-/// The next message, which is there: its number and the request, or what is wrong with it. `None`: the connection has ended.
+/// The next message, which is there: its number and the request, or what is wrong with it. `None`:
+/// the connection has ended.
 fn receive(shared: &Shared, channel: &Channel) -> Option<Result<(u32, Request), (u32, String)>> {
     shared.buffers.with(|buffer| {
         let received = channel.receive_bytes(buffer).ok().filter(|received| received.len > 0)?;
@@ -287,7 +292,8 @@ fn converse(
     session: &Session,
     credentials: &Credentials,
 ) -> End {
-    // A client has one request on its way: what comes after that from a socket whose process has ended is another's, who has inherited it.
+    // A client has one request on its way: what comes after that from a socket whose process has
+    // ended is another's, who has inherited it.
     let mut last = false;
     loop {
         if last || !wait(channel, session) {

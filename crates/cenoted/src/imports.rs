@@ -1,7 +1,11 @@
-//! Pools that come in from clients, that are copied and moved for them ([`cenote_store::relocate`], hosted.rs). What is in a request is an allegation here, too.
+//! Pools that come in from clients, that are copied and moved for them ([`cenote_store::relocate`],
+//! hosted.rs). What is in a request is an allegation here, too.
 //!
-//! An import is a session's, and lives as long as its connection: who connects again begins again, and nothing is left of the other but files that the store removes. It counts against the session's limits from
-//! its beginning, with all that it will take, and no longer when it comes to nothing. What it costs the daemon beside that is its manifest; so their number is bounded, for each user and in all.
+//! An import is a session's, and lives as long as its connection: who connects again begins again,
+//! and nothing is left of the other but files that the store removes. It counts against the
+//! session's limits from its beginning, with all that it will take, and no longer when it comes to
+//! nothing. What it costs the daemon beside that is its manifest; so their number is bounded, for
+//! each user and in all.
 
 use crate::answers::{Answer, done, malformed, refusal};
 use crate::metrics::LimitHit;
@@ -162,7 +166,8 @@ fn manifest(parcel: &File, len: u32) -> Result<ImportManifest, Refusal> {
     let mut bytes = vec![0; len as usize];
     parcel.read_exact_at(&mut bytes, 0).map_err(unreadable)?;
     let spec = ImportSpec::decode(&bytes).map_err(|error| malformed(&error.to_string()))?;
-    // Before it is copied into what is many times larger than the two numbers that a puddle has here.
+    // Before it is copied into what is many times larger than the two numbers that a puddle has
+    // here.
     let puddles =
         spec.pools.iter().fold(0, |sum: usize, pool| sum.saturating_add(pool.puddles.len()));
     if puddles > RELOCATION_MOVES_MAX {
@@ -189,7 +194,8 @@ fn manifest(parcel: &File, len: u32) -> Result<ImportManifest, Refusal> {
     Ok(ImportManifest { pools: spec.pools.into_iter().map(pool).collect(), types: spec.types })
 }
 
-/// Copies stretches from a parcel, which whoever sent it may change meanwhile: what is copied is what it holds then.
+/// Copies stretches from a parcel, which whoever sent it may change meanwhile: what is copied is
+/// what it holds then.
 fn fill(
     import: &mut Import,
     slot: usize,

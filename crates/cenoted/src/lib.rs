@@ -1,5 +1,5 @@
-//! The daemon: it owns a store, hands puddles to programs that may have them, and replays the logs of those that die (PUD-1, PUD-2, PUD-13;
-//! Puddles paper, 3.2, 4.1, 4.3, 4.6).
+//! The daemon: it owns a store, hands puddles to programs that may have them, and replays the logs
+//! of those that die (PUD-1, PUD-2, PUD-13; Puddles paper, 3.2, 4.1, 4.3, 4.6).
 //!
 //! ```text
 //! server.rs       the socket; a thread for each connection; beginning and end
@@ -39,11 +39,15 @@
 //! has ended; a connection that is closed ends nothing, because the process may live, with its
 //! mappings, and come back. So logs are replayed only when no process writes them any more.
 //!
-//! **Threads.** Each connection has one, which waits for its client and for nothing else: a client that is slow, silent or stopped keeps nobody waiting. Changes of the catalog
-//! exclude each other, as in any store. Memory is bounded by the number of connections, which is limited in all and for each user: each has a thread's stack, as far as it is used, and what the catalog says of its
-//! client. Buffers are shared, and so are the allocator's arenas ([`prepare_process`]). A connection that is one too many gets no thread.
+//! **Threads.** Each connection has one, which waits for its client and for nothing else: a client
+//! that is slow, silent or stopped keeps nobody waiting. Changes of the catalog exclude each other,
+//! as in any store. Memory is bounded by the number of connections, which is limited in all and for
+//! each user: each has a thread's stack, as far as it is used, and what the catalog says of its
+//! client. Buffers are shared, and so are the allocator's arenas ([`prepare_process`]). A
+//! connection that is one too many gets no thread.
 //!
-//! **What a client has been given cannot be taken back** while its process lives: a mapping stays. Permissions count when a pool is granted.
+//! **What a client has been given cannot be taken back** while its process lives: a mapping stays.
+//! Permissions count when a pool is granted.
 
 mod answers;
 mod backup;
@@ -82,7 +86,8 @@ pub use server::{Pulse, Server};
 /// Arenas of the allocator: threads rarely allocate at the same moment.
 const ARENAS: u8 = 4;
 
-/// Sets up a process that will be a daemon: before its threads start. Without it the daemon takes more memory on a machine of many processors.
+/// Sets up a process that will be a daemon: before its threads start. Without it the daemon takes
+/// more memory on a machine of many processors.
 pub fn prepare_process() {
     // A C library that has no arenas needs none of it.
     let _ = cenote_sys::allocator::limit_arenas(ARENAS);

@@ -6,10 +6,12 @@
 //! | the journal | `<priority>`, which the journal takes off and files the line under; message, fields |
 //! | elsewhere | `cenoted:`, level, message, fields |
 //!
-//! **What is never said**: contents of memory, of logs or of objects, and keys. What a client chose (names of pools, of its program) is a field in quotes, and no line of the log has a control character: a client cannot
-//! write lines of its own.
+//! **What is never said**: contents of memory, of logs or of objects, and keys. What a client chose
+//! (names of pools, of its program) is a field in quotes, and no line of the log has a control
+//! character: a client cannot write lines of its own.
 //!
-//! **Who makes noise is not heard for long.** Lines that a client can cause are limited, by topic, to `LINES` in `WINDOW`; how many were left out is said afterwards.
+//! **Who makes noise is not heard for long.** Lines that a client can cause are limited, by topic,
+//! to `LINES` in `WINDOW`; how many were left out is said afterwards.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -51,7 +53,8 @@ pub fn begin(level: Option<Level>) {
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// Standard error, as far as it takes anything: a log that cannot be written (a full disk, a reader that is gone) ends no thread.
+/// Standard error, as far as it takes anything: a log that cannot be written (a full disk, a reader
+/// that is gone) ends no thread.
 struct AsFarAsItGoes;
 
 impl std::io::Write for AsFarAsItGoes {
@@ -65,7 +68,8 @@ impl std::io::Write for AsFarAsItGoes {
     }
 }
 
-/// Whether standard error is the stream that the environment says leads to the journal: device and number of the file.
+/// Whether standard error is the stream that the environment says leads to the journal: device and
+/// number of the file.
 fn goes_to_journal() -> bool {
     let said = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     let is =

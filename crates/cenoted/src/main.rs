@@ -1,6 +1,7 @@
 //! `cenoted --store DIR --socket PATH`: keeps a store for the programs of a machine.
 //!
-//! It ends at SIGTERM or SIGINT, and may be killed at any time: clients go on with their mappings, and with their sessions once it runs again.
+//! It ends at SIGTERM or SIGINT, and may be killed at any time: clients go on with their mappings,
+//! and with their sessions once it runs again.
 
 mod arguments;
 
@@ -56,7 +57,8 @@ fn run(config: &Config, mut passed: Vec<OwnedFd>) -> Result<(), Box<dyn std::err
     for number in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         signal_hook::low_level::pipe::register(number, signal.try_clone()?)?;
     }
-    // A file that would become longer than this process may make it, the one that standard error goes to for instance, is an error of that write, and not the end of the daemon.
+    // A file that would become longer than this process may make it, the one that standard error
+    // goes to for instance, is an error of that write, and not the end of the daemon.
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
     allow_descriptors(config);
     if passed.len() > 1 {
@@ -112,7 +114,8 @@ fn attended(
     })
 }
 
-/// Takes as many descriptors as the system lets this process have: each connection needs two, its socket and its process.
+/// Takes as many descriptors as the system lets this process have: each connection needs two, its
+/// socket and its process.
 fn allow_descriptors(config: &Config) {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let wanted = 2 * config.limits.connections as u64 + 64;

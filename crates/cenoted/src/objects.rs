@@ -1,4 +1,5 @@
-//! What a client asks about objects. As in `requests.rs`, everything in a request is an allegation; `cenote_object` checks it against the catalog.
+//! What a client asks about objects. As in `requests.rs`, everything in a request is an allegation;
+//! `cenote_object` checks it against the catalog.
 
 use crate::answers::{Answer, PAGE_LEN, done, malformed, refusal};
 use crate::session::Session;

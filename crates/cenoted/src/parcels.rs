@@ -1,7 +1,9 @@
 //! Files in memory that a session's psyncs come in ([`cenote_journal::Parcel`]).
 //!
-//! The daemon makes them and hands them out: a descriptor that a client had opened could be one whose closing gives up the daemon's lock on its store, or waits for a file system that
-//! the client serves. Each is for one psync. What is in them is the client's to fill, and counts as memory of whoever does.
+//! The daemon makes them and hands them out: a descriptor that a client had opened could be one
+//! whose closing gives up the daemon's lock on its store, or waits for a file system that
+//! the client serves. Each is for one psync. What is in them is the client's to fill, and counts as
+//! memory of whoever does.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +19,8 @@ const MOST: usize = 64;
 pub(crate) struct Parcels(Mutex<(u64, BTreeMap<u64, File>)>);
 
 impl Parcels {
-    /// Makes one: its number, and the descriptor for the client. The oldest goes if there are too many.
+    /// Makes one: its number, and the descriptor for the client. The oldest goes if there are too
+    /// many.
     pub(crate) fn add(&self) -> io::Result<(u64, OwnedFd)> {
         let file = cenote_sys::twin::nameless_file("cenote-psync")?;
         let theirs = file.try_clone()?.into();

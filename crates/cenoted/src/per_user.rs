@@ -1,6 +1,8 @@
-//! How many there are of something that has to be counted while it lives, in all and by user: connections, imports that are under way.
+//! How many there are of something that has to be counted while it lives, in all and by user:
+//! connections, imports that are under way.
 //!
-//! **What is counted is a value that lives**: it counts no more when it is dropped, whichever way that comes. The superuser has no limit of its own.
+//! **What is counted is a value that lives**: it counts no more when it is dropped, whichever way
+//! that comes. The superuser has no limit of its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +34,8 @@ impl PerUser {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more, if there are fewer than `most` in all and fewer than `most_of_user` of this user.
+    /// Counts one more, if there are fewer than `most` in all and fewer than `most_of_user` of this
+    /// user.
     pub(crate) fn add(&self, uid: u32, most: usize, most_of_user: usize) -> Result<Counted, Full> {
         let mut counts = self.lock();
         let (all, his) = (counts.values().sum(), counts.get(&uid).copied().unwrap_or(0));

@@ -176,7 +176,8 @@ fn types_page(shared: &Shared, after: Option<TypeId>) -> Reply {
         if after.is_some_and(|after| record.id <= after) {
             continue;
         }
-        // What is too long for any message was registered by another way, and cannot be sent by this one.
+        // What is too long for any message was registered by another way, and cannot be sent by
+        // this one.
         let bytes = cenote_proto::encode(0, &*record).map_or(usize::MAX, |packet| packet.len());
         if bytes > PAGE_LEN {
             continue;

@@ -69,7 +69,8 @@ impl Server {
         if !medium.exists("superblock")? {
             cenote_store::format(Arc::clone(&medium), &FormatOptions::default())?;
         }
-        // Whose pointers are to be made right is found by pointer maps, which the store has: no application's code.
+        // Whose pointers are to be made right is found by pointer maps, which the store has: no
+        // application's code.
         let rewriter: Option<Arc<dyn Rewriter>> = Some(Arc::new(Careful(PointerRewriter)));
         let relocation = RelocationOptions { rewriter, backend: Backend::Eager };
         // SAFETY: the daemon opens no pool and attaches no object; guests come from `admit`, with
@@ -97,7 +98,8 @@ impl Server {
                 let listener = Listener::bind(&config.socket).map_err(failed(
                     "choose a path in a directory that this user may write, of less than 108 bytes",
                 ))?;
-                // Whoever may reach the directory may connect; what they may have is decided pool by pool.
+                // Whoever may reach the directory may connect; what they may have is decided pool
+                // by pool.
                 std::fs::set_permissions(&config.socket, Permissions::from_mode(0o666))
                     .map_err(failed("check the directory that it lies in"))?;
                 (listener, Some(config.socket.clone()))
@@ -150,11 +152,13 @@ impl Server {
         self.shared.messages.load(Ordering::Relaxed)
     }
 
-    /// Serves clients until `stop` is readable, or closed at its other end. Then no further one is let in; the store is closed if nobody is there, and otherwise left for the next
+    /// Serves clients until `stop` is readable, or closed at its other end. Then no further one is
+    /// let in; the store is closed if nobody is there, and otherwise left for the next
     /// daemon, which takes the clients over.
     ///
     /// # Errors
-    /// Waiting for connections fails; or the store is poisoned, and the next daemon has to recover it.
+    /// Waiting for connections fails; or the store is poisoned, and the next daemon has to recover
+    /// it.
     pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         let mut turned_away = TurnedAway::default();
         loop {
@@ -185,7 +189,8 @@ impl Server {
             match self.listener.accept() {
                 Ok(channel) => self.serve(channel, &mut turned_away),
                 Err(error) => {
-                    // Out of descriptors, say: those who are there go on, and one of them may leave.
+                    // Out of descriptors, say: those who are there go on, and one of them may
+                    // leave.
                     say!(self.shared, Failures, ERROR, "a connection was not accepted: {error}");
                     std::thread::sleep(Duration::from_millis(10));
                 }
@@ -244,7 +249,8 @@ impl Server {
 pub struct Pulse(Arc<Shared>);
 
 impl Pulse {
-    /// One line about what the daemon is doing. Takes the store's lock, as every request does: it comes back only if requests can be answered.
+    /// One line about what the daemon is doing. Takes the store's lock, as every request does: it
+    /// comes back only if requests can be answered.
     #[must_use]
     pub fn status(&self) -> String {
         let shared = &self.0;

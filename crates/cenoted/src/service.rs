@@ -1,9 +1,12 @@
-//! The daemon as a service of a service manager: sockets that it passes, and what it is told (systemd's protocol, `sd_listen_fds` and `sd_notify`).
+//! The daemon as a service of a service manager: sockets that it passes, and what it is told
+//! (systemd's protocol, `sd_listen_fds` and `sd_notify`).
 //!
-//! Messages are lines `NAME=value` in a datagram to the socket that `NOTIFY_SOCKET` names. Nothing waits for them: a manager that does not listen is no reason for a daemon not to serve.
+//! Messages are lines `NAME=value` in a datagram to the socket that `NOTIFY_SOCKET` names. Nothing
+//! waits for them: a manager that does not listen is no reason for a daemon not to serve.
 //!
-//! **A heartbeat says that requests can be answered**, not only that a thread runs: before each one the store's lock is taken, which every request needs, and given back. A daemon that is stuck in there sends
-//! none, and is killed and started again; its clients go on with their sessions then.
+//! **A heartbeat says that requests can be answered**, not only that a thread runs: before each one
+//! the store's lock is taken, which every request needs, and given back. A daemon that is stuck in
+//! there sends none, and is killed and started again; its clients go on with their sessions then.
 
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;

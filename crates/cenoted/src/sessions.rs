@@ -1,7 +1,9 @@
 //! Who is there, and what happens when they are not any more.
 //!
-//! A session is *attached* while a connection serves it, and *detached* when its connection was closed without a goodbye. One thread, the undertaker, waits for the
-//! processes of detached sessions to end (their pidfds become readable) and ends their sessions in the store, which replays their logs.
+//! A session is *attached* while a connection serves it, and *detached* when its connection was
+//! closed without a goodbye. One thread, the undertaker, waits for the processes of detached
+//! sessions to end (their pidfds become readable) and ends their sessions in the store, which
+//! replays their logs.
 //!
 //! ```text
 //! attached --connection closed--> detached --process ended--> ending (logs replayed) --> gone
@@ -15,12 +17,15 @@
 //! gone: by `exec` ([`crate::images`]). The undertaker asks for that when a client hangs up, when
 //! another client wants what the session has, and now and then.
 //!
-//! **Each session is ended by one at a time**: whoever claims it. The entry stays, as *ending*, until the store is done: so a pool that the dead could write is in use until then, and
+//! **Each session is ended by one at a time**: whoever claims it. The entry stays, as *ending*,
+//! until the store is done: so a pool that the dead could write is in use until then, and
 //! whoever asks for it waits.
 //!
-//! **An end that fails is tried again**, by the undertaker: soon, then later and later, but at least every [`RETRY_MAX`]. The disk may be full, or the daemon short of descriptors; until it is done the
-//! dead client's pools and locks stay its own. Only where the store itself is of no use any more, because a sync has failed, there is nothing to be tried: the daemon ends with an error, and the next one
-//! recovers from what is on the medium.
+//! **An end that fails is tried again**, by the undertaker: soon, then later and later, but at
+//! least every [`RETRY_MAX`]. The disk may be full, or the daemon short of descriptors; until it is
+//! done the dead client's pools and locks stay its own. Only where the store itself is of no use
+//! any more, because a sync has failed, there is nothing to be tried: the daemon ends with an
+//! error, and the next one recovers from what is on the medium.
 
 use crate::images::{Images, Sign};
 use crate::session::Session;
@@ -85,7 +90,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether its end is not done with, and about to be: one that has failed several times is not waited for.
+    /// Whether its end is not done with, and about to be: one that has failed several times is not
+    /// waited for.
     fn is_ending(&self, images: &Images) -> bool {
         match self.state {
             State::Ending => self.tries < 3,
@@ -259,7 +265,8 @@ impl Sessions {
         self.table().remove(&client);
     }
 
-    /// Whether the process of one of these sessions has ended, or said goodbye, and its end is not done with.
+    /// Whether the process of one of these sessions has ended, or said goodbye, and its end is not
+    /// done with.
     pub(crate) fn any_ended_of(&self, clients: &[Uuid]) -> bool {
         let table = self.table();
         let mut ending = clients
@@ -314,7 +321,8 @@ impl Sessions {
         pause
     }
 
-    /// Sessions whose end is to be tried again now, claimed; and whether their clients have said goodbye.
+    /// Sessions whose end is to be tried again now, claimed; and whether their clients have said
+    /// goodbye.
     pub(crate) fn claim_failed(&self, now: Instant) -> Vec<(Arc<Session>, bool)> {
         let mut due = Vec::new();
         for entry in self.table().values_mut() {

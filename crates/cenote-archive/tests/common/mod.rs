@@ -148,7 +148,8 @@ impl Parts {
         out
     }
 
-    /// With numbers, chain, lengths as stored and checksums made right: as somebody would who wants them to be believed.
+    /// With numbers, chain, lengths as stored and checksums made right: as somebody would who wants
+    /// them to be believed.
     pub(crate) fn sealed(mut self) -> Vec<u8> {
         seal(&mut self.header);
         let mut chain = self.header.prefix.checksum;

@@ -55,7 +55,8 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         }))?;
         return Ok(Verdict::Clean);
     }
-    // Looked at first: what cannot be changes no byte, not even of the superblock. What keeps from looking is said by the open for writing.
+    // Looked at first: what cannot be changes no byte, not even of the superblock. What keeps from
+    // looking is said by the open for writing.
     if kept.is_none()
         && let Ok(looked) = opening::to_look(&arguments.store)
     {

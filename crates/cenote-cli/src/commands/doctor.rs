@@ -1,4 +1,5 @@
-//! `cenote doctor`: what the machine gives, what is used instead of what is missing, in plain words.
+//! `cenote doctor`: what the machine gives, what is used instead of what is missing, in plain
+//! words.
 
 use crate::cli::Doctor;
 use crate::failure::{Failure, Verdict};

@@ -1,7 +1,8 @@
 //! `cenote info --heap`: how full a pool's heap is, drawn for people.
 //!
-//! Three pictures of the same superblocks: by what they are used for, by type and size, and place by place. Everything comes from one walk over
-//! descriptors and marks, so it works on pools that are damaged, or need recovery, as well.
+//! Three pictures of the same superblocks: by what they are used for, by type and size, and place
+//! by place. Everything comes from one walk over descriptors and marks, so it works on pools that
+//! are damaged, or need recovery, as well.
 
 use super::stats::{chosen, type_name};
 use crate::failure::{Failure, Verdict};
@@ -210,7 +211,8 @@ fn kinds(store: &Store, seen: &Seen, out: &mut Out) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The heap place by place: one character for a superblock, or for as many as it takes to stay on a page.
+/// The heap place by place: one character for a superblock, or for as many as it takes to stay on a
+/// page.
 fn map(seen: &Seen, out: &mut Out) -> Result<(), Failure> {
     let each = seen.places.len().div_ceil(WIDTH * LINES).max(1);
     let cells: Vec<char> = seen.places.chunks(each).map(cell).collect();

@@ -1,4 +1,5 @@
-//! Logs as they are on media, for `dump`: log spaces and logs are read from their files, not from what recovery made of them.
+//! Logs as they are on media, for `dump`: log spaces and logs are read from their files, not from
+//! what recovery made of them.
 
 use cenote::Store;
 use cenote_layout::catalog::PuddleRecord;
@@ -70,7 +71,8 @@ impl Image {
         Ok(Self { lines, len: bytes.len() })
     }
 
-    /// The body, after the header space. Header space is a multiple of a page, so the body is aligned as well.
+    /// The body, after the header space. Header space is a multiple of a page, so the body is
+    /// aligned as well.
     fn body(&mut self, record: &PuddleRecord) -> Body {
         let skip = (header_space(record.size) as usize).min(self.len);
         let len = (self.len - skip) as u64;
@@ -107,7 +109,8 @@ fn read_space(
     let record = record.ok_or("the catalog has no record of its log space")?;
     let mut image = Image::load(store, record)?;
     let body = image.body(record);
-    // SAFETY: the body lies in `image`, which lives until the end of this function and is not written to.
+    // SAFETY: the body lies in `image`, which lives until the end of this function and is not
+    // written to.
     let bytes = unsafe { body.bytes() };
     let header = read::<LogSpaceHeader>(bytes, false).map_err(|error| error.to_string())?;
     if header.client != client {
@@ -151,7 +154,8 @@ fn read_log(
         let body = image.body(record);
         (body.len >= Body::LEN_MIN).then_some(body)
     };
-    // SAFETY: the bodies lie in images that live until the end of this function; nobody else has them.
+    // SAFETY: the bodies lie in images that live until the end of this function; nobody else has
+    // them.
     let summary =
         unsafe { inspect(body, crash, &mut segment) }.map_err(|damage| damage.to_string())?;
     let entries = summary

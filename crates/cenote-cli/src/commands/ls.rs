@@ -69,7 +69,8 @@ pub(crate) struct Listed {
 
 /// Why the roots of a pool cannot be read.
 pub(crate) enum Unread {
-    /// Power failed while it was in use, and the next to open it for writing recovers it: nothing is wrong.
+    /// Power failed while it was in use, and the next to open it for writing recovers it: nothing
+    /// is wrong.
     TraceDue,
     /// It is protected, and its key is not here: nothing is wrong.
     Locked,

@@ -1,6 +1,7 @@
 //! `cenote object`: persistent memory objects.
 //!
-//! `ls`, `info` and `export` open read-only: what an interrupted psync left is shown, and completed in memory only.
+//! `ls`, `info` and `export` open read-only: what an interrupted psync left is shown, and completed
+//! in memory only.
 
 use crate::cli::{
     ChangedStore, Ls, Object, ObjectCommand, ObjectCreate, ObjectExport, ObjectImport,
@@ -185,7 +186,8 @@ fn rm(arguments: &ObjectRm, out: &mut Out) -> Result<Verdict, Failure> {
     Ok(Verdict::Clean)
 }
 
-/// The objects of a store. Those to be removed may be damaged, so that nothing can be opened while they are there: they go first.
+/// The objects of a store. Those to be removed may be damaged, so that nothing can be opened while
+/// they are there: they go first.
 fn remove_damaged(store: &Store, wanted: &[(u64, String)]) -> Result<Objects, Failure> {
     loop {
         match Objects::open(&store.handle(), &ObjectsOptions::default()) {
@@ -351,7 +353,8 @@ fn export(arguments: &ObjectExport, out: &mut Out) -> Result<Verdict, Failure> {
     Ok(Verdict::found(!damaged.is_empty()))
 }
 
-/// Copies bytes of an object; with `skip`, zeros for pages that are damaged, which are added to `damaged`.
+/// Copies bytes of an object; with `skip`, zeros for pages that are damaged, which are added to
+/// `damaged`.
 fn copy(
     object: &Attached,
     at: u64,

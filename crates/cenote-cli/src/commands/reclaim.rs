@@ -1,4 +1,5 @@
-//! `cenote reclaim`: gives back what was allocated in pools and never attached to anything that a root leads to.
+//! `cenote reclaim`: gives back what was allocated in pools and never attached to anything that a
+//! root leads to.
 //!
 //! With `-n` the store is opened to be looked at, and nothing is written.
 

@@ -1,4 +1,5 @@
-//! `cenote clone`, `cenote randomize` and `cenote relocate`: a copy of a pool beside it, new addresses for one, and rewriting what is still to be rewritten.
+//! `cenote clone`, `cenote randomize` and `cenote relocate`: a copy of a pool beside it, new
+//! addresses for one, and rewriting what is still to be rewritten.
 
 use super::stats::chosen;
 use crate::cli::{ChangedStore, ClonePool, Randomize, Relocate};
@@ -72,7 +73,8 @@ pub(crate) fn randomize(arguments: &Randomize, out: &mut Out) -> Result<Verdict,
     ))?;
     let through = store.is_connected();
     let names = match through {
-        // A daemon rewrites the others when somebody opens them; not all of them may be this user's to open.
+        // A daemon rewrites the others when somebody opens them; not all of them may be this user's
+        // to open.
         true => vec![arguments.pool.clone()],
         false => due_pools(&store),
     };
@@ -106,7 +108,8 @@ fn due_pools(store: &Store) -> Vec<String> {
     store.pools().into_iter().filter(|pool| pool.due > 0).map(|pool| pool.record.name).collect()
 }
 
-/// Closes the store, also after what was stopped: what is rewritten is, and the rest waits. Then says what came of it.
+/// Closes the store, also after what was stopped: what is rewritten is, and the rest waits. Then
+/// says what came of it.
 fn settle<T>(store: Store, done: Result<T, Failure>) -> Result<T, Failure> {
     store.close()?;
     done
@@ -135,7 +138,8 @@ pub(crate) fn run(arguments: &Relocate, out: &mut Out) -> Result<Verdict, Failur
     Ok(Verdict::found(!whole))
 }
 
-/// Rewrites all of a pool now, with a progress bar. Stops between two puddles if somebody asks for that.
+/// Rewrites all of a pool now, with a progress bar. Stops between two puddles if somebody asks for
+/// that.
 pub(crate) fn finish(
     store: &Store,
     name: &str,

@@ -1,7 +1,8 @@
 //! `cenote rm`: removes pools, or a whole store.
 //!
-//! A store is removed under its lock. The superblock goes first: **its removal commits**. What a crash leaves then is not a
-//! store any more; `cenote rm --store` again, or the next `cenote format`, clears it away.
+//! A store is removed under its lock. The superblock goes first: **its removal commits**. What a
+//! crash leaves then is not a store any more; `cenote rm --store` again, or the next `cenote
+//! format`, clears it away.
 
 use super::stats::chosen;
 use crate::cli::Rm;

@@ -1,7 +1,9 @@
 //! `cenote export` and `cenote import`: pools in archives.
 //!
-//! Ctrl-C ends both at the next step, with nothing left (and rewriting at once, which comes after an import, between two puddles); a second one at once: what an import leaves then is removed by the next who opens the store for writing, and an export leaves
-//! a file whose name ends in `.part`.
+//! Ctrl-C ends both at the next step, with nothing left (and rewriting at once, which comes after
+//! an import, between two puddles); a second one at once: what an import leaves then is removed by
+//! the next who opens the store for writing, and an export leaves a file whose name ends in
+//! `.part`.
 
 use crate::cli::{Export, Import};
 use crate::failure::{Failure, Verdict};
@@ -37,7 +39,8 @@ fn show(bar: &ProgressBar, at: ShipProgress, stop: &Stop) -> ControlFlow<()> {
     stop.flow()
 }
 
-/// Why an archive was not written or read, with its name; stopped, if somebody asked for that, whatever came of it.
+/// Why an archive was not written or read, with its name; stopped, if somebody asked for that,
+/// whatever came of it.
 fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
     match error {
         _ if stop.is_set() => Error::Ship(ShipError::Stopped).into(),

@@ -1,7 +1,8 @@
 //! `cenote top`: a daemon and its clients, live.
 //!
-//! Everything shown was asked for in messages that any client may send. Names of programs and pools are what others chose: control characters in them are shown as `?`, so that nobody's name does something to the
-//! terminal.
+//! Everything shown was asked for in messages that any client may send. Names of programs and pools
+//! are what others chose: control characters in them are shown as `?`, so that nobody's name does
+//! something to the terminal.
 
 use crate::cli::Top;
 use crate::failure::{Failure, Verdict};
@@ -460,7 +461,8 @@ mod tests {
                     let left = usize::from(clients) + pools as usize - clients_shown - pools_shown;
                     let told = format!("and {left} more, for which there is no room");
                     assert_eq!(lines.last() == Some(&fit(&told, width)), left > 0, "{said}");
-                    // Something of everything, where there are some lines for it; the first in order.
+                    // Something of everything, where there are some lines for it; the first in
+                    // order.
                     if height >= 23 {
                         assert_eq!(
                             (clients_shown > 0, pools_shown > 0),

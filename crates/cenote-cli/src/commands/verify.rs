@@ -1,4 +1,5 @@
-//! `cenote verify` and `cenote rekey`: protected pools and objects, without a look at what is in them.
+//! `cenote verify` and `cenote rekey`: protected pools and objects, without a look at what is in
+//! them.
 
 use super::damage;
 use super::object::{to_change, to_look};

@@ -1,7 +1,8 @@
 //! The process that is killed: indexes words, and says after each commit how far it is.
 //!
-//! It reads the text from standard input, and writes 8 bytes to standard output when it has found out where the last commit was,
-//! and after every commit: the number of words that are indexed. What it has written there it must never lose.
+//! It reads the text from standard input, and writes 8 bytes to standard output when it has found
+//! out where the last commit was, and after every commit: the number of words that are indexed.
+//! What it has written there it must never lose.
 
 use super::{index, text};
 use crate::cli::TourBuild;

@@ -33,7 +33,8 @@ impl Comparison {
     }
 }
 
-/// Compares the index in the store, entry by entry, with one that is built here from the same words; and checks the heap.
+/// Compares the index in the store, entry by entry, with one that is built here from the same
+/// words; and checks the heap.
 pub(crate) fn compare(dir: &Path, words: &[&str]) -> Result<Comparison, Failure> {
     let mut expected: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for (position, word) in (0..).zip(words) {

@@ -1,7 +1,9 @@
-//! The index: an ordered map from words to lists of their positions, in persistent memory, in safe code.
+//! The index: an ordered map from words to lists of their positions, in persistent memory, in safe
+//! code.
 //!
-//! Map and lists are those of `cenote-collections`: nodes linked by plain pointers. There is no code for saving, loading or recovering: a transaction
-//! changes the index and how far it has come together, or has not happened.
+//! Map and lists are those of `cenote-collections`: nodes linked by plain pointers. There is no
+//! code for saving, loading or recovering: a transaction changes the index and how far it has come
+//! together, or has not happened.
 //!
 //! ```text
 //! root 0 -> Progress: text, next

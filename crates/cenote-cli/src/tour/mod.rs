@@ -7,8 +7,9 @@
 //!   +------ compares at the end (compare.rs)
 //! ```
 //!
-//! What must hold, and is checked: a builder that begins finds at least what the one before it has acknowledged, nothing that a
-//! recovery says is damage, and at the end the index is the same as one that was never disturbed.
+//! What must hold, and is checked: a builder that begins finds at least what the one before it has
+//! acknowledged, nothing that a recovery says is damage, and at the end the index is the same as
+//! one that was never disturbed.
 
 pub(crate) mod builder;
 mod compare;
@@ -168,7 +169,8 @@ fn recover(
 fn interrupted(place: &Place, recoverer: &Recoverer, tally: &Tally, files: &[PathBuf]) -> Failure {
     let mut seen = Recoveries::default();
     let mut plan = Plan::new(0, 0, 0);
-    // The terminal sends Ctrl-C to all processes of the tour: a recovery may have been stopped by it.
+    // The terminal sends Ctrl-C to all processes of the tour: a recovery may have been stopped by
+    // it.
     let usable = !place.store().join("superblock").exists()
         || recoverer.recover(place.store(), &mut plan, &mut seen).is_ok();
     let done = format!(

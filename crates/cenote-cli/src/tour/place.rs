@@ -1,4 +1,5 @@
-//! Where a tour's store lies: a directory that was named, or a temporary one that goes when the tour ends.
+//! Where a tour's store lies: a directory that was named, or a temporary one that goes when the
+//! tour ends.
 
 use super::index::{self, POOL};
 use crate::failure::Failure;
@@ -18,7 +19,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Takes the named directory, or makes one: in memory if possible, because the tour is about crashes of processes.
+    /// Takes the named directory, or makes one: in memory if possible, because the tour is about
+    /// crashes of processes.
     pub(crate) fn take(named: Option<&Path>, keep: bool, text: u64) -> Result<Self, Failure> {
         if let Some(store) = named {
             let indexed = if store.join("superblock").exists() { earlier(store, text)? } else { 0 };

@@ -1,4 +1,5 @@
-//! Recovery by another program: finds `cenote-recover`, runs it, sometimes kills it too, and reads what it says.
+//! Recovery by another program: finds `cenote-recover`, runs it, sometimes kills it too, and reads
+//! what it says.
 
 use super::plan::Plan;
 use crate::failure::Failure;
@@ -35,7 +36,8 @@ pub(crate) struct Recoveries {
 }
 
 impl Recoverer {
-    /// Next to this program; when cargo runs this, it is built first, because `cargo run` builds one program only.
+    /// Next to this program; when cargo runs this, it is built first, because `cargo run` builds
+    /// one program only.
     pub(crate) fn find() -> Result<Self, Failure> {
         let own = std::env::current_exe().map_err(|e| {
             Failure::Failed(format!(
@@ -142,7 +144,8 @@ impl Recoveries {
     }
 }
 
-/// The command that builds the program into `dir`, if cargo runs this program from the project's own tree.
+/// The command that builds the program into `dir`, if cargo runs this program from the project's
+/// own tree.
 fn cargo(dir: &Path) -> Option<Command> {
     let cargo: OsString = std::env::var_os("CARGO")?;
     let own = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR")?);

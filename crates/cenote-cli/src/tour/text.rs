@@ -1,7 +1,7 @@
 //! The text of a tour, as words.
 //!
-//! A word is a run of letters and digits, in lower case. Its position is its number in the text. A run of more than
-//! [`WORD_LEN_MAX`] bytes is several words.
+//! A word is a run of letters and digits, in lower case. Its position is its number in the text. A
+//! run of more than [`WORD_LEN_MAX`] bytes is several words.
 
 use crate::failure::Failure;
 use std::path::PathBuf;

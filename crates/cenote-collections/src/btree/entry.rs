@@ -1,7 +1,8 @@
 //! [`BTreeMap::entry`]: look a key up once, then read, change, insert or remove at that place.
 //!
-//! Invariant: an entry borrows the transaction exclusively, so the header and the path that it was made with stay true until it is used or dropped. Where the caller gets
-//! the transaction in between ([`VacantEntry::try_insert_with`]), the key is looked up again.
+//! Invariant: an entry borrows the transaction exclusively, so the header and the path that it was
+//! made with stay true until it is used or dropped. Where the caller gets the transaction in
+//! between ([`VacantEntry::try_insert_with`]), the key is looked up again.
 
 use super::node::{Entry as Pair, Slots};
 use super::{BTreeHeader, BTreeMap, Path};
@@ -142,7 +143,8 @@ impl<'t, 'p, K: Persist + Ord, V: Persist> Entry<'t, 'p, K, V> {
         }
     }
 
-    /// As [`Entry::or_insert_with`], for values that take the transaction to be made, as collections do.
+    /// As [`Entry::or_insert_with`], for values that take the transaction to be made, as
+    /// collections do.
     ///
     /// # Errors
     /// As [`BTreeMap::insert`], and those of `make`; then nothing is inserted.
@@ -198,7 +200,8 @@ impl<'t, 'p, K: Persist + Ord, V: Persist> VacantEntry<'t, 'p, K, V> {
     /// As [`BTreeMap::insert`].
     pub fn insert(self, value: V) -> Result<&'t mut V> {
         let Self { tx, map, header, to, key } = self;
-        // SAFETY: header and path are as they were, see the module. The place was logged, or is fresh; the transaction stays borrowed exclusively.
+        // SAFETY: header and path are as they were, see the module. The place was logged, or is
+        // fresh; the transaction stays borrowed exclusively.
         unsafe {
             let to = to.as_ref().map(|(path, at)| (path, *at));
             let place = map.add(tx, &header, to, Pair { key, value })?;
@@ -206,7 +209,8 @@ impl<'t, 'p, K: Persist + Ord, V: Persist> VacantEntry<'t, 'p, K, V> {
         }
     }
 
-    /// Inserts the key with a value that takes the transaction to be made. Should `make` insert the key itself, its value is replaced.
+    /// Inserts the key with a value that takes the transaction to be made. Should `make` insert the
+    /// key itself, its value is replaced.
     ///
     /// # Errors
     /// As [`BTreeMap::insert`], and those of `make`; then nothing is inserted.
@@ -225,7 +229,8 @@ impl<'t, 'p, K: Persist + Ord, V: Persist> VacantEntry<'t, 'p, K, V> {
 
 impl<'t, K: Persist + Ord, V: Persist> OccupiedEntry<'t, '_, K, V> {
     fn place(&self) -> *mut Pair<K, V> {
-        // SAFETY: the path is as it was, see the module; the position is less than the leaf's length.
+        // SAFETY: the path is as it was, see the module; the position is less than the leaf's
+        // length.
         unsafe { Slots::place(place!(self.path.leaf, entries), self.at) }
     }
 
@@ -248,7 +253,8 @@ impl<'t, K: Persist + Ord, V: Persist> OccupiedEntry<'t, '_, K, V> {
     /// # Errors
     /// [`cenote::Error::Tx`] if the log is full.
     pub fn get_mut(&mut self) -> Result<&mut V> {
-        // SAFETY: an entry of the map, in a pool that is held; logged first, and this is borrowed exclusively.
+        // SAFETY: an entry of the map, in a pool that is held; logged first, and this is borrowed
+        // exclusively.
         unsafe {
             let value = &raw mut (*self.place()).value;
             log(self.tx, &[range(value)])?;

@@ -1,4 +1,5 @@
-//! Insertion: where it fits, one slot and the permutation; else the leaf splits, and with it every full node above.
+//! Insertion: where it fits, one slot and the permutation; else the leaf splits, and with it every
+//! full node above.
 
 use super::node::{Branch, CAPACITY, Entry, Inner, Leaf, Slots};
 use super::{BTreeHeader, BTreeMap, Path, branches, copy_of, refuse_height, whole};
@@ -6,7 +7,8 @@ use crate::shared::{OrLost, Range, log, log_with, open, range, touch_any};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 
-/// A full inner node that splits: the node, the number of the child that split below it, the fresh node to its right.
+/// A full inner node that splits: the node, the number of the child that split below it, the fresh
+/// node to its right.
 struct Split<K, V> {
     node: Ptr<Inner<K, V>>,
     at: usize,
@@ -16,7 +18,8 @@ struct Split<K, V> {
 }
 
 impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
-    /// Sets the value of a key and returns the old one. 3 entries; 1 if the key is there; where a leaf splits, the leaf whole and 1 or 2 allocations.
+    /// Sets the value of a key and returns the old one. 3 entries; 1 if the key is there; where a
+    /// leaf splits, the leaf whole and 1 or 2 allocations.
     ///
     /// A key that is there stays as it is, as in std.
     ///
@@ -24,7 +27,8 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
     /// As [`BTreeMap::len`], and [`cenote::Error::Tx`] if the pool or the log is full.
     pub fn insert(self, tx: &mut Tx<'_>, key: K, value: V) -> Result<Option<V>> {
         let header = *open(tx, self.header)?;
-        // SAFETY: a live header, whose links lead to live nodes in a pool that is held. What is written was logged, or is fresh.
+        // SAFETY: a live header, whose links lead to live nodes in a pool that is held. What is
+        // written was logged, or is fresh.
         unsafe {
             let Some(path) = Path::find::<K>(&header, &key).or_lost(tx)? else {
                 return self.add(tx, &header, None, Entry { key, value }).map(|_| None);
@@ -42,11 +46,12 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         }
     }
 
-    /// Adds an entry whose key is not there: at a position of the leaf at the end of a path, or, if there is no leaf, in the first one. Returns its place. None of the caller's
-    /// code runs.
+    /// Adds an entry whose key is not there: at a position of the leaf at the end of a path, or, if
+    /// there is no leaf, in the first one. Returns its place. None of the caller's code runs.
     ///
     /// # Safety
-    /// `header` is what the live header says, the path leads through its nodes, and the position is at most the leaf's length.
+    /// `header` is what the live header says, the path leads through its nodes, and the position is
+    /// at most the leaf's length.
     #[inline]
     pub(super) unsafe fn add(
         self,
@@ -55,7 +60,8 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         to: Option<(&Path<K, V>, usize)>,
         entry: Entry<K, V>,
     ) -> Result<*mut Entry<K, V>> {
-        // SAFETY: live nodes in a pool that is held, by contract. What is written was logged, or is fresh.
+        // SAFETY: live nodes in a pool that is held, by contract. What is written was logged, or is
+        // fresh.
         unsafe {
             let Some((path, at)) = to else {
                 let leaf = tx.alloc_near(self.header, Leaf::new())?;
@@ -84,14 +90,16 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         }
     }
 
-    /// A map with what the iterator yields, in the transaction's first pool. Of entries with one key the last counts.
+    /// A map with what the iterator yields, in the transaction's first pool. Of entries with one
+    /// key the last counts.
     ///
     /// # Errors
     /// As [`BTreeMap::insert`]; then there is no map.
     pub fn from_iter(tx: &mut Tx<'_>, entries: impl IntoIterator<Item = (K, V)>) -> Result<Self> {
         let this = Self::new(tx)?;
         if let Err(error) = this.extend(tx, entries) {
-            // A log that is full may refuse this as well: then its blocks are leaks, if the transaction commits all the same.
+            // A log that is full may refuse this as well: then its blocks are leaks, if the
+            // transaction commits all the same.
             let _ = this.destroy(tx);
             return Err(error);
         }
@@ -106,7 +114,8 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         entries.into_iter().try_for_each(|(key, value)| self.insert(tx, key, value).map(drop))
     }
 
-    /// Inserts at position `at` of the full leaf at the end of the path, and returns the entry's place.
+    /// Inserts at position `at` of the full leaf at the end of the path, and returns the entry's
+    /// place.
     ///
     /// # Safety
     /// `header` is what the live header says, and the path leads through its nodes.
@@ -120,7 +129,8 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         entry: Entry<K, V>,
     ) -> Result<*mut Entry<K, V>> {
         let leaf = path.leaf;
-        // SAFETY: live nodes; fresh ones are written freely, others after they were logged. Between the first write and the last nothing fails.
+        // SAFETY: live nodes; fresh ones are written freely, others after they were logged. Between
+        // the first write and the last nothing fails.
         unsafe {
             // 1. Which inner nodes split, and whether the tree becomes higher.
             let next = leaf.as_ref().next;
@@ -168,7 +178,8 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
                 ranges.extend(Slots::insert_ranges(branches!(parent)));
             }
             if let Err(error) = log(tx, &ranges) {
-                // Best effort, so that whoever goes on leaks nothing; a full log may refuse this too.
+                // Best effort, so that whoever goes on leaks nothing; a full log may refuse this
+                // too.
                 let _ = tx.free(right);
                 root.map(|root| tx.free(root).is_ok());
                 splits.iter().for_each(|split| drop(tx.free(split.right)));
@@ -193,7 +204,8 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
             }
             (*header).len += 1;
 
-            // 4. The branch to the new leaf goes up, through nodes that split, to one that has room or to a new root.
+            // 4. The branch to the new leaf goes up, through nodes that split, to one that has room
+            //    or to a new root.
             let key = copy_of(&raw const (*Slots::place(place!(right, entries), 0)).key);
             let mut branch = Branch { key, child: Some(right) };
             for split in &splits {
@@ -227,10 +239,12 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
     }
 }
 
-/// Inserts `entry` at position `at` of a full node, of which the first `keep` entries, the new one counted, stay, and the others go to the empty node `right`. Returns its place.
+/// Inserts `entry` at position `at` of a full node, of which the first `keep` entries, the new one
+/// counted, stay, and the others go to the empty node `right`. Returns its place.
 ///
 /// # Safety
-/// Both are live and logged or fresh; where `keep` is 15 and `at` too, `left` need not be, since it is not written.
+/// Both are live and logged or fresh; where `keep` is 15 and `at` too, `left` need not be, since it
+/// is not written.
 unsafe fn split_slots<S>(
     left: *mut Slots<S>,
     right: *mut Slots<S>,

@@ -1,8 +1,9 @@
 //! Iteration along the leaves.
 //!
-//! A [`Range`] has a front position, that of the next entry, and a back position, behind the last one; each is a leaf and an index in it. They are found by
-//! descending once; then the links of the leaves are followed. It ends where both meet, or, should an inconsistent `Ord` have made them pass each
-//! other, where the leaves end.
+//! A [`Range`] has a front position, that of the next entry, and a back position, behind the last
+//! one; each is a leaf and an index in it. They are found by descending once; then the links of the
+//! leaves are followed. It ends where both meet, or, should an inconsistent `Ord` have made them
+//! pass each other, where the leaves end.
 
 use super::node::{Entry, Leaf};
 use super::{BTreeHeader, BTreeMap};
@@ -63,7 +64,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         Ok(Values { iter: self.iter(reader)? })
     }
 
-    /// The entries whose keys lie in a range, from both ends. A range that ends before it starts is empty.
+    /// The entries whose keys lie in a range, from both ends. A range that ends before it starts is
+    /// empty.
     ///
     /// # Errors
     /// As [`BTreeMap::len`].

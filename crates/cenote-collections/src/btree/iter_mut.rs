@@ -1,11 +1,13 @@
 //! Iteration over values that are to be changed.
 //!
-//! All values of the range are logged before the first is handed out: so iteration cannot fail, and takes one fence for many entries. Where it is
-//! less to log a leaf's entries as a whole than value by value, they are.
+//! All values of the range are logged before the first is handed out: so iteration cannot fail, and
+//! takes one fence for many entries. Where it is less to log a leaf's entries as a whole than value
+//! by value, they are.
 //!
-//! Why no value is handed out twice, even if `Ord` lies about where a range begins and ends: the iterators go forward only, and following
-//! the links of the leaves visits each leaf once. (From both ends, two positions that a lie made pass each other would meet the same entries.) Leaves are
-//! read through raw pointers, field by field, since values of them are borrowed.
+//! Why no value is handed out twice, even if `Ord` lies about where a range begins and ends: the
+//! iterators go forward only, and following the links of the leaves visits each leaf once. (From
+//! both ends, two positions that a lie made pass each other would meet the same entries.) Leaves
+//! are read through raw pointers, field by field, since values of them are borrowed.
 
 use super::BTreeMap;
 use super::iter::Range;
@@ -59,7 +61,8 @@ impl<K, V> Iterator for Parts<K, V> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let (leaf, from) = self.next?;
-        // SAFETY: a leaf of a live map, in a transaction that is borrowed exclusively; two words are copied out of it.
+        // SAFETY: a leaf of a live map, in a transaction that is borrowed exclusively; two words
+        // are copied out of it.
         let (len, next) =
             unsafe { ((*leaf.as_ptr()).entries.permutation.len(), (*leaf.as_ptr()).next) };
         if let Some((last, to)) = self.end
@@ -117,7 +120,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         Ok(ValuesMut { iter: self.iter_mut(tx)? })
     }
 
-    /// The entries whose keys lie in a range, by rising key, with values to be changed. Logs all of them.
+    /// The entries whose keys lie in a range, by rising key, with values to be changed. Logs all of
+    /// them.
     ///
     /// # Errors
     /// As [`BTreeMap::get_mut`].
@@ -136,7 +140,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
 
 /// The leaves of a range, as places that can be written.
 fn parts_of<K, V>(range: &Range<'_, K, V>) -> Parts<K, V> {
-    // SAFETY: leaves of a live map; they are followed only while the transaction that the range was borrowed from is.
+    // SAFETY: leaves of a live map; they are followed only while the transaction that the range was
+    // borrowed from is.
     let place =
         |leaf: &Leaf<K, V>| unsafe { Ptr::from_addr(core::ptr::from_ref(leaf).addr() as u64) };
     match range.ends() {
@@ -180,7 +185,8 @@ impl<'t, K, V> Iterator for RangeMut<'t, K, V> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let (Some(leaf), Some(at)) = (self.leaf, self.positions.next()) {
-                // SAFETY: an entry of a live leaf, logged, which is handed out once (see the module), while the transaction is borrowed exclusively.
+                // SAFETY: an entry of a live leaf, logged, which is handed out once (see the
+                // module), while the transaction is borrowed exclusively.
                 return Some(unsafe {
                     let entry = Slots::place(place!(leaf, entries), at);
                     (&(*entry).key, &mut (*entry).value)

@@ -4,11 +4,14 @@
 //! header:  len | height | root leaf or root node | first leaf | last leaf
 //! ```
 //!
-//! Invariants: without entries there is no node. Else there are `height` levels of inner nodes above the leaves, each child of each node on the
-//! level below it; `first`, `next` and `last`, `previous` visit all leaves in order. Nodes are as `node` says.
+//! Invariants: without entries there is no node. Else there are `height` levels of inner nodes
+//! above the leaves, each child of each node on the level below it; `first`, `next` and `last`,
+//! `previous` visit all leaves in order. Nodes are as `node` says.
 //!
-//! * [`insert`](BTreeMap::insert) (`insert`) splits full nodes; an entry behind all others starts a leaf of its own, so that ascending keys fill leaves.
-//! * [`remove`](BTreeMap::remove) (`remove`) merges a node that falls below 4 entries with a neighbour, or, if both do not fit into one, evens them out.
+//! * [`insert`](BTreeMap::insert) (`insert`) splits full nodes; an entry behind all others starts a
+//!   leaf of its own, so that ascending keys fill leaves.
+//! * [`remove`](BTreeMap::remove) (`remove`) merges a node that falls below 4 entries with a
+//!   neighbour, or, if both do not fit into one, evens them out.
 
 mod entry;
 mod insert;
@@ -27,7 +30,8 @@ use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
 use node::{Child, Inner, Leaf, Slots};
 
-/// Levels of inner nodes at most: a node has two children at least, and but for those along the right edge many more.
+/// Levels of inner nodes at most: a node has two children at least, and but for those along the
+/// right edge many more.
 const HEIGHT_MAX: usize = 24;
 
 #[repr(C)]
@@ -92,7 +96,8 @@ impl<K, V> BTreeHeader<K, V> {
         K: Borrow<Q> + 'r,
         V: 'r,
     {
-        // SAFETY: links of a live header lead to live nodes, inner ones on the first `height` levels.
+        // SAFETY: links of a live header lead to live nodes, inner ones on the first `height`
+        // levels.
         unsafe {
             let Some(mut child) = self.root() else { return Ok(None) };
             for _ in 0..self.height {
@@ -142,7 +147,8 @@ impl<K, V> Path<K, V> {
         let mut steps = [None; HEIGHT_MAX];
         let Some(mut child) = header.root() else { return Ok(None) };
         for step in &mut steps[..header.height as usize] {
-            // SAFETY: links of a live header lead to live nodes, inner ones on the first `height` levels.
+            // SAFETY: links of a live header lead to live nodes, inner ones on the first `height`
+            // levels.
             let inner = unsafe { child.cast::<Inner<K, V>>() };
             // SAFETY: as above.
             let node = unsafe { inner.follow()? };
@@ -173,7 +179,8 @@ impl<K, V> Path<K, V> {
     }
 }
 
-/// An ordered map; see [`std::collections::BTreeMap`] for what the methods mean and the [crate] for handles.
+/// An ordered map; see [`std::collections::BTreeMap`] for what the methods mean and the [crate] for
+/// handles.
 #[repr(transparent)]
 pub struct BTreeMap<K, V> {
     header: Ptr<BTreeHeader<K, V>>,
@@ -226,7 +233,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         K: Borrow<Q>,
     {
         let header = open(reader, self.header)?;
-        // SAFETY: a live header; the reader is borrowed as long as the reference. A position that is found is less than the length.
+        // SAFETY: a live header; the reader is borrowed as long as the reference. A position that
+        // is found is less than the length.
         let leaf = unsafe { header.leaf_for(key) }.or_lost(reader)?;
         // SAFETY: as above.
         Ok(leaf.and_then(|leaf| Some(unsafe { leaf.entry(leaf.search(key).ok()?) })))
@@ -284,7 +292,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     {
         let Some(entry) = self.find(tx, key)? else { return Ok(None) };
         let leaf_entry = core::ptr::from_ref(entry).addr();
-        // SAFETY: the entry just found, of a live leaf in a pool that is held; logged first, and the transaction is borrowed exclusively.
+        // SAFETY: the entry just found, of a live leaf in a pool that is held; logged first, and
+        // the transaction is borrowed exclusively.
         unsafe {
             let entry = core::ptr::with_exposed_provenance_mut::<node::Entry<K, V>>(leaf_entry);
             let value = &raw mut (*entry).value;
@@ -312,7 +321,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     /// Removes all entries. 1 entry in the log, and 1 free for each node.
     ///
     /// # Errors
-    /// As [`BTreeMap::get_mut`]. The map is empty then, but blocks that could not be given back are leaked if the transaction commits.
+    /// As [`BTreeMap::get_mut`]. The map is empty then, but blocks that could not be given back are
+    /// leaked if the transaction commits.
     pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
         self.empty_to(tx, 0)
     }
@@ -329,7 +339,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     /// Unlinks all nodes, with `len` in the header, and then frees them.
     fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
         let header = *open(tx, self.header)?;
-        // SAFETY: the header is live; nodes are reachable only through it, so nothing leads to them after the write. Freed blocks stay as they are until commit.
+        // SAFETY: the header is live; nodes are reachable only through it, so nothing leads to them
+        // after the write. Freed blocks stay as they are until commit.
         unsafe {
             log(tx, &[range(self.header.as_ptr())])?;
             self.header.as_ptr().write(BTreeHeader { len, ..BTreeHeader::EMPTY });
@@ -344,7 +355,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
 /// Frees a node and all below it.
 ///
 /// # Safety
-/// A live node, with `height` levels below it, in the pool of the live header, which is held; nothing leads to it any more.
+/// A live node, with `height` levels below it, in the pool of the live header, which is held;
+/// nothing leads to it any more.
 unsafe fn free_subtree<K: Persist, V: Persist>(
     tx: &mut Tx<'_>,
     header: Ptr<BTreeHeader<K, V>>,
@@ -375,7 +387,8 @@ macro_rules! branches {
 }
 pub(crate) use branches;
 
-/// Bytes of a key, to be written to a second place: persistent values have no destructor and are never the only one of their bytes (see the crate).
+/// Bytes of a key, to be written to a second place: persistent values have no destructor and are
+/// never the only one of their bytes (see the crate).
 ///
 /// # Safety
 /// A place that holds a value.

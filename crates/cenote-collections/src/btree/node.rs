@@ -6,11 +6,15 @@
 //! Inner:     level is 1? (8) | first child | Slots<key, child>
 //! ```
 //!
-//! The *permutation* is one 64-bit word (as in Masstree, Mao et al., EuroSys 2012): nibble 0 counts the used slots, nibbles 1 to 15 are a permutation of the
-//! slot numbers 0 to 14, the used ones first, by rising key. So nothing moves when an entry comes or goes: a transaction logs one slot and one word.
+//! The *permutation* is one 64-bit word (as in Masstree, Mao et al., EuroSys 2012): nibble 0 counts
+//! the used slots, nibbles 1 to 15 are a permutation of the slot numbers 0 to 14, the used ones
+//! first, by rising key. So nothing moves when an entry comes or goes: a transaction logs one slot
+//! and one word.
 //!
-//! Invariants: a used slot holds an entry; an unused one is zero (the pointer map sees it too). Every node but the root holds at least one entry. Child
-//! `i` of an inner node has the keys from key `i - 1` on and below key `i` (as far as `Ord` tells the truth; nothing but results depends on that).
+//! Invariants: a used slot holds an entry; an unused one is zero (the pointer map sees it too).
+//! Every node but the root holds at least one entry. Child `i` of an inner node has the keys from
+//! key `i - 1` on and below key `i` (as far as `Ord` tells the truth; nothing but results depends
+//! on that).
 
 use crate::shared::{Range, range};
 use cenote::persist::{LayoutBuilder, Persist, TypeId};
@@ -49,7 +53,8 @@ impl Permutation {
         ((self.0 >> (4 * (at + 1))) & 15) as usize
     }
 
-    /// With an unused slot (the second value) put at position `at`. There is one, and `at` is at most the length.
+    /// With an unused slot (the second value) put at position `at`. There is one, and `at` is at
+    /// most the length.
     #[inline]
     pub(crate) const fn insert(self, at: usize) -> (Self, usize) {
         let (word, len) = (self.0, self.len());
@@ -59,7 +64,8 @@ impl Permutation {
         (Self((kept | shifted | ((slot as u64) << (4 * (at + 1)))) + 1), slot)
     }
 
-    /// Without the slot at position `at`, which is less than the length; the second value is that slot.
+    /// Without the slot at position `at`, which is less than the length; the second value is that
+    /// slot.
     #[inline]
     pub(crate) const fn remove(self, at: usize) -> (Self, usize) {
         let (word, len) = (self.0, self.len());
@@ -160,7 +166,8 @@ impl<S> Slots<S> {
     }
 }
 
-// SAFETY: described where they are; unused slots are zero. The name belongs to this crate, see `shared`.
+// SAFETY: described where they are; unused slots are zero. The name belongs to this crate, see
+// `shared`.
 unsafe impl<S: Persist> Persist for Slots<S> {
     const TYPE_ID: TypeId = TypeId::of_name("cenote/Slots").apply(S::TYPE_ID.0);
 
@@ -232,7 +239,8 @@ impl<K, V> Leaf<K, V> {
         }
     }
 
-    /// Position of the first entry that is not less than `key`; `Ok` if it is equal. At most the length, whatever `Ord` says.
+    /// Position of the first entry that is not less than `key`; `Ok` if it is equal. At most the
+    /// length, whatever `Ord` says.
     #[inline]
     pub(crate) fn search<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
@@ -257,7 +265,8 @@ impl<K, V> Leaf<K, V> {
 pub(crate) struct Inner<K, V> {
     /// 1 if the children are leaves, else 0: what the pointer map goes by.
     over_leaves: u64,
-    /// The child before the first key. This and the slots' children have the type that `over_leaves` says.
+    /// The child before the first key. This and the slots' children have the type that
+    /// `over_leaves` says.
     pub(crate) first: Child<K, V>,
     pub(crate) branches: Slots<Branch<K, Leaf<K, V>>>,
 }
@@ -265,8 +274,9 @@ pub(crate) struct Inner<K, V> {
 /// A child of an inner node, or the root: whether it is a leaf is known from where it stands.
 pub(crate) type Child<K, V> = Option<Ptr<Leaf<K, V>>>;
 
-// SAFETY: described field by field. The children are pointers to leaves or to inner nodes as `over_leaves` says, which is written once,
-// and `repr(C)` puts the fields where a variant's fields are counted. The name belongs to this crate, see `shared`.
+// SAFETY: described field by field. The children are pointers to leaves or to inner nodes as
+// `over_leaves` says, which is written once, and `repr(C)` puts the fields where a variant's fields
+// are counted. The name belongs to this crate, see `shared`.
 unsafe impl<K: Persist, V: Persist> Persist for Inner<K, V> {
     const TYPE_ID: TypeId =
         TypeId::of_name("cenote/BTreeInner").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
@@ -318,7 +328,8 @@ impl<K, V> Inner<K, V> {
         if at == 0 { self.first } else { self.branch(at - 1).child }
     }
 
-    /// Number of the child where `key` belongs: keys that are not greater. At most the number of keys, whatever `Ord` says.
+    /// Number of the child where `key` belongs: keys that are not greater. At most the number of
+    /// keys, whatever `Ord` says.
     #[inline]
     pub(crate) fn search<Q: Ord + ?Sized>(&self, key: &Q) -> usize
     where

@@ -1,6 +1,8 @@
-//! Removal: one slot and the permutation; where that leaves a node with few entries, it and a neighbour become one node, or even out.
+//! Removal: one slot and the permutation; where that leaves a node with few entries, it and a
+//! neighbour become one node, or even out.
 //!
-//! What will happen on which level is decided first, from the nodes' lengths alone; then everything is logged, then freed, then written.
+//! What will happen on which level is decided first, from the nodes' lengths alone; then everything
+//! is logged, then freed, then written.
 
 use super::node::{Branch, CAPACITY, Entry, Inner, Leaf, Slots};
 use super::{BTreeHeader, BTreeMap, Path, branches, copy_of, whole};
@@ -78,7 +80,8 @@ impl<K, V> Plan<K, V> {
         let mut plan = Self { pairs: Vec::new(), old_root: None };
         // SAFETY: live nodes.
         unsafe {
-            // Length after the removal, of the leaf first, then of the node above that has lost a key.
+            // Length after the removal, of the leaf first, then of the node above that has lost a
+            // key.
             let mut len = path.leaf.as_ref().len() - 1;
             for level in (0..header.height as usize).rev() {
                 if len >= LEN_MIN {
@@ -112,7 +115,8 @@ impl<K, V> Plan<K, V> {
 }
 
 impl<K: Persist, V: Persist> BTreeMap<K, V> {
-    /// Removes the entry of a key and returns its value. 3 entries; where nodes merge, those whole, and 1 free each.
+    /// Removes the entry of a key and returns its value. 3 entries; where nodes merge, those whole,
+    /// and 1 free each.
     ///
     /// # Errors
     /// As [`BTreeMap::get_mut`].
@@ -132,7 +136,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         K: Borrow<Q>,
     {
         let header = *open(tx, self.header)?;
-        // SAFETY: a live header; the path leads to a leaf of it, and the position is less than its length.
+        // SAFETY: a live header; the path leads to a leaf of it, and the position is less than its
+        // length.
         unsafe {
             let Some(path) = Path::find(&header, key).or_lost(tx)? else { return Ok(None) };
             let Ok(at) = path.leaf.as_ref().search(key) else { return Ok(None) };
@@ -166,7 +171,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         }
     }
 
-    /// Keeps the entries for which `keep` says so. All of them are looked at before the first is removed.
+    /// Keeps the entries for which `keep` says so. All of them are looked at before the first is
+    /// removed.
     ///
     /// # Errors
     /// As [`BTreeMap::remove`]; some of the entries may have been removed.
@@ -190,7 +196,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     /// Takes the entry at position `at` of the leaf at the end of the path out.
     ///
     /// # Safety
-    /// `header` is what the live header says, the path leads through its nodes, and `at` is less than the leaf's length.
+    /// `header` is what the live header says, the path leads through its nodes, and `at` is less
+    /// than the leaf's length.
     pub(super) unsafe fn take_out(
         self,
         tx: &mut Tx<'_>,
@@ -199,8 +206,9 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         at: usize,
     ) -> Result<(K, V)> {
         let leaf = path.leaf;
-        // SAFETY: live nodes of a pool that is held. Everything that is written was logged; freed nodes stay as they are until commit, and nothing leads
-        // to them after the writes. Between the first write and the last nothing fails.
+        // SAFETY: live nodes of a pool that is held. Everything that is written was logged; freed
+        // nodes stay as they are until commit, and nothing leads to them after the writes.
+        // Between the first write and the last nothing fails.
         unsafe {
             let entries = place!(leaf, entries);
             let plan = Plan::of(header, path).or_lost(tx)?;
@@ -265,7 +273,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
             ranges.push(header);
             log(tx, &ranges)?;
         }
-        // A block that is going to be freed must not stay linked: if the first free fails nothing happens, and once it has worked everything does.
+        // A block that is going to be freed must not stay linked: if the first free fails nothing
+        // happens, and once it has worked everything does.
         let mut freed = 0;
         let result = plan.pairs.iter().enumerate().filter(|(_, pair)| pair.merge).try_for_each(
             |(i, pair)| {
@@ -286,7 +295,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         };
         match result {
             Err(error) if freed == 0 => Err(error),
-            // Some are freed: so all are unlinked; the others are leaked if the transaction commits.
+            // Some are freed: so all are unlinked; the others are leaked if the transaction
+            // commits.
             _ => Ok(()),
         }
     }
@@ -325,7 +335,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         }
     }
 
-    /// Moves the right leaf's entries to the left one, except the one to be removed, and takes the right leaf out of the chain. The right one is not written.
+    /// Moves the right leaf's entries to the left one, except the one to be removed, and takes the
+    /// right leaf out of the chain. The right one is not written.
     ///
     /// # Safety
     /// As [`BTreeMap::carry_out`].
@@ -354,7 +365,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
 /// # Safety
 /// As [`BTreeMap::carry_out`].
 unsafe fn even_leaves<K, V>(pair: &Pair<K, V>, leaf: Ptr<Leaf<K, V>>, at: usize) {
-    // SAFETY: as above; together they have more than one leaf's entries, so neither gets full or empty.
+    // SAFETY: as above; together they have more than one leaf's entries, so neither gets full or
+    // empty.
     unsafe {
         let (left, right) = (place!(pair.left, entries), place!(pair.right, entries));
         Slots::remove(place!(leaf, entries), at);

@@ -1,7 +1,8 @@
 //! [`HashMap::entry`]: look a key up once, then read, change, insert or remove at that place.
 //!
-//! Invariant: an entry borrows the transaction exclusively, so the header and the page that it was made with stay true until it is used or dropped. Where the caller gets
-//! the transaction in between ([`VacantEntry::try_insert_with`]), the key is looked up again.
+//! Invariant: an entry borrows the transaction exclusively, so the header and the page that it was
+//! made with stay true until it is used or dropped. Where the caller gets the transaction in
+//! between ([`VacantEntry::try_insert_with`]), the key is looked up again.
 
 use super::page::{Entry as Pair, Page};
 use super::{HashHeader, HashMap};
@@ -102,7 +103,8 @@ impl<'t, 'p, K: Persist + Hash + Eq, V: Persist> Entry<'t, 'p, K, V> {
         }
     }
 
-    /// As [`Entry::or_insert_with`], for values that take the transaction to be made, as collections do.
+    /// As [`Entry::or_insert_with`], for values that take the transaction to be made, as
+    /// collections do.
     ///
     /// # Errors
     /// As [`HashMap::insert`], and those of `make`; then nothing is inserted.
@@ -158,14 +160,16 @@ impl<'t, 'p, K: Persist + Hash + Eq, V: Persist> VacantEntry<'t, 'p, K, V> {
     /// As [`HashMap::insert`].
     pub fn insert(self, value: V) -> Result<&'t mut V> {
         let Self { tx, map, header, hash, key } = self;
-        // SAFETY: the header is as it was, see the module. The place was logged, or is fresh; the transaction stays borrowed exclusively.
+        // SAFETY: the header is as it was, see the module. The place was logged, or is fresh; the
+        // transaction stays borrowed exclusively.
         unsafe {
             let place = map.add(tx, &header, hash, Pair { key, value })?;
             Ok(&mut (*place).value)
         }
     }
 
-    /// Inserts the key with a value that takes the transaction to be made. Should `make` insert the key itself, its value is replaced.
+    /// Inserts the key with a value that takes the transaction to be made. Should `make` insert the
+    /// key itself, its value is replaced.
     ///
     /// # Errors
     /// As [`HashMap::insert`], and those of `make`; then nothing is inserted.
@@ -207,7 +211,8 @@ impl<'t, K: Persist + Hash + Eq, V: Persist> OccupiedEntry<'t, '_, K, V> {
     /// # Errors
     /// [`cenote::Error::Tx`] if the log is full.
     pub fn get_mut(&mut self) -> Result<&mut V> {
-        // SAFETY: an entry of the map, in a pool that is held; logged first, and this is borrowed exclusively.
+        // SAFETY: an entry of the map, in a pool that is held; logged first, and this is borrowed
+        // exclusively.
         unsafe {
             let value = &raw mut (*self.place()).value;
             log(self.tx, &[range(value)])?;

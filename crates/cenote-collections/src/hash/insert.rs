@@ -1,7 +1,8 @@
 //! Insertion, and the split of one bucket that goes with it when the map is full enough.
 //!
-//! A split is decided and hashed first (the caller's code runs here), then the new bucket is built of fresh pages, then everything is logged with one fence,
-//! then the entries that moved are cleared in the old bucket and the new bucket is linked.
+//! A split is decided and hashed first (the caller's code runs here), then the new bucket is built
+//! of fresh pages, then everything is logged with one fence, then the entries that moved are
+//! cleared in the old bucket and the new bucket is linked.
 
 use super::page::{Directory, Entry, FAN_OUT, FAN_OUT_BITS, Page, SLOTS, Segment, Set, Tags};
 use super::{HashHeader, HashMap, Slot, bucket_of, child_of};
@@ -52,7 +53,8 @@ enum Attach<K, V> {
 }
 
 impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
-    /// Sets the value of a key and returns the old one. 3 entries; 1 if the key is there; more where a bucket splits, or its pages are full (1 allocation).
+    /// Sets the value of a key and returns the old one. 3 entries; 1 if the key is there; more
+    /// where a bucket splits, or its pages are full (1 allocation).
     ///
     /// A key that is there stays as it is, as in std.
     ///
@@ -61,7 +63,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
     pub fn insert(self, tx: &mut Tx<'_>, key: K, value: V) -> Result<Option<V>> {
         let header = *open(tx, self.header)?;
         let hash = header.hash(&key);
-        // SAFETY: a live header, whose links lead to live blocks of a pool that is held; logged before it is written.
+        // SAFETY: a live header, whose links lead to live blocks of a pool that is held; logged
+        // before it is written.
         unsafe {
             if let Some((page, slot)) = header.find::<K>(hash, &key).or_lost(tx)? {
                 let place = &raw mut (*Page::place(page, slot)).value;
@@ -84,7 +87,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         hash: u64,
         entry: Entry<K, V>,
     ) -> Result<*mut Entry<K, V>> {
-        // SAFETY: live blocks of a pool that is held, by contract. What is written was logged, or is fresh.
+        // SAFETY: live blocks of a pool that is held, by contract. What is written was logged, or
+        // is fresh.
         unsafe {
             if (header.len + 1) * 2 > header.buckets * SLOTS as u64 && header.root().is_some() {
                 return self.insert_and_split(tx, header, hash, entry);
@@ -126,14 +130,16 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         }
     }
 
-    /// A map with what the iterator yields, in the transaction's first pool. Of entries with one key the last counts.
+    /// A map with what the iterator yields, in the transaction's first pool. Of entries with one
+    /// key the last counts.
     ///
     /// # Errors
     /// As [`HashMap::insert`]; then there is no map.
     pub fn from_iter(tx: &mut Tx<'_>, entries: impl IntoIterator<Item = (K, V)>) -> Result<Self> {
         let this = Self::new(tx)?;
         if let Err(error) = this.extend(tx, entries) {
-            // A log that is full may refuse this as well: then its blocks are leaks, if the transaction commits all the same.
+            // A log that is full may refuse this as well: then its blocks are leaks, if the
+            // transaction commits all the same.
             let _ = this.destroy(tx);
             return Err(error);
         }
@@ -178,7 +184,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         hash: u64,
         entry: Entry<K, V>,
     ) -> Result<*mut Entry<K, V>> {
-        // SAFETY: live blocks of a pool that is held. What is written was logged, or is fresh; between the first write and the last nothing fails.
+        // SAFETY: live blocks of a pool that is held. What is written was logged, or is fresh;
+        // between the first write and the last nothing fails.
         unsafe {
             // 1. What moves. The caller's `Hash` runs here for the last time.
             let split = plan(header).or_lost(tx)?;
@@ -262,7 +269,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         }
     }
 
-    /// The pages of the new bucket: copies of what moves, and behind them the new entry if it belongs there.
+    /// The pages of the new bucket: copies of what moves, and behind them the new entry if it
+    /// belongs there.
     ///
     /// # Safety
     /// The split is of this map.
@@ -294,7 +302,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         Ok((first, last_put))
     }
 
-    /// Where the new bucket will be linked: fresh segment and directories, if it is the first below them.
+    /// Where the new bucket will be linked: fresh segment and directories, if it is the first below
+    /// them.
     ///
     /// # Safety
     /// `header` is what the live header says; `bucket` is its number of buckets.

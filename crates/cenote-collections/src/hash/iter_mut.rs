@@ -1,8 +1,9 @@
 //! Iteration over values that are to be changed.
 //!
-//! All values are logged before the first is handed out: so iteration cannot fail, and takes one fence for many entries. Where it is less to log a page
-//! as a whole than value by value, it is. Each page is in one chain of one bucket, once, so no value is handed out twice. Pages are read through raw pointers, field by
-//! field, since values of them are borrowed.
+//! All values are logged before the first is handed out: so iteration cannot fail, and takes one
+//! fence for many entries. Where it is less to log a page as a whole than value by value, it is.
+//! Each page is in one chain of one bucket, once, so no value is handed out twice. Pages are read
+//! through raw pointers, field by field, since values of them are borrowed.
 
 use super::page::{Page, Set};
 use super::{HashHeader, HashMap};
@@ -34,7 +35,8 @@ type Step<K, V> = (Ptr<Page<K, V>>, Set);
 
 impl<K, V> Pages<K, V> {
     fn step(&mut self) -> Read<Option<Step<K, V>>> {
-        // SAFETY: what a live header says, in a transaction that is borrowed exclusively; links lead to live pages, of which two words are copied out.
+        // SAFETY: what a live header says, in a transaction that is borrowed exclusively; links
+        // lead to live pages, of which two words are copied out.
         unsafe {
             while self.next.is_none() && self.bucket < self.header.buckets {
                 self.next = self.header.first_page(self.bucket)?;
@@ -114,7 +116,8 @@ impl<'t, K, V> Iterator for IterMut<'t, K, V> {
         loop {
             if let (Some(page), Some(slot)) = (self.page, self.slots.next()) {
                 self.remaining = self.remaining.saturating_sub(1);
-                // SAFETY: an entry of a live page, logged, which is handed out once (see the module), while the transaction is borrowed exclusively.
+                // SAFETY: an entry of a live page, logged, which is handed out once (see the
+                // module), while the transaction is borrowed exclusively.
                 return Some(unsafe {
                     let entry = Page::place(page, slot);
                     (&(*entry).key, &mut (*entry).value)

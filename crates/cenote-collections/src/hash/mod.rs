@@ -4,15 +4,20 @@
 //! header:  len | buckets | height | segment or directory | hash key (16)
 //! ```
 //!
-//! Linear hashing (Litwin, VLDB 1980): with `n` buckets, `n` between 2^k and 2^(k+1), a hash belongs to the bucket of its lowest `k + 1` bits, or, where there is no such
-//! bucket yet, of its lowest `k`. The map grows by splitting bucket `n - 2^k` into itself and bucket `n`, whenever there are more than 3.5 entries a bucket. So no
-//! insertion moves more than one bucket's entries, no lookup looks into two tables, and, as buckets hang in a tree of fan-out 128 that grows at its end, no table is ever
-//! copied or zeroed as a whole: the longest pause of the map itself is a split, a segment of 1 KiB and a directory of 1 KiB for each level. (Beside it there is the
-//! pool, which takes a new superblock now and then, and seldom a new puddle: that file is made with its space taken, synced, and named in the catalog.)
+//! Linear hashing (Litwin, VLDB 1980): with `n` buckets, `n` between 2^k and 2^(k+1), a hash
+//! belongs to the bucket of its lowest `k + 1` bits, or, where there is no such bucket yet, of its
+//! lowest `k`. The map grows by splitting bucket `n - 2^k` into itself and bucket `n`, whenever
+//! there are more than 3.5 entries a bucket. So no insertion moves more than one bucket's entries,
+//! no lookup looks into two tables, and, as buckets hang in a tree of fan-out 128 that grows at its
+//! end, no table is ever copied or zeroed as a whole: the longest pause of the map itself is a
+//! split, a segment of 1 KiB and a directory of 1 KiB for each level. (Beside it there is the pool,
+//! which takes a new superblock now and then, and seldom a new puddle: that file is made with its
+//! space taken, synced, and named in the catalog.)
 //!
-//! Invariants: there is at least one bucket (`buckets` is 1 in an empty map, whose segment need not be there yet); a segment exists for every bucket but
-//! that one; each bucket's pages form a chain that ends. Where an entry lies depends on the hash that `Hash` gave when it was
-//! inserted or last moved; an entry that `Hash` has told lies about is not found, and that is all.
+//! Invariants: there is at least one bucket (`buckets` is 1 in an empty map, whose segment need not
+//! be there yet); a segment exists for every bucket but that one; each bucket's pages form a chain
+//! that ends. Where an entry lies depends on the hash that `Hash` gave when it was inserted or last
+//! moved; an entry that `Hash` has told lies about is not found, and that is all.
 
 mod entry;
 mod hasher;
@@ -111,7 +116,8 @@ impl<K, V> HashHeader<K, V> {
     /// What a live header says.
     #[inline]
     unsafe fn link(&self, bucket: u64) -> Read<Option<Link<K, V>>> {
-        // SAFETY: links of a live header lead to live blocks, directories on the first `height` levels.
+        // SAFETY: links of a live header lead to live blocks, directories on the first `height`
+        // levels.
         unsafe {
             let Some(mut child) = self.root() else { return Ok(None) };
             for level in (1..=self.height as u32).rev() {
@@ -170,10 +176,12 @@ fn child_of(bucket: u64, level: u32) -> usize {
     (bucket >> (FAN_OUT_BITS * level)) as usize % FAN_OUT
 }
 
-/// A hash map; see [`std::collections::HashMap`] for what the methods mean and the [crate] for handles.
+/// A hash map; see [`std::collections::HashMap`] for what the methods mean and the [crate] for
+/// handles.
 ///
-/// Hashes are SipHash-1-3 of what the key's `Hash` feeds to a hasher, with a random key that the map keeps. They must be the same in every process, so a key's
-/// `Hash` must not depend on addresses or on the process.
+/// Hashes are SipHash-1-3 of what the key's `Hash` feeds to a hasher, with a random key that the
+/// map keeps. They must be the same in every process, so a key's `Hash` must not depend on
+/// addresses or on the process.
 #[repr(transparent)]
 pub struct HashMap<K, V> {
     header: Ptr<HashHeader<K, V>>,
@@ -196,7 +204,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         Self::with_hash_key(tx, random_key())
     }
 
-    /// As [`HashMap::new`], with a hash key of choice: for histories that can be repeated exactly. Whoever knows it can choose keys that collide.
+    /// As [`HashMap::new`], with a hash key of choice: for histories that can be repeated exactly.
+    /// Whoever knows it can choose keys that collide.
     ///
     /// # Errors
     /// As [`Tx::alloc`].
@@ -239,7 +248,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         K: Borrow<Q>,
     {
         let header = open(reader, self.header)?;
-        // SAFETY: a live header, and a slot in use; the reader is borrowed as long as the reference.
+        // SAFETY: a live header, and a slot in use; the reader is borrowed as long as the
+        // reference.
         unsafe {
             let found = header.find(header.hash(key), key).or_lost(reader)?;
             Ok(found.map(|(page, slot)| page.as_ref().entry(slot)))
@@ -301,7 +311,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         K: Borrow<Q>,
     {
         let header = *open(tx, self.header)?;
-        // SAFETY: a live header, and a slot in use, of a pool that is held; logged first, and the transaction is borrowed exclusively.
+        // SAFETY: a live header, and a slot in use, of a pool that is held; logged first, and the
+        // transaction is borrowed exclusively.
         unsafe {
             let found = header.find(header.hash(key), key).or_lost(tx)?;
             let Some((page, slot)) = found else { return Ok(None) };
@@ -311,10 +322,12 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         }
     }
 
-    /// Removes all entries and gives all buckets back. 1 entry in the log, and 1 free for each block.
+    /// Removes all entries and gives all buckets back. 1 entry in the log, and 1 free for each
+    /// block.
     ///
     /// # Errors
-    /// As [`HashMap::get_mut`]. The map is empty then, but blocks that could not be given back are leaked if the transaction commits.
+    /// As [`HashMap::get_mut`]. The map is empty then, but blocks that could not be given back are
+    /// leaked if the transaction commits.
     pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
         self.empty_to(tx, 0)
     }
@@ -331,7 +344,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     /// Unlinks all blocks, with `len` in the header, and then frees them.
     fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
         let header = *open(tx, self.header)?;
-        // SAFETY: the header is live; blocks are reachable only through it, so nothing leads to them after the write. Freed ones stay as they are until commit.
+        // SAFETY: the header is live; blocks are reachable only through it, so nothing leads to
+        // them after the write. Freed ones stay as they are until commit.
         unsafe {
             log(tx, &[range(self.header.as_ptr())])?;
             self.header.as_ptr().write(HashHeader { len, ..HashHeader::empty(header.hash_key) });
@@ -346,7 +360,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
 /// Frees a segment or directory and all below it.
 ///
 /// # Safety
-/// A live block with `height` levels of directories, itself included, in the pool of the live header, which is held; nothing leads to it any more.
+/// A live block with `height` levels of directories, itself included, in the pool of the live
+/// header, which is held; nothing leads to it any more.
 unsafe fn free_tree<K: Persist, V: Persist>(
     tx: &mut Tx<'_>,
     header: Ptr<HashHeader<K, V>>,

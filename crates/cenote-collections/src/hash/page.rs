@@ -6,8 +6,9 @@
 //! Directory:  over segments? (8) | 128 children     as many levels as it takes; a tree of fan-out 128 by bucket number
 //! ```
 //!
-//! Byte `i` of `tags` belongs to slot `i`: 0 if it is unused, else 0x80 and 7 bits of the hash, which tells nearly all keys apart without looking at them. Byte 7
-//! is 0. Invariant: a used slot holds an entry, an unused one is zero (the pointer map sees it too).
+//! Byte `i` of `tags` belongs to slot `i`: 0 if it is unused, else 0x80 and 7 bits of the hash,
+//! which tells nearly all keys apart without looking at them. Byte 7 is 0. Invariant: a used slot
+//! holds an entry, an unused one is zero (the pointer map sees it too).
 
 use cenote::Ptr;
 use cenote::persist::{LayoutBuilder, Persist, TypeId};
@@ -203,7 +204,8 @@ impl<K, V> Page<K, V> {
     }
 }
 
-// SAFETY: described where they are; unused slots are zero. The name belongs to this crate, see `shared`.
+// SAFETY: described where they are; unused slots are zero. The name belongs to this crate, see
+// `shared`.
 unsafe impl<K: Persist, V: Persist> Persist for Page<K, V> {
     const TYPE_ID: TypeId =
         TypeId::of_name("cenote/HashPage").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
@@ -242,8 +244,9 @@ impl<K, V> Directory<K, V> {
     }
 }
 
-// SAFETY: described field by field. The children are pointers to segments or to directories as `over_segments` says, which is written once, and `repr(C)`
-// puts the field where a variant's fields are counted. The name belongs to this crate, see `shared`.
+// SAFETY: described field by field. The children are pointers to segments or to directories as
+// `over_segments` says, which is written once, and `repr(C)` puts the field where a variant's
+// fields are counted. The name belongs to this crate, see `shared`.
 unsafe impl<K: Persist, V: Persist> Persist for Directory<K, V> {
     const TYPE_ID: TypeId =
         TypeId::of_name("cenote/HashDirectory").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);

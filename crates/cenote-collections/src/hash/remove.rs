@@ -1,4 +1,5 @@
-//! Removal: one slot and the tags. A page that gets empty leaves a chain of several; the number of buckets stays.
+//! Removal: one slot and the tags. A page that gets empty leaves a chain of several; the number of
+//! buckets stays.
 
 use super::page::{Entry, Page, Set};
 use super::{HashHeader, HashMap, bucket_of};
@@ -9,7 +10,8 @@ use core::borrow::Borrow;
 use core::hash::Hash;
 
 impl<K: Persist, V: Persist> HashMap<K, V> {
-    /// Removes the entry of a key and returns its value. 3 entries; where a page of a chain gets empty, 2, and 1 free.
+    /// Removes the entry of a key and returns its value. 3 entries; where a page of a chain gets
+    /// empty, 2, and 1 free.
     ///
     /// # Errors
     /// As [`HashMap::get_mut`].
@@ -34,7 +36,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     {
         let header = *open(tx, self.header)?;
         let hash = header.hash(key);
-        // SAFETY: a live header; a key that is found is in a slot in use, of the bucket of its hash.
+        // SAFETY: a live header; a key that is found is in a slot in use, of the bucket of its
+        // hash.
         unsafe {
             match header.find(hash, key).or_lost(tx)? {
                 Some((page, slot)) => self.take_out(tx, &header, hash, page, slot).map(Some),
@@ -46,7 +49,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     /// Takes the entry in a slot out.
     ///
     /// # Safety
-    /// `header` is what the live header says; the slot is in use, on a page of the bucket of `hash`.
+    /// `header` is what the live header says; the slot is in use, on a page of the bucket of
+    /// `hash`.
     pub(super) unsafe fn take_out(
         self,
         tx: &mut Tx<'_>,
@@ -55,8 +59,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         page: Ptr<Page<K, V>>,
         slot: usize,
     ) -> Result<(K, V)> {
-        // SAFETY: live blocks of a pool that is held, by contract; what is written was logged. A freed page stays as it is until commit, and nothing leads to it after
-        // the write.
+        // SAFETY: live blocks of a pool that is held, by contract; what is written was logged. A
+        // freed page stays as it is until commit, and nothing leads to it after the write.
         unsafe {
             let len = range(place!(self.header, len));
             let Some(first) = header.link(bucket_of(hash, header.buckets)).or_lost(tx)? else {
@@ -84,15 +88,16 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         }
     }
 
-    /// Keeps the entries for which `keep` says so. All entries of a page are looked at before one of them is removed; a page that changes is logged whole, and
-    /// stays, even if empty.
+    /// Keeps the entries for which `keep` says so. All entries of a page are looked at before one
+    /// of them is removed; a page that changes is logged whole, and stays, even if empty.
     ///
     /// # Errors
     /// As [`HashMap::remove`]; pages up to the one that failed have been looked at.
     pub fn retain(self, tx: &mut Tx<'_>, mut keep: impl FnMut(&K, &V) -> bool) -> Result<()> {
         let header = *open(tx, self.header)?;
         for bucket in 0..header.buckets {
-            // SAFETY: a live header. The pages stay, whatever `keep` does: it cannot get at the transaction.
+            // SAFETY: a live header. The pages stay, whatever `keep` does: it cannot get at the
+            // transaction.
             let mut next = unsafe { header.first_page(bucket) }.or_lost(tx)?;
             while let Some(page) = next {
                 // SAFETY: a live page, logged before it is written; only used slots are looked at.

@@ -5,7 +5,8 @@ use crate::shared::{OrLost, open};
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 
-/// A place in a [`List`]: on an element, or on the "ghost" between the last and the first one. See the cursors of [`std::collections::LinkedList`].
+/// A place in a [`List`]: on an element, or on the "ghost" between the last and the first one. See
+/// the cursors of [`std::collections::LinkedList`].
 pub struct CursorMut<'t, 'p, T> {
     tx: &'t mut Tx<'p>,
     list: List<T>,
@@ -111,7 +112,8 @@ impl<T: Persist> CursorMut<'_, '_, T> {
         }
     }
 
-    /// Inserts before the current element; at the end, if that is the ghost. 1 allocation, 3 entries (2 at the ends).
+    /// Inserts before the current element; at the end, if that is the ghost. 1 allocation, 3
+    /// entries (2 at the ends).
     ///
     /// # Errors
     /// As [`List::push_back`].
@@ -126,7 +128,8 @@ impl<T: Persist> CursorMut<'_, '_, T> {
         Ok(())
     }
 
-    /// Inserts after the current element; at the beginning, if that is the ghost. 1 allocation, 3 entries (2 at the ends).
+    /// Inserts after the current element; at the beginning, if that is the ghost. 1 allocation, 3
+    /// entries (2 at the ends).
     ///
     /// # Errors
     /// As [`List::push_back`].

@@ -33,8 +33,8 @@ pub(crate) fn next_number() -> u64 {
 #[derive(Debug)]
 pub struct TracedHeap<G: Ground = PoolGround> {
     pub(crate) ground: G,
-    /// Under this number threads find their caches. Recovery takes another one: then all caches are
-    /// dead.
+    /// Under this number threads find their caches. Recovery takes another one: then all caches
+    /// are dead.
     pub(crate) number: AtomicU64,
     /// The same, by which frees find them; a number that no cache has while changes are recorded,
     /// see [`super::reclaim`].

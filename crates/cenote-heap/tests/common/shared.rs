@@ -1,5 +1,6 @@
-//! One pool that several processes have open: files on memory, mapped at one address by all. What a daemon will do for a store, in small: it says who lives, it
-//! has a lock, and it replays what a dead process had begun.
+//! One pool that several processes have open: files on memory, mapped at one address by all. What a
+//! daemon will do for a store, in small: it says who lives, it has a lock, and it replays what a
+//! dead process had begun.
 
 use cenote_heap::{
     Block, Cancelled, Ground, GroundError, Heap as _, Plot, Sharing, Taking, TracedHeap,
@@ -72,7 +73,8 @@ impl Worker {
         self.blocks.iter().any(|b| b.load(Ordering::Acquire) & !1 == addr)
     }
 
-    /// Allocates a block for place `at`, as a transaction does: the log first, then the mark, then the block is reachable.
+    /// Allocates a block for place `at`, as a transaction does: the log first, then the mark, then
+    /// the block is reachable.
     pub fn alloc(
         &self,
         heap: &TracedHeap<SharedGround>,
@@ -120,7 +122,8 @@ impl Worker {
         heap.release(&block);
     }
 
-    /// What a daemon does when it finds the process dead: what was not finished is taken back, or done. Then the process counts as dead.
+    /// What a daemon does when it finds the process dead: what was not finished is taken back, or
+    /// done. Then the process counts as dead.
     pub fn replay(&self) {
         let addr = self.addr.load(Ordering::Acquire);
         if addr != 0 && !self.has(addr) {
@@ -257,8 +260,9 @@ impl SharedGround {
     }
 }
 
-// SAFETY: the window is mapped as long as any ground of it lives, at one address in all processes; puddles are disjoint parts of it; `slot` and `plots` answer from
-// the table that all share. Slots are each ground's own.
+// SAFETY: the window is mapped as long as any ground of it lives, at one address in all processes;
+// puddles are disjoint parts of it; `slot` and `plots` answer from the table that all share. Slots
+// are each ground's own.
 unsafe impl Ground for SharedGround {
     fn plots(&self) -> Vec<Plot> {
         let control = self.control();

@@ -1,7 +1,9 @@
-//! A store of the smallest kind: one log of three segments and three puddles of data in one piece of memory, a transaction as
-//! `cenote-tx` writes it, and a recorder that knows what a loss of power may leave.
+//! A store of the smallest kind: one log of three segments and three puddles of data in one piece
+//! of memory, a transaction as `cenote-tx` writes it, and a recorder that knows what a loss of
+//! power may leave.
 //!
-//! Addresses are invented (the replay goes through [`Target`]), so that an image can be copied and replayed elsewhere.
+//! Addresses are invented (the replay goes through [`Target`]), so that an image can be copied and
+//! replayed elsewhere.
 
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
@@ -156,7 +158,8 @@ impl World {
 
     pub fn attach(&self) -> Result<LogWriter, cenote_log::LogError> {
         let source = Segments((0..SEGMENTS).map(|n| self.segment(n)).collect());
-        // SAFETY: the memory outlives the writer in all tests, and only the writer writes to the log.
+        // SAFETY: the memory outlives the writer in all tests, and only the writer writes to the
+        // log.
         unsafe { LogWriter::attach(self.head(), self.persistence, Box::new(source)) }
     }
 
@@ -389,7 +392,8 @@ impl<'a> Tx<'a> {
     }
 }
 
-/// What a loss of power may leave: for every word that is not durable, each value since the last durable one.
+/// What a loss of power may leave: for every word that is not durable, each value since the last
+/// durable one.
 #[derive(Clone)]
 pub struct PowerCut {
     /// What the processor sees.

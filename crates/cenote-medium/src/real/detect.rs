@@ -1,8 +1,9 @@
 //! What a directory lies on, and what that means for durability.
 //!
-//! `statfs` tells the family. Whether flush and fence alone make a store durable is known for certain only from the
-//! kernel accepting a synchronous mapping (`MAP_SYNC`): it is tried on the superblock if there is one, else on a file
-//! without a name (`O_TMPFILE`), which vanishes whatever happens. A medium that is read-only gets no such file.
+//! `statfs` tells the family. Whether flush and fence alone make a store durable is known for
+//! certain only from the kernel accepting a synchronous mapping (`MAP_SYNC`): it is tried on the
+//! superblock if there is one, else on a file without a name (`O_TMPFILE`), which vanishes whatever
+//! happens. A medium that is read-only gets no such file.
 
 use std::fs;
 use std::io;
@@ -130,7 +131,8 @@ fn judge(
     Detected { kind, fs: fs.to_string(), durability, power, note }
 }
 
-/// Whether the kernel maps a file here such that flush and fence suffice. No, if that cannot be found out.
+/// Whether the kernel maps a file here such that flush and fence suffice. No, if that cannot be
+/// found out.
 fn accepts_synchronous_mapping(dir: BorrowedFd<'_>, writable: bool) -> bool {
     let existing =
         open_regular(dir, Operation::Examine, PROBE_NAME, OFlags::RDONLY).map(|(file, _)| file);
@@ -158,7 +160,8 @@ fn accepts_synchronous_mapping(dir: BorrowedFd<'_>, writable: bool) -> bool {
     mapped.is_ok()
 }
 
-/// Whether every region of persistent memory reports that the processor's caches are flushed when power fails.
+/// Whether every region of persistent memory reports that the processor's caches are flushed when
+/// power fails.
 pub(super) fn caches_survive_power_loss() -> bool {
     let Ok(devices) = fs::read_dir("/sys/bus/nd/devices") else { return false };
     let mut domains = devices

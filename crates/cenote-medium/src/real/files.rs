@@ -1,12 +1,13 @@
 //! Files of a store directory, by names relative to its descriptor.
 //!
-//! Every name is opened with `openat` and without following a link, so the store stays the one that was opened,
-//! whatever happens to the paths above it.
+//! Every name is opened with `openat` and without following a link, so the store stays the one that
+//! was opened, whatever happens to the paths above it.
 //!
-//! A failed write-back is reported once, to descriptors that were open when it failed or to the next one that is
-//! opened, unless the kernel forgot the inode meanwhile. So the descriptor that a file was written through is kept
-//! until a `sync` of that file, and the sync goes through it: an error in between cannot be lost. And once a sync
-//! failed, every later one fails: the kernel may have thrown away what it could not write and would report success.
+//! A failed write-back is reported once, to descriptors that were open when it failed or to the
+//! next one that is opened, unless the kernel forgot the inode meanwhile. So the descriptor that a
+//! file was written through is kept until a `sync` of that file, and the sync goes through it: an
+//! error in between cannot be lost. And once a sync failed, every later one fails: the kernel may
+//! have thrown away what it could not write and would report success.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -30,8 +31,8 @@ type Result<T> = core::result::Result<T, MediumError>;
 pub(super) const FILE_MODE: u32 = 0o666;
 /// Permissions of new directories, before the user's umask.
 pub(super) const DIR_MODE: u32 = 0o777;
-/// Descriptors kept for files that were written and not synced. Further ones are opened again by their sync, and rely
-/// on the kernel to remember an error.
+/// Descriptors kept for files that were written and not synced. Further ones are opened again by
+/// their sync, and rely on the kernel to remember an error.
 const UNSYNCED_MAX: usize = 64;
 /// Bytes of the longest file that is read as a whole: far more than a control file has.
 const READ_LEN_MAX: u64 = 1 << 30;
@@ -52,7 +53,8 @@ pub(super) struct Files {
     forgives_dir_sync: bool,
     unsynced: Mutex<HashMap<String, Arc<File>>>,
     sync_failed: AtomicBool,
-    /// The lock file of this medium, for [`Files::open_for_mapping`], which cannot ask the table of locks.
+    /// The lock file of this medium, for [`Files::open_for_mapping`], which cannot ask the table
+    /// of locks.
     lock_name: OnceLock<FileName>,
 }
 
@@ -108,7 +110,8 @@ impl Files {
         open_regular(self.dir(), op, name, flags).map(|(file, _)| file)
     }
 
-    /// Opens a file and tells its length, without allocating and without a lock: for signal handlers.
+    /// Opens a file and tells its length, without allocating and without a lock: for signal
+    /// handlers.
     pub(super) fn open_for_mapping(&self, name: &str, flags: OFlags) -> Result<(File, u64)> {
         let op = Operation::Map;
         FileName::check(op, name)?;
@@ -157,7 +160,8 @@ impl Files {
         let failed = |source| MediumError::from_io(op, name, source);
         let len = file.metadata().map_err(failed)?.len();
         let mut bytes = Vec::new();
-        // A damaged or hostile file may claim any length: that is an error, and neither an abort nor the end of memory.
+        // A damaged or hostile file may claim any length: that is an error, and neither an abort
+        // nor the end of memory.
         if len > READ_LEN_MAX {
             let reason = "the file is longer than a control file can be; it is damaged, or not of this store";
             return Err(MediumError::BadRange {
@@ -207,12 +211,14 @@ impl Files {
             .map_err(|errno| failed(errno.into()))?;
         if let Err(source) = take_space(&file, len_bytes) {
             drop(file);
-            // If this fails too the file stays, without a record that names it; the first error is what matters.
+            // If this fails too the file stays, without a record that names it; the first error is
+            // what matters.
             let _ = rustix::fs::unlinkat(self.dir(), name, AtFlags::empty());
             return Err(failed(source));
         }
         if len_bytes != 0 {
-            // An empty file has nothing that a write-back could lose; and a lock file must not be kept open.
+            // An empty file has nothing that a write-back could lose; and a lock file must not be
+            // kept open.
             self.keep_unsynced(name, &Arc::new(file));
         }
         Ok(())
@@ -428,8 +434,8 @@ impl Files {
     }
 }
 
-/// Opens a regular file and tells its length. Does not allocate (short paths are copied to the stack), does not block
-/// on what is not a regular file, and does not follow a link.
+/// Opens a regular file and tells its length. Does not allocate (short paths are copied to the
+/// stack), does not block on what is not a regular file, and does not follow a link.
 pub(super) fn open_regular(
     dir: BorrowedFd<'_>,
     op: Operation,
@@ -450,7 +456,8 @@ pub(super) fn open_regular(
     Ok((File::from(fd), u64::try_from(stat.st_size).unwrap_or(0)))
 }
 
-/// Writes all of `data` into a file that is open. Beyond what this process may write to a file that is an error, and no signal.
+/// Writes all of `data` into a file that is open. Beyond what this process may write to a file that
+/// is an error, and no signal.
 pub(crate) fn write_open(file: &File, name: &str, offset: u64, data: &[u8]) -> Result<()> {
     let op = Operation::Write;
     let end = check_end(op, name, offset, data.len())?;
@@ -550,8 +557,8 @@ fn check_end(op: Operation, name: &str, offset: u64, len: usize) -> Result<u64> 
     }
 }
 
-/// A length that the process may not give a file is an error here; to the system it would be a reason to send
-/// `SIGXFSZ`, which ends the process.
+/// A length that the process may not give a file is an error here; to the system it would be a
+/// reason to send `SIGXFSZ`, which ends the process.
 fn check_size_limit(len_bytes: u64) -> io::Result<()> {
     let limit =
         rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);

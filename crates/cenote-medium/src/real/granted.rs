@@ -1,10 +1,14 @@
-//! Files that another process opened and handed over, as a medium: what a daemon's client has of a store.
+//! Files that another process opened and handed over, as a medium: what a daemon's client has of a
+//! store.
 //!
-//! There is no directory behind it. A file is known from [`GrantedMedium::admit`] until it is mapped: then its descriptor is closed, because the
-//! mapping keeps the file, and a client of a large pool would run out of descriptors. So a file that is to be mapped once more is
-//! granted once more. Nothing can be created, read, written or synced by name: the owner of the files does that.
+//! There is no directory behind it. A file is known from [`GrantedMedium::admit`] until it is
+//! mapped: then its descriptor is closed, because the mapping keeps the file, and a client of a
+//! large pool would run out of descriptors. So a file that is to be mapped once more is
+//! granted once more. Nothing can be created, read, written or synced by name: the owner of the
+//! files does that.
 //!
-//! What a mapping may be is decided by the descriptor: the kernel maps one that was opened for reading for reading only.
+//! What a mapping may be is decided by the descriptor: the kernel maps one that was opened for
+//! reading for reading only.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -190,8 +194,8 @@ unsafe impl Medium for GrantedMedium {
         self.windows.release(base, len)
     }
 
-    /// Uses the descriptor up. It takes a lock, and frees memory: so puddles of this medium are mapped when they are granted, and never by
-    /// the fault handler.
+    /// Uses the descriptor up. It takes a lock, and frees memory: so puddles of this medium are
+    /// mapped when they are granted, and never by the fault handler.
     unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
         let op = Operation::Map;
         let Some((name, file)) = self.files().remove_entry(name) else {

@@ -1,10 +1,10 @@
 //! Locks on a store, between processes and within one.
 //!
-//! Between processes: POSIX record locks, which the kernel drops when their process dies, which a forked child does
-//! not inherit, and which name their holder. They have two traps. A process never conflicts with itself, so a table
-//! of this process's locks, by device and inode, refuses a second one. And closing *any* descriptor of the file drops
-//! them, so nothing in this process may open a locked file: the table is asked before every open, by name and then
-//! by inode.
+//! Between processes: POSIX record locks, which the kernel drops when their process dies, which a
+//! forked child does not inherit, and which name their holder. They have two traps. A process never
+//! conflicts with itself, so a table of this process's locks, by device and inode, refuses a second
+//! one. And closing *any* descriptor of the file drops them, so nothing in this process may open a
+//! locked file: the table is asked before every open, by name and then by inode.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,7 +31,8 @@ struct Held {
 
 static HELD: ProcessLock<Vec<Held>> = ProcessLock::new(Vec::new());
 
-/// Locked by this process; entries of a parent are closed and forgotten (in a child that frees only descriptors).
+/// Locked by this process; entries of a parent are closed and forgotten (in a child that frees only
+/// descriptors).
 fn held() -> MutexGuard<'static, Vec<Held>> {
     let mut held = HELD.lock();
     let pid = cenote_sys::process::pid();
@@ -85,7 +86,8 @@ pub(super) fn lock(
     if kind == LockKind::Exclusive && !writable {
         return Err(MediumError::ReadOnly { op, name: FileName::new(name) });
     }
-    // Held throughout, so that no two threads open the file at once: the one that fails would close it.
+    // Held throughout, so that no two threads open the file at once: the one that fails would close
+    // it.
     let mut held = held();
     let found = identity(dir, op, name)?;
     if let Some(entry) = held.iter_mut().find(|entry| found == Some((entry.device, entry.inode))) {
@@ -137,7 +139,8 @@ struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if cenote_sys::process::pid() != self.pid {
-            // A forked child: the lock is its parent's, and the table may have been forked while it was held.
+            // A forked child: the lock is its parent's, and the table may have been forked while it
+            // was held.
             return;
         }
         let mut held = held();

@@ -1,10 +1,10 @@
 //! A directory of this machine as a medium.
 //!
-//! [`RealMedium`] holds a descriptor of the directory. What the directory lies on is found out once, when it is
-//! opened (`detect`); files are reached relative to the descriptor (`files`), mapped only inside windows that the
-//! medium reserved (`window`), and the store is locked against other processes and other openers in
-//! this one, by a lock that names its holder (`lock`) and by locks that nothing this process does
-//! to the files drops (`hold`).
+//! [`RealMedium`] holds a descriptor of the directory. What the directory lies on is found out
+//! once, when it is opened (`detect`); files are reached relative to the descriptor (`files`),
+//! mapped only inside windows that the medium reserved (`window`), and the store is locked against
+//! other processes and other openers in this one, by a lock that names its holder (`lock`) and by
+//! locks that nothing this process does to the files drops (`hold`).
 
 mod detect;
 mod files;
@@ -44,8 +44,9 @@ pub struct MediumOptions {
     pub create: bool,
     /// Never write anything.
     pub read_only: bool,
-    /// Flush and fence as if this were persistent memory: to measure, or where it is (CXL, NVDIMM) and the file
-    /// system does not tell. Nothing becomes safer by it; [`Medium::describe`] says so.
+    /// Flush and fence as if this were persistent memory: to measure, or where it is (CXL, NVDIMM)
+    /// and the file system does not tell. Nothing becomes safer by it; [`Medium::describe`]
+    /// says so.
     pub force_power: bool,
 }
 
@@ -100,7 +101,8 @@ fn create_directory(path: &Path) -> Result<()> {
     // `foo` has the parent "", which is the current directory.
     let parent =
         path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // A parent that may be searched and not read cannot be synced: the directory is there all the same.
+    // A parent that may be searched and not read cannot be synced: the directory is there all the
+    // same.
     match File::open(parent) {
         Ok(parent) => parent.sync_all().or_else(|error| match error.kind() {
             io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => Ok(()),

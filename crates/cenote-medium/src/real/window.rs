@@ -1,8 +1,8 @@
 //! Windows of address space and the mappings in them.
 //!
-//! A mapping replaces whatever lies at its address. That is sound only inside address space that this medium
-//! reserved for it, so every range is first looked up in a fixed table of windows. The table is read with atomic loads
-//! only, because [`map`] runs in signal handlers.
+//! A mapping replaces whatever lies at its address. That is sound only inside address space that
+//! this medium reserved for it, so every range is first looked up in a fixed table of windows. The
+//! table is read with atomic loads only, because [`map`] runs in signal handlers.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -104,13 +104,14 @@ impl Windows {
             ));
         };
         window.base.store(0, Ordering::Release);
-        // SAFETY: the window was reserved by this medium, whole; who has pointers into it gave up using them by
-        // releasing it (the contract of `Medium`).
+        // SAFETY: the window was reserved by this medium, whole; who has pointers into it gave up
+        // using them by releasing it (the contract of `Medium`).
         unsafe { memory::release(base as usize, len as usize) }
             .map_err(|source| MediumError::from_io(Operation::Reserve, "", source))
     }
 
-    /// Maps a file; see [`Medium::map`](crate::Medium::map). Called from signal handlers: no allocation, no lock.
+    /// Maps a file; see [`Medium::map`](crate::Medium::map). Called from signal handlers: no
+    /// allocation, no lock.
     pub(super) fn map(
         &self,
         files: &Files,
@@ -157,8 +158,8 @@ impl Windows {
                 found_bytes,
             });
         }
-        // SAFETY: the range lies in a window that this medium reserved, and the caller of `Medium::map` promises that nobody
-        // relies on what was mapped before.
+        // SAFETY: the range lies in a window that this medium reserved, and the caller of
+        // `Medium::map` promises that nobody relies on what was mapped before.
         unsafe { memory::map_file(file.as_fd(), at, size, access, sharing) }
             .map_err(|source| MediumError::from_io(op, name, source))
     }

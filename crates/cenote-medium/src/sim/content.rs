@@ -1,8 +1,9 @@
 //! The bytes of a simulated file: sparse pages, shared until they are written.
 //!
-//! Invariant: a page that is absent is all zero, and bytes beyond the last page are zero. So two contents that read
-//! alike hash alike, whatever pages they happen to own. Cloning costs one reference count per page that is there;
-//! writing copies the pages that it touches and no others. That makes a crash image cost what it changes.
+//! Invariant: a page that is absent is all zero, and bytes beyond the last page are zero. So two
+//! contents that read alike hash alike, whatever pages they happen to own. Cloning costs one
+//! reference count per page that is there; writing copies the pages that it touches and no others.
+//! That makes a crash image cost what it changes.
 
 use super::random::mix;
 use std::sync::Arc;
@@ -177,7 +178,8 @@ impl Content {
     }
 }
 
-/// Cuts a range into pieces that lie in one page each: page number, offset in the page, range of the buffer.
+/// Cuts a range into pieces that lie in one page each: page number, offset in the page, range of
+/// the buffer.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

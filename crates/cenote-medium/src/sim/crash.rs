@@ -1,14 +1,16 @@
 //! The states that a crash may leave, and the images that make one state concrete.
 //!
-//! A [`CrashState`] is the model at one moment: what is certainly durable, and a list of undecided *units*, each with
-//! its possible values. An [`Image`] is one choice for every unit. Invariants:
+//! A [`CrashState`] is the model at one moment: what is certainly durable, and a list of undecided
+//! *units*, each with its possible values. An [`Image`] is one choice for every unit. Invariants:
 //!
-//! * Value 0 of every unit is the durable one, so the choice of all zeros is the medium with everything lost that can be
-//!   lost. Values of a unit differ from each other, so that different choices are different states.
-//! * An image shares every page with the state except those that its choice changes: making one costs a few
-//!   microseconds whatever the size of the files.
+//! * Value 0 of every unit is the durable one, so the choice of all zeros is the medium with
+//!   everything lost that can be lost. Values of a unit differ from each other, so that different
+//!   choices are different states.
+//! * An image shares every page with the state except those that its choice changes: making one
+//!   costs a few microseconds whatever the size of the files.
 //! * Names that no directory leads to, and files that no name leads to, are not in an image.
-//! * Which pages have no space is no unit: an image of a loss of power has every hole that it may have, the worst of the states it may be in.
+//! * Which pages have no space is no unit: an image of a loss of power has every hole that it may
+//!   have, the worst of the states it may be in.
 
 use super::content::{Content, SECTOR};
 use super::model::{Binding, File, Holes, Inode, Model, NameStep, Names, directory_of};
@@ -22,7 +24,8 @@ use std::sync::{Arc, OnceLock};
 /// What kind of crash an image is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CrashKind {
-    /// The process died: memory mappings and the page cache hold everything it did; the boot id stays.
+    /// The process died: memory mappings and the page cache hold everything it did; the boot id
+    /// stays.
     Process,
     /// Power was lost: what was undecided went either way; the boot id is another one.
     Power,
@@ -193,7 +196,8 @@ impl CrashState {
         (units, steps)
     }
 
-    /// The same without what a loss of power decides: one image of that, with everything lost, and [`CrashState::image_process`].
+    /// The same without what a loss of power decides: one image of that, with everything lost, and
+    /// [`CrashState::image_process`].
     pub(crate) fn of_processes(model: &Model, event: usize, origin: Origin) -> Self {
         let ends = |(&inode, file): (&Inode, &File)| {
             let (floor, latest) = (Arc::clone(&file.floor), Arc::clone(&file.latest));
@@ -232,13 +236,15 @@ impl CrashState {
         self.event
     }
 
-    /// The last number that the test gave to [`SimMedium::note`](super::SimMedium::note) before the crash; 0 if none.
+    /// The last number that the test gave to [`SimMedium::note`](super::SimMedium::note) before the
+    /// crash; 0 if none.
     #[must_use]
     pub fn note(&self) -> u64 {
         self.note
     }
 
-    /// The last label that the test gave to [`SimMedium::crash_point`](super::SimMedium::crash_point).
+    /// The last label that the test gave to
+    /// [`SimMedium::crash_point`](super::SimMedium::crash_point).
     #[must_use]
     pub fn label(&self) -> Option<&str> {
         self.label.as_deref()
@@ -256,7 +262,8 @@ impl CrashState {
         self.units.get(unit).map_or(0, Unit::alternatives)
     }
 
-    /// Which of its values is the latest one of a unit; value 0 is the durable one. They may be the same.
+    /// Which of its values is the latest one of a unit; value 0 is the durable one. They may be the
+    /// same.
     #[must_use]
     pub fn latest(&self, unit: usize) -> usize {
         self.units.get(unit).map_or(0, |unit| unit.latest)
@@ -276,7 +283,8 @@ impl CrashState {
         mix(part ^ mix(u64::from(inode)))
     }
 
-    /// Whether the file is there as a process sees it; then `buffer` gets its bytes from `offset` on, zeros beyond its end.
+    /// Whether the file is there as a process sees it; then `buffer` gets its bytes from `offset`
+    /// on, zeros beyond its end.
     #[must_use]
     pub fn read_latest(&self, file: &str, offset: u64, buffer: &mut [u8]) -> bool {
         let Some(Binding::File(inode)) = self.latest_names.get(file) else { return false };
@@ -348,8 +356,8 @@ impl CrashState {
         }
     }
 
-    /// The image of a loss of power in which unit `u` has value `choice(u, alternatives(u))`. Value 0 is the durable one; a value that
-    /// is too high counts as the last.
+    /// The image of a loss of power in which unit `u` has value `choice(u, alternatives(u))`. Value
+    /// 0 is the durable one; a value that is too high counts as the last.
     pub fn image(&self, choice: &mut dyn FnMut(usize, usize) -> usize) -> Image {
         let mut names = None;
         let mut touched: BTreeMap<Inode, (Content, u64)> = BTreeMap::new();
@@ -392,7 +400,8 @@ impl CrashState {
         )
     }
 
-    /// The image of the values that the units have in `picks`; see [`Image::picks`]. Missing ones are durable.
+    /// The image of the values that the units have in `picks`; see [`Image::picks`]. Missing ones
+    /// are durable.
     #[must_use]
     pub fn image_of(&self, picks: &[u16]) -> Image {
         self.image(&mut |unit, _| picks.get(unit).map_or(0, |pick| usize::from(*pick)))
@@ -489,8 +498,8 @@ pub(crate) enum Entry {
 
 /// A medium as a crash left it: what the next opener finds. Cheap to clone.
 ///
-/// The methods that change it are the lies of a medium: a bit that flipped, a sector that came back old, a file that
-/// is gone.
+/// The methods that change it are the lies of a medium: a bit that flipped, a sector that came back
+/// old, a file that is gone.
 #[derive(Clone)]
 pub struct Image {
     pub(crate) entries: BTreeMap<Arc<str>, Entry>,
@@ -540,8 +549,9 @@ impl Image {
         self
     }
 
-    /// The same image as if it had been made after so many events: the next opener's identifiers, boot id and clock are drawn from that number, so
-    /// that images which are given the same one have the same future.
+    /// The same image as if it had been made after so many events: the next opener's identifiers,
+    /// boot id and clock are drawn from that number, so that images which are given the same
+    /// one have the same future.
     #[must_use]
     pub fn at_event(mut self, event: usize) -> Self {
         self.event = event;
@@ -554,15 +564,15 @@ impl Image {
         self.note
     }
 
-    /// The value of every unit, in the order of the [`CrashState`]: with the event, this names the image, and
-    /// [`CrashState::image_of`] makes it again. Empty for a crash of the process.
+    /// The value of every unit, in the order of the [`CrashState`]: with the event, this names the
+    /// image, and [`CrashState::image_of`] makes it again. Empty for a crash of the process.
     #[must_use]
     pub fn picks(&self) -> &[u16] {
         &self.picks
     }
 
-    /// What the next opener's medium is set up as: another seed, so that it draws other identifiers; the old boot id
-    /// after a crash of the process, else another.
+    /// What the next opener's medium is set up as: another seed, so that it draws other
+    /// identifiers; the old boot id after a crash of the process, else another.
     pub(crate) fn next_origin(&self) -> Origin {
         let mut next = self.origin;
         let power = self.kind == CrashKind::Power;
@@ -574,7 +584,8 @@ impl Image {
         next
     }
 
-    /// Hash of everything that the next opener can see: images with the same hash are the same medium.
+    /// Hash of everything that the next opener can see: images with the same hash are the same
+    /// medium.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.entries.iter().fold(
@@ -607,7 +618,8 @@ impl Image {
         }
     }
 
-    /// Copies bytes of a file from `offset` on, zeros beyond its end. Returns whether there is such a file.
+    /// Copies bytes of a file from `offset` on, zeros beyond its end. Returns whether there is such
+    /// a file.
     #[must_use]
     pub fn read(&self, name: &str, offset: u64, buffer: &mut [u8]) -> bool {
         let Some(Entry::File { content, .. }) = self.entries.get(name) else { return false };
@@ -615,7 +627,8 @@ impl Image {
         true
     }
 
-    /// Hash of the bytes of a file; files that read alike have the same. 0 if there is none of that name.
+    /// Hash of the bytes of a file; files that read alike have the same. 0 if there is none of that
+    /// name.
     #[must_use]
     pub fn file_hash(&self, name: &str) -> u64 {
         match self.entries.get(name) {
@@ -701,7 +714,8 @@ impl Image {
         self.entries.remove(name).is_some()
     }
 
-    /// Rolls a file back to what it is in an older image (or takes it away, where it is missing there).
+    /// Rolls a file back to what it is in an older image (or takes it away, where it is missing
+    /// there).
     pub fn roll_back(&mut self, name: &str, older: &Self) {
         match older.entries.get(name) {
             Some(entry) => self.entries.insert(name.into(), entry.clone()),

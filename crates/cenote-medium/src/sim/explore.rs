@@ -1,8 +1,10 @@
-//! Walks over the images of crash states: all of them where they are few, samples by seed where they are many.
+//! Walks over the images of crash states: all of them where they are few, samples by seed where
+//! they are many.
 //!
-//! Invariant: which images are visited depends on the history, the limits and the seed alone. An image is visited
-//! once per *requirement*: two moments may have the same image, but the later one may demand more of it (an
-//! operation was acknowledged in between), so images are told apart by the test's note as well as by their bytes.
+//! Invariant: which images are visited depends on the history, the limits and the seed alone. An
+//! image is visited once per *requirement*: two moments may have the same image, but the later one
+//! may demand more of it (an operation was acknowledged in between), so images are told apart by
+//! the test's note as well as by their bytes.
 
 use super::crash::{CrashState, Image};
 use super::random::{Random, mix};
@@ -11,8 +13,9 @@ use std::collections::HashSet;
 /// How far to go.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// All images are visited of a state that has no more than 2 to the power of this many; and all combinations of
-    /// "durable" and "latest" where no more than this many units are undecided.
+    /// All images are visited of a state that has no more than 2 to the power of this many; and
+    /// all combinations of "durable" and "latest" where no more than this many units are
+    /// undecided.
     pub exhaustive_units: u32,
     /// Images visited of a larger state, besides the two extremes.
     pub samples: u32,
@@ -73,12 +76,14 @@ impl Explorer {
         self.visited
     }
 
-    /// Calls `f` with the images of one state, as the limits say. If `f` panics, the image is named on standard error.
+    /// Calls `f` with the images of one state, as the limits say. If `f` panics, the image is named
+    /// on standard error.
     pub fn visit(&mut self, state: &CrashState, f: &mut dyn FnMut(Image)) {
         self.visit_part(state, false, f);
     }
 
-    /// The same; if `contained`, the losses of power are left out, because they will be visited with another state.
+    /// The same; if `contained`, the losses of power are left out, because they will be visited
+    /// with another state.
     pub(crate) fn visit_part(
         &mut self,
         state: &CrashState,
@@ -116,8 +121,9 @@ impl Explorer {
         self.sample(state, f);
     }
 
-    /// Half of the samples are one unit against all others, which finds most missing flushes; the rest is random, by
-    /// unit or by groups of units that share a line or a page, with many or with few survivors.
+    /// Half of the samples are one unit against all others, which finds most missing flushes; the
+    /// rest is random, by unit or by groups of units that share a line or a page, with many or
+    /// with few survivors.
     fn sample(&mut self, state: &CrashState, f: &mut dyn FnMut(Image)) {
         let units = state.units();
         let mut random = Random::new(mix(self.limits.seed ^ mix(state.event() as u64)));
@@ -166,7 +172,8 @@ impl Explorer {
 
 impl CrashState {
     /// Calls `f` with every image of a loss of power if there are no more than 2 to the power of
-    /// `limit_units_exhaustive`, else with `samples` of them and the two extremes. No image comes twice.
+    /// `limit_units_exhaustive`, else with `samples` of them and the two extremes. No image comes
+    /// twice.
     pub fn for_each_image(
         &self,
         limit_units_exhaustive: u32,

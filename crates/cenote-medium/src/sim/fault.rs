@@ -1,7 +1,9 @@
-//! Faults that a test plants into a simulated medium: errors that are reported, and lies that are not.
+//! Faults that a test plants into a simulated medium: errors that are reported, and lies that are
+//! not.
 //!
-//! Invariant: a fault hits the calls that it describes after skipping `skip` of them, once, unless it repeats.
-//! A test that runs with `skip` = 0, 1, 2, ... until nothing was hit has failed every single call once.
+//! Invariant: a fault hits the calls that it describes after skipping `skip` of them, once, unless
+//! it repeats. A test that runs with `skip` = 0, 1, 2, ... until nothing was hit has failed every
+//! single call once.
 
 use crate::Operation;
 
@@ -25,19 +27,22 @@ pub enum FaultPoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultEffect {
-    /// The call fails with `EIO`. Of a write nothing is written; after a sync, what was not durable may never be.
+    /// The call fails with `EIO`. Of a write nothing is written; after a sync, what was not durable
+    /// may never be.
     Io,
     /// The call fails with `ENOSPC`, and nothing is changed.
     NoSpace,
-    /// The call fails with `EROFS`, and nothing is changed: what a file system says that an error has made read-only. After a sync, what was not durable may never be.
+    /// The call fails with `EROFS`, and nothing is changed: what a file system says that an error
+    /// has made read-only. After a sync, what was not durable may never be.
     ReadOnly,
     /// The call fails with this number, and nothing is changed.
     Errno(i32),
-    /// The call succeeds and does nothing: a dropped write, a sync that a disk did not pass on, a flush or a fence
-    /// that the program forgot. A dropped stream still copies, but has to be flushed to be durable. Reads fail with
-    /// `EIO` instead.
+    /// The call succeeds and does nothing: a dropped write, a sync that a disk did not pass on, a
+    /// flush or a fence that the program forgot. A dropped stream still copies, but has to be
+    /// flushed to be durable. Reads fail with `EIO` instead.
     Drop,
-    /// The system takes a part of a write, so many eighths of its bytes, and is called again for the rest, as a real medium does. Of the operations that are no writes nothing is done
+    /// The system takes a part of a write, so many eighths of its bytes, and is called again for
+    /// the rest, as a real medium does. Of the operations that are no writes nothing is done
     /// before the second call.
     Short {
         /// How much the first call takes: 0 to 8.
@@ -64,7 +69,8 @@ pub enum Rest {
 pub struct Fault {
     /// Which calls.
     pub point: FaultPoint,
-    /// Only calls about files whose names contain this; empty: all. Not looked at for flush, fence and stream.
+    /// Only calls about files whose names contain this; empty: all. Not looked at for flush, fence
+    /// and stream.
     pub name: String,
     /// So many of these calls go through first.
     pub skip: u64,

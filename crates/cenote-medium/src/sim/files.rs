@@ -1,7 +1,8 @@
 //! The simulated medium as a [`Medium`]: files, locks, windows and mappings.
 //!
-//! Invariant: a call that fails changes nothing, and a call that changes something is one event of the history; except a write that is cut short by a planted fault, which is an event for each part that
-//! arrives.
+//! Invariant: a call that fails changes nothing, and a call that changes something is one event of
+//! the history; except a write that is cut short by a planted fault, which is an event for each
+//! part that arrives.
 
 use super::content::PAGE;
 use super::fault::{FaultEffect, FaultPoint, Rest};
@@ -79,7 +80,8 @@ impl Live {
             let part = &bytes[..bytes.len().min(room as usize)];
             let (addr, len) = (map.addr as usize, map.len as usize);
             let read_only = matches!(map.mode, MapMode::ReadOnly | MapMode::Tracked);
-            // SAFETY: the range is this mapping; making it writable for a moment takes nothing away.
+            // SAFETY: the range is this mapping; making it writable for a moment takes nothing
+            // away.
             if read_only && unsafe { memory::protect(addr, len, Some(Access::ReadWrite)) }.is_err()
             {
                 continue;
@@ -369,7 +371,8 @@ unsafe impl Medium for SimMedium {
         Ok(())
     }
 
-    /// Cut to nothing and made long again: a crash may leave each step or both. (On real media the length stays; this is worse.)
+    /// Cut to nothing and made long again: a crash may leave each step or both. (On real media the
+    /// length stays; this is worse.)
     unsafe fn clear(&self, name: &str) -> Result<()> {
         let op = Operation::Write;
         let mut live = self.live();
@@ -586,7 +589,8 @@ unsafe impl Medium for SimMedium {
             let name = FileName::new(name);
             return Err(MediumError::Truncated { op, name, needed_bytes: len, found_bytes: found });
         }
-        // Stores are seen before the mapping, as an event of their own; without a history only those count that the new mapping shows.
+        // Stores are seen before the mapping, as an event of their own; without a history only
+        // those count that the new mapping shows.
         if live.recording || live.mapping_of(inode).is_some() {
             live.observe();
         }
@@ -636,7 +640,8 @@ unsafe impl Medium for SimMedium {
                     .filter(|map| inside(map))
                     .for_each(|map| window.leave_idle(map.addr, map.len));
             }
-            // SAFETY: the range lies in a window of this medium; by the contract of `unmap` nobody uses it any more.
+            // SAFETY: the range lies in a window of this medium; by the contract of `unmap` nobody
+            // uses it any more.
             _ => unsafe { memory::unmap_to_reserved(addr as usize, len as usize) }
                 .map_err(|source| MediumError::from_io(op, "", source))?,
         }

@@ -1,11 +1,13 @@
-//! The running simulation: files in memory, mappings at their real addresses, and the history being recorded.
+//! The running simulation: files in memory, mappings at their real addresses, and the history being
+//! recorded.
 //!
 //! Invariants:
 //!
-//! * The content kept for a file is what the last event saw. Mapped memory is compared with it, page by page, at every
-//!   event; words that differ become a [`Event::Stores`] of their own *before* the event, so that a crash between the
-//!   stores and the event is a crash point too.
-//! * A file is mapped writable at most once, so mapped memory and content cannot disagree about whose bytes count.
+//! * The content kept for a file is what the last event saw. Mapped memory is compared with it,
+//!   page by page, at every event; words that differ become a [`Event::Stores`] of their own
+//!   *before* the event, so that a crash between the stores and the event is a crash point too.
+//! * A file is mapped writable at most once, so mapped memory and content cannot disagree about
+//!   whose bytes count.
 //! * An address outside every mapping of this simulation is never read: it may be anybody's.
 
 use super::content::{Content, PAGE, WORD};
@@ -23,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 unsafe extern "C" {
-    /// The C library's comparison; used because no Rust reference may be made to memory that the program under test
-    /// has references to.
+    /// The C library's comparison; used because no Rust reference may be made to memory that the
+    /// program under test has references to.
     fn memcmp(a: *const u8, b: *const u8, len: usize) -> i32;
 }
 
@@ -91,8 +93,9 @@ impl Mapping {
     /// Copies mapped bytes out.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) {
         debug_assert!(offset + buffer.len() as u64 <= self.len);
-        // SAFETY: the range lies in this mapping, which stays as long as the value does. Histories are single-threaded
-        // while an event is recorded, by the contract of the simulation.
+        // SAFETY: the range lies in this mapping, which stays as long as the value does. Histories
+        // are single-threaded while an event is recorded, by the contract of the
+        // simulation.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 self.pointer(offset).cast_const(),
@@ -128,7 +131,8 @@ impl Mapping {
         }
     }
 
-    /// Finds words that differ from `content`, brings `content` up to date and calls `f` with each word.
+    /// Finds words that differ from `content`, brings `content` up to date and calls `f` with each
+    /// word.
     fn collect(&self, content: &mut Arc<Content>, mut f: impl FnMut(u64, u64)) {
         for index in 0..self.len as usize / PAGE {
             let memory = self.pointer((index * PAGE) as u64);
@@ -138,8 +142,8 @@ impl Mapping {
             }
             let page = Arc::make_mut(content).page_mut(index);
             for (number, known) in page.chunks_exact_mut(WORD).enumerate() {
-                // SAFETY: the word lies in the page; pages are aligned. Volatile, because the program under test
-                // stores there without this module's knowledge.
+                // SAFETY: the word lies in the page; pages are aligned. Volatile, because the
+                // program under test stores there without this module's knowledge.
                 let value = unsafe { memory.cast::<u64>().add(number).read_volatile() };
                 if value.to_le_bytes() != *known {
                     known.copy_from_slice(&value.to_le_bytes());

@@ -1,7 +1,7 @@
 //! [`SimMedium`]: making simulations, taking crash states from them, planting faults.
 //!
-//! Invariant: whatever a test asks here leaves the simulation as it is, except for the faults that it plants and the
-//! history that it tells to be forgotten.
+//! Invariant: whatever a test asks here leaves the simulation as it is, except for the faults that
+//! it plants and the history that it tells to be forgotten.
 
 use super::content::WORD;
 use super::crash::{CrashKind, CrashState, Image};
@@ -74,8 +74,8 @@ impl SimHook for Core {
 
     unsafe fn stream(&self, dst: *mut u8, src: *const u8, len: usize) {
         for at in (0..len).step_by(WORD) {
-            // SAFETY: the caller promises both ranges, and that `dst` is aligned; the last word may not reach beyond
-            // the end because `len` is a multiple of 8.
+            // SAFETY: the caller promises both ranges, and that `dst` is aligned; the last word may
+            // not reach beyond the end because `len` is a multiple of 8.
             unsafe {
                 let word = src.add(at).cast::<u64>().read_unaligned();
                 dst.add(at).cast::<u64>().write_volatile(word);
@@ -101,8 +101,9 @@ impl SimMedium {
         Self::start(Live::new(&BTreeMap::new(), Origin { options, boot, mounting: 1 }))
     }
 
-    /// What the next opener finds after a crash: the image's files, no mappings, no locks; the boot id of before if
-    /// only the process died. It records a history of its own, so that crashes of the recovery can be made.
+    /// What the next opener finds after a crash: the image's files, no mappings, no locks; the boot
+    /// id of before if only the process died. It records a history of its own, so that crashes
+    /// of the recovery can be made.
     ///
     /// # Panics
     /// If [`SIM_SLOTS`](crate::SIM_SLOTS) simulations are alive already.
@@ -111,8 +112,9 @@ impl SimMedium {
         Self::start(Live::new(&image.entries, image.next_origin()))
     }
 
-    /// The same, but the history begins with [`SimMedium::resume`]; what happens before costs next to nothing. Memory is left in the
-    /// window for the next simulation (and found there), so that a stray access to a puddle that is mapped no more does not fault.
+    /// The same, but the history begins with [`SimMedium::resume`]; what happens before costs next
+    /// to nothing. Memory is left in the window for the next simulation (and found there), so
+    /// that a stray access to a puddle that is mapped no more does not fault.
     ///
     /// # Panics
     /// If [`SIM_SLOTS`](crate::SIM_SLOTS) simulations are alive already.
@@ -123,8 +125,9 @@ impl SimMedium {
         Self::start(live)
     }
 
-    /// Begins the history of a medium that was made by [`SimMedium::from_image_paused`]: with what `from` says is durable and undecided, or with
-    /// everything durable. False, and no history, if `from` is not what a process sees now.
+    /// Begins the history of a medium that was made by [`SimMedium::from_image_paused`]: with what
+    /// `from` says is durable and undecided, or with everything durable. False, and no history,
+    /// if `from` is not what a process sees now.
     #[must_use]
     pub fn resume(&self, from: Option<&Snapshot>) -> bool {
         let begun = self.core.live().resume(from.map(|snapshot| &snapshot.model));
@@ -132,7 +135,8 @@ impl SimMedium {
         begun
     }
 
-    /// What is durable and what is undecided now, to begin the history of another simulation with that has come to the same place.
+    /// What is durable and what is undecided now, to begin the history of another simulation with
+    /// that has come to the same place.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let mut history = self.core.live().history();
@@ -140,7 +144,8 @@ impl SimMedium {
         Snapshot { model: history.into_model() }
     }
 
-    /// Says that what is stored from now on will not be asked for: taking the simulation down costs less then.
+    /// Says that what is stored from now on will not be asked for: taking the simulation down costs
+    /// less then.
     pub fn stop_looking(&self) {
         self.core.live().blind = true;
     }
@@ -151,13 +156,15 @@ impl SimMedium {
         Walk { history: self.core.live().history(), started: false, power: true }
     }
 
-    /// [`SimMedium::walk`] for those who look at crashes of processes alone: the states have no units, which makes them cheaper by half.
+    /// [`SimMedium::walk`] for those who look at crashes of processes alone: the states have no
+    /// units, which makes them cheaper by half.
     #[must_use]
     pub fn walk_of_processes(&self) -> Walk {
         Walk { history: self.core.live().history(), started: false, power: false }
     }
 
-    /// The same without a history: for the many images whose recovery is looked at and not crashed again.
+    /// The same without a history: for the many images whose recovery is looked at and not crashed
+    /// again.
     ///
     /// # Panics
     /// If [`SIM_SLOTS`](crate::SIM_SLOTS) simulations are alive already.
@@ -187,7 +194,8 @@ impl SimMedium {
         self.core.options
     }
 
-    /// Number of events so far. Events are numbered from 0; stores since the last event count as one.
+    /// Number of events so far. Events are numbered from 0; stores since the last event count as
+    /// one.
     #[must_use]
     pub fn trace_len(&self) -> usize {
         self.core.live().trace_len()
@@ -199,8 +207,9 @@ impl SimMedium {
         self.trace_len() + 1
     }
 
-    /// What a crash may leave after the first `events` events (or all, if there are fewer). Costs as much as the
-    /// history before it is long: [`SimMedium::explore`] walks many states at the cost of one.
+    /// What a crash may leave after the first `events` events (or all, if there are fewer). Costs
+    /// as much as the history before it is long: [`SimMedium::explore`] walks many states at
+    /// the cost of one.
     #[must_use]
     pub fn state_after(&self, events: usize) -> CrashState {
         let mut history = self.core.live().history();
@@ -214,15 +223,16 @@ impl SimMedium {
         self.state_after(usize::MAX)
     }
 
-    /// The files as they are, after a crash of this kind that lost nothing. Works without a history too.
+    /// The files as they are, after a crash of this kind that lost nothing. Works without a history
+    /// too.
     #[must_use]
     pub fn image_now(&self, kind: CrashKind) -> Image {
         self.core.live().image(kind)
     }
 
-    /// Calls `f` with images of the crash states in `range` (numbers of events that have happened, as for
-    /// [`SimMedium::state_after`]), as `limits` say. The simulation is not locked meanwhile; what `f` or others do to
-    /// it is not seen.
+    /// Calls `f` with images of the crash states in `range` (numbers of events that have happened,
+    /// as for [`SimMedium::state_after`]), as `limits` say. The simulation is not locked
+    /// meanwhile; what `f` or others do to it is not seen.
     ///
     /// A state is not enumerated if the next one has all its images and is enumerated exhaustively.
     pub fn explore(
@@ -271,8 +281,8 @@ impl SimMedium {
         self.core.live().record(Event::Point(label.into()));
     }
 
-    /// Tells the history what a test's oracle knows at this moment, say the number of operations that have been
-    /// acknowledged: see [`CrashState::note`] and [`Image::note`].
+    /// Tells the history what a test's oracle knows at this moment, say the number of operations
+    /// that have been acknowledged: see [`CrashState::note`] and [`Image::note`].
     pub fn note(&self, note: u64) {
         self.core.live().record(Event::Note(note));
     }
@@ -298,8 +308,9 @@ impl SimMedium {
         self.core.live().faults.hits
     }
 
-    /// Words that were stored through mappings into pages that have no space ([`Medium::release`](crate::Medium::release)): on a full disk each would end the
-    /// process with `SIGBUS`. Holes are kept over a crash.
+    /// Words that were stored through mappings into pages that have no space
+    /// ([`Medium::release`](crate::Medium::release)): on a full disk each would end the process
+    /// with `SIGBUS`. Holes are kept over a crash.
     #[must_use]
     pub fn stores_into_holes(&self) -> u64 {
         let mut live = self.core.live();
@@ -315,7 +326,8 @@ impl SimMedium {
         live.files.get(inode).map_or(0, |file| file.holes.len() as u64 * PAGE_SIZE)
     }
 
-    /// Inverts a bit of a file, also in memory and on the medium. Returns whether there is such a byte.
+    /// Inverts a bit of a file, also in memory and on the medium. Returns whether there is such a
+    /// byte.
     pub fn flip_bit(&self, name: &str, offset: u64, bit: u8) -> bool {
         let mut live = self.core.live();
         live.observe();
@@ -353,7 +365,8 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Whether every image of the state that was given last is also one of the next state, to the same requirements.
+    /// Whether every image of the state that was given last is also one of the next state, to the
+    /// same requirements.
     #[must_use]
     pub fn next_only_adds(&self) -> bool {
         self.history.next_only_adds()

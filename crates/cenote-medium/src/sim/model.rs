@@ -1,23 +1,26 @@
 //! What a crash may leave: the fault model, as a pure state machine over a recorded history.
 //!
-//! For every file the model keeps its *floor*, what is certainly durable, and for every *undecided* unit all values
-//! that it had since, oldest first. Invariants:
+//! For every file the model keeps its *floor*, what is certainly durable, and for every *undecided*
+//! unit all values that it had since, oldest first. Invariants:
 //!
-//! * A word (8 bytes) that was stored through a mapping may hold its floor or any later value, independently of every
-//!   other word. A flush marks the values of that moment; the next fence *of the same thread* makes them the floor
-//!   and drops what is older. Values stored after the flush stay undecided.
-//! * A sector (512 bytes) that was written by a file operation may be as it was at any moment since the last completed
-//!   sync, independently of every other sector. A sector that is also stored to through a mapping, or flushed, is
-//!   tracked word by word from then on.
-//! * The length of a file, and each creation, renaming and removal of a name, is undecided until the file, or the
-//!   directory, is synced. A renaming is one step; steps are independent of each other.
-//! * A hole that was made, or filled, since the last completed sync may be there after a loss of power or not; the bytes of one that was made are
-//!   written as zeros would be.
-//! * A sync makes everything of its file durable. After a sync that *failed* nothing that was undecided is written
-//!   again by a later one: the system believes that it is clean. Only a new store or write makes it dirty again.
+//! * A word (8 bytes) that was stored through a mapping may hold its floor or any later value,
+//!   independently of every other word. A flush marks the values of that moment; the next fence *of
+//!   the same thread* makes them the floor and drops what is older. Values stored after the flush
+//!   stay undecided.
+//! * A sector (512 bytes) that was written by a file operation may be as it was at any moment since
+//!   the last completed sync, independently of every other sector. A sector that is also stored to
+//!   through a mapping, or flushed, is tracked word by word from then on.
+//! * The length of a file, and each creation, renaming and removal of a name, is undecided until
+//!   the file, or the directory, is synced. A renaming is one step; steps are independent of each
+//!   other.
+//! * A hole that was made, or filled, since the last completed sync may be there after a loss of
+//!   power or not; the bytes of one that was made are written as zeros would be.
+//! * A sync makes everything of its file durable. After a sync that *failed* nothing that was
+//!   undecided is written again by a later one: the system believes that it is clean. Only a new
+//!   store or write makes it dirty again.
 //!
-//! Not seen: a value that a word had only between two events. `SimMedium::crash_point` adds an event where that
-//! matters.
+//! Not seen: a value that a word had only between two events. `SimMedium::crash_point` adds an
+//! event where that matters.
 
 use super::content::{Content, PAGE, SECTOR, SECTOR_WORDS, WORD};
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,8 +125,8 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Whether every image that is possible before this event is also possible after it, to the same requirements.
-    /// That is so for whatever makes nothing durable.
+    /// Whether every image that is possible before this event is also possible after it, to the
+    /// same requirements. That is so for whatever makes nothing durable.
     pub(crate) const fn only_adds_images(&self) -> bool {
         !matches!(
             self,
@@ -437,7 +440,8 @@ pub(crate) enum NameStep {
 }
 
 impl NameStep {
-    /// Does the step. A renaming that became durable without the creation before it brings the file all the same.
+    /// Does the step. A renaming that became durable without the creation before it brings the file
+    /// all the same.
     pub(crate) fn apply(&self, names: &mut Names) {
         match self {
             Self::Bind(name, binding) => {

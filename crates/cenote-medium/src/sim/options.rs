@@ -6,16 +6,18 @@ use cenote_layout::id::Uuid;
 /// How a simulated medium behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimOptions {
-    /// The level that a direct mapping reaches. `Power`: persistent memory, a flush and a fence make stores durable.
-    /// `Process`: the page cache, only a sync does.
+    /// The level that a direct mapping reaches. `Power`: persistent memory, a flush and a fence
+    /// make stores durable. `Process`: the page cache, only a sync does.
     pub durability: Durability,
     /// Boot id, clock, identifiers: everything that is drawn is drawn from this.
     pub seed: u64,
-    /// At `Process`: fences and streams (and flushes, should there be any) are recorded as moments at which the
-    /// process may die. Without it only file operations are, and `SimMedium::crash_point`. Production code does not see
-    /// a difference: the level that it is told is `process` either way.
+    /// At `Process`: fences and streams (and flushes, should there be any) are recorded as moments
+    /// at which the process may die. Without it only file operations are, and
+    /// `SimMedium::crash_point`. Production code does not see a difference: the level that it
+    /// is told is `process` either way.
     pub process_with_hooks: bool,
-    /// Whether a history is recorded. Without it there are no crash states, and stores cost nothing.
+    /// Whether a history is recorded. Without it there are no crash states, and stores cost
+    /// nothing.
     pub record: bool,
     /// Whether the medium refuses every change, like a file system that is mounted read-only.
     pub read_only: bool,

@@ -1,7 +1,7 @@
 //! A seeded source of numbers (SplitMix64): the same seed gives the same history on every machine.
 //!
-//! Nothing here is secret or needs to be: boot ids, clocks, identifiers and samples of a simulation come from it, so
-//! that a failure is named by its seed.
+//! Nothing here is secret or needs to be: boot ids, clocks, identifiers and samples of a simulation
+//! come from it, so that a failure is named by its seed.
 
 /// SplitMix64: one addition and a finaliser per number.
 #[derive(Clone, Debug)]
@@ -17,7 +17,8 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `bound`, which is not 0. The bias of the multiplication does not matter for samples.
+    /// A number below `bound`, which is not 0. The bias of the multiplication does not matter for
+    /// samples.
     pub(crate) const fn below(&mut self, bound: usize) -> usize {
         ((self.next() as u128 * bound as u128) >> 64) as usize
     }

@@ -613,7 +613,8 @@ fn planted_faults_hit_the_call_that_they_name() {
     }
 }
 
-/// What arrived of a write that fails in its middle is there, in the file and in every crash that keeps it; a crash may come between the parts of one that goes on.
+/// What arrived of a write that fails in its middle is there, in the file and in every crash that
+/// keeps it; a crash may come between the parts of one that goes on.
 #[test]
 fn a_short_write_leaves_its_part() {
     let rig = Rig::power();
@@ -894,7 +895,8 @@ fn a_hole_reads_as_zeros_and_stores_into_it_are_counted() {
     sim.ensure("a", 8192, 4096).expect("ensure");
     store(8192, 3);
     assert_eq!((sim.hole_bytes("a"), sim.stores_into_holes()), (4096, 1));
-    // Without a sync, the space may be gone again after a loss of power, and not after a crash of the process.
+    // Without a sync, the space may be gone again after a loss of power, and not after a crash of
+    // the process.
     let holes_of = |image: &Image| SimMedium::from_image_unrecorded(image).hole_bytes("a");
     let state = sim.state_now();
     assert_eq!((holes_of(&state.image_latest()), holes_of(&state.image_process())), (8192, 4096));

@@ -1,15 +1,16 @@
 //! Address space of simulations: one window, one simulation.
 //!
-//! A store's window is at one address in every process, so two simulations of the same store cannot have it reserved
-//! at once. Invariant: the windows in the registry do not overlap, and each is reserved from the kernel exactly while
-//! it is in the registry. A thread that wants a window that another thread's simulation has waits for it, so that
-//! tests may run side by side; a window that the *same* thread has is refused at once, because waiting would be for
-//! ever.
+//! A store's window is at one address in every process, so two simulations of the same store cannot
+//! have it reserved at once. Invariant: the windows in the registry do not overlap, and each is
+//! reserved from the kernel exactly while it is in the registry. A thread that wants a window that
+//! another thread's simulation has waits for it, so that tests may run side by side; a window that
+//! the *same* thread has is refused at once, because waiting would be for ever.
 //!
-//! Mapping and unmapping is most of the cost of looking at an image. So simulations without a history leave their
-//! window *idle* in the registry, memory and all; the next simulation that reserves the same window finds its
-//! mappings there and only has to correct what differs. The price: a stray access to a puddle that is mapped no more
-//! does not fault there. Simulations with a history leave no memory behind and clear what they find.
+//! Mapping and unmapping is most of the cost of looking at an image. So simulations without a
+//! history leave their window *idle* in the registry, memory and all; the next simulation that
+//! reserves the same window finds its mappings there and only has to correct what differs. The
+//! price: a stray access to a puddle that is mapped no more does not fault there. Simulations with
+//! a history leave no memory behind and clear what they find.
 
 use crate::MediumError;
 use cenote_sys::memory;
@@ -34,8 +35,8 @@ impl Entry {
     }
 
     fn release(&self) {
-        // SAFETY: the registry reserved the range and nobody else could map into it; whoever still points there broke
-        // the contract of the medium.
+        // SAFETY: the registry reserved the range and nobody else could map into it; whoever still
+        // points there broke the contract of the medium.
         let _ = unsafe { memory::release(self.base as usize, self.len as usize) };
     }
 }
@@ -105,8 +106,8 @@ impl Window {
         addr >= self.base && addr.checked_add(len).is_some_and(|end| end <= self.base + self.len)
     }
 
-    /// Takes writable memory that an earlier simulation left at exactly this range; its contents are anything.
-    /// Whatever else was left there is gone afterwards.
+    /// Takes writable memory that an earlier simulation left at exactly this range; its contents
+    /// are anything. Whatever else was left there is gone afterwards.
     pub(crate) fn take_idle(&mut self, addr: u64, len: u64) -> bool {
         let mut found = false;
         self.idle.retain(|&(a, l)| {
@@ -130,7 +131,8 @@ impl Window {
         }
     }
 
-    /// Leaves writable memory for later simulations, in this window or, with [`Window::keep`], after it.
+    /// Leaves writable memory for later simulations, in this window or, with [`Window::keep`],
+    /// after it.
     pub(crate) fn leave_idle(&mut self, addr: u64, len: u64) {
         self.idle.push((addr, len));
     }
@@ -174,8 +176,8 @@ fn release_idle(registry: &mut Vec<Entry>, kept: usize) {
     });
 }
 
-/// Gives back the address space that simulations without a history left reserved, for instance before a real medium
-/// with the same window is opened in this process.
+/// Gives back the address space that simulations without a history left reserved, for instance
+/// before a real medium with the same window is opened in this process.
 pub fn release_idle_windows() {
     release_idle(&mut REGISTRY.lock().unwrap_or_else(PoisonError::into_inner), 0);
 }

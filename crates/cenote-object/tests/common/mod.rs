@@ -1,4 +1,5 @@
-//! A store with objects on the simulated medium, histories of psyncs on it, and the oracle: what may be there after a crash.
+//! A store with objects on the simulated medium, histories of psyncs on it, and the oracle: what
+//! may be there after a crash.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -19,7 +20,8 @@ pub(crate) const OBJECTS: [(&str, u64); 3] = [("a", 3 * 4096), ("b", 100), ("sti
 /// Contents of all objects.
 pub(crate) type State = Vec<Vec<u8>>;
 
-/// Options of the simulation: small halves, so that the journal is soon reused; everything in the calling thread.
+/// Options of the simulation: small halves, so that the journal is soon reused; everything in the
+/// calling thread.
 pub(crate) fn options(half_len: u64) -> ObjectsOptions {
     ObjectsOptions { half_len, trim: Trim::Inline, ..ObjectsOptions::default() }
 }
@@ -181,7 +183,8 @@ pub(crate) fn bytes_of(object: &Attached) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Runs a history on a medium. Returns the states after each psync, the first being that before any.
+/// Runs a history on a medium. Returns the states after each psync, the first being that before
+/// any.
 pub(crate) fn history(
     sim: &Arc<SimMedium>,
     steps: &[Step],
@@ -450,8 +453,8 @@ pub(crate) fn failed_psync_then_again(bug: Bug) -> Result<(), String> {
     }
 }
 
-/// A whole record that was never acknowledged, behind one that is torn; then a session that writes a record of the same length
-/// over the torn one. What the first session left must not come back.
+/// A whole record that was never acknowledged, behind one that is torn; then a session that writes
+/// a record of the same length over the torn one. What the first session left must not come back.
 pub(crate) fn stale_record(bug: Bug) -> Result<(), String> {
     use cenote_layout::object::{CommitRecord, JOURNAL_HALVES_OFFSET, RecordHeader};
     use zerocopy::{FromBytes, IntoBytes};

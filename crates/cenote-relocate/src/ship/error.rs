@@ -22,7 +22,8 @@ pub enum ShipError {
     /// No pool was named.
     #[error("no pool was named: name at least one")]
     NoPool,
-    /// A session that wrote the pool ended without closing the store, and this one cannot recover it.
+    /// A session that wrote the pool ended without closing the store, and this one cannot recover
+    /// it.
     #[error(
         "pool \"{pool}\" was left by a program that did not close the store: open the store for writing once, which recovers it, then export"
     )]
@@ -103,7 +104,8 @@ pub enum ShipError {
         /// Bytes that are free.
         free: u64,
     },
-    /// A type of the archive has another layout in this program, and the store has not decided yet which of the two it takes.
+    /// A type of the archive has another layout in this program, and the store has not decided yet
+    /// which of the two it takes.
     #[error(
         "type {} of the archive has another layout than in this program: import it by a program that has the archive's layout, \
          or by the command, or give one of the two types another name\n{}", .0.offered.id, Layouts(&.0.known, &.0.offered)

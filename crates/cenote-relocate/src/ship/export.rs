@@ -1,15 +1,20 @@
 //! Export: what is in pools, as it lies in their files.
 //!
-//! Of pools in direct mode the puddles' files are the truth when nobody has them open and nothing is left to replay. Of pools in shadowed mode so are the shadows: a
-//! store that was closed has psynced them, so that shadow and primary are the same; after a crash of processes a writable open has recovered them.
-//! A session that may only look cannot recover, and refuses what a crash left. Of a store that a daemon keeps it hands the files out, to be read, of a pool that nobody writes
-//! as long as this session lasts.
+//! Of pools in direct mode the puddles' files are the truth when nobody has them open and nothing
+//! is left to replay. Of pools in shadowed mode so are the shadows: a store that was closed has
+//! psynced them, so that shadow and primary are the same; after a crash of processes a writable
+//! open has recovered them. A session that may only look cannot recover, and refuses what a crash
+//! left. Of a store that a daemon keeps it hands the files out, to be read, of a pool that nobody
+//! writes as long as this session lasts.
 //!
-//! Files are read from front to back, [`STEP`] bytes at a time, where they have data; what is zero is left out. If the store has no other pool than those that are taken, no pointer can lead to
+//! Files are read from front to back, [`STEP`] bytes at a time, where they have data; what is zero
+//! is left out. If the store has no other pool than those that are taken, no pointer can lead to
 //! another one, and none is looked at: then the cost is that of a copy.
 //!
-//! A pool that is protected at rest goes as it lies there, sealed: no key is needed, and the archive holds nothing that the files do not. What is in it is looked at only if the store was opened with a key, which has to
-//! be the pool's then; without it all types of the store are taken along, and where its pointers lead is not known.
+//! A pool that is protected at rest goes as it lies there, sealed: no key is needed, and the
+//! archive holds nothing that the files do not. What is in it is looked at only if the store was
+//! opened with a key, which has to be the pool's then; without it all types of the store are taken
+//! along, and where its pointers lead is not known.
 
 use super::scan::{Body, Found, Scan, World, closure, is_zero};
 use super::{OnShip, ShipError, tell};
@@ -65,9 +70,11 @@ pub struct Exported {
     pub totals: Totals,
     /// Bytes of the archive.
     pub archive_bytes: u64,
-    /// Pools that pointers lead to and that were not taken along: in another store these pointers dangle.
+    /// Pools that pointers lead to and that were not taken along: in another store these pointers
+    /// dangle.
     pub left: Vec<LeftEntry>,
-    /// Names of pools that are protected at rest and could not be looked into, because the store was opened without a key: where their pointers lead is not known.
+    /// Names of pools that are protected at rest and could not be looked into, because the store
+    /// was opened without a key: where their pointers lead is not known.
     pub unseen: Vec<String>,
 }
 
@@ -234,7 +241,8 @@ fn puddle_entry(puddle: &PuddleRecord) -> PuddleEntry {
 
 /// A pool whose files are the truth, or why it is none.
 fn source(store: &Store, name: &str, id: PoolId) -> Result<QuiescentPool, ShipError> {
-    // What a crash left and this session could not put right in the files; a session that may write has.
+    // What a crash left and this session could not put right in the files; a session that may write
+    // has.
     let left =
         |lease: &LeaseRecord| lease.pool == id && lease.writable && lease.client != store.client();
     if !store.is_writable() && store.lease_records().iter().any(left) {

@@ -1,7 +1,9 @@
 //! An archive in a file: nothing has its name before it is whole and on the disk.
 //!
-//! States: (1) a file `.NAME.PID-NUMBER.part` beside it is made and filled; (2) it is synced; (3) **it is renamed**, which fails if there is a file of that name;
-//! (4) the directory is synced. An error removes the first file. So does a signal, if whoever waits for it stops the export; a process that is killed leaves a file that says by its name what it is.
+//! States: (1) a file `.NAME.PID-NUMBER.part` beside it is made and filled; (2) it is synced; (3)
+//! **it is renamed**, which fails if there is a file of that name; (4) the directory is synced. An
+//! error removes the first file. So does a signal, if whoever waits for it stops the export; a
+//! process that is killed leaves a file that says by its name what it is.
 
 use super::ShipError;
 use cenote_medium::planted::{Bug, planted};
@@ -37,7 +39,8 @@ impl Drop for Part {
 /// Makes the file of this path by `write`.
 ///
 /// # Errors
-/// It is there already; it cannot be made, synced or renamed; what `write` says. Then there is no file.
+/// It is there already; it cannot be made, synced or renamed; what `write` says. Then there is no
+/// file.
 pub fn to_file<R>(
     path: &Path,
     exclusive: Exclusive,

@@ -1,8 +1,10 @@
 //! Import: an archive becomes pools of a store, or nothing.
 //!
-//! States, which are those of [`cenote_store::relocate::ImportManifest`]'s import: (1) header and manifest are read and checked, types are compared with the store's, names and room looked for: nothing
-//! has changed; (2) each puddle gets a file under a new identity, which no record names, and what the archive holds of it; (3) the archive's end is read, which says that
-//! all of it was whole, and values are looked at ([`super::check_values`]); (4) files are synced,
+//! States, which are those of [`cenote_store::relocate::ImportManifest`]'s import: (1) header and
+//! manifest are read and checked, types are compared with the store's, names and room looked for:
+//! nothing has changed; (2) each puddle gets a file under a new identity, which no record names,
+//! and what the archive holds of it; (3) the archive's end is read, which says that all of it was
+//! whole, and values are looked at ([`super::check_values`]); (4) files are synced,
 //! and **the catalog's batch commits**. An import that ends before that leaves files that
 //! the catalog does not know: they are removed at once, or by the next writable open.
 //!
@@ -35,7 +37,8 @@ impl core::fmt::Debug for ImportOptions<'_> {
     }
 }
 
-/// The types that the importing program has, by id: an import does not register another layout of one of them.
+/// The types that the importing program has, by id: an import does not register another layout of
+/// one of them.
 pub type ProgramTypes<'a> = &'a dyn Fn(TypeId) -> Option<TypeRecord>;
 
 /// What was in an archive, and what became of it.
@@ -62,11 +65,13 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    /// Makes its pools part of the store, under new identities. They keep their addresses where those are free; the pointers of others are rewritten
-    /// when they are first touched. Durable on return.
+    /// Makes its pools part of the store, under new identities. They keep their addresses where
+    /// those are free; the pointers of others are rewritten when they are first touched.
+    /// Durable on return.
     ///
     /// # Errors
-    /// A name that was taken meanwhile, a type that the program has come to know with another layout, no room in the window any more, the medium. Nothing was imported then.
+    /// A name that was taken meanwhile, a type that the program has come to know with another
+    /// layout, no room in the window any more, the medium. Nothing was imported then.
     pub fn commit(self, store: &Store, program: ProgramTypes<'_>) -> Result<Shipped, ShipError> {
         let Self { import, manifest, archive_bytes, stale } = self;
         agree(store, &manifest, program)?;
@@ -76,7 +81,8 @@ impl Unpacked {
     }
 }
 
-/// Reads an archive to its end, checks all of it, and puts its puddles into files of a store that nobody knows before [`Unpacked::commit`].
+/// Reads an archive to its end, checks all of it, and puts its puddles into files of a store that
+/// nobody knows before [`Unpacked::commit`].
 ///
 /// # Errors
 /// The archive: see [`cenote_archive::ArchiveError`]; values that are none ([`ShipError::Values`]).
@@ -101,7 +107,8 @@ pub fn unpack<R: Read>(
         }
         error => error.into(),
     };
-    // Before the first file, so that a disk that is too small is not filled first. It may become full all the same.
+    // Before the first file, so that a disk that is too small is not filled first. It may become
+    // full all the same.
     if wanted > store.medium().free_bytes() {
         return Err(no_space(store, wanted));
     }
@@ -200,7 +207,8 @@ fn asked(
     Ok(Asked { manifest, disk_bytes })
 }
 
-/// Refuses types that the program has with another layout, unless the store has decided: what it knows it says itself, where such a type is used.
+/// Refuses types that the program has with another layout, unless the store has decided: what it
+/// knows it says itself, where such a type is used.
 fn agree(store: &Store, manifest: &Manifest, program: ProgramTypes<'_>) -> Result<(), ShipError> {
     if planted(Bug::ProgramNotAsked) {
         return Ok(());

@@ -1,12 +1,15 @@
-//! Shipping (PUD-9; Puddles paper, 4.2): pools in their in-memory form, out of a store into an archive, and from there into a store.
+//! Shipping (PUD-9; Puddles paper, 4.2): pools in their in-memory form, out of a store into an
+//! archive, and from there into a store.
 //!
 //! Invariants:
 //!
-//! * **Export** reads files and changes none. It takes only pools that nobody has open and whose files are the truth: nothing is to be replayed, traced or
-//!   rewritten in them. An archive of a file has its name only when it is whole and on the disk.
-//! * **Import** puts everything into files that nobody knows, checks everything, syncs, and then makes one batch of the catalog. Before that, the store is as it
-//!   was, whatever ends the import.
-//! * Neither knows the application: which types there are, and where their pointers lead, is read from descriptors and pointer maps.
+//! * **Export** reads files and changes none. It takes only pools that nobody has open and whose
+//!   files are the truth: nothing is to be replayed, traced or rewritten in them. An archive of a
+//!   file has its name only when it is whole and on the disk.
+//! * **Import** puts everything into files that nobody knows, checks everything, syncs, and then
+//!   makes one batch of the catalog. Before that, the store is as it was, whatever ends the import.
+//! * Neither knows the application: which types there are, and where their pointers lead, is read
+//!   from descriptors and pointer maps.
 
 mod error;
 mod export;

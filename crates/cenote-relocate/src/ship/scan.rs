@@ -1,9 +1,12 @@
-//! What is in a heap puddle, read from its file, or from an open pool that is protected at rest: which types its blocks have, and which of its pointers lead to other pools.
+//! What is in a heap puddle, read from its file, or from an open pool that is protected at rest:
+//! which types its blocks have, and which of its pointers lead to other pools.
 //!
-//! Nothing is mapped, and the application is not asked: descriptors say where blocks of which type lie, marks which of them are allocated, and the types' pointer maps
-//! where the pointers are. Blocks without a type are not looked at: what is in them may be pointers or not.
+//! Nothing is mapped, and the application is not asked: descriptors say where blocks of which type
+//! lie, marks which of them are allocated, and the types' pointer maps where the pointers are.
+//! Blocks without a type are not looked at: what is in them may be pointers or not.
 //!
-//! Superblocks are read one at a time, and of a large block as many values as fit into [`STEP`], so memory is bounded by that and by the size of one value.
+//! Superblocks are read one at a time, and of a large block as many values as fit into [`STEP`], so
+//! memory is bounded by that and by the size of one value.
 
 use super::ShipError;
 use cenote_layout::catalog::PuddleRecord;
@@ -48,7 +51,8 @@ impl<'a> World<'a> {
         Self { type_of, places }
     }
 
-    /// The pool in which an address lies; the first one behind a puddle, where a pointer past the end of its last block leads, is its own, also where another puddle begins there: see
+    /// The pool in which an address lies; the first one behind a puddle, where a pointer past the
+    /// end of its last block leads, is its own, also where another puddle begins there: see
     /// [`cenote_layout::moves`].
     fn pool_at(&self, addr: u64) -> Option<PoolId> {
         let at = self.places.partition_point(|place| place.0 < addr);

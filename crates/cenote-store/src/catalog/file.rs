@@ -1,12 +1,15 @@
-//! Reading the two files of the catalog: what each holds, what the two hold together, and what of that is damage.
+//! Reading the two files of the catalog: what each holds, what the two hold together, and what of
+//! that is damage.
 //!
-//! A file is scanned for whole frames; where none begins, the scan goes on at the next multiple of 8, so that one
-//! damaged frame costs only itself. The frames of both files are put together by (batch, index). What is
-//! left without a frame is lost, except for one case that is not damage at all:
+//! A file is scanned for whole frames; where none begins, the scan goes on at the next multiple of
+//! 8, so that one damaged frame costs only itself. The frames of both files are put together by
+//! (batch, index). What is left without a frame is lost, except for one case that is not damage at
+//! all:
 //!
-//! **Torn tail.** A batch is appended to `catalog.0` and synced before `catalog.1` is touched. So if `catalog.1` is
-//! whole and ends with batch n, and `catalog.0` holds n and after it bytes that make no batch, those bytes are a batch
-//! that was never made: its writer stopped, and was told nothing. Everything else that does not read is damage.
+//! **Torn tail.** A batch is appended to `catalog.0` and synced before `catalog.1` is touched. So
+//! if `catalog.1` is whole and ends with batch n, and `catalog.0` holds n and after it bytes that
+//! make no batch, those bytes are a batch that was never made: its writer stopped, and was told
+//! nothing. Everything else that does not read is damage.
 
 use crate::report::{Damage, DamageEffect};
 use cenote_layout::catalog::{
@@ -95,7 +98,8 @@ pub(crate) struct Merged {
     pub(crate) last_batch: u64,
     /// The last whole batch, and which records of the journals it names.
     pub(crate) names: (u64, [u64; 2]),
-    /// What both files should hold; `None` if something is lost in both, and the files are better left alone.
+    /// What both files should hold; `None` if something is lost in both, and the files are better
+    /// left alone.
     pub(crate) canonical: Option<Vec<u8>>,
     /// What is wrong, and whether the other file made up for it.
     pub(crate) damage: Vec<Damage>,
@@ -107,7 +111,8 @@ pub(crate) struct Merged {
     pub(crate) rolled_back: Option<u64>,
 }
 
-/// Puts the two files together. `None` for a file that is not there. Batch `at_least` was there once.
+/// Puts the two files together. `None` for a file that is not there. Batch `at_least` was there
+/// once.
 pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
     let scans = [scan(bytes[0]), scan(bytes[1])];
     let mut frames: BTreeMap<(u64, u32), &Frame> = BTreeMap::new();
@@ -172,7 +177,8 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
         for scan in &scans {
             let beyond = scan.frames.iter().any(|(frame, _)| frame.batch > last_complete);
             let bad_tail = scan.bad.iter().any(|(start, ..)| *start >= scan.end);
-            // Bytes after the last batch of the file that knows all batches: a batch of which nothing reads is gone.
+            // Bytes after the last batch of the file that knows all batches: a batch of which
+            // nothing reads is gone.
             if beyond || (bad_tail && scan.last == last_complete && scan.present) {
                 lost = true;
             }
@@ -215,8 +221,9 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
                 effect: if lost { DamageEffect::Lost } else { DamageEffect::ReadFromOther },
             });
         }
-        // catalog.1 is behind by one batch where its writer stopped, and by a whole history during compaction, where
-        // catalog.0 has begun with a snapshot that only just follows. Further behind: writes were lost.
+        // catalog.1 is behind by one batch where its writer stopped, and by a whole history during
+        // compaction, where catalog.0 has begun with a snapshot that only just follows.
+        // Further behind: writes were lost.
         let behind = last_complete - scan.last.min(last_complete);
         let allowed = u64::from(file == 1);
         if behind > allowed && scan.bad.is_empty() {
@@ -278,7 +285,8 @@ fn complete_batches(frames: &BTreeMap<(u64, u32), &Frame>) -> Vec<u64> {
     complete
 }
 
-/// The file whose tail is a batch that was being written when its writer stopped, if that is what the tails are.
+/// The file whose tail is a batch that was being written when its writer stopped, if that is what
+/// the tails are.
 fn torn_tail(scans: &[Scan; 2], last_complete: u64) -> Option<usize> {
     let tail = |scan: &Scan| {
         scan.bad.iter().any(|(start, ..)| *start >= scan.end)
@@ -366,8 +374,8 @@ mod tests {
                     Some(&whole[..]),
                     "byte {at} of file {damaged_file}"
                 );
-                // Padding between frames is not covered and is put right silently; and a bad end of file 1 is what
-                // an interrupted writer leaves.
+                // Padding between frames is not covered and is put right silently; and a bad end of
+                // file 1 is what an interrupted writer leaves.
                 let padding = merge([Some(&bad), Some(&bad)], 0).damage.is_empty();
                 let named = !merged.damage.is_empty() || merged.torn == Some(1);
                 assert!(padding || named, "byte {at} of file {damaged_file} was not named");

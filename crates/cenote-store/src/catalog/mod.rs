@@ -2,21 +2,24 @@
 //!
 //! # A change
 //!
-//! States: (1) both files end with batch n; (2) `catalog.0` ends in a torn batch, which readers discard; (3) `catalog.0`
-//! is synced with batch n + 1: **this sync commits**; (4) `catalog.1` ends in a torn batch; (5) both end with n + 1.
-//! Each batch names the records of the journals that were durable when it was written, and records
-//! name batches that are durable (`ties.rs` of `cenote-journal`): at 5 the batch is told to them.
-//! If a write fails for lack of space the files are cut back, the second first, and the change has not happened. If a
-//! sync or the cutting fails, nothing is known any more: the caller poisons the store.
+//! States: (1) both files end with batch n; (2) `catalog.0` ends in a torn batch, which readers
+//! discard; (3) `catalog.0` is synced with batch n + 1: **this sync commits**; (4) `catalog.1` ends
+//! in a torn batch; (5) both end with n + 1. Each batch names the records of the journals that were
+//! durable when it was written, and records name batches that are durable (`ties.rs` of
+//! `cenote-journal`): at 5 the batch is told to them. If a write fails for lack of space the files
+//! are cut back, the second first, and the change has not happened. If a sync or the cutting fails,
+//! nothing is known any more: the caller poisons the store.
 //!
-//! Both files stay open from the first change on, so that one takes a write and a sync of each and no more, and an error of an earlier write-back is told to the descriptor that it happened to. Whoever
-//! renames something over one of them lets go of both first.
+//! Both files stay open from the first change on, so that one takes a write and a sync of each and
+//! no more, and an error of an earlier write-back is told to the descriptor that it happened to.
+//! Whoever renames something over one of them lets go of both first.
 //!
 //! # Writing a file anew (compaction, repair)
 //!
-//! The new contents go to `catalog.N.new`, which is synced and renamed over `catalog.N`, then the directory is synced:
-//! file 0 first. Both files say the same at any time, or file 0 begins with a snapshot that says what
-//! file 1 says in more words. **The rename commits**, for each file by itself.
+//! The new contents go to `catalog.N.new`, which is synced and renamed over `catalog.N`, then the
+//! directory is synced: file 0 first. Both files say the same at any time, or file 0 begins with a
+//! snapshot that says what file 1 says in more words. **The rename commits**, for each file by
+//! itself.
 
 mod file;
 mod state;
@@ -58,7 +61,8 @@ pub(crate) struct Catalog {
     tie: Tie,
     /// Bytes of each file.
     lens: [u64; 2],
-    /// Records were lost in both files: they are appended to, never written anew, so that nothing more gets lost.
+    /// Records were lost in both files: they are appended to, never written anew, so that nothing
+    /// more gets lost.
     damaged: bool,
     /// Size at which compaction is tried next.
     compact_at: u64,
@@ -88,7 +92,8 @@ pub(crate) fn initial() -> Vec<u8> {
     encode(INITIAL_BATCH, [0; 2], &State { next_pool: 1, ..State::default() }.snapshot())
 }
 
-/// Reads both files, of which one at least has had batch `at_least`. A file that is not there is damage, not an error.
+/// Reads both files, of which one at least has had batch `at_least`. A file that is not there is
+/// damage, not an error.
 pub(crate) fn load(medium: &OwnedMedium, at_least: u64) -> Result<(Merged, Contents), MediumError> {
     let mut bytes = [None, None];
     for (slot, name) in bytes.iter_mut().zip(FILES) {
@@ -168,8 +173,8 @@ impl Catalog {
         self.compact_at = u64::MAX;
     }
 
-    /// Writes anew every file that is not as it should be, and removes what an interrupted rewrite left. Returns how
-    /// many were written.
+    /// Writes anew every file that is not as it should be, and removes what an interrupted rewrite
+    /// left. Returns how many were written.
     pub(crate) fn repair(&mut self, merged: &Merged, bytes: &Contents) -> Result<u32, MediumError> {
         self.check_fence()?;
         for name in NEW_FILES {
@@ -251,8 +256,8 @@ impl Catalog {
             .try_for_each(|((_, id), name)| fence.check_named(name, *id))
     }
 
-    /// Undoes a batch whose write to `failed` went wrong: the later file first, so that at any time the files read as
-    /// "batch made" or "batch not made".
+    /// Undoes a batch whose write to `failed` went wrong: the later file first, so that at any time
+    /// the files read as "batch made" or "batch not made".
     fn cut_back(&self, failed: usize, error: MediumError) -> AppendError {
         for file in (0..=failed).rev() {
             let cut = self
@@ -266,7 +271,8 @@ impl Catalog {
         AppendError::Undone(error)
     }
 
-    /// Writes both files anew if that makes them much smaller. A failure for lack of space leaves them as they are.
+    /// Writes both files anew if that makes them much smaller. A failure for lack of space leaves
+    /// them as they are.
     pub(crate) fn compact_if_it_pays(&mut self) -> Result<bool, AppendError> {
         if self.damaged || self.lens[0] < self.compact_at {
             return Ok(false);

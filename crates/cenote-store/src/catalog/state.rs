@@ -121,7 +121,8 @@ impl State {
                 self.shared.retain(|(holder, _)| holder != client);
                 self.object_leases.retain(|(holder, _), _| holder != client);
             }
-            // A snapshot begins: it repeats all that is true, and what was said before no longer counts.
+            // A snapshot begins: it repeats all that is true, and what was said before no longer
+            // counts.
             Record::NextPool(next) => {
                 let unsettled = Arc::clone(&self.unsettled);
                 *self = Self { next_pool: next.0.max(1), unsettled, ..Self::default() };
@@ -290,7 +291,8 @@ impl State {
         by_seal.into_iter().flat_map(|(seal, puddles)| Record::sealed(seal, &puddles))
     }
 
-    /// Records that say of a client which stays for the sake of its logs that it is no process any more: its number may come again, and then it is somebody else's.
+    /// Records that say of a client which stays for the sake of its logs that it is no process any
+    /// more: its number may come again, and then it is somebody else's.
     pub(crate) fn process_ended(&self, client: Uuid) -> Vec<Record> {
         let held = self.object_leases.keys().filter(|(holder, _)| *holder == client);
         let ended = |(client, object): &(Uuid, Uuid)| Record::ObjectLeaseEnded {
@@ -313,7 +315,8 @@ impl State {
         self.at_rest.get(&pool).copied().unwrap_or(AtRest::None)
     }
 
-    /// Whether a pool is protected at rest. Then it is in shadowed mode, and its shadows are memory.
+    /// Whether a pool is protected at rest. Then it is in shadowed mode, and its shadows are
+    /// memory.
     pub(crate) fn is_protected(&self, pool: PoolId) -> bool {
         self.at_rest(pool) != AtRest::None
     }
@@ -339,8 +342,8 @@ impl State {
             .collect()
     }
 
-    /// Takes out puddle records that cannot be (outside the window, misaligned, one on top of the other) and names
-    /// them: a record that passes can be mapped at its address.
+    /// Takes out puddle records that cannot be (outside the window, misaligned, one on top of the
+    /// other) and names them: a record that passes can be mapped at its address.
     pub(crate) fn check(&mut self, window_base: u64, window_len: u64) -> Vec<Damage> {
         let mut damage = Vec::new();
         let mut by_addr: Vec<PuddleRecord> = self.puddles.values().copied().collect();

@@ -1,15 +1,20 @@
-//! The frontier: puddles that are due, and how one is rewritten when somebody touches it ([`crate::relocate`] has the states).
+//! The frontier: puddles that are due, and how one is rewritten when somebody touches it
+//! ([`crate::relocate`] has the states).
 //!
-//! Invariant: a puddle is mapped only after its file is the new one, durably, or its rewritten image is in private memory. So whoever sees a byte of it sees the
-//! whole of it rewritten, from any thread, by any instruction; and touching it leads to pointers to further puddles, which are due until they are touched.
+//! Invariant: a puddle is mapped only after its file is the new one, durably, or its rewritten
+//! image is in private memory. So whoever sees a byte of it sees the whole of it rewritten, from
+//! any thread, by any instruction; and touching it leads to pointers to further puddles, which are
+//! due until they are touched.
 //!
-//! A fault comes in a signal handler, which may neither allocate nor take locks. It asks at a desk, and a thread of the store's answers ([`cenote_sys::desk`]). That thread takes no lock
-//! that anybody holds while touching a pool: not the store's control lock. So it makes no batch of the catalog; what is done is noted, and the next batch says it. Until then
-//! the header does.
+//! A fault comes in a signal handler, which may neither allocate nor take locks. It asks at a desk,
+//! and a thread of the store's answers ([`cenote_sys::desk`]). That thread takes no lock
+//! that anybody holds while touching a pool: not the store's control lock. So it makes no batch of
+//! the catalog; what is done is noted, and the next batch says it. Until then the header does.
 //!
 //! Several threads at one puddle: each asks, the first question rewrites, the others find it done.
 //!
-//! A rewriting that fails, because the disk is full or the file is damaged, cannot return an error to a load. It is told on standard error, and the fault goes on as one that nobody resolves.
+//! A rewriting that fails, because the disk is full or the file is damaged, cannot return an error
+//! to a load. It is told on standard error, and the fault goes on as one that nobody resolves.
 //! The puddle is still due then, and as good as it was. Who wants an error calls
 //! [`PoolHandle::finish_relocation`] or opens with [`Backend::Eager`].
 
@@ -91,10 +96,12 @@ pub(crate) struct Frontier {
     turn_of: AtomicI32,
     desk: Desk,
     clerk: Mutex<Option<JoinHandle<()>>>,
-    /// Where first touches wait, if that is the backend and the system has it; `None` where it has not.
+    /// Where first touches wait, if that is the backend and the system has it; `None` where it has
+    /// not.
     touch: OnceLock<Option<FirstTouch>>,
     toucher: Mutex<Option<JoinHandle<()>>>,
-    /// By address. They stay when they are done, because several threads may have asked about one, and go when the store gives the puddle up.
+    /// By address. They stay when they are done, because several threads may have asked about one,
+    /// and go when the store gives the puddle up.
     waiting: Mutex<BTreeMap<u64, Waiting>>,
     /// Rewritten, and the catalog does not say so yet.
     done: Mutex<Vec<Uuid>>,
@@ -135,7 +142,8 @@ impl Frontier {
         })
     }
 
-    /// Whether puddles that are due are rewritten when their pool is opened: by choice, or because there is no thread to answer faults.
+    /// Whether puddles that are due are rewritten when their pool is opened: by choice, or because
+    /// there is no thread to answer faults.
     pub(crate) fn is_eager(&self) -> bool {
         self.options.backend == Backend::Eager || locked(&self.clerk).is_none()
     }
@@ -158,7 +166,8 @@ impl Frontier {
         }
     }
 
-    /// What lets touches wait, those inside system calls, too: a process that may not have that is better off with the signal, which needs no thread.
+    /// What lets touches wait, those inside system calls, too: a process that may not have that is
+    /// better off with the signal, which needs no thread.
     fn touch(&self) -> Option<&FirstTouch> {
         let open = || FirstTouch::open().ok().filter(FirstTouch::helps_system_calls);
         self.touch.get_or_init(open).as_ref()
@@ -195,7 +204,8 @@ impl Frontier {
             };
             let (addr, len) = (puddle.addr() as usize, puddle.size() as usize);
             if !self.answer(puddle.addr()) {
-                // Whoever waits gets a fault that nobody resolves, and not zeros. Not if somebody has mapped it meanwhile.
+                // Whoever waits gets a fault that nobody resolves, and not zeros. Not if somebody
+                // has mapped it meanwhile.
                 puddle.while_absent(|| {
                     // SAFETY: the puddle's own range, in which there is nothing but the watch.
                     let _ = unsafe { memory::unmap_to_reserved(addr, len) };
@@ -215,7 +225,8 @@ impl Frontier {
 
     /// What the fault handler does about an access to a puddle that is due. Async-signal-safe.
     pub(crate) fn ask(&self, puddle: &Puddle) -> bool {
-        // A rewriter that touches what it may not would wait for itself: its access fails instead, and ends the process.
+        // A rewriter that touches what it may not would wait for itself: its access fails instead,
+        // and ends the process.
         self.turn_of.load(Ordering::Relaxed) != signals::thread_number()
             && self.desk.ask(puddle.addr())
     }
@@ -231,7 +242,8 @@ impl Frontier {
         waiting.remove(&addr);
         if let Some(Some(touch)) = self.touch.get() {
             let (addr, len) = (addr as usize, puddle.size() as usize);
-            // SAFETY: the puddle's own range, in which nothing is mapped any more and nothing will be: a watch at most, which this ends.
+            // SAFETY: the puddle's own range, in which nothing is mapped any more and nothing will
+            // be: a watch at most, which this ends.
             let _ = unsafe { memory::unmap_to_reserved(addr, len) };
             touch.wake(addr, len);
         }
@@ -323,10 +335,12 @@ impl Frontier {
         core::mem::take(&mut *locked(&self.done))
     }
 
-    /// Rewrites a puddle, if it is due: on return its file is the new one, or its image is in place. What was done now.
+    /// Rewrites a puddle, if it is due: on return its file is the new one, or its image is in
+    /// place. What was done now.
     pub(crate) fn finish(&self, puddle: &Puddle) -> Result<Option<Rewritten>, StoreError> {
         let Some(job) = puddle.job().filter(|_| puddle.is_due()) else { return Ok(None) };
-        // Whoever has the turn must not touch a puddle that is due: it would wait for itself. So no handler of the application's runs on it meanwhile.
+        // Whoever has the turn must not touch a puddle that is due: it would wait for itself. So no
+        // handler of the application's runs on it meanwhile.
         let _quiet = signals::Blocked::new();
         let _turn = Turn::take(self);
         if !puddle.is_due() {
@@ -351,7 +365,8 @@ impl Frontier {
         locked(&self.sum).add(rewritten);
     }
 
-    /// Why a puddle was not rewritten, as callers are told; what ends the session's changes is noted.
+    /// Why a puddle was not rewritten, as callers are told; what ends the session's changes is
+    /// noted.
     pub(crate) fn explain(&self, failed: Failed, puddle: Uuid, pool: &str) -> StoreError {
         let not_rewritten = |detail: String| StoreError::NotRewritten { puddle, detail };
         match failed {
@@ -375,7 +390,8 @@ impl Frontier {
     }
 
     /// Makes the pointers of an image right, and its header.
-    /// A panic is an error of this puddle, whichever thread it is on: nobody may be left asleep, and nothing has changed.
+    /// A panic is an error of this puddle, whichever thread it is on: nobody may be left asleep,
+    /// and nothing has changed.
     fn careful(
         image: &mut [u8],
         work: &RewriteJob,
@@ -443,7 +459,8 @@ impl Frontier {
             first.write(image.bytes())?;
         }
         if both {
-            // All of a primary has its space, so that no psync finds the disk full after it has committed.
+            // All of a primary has its space, so that no psync finds the disk full after it has
+            // committed.
             first.take_name(&[])?;
             let second = NewFile::create(&self.medium, file, record.size)?;
             second.write(image.bytes())?;
@@ -466,7 +483,8 @@ impl Frontier {
                 // SAFETY: the puddle's own range, where nothing is mapped that anybody relies on.
                 return unsafe { twin::map_image(addr, image) }.map_err(failed);
             }
-            // SAFETY: as above; mapped as long as the image, and nobody else runs in the simulation's window.
+            // SAFETY: as above; mapped as long as the image, and nobody else runs in the
+            // simulation's window.
             unsafe {
                 self.medium.map(
                     puddle.file_name(),
@@ -483,7 +501,8 @@ impl Frontier {
 }
 
 impl Inner {
-    /// Maps a puddle; rewrites it before, if it is due. `Ok(false)`: it is refused. Not for the fault handler.
+    /// Maps a puddle; rewrites it before, if it is due. `Ok(false)`: it is refused. Not for the
+    /// fault handler.
     pub(crate) fn make_accessible(&self, puddle: &Puddle) -> Result<bool, StoreError> {
         if puddle.is_due() && !planted(Bug::DuePuddleMapped) {
             self.frontier.finish(puddle)?;
@@ -515,11 +534,14 @@ impl PoolHandle {
         self.puddles().iter().filter(|puddle| puddle.is_due()).count() as u64
     }
 
-    /// Rewrites all puddles of the pool that are due, now, and says so in the catalog. `progress` is told before each, and at the end, and says whether to go on: what is left when it says no
-    /// is due as before ([`PoolHandle::due`]). Where the store is open read-only, the rewritten puddles are memory of this process.
+    /// Rewrites all puddles of the pool that are due, now, and says so in the catalog. `progress`
+    /// is told before each, and at the end, and says whether to go on: what is left when it says no
+    /// is due as before ([`PoolHandle::due`]). Where the store is open read-only, the rewritten
+    /// puddles are memory of this process.
     ///
     /// # Errors
-    /// The first puddle that cannot be rewritten, and why: no space for a second file of it, damage. It and those behind it are still due, and as good as they were.
+    /// The first puddle that cannot be rewritten, and why: no space for a second file of it,
+    /// damage. It and those behind it are still due, and as good as they were.
     pub fn finish_relocation(
         &self,
         progress: &mut dyn FnMut(RelocationProgress) -> ControlFlow<()>,

@@ -1,29 +1,44 @@
-//! Pools that are copied, moved and taken in for a daemon's guests, by the code that does it in an embedded store.
+//! Pools that are copied, moved and taken in for a daemon's guests, by the code that does it in an
+//! embedded store.
 //!
-//! An embedded store opens a pool before it copies or moves it: then nobody else writes it, its puddles are verified, and what has moved is rewritten. A store that hosts maps no pool:
-//! files that guests can cut short are read, not mapped. What opening gives, a *hold* gives here. It is memory of this process, and says of a pool:
+//! An embedded store opens a pool before it copies or moves it: then nobody else writes it, its
+//! puddles are verified, and what has moved is rewritten. A store that hosts maps no pool:
+//! files that guests can cut short are read, not mapped. What opening gives, a *hold* gives here.
+//! It is memory of this process, and says of a pool:
 //!
-//! * *copied*: as long as it lasts no guest is granted the pool for writing, and nobody removes or moves it. Guests that read it may be there, and may come.
+//! * *copied*: as long as it lasts no guest is granted the pool for writing, and nobody removes or
+//!   moves it. Guests that read it may be there, and may come.
 //! * *moved*: no guest has the pool, and none is granted it.
 //!
-//! Nothing on the medium depends on a hold. A daemon that dies under one leaves what an embedded store leaves at the same step of a clone, an import or a rewriting ([`crate::relocate`],
+//! Nothing on the medium depends on a hold. A daemon that dies under one leaves what an embedded
+//! store leaves at the same step of a clone, an import or a rewriting ([`crate::relocate`],
 //! import.rs, moving.rs): orphans, or all of it.
 //!
 //! # Who rewrites
 //!
-//! Pointers of a pool that has moved are rewritten here, all of them, **before the pool is granted**, and not by the guest when it touches a puddle:
+//! Pointers of a pool that has moved are rewritten here, all of them, **before the pool is
+//! granted**, and not by the guest when it touches a puddle:
 //!
-//! * A guest that reads has descriptors for reading. It could rewrite in memory of its own, but then two guests would have two images of one pool, and the file would never be done with.
-//! * A guest that writes could store into its mapping, but one that is killed in the middle would leave half of a puddle. What makes a rewriting whole is a new file under the old name, and names are the daemon's.
-//! * A daemon that rewrote one puddle while others are mapped by guests, whose threads wait for it in a fault, would have them wait for its socket there.
+//! * A guest that reads has descriptors for reading. It could rewrite in memory of its own, but
+//!   then two guests would have two images of one pool, and the file would never be done with.
+//! * A guest that writes could store into its mapping, but one that is killed in the middle would
+//!   leave half of a puddle. What makes a rewriting whole is a new file under the old name, and
+//!   names are the daemon's.
+//! * A daemon that rewrote one puddle while others are mapped by guests, whose threads wait for it
+//!   in a fault, would have them wait for its socket there.
 //!
-//! So `a puddle that is due has never been mapped since it moved` holds as in an embedded store. The rewriter sees bytes that guests have written, and nothing else: it is given a private image, whatever becomes of the file meanwhile.
+//! So `a puddle that is due has never been mapped since it moved` holds as in an embedded store.
+//! The rewriter sees bytes that guests have written, and nothing else: it is given a private image,
+//! whatever becomes of the file meanwhile.
 //!
 //! # An import
 //!
-//! A guest reads the archive; what it found arrives as a manifest and pieces of puddles. The files are made here, under identities that no guest hears of before the end, and no descriptor of them is given away: so nobody can change a puddle behind its
-//! verification, and no file of an import that came to nothing is anybody's. States and commit are those of import.rs; **the batch that makes the pools also says which request of the guest made them, and commits both**, so who asks again because
-//! the answer was lost is told what there is ([`Store::guest_made`]).
+//! A guest reads the archive; what it found arrives as a manifest and pieces of puddles. The files
+//! are made here, under identities that no guest hears of before the end, and no descriptor of them
+//! is given away: so nobody can change a puddle behind its verification, and no file of an import
+//! that came to nothing is anybody's. States and commit are those of import.rs; **the batch that
+//! makes the pools also says which request of the guest made them, and commits both**, so who asks
+//! again because the answer was lost is told what there is ([`Store::guest_made`]).
 
 use super::Needs;
 use super::import::Import;
@@ -112,7 +127,8 @@ impl Drop for Held {
     }
 }
 
-/// A pool that a guest may read and that nobody changes as long as this value lives: it is to be copied.
+/// A pool that a guest may read and that nobody changes as long as this value lives: it is to be
+/// copied.
 #[derive(Debug)]
 pub struct GuestSource {
     pool: QuiescentPool,
@@ -141,7 +157,8 @@ impl Store {
         find(&control, name).is_ok_and(|id| control.held.any(id))
     }
 
-    /// Rewrites what is due of a pool, for a guest that may read it, so that it can be granted. Nothing to do for most.
+    /// Rewrites what is due of a pool, for a guest that may read it, so that it can be granted.
+    /// Nothing to do for most.
     ///
     /// # Errors
     /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: it is being done for another; a puddle that cannot be rewritten: what was done stays done.
@@ -187,7 +204,8 @@ impl Store {
         Ok(rewritten)
     }
 
-    /// Holds a pool that a guest may read, to be copied: nobody writes it, nothing about it is in doubt, all of it is rewritten that has moved.
+    /// Holds a pool that a guest may read, to be copied: nobody writes it, nothing about it is in
+    /// doubt, all of it is rewritten that has moved.
     ///
     /// # Errors
     /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: a guest writes it, or it is being moved; [`StoreError::RelocationDue`]: [`Store::guest_finish`] comes first; as [`Store::quiescent_pool`].
@@ -278,10 +296,12 @@ impl Store {
         made
     }
 
-    /// Gives a pool that a guest may write addresses that are chosen afresh. No guest, not even this one, may have any pool of the store: all of them may point into it.
+    /// Gives a pool that a guest may write addresses that are chosen afresh. No guest, not even
+    /// this one, may have any pool of the store: all of them may point into it.
     ///
     /// # Errors
-    /// [`StoreError::Permission`]; [`StoreError::PoolInUse`] with the first pool that somebody has; as [`Store::randomize_pool`]. Nothing has moved then.
+    /// [`StoreError::Permission`]; [`StoreError::PoolInUse`] with the first pool that somebody has;
+    /// as [`Store::randomize_pool`]. Nothing has moved then.
     ///
     /// On success, what was left of earlier moves and had to be rewritten first.
     pub fn guest_randomize(
@@ -306,7 +326,8 @@ impl Store {
             }
             state.pools.values().cloned().collect()
         };
-        // The store's own doing: who may write one pool moves it, and pointers in all others follow it.
+        // The store's own doing: who may write one pool moves it, and pointers in all others follow
+        // it.
         let daemon = Credentials { uid: 0, gid: 0, groups: Vec::new() };
         let mut sum = Rewritten::default();
         for pool in &pools {
@@ -322,7 +343,8 @@ impl Store {
         Ok(sum)
     }
 
-    /// Begins to import pools that will be a guest's. They count as the guest's doing only with [`Import::commit_for`].
+    /// Begins to import pools that will be a guest's. They count as the guest's doing only with
+    /// [`Import::commit_for`].
     ///
     /// # Errors
     /// As [`Store::begin_import`]; permission bits that are none; the disk has no room.
@@ -359,7 +381,8 @@ impl Store {
         Ok(())
     }
 
-    /// What a guest's request of that token has made, if that was its last one that made pools: as many as it says.
+    /// What a guest's request of that token has made, if that was its last one that made pools: as
+    /// many as it says.
     #[must_use]
     pub fn guest_made(&self, client: Uuid, token: Uuid, pools: u64) -> Option<Imported> {
         let control = self.inner().control();
@@ -414,7 +437,8 @@ impl Control {
 }
 
 impl Inner {
-    /// Rewrites puddles that nobody has mapped, nor will before this is over. Those that this made known are in `fresh`.
+    /// Rewrites puddles that nobody has mapped, nor will before this is over. Those that this made
+    /// known are in `fresh`.
     fn rewrite_unmapped(
         &self,
         due: &[PuddleRecord],
@@ -448,7 +472,8 @@ impl Inner {
         }
         let mut sum = Rewritten::default();
         for puddle in puddles {
-            // SAFETY: puddles live until the store is dropped, and those in `fresh` until the caller forgets them.
+            // SAFETY: puddles live until the store is dropped, and those in `fresh` until the
+            // caller forgets them.
             if let Some(rewritten) = self.frontier.finish(unsafe { puddle.as_ref() })? {
                 sum.add(&rewritten);
             }
@@ -456,10 +481,12 @@ impl Inner {
         Ok(sum)
     }
 
-    /// Forgets a puddle that [`Inner::rewrite_unmapped`] made known, under a hold that keeps others from it: a daemon may live long, and nothing of it is needed any more.
+    /// Forgets a puddle that [`Inner::rewrite_unmapped`] made known, under a hold that keeps others
+    /// from it: a daemon may live long, and nothing of it is needed any more.
     fn forget_unmapped(&self, control: &mut Control, record: &PuddleRecord) {
         let Some(puddle) = control.puddles.remove(&record.uuid) else { return };
-        // SAFETY: made by `Box::leak` in `own`, for the holder of the hold alone: in no slot of the window, among those whose faults are waited for, or mapped.
+        // SAFETY: made by `Box::leak` in `own`, for the holder of the hold alone: in no slot of the
+        // window, among those whose faults are waited for, or mapped.
         drop(unsafe { Box::from_raw(puddle.as_ptr()) });
     }
 }

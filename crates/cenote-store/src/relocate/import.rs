@@ -1,24 +1,33 @@
-//! Taking puddles in that were another store's, or another pool's of this one: one batch, whatever is in them.
+//! Taking puddles in that were another store's, or another pool's of this one: one batch, whatever
+//! is in them.
 //!
-//! States of an import: (1) files of the puddles are made, under the identities that they will have, and filled by the caller: orphans; (2) their headers are written, in shadowed
-//! mode the primaries are made, all files are synced, and their directories; (3) one batch registers types, pools, puddles, where they went and which are due: **the catalog's
-//! batch commits**. What a crash before leaves is orphans, and goes at the next writable open; after it the pools are there, and each puddle is rewritten when it is touched.
+//! States of an import: (1) files of the puddles are made, under the identities that they will
+//! have, and filled by the caller: orphans; (2) their headers are written, in shadowed
+//! mode the primaries are made, all files are synced, and their directories; (3) one batch
+//! registers types, pools, puddles, where they went and which are due: **the catalog's
+//! batch commits**. What a crash before leaves is orphans, and goes at the next writable open;
+//! after it the pools are there, and each puddle is rewritten when it is touched.
 //!
 //! # Addresses
 //!
-//! A pool whose addresses are all free in this window keeps them. One that cannot moves as a whole, by one distance, if there is room for it in one piece; if not, each puddle goes
-//! where there is room. So off-holders inside a pool usually stay right as they are; but nothing relies on it, because the rewriter corrects them where two puddles
-//! moved by different distances.
+//! A pool whose addresses are all free in this window keeps them. One that cannot moves as a whole,
+//! by one distance, if there is room for it in one piece; if not, each puddle goes where there is
+//! room. So off-holders inside a pool usually stay right as they are; but nothing relies on it,
+//! because the rewriter corrects them where two puddles moved by different distances.
 //!
 //! # Pools that are protected at rest
 //!
-//! come sealed, as they were, and no key is needed: the headers of the puddles' protections are compared with the manifest, pages are checked when they are opened. Every such puddle is due, wherever it lies: what it is sealed under is another's, and
-//! **is not sealed under again** (reseal.rs). The batch says whose. There are no primaries; the file is all that there is.
+//! come sealed, as they were, and no key is needed: the headers of the puddles' protections are
+//! compared with the manifest, pages are checked when they are opened. Every such puddle is due,
+//! wherever it lies: what it is sealed under is another's, and **is not sealed under again**
+//! (reseal.rs). The batch says whose. There are no primaries; the file is all that there is.
 //!
 //! # What is due
 //!
-//! If every pool keeps its addresses, and no registered type has region pointers to a pool that has another number now, nothing is due: no rewriting, no fault. Else all
-//! puddles of the import are due, also those that did not move: what they point to may have. Those of protected pools always are.
+//! If every pool keeps its addresses, and no registered type has region pointers to a pool that has
+//! another number now, nothing is due: no rewriting, no fault. Else all puddles of the import are
+//! due, also those that did not move: what they point to may have. Those of protected pools always
+//! are.
 
 use super::manifest::{
     ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
@@ -82,7 +91,8 @@ fn refused(detail: impl Into<String>) -> StoreError {
     StoreError::Import { detail: detail.into() }
 }
 
-/// Checks what does not depend on the store. Manifests come from archives, so nothing in them is believed.
+/// Checks what does not depend on the store. Manifests come from archives, so nothing in them is
+/// believed.
 fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
     let count: usize = manifest.pools.iter().map(|pool| pool.puddles.len()).sum();
     if manifest.pools.is_empty() {
@@ -147,7 +157,8 @@ fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Finds places: new addresses of all puddles of a pool. Those are taken then; `None`, and nothing is, if there is no room.
+/// Finds places: new addresses of all puddles of a pool. Those are taken then; `None`, and nothing
+/// is, if there is no room.
 fn place(space: &mut Space, puddles: &[ImportPuddle]) -> Option<Vec<u64>> {
     let take_all =
         |space: &mut Space, at: &mut dyn FnMut(&mut Space, &ImportPuddle) -> Option<u64>| {
@@ -189,7 +200,8 @@ fn place(space: &mut Space, puddles: &[ImportPuddle]) -> Option<Vec<u64>> {
 }
 
 impl Store {
-    /// Checks all that [`Store::begin_import`] checks, in a store that may be open for reading only.
+    /// Checks all that [`Store::begin_import`] checks, in a store that may be open for reading
+    /// only.
     ///
     /// # Errors
     /// As [`Store::begin_import`].
@@ -211,10 +223,12 @@ impl Store {
         Ok(())
     }
 
-    /// Begins to import pools: checks what can be checked, and changes nothing. What is in the puddles comes next ([`Import::create`]), and then [`Import::commit`].
+    /// Begins to import pools: checks what can be checked, and changes nothing. What is in the
+    /// puddles comes next ([`Import::create`]), and then [`Import::commit`].
     ///
     /// # Errors
-    /// A manifest that cannot be; a name that is taken; a type with another layout here; no room in the window; a store that is read-only.
+    /// A manifest that cannot be; a name that is taken; a type with another layout here; no room in
+    /// the window; a store that is read-only.
     pub fn begin_import(&self, manifest: ImportManifest) -> Result<Import, StoreError> {
         self.begin_import_for(manifest, crate::lease::us())
     }
@@ -348,10 +362,12 @@ impl Import {
         Ok(FileHandle::open(&inner.medium, &slot.file)?)
     }
 
-    /// Writes a part of what a slot's puddle holds, at the offset where it was. Its file is made by the first.
+    /// Writes a part of what a slot's puddle holds, at the offset where it was. Its file is made by
+    /// the first.
     ///
     /// # Errors
-    /// As [`Import::create`]; the part does not lie behind the first page of the puddle and before its end.
+    /// As [`Import::create`]; the part does not lie behind the first page of the puddle and before
+    /// its end.
     pub fn write(&mut self, slot: usize, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         let place = self.slots.get(slot).ok_or_else(|| refused("there is no such slot"))?;
         let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= place.size);
@@ -437,7 +453,8 @@ impl Import {
         unsafe { self.commit() }
     }
 
-    /// Makes the file of a slot by sharing the blocks of another, if it can be shared and will be rewritten before it is mapped. `false`: it is still to be made.
+    /// Makes the file of a slot by sharing the blocks of another, if it can be shared and will be
+    /// rewritten before it is mapped. `false`: it is still to be made.
     pub(super) fn share(&mut self, number: usize, source: &FileHandle) -> Result<bool, StoreError> {
         let inner = self.store.inner();
         let slot = self.slots.get(number).ok_or_else(|| refused("there is no such slot"))?;
@@ -478,7 +495,8 @@ impl Import {
         let plan = self.plan(&mut *inner.begin_write("import a pool")?)?;
         let committed = self.prepare(&plan).and_then(|()| self.register(&plan));
         if committed.is_err() {
-            // Where the batch may have been made after all the store is poisoned, and the files have to stay.
+            // Where the batch may have been made after all the store is poisoned, and the files
+            // have to stay.
             if inner.check_poisoned().is_ok() {
                 let mut control = inner.control();
                 plan.records

@@ -1,19 +1,28 @@
 //! Rewriting a puddle in its own file, where doing it twice is as doing it once.
 //!
-//! A second file of a puddle costs space for all of it and the time to take that space, however few words change. It is there for the case that a crash leaves some words new and others old, and nobody can
-//! tell which. But where no puddle came to an address at which one of those that moved has been, a native pointer tells by itself: one that leads to an old place is old, and one that leads to a
-//! new place stays as it is when it is sent through the moves again. Then the puddle needs no log and no copy. States:
+//! A second file of a puddle costs space for all of it and the time to take that space, however few
+//! words change. It is there for the case that a crash leaves some words new and others old, and
+//! nobody can tell which. But where no puddle came to an address at which one of those that moved
+//! has been, a native pointer tells by itself: one that leads to an old place is old, and one that
+//! leads to a new place stays as it is when it is sent through the moves again. Then the puddle
+//! needs no log and no copy. States:
 //!
 //! 1. *Old*: the catalog says due, the header has the old address and generation.
-//! 2. Words of the file are changed, each by one store of 8 bytes. The header is as it was, so the puddle is due, and nobody has mapped it: who touches it next runs the same over it, in this way or by a
-//!    new file, and has the same. They are synced.
-//! 3. The header is written, with the new address and generation, and **its sync commits**. Nothing is mapped before.
+//! 2. Words of the file are changed, each by one store of 8 bytes. The header is as it was, so the
+//!    puddle is due, and nobody has mapped it: who touches it next runs the same over it, in this
+//!    way or by a new file, and has the same. They are synced.
+//! 3. The header is written, with the new address and generation, and **its sync commits**. Nothing
+//!    is mapped before.
 //! 4. *New*, as with a new file.
 //!
-//! A header of which a loss of power left some words new and others old counts as old ([`is_begun`]): which two headers it can be a mixture of is known.
+//! A header of which a loss of power left some words new and others old counts as old
+//! ([`is_begun`]): which two headers it can be a mixture of is known.
 //!
-//! Not in this way: what the rewriter does not call repeatable (off-holders, numbers of pools, something that came to where something else was); files in shadowed mode, of which there are two; files that
-//! share blocks, because they are to have their own before they are mapped; files of a store that a daemon keeps, because a guest that had the pool before it moved may have the file still, and cut it short under the mapping.
+//! Not in this way: what the rewriter does not call repeatable (off-holders, numbers of pools,
+//! something that came to where something else was); files in shadowed mode, of which there are
+//! two; files that share blocks, because they are to have their own before they are mapped; files
+//! of a store that a daemon keeps, because a guest that had the pool before it moved may have the
+//! file still, and cut it short under the mapping.
 
 use super::failed::Failed;
 use super::replace::Image;
@@ -67,7 +76,8 @@ impl<'a> InPlace<'a> {
             *to = len.min(*to);
             from < to
         });
-        // Stores cannot find the disk full then (holes have no space), and loads no page that cannot be read.
+        // Stores cannot find the disk full then (holes have no space), and loads no page that
+        // cannot be read.
         let mut at = described;
         for stretch in &stretches {
             if !image.can_be_stored(*stretch) || !image.can_be_read(file, at, stretch.0)? {
@@ -117,7 +127,8 @@ impl<'a> InPlace<'a> {
     }
 }
 
-/// Whether a page is what a crash leaves of writing the second of these headers over the first: each word is that of one of them.
+/// Whether a page is what a crash leaves of writing the second of these headers over the first:
+/// each word is that of one of them.
 pub(super) fn is_begun(page: &[u8], old: &PuddleHeader, new: &PuddleHeader) -> bool {
     let words = page
         .chunks_exact(8)

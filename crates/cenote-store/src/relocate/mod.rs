@@ -1,33 +1,47 @@
-//! Relocation: puddles that came to another address, and what becomes of the pointers in them (PUD-8; Puddles paper, 3.3 and 4.2).
+//! Relocation: puddles that came to another address, and what becomes of the pointers in them
+//! (PUD-8; Puddles paper, 3.3 and 4.2).
 //!
-//! The store knows where puddles went and which of them are still to be rewritten; how pointers are found is not its business. A [`Rewriter`], from a layer that knows
-//! heaps, changes an image of one puddle; without one a pool that has something to do is not opened.
+//! The store knows where puddles went and which of them are still to be rewritten; how pointers are
+//! found is not its business. A [`Rewriter`], from a layer that knows heaps, changes an image of
+//! one puddle; without one a pool that has something to do is not opened.
 //!
 //! # What the catalog says
 //!
-//! One [`RelocationRecord`](cenote_layout::catalog::RelocationRecord) for puddles that moved together: old ranges, new addresses, new numbers of pools. One
-//! [`DueRecord`] for each puddle that is still to be rewritten. Both come in the batch that made the move: an import, a clone (import.rs) or a
-//! new choice of addresses (moving.rs). Nothing in that batch depends on how many pointers there are.
+//! One [`RelocationRecord`](cenote_layout::catalog::RelocationRecord) for puddles that moved
+//! together: old ranges, new addresses, new numbers of pools. One [`DueRecord`] for each puddle
+//! that is still to be rewritten. Both come in the batch that made the move: an import, a clone
+//! (import.rs) or a new choice of addresses (moving.rs). Nothing in that batch depends on how many
+//! pointers there are.
 //!
-//! **A puddle that is due has never been mapped since it moved.** So no log and no psync says anything about it, and whoever recovers a store need not look at
-//! it. It follows from two things: mapping refuses a puddle that is due, and everything that makes one accessible rewrites it first (frontier.rs).
+//! **A puddle that is due has never been mapped since it moved.** So no log and no psync says
+//! anything about it, and whoever recovers a store need not look at it. It follows from two things:
+//! mapping refuses a puddle that is due, and everything that makes one accessible rewrites it first
+//! (frontier.rs).
 //!
 //! # Rewriting one puddle
 //!
-//! The header of a puddle's file says for which address its contents are right, and a generation. Where doing it twice is as doing it once the puddle is rewritten in its file (in_place.rs has those states).
-//! Otherwise:
+//! The header of a puddle's file says for which address its contents are right, and a generation.
+//! Where doing it twice is as doing it once the puddle is rewritten in its file (in_place.rs has
+//! those states). Otherwise:
 //!
 //! 1. *Old*: the catalog says due, the header has the old address and the generation before.
-//! 2. What the file holds is copied into a new file, under a name that nobody knows, and rewritten there: an orphan (replace.rs). It is synced.
-//! 3. **The renaming of the new file over the old one commits.** The header in it has the new address and generation. The directory is synced before anything is mapped.
-//! 4. *New*: the catalog says due, the header says done. Whoever opens the pool sees that, and asks for nothing more.
-//! 5. The next batch of the catalog, whatever it is about, says that the puddle is not due any more. Nobody waits for it.
+//! 2. What the file holds is copied into a new file, under a name that nobody knows, and rewritten
+//!    there: an orphan (replace.rs). It is synced.
+//! 3. **The renaming of the new file over the old one commits.** The header in it has the new
+//!    address and generation. The directory is synced before anything is mapped.
+//! 4. *New*: the catalog says due, the header says done. Whoever opens the pool sees that, and asks
+//!    for nothing more.
+//! 5. The next batch of the catalog, whatever it is about, says that the puddle is not due any
+//!    more. Nobody waits for it.
 //!
-//! A crash before 3 leaves the old file, and an orphan that the next writable open removes; after it the new one. In shadowed mode there are two files of one contents:
-//! the primary is renamed and its directory synced before the shadow is. In between the shadow is old, so the puddle is, and it is rewritten again; the
-//! primary, which is new, is left alone. A loss of power that makes shadows void copies primaries over them, whichever they are.
+//! A crash before 3 leaves the old file, and an orphan that the next writable open removes; after
+//! it the new one. In shadowed mode there are two files of one contents: the primary is renamed and
+//! its directory synced before the shadow is. In between the shadow is old, so the puddle is, and
+//! it is rewritten again; the primary, which is new, is left alone. A loss of power that makes
+//! shadows void copies primaries over them, whichever they are.
 //!
-//! A store that is open for reading only writes no file: the rewritten image is put into private memory at the puddle's address.
+//! A store that is open for reading only writes no file: the rewritten image is put into private
+//! memory at the puddle's address.
 //!
 //! # A puddle that is damaged when it moves
 //!
@@ -38,7 +52,8 @@
 //!
 //! # Pools that are protected
 //!
-//! A puddle of a pool that is protected at rest is opened into memory, rewritten there and sealed anew (reseal.rs); the states are the same.
+//! A puddle of a pool that is protected at rest is opened into memory, rewritten there and sealed
+//! anew (reseal.rs); the states are the same.
 //!
 //! # Who reads a puddle without touching it
 //!
@@ -167,8 +182,10 @@ pub(crate) struct Needs {
 }
 
 impl Inner {
-    /// Makes durable that a puddle's file is the new one, before a batch says so: who renamed it, or wrote its header, may have died before its sync. A header that was written in the file itself (`generation`) is
-    /// written once more: after a sync that failed its page may count as clean.
+    /// Makes durable that a puddle's file is the new one, before a batch says so: who renamed it,
+    /// or wrote its header, may have died before its sync. A header that was written in the file
+    /// itself (`generation`) is written once more: after a sync that failed its page may count
+    /// as clean.
     pub(crate) fn keep_new(
         &self,
         record: &PuddleRecord,
@@ -185,7 +202,8 @@ impl Inner {
         self.medium.sync_dir(DIR)
     }
 
-    /// Looks at a puddle that the catalog says is due, before it can be found, and marks it unless it has been rewritten. `Some`: why it cannot be used.
+    /// Looks at a puddle that the catalog says is due, before it can be found, and marks it unless
+    /// it has been rewritten. `Some`: why it cannot be used.
     pub(crate) fn mark_due(
         &self,
         control: &mut Control,

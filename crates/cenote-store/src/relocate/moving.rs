@@ -1,11 +1,16 @@
 //! Pools that move inside their store: copies of them, and new addresses for them.
 //!
-//! **A clone** is an import of the pool's own files, copied, or shared block by block if that is asked for and the file system can do it: see [`super::import`]. A file that is due is only ever read
-//! and replaced, never mapped, so a store into the clone cannot find the disk full. A store into the *original* can, where blocks are shared: they are copied when it writes them, until the clone is
-//! rewritten ([`crate::PoolHandle::finish_relocation`]) or removed, and a full disk is `SIGBUS` then. So who wants that says so.
+//! **A clone** is an import of the pool's own files, copied, or shared block by block if that is
+//! asked for and the file system can do it: see [`super::import`]. A file that is due is only ever
+//! read and replaced, never mapped, so a store into the clone cannot find the disk full. A store
+//! into the *original* can, where blocks are shared: they are copied when it writes them, until the
+//! clone is rewritten ([`crate::PoolHandle::finish_relocation`]) or removed, and a full disk is
+//! `SIGBUS` then. So who wants that says so.
 //!
-//! **New addresses.** States: (1) whatever is due is rewritten, pools in shadowed mode are psynced, the journal is trimmed, so that nothing is left anywhere that speaks of old
-//! contents at a place in a file; (2) one batch gives the pool's puddles their addresses and says that every puddle of the store's pools is due: **the catalog's batch commits**. No file is touched. Other pools
+//! **New addresses.** States: (1) whatever is due is rewritten, pools in shadowed mode are psynced,
+//! the journal is trimmed, so that nothing is left anywhere that speaks of old contents at a place
+//! in a file; (2) one batch gives the pool's puddles their addresses and says that every puddle of
+//! the store's pools is due: **the catalog's batch commits**. No file is touched. Other pools
 //! may point into the one that moved, so they are due as well; they stay where they are.
 
 use super::import::Import;
@@ -35,11 +40,14 @@ use core::ops::ControlFlow;
 use std::sync::Arc;
 
 impl Store {
-    /// Looks at a pool that is to be copied as it lies there: nobody has it open, nothing about it is in doubt, all of it is rewritten that has moved. It stays so as
-    /// long as nobody opens it, which the caller sees to.
+    /// Looks at a pool that is to be copied as it lies there: nobody has it open, nothing about it
+    /// is in doubt, all of it is rewritten that has moved. It stays so as long as nobody opens
+    /// it, which the caller sees to.
     ///
     /// # Errors
-    /// It is open, in this process or by a guest; it is protected at rest, has moved, and there is no key; it is damaged, torn or to be traced; a log that names it is set aside; it has moved and cannot be rewritten.
+    /// It is open, in this process or by a guest; it is protected at rest, has moved, and there is
+    /// no key; it is damaged, torn or to be traced; a log that names it is set aside; it has moved
+    /// and cannot be rewritten.
     pub fn quiescent_pool(&self, name: &str) -> Result<QuiescentPool, StoreError> {
         let inner = self.inner();
         if let Some(connection) = &inner.connection {
@@ -50,7 +58,8 @@ impl Store {
             refuse_open(&control, name)?;
             let state = &control.catalog.state;
             let id = find(&control, name)?;
-            // By the catalog: what a session rewrites that may only look is in its memory, and in no file.
+            // By the catalog: what a session rewrites that may only look is in its memory, and in
+            // no file.
             let due =
                 state.puddles_of(id).iter().any(|puddle| state.due.contains_key(&puddle.uuid));
             if due && !inner.writable {
@@ -79,7 +88,9 @@ impl Store {
         Ok(QuiescentPool::new(&control, record, at_rest))
     }
 
-    /// The same for a pool that is protected at rest, and not due. Its files are brought to what whoever opened it next would see: what was written in this session is psynced, and what the journal has is in the files.
+    /// The same for a pool that is protected at rest, and not due. Its files are brought to what
+    /// whoever opened it next would see: what was written in this session is psynced, and what the
+    /// journal has is in the files.
     fn quiescent_sealed(&self, name: &str, at_rest: AtRest) -> Result<QuiescentPool, StoreError> {
         let inner = self.inner();
         let mut control = inner.control();
@@ -126,17 +137,22 @@ impl Store {
         Ok(QuiescentPool::new(&control, record, at_rest))
     }
 
-    /// Makes a copy of a pool under another name, in this store, whatever is in it: its pointers are rewritten when they are first touched. Of a pool that is protected at rest its sealed files are copied, for which no key is needed; the copy has the
-    /// original's key until it is given another, and is sealed under new data keys when it is first touched. Pointers into other pools stay. Durable on return.
+    /// Makes a copy of a pool under another name, in this store, whatever is in it: its pointers
+    /// are rewritten when they are first touched. Of a pool that is protected at rest its sealed
+    /// files are copied, for which no key is needed; the copy has the original's key until it
+    /// is given another, and is sealed under new data keys when it is first touched. Pointers into
+    /// other pools stay. Durable on return.
     ///
     /// # Errors
-    /// As [`Store::quiescent_pool`] and [`Store::begin_import`]; a full disk. There is no copy then.
+    /// As [`Store::quiescent_pool`] and [`Store::begin_import`]; a full disk. There is no copy
+    /// then.
     pub fn clone_pool(&self, name: &str, copy_name: &str) -> Result<Imported, StoreError> {
         self.clone_by(name, copy_name, false)
     }
 
-    /// The same, with blocks that both have once, where the file system can do that: no bytes are copied now. Until the copy is rewritten or removed, a store into the original may need space, and end
-    /// the process with `SIGBUS` if the disk is full.
+    /// The same, with blocks that both have once, where the file system can do that: no bytes are
+    /// copied now. Until the copy is rewritten or removed, a store into the original may need
+    /// space, and end the process with `SIGBUS` if the disk is full.
     ///
     /// # Errors
     /// As [`Store::clone_pool`].
@@ -157,7 +173,8 @@ impl Store {
         unsafe { copy.commit() }
     }
 
-    /// The files of a copy, which belongs to that user and group when it is committed. Nobody changes the source meanwhile.
+    /// The files of a copy, which belongs to that user and group when it is committed. Nobody
+    /// changes the source meanwhile.
     pub(super) fn copy_of(
         &self,
         from: &QuiescentPool,
@@ -182,7 +199,8 @@ impl Store {
                 .map(|(p, _)| ImportPuddle { old_addr: p.addr, size: p.size, identity: p.uuid })
                 .collect(),
         };
-        // The store knows all of them; an import asks no more of those that come with it than whether they can say a number of a pool.
+        // The store knows all of them; an import asks no more of those that come with it than
+        // whether they can say a number of a pool.
         let says_numbers = |record: &Arc<TypeRecord>| super::import::says_numbers(record);
         let types =
             self.types().into_iter().filter(says_numbers).map(|record| (*record).clone()).collect();
@@ -199,11 +217,13 @@ impl Store {
         Ok(import)
     }
 
-    /// Gives a pool addresses that are chosen afresh, at random. Pointers into it, its own and those of the store's other pools, are rewritten when they are first touched. Durable on
+    /// Gives a pool addresses that are chosen afresh, at random. Pointers into it, its own and
+    /// those of the store's other pools, are rewritten when they are first touched. Durable on
     /// return. Addresses that are kept outside the store, and in objects, lead nowhere afterwards.
     ///
     /// # Errors
-    /// As [`Store::quiescent_pool`], for every pool of the store; no room in the window. Nothing has moved then.
+    /// As [`Store::quiescent_pool`], for every pool of the store; no room in the window. Nothing
+    /// has moved then.
     pub fn randomize_pool(&self, name: &str) -> Result<(), StoreError> {
         let inner = self.inner();
         if let Some(connection) = &inner.connection {
@@ -229,7 +249,8 @@ impl Store {
         let id = find(&control, name)?;
         inner.record_done(&mut control)?;
         if let Some(due) = control.catalog.state.due.keys().next() {
-            // Of a pool that has come or moved since it was looked at: what is left to do of one move is not known after another.
+            // Of a pool that has come or moved since it was looked at: what is left to do of one
+            // move is not known after another.
             let pool =
                 control.catalog.state.puddles.get(due).map_or(PoolId(0), |puddle| puddle.pool);
             let puddles = control.catalog.state.due.len() as u64;

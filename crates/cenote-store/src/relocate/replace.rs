@@ -1,10 +1,14 @@
 //! The new file of a puddle that is rewritten: steps 2 and 3 of [`crate::relocate`].
 //!
-//! What the old file has is read into the mapping of the new one, where the file system says that there is something, and rewritten there. So a puddle is copied once, by the kernel, and what it has
-//! no data for costs nothing. All of the file has its space before the first byte; that pages can be had as well is asked before anything is stored into them. Where that is refused, and on media without
-//! descriptors, the image is put together in memory and written, so that a lack of space is an error and no signal.
+//! What the old file has is read into the mapping of the new one, where the file system says that
+//! there is something, and rewritten there. So a puddle is copied once, by the kernel, and what it
+//! has no data for costs nothing. All of the file has its space before the first byte; that pages
+//! can be had as well is asked before anything is stored into them. Where that is refused, and on
+//! media without descriptors, the image is put together in memory and written, so that a lack of
+//! space is an error and no signal.
 //!
-//! Invariant: until [`NewFile::take_name`] the file has a name that nobody knows, and dropping the value removes it.
+//! Invariant: until [`NewFile::take_name`] the file has a name that nobody knows, and dropping the
+//! value removes it.
 
 use crate::puddle::{DIR, file_name, primary_name, text};
 use cenote_layout::PAGE_SIZE;
@@ -59,7 +63,8 @@ impl Image {
         Ok(Self { region, len: len as usize, in_file: true })
     }
 
-    /// Makes what the file has between two offsets such that loads from it cannot fail; whether that could be.
+    /// Makes what the file has between two offsets such that loads from it cannot fail; whether
+    /// that could be.
     pub(super) fn can_be_read(
         &self,
         file: &FileHandle,
@@ -82,7 +87,8 @@ impl Image {
         !self.in_file || self.region.populate(from as usize, (to - from) as usize).is_ok()
     }
 
-    /// The same in another file of that length, of zeros, that nobody knows. `None`: what is stored there may find no space, or the medium has no descriptors.
+    /// The same in another file of that length, of zeros, that nobody knows. `None`: what is stored
+    /// there may find no space, or the medium has no descriptors.
     fn in_file(
         source: &FileHandle,
         target: &FileHandle,
@@ -112,7 +118,8 @@ impl Image {
     }
 
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: memory of this value's alone, as long as that says: zeros, or a file's that nobody else writes.
+        // SAFETY: memory of this value's alone, as long as that says: zeros, or a file's that
+        // nobody else writes.
         unsafe { core::slice::from_raw_parts_mut(self.region.as_ptr(), self.len) }
     }
 }
@@ -159,7 +166,8 @@ impl<'a> NewFile<'a> {
         Ok(Self { medium, dir, name, fresh: text(&fresh).to_owned() })
     }
 
-    /// What `source` holds, to be changed: in this file, or in memory if that cannot be; then it is to be written.
+    /// What `source` holds, to be changed: in this file, or in memory if that cannot be; then it is
+    /// to be written.
     pub(super) fn image(&self, source: &FileHandle, len: u64) -> Result<Image, MediumError> {
         let target = self.open()?;
         let in_file = if self.is_named() { None } else { Image::in_file(source, &target, len)? };
@@ -180,7 +188,8 @@ impl<'a> NewFile<'a> {
         write_sparse(&self.open()?, 0, bytes)
     }
 
-    /// Gives it its name, durably, in place of the file that has it: **the renaming commits**. The parts in `holes` need no space.
+    /// Gives it its name, durably, in place of the file that has it: **the renaming commits**. The
+    /// parts in `holes` need no space.
     pub(super) fn take_name(mut self, holes: &[(u64, u64)]) -> Result<(), MediumError> {
         for (offset, len) in holes.iter().filter(|_| !self.is_named()) {
             // SAFETY: a file that nobody knows; what lies in these parts is nobody's.

@@ -1,20 +1,32 @@
-//! Puddles of protected pools that are due: copies that are still sealed as what they were copied from, and those whose pointers are to be rewritten.
+//! Puddles of protected pools that are due: copies that are still sealed as what they were copied
+//! from, and those whose pointers are to be rewritten.
 //!
-//! A copy of a protected pool is made of its files, sealed as they are, so that it needs no key; the catalog says under whose identity each puddle is sealed
-//! ([`Record::SealedAs`](cenote_layout::catalog::Record)). **Nothing is ever sealed under a key of the original's again:** a puddle that is due is only read. When it is first touched, with the pool's key at hand, all its
-//! pages are opened into memory, its pointers are rewritten there, and all of it is sealed under a new data key, as its own, into a new file, which takes the name of the old one: states and commit are those of
-//! [`crate::relocate`], and **the renaming commits**. A puddle that moved inside its store is sealed anew in the same way, which keeps its identity and goes on with its generation.
+//! A copy of a protected pool is made of its files, sealed as they are, so that it needs no key;
+//! the catalog says under whose identity each puddle is sealed
+//! ([`Record::SealedAs`](cenote_layout::catalog::Record)). **Nothing is ever sealed under a key of
+//! the original's again:** a puddle that is due is only read. When it is first touched, with the
+//! pool's key at hand, all its pages are opened into memory, its pointers are rewritten there, and
+//! all of it is sealed under a new data key, as its own, into a new file, which takes the name of
+//! the old one: states and commit are those of [`crate::relocate`], and **the renaming commits**. A
+//! puddle that moved inside its store is sealed anew in the same way, which keeps its identity and
+//! goes on with its generation.
 //!
 //! # Keys
 //!
-//! A pool's root puddle wraps the data keys of the others, by a key that is derived from its own data key. So it is sealed anew first, when the pool is opened; the others are still under the old root's key, which goes
-//! with the old root's file. Therefore the new root's header holds that key, encrypted under the new root's data key (`inherited_key`): the same renaming that takes the old key away brings it along. A change of the caller's
-//! key finishes the copy first, and takes the inherited key away: it opens the original, too.
+//! A pool's root puddle wraps the data keys of the others, by a key that is derived from its own
+//! data key. So it is sealed anew first, when the pool is opened; the others are still under the
+//! old root's key, which goes with the old root's file. Therefore the new root's header holds that
+//! key, encrypted under the new root's data key (`inherited_key`): the same renaming that takes the
+//! old key away brings it along. A change of the caller's key finishes the copy first, and takes
+//! the inherited key away: it opens the original, too.
 //!
-//! States of a pool, each a file's name: (1) all are due: the caller's key opens the old root, and that the others; (2) the root is new: it opens those that are new by its own key, those that are due by the inherited one; (3) all are
-//! new. A crash leaves one of them. The inherited key is not in the next header that is written then ([`Protection::disinherit`]).
+//! States of a pool, each a file's name: (1) all are due: the caller's key opens the old root, and
+//! that the others; (2) the root is new: it opens those that are new by its own key, those that are
+//! due by the inherited one; (3) all are new. A crash leaves one of them. The inherited key is not
+//! in the next header that is written then ([`Protection::disinherit`]).
 //!
-//! In a store that is open for reading only, puddles that are due are opened into memory, and no file changes.
+//! In a store that is open for reading only, puddles that are due are opened into memory, and no
+//! file changes.
 
 use super::failed::Failed;
 use super::frontier::Frontier;
@@ -74,7 +86,8 @@ impl Frontier {
         Ok(OpenedDue { protection, source })
     }
 
-    /// Opens all pages of a puddle that is due, and makes the pointers in them right. Which pages were ever written comes along.
+    /// Opens all pages of a puddle that is due, and makes the pointers in them right. Which pages
+    /// were ever written comes along.
     pub(crate) fn open_image(
         &self,
         (pool, work, generation): (&str, &RewriteJob, u64),
@@ -90,7 +103,8 @@ impl Frontier {
         Ok((image, written, rewritten))
     }
 
-    /// Seals a puddle that is due anew, as its own: on return its file is the new one. The protection is that of the new file.
+    /// Seals a puddle that is due anew, as its own: on return its file is the new one. The
+    /// protection is that of the new file.
     pub(crate) fn reseal(
         &self,
         (pool, work, generation): (&str, &RewriteJob, u64),

@@ -1,8 +1,12 @@
-//! Copying, importing and exporting as a daemon's client: what an embedded store does with files is asked of the daemon, or done with descriptors that it hands out for reading.
+//! Copying, importing and exporting as a daemon's client: what an embedded store does with files is
+//! asked of the daemon, or done with descriptors that it hands out for reading.
 //!
-//! Invariant: what this process sends is data, and what it opens by itself is its own. The daemon opens no path that a client names; an archive is read and written here, under the caller's own rights.
+//! Invariant: what this process sends is data, and what it opens by itself is its own. The daemon
+//! opens no path that a client names; an archive is read and written here, under the caller's own
+//! rights.
 //!
-//! **An export** has the pool granted for reading, which keeps it from being written until this session ends, and reads its files puddle by puddle.
+//! **An export** has the pool granted for reading, which keeps it from being written until this
+//! session ends, and reads its files puddle by puddle.
 
 use super::manifest::{Imported, ImportedPool, QuiescentPool};
 use crate::connection::{Connection, Granted};
@@ -31,7 +35,8 @@ impl Store {
         })
     }
 
-    /// [`Store::quiescent_pool`] of a client: the pool is granted for reading, so nobody writes it until this session ends.
+    /// [`Store::quiescent_pool`] of a client: the pool is granted for reading, so nobody writes it
+    /// until this session ends.
     pub(super) fn quiescent_through(
         &self,
         connection: &Connection,
@@ -102,7 +107,8 @@ impl Store {
         Ok(opened?)
     }
 
-    /// Where the puddles of all pools lie, also of those that this session may not read: where pointers lead.
+    /// Where the puddles of all pools lie, also of those that this session may not read: where
+    /// pointers lead.
     ///
     /// # Errors
     /// The daemon cannot be asked.

@@ -1,7 +1,8 @@
-//! For processors without instructions that this crate knows: plain stores, no flush, the language's release fence.
+//! For processors without instructions that this crate knows: plain stores, no flush, the
+//! language's release fence.
 //!
-//! Nothing written this way is known to reach persistent memory; [`super::flush_instruction`] says `None` here, and the
-//! layers above then offer no `power` durability in direct mode.
+//! Nothing written this way is known to reach persistent memory; [`super::flush_instruction`] says
+//! `None` here, and the layers above then offer no `power` durability in direct mode.
 //!
 //! # Safety argument
 //!
@@ -55,7 +56,8 @@ pub fn sfence() {
 /// Writes `v` with a plain 8-byte store.
 ///
 /// # Safety
-/// `dst` is valid for a write, 8-byte aligned, and not accessed concurrently by other than atomic means.
+/// `dst` is valid for a write, 8-byte aligned, and not accessed concurrently by other than atomic
+/// means.
 #[inline(always)]
 pub unsafe fn stream_u64(dst: *mut u64, v: u64) {
     debug_assert!(dst.is_aligned(), "stream_u64 to an unaligned address");

@@ -2,8 +2,9 @@
 //!
 //! # Safety argument
 //!
-//! See [`super`]. 256- and 512-bit stores are behind the detection of the standard library, which also asks the
-//! operating system; the flush instructions are the caller's to choose by [`features`].
+//! See [`super`]. 256- and 512-bit stores are behind the detection of the standard library, which
+//! also asks the operating system; the flush instructions are the caller's to choose by
+//! [`features`].
 
 use super::{CpuFeatures, LINE_BYTES, features};
 use core::arch::asm;
@@ -14,14 +15,15 @@ use core::arch::x86_64::{
 };
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// From this length on, [`stream_copy`] uses the widest registers; below, 8-byte stores are inlined.
+/// From this length on, [`stream_copy`] uses the widest registers; below, 8-byte stores are
+/// inlined.
 pub(super) const WIDE_FROM_BYTES: usize = 256;
 
 // `__cpuid` became a safe function after the oldest compiler that is supported.
 #[allow(unused_unsafe)]
 fn cpuid(leaf: u32, subleaf: u32) -> core::arch::x86_64::CpuidResult {
-    // SAFETY: every x86-64 processor has the instruction; a leaf beyond the last one yields some other leaf's
-    // values, which the callers exclude by asking for the last one first.
+    // SAFETY: every x86-64 processor has the instruction; a leaf beyond the last one yields some
+    // other leaf's values, which the callers exclude by asking for the last one first.
     unsafe { __cpuid_count(leaf, subleaf) }
 }
 
@@ -64,18 +66,20 @@ pub fn model_name() -> String {
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
-/// Starts writing back the line that holds `p`, and may keep it cached. Done at the next [`sfence`].
+/// Starts writing back the line that holds `p`, and may keep it cached. Done at the next
+/// [`sfence`].
 ///
 /// # Safety
-/// `p` is mapped readable, and [`features`] names `clwb` (elsewhere the instruction may be undefined, or do
-/// nothing).
+/// `p` is mapped readable, and [`features`] names `clwb` (elsewhere the instruction may be
+/// undefined, or do nothing).
 #[inline(always)]
 pub unsafe fn clwb(p: *const u8) {
     // SAFETY: the caller vouches for the address and the feature; the instruction changes no data.
     unsafe { asm!("clwb [{}]", in(reg) p, options(nostack, preserves_flags)) }
 }
 
-/// Starts writing back the line that holds `p` and drops it from the caches. Done at the next [`sfence`].
+/// Starts writing back the line that holds `p` and drops it from the caches. Done at the next
+/// [`sfence`].
 ///
 /// # Safety
 /// `p` is mapped readable, and [`features`] names `clflushopt`.
@@ -85,29 +89,33 @@ pub unsafe fn clflushopt(p: *const u8) {
     unsafe { asm!("clflushopt [{}]", in(reg) p, options(nostack, preserves_flags)) }
 }
 
-/// Writes back the line that holds `p` and drops it from the caches; ordered with stores and other `clflush`.
+/// Writes back the line that holds `p` and drops it from the caches; ordered with stores and other
+/// `clflush`.
 ///
 /// # Safety
-/// `p` is mapped readable, and [`features`] names `clflush` (every x86-64 processor that was ever sold does).
+/// `p` is mapped readable, and [`features`] names `clflush` (every x86-64 processor that was ever
+/// sold does).
 #[inline(always)]
 pub unsafe fn clflush(p: *const u8) {
     // SAFETY: the caller vouches for the address; the instruction changes no data.
     unsafe { asm!("clflush [{}]", in(reg) p, options(nostack, preserves_flags)) }
 }
 
-/// Orders every earlier store, flush and non-temporal store of this thread before every later store, for the
-/// processor and for the compiler. After flush and fence, a line is in the persistence domain.
+/// Orders every earlier store, flush and non-temporal store of this thread before every later
+/// store, for the processor and for the compiler. After flush and fence, a line is in the
+/// persistence domain.
 #[inline(always)]
 pub fn sfence() {
-    // SAFETY: a fence has no operands. Not `nomem`: the compiler must keep memory accesses on their side.
+    // SAFETY: a fence has no operands. Not `nomem`: the compiler must keep memory accesses on their
+    // side.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) }
 }
 
 /// Writes `v` past the caches; durable after the next [`sfence`].
 ///
 /// # Safety
-/// `dst` is valid for a write, 8-byte aligned, not accessed concurrently; and this thread executes [`sfence`]
-/// before anything reads the word (see [`stream_copy`]).
+/// `dst` is valid for a write, 8-byte aligned, not accessed concurrently; and this thread executes
+/// [`sfence`] before anything reads the word (see [`stream_copy`]).
 #[inline(always)]
 pub unsafe fn stream_u64(dst: *mut u64, v: u64) {
     debug_assert!(dst.is_aligned(), "stream_u64 to an unaligned address");
@@ -115,17 +123,19 @@ pub unsafe fn stream_u64(dst: *mut u64, v: u64) {
     unsafe { _mm_stream_si64(dst.cast(), v.cast_signed()) }
 }
 
-/// Copies `len` bytes past the caches with non-temporal stores; durable after the next [`sfence`]. No fence inside.
+/// Copies `len` bytes past the caches with non-temporal stores; durable after the next [`sfence`].
+/// No fence inside.
 ///
-/// Short copies are an inlined loop of 8-byte stores; from 256 bytes on 512-, 256- or 128-bit stores are used,
-/// whichever is the widest there is.
+/// Short copies are an inlined loop of 8-byte stores; from 256 bytes on 512-, 256- or 128-bit
+/// stores are used, whichever is the widest there is.
 ///
 /// # Safety
-/// * `src` is valid for reads and `dst` for writes of `len` bytes; they do not overlap; nobody else accesses `dst`
-///   at the time;
-/// * `dst` is 8-byte aligned and `len` a multiple of 8 (checked in debug builds); `src` needs no alignment;
-/// * this thread executes [`sfence`] before it reads the bytes again and before it lets another thread know of
-///   them: non-temporal stores are not ordered with other stores.
+/// * `src` is valid for reads and `dst` for writes of `len` bytes; they do not overlap; nobody else
+///   accesses `dst` at the time;
+/// * `dst` is 8-byte aligned and `len` a multiple of 8 (checked in debug builds); `src` needs no
+///   alignment;
+/// * this thread executes [`sfence`] before it reads the bytes again and before it lets another
+///   thread know of them: non-temporal stores are not ordered with other stores.
 #[inline(always)]
 pub unsafe fn stream_copy(dst: *mut u8, src: *const u8, len: usize) {
     debug_assert!(
@@ -165,8 +175,9 @@ unsafe fn stream_wide(dst: *mut u8, src: *const u8, len: usize) {
     let head = dst.addr().wrapping_neg() % LINE_BYTES;
     let head = head.min(len);
     let lines = (len - head) / LINE_BYTES * LINE_BYTES;
-    // SAFETY: the three parts lie one after the other in [0, len); each is a multiple of 8 long; the middle
-    // begins at a line of dst. Each wide version is called only where its registers exist.
+    // SAFETY: the three parts lie one after the other in [0, len); each is a multiple of 8 long;
+    // the middle begins at a line of dst. Each wide version is called only where its registers
+    // exist.
     unsafe {
         stream_words(dst, src, head);
         let (middle_dst, middle_src) = (dst.add(head), src.add(head));

@@ -1,6 +1,6 @@
-//! Resolvers are tried in this process and in forked children; what happens to faults that nobody resolves, in fresh
-//! processes (this test program again, with a case in the environment), because it depends on what was installed
-//! before and ends with death.
+//! Resolvers are tried in this process and in forked children; what happens to faults that nobody
+//! resolves, in fresh processes (this test program again, with a case in the environment), because
+//! it depends on what was installed before and ends with death.
 
 use super::*;
 use crate::memory::{self, Access};
@@ -32,7 +32,8 @@ impl Opener {
 }
 
 unsafe fn open_page(ctx: *const (), addr: usize) -> bool {
-    // SAFETY: the tests register an Opener that outlives the registration, and ranges that they own.
+    // SAFETY: the tests register an Opener that outlives the registration, and ranges that they
+    // own.
     unsafe {
         let opener = &*ctx.cast::<Opener>();
         opener.calls.fetch_add(1, Ordering::SeqCst);
@@ -354,7 +355,8 @@ extern "C" fn with_siginfo(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
         let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr());
         let blocked = |s| libc::sigismember(mask.as_ptr(), s) == 1;
-        // Called as the kernel would: the address, its own signal blocked and the one it asked for, not the others.
+        // Called as the kernel would: the address, its own signal blocked and the one it asked for,
+        // not the others.
         let right = (*info).si_addr().addr() == 0x1000
             && signal == libc::SIGSEGV
             && blocked(libc::SIGSEGV)

@@ -143,7 +143,8 @@ impl<'r, 'p> Driver<'r, 'p> {
                     self.run.slice(id, Hold::No, &mut self.totals, |pool| pool.heap.changes())?;
                 unchanged &= matches!(now, Slice::Done(now) if now == before);
             }
-            // Then all were found with nothing pending, and were so when the last one was: that is the moment.
+            // Then all were found with nothing pending, and were so when the last one was: that is
+            // the moment.
             if unchanged {
                 self.known = known;
                 return Ok(());

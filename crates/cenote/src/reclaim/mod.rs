@@ -1,13 +1,15 @@
-//! Giving back what was allocated and never attached, beside a running program. [`cenote_heap::reclaim`] says how a heap does it and why that is right; this module
-//! brings the pools of a store together, and sees to what a heap asks of its caller.
+//! Giving back what was allocated and never attached, beside a running program.
+//! [`cenote_heap::reclaim`] says how a heap does it and why that is right; this module brings the
+//! pools of a store together, and sees to what a heap asks of its caller.
 //!
-//! A *run* has members: every pool of the store, because any of them may lead to values of any other. It begins before the first transaction of
-//! the session, so that every value which a program comes to know of by a root is reached; changes
-//! of every member are recorded from the moment it is opened. When all pools of the store are
-//! members it is *sealed*, and marking begins (a pool that is created later can hold nothing old).
-//! Marking ends when, at one moment, nothing is pending in any member. Then the leaks of each pool
-//! that it is for are condemned, in one slice, and given back in others. What a leak of another
-//! pool leads to may be gone then: pointers between pools are checked where they are followed.
+//! A *run* has members: every pool of the store, because any of them may lead to values of any
+//! other. It begins before the first transaction of the session, so that every value which a
+//! program comes to know of by a root is reached; changes of every member are recorded from the
+//! moment it is opened. When all pools of the store are members it is *sealed*, and marking begins
+//! (a pool that is created later can hold nothing old). Marking ends when, at one moment, nothing
+//! is pending in any member. Then the leaks of each pool that it is for are condemned, in one
+//! slice, and given back in others. What a leak of another pool leads to may be gone then: pointers
+//! between pools are checked where they are followed.
 //!
 //! *The order of locks.* A slice holds the turnstile (the members' lock), and under it one pool's
 //! lock, shared to mark and exclusive to condemn and give back, for which it waits 10 ms at most
@@ -42,7 +44,8 @@ pub(crate) use run::Reclaims;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReclaimPolicy {
-    /// Those whose last session ended without closing them: [`PoolStart::Dirty`](cenote_store::PoolStart::Dirty).
+    /// Those whose last session ended without closing them:
+    /// [`PoolStart::Dirty`](cenote_store::PoolStart::Dirty).
     AfterCrash,
     /// All that are opened for writing.
     Always,
@@ -53,7 +56,8 @@ pub enum ReclaimPolicy {
 pub struct ReclaimOptions<'a> {
     /// Only say what would be given back; works for pools that are open for reading only.
     pub dry_run: bool,
-    /// How long transactions are made to wait at most for one slice of tracing, more or less: a slice ends after a few blocks more. 100 microseconds by default.
+    /// How long transactions are made to wait at most for one slice of tracing, more or less: a
+    /// slice ends after a few blocks more. 100 microseconds by default.
     pub hold: Duration,
     /// Called between slices, with no lock held. If it breaks, the run ends with
     /// [`ReclaimRefused::Cancelled`]: no leak is given back then, or all are dead, and the next
@@ -129,15 +133,18 @@ pub struct ReclaimedType {
 type Outcome = core::result::Result<ReclaimReport, ReclaimRefused>;
 
 impl Store {
-    /// From now on, leaks of pools that are opened for writing are found and given back by a thread in the background, once in this session: values that were allocated and never attached, say because a
-    /// program died between the two. To be called before the first transaction, best right after the store was opened; pools that are open already take part.
+    /// From now on, leaks of pools that are opened for writing are found and given back by a thread
+    /// in the background, once in this session: values that were allocated and never attached, say
+    /// because a program died between the two. To be called before the first transaction, best
+    /// right after the store was opened; pools that are open already take part.
     ///
-    /// The thread begins when all pools of the store are open, because any of them may lead to values of any other; if they are not within 10 seconds after the first one, it gives up. Transactions wait for
-    /// it 100 microseconds at a time, more or less, and once for all leaks of a pool to be
-    /// condemned: some nanoseconds for each ([`ReclaimReport::longest_hold`]). While it works, the
-    /// first change of each value is a little slower. It ends when a pool is closed. A value that a
-    /// transaction of this session has allocated is never given back, whether it is attached or
-    /// not.
+    /// The thread begins when all pools of the store are open, because any of them may lead to
+    /// values of any other; if they are not within 10 seconds after the first one, it gives up.
+    /// Transactions wait for it 100 microseconds at a time, more or less, and once for all
+    /// leaks of a pool to be condemned: some nanoseconds for each
+    /// ([`ReclaimReport::longest_hold`]). While it works, the first change of each value is a
+    /// little slower. It ends when a pool is closed. A value that a transaction of this session
+    /// has allocated is never given back, whether it is attached or not.
     ///
     /// [`Pool::reclaim`] waits for it and tells what it did. A pointer or handle that the program
     /// has kept from before it opened the pool makes no difference: if no root leads there, the
@@ -167,8 +174,10 @@ impl Store {
 }
 
 impl Pool {
-    /// Gives back what was allocated in this pool before this session and never attached; other threads may go on with transactions meanwhile. If a run in the background is under way
-    /// ([`Store::reclaim_in_background`]) this waits for it; if one has been, it says what that did.
+    /// Gives back what was allocated in this pool before this session and never attached; other
+    /// threads may go on with transactions meanwhile. If a run in the background is under way
+    /// ([`Store::reclaim_in_background`]) this waits for it; if one has been, it says what that
+    /// did.
     ///
     /// # Errors
     /// As [`Pool::reclaim_with`].
@@ -176,16 +185,21 @@ impl Pool {
         self.reclaim_with(ReclaimOptions::default())
     }
 
-    /// As [`Pool::reclaim`], with options. Opens all pools of the store, for reading only if the run only says what it would do in a pool that is open so.
+    /// As [`Pool::reclaim`], with options. Opens all pools of the store, for reading only if the
+    /// run only says what it would do in a pool that is open so.
     ///
-    /// A run begins before the first transaction of the session: then every value that the program can come to know of is led to by a root. [`Pool::collect`] can be called at any time; it
+    /// A run begins before the first transaction of the session: then every value that the program
+    /// can come to know of is led to by a root. [`Pool::collect`] can be called at any time; it
     /// stops everybody, and takes what the program holds in its own memory only for leaks.
     ///
-    /// A type with a filter function is copied and scanned as a whole, so a very large block of such a type makes a slice longer.
+    /// A type with a filter function is copied and scanned as a whole, so a very large block of
+    /// such a type makes a slice longer.
     ///
     /// # Errors
-    /// [`Error::Reclaim`] says why there was no run, or why it ended; [`Error::WouldDeadlock`] if this thread has a view or a transaction of a pool; [`Error::NotWhole`] and [`Error::Store`]
-    /// if values of some pool are not known; as [`Store::pool_with`] if a pool cannot be opened. What was given back before an error were leaks.
+    /// [`Error::Reclaim`] says why there was no run, or why it ended; [`Error::WouldDeadlock`] if
+    /// this thread has a view or a transaction of a pool; [`Error::NotWhole`] and [`Error::Store`]
+    /// if values of some pool are not known; as [`Store::pool_with`] if a pool cannot be opened.
+    /// What was given back before an error were leaks.
     pub fn reclaim_with(&self, options: ReclaimOptions<'_>) -> Result<ReclaimReport> {
         let inner = &self.inner;
         inner.refuse_forked()?;

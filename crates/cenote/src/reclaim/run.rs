@@ -19,7 +19,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// How long a slice waits for a pool's lock: long enough for the lock to be handed over where many want it.
+/// How long a slice waits for a pool's lock: long enough for the lock to be handed over where many
+/// want it.
 const WAIT: Duration = Duration::from_millis(10);
 
 /// The store's registry, for a heap that must not keep the store open.
@@ -43,7 +44,8 @@ pub(super) struct Member {
     /// Whether its leaks are given back.
     pub(super) target: bool,
 }
-// SAFETY: the pool is used under the turnstile only, by which it leaves before it goes away; `PoolInner` is `Sync`.
+// SAFETY: the pool is used under the turnstile only, by which it leaves before it goes away;
+// `PoolInner` is `Sync`.
 unsafe impl Send for Member {}
 
 #[derive(Default)]

@@ -10,7 +10,8 @@ pub(crate) fn ptr<T>(addr: u64) -> Ptr<T> {
     unsafe { Ptr::from_addr(addr) }.expect("an address that is not 0")
 }
 
-/// Runs the pointer map of `T` over the bytes of `value`. Offset, what stands there and target type of every pointer.
+/// Runs the pointer map of `T` over the bytes of `value`. Offset, what stands there and target type
+/// of every pointer.
 pub(crate) fn pointers_in<T: Persist>(value: &T) -> Vec<(usize, u64, TypeId)> {
     let record = T::record();
     record.check().expect("a proper record");
@@ -19,7 +20,8 @@ pub(crate) fn pointers_in<T: Persist>(value: &T) -> Vec<(usize, u64, TypeId)> {
     for (i, byte) in block.iter_mut().enumerate() {
         // SAFETY: inside the value. What is read may be padding, so it stays `MaybeUninit`.
         let read = unsafe { *std::ptr::from_ref(value).cast::<MaybeUninit<u8>>().add(i) };
-        // SAFETY: on this machine padding has some value; an optimiser that knows it for padding may choose it. Tests only.
+        // SAFETY: on this machine padding has some value; an optimiser that knows it for padding
+        // may choose it. Tests only.
         *byte = unsafe { std::hint::black_box(read).assume_init() };
     }
     let mut out = Vec::new();

@@ -58,7 +58,8 @@ pub fn within<R: Send + 'static>(seconds: u64, test: impl FnOnce() -> R + Send +
 
 /// The store underneath, of which these tests ask what no user may.
 pub fn underneath(store: &cenote::Store) -> &cenote_store::Store {
-    // SAFETY: callers register types as they are, or see that they are refused; logs are taken and given back; heaps are not touched.
+    // SAFETY: callers register types as they are, or see that they are refused; logs are taken and
+    // given back; heaps are not touched.
     unsafe { store.as_raw() }
 }
 

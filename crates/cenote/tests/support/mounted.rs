@@ -23,7 +23,8 @@ impl Mounted {
 
     /// One whose files can share blocks, in a file of so many bytes. `Err`: why there is none.
     pub fn sharing(bytes: u64) -> Result<Self, String> {
-        // In memory if all of it has room there: each sync of a file system in a file on a disk is several of the disk's.
+        // In memory if all of it has room there: each sync of a file system in a file on a disk is
+        // several of the disk's.
         let holder = match free("/dev/shm") {
             Some(room) if room >= bytes => tempfile::tempdir_in("/dev/shm"),
             _ => tempfile::tempdir(),

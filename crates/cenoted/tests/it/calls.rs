@@ -1,4 +1,5 @@
-//! What a puddle that was made ahead costs the daemon, in system calls: `docs/counts.md` has the list.
+//! What a puddle that was made ahead costs the daemon, in system calls: `docs/counts.md` has the
+//! list.
 
 use crate::common::Daemon;
 use crate::hostile::Raw;

@@ -75,7 +75,8 @@ fn a_million_transactions_send_no_message() {
         })
         .expect("count");
     }
-    // Asking is hello, the question and the goodbye, of which the answer has counted two; the one before added its goodbye.
+    // Asking is hello, the question and the goodbye, of which the answer has counted two; the one
+    // before added its goodbye.
     assert_eq!(daemon.stat().messages - before, 3, "transactions sent messages");
 }
 

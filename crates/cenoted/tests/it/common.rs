@@ -329,7 +329,8 @@ pub(crate) fn count(pool: &Pool) -> u64 {
     counter.count
 }
 
-/// Not a test by itself: in a child it plays the role that the environment names, and fails with it.
+/// Not a test by itself: in a child it plays the role that the environment names, and fails with
+/// it.
 #[test]
 fn a_child_plays_its_role() {
     let Ok(role) = std::env::var("CENOTED_ROLE") else { return };

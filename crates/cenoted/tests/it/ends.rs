@@ -72,7 +72,8 @@ fn while_a_large_log_is_replayed_others_go_on() {
     assert!(matches!(other.ask(&Request::OpenPool { name, writable: true }).0, Reply::Pool { .. }));
     child.kill();
     let killed = Instant::now();
-    // Every round changes the catalog twice, and asks for what the other one has: that is refused, and not waited for.
+    // Every round changes the catalog twice, and asks for what the other one has: that is refused,
+    // and not waited for.
     let (mut during, mut longest) = (0, Duration::ZERO);
     while daemon.stat().recoveries == 0 {
         assert!(killed.elapsed() < Duration::from_secs(120), "it is never replayed");
@@ -157,7 +158,8 @@ fn a_killed_writer_is_recovered_although_its_program_and_its_rights_are_gone() {
     assert_eq!(child.hear(), "inside");
     std::fs::remove_file(&program).expect("removed");
     let store = daemon.connect();
-    // The pool is another user's now, and nobody else's to open; only root may do that, and where the test is not root it takes the mode alone.
+    // The pool is another user's now, and nobody else's to open; only root may do that, and where
+    // the test is not root it takes the mode alone.
     let uid = crate::permissions::is_root().then_some(crate::permissions::ALICE);
     let change = cenote::PermissionChange {
         uid,

@@ -1,4 +1,5 @@
-//! Clients that do not keep to anything: the daemon goes on, others do not notice, and nothing changes that they could not write.
+//! Clients that do not keep to anything: the daemon goes on, others do not notice, and nothing
+//! changes that they could not write.
 
 use crate::common::{Actor, Daemon, add, count, make_counter};
 use cenote::Reader;
@@ -135,7 +136,8 @@ fn what_was_not_granted_cannot_be_asked_for() {
         refused(&reply);
         assert!(descriptors.is_empty(), "{request:?}");
     }
-    // A session that another connection has, one that another process has, and one whose name means something else.
+    // A session that another connection has, one that another process has, and one whose name means
+    // something else.
     let resume = |client| {
         let mut thief = Raw::connected(&daemon);
         thief.ask(&Request::Hello { resume: Some(client) }).0
@@ -180,7 +182,8 @@ fn what_was_not_granted_cannot_be_asked_for() {
     }
 }
 
-/// Requests that make sense one by one, in any order, with ids and ranges of anybody, from several clients at a time.
+/// Requests that make sense one by one, in any order, with ids and ranges of anybody, from several
+/// clients at a time.
 #[test]
 fn requests_in_any_order_change_nothing_of_others_and_the_daemon_lives() {
     let mut daemon = Daemon::start(&["--client-puddles", "200", "--client-bytes", "200000000"]);
@@ -214,7 +217,8 @@ fn requests_in_any_order_change_nothing_of_others_and_the_daemon_lives() {
                     };
                     let request = match random(18) {
                         0 => Request::CreatePool { name, spec, token: raw.client },
-                        // Not what the owner of the numbers, who is this user too, may do: remove them, when nobody has them.
+                        // Not what the owner of the numbers, who is this user too, may do: remove
+                        // them, when nobody has them.
                         1 if name != "numbers" => Request::RemovePool { name },
                         2 | 3 => Request::OpenPool { name, writable: random(2) == 0 },
                         4 | 5 => Request::SharePool { name },
@@ -305,7 +309,8 @@ fn thousands_of_connections_come_and_go_and_nothing_of_them_stays() {
             scope.spawn(move || {
                 for number in 0..1000 {
                     match (thread + number) % 4 {
-                        // They come and say nothing, say hello and go, ask for something, say goodbye.
+                        // They come and say nothing, say hello and go, ask for something, say
+                        // goodbye.
                         0 => drop(Channel::connect(&daemon.socket()).expect("connect")),
                         1 => drop(Raw::hello(daemon, None)),
                         _ => {
@@ -386,7 +391,8 @@ fn a_client_that_unmaps_what_it_was_given_harms_nobody_else() {
     assert_eq!((count(&pool), add(&pool), add(&other)), (1, 2, 2));
 }
 
-/// A log that is no log, in a log space that names it: set aside whole, when its writer says goodbye.
+/// A log that is no log, in a log space that names it: set aside whole, when its writer says
+/// goodbye.
 #[test]
 fn a_log_that_fails_its_checks_is_set_aside_and_its_pools_are_for_looking_at() {
     let mut daemon = Daemon::start(&[]);
@@ -432,7 +438,8 @@ fn a_log_that_fails_its_checks_is_set_aside_and_its_pools_are_for_looking_at() {
     }
 }
 
-/// Whoever may write a puddle may cut its file short. The daemon replays into it all the same, and lives.
+/// Whoever may write a puddle may cut its file short. The daemon replays into it all the same, and
+/// lives.
 #[test]
 fn files_that_are_cut_short_do_not_end_the_daemon() {
     let mut daemon = Daemon::start(&[]);

@@ -1,4 +1,5 @@
-//! What one client, or all of them, may have at most: each limit has an option, an error that names it, and a figure.
+//! What one client, or all of them, may have at most: each limit has an option, an error that names
+//! it, and a figure.
 
 use crate::common::{Daemon, add, make_counter};
 use crate::hostile::{Raw, refused};
@@ -153,7 +154,8 @@ fn a_user_has_limits_over_all_sessions_and_what_is_gone_is_given_back() {
     assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"bytes_of_user\"}"), 1.0);
 }
 
-/// What an import will take is its user's from its beginning on, whichever session has begun it, until it is over; and one whose session ends in the middle is over, and leaves no file.
+/// What an import will take is its user's from its beginning on, whichever session has begun it,
+/// until it is over; and one whose session ends in the middle is over, and leaves no file.
 #[test]
 fn of_two_imports_at_once_that_a_user_has_no_room_for_one_is_refused() {
     let daemon = Daemon::start(&["--user-puddles", "1"]);
@@ -216,7 +218,8 @@ fn of_two_imports_at_once_that_a_user_has_no_room_for_one_is_refused() {
     assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"puddles_of_user\"}"), 42.0);
 }
 
-/// Threads that make and remove pools as fast as they can: counted when a reply has come and no more before the next is asked for, there are never more than the limit says.
+/// Threads that make and remove pools as fast as they can: counted when a reply has come and no
+/// more before the next is asked for, there are never more than the limit says.
 #[test]
 fn two_sessions_that_make_pools_at_once_never_have_more_than_their_user_may() {
     const MOST: u64 = 10;
@@ -332,7 +335,8 @@ fn types_have_a_limit_for_each_user_and_known_ones_do_not_count() {
     let reply = register(&["few::E"], 900);
     assert_eq!(reply, Reply::Done, "one more is, of some 59 KB");
     assert!(limit(&register(&["few::F"], 1)).contains("3 types"));
-    // Another session of the same user has come to it, too; one of the daemon after that begins anew.
+    // Another session of the same user has come to it, too; one of the daemon after that begins
+    // anew.
     let mut other = Raw::connect(&daemon);
     let records = vec![wide("few::G", 1)];
     assert!(limit(&other.ask(&Request::RegisterTypes { records }).0).contains("3 types"));
@@ -370,7 +374,8 @@ fn types_that_come_with_an_import_count_as_others_do() {
     assert_eq!(files(&daemon), nothing);
 }
 
-/// A copy counts for whose it will be, from its beginning on, and no more than what there is when it is over.
+/// A copy counts for whose it will be, from its beginning on, and no more than what there is when
+/// it is over.
 #[test]
 fn copies_count_for_their_user() {
     // As many as a session takes that writes a pool, with its logs.

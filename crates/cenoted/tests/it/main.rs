@@ -1,4 +1,5 @@
-//! The daemon, its clients, and their ends: each daemon is the real program, and each client that dies is a real process.
+//! The daemon, its clients, and their ends: each daemon is the real program, and each client that
+//! dies is a real process.
 
 mod backups;
 mod calls;

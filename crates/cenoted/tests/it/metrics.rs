@@ -14,7 +14,8 @@ pub(crate) fn sample(text: &str, name: &str) -> f64 {
     *parse(text).get(name).unwrap_or_else(|| panic!("no {name} in {text}"))
 }
 
-/// All samples of a page; fails where it is not as the format wants it: a family's help and type first, then its samples together, no sample twice, histograms that fit together.
+/// All samples of a page; fails where it is not as the format wants it: a family's help and type
+/// first, then its samples together, no sample twice, histograms that fit together.
 fn parse(text: &str) -> BTreeMap<String, f64> {
     let (mut samples, mut families) = (BTreeMap::new(), BTreeSet::new());
     let mut family: Option<(String, String)> = None;

@@ -1,4 +1,5 @@
-//! Pools that are exported, imported, copied and moved through a daemon, by clients under several users; and daemons that are killed in the middle.
+//! Pools that are exported, imported, copied and moved through a daemon, by clients under several
+//! users; and daemons that are killed in the middle.
 
 use crate::common::{Actor, Counter, Daemon, add, count, listen, make_counter, say};
 use crate::hostile::{Raw, refused};
@@ -475,7 +476,8 @@ fn a_hostile_import_is_refused_and_leaves_nothing() {
     }
     let before = files(&daemon);
     let mut raw = Raw::connect(&daemon);
-    // What is no list of an import: nonsense, another length than there is, too long, of another parcel.
+    // What is no list of an import: nonsense, another length than there is, too long, of another
+    // parcel.
     for (bytes, len) in
         [(vec![0xff; 64], 64), (vec![1; 8], 4096), (Vec::new(), u32::MAX), (Vec::new(), 0)]
     {
@@ -535,7 +537,8 @@ fn a_hostile_import_is_refused_and_leaves_nothing() {
         assert_eq!(refused(&reply), &Refusal::NoImport);
         assert_eq!(other.ask(&Request::AbandonImport { import: wrong }).0, Reply::Done);
     }
-    // Stretches that do not lie in the puddle: its header, behind its end, nowhere; more than there is, or may be.
+    // Stretches that do not lie in the puddle: its header, behind its end, nowhere; more than there
+    // is, or may be.
     let page = vec![1; 8192];
     for (slot, pieces) in [
         (0, vec![(0, 4096)]),
@@ -609,7 +612,8 @@ fn a_user_has_a_limit_of_imports() {
     assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"imports\"}"), 1.0);
 }
 
-/// What is only to be checked takes nothing: no file, none of the session's puddles, and no place among those that are under way.
+/// What is only to be checked takes nothing: no file, none of the session's puddles, and no place
+/// among those that are under way.
 #[test]
 fn an_import_that_is_only_checked_takes_nothing() {
     let daemon = Daemon::start(&["--client-puddles", "1"]);
@@ -629,7 +633,8 @@ fn an_import_that_is_only_checked_takes_nothing() {
     assert_eq!(raw.fill(import, 0, &[1; 4096], &[(8192, 4096)]), Reply::Done);
 }
 
-/// Before anything is made: more than the disk has, and types that say otherwise than those that there are.
+/// Before anything is made: more than the disk has, and types that say otherwise than those that
+/// there are.
 #[test]
 fn an_import_that_cannot_be_is_refused_at_its_beginning() {
     let daemon = Daemon::start(&[]);
@@ -693,7 +698,8 @@ fn an_import_of_nonsense_is_opened_by_who_imported_it_and_hurts_nobody() {
         seed as u8
     };
     for round in 0..6 {
-        // Where the store lies it would be kept as it is: elsewhere, the daemon looks for pointers in it.
+        // Where the store lies it would be kept as it is: elsewhere, the daemon looks for pointers
+        // in it.
         let import = raw.begun(&format!("nonsense {round}"));
         let noise: Vec<u8> = (0..1 << 20).map(|_| random()).collect();
         assert_eq!(raw.fill(import, 0, &noise, &[(4096 * (1 + round), 1 << 20)]), Reply::Done);
@@ -715,7 +721,8 @@ fn an_import_of_nonsense_is_opened_by_who_imported_it_and_hurts_nobody() {
     make(&daemon.connect(), "numbers", 3, &PoolOptions::default());
 }
 
-/// A child: imports the archive that it is told, again and again under new names, and says how many times it has.
+/// A child: imports the archive that it is told, again and again under new names, and says how many
+/// times it has.
 pub(crate) fn import_on(socket: &Path) {
     let store = Store::connect(socket).expect("connect");
     say("connected");

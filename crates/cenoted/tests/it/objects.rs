@@ -1,4 +1,5 @@
-//! Objects through the daemon: one writer or many readers, whatever processes they are in; psyncs that survive whoever made them.
+//! Objects through the daemon: one writer or many readers, whatever processes they are in; psyncs
+//! that survive whoever made them.
 
 use crate::common::{Actor, Daemon, listen, say};
 use crate::hostile::Raw;
@@ -433,7 +434,8 @@ fn a_client_changes_nothing_but_what_it_has_attached() {
     let attach = |name: &str, writable| Request::AttachObject { name: name.into(), writable };
     let (reply, files) = raw.ask(&attach("mine", true));
     assert!(matches!(reply, Reply::Objects { .. }), "{reply:?}");
-    // The descriptor of a writer is for reading as well, and stays so for others than the superuser and the daemon's user.
+    // The descriptor of a writer is for reading as well, and stays so for others than the superuser
+    // and the daemon's user.
     let file = File::from(files.into_iter().next().expect("a descriptor"));
     assert!(file.write_all_at(b"x", mine.data_offset()).is_err(), "it is for reading");
     let run = |object: u32, lines: u32, first_line: u64| -> Vec<u8> {
@@ -495,7 +497,8 @@ fn a_client_changes_nothing_but_what_it_has_attached() {
     assert!(attached.as_slice().iter().all(|byte| *byte == 0), "nobody has changed it");
 }
 
-/// The journal may hold records of an object that is gone: its identity is not to be had again, or recovery would write them into another object, or find them beyond its end.
+/// The journal may hold records of an object that is gone: its identity is not to be had again, or
+/// recovery would write them into another object, or find them beyond its end.
 #[test]
 fn the_identity_of_an_object_that_is_gone_is_not_given_again() {
     let mut daemon = Daemon::start(&[]);

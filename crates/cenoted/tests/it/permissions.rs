@@ -1,6 +1,8 @@
-//! Who may do what: owner, group and mode of pools, as of files, for callers under several real ids.
+//! Who may do what: owner, group and mode of pools, as of files, for callers under several real
+//! ids.
 //!
-//! Ids are those of a thread of this process, which the kernel takes for the peer's when it connects; that needs the superuser.
+//! Ids are those of a thread of this process, which the kernel takes for the peer's when it
+//! connects; that needs the superuser.
 
 use crate::common::{Daemon, add, count, make_counter};
 use crate::hostile::Raw;

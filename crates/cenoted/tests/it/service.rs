@@ -1,4 +1,5 @@
-//! The daemon as a service: its command line, what a service manager passes and hears, what it logs, and how it goes on when something of its own fails.
+//! The daemon as a service: its command line, what a service manager passes and hears, what it
+//! logs, and how it goes on when something of its own fails.
 
 use crate::common::{Actor, Daemon, add, count, make_counter};
 use crate::hostile::{Raw, refused};
@@ -23,7 +24,8 @@ fn heard(manager: &UnixDatagram) -> String {
     String::from_utf8(buffer[..len].to_vec()).expect("text")
 }
 
-/// A shell that gets a socket as its standard input, and becomes the daemon with it as descriptor 3, as a service manager passes it.
+/// A shell that gets a socket as its standard input, and becomes the daemon with it as descriptor
+/// 3, as a service manager passes it.
 fn with_passed(daemon: &Daemon, socket: impl AsFd) -> Command {
     let (command, mut shell) = (daemon.command(), Command::new("sh"));
     shell
@@ -171,7 +173,8 @@ fn limit_files(daemon: &Daemon, bytes: Option<u64>) {
     rustix::process::prlimit(Some(daemon.pid()), Resource::Fsize, limit).expect("limit");
 }
 
-/// A batch that cannot even be taken back leaves the store poisoned: nobody knows what is on the medium but who reads it.
+/// A batch that cannot even be taken back leaves the store poisoned: nobody knows what is on the
+/// medium but who reads it.
 #[test]
 fn a_daemon_whose_store_is_poisoned_ends_and_the_next_one_recovers() {
     let mut daemon = Daemon::start(&[]);
@@ -202,7 +205,8 @@ fn a_daemon_whose_store_is_poisoned_ends_and_the_next_one_recovers() {
     assert_eq!(add(&pool), 2);
 }
 
-/// The daemon may not make files longer for a while: the catalog cannot say that a client has ended.
+/// The daemon may not make files longer for a while: the catalog cannot say that a client has
+/// ended.
 #[test]
 fn an_end_that_fails_is_tried_again_until_it_is_done() {
     let daemon = Daemon::start(&[]);
@@ -263,7 +267,8 @@ fn a_pool_is_created_once_however_often_it_is_asked_for() {
     let mut raw = Raw::connect(&daemon);
     let Reply::Created(made) = raw.ask(&request(1)).0 else { panic!("not made") };
     assert_eq!(raw.ask(&request(1)).0, Reply::Created(made));
-    // The answer is lost with the daemon, which had made the pool; the client goes on with its session, and asks again.
+    // The answer is lost with the daemon, which had made the pool; the client goes on with its
+    // session, and asks again.
     let client = raw.client;
     daemon.kill();
     daemon.restart();

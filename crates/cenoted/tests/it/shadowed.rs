@@ -1,4 +1,5 @@
-//! Pools in shadowed mode through the daemon: whatever ends, a pool goes on with its last transaction, or, after a loss of power, with its last psync.
+//! Pools in shadowed mode through the daemon: whatever ends, a pool goes on with its last
+//! transaction, or, after a loss of power, with its last psync.
 
 use crate::common::{Actor, Daemon, add, count, listen, make_counter, say};
 use crate::hostile::Raw;
@@ -249,7 +250,8 @@ fn protected_pools_are_refused_as_such_and_keys_for_others_too() {
     assert_eq!(count(&store.pool("plain").expect("without a key")), 0);
 }
 
-/// The journal has records of a puddle that is gone, whose identity a client has given to an object since: they are nobody's, also for who only looks.
+/// The journal has records of a puddle that is gone, whose identity a client has given to an object
+/// since: they are nobody's, also for who only looks.
 #[test]
 fn records_of_a_pool_that_is_gone_are_not_taken_for_those_of_an_object() {
     let mut daemon = Daemon::start(&[]);

@@ -226,7 +226,8 @@ fn views_of_a_process_keep_out_writers_of_others_and_not_their_views() {
     assert_eq!(count(&pool), 2);
 }
 
-/// Whether a transaction of this process ends while the daemon, which would recover the dead, is stopped; and how the pool is found.
+/// Whether a transaction of this process ends while the daemon, which would recover the dead, is
+/// stopped; and how the pool is found.
 fn add_beside_a_dead_writer(bug: Bug) -> bool {
     let mut daemon = daemon_with_counter();
     let store = daemon.connect();
@@ -370,7 +371,8 @@ pub(crate) fn lock_and_stay(socket: &Path) {
 fn mutex_of(pool: &Pool) -> &RobustMutex {
     let at = pool.read().expect("read").root_at::<[u64; 1]>(1).expect("root").expect("a mutex");
     let place = NonNull::new(at.addr() as *mut u64).expect("an address");
-    // SAFETY: a word of a pool that is mapped for writing and stays so; zero when it was allocated, and a mutex since.
+    // SAFETY: a word of a pool that is mapped for writing and stays so; zero when it was allocated,
+    // and a mutex since.
     unsafe { RobustMutex::at(place) }
 }
 
@@ -406,7 +408,8 @@ fn a_mutex_in_a_pool_dies_with_its_owner_and_the_next_one_is_told() {
     }
 }
 
-/// A child: moves ones between two pools, in one transaction each; which pool it names first changes.
+/// A child: moves ones between two pools, in one transaction each; which pool it names first
+/// changes.
 pub(crate) fn move_between(socket: &Path) {
     let store = connect(socket);
     let (a, b) = (share(&store, "a"), share(&store, "b"));
