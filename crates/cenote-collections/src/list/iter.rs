@@ -7,7 +7,7 @@ use cenote::lost::Faults;
 use core::iter::FusedIterator;
 use core::marker::PhantomData;
 
-/// Iterates over a [`List`].
+/// Iterates over a [`List`](super::List).
 pub struct Iter<'r, T> {
     pub(super) first: Option<Ptr<Node<T>>>,
     pub(super) last: Option<Ptr<Node<T>>>,
@@ -76,8 +76,8 @@ impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
     }
 }
 
-/// Iterates over a [`List`], whose elements may be changed. Nodes are read through raw pointers,
-/// field by field, since values of them are borrowed.
+/// Iterates over a [`List`](super::List), whose elements may be changed. Nodes are read through raw
+/// pointers, field by field, since values of them are borrowed.
 pub struct IterMut<'t, T> {
     pub(super) first: Option<Ptr<Node<T>>>,
     pub(super) last: Option<Ptr<Node<T>>>,
