@@ -243,8 +243,8 @@ impl TailWord {
     }
 }
 
-/// What an entry is. The class decides the sequence number: undo-class `base + 1`, redo-class `base
-/// + 3`.
+/// What an entry is. The class decides the sequence number: undo-class `base + 1`, redo-class
+/// `base + 3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {

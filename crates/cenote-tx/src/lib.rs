@@ -54,8 +54,7 @@
 //!
 //! > What the medium may have of a block's mark (any of its undecided values) says "allocated" if
 //! > and only if the last transaction that was committed left the block allocated; or a durable
-//! > entry of a
-//! > log that is not finished names the mark, and replay of that log makes it so.
+//! > entry of a log that is not finished names the mark, and replay of that log makes it so.
 //!
 //! The states of a mark, and the steps that keep the rule:
 //!
