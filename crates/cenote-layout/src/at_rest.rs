@@ -15,8 +15,8 @@
 //! A *leaf digest* stands for a page: SHA-256 of the sealed page, or in authenticated mode of its
 //! side data. A node of level 0 holds the leaf digests of 16 neighbouring pages. A node of level
 //! `n + 1` holds the digests of 16 neighbouring nodes of level `n`. The one node of the top level
-//! hashes to the root, which is in the header. 512 bytes: a node is never torn, and a page's path is
-//! `log16(pages)` nodes long (5 for 4 GiB).
+//! hashes to the root, which is in the header. A node has 512 bytes, so it is never torn. A page's
+//! path is `log16(pages)` nodes long (5 for 4 GiB).
 //!
 //! ```text
 //! leaf digest = SHA-256("CnLeaf" | kind u8 | 0 | object 16 B | page u64 | sealed page or side data)
