@@ -370,9 +370,10 @@ fn known_bugs() -> BTreeMap<String, String> {
     let (mut known, mut words) = (BTreeMap::new(), String::new());
     for line in list.lines().map(str::trim) {
         if let Some(more) = line.strip_prefix("/// ") {
-            words = more.trim_end_matches('.').to_owned();
+            words = format!("{words} {more}");
         } else if let Some(name) = line.strip_suffix(',') {
-            known.insert(name.to_owned(), core::mem::take(&mut words));
+            let what = core::mem::take(&mut words);
+            known.insert(name.to_owned(), what.trim().trim_end_matches('.').to_owned());
         }
     }
     known
