@@ -448,11 +448,13 @@ pub enum Record {
     },
     /// It is in the primary. Also with the puddle's end.
     KeptEnded(Uuid),
-    /// The files of these puddles, and their primaries, have this stamp ([`crate::puddle`]) since a
-    /// session closed the store. At most [`SEALED_MAX`]. It ends with a later one, and with the
-    /// puddle.
+    /// A seal: the files of these puddles, and their primaries, have this stamp
+    /// ([`crate::puddle`]) since a session closed the store. Or an era: a close found these puddles
+    /// damaged, and left them as they were. When they are whole again, they have the seal of
+    /// before, this era, or its seal. At most [`SEALED_MAX`]. It ends with a later seal, and with
+    /// the puddle.
     Sealed {
-        /// The stamp.
+        /// The seal, or the era ([`crate::puddle::is_era`]).
         seal: u64,
         /// The puddles.
         puddles: Vec<Uuid>,

@@ -120,6 +120,12 @@ pub const fn seal_of(era: u64) -> u64 {
     era | 1
 }
 
+/// Whether a stamp is an era, and no seal.
+#[must_use]
+pub const fn is_era(stamp: u64) -> bool {
+    stamp & 1 == 0
+}
+
 /// `compat` bit of a puddle that is still to be rewritten: its file may share blocks with another,
 /// so that a store into it may need space. A file that is rewritten has its own, and has not the
 /// bit.

@@ -38,7 +38,8 @@ pub use error::{FileName, MediumError, NAME_LEN_MAX, Operation};
 pub use handle::FileHandle;
 pub use hook::{SIM_SLOTS, SimHook, SimSlot};
 pub use medium::{
-    FileId, FileStat, Holder, LockGuard, LockKind, MapMode, Medium, MediumInfo, MediumKind,
+    FileId, FileStat, FileWord, Holder, LockGuard, LockKind, MapMode, Medium, MediumInfo,
+    MediumKind,
 };
 pub use owned::OwnedMedium;
 pub use persistence::{Durability, Persistence, UnknownDurability};

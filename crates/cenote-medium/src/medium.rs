@@ -121,6 +121,15 @@ impl FileId {
     pub const UNKNOWN: Self = Self { device: 0, inode: 0 };
 }
 
+/// A word of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileWord {
+    /// Its offset, a multiple of 8.
+    pub offset: u64,
+    /// What it is to be.
+    pub value: u64,
+}
+
 /// What is known of a file without opening it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStat {
@@ -412,7 +421,25 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     ///
     /// # Safety
     /// Nobody relies on what is mapped in the range now: it is replaced.
-    unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()>;
+    unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
+        // SAFETY: the same contract.
+        unsafe { self.map_written(name, addr, len, mode, None) }
+    }
+
+    /// The same, but the word is written into the file first, by a call and not by a store: an
+    /// error of the device or of space is an error here. For mappings that may be written. The word
+    /// may be there although the file was not mapped.
+    ///
+    /// # Safety
+    /// As [`Medium::map`]; and the trait's contract for contents, for the word.
+    unsafe fn map_written(
+        &self,
+        name: &str,
+        addr: u64,
+        len: u64,
+        mode: MapMode,
+        word: Option<FileWord>,
+    ) -> Result<()>;
 
     /// Takes the mappings in a range away; the range is reserved again. Stores into it remain in
     /// the files.

@@ -72,6 +72,12 @@ pub enum Bug {
     SealNotSynced,
     /// A close does not name the seal that files got.
     SealNotNamed,
+    /// A session says "open" in one copy of the superblock alone.
+    OpenSaidOnce,
+    /// All closes that end the era of all stamps have one seal.
+    SealOfAny,
+    /// A close that finds a damaged puddle keeps the era for the whole store.
+    EraKept,
     /// A close forgets which files were marked in pools that no session leased.
     MarkForgotten,
     /// Files are compared with the seals of a catalog that lost records.

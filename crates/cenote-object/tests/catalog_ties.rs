@@ -476,7 +476,8 @@ fn mixtures_of_three_moments_with_changes_of_the_catalog_are_refused_or_states_o
         let count = random_count();
         let refused = session.random_mixtures(11, count).unwrap_or_else(|error| panic!("{error}"));
         println!("{mode}: {refused} of {count} mixtures of three moments are refused");
-        assert!((count / 4..count * 99 / 100).contains(&refused), "{mode}: {refused}");
+        // 28 to 32 of 100 in 2,000: of 400 that is 112 and more, 9 around it.
+        assert!((count / 5..count * 99 / 100).contains(&refused), "{mode}: {refused}");
     }
     protect(Mode::None);
 }

@@ -2,11 +2,13 @@
 //! nothing where all else is whole, and hides no file that was put back.
 
 use crate::catalog_ties::{Session, Step};
-use crate::common::protect;
+use crate::common::{protect, window_base};
+use cenote_medium::Durability;
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::Image;
+use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_object::Mode;
 use cenote_store::Access;
+use std::sync::Arc;
 
 /// Both copies and both headers lie in the first two pages.
 fn damaged(image: &Image, file: &str, page: u64) -> Image {
@@ -69,6 +71,41 @@ fn a_lost_copy_that_is_forgotten_is_found() {
     protect(Mode::None);
     let found = found.expect_err("the bug was not found");
     assert!(found.contains("superblock was put back"), "{found}");
+}
+
+/// How a session ended that was killed right after it opened the store, in another boot than the
+/// session before, and of whose superblock this copy is lost: what the next session says.
+fn ending(copy: u64) -> Option<cenote_store::CrashKind> {
+    let opened = |sim: &Arc<SimMedium>| {
+        let options = cenote_store::OpenOptions { spare_bytes_max: 0, ..Default::default() };
+        cenote_store::Store::open(sim.clone(), options).expect("opened")
+    };
+    let sim = SimMedium::new(SimOptions::new(Durability::Power));
+    let format = cenote_store::FormatOptions {
+        window_base: Some(window_base()),
+        window_len: 64 << 20,
+        ..Default::default()
+    };
+    cenote_store::format(sim.clone(), &format).expect("formatted");
+    opened(&sim).0.close().expect("closed");
+    let sim = SimMedium::from_image(&sim.image_now(CrashKind::Power));
+    opened(&sim).0.abandon();
+    let sim = SimMedium::from_image(&damaged(&sim.image_now(CrashKind::Process), FILE, copy));
+    let (store, report) = opened(&sim);
+    store.close().expect("closed");
+    report.crash
+}
+
+const FILE: &str = "superblock";
+
+#[test]
+fn a_copy_that_a_killed_session_loses_tells_no_other_session_or_boot() {
+    let process = Some(cenote_store::CrashKind::Process);
+    assert_eq!([0, 1].map(ending), [process; 2]);
+    plant(Bug::OpenSaidOnce);
+    let found = [0, 1].map(ending);
+    plant(Bug::None);
+    assert!(found.contains(&process) && found != [process; 2], "{found:?}");
 }
 
 /// Journals of every moment, with a header damaged, beside the last moment's superblock and

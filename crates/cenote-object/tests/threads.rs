@@ -4,7 +4,7 @@
 use cenote_layout::id::Uuid;
 use cenote_medium::sim::{SimMedium, SimOptions};
 use cenote_medium::{
-    Durability, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo,
+    Durability, FileWord, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo,
     MediumOptions, Persistence, RealMedium,
 };
 use cenote_object::{Mechanism, Objects, ObjectsOptions, Permission, Store, Trim};
@@ -131,9 +131,16 @@ unsafe impl Medium for Slow {
         // SAFETY: the caller's.
         unsafe { self.inner.release_window(base, len) }
     }
-    unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
+    unsafe fn map_written(
+        &self,
+        name: &str,
+        addr: u64,
+        len: u64,
+        mode: MapMode,
+        word: Option<FileWord>,
+    ) -> Result<()> {
         // SAFETY: the caller's.
-        unsafe { self.inner.map(name, addr, len, mode) }
+        unsafe { self.inner.map_written(name, addr, len, mode, word) }
     }
     unsafe fn unmap(&self, addr: u64, len: u64) -> Result<()> {
         // SAFETY: the caller's.

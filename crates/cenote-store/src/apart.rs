@@ -38,6 +38,9 @@ impl Control {
         let seals = state.seals.iter();
         let seals = seals.filter(|(puddle, _)| catalog.state.puddles.contains_key(puddle));
         catalog.state.seals = seals.map(|(puddle, seal)| (*puddle, *seal)).collect();
+        let left = state.left.iter();
+        let left = left.filter(|(puddle, _)| catalog.state.puddles.contains_key(puddle));
+        catalog.state.left = left.map(|(puddle, era)| (*puddle, *era)).collect();
         Self {
             superblock: self.superblock,
             catalog,

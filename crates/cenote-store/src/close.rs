@@ -3,9 +3,9 @@
 //! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools
 //! synced; (2) a batch ends the leases and removes the client; (3) the journals that this session
 //! has opened are trimmed ([`crate::journals`]); (4) the superblock says "clean", that the catalog
-//! has this batch, and which headers those journals have: **its sync commits**. A crash before
-//! leaves a store that is recovered, with nothing to do. A journal that this session has not opened
-//! is as it was before it, recovered or not.
+//! has this batch, and which headers those journals have: **its sync commits**; (5) its other copy
+//! says the same. A crash before (4) leaves a store that is recovered, with nothing to do. A
+//! journal that this session has not opened is as it was before it, recovered or not.
 
 use crate::error::StoreError;
 use crate::store::Inner;
@@ -69,7 +69,11 @@ impl Inner {
         control.superblock.state = STATE_CLEAN;
         control.superblock.era = era;
         control.superblock.catalog_batch = control.catalog.batch();
-        self.store_superblock(&mut control.superblock)
+        self.store_superblock(&mut control.superblock)?;
+        // The store is closed. The other copy says it too, so that the loss of one costs nothing;
+        // an error costs that.
+        let _ = self.store_superblock(&mut control.superblock);
+        Ok(())
     }
 }
 

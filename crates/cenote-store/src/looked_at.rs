@@ -3,7 +3,7 @@
 use crate::error::StoreError;
 use crate::pool::PoolCore;
 use crate::pools::{lost_record, start_of};
-use crate::puddle::Puddle;
+use crate::puddle::{Puddle, file_name, primary_name, text};
 use crate::relocate::Needs;
 use crate::relocate::reseal::SealedFile;
 use crate::report::Damage;
@@ -143,7 +143,12 @@ impl Inner {
         } else if let Some(due) = due {
             problem = self.mark_due(control, puddle, due, needs)?;
             if problem.is_none() && !by_primary {
-                problem = self.check_stamp(&control.catalog.state, puddle)?;
+                let name = file_name(puddle.uuid);
+                problem = self.check_stamp(&control.catalog.state, puddle, text(&name))?;
+            }
+            if problem.is_none() && looked.record.mode == PoolMode::Shadowed {
+                let name = primary_name(puddle.uuid);
+                problem = self.check_stamp(&control.catalog.state, puddle, text(&name))?;
             }
         } else if !by_primary {
             problem = self.check_file(&control.catalog.state, puddle)?;

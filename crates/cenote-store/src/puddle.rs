@@ -21,10 +21,9 @@ use cenote_layout::header::{self, HeaderPrefix};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{INCOMPAT_MARKS_APART, PuddleHeader, Role, STAMP_AT, header_space};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{MapMode, MediumError, Operation, OwnedMedium};
+use cenote_medium::{FileWord, MapMode, MediumError, OwnedMedium};
 use cenote_sealed::View;
 use cenote_sys::aside;
-use cenote_sys::memory::{self, Access};
 use cenote_sys::notes::Notes;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -59,8 +58,10 @@ pub struct Puddle {
     mode: AtomicU8,
     heap_slot: AtomicPtr<()>,
     /// The stamp that its file gets when it is mapped for writing ([`crate::stamps`]); 0: none;
-    /// with [`MARKED`]: it has got it.
+    /// with [`MARKED`]: it may have it.
     mark: AtomicU64,
+    /// Its file has it.
+    is_stamped: AtomicBool,
     /// Its file is still that of another address; what is to be done about it is in `job`. Never
     /// mapped as long as it is so.
     due: AtomicBool,
@@ -96,6 +97,7 @@ impl Puddle {
             mode: AtomicU8::new(encode_mode(mode)),
             heap_slot: AtomicPtr::new(core::ptr::null_mut()),
             mark: AtomicU64::new(0),
+            is_stamped: AtomicBool::new(false),
             due: AtomicBool::new(false),
             job: OnceLock::new(),
         }
@@ -106,32 +108,28 @@ impl Puddle {
         self.mark.store(stamp, Ordering::Release);
     }
 
-    /// Puts the stamp into the mapping that was just made; a file has it once. Allocates nothing.
-    fn mark(&self, mode: MapMode) -> Result<(), MediumError> {
+    /// Maps its file, where nothing is mapped. Its stamp is written before, once, by a call, which
+    /// can fail. A store into the mapping could not: where the page is lost, or the disk full, it
+    /// is a `SIGBUS` of this thread, which has the turn to map. Allocates nothing.
+    ///
+    /// # Safety
+    /// This thread has the turn (MAPPING).
+    unsafe fn map_stamped(&self, medium: &OwnedMedium, mode: MapMode) -> Result<(), MediumError> {
         let stamp = self.mark.load(Ordering::Acquire);
-        if stamp == 0 || stamp & MARKED != 0 || !mode.is_shared_writable() {
-            return Ok(());
+        let is_due =
+            stamp != 0 && mode.is_shared_writable() && !self.is_stamped.load(Ordering::Acquire);
+        let word = is_due.then_some(FileWord { offset: STAMP_AT, value: stamp & !MARKED });
+        if is_due {
+            self.mark.store(stamp | MARKED, Ordering::Release);
         }
-        let addr = self.addr() as usize;
-        let allow = |access| {
-            if mode != MapMode::Tracked {
-                return Ok(());
-            }
-            // SAFETY: the header space of this puddle, which is mapped and this thread's alone as
-            // long as the state says MAPPING. No note is made: a psync does not look at the header.
-            unsafe { memory::protect(addr, PAGE_SIZE as usize, Some(access)) }
-                .map_err(|error| MediumError::from_io(Operation::Map, self.file_name(), error))
-        };
-        allow(Access::ReadWrite)?;
-        let at = core::ptr::with_exposed_provenance_mut::<u64>(addr + STAMP_AT as usize);
-        self.mark.store(stamp | MARKED, Ordering::Release);
-        // SAFETY: in the first page of the mapping, which may be written, and aligned; all others
-        // that look at the word look at the file.
-        unsafe { AtomicU64::from_ptr(at) }.store(stamp, Ordering::Release);
-        allow(Access::ReadOnly)
+        // SAFETY: the puddle's own range, where nothing is mapped, by contract. The word lies in
+        // the header space, behind the header: nothing refers to it.
+        unsafe { medium.map_written(self.file_name(), self.addr(), self.size(), mode, word) }?;
+        self.is_stamped.fetch_or(is_due, Ordering::Release);
+        Ok(())
     }
 
-    /// Whether a mapping has put the stamp into its file.
+    /// Whether its file may have got the stamp for a mapping.
     pub(crate) fn is_marked(&self) -> bool {
         self.mark.load(Ordering::Acquire) & MARKED != 0 && !planted(Bug::MarkForgotten)
     }
@@ -365,9 +363,7 @@ impl Puddle {
                 Ok(_) => {
                     let mode = self.mode();
                     // SAFETY: the puddle's own range, where nothing is mapped: the state says so.
-                    let result =
-                        unsafe { medium.map(self.file_name(), self.addr(), self.size(), mode) }
-                            .and_then(|()| self.mark(mode).inspect_err(|_| self.take_away(medium)));
+                    let result = unsafe { self.map_stamped(medium, mode) };
                     self.state
                         .store(if result.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
                     return result.map(|()| true);
@@ -377,12 +373,6 @@ impl Puddle {
                 Err(_) => std::thread::yield_now(),
             }
         }
-    }
-
-    /// Takes away a mapping that was just made, and that no other thread knows.
-    fn take_away(&self, medium: &OwnedMedium) {
-        // SAFETY: the state says MAPPING: no other thread has come to it.
-        let _ = unsafe { medium.unmap(self.addr(), self.size()) };
     }
 
     /// Takes the mapping away; threads that touch the puddle meanwhile wait in the fault handler
@@ -454,9 +444,7 @@ impl Puddle {
                 }
                 self.mode.store(encode_mode(mode), Ordering::Release);
                 // SAFETY: nothing is mapped there since the line above.
-                let mapped =
-                    unsafe { medium.map(self.file_name(), self.addr(), self.size(), mode) }
-                        .and_then(|()| self.mark(mode).inspect_err(|_| self.take_away(medium)));
+                let mapped = unsafe { self.map_stamped(medium, mode) };
                 self.state.store(if mapped.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
                 return mapped;
             }

@@ -10,10 +10,10 @@ use crate::store::{Control, Inner};
 use crate::verify::{of_file, verify_stamped};
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::{Role, seal_of};
+use cenote_layout::puddle::{ERA_ANY, Role, seal_of};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Inner {
     /// A session begins: the superblock's era goes on, or a new one begins. `lost`: records of the
@@ -25,10 +25,8 @@ impl Inner {
         lost: bool,
         report: &OpenReport,
     ) {
-        let superblocks = |damage: &Damage| matches!(damage, Damage::Superblock { .. });
         let seals_lost = lost && !planted(Bug::SealsLostRefused);
-        let unknown =
-            seals_lost || !clean && (report.copied || report.damage.iter().any(superblocks));
+        let unknown = seals_lost || !clean && report.copied;
         let era = stamps::era(&control.superblock, clean, unknown, control.client);
         self.stamps.begin(era, self.writable);
         self.stamps.note_leases(&control.catalog.state);
@@ -37,10 +35,11 @@ impl Inner {
     /// The stamps that the files of a puddle may have; `None`: it has none.
     pub(crate) fn expected(&self, state: &State, record: &PuddleRecord) -> Option<Expected> {
         let named = state.seals.get(&record.uuid).copied().unwrap_or(0);
+        let left = state.left.get(&record.uuid).copied().unwrap_or(0);
         let era = self.stamps.era();
         // A client's files are looked at by its daemon.
         let looks = self.connection.is_none() && is_stamped(state, record);
-        looks.then_some(Expected { named, era })
+        looks.then_some(Expected { named, era, left })
     }
 
     /// [`crate::verify::verify_file`], and the stamp.
@@ -73,16 +72,17 @@ impl Inner {
         verify_stamped(&self.medium, name, record, self.uuid, writing, expected)
     }
 
-    /// The stamp alone, of a file whose header is that of another place.
+    /// The stamp alone, of the one of these files that has this name, and a header of another
+    /// place.
     pub(crate) fn check_stamp(
         &self,
         state: &State,
         record: &PuddleRecord,
+        name: &str,
     ) -> Result<Option<String>, MediumError> {
         let Some(expected) = self.expected(state, record) else { return Ok(None) };
-        let name = file_name(record.uuid);
-        let file = FileHandle::open(&self.medium, text(&name))?;
-        Ok(expected.problem(text(&name), read_stamp(&file)?))
+        let file = FileHandle::open(&self.medium, name)?;
+        Ok(expected.problem(name, read_stamp(&file)?))
     }
 
     /// Marks a primary before it is written.
@@ -147,7 +147,7 @@ impl Inner {
         let state = &control.catalog.state;
         let leased = state.writable_pools(control.client);
         let era = self.stamps.era();
-        let seal = seal_of(era);
+        let seal = stamps::seal(era, control.client);
         let (scanned, mut marked) = (self.stamps.leased(), self.stamps.marked());
         // SAFETY: they live until the store is dropped.
         let mapped =
@@ -156,10 +156,11 @@ impl Inner {
         // A catalog that lost records is not believed later, and one that is put back names others.
         let names = !control.catalog.is_damaged();
         let all = self.stamps.is_continued();
-        let (mut sealed, mut left) = (Vec::new(), if names { 0 } else { era });
+        let (mut sealed, mut left) = (Vec::new(), BTreeMap::<u64, Vec<Uuid>>::new());
         for record in state.puddles.values() {
             let synced = leased.contains(&record.pool);
-            let known = all || scanned.contains(&record.pool) || marked.contains(&record.uuid);
+            let written = all || scanned.contains(&record.pool) || marked.contains(&record.uuid);
+            let known = written || state.left.contains_key(&record.uuid);
             let looked = names && known && is_stamped(state, record);
             if !synced && !looked {
                 continue;
@@ -170,9 +171,16 @@ impl Inner {
                 // A puddle that is damaged is reported where it is missed. Its pool's lease stays
                 // with the session that stored into it.
                 Err(error) => {
-                    match self.is_whole(state, record).map_err(|error| self.failed(error))? {
-                        true => return Err(self.failed(error)),
-                        false => left = era,
+                    if self.is_whole(state, record).map_err(|error| self.failed(error))? {
+                        return Err(self.failed(error));
+                    }
+                    let left_before = state.left.get(&record.uuid);
+                    let of = match left_before {
+                        Some(before) if *before != era => ERA_ANY,
+                        _ => era,
+                    };
+                    if looked && (written || left_before.is_none()) && left_before != Some(&of) {
+                        left.entry(of).or_default().push(record.uuid);
                     }
                 }
             }
@@ -180,7 +188,10 @@ impl Inner {
         if planted(Bug::SealNotNamed) {
             sealed.clear();
         }
-        Ok((Record::sealed(seal, &sealed), left))
+        let mut records = Record::sealed(seal, &sealed);
+        records.extend(left.iter().flat_map(|(era, puddles)| Record::sealed(*era, puddles)));
+        let kept = !names || !left.is_empty() && planted(Bug::EraKept);
+        Ok((records, if kept { era } else { 0 }))
     }
 
     /// Seals the files of a puddle that have not the stamp which is named, and syncs them; whether
@@ -210,7 +221,7 @@ impl Inner {
             false => self.is_whole(state, record),
         };
         let damaged = match allowed {
-            true => marked && !whole()?,
+            true => (marked || expected.left != 0) && !whole()?,
             // The other one may have to be accepted later.
             false => stamps.iter().any(|stamp| expected.is_of_era(*stamp)),
         };
@@ -219,7 +230,7 @@ impl Inner {
             let error = std::io::Error::other("it is damaged");
             return Err(MediumError::from_io(Operation::Write, file.name(), error));
         }
-        let changed = marked && allowed;
+        let changed = (marked || expected.left != 0) && allowed;
         if changed {
             write_stamp(&file, seal)?;
             if let Some(primary) = &primary {

@@ -14,7 +14,7 @@
 //!
 //! # The order of writes
 //!
-//! 1. *Open.* The superblock's copy that says "open" names the era: a new random one after a close,
+//! 1. *Open.* The superblock's copies that say "open" name the era: a new random one after a close,
 //!    the same as before where the last session did not close the store.
 //! 2. *Marked.* A session writes the era into a file before the first store or write into it: when
 //!    a puddle is mapped for writing, a descriptor is granted for writing, a primary is opened for
@@ -30,13 +30,18 @@
 //!    the puddle before the stamp is written; a [`crate::Puddle`] that is mapped says it by itself.
 //! 4. *Named.* The batch that ends the leases names the seal for those puddles.
 //! 5. *Closed.* The superblock says "clean" and era 0: **its sync commits**, as that of any close.
-//!    Where a file could not be looked at, it keeps the era. So it does where records of the
-//!    catalog are lost: then nothing is sealed or named.
+//!    Where records of the catalog are lost, nothing is sealed or named, and it keeps the era.
+//!
+//! A puddle whose files are damaged at step 3 is *left*: step 4 names the era for it. When its
+//! files are whole again, they have the stamp that was named before, that era, or its seal. The
+//! next close that finds them whole seals them. So damage of one pool costs the proof of that pool
+//! alone.
 //!
 //! # Crash points
 //!
 //! * Before 1: as before. Between 1 and 5 the superblock has the era, and accepts what 2 and 3
 //!   leave in any order and in part. After 4 the seal is named, and the era is accepted still.
+//!   Where the era is [`ERA_ANY`], the next session may seal anew, by another seal.
 //! * A stamp is one word, and is never half there. One that a loss of power took back is that of
 //!   the last close, which the catalog names.
 //! * After 5 all that is named is on the medium, because 3 has synced it.
@@ -48,9 +53,10 @@
 //! close condemns files that were copied before it, and any file of another session is refused in
 //! a store that was closed. Recovery replays nothing into such a file.
 //!
-//! Where a copy of the superblock is lost and the store was open, it is not known which era it was;
-//! where records of the catalog are lost, it is not known which seals it named. [`ERA_ANY`] accepts
-//! all, until a close has sealed all.
+//! A copy of the superblock that is lost hides no era: both name it while the store is open. Where
+//! records of the catalog are lost, it is not known which seals it named. [`ERA_ANY`] accepts
+//! all, until a close has sealed all. A puddle that was left twice, in two eras, is left in
+//! [`ERA_ANY`].
 //!
 //! *A copy of an open store that the caller accepts* ([`crate::CopyPolicy`]): a pool all of whose
 //! files have the seals that the copied catalog names was not in use when it was copied. Every
@@ -66,7 +72,7 @@
 use crate::catalog::State;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::{ERA_ANY, Role, STAMP_AT, era_of};
+use cenote_layout::puddle::{ERA_ANY, Role, STAMP_AT, era_of, seal_of};
 use cenote_layout::superblock::Superblock;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
@@ -95,16 +101,18 @@ pub(crate) struct Stamps {
 /// The stamps that a file may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
+    /// What the catalog names.
     pub(crate) named: u64,
+    /// Of the superblock; 0: none.
     pub(crate) era: u64,
+    /// In which a close left the puddle, because it was damaged; 0: none did.
+    pub(crate) left: u64,
 }
 
 impl Expected {
     pub(crate) fn allows(self, stamp: u64) -> bool {
-        stamp == self.named
-            || self.era == ERA_ANY
-            || self.is_of_era(stamp)
-            || planted(Bug::StampNotCompared)
+        let is_of = |era: u64| era == ERA_ANY || era != 0 && stamp & !1 == era;
+        stamp == self.named || is_of(self.era) || is_of(self.left) || planted(Bug::StampNotCompared)
     }
 
     pub(crate) fn is_of_era(self, stamp: u64) -> bool {
@@ -127,11 +135,23 @@ impl Expected {
 pub(crate) fn era(found: &Superblock, clean: bool, unknown: bool, client: Uuid) -> (u64, bool) {
     match found.era {
         _ if unknown => (ERA_ANY, true),
-        0 if clean || found.boot_id.is_nil() => {
-            (era_of(u128::from_le_bytes(client.0) as u64), false)
-        }
+        0 if clean || found.boot_id.is_nil() => (era_by(client), false),
         0 => (ERA_ANY, true),
         era => (era, true),
+    }
+}
+
+/// The era that a session begins.
+fn era_by(client: Uuid) -> u64 {
+    era_of(u128::from_le_bytes(client.0) as u64)
+}
+
+/// The seal of the close that ends this era. Each close has one of its own: a file of an earlier
+/// close has another. [`ERA_ANY`] may end more than once.
+pub(crate) fn seal(era: u64, client: Uuid) -> u64 {
+    match era {
+        ERA_ANY if !planted(Bug::SealOfAny) => seal_of(era_by(client)),
+        _ => seal_of(era),
     }
 }
 

@@ -3,11 +3,24 @@
 //! # When its state is believed
 //!
 //! A change writes the copy that is not the newest, with the next generation, and syncs it. So
-//! after every completed change both copies are whole and their generations differ by one. Only
-//! then is the newest copy's *state* believed. If one copy is damaged, or the generations do not
-//! follow each other, the lost copy may have been the newer: the store then counts as open, which
-//! costs a recovery that finds nothing to do, and loses nothing. What never changes (UUID, window)
-//! is the same in both copies and is believed from any whole one.
+//! after every completed change both copies are whole and their generations differ by one.
+//!
+//! *Invariant: while a session stores anything, both copies say "open", and name that session.* It
+//! says "open" twice, one copy after the other, before its first store, and every later copy says
+//! it too, until it closes. A close says "clean" twice.
+//!
+//! So a copy that is lost costs nothing, at whatever moment:
+//!
+//! | the whole copy | the lost one | the store |
+//! | --- | --- | --- |
+//! | clean | clean, or open by a session that closes, or has stored nothing | is closed |
+//! | open | open, or clean of before or after this session | counts as open |
+//!
+//! Recovery of a store that counts as open and was closed finds nothing to do.
+//!
+//! Where both are whole and their generations do not follow each other, one of them is of another
+//! moment, and the store counts as open. What never changes (UUID, window) is the same in both
+//! copies and is believed from any whole one.
 //!
 //! # The catalog's batch
 //!
@@ -97,7 +110,7 @@ pub(crate) fn load(medium: &OwnedMedium, writing: bool) -> Result<Found, OpenErr
 fn single(newest: Superblock, damaged: u8, error: &HeaderError) -> Found {
     Found {
         newest,
-        clean: false,
+        clean: newest.state == STATE_CLEAN,
         damage: vec![Damage::Superblock { copy: damaged, detail: error.to_string() }],
         lost: true,
     }
@@ -201,14 +214,15 @@ mod tests {
     }
 
     #[test]
-    fn clean_is_believed_only_of_two_whole_copies_that_follow_each_other() {
+    fn clean_is_believed_of_one_copy_or_of_two_that_follow_each_other() {
         assert!(both(block(2, STATE_CLEAN), block(1, STATE_CLEAN)).clean);
         assert!(both(block(2, STATE_OPEN), block(3, STATE_CLEAN)).clean);
         assert!(!both(block(4, STATE_OPEN), block(3, STATE_CLEAN)).clean);
         assert!(!both(block(2, STATE_CLEAN), block(5, STATE_CLEAN)).clean);
         assert!(!both(block(4, STATE_CLEAN), block(1, STATE_CLEAN)).clean);
         let error = HeaderError::Truncated { what: "x", found: 0, expected: 1 };
-        assert!(!single(block(2, STATE_CLEAN), 1, &error).clean);
+        assert!(single(block(2, STATE_CLEAN), 1, &error).clean);
+        assert!(!single(block(2, STATE_OPEN), 1, &error).clean);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod common;
 mod damage;
 mod errors;
 mod guests;
+mod marked;
 mod recovery;
 mod rollback;
 mod spare;

@@ -32,6 +32,7 @@ mod recovery_errors;
 mod relocate;
 mod roots_beside;
 mod sealed_copies;
+mod seals;
 mod session_faults;
 mod shadowed;
 mod sharing;

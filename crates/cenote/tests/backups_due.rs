@@ -267,3 +267,47 @@ fn a_disk_that_fills_while_threads_commit_leaves_the_store_and_no_copy() -> Resu
     assert_eq!(*counter.read()?.get(at)?, done.load(Ordering::Relaxed));
     Ok(())
 }
+
+/// A primary whose pointers are due is as it was before the last close: the backup names its pool
+/// as damaged, and so does the store.
+#[test]
+fn an_older_primary_whose_pointers_are_due_is_in_no_backup() -> Result<()> {
+    let keep = directory();
+    let dir = keep.path().join("store");
+    let options = PoolOptions { mode: PoolMode::Shadowed, ..small() };
+    let base = window();
+    let store = store_with_window(&dir, base);
+    drop(list(&store, "list", &options, LEN)?);
+    store.close()?;
+    let primaries = || std::fs::read_dir(dir.join("primary")).expect("a directory");
+    let read = |path: &Path| std::fs::read(path).expect("a primary");
+    let older: Vec<_> = primaries()
+        .map(|entry| entry.expect("an entry").path())
+        .map(|path| (read(&path), path))
+        .collect();
+    let store = Store::open(&dir)?;
+    let pool = store.pool("list")?;
+    pool.write(|tx| -> Result<()> {
+        let first = tx.root::<crate::ship::Node>()?.expect("a node");
+        tx.set_root(first)
+    })?;
+    drop(pool);
+    store.close()?;
+    cenote_sys::memory::reserve(base as usize, 1 << 21).expect("free");
+    let taken = Taken(base);
+    for (number, (bytes, path)) in older.iter().enumerate() {
+        let newer = read(path);
+        std::fs::write(path, bytes).expect("written");
+        let copy = keep.path().join(number.to_string());
+        let store = Store::open(&dir)?;
+        assert!(due(&store) > 0);
+        let report = store.backup(&copy)?;
+        let changed = newer != *bytes;
+        let damage = &report.report().damage;
+        assert_eq!(damage.is_empty(), !changed, "{path:?}: {damage:?}");
+        store.abandon();
+        std::fs::write(path, newer).expect("written");
+    }
+    drop(taken);
+    Ok(())
+}

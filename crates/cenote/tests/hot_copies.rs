@@ -23,7 +23,7 @@ struct Counter {
 const POOLS: [(&str, PoolMode); 3] =
     [("direct", PoolMode::Direct), ("shadowed", PoolMode::Shadowed), ("idle", PoolMode::Direct)];
 
-fn opened(dir: &Path, copy: CopyPolicy) -> Result<Store> {
+pub(crate) fn opened(dir: &Path, copy: CopyPolicy) -> Result<Store> {
     let (power_loss, spare_bytes_max) = (PowerLossPolicy::ReadOnly, 0);
     Store::open_with(
         dir,
@@ -32,7 +32,7 @@ fn opened(dir: &Path, copy: CopyPolicy) -> Result<Store> {
 }
 
 /// A closed store with all pools at 1.
-fn made(keep: &Path) -> PathBuf {
+pub(crate) fn made(keep: &Path) -> PathBuf {
     let dir = keep.join("store");
     let store = Store::open(&dir).unwrap();
     for (name, mode) in POOLS {
@@ -48,7 +48,7 @@ fn made(keep: &Path) -> PathBuf {
     dir
 }
 
-fn add(pool: &Pool) {
+pub(crate) fn add(pool: &Pool) {
     let added = pool.write(|tx| -> Result<()> {
         let counter = tx.root::<Counter>()?.expect("the counter");
         tx.get_mut(counter)?.value += 1;
@@ -57,7 +57,7 @@ fn add(pool: &Pool) {
     added.unwrap();
 }
 
-fn written(store: &Store) -> Vec<Pool> {
+pub(crate) fn written(store: &Store) -> Vec<Pool> {
     let pools: Vec<Pool> = ["direct", "shadowed"].map(|name| store.pool(name).unwrap()).into();
     pools.iter().for_each(add);
     pools
@@ -77,14 +77,14 @@ const CATALOGS: [&str; 2] = ["catalog.0", "catalog.1"];
 const DATA: [&str; 2] = ["puddles", "primary"];
 
 /// What a pool shows.
-fn shows(store: &Store, name: &str) -> Result<u64> {
+pub(crate) fn shows(store: &Store, name: &str) -> Result<u64> {
     let pool = store.pool(name)?;
     let view = pool.read()?;
     let root = view.root::<Counter>()?.expect("the counter");
     Ok(view.get(root)?.value)
 }
 
-fn damaged(shown: &Result<u64>) -> bool {
+pub(crate) fn damaged(shown: &Result<u64>) -> bool {
     matches!(shown, Err(Error::Store(StoreError::PoolDamaged { damage, .. }))
         if damage.iter().any(|damage| damage.to_string().contains("of another moment")))
 }

@@ -18,11 +18,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cenote_layout::id::Uuid;
 
 use crate::{
-    Durability, FileName, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo,
-    MediumKind, Operation, Persistence,
+    Durability, FileName, FileWord, Holder, LockGuard, LockKind, MapMode, Medium, MediumError,
+    MediumInfo, MediumKind, Operation, Persistence,
 };
 
-use super::window::Windows;
+use super::window::{How, Windows};
 
 type Result<T> = core::result::Result<T, MediumError>;
 
@@ -196,22 +196,22 @@ unsafe impl Medium for GrantedMedium {
 
     /// Uses the descriptor up. It takes a lock, and frees memory: so puddles of this medium are
     /// mapped when they are granted, and never by the fault handler.
-    unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
+    unsafe fn map_written(
+        &self,
+        name: &str,
+        addr: u64,
+        len: u64,
+        mode: MapMode,
+        word: Option<FileWord>,
+    ) -> Result<()> {
         let op = Operation::Map;
         let Some((name, file)) = self.files().remove_entry(name) else {
             return Err(MediumError::NotFound { op, name: FileName::new(name) });
         };
         let found =
             file.metadata().map_err(|source| MediumError::from_io(op, &name, source))?.len();
-        self.windows.map_file(
-            &file,
-            found,
-            &name,
-            addr,
-            len,
-            mode,
-            self.info.kind == MediumKind::Dax,
-        )
+        let how = How { mode, synchronous: self.info.kind == MediumKind::Dax, word };
+        self.windows.map_file((&file, found), &name, addr, len, how)
     }
 
     unsafe fn unmap(&self, addr: u64, len: u64) -> Result<()> {

@@ -24,8 +24,8 @@ use cenote_layout::id::Uuid;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 
 use crate::{
-    Durability, FileId, FileStat, Holder, LockGuard, LockKind, MapMode, Medium, MediumError,
-    MediumInfo, MediumKind, Persistence,
+    Durability, FileId, FileStat, FileWord, Holder, LockGuard, LockKind, MapMode, Medium,
+    MediumError, MediumInfo, MediumKind, Persistence,
 };
 
 pub(crate) use files::write_open;
@@ -33,7 +33,7 @@ pub use granted::GrantedMedium;
 
 use detect::Detected;
 use files::Files;
-use window::Windows;
+use window::{How, Windows};
 
 type Result<T> = core::result::Result<T, MediumError>;
 
@@ -310,8 +310,16 @@ unsafe impl Medium for RealMedium {
         self.windows.release(base, len)
     }
 
-    unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
-        self.windows.map(&self.files, name, addr, len, mode, self.detected.kind == MediumKind::Dax)
+    unsafe fn map_written(
+        &self,
+        name: &str,
+        addr: u64,
+        len: u64,
+        mode: MapMode,
+        word: Option<FileWord>,
+    ) -> Result<()> {
+        let how = How { mode, synchronous: self.detected.kind == MediumKind::Dax, word };
+        self.windows.map(&self.files, name, addr, len, how)
     }
 
     unsafe fn unmap(&self, addr: u64, len: u64) -> Result<()> {

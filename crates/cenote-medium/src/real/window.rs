@@ -13,9 +13,9 @@ use cenote_layout::PAGE_SIZE;
 use cenote_sys::memory::{self, Access, ReserveError, Sharing};
 use rustix::fs::OFlags;
 
-use crate::{FileName, MapMode, MediumError, Operation};
+use crate::{FileName, FileWord, MapMode, MediumError, Operation};
 
-use super::files::Files;
+use super::files::{Files, write_open};
 
 /// Windows that one medium can have at once; a store has one.
 const WINDOWS_MAX: usize = 16;
@@ -35,6 +35,16 @@ struct Window {
 
 fn bad_range(op: Operation, name: &str, addr: u64, len: u64, reason: &'static str) -> MediumError {
     MediumError::BadRange { op, name: FileName::new(name), addr, len, reason }
+}
+
+/// How a file is mapped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    pub(super) mode: MapMode,
+    /// A mapping of which flushed lines are durable.
+    pub(super) synchronous: bool,
+    /// What is written into the file before.
+    pub(super) word: Option<FileWord>,
 }
 
 impl Windows {
@@ -110,36 +120,32 @@ impl Windows {
             .map_err(|source| MediumError::from_io(Operation::Reserve, "", source))
     }
 
-    /// Maps a file; see [`Medium::map`](crate::Medium::map). Called from signal handlers: no
-    /// allocation, no lock.
+    /// Maps a file; see [`Medium::map_written`](crate::Medium::map_written). Called from signal
+    /// handlers: no allocation, no lock.
     pub(super) fn map(
         &self,
         files: &Files,
         name: &str,
         addr: u64,
         len: u64,
-        mode: MapMode,
-        synchronous: bool,
+        how: How,
     ) -> Result<(), MediumError> {
         let op = Operation::Map;
         // Before anything is opened.
         self.check(op, name, addr, len)?;
-        let flags = if mode.is_shared_writable() { OFlags::RDWR } else { OFlags::RDONLY };
+        let flags = if how.mode.is_shared_writable() { OFlags::RDWR } else { OFlags::RDONLY };
         let (file, found_bytes) = files.open_for_mapping(name, flags)?;
-        self.map_file(&file, found_bytes, name, addr, len, mode, synchronous)
+        self.map_file((&file, found_bytes), name, addr, len, how)
     }
 
     /// The same for a file that is open, and has `found_bytes`.
-    #[expect(clippy::too_many_arguments, reason = "what a mapping is made of")]
     pub(super) fn map_file(
         &self,
-        file: &File,
-        found_bytes: u64,
+        (file, found_bytes): (&File, u64),
         name: &str,
         addr: u64,
         len: u64,
-        mode: MapMode,
-        synchronous: bool,
+        How { mode, synchronous, word }: How,
     ) -> Result<(), MediumError> {
         let op = Operation::Map;
         let (at, size) = self.check(op, name, addr, len)?;
@@ -157,6 +163,9 @@ impl Windows {
                 needed_bytes: len,
                 found_bytes,
             });
+        }
+        if let Some(word) = word {
+            write_open(file, name, word.offset, &word.value.to_le_bytes())?;
         }
         // SAFETY: the range lies in a window that this medium reserved, and the caller of
         // `Medium::map` promises that nobody relies on what was mapped before.

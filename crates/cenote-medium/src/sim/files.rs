@@ -5,53 +5,28 @@
 //! part that arrives.
 
 use super::content::PAGE;
-use super::fault::{FaultEffect, FaultPoint, Rest};
+use super::course::{Course, EIO, bad_range, is_name, not_found, system};
+use super::fault::FaultPoint;
 use super::live::{Live, LiveFile, Mapping};
 use super::medium::{Core, SimMedium};
 use super::model::{Binding, Event, Inode, directory_of, pages};
 use super::window::Window;
 use crate::{
-    Durability, FileName, Holder, LockGuard, LockKind, MapMode, Medium, MediumError, MediumInfo,
-    MediumKind, Operation, Persistence,
+    Durability, FileName, FileWord, Holder, LockGuard, LockKind, MapMode, Medium, MediumError,
+    MediumInfo, MediumKind, Operation, Persistence,
 };
 use cenote_layout::id::Uuid;
 use cenote_sys::memory::{self, Access};
-use std::io;
-use std::sync::{Arc, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 
 type Result<T> = core::result::Result<T, MediumError>;
 
-const EIO: i32 = 5;
-const ENOSPC: i32 = 28;
-const EROFS: i32 = 30;
-
-fn system(op: Operation, name: &str, errno: i32) -> MediumError {
-    MediumError::from_io(op, name, io::Error::from_raw_os_error(errno))
-}
-
-fn not_found(op: Operation, name: &str) -> MediumError {
-    MediumError::NotFound { op, name: FileName::new(name) }
-}
-
-fn bad_range(op: Operation, name: &str, addr: u64, len: u64, reason: &'static str) -> MediumError {
-    MediumError::BadRange { op, name: FileName::new(name), addr, len, reason }
-}
-
-/// Whether a file of a store can have this name.
-fn is_name(name: &str) -> bool {
-    let part = |part: &str| {
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
-        !part.is_empty() && part != "." && part != ".." && part.bytes().all(allowed)
-    };
-    FileName::new(name).as_str() == name && name.split('/').all(part)
-}
-
 impl Live {
-    fn binding(&self, op: Operation, name: &str) -> Result<Binding> {
+    pub(super) fn binding(&self, op: Operation, name: &str) -> Result<Binding> {
         self.names.get(name).copied().ok_or_else(|| not_found(op, name))
     }
 
-    fn inode(&self, op: Operation, name: &str) -> Result<Inode> {
+    pub(super) fn inode(&self, op: Operation, name: &str) -> Result<Inode> {
         match self.binding(op, name)? {
             Binding::File(inode) => Ok(inode),
             Binding::Directory => Err(MediumError::NotAFile { op, name: FileName::new(name) }),
@@ -95,7 +70,7 @@ impl Live {
     }
 
     /// Writes to a file, as one event.
-    fn write(&mut self, inode: Inode, offset: u64, bytes: &[u8]) {
+    pub(super) fn write(&mut self, inode: Inode, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -131,85 +106,6 @@ impl Live {
         self.record(Event::Create { name: Arc::clone(&name), inode, len });
         self.files.insert(inode, LiveFile { len, ..LiveFile::default() });
         self.names.insert(name, Binding::File(inode));
-    }
-}
-
-/// What a fault leaves of a call.
-enum Course {
-    /// Do it.
-    Normal,
-    /// Say that it was done.
-    Pretend,
-    /// Write so many eighths, then come to the rest.
-    Short(u8, Rest),
-}
-
-impl Course {
-    /// What becomes of a call that cannot be cut short.
-    fn whole(self, op: Operation, name: &str) -> Result<Self> {
-        match self {
-            Self::Short(_, Rest::Written) => Ok(Self::Normal),
-            Self::Short(_, rest) => failed(rest, op, name).map(|()| Self::Normal),
-            course => Ok(course),
-        }
-    }
-}
-
-/// What the second call of a short write says.
-fn failed(rest: Rest, op: Operation, name: &str) -> Result<()> {
-    match rest {
-        Rest::Written => Ok(()),
-        Rest::NoSpace => Err(system(op, name, ENOSPC)),
-        Rest::Io => Err(system(op, name, EIO)),
-    }
-}
-
-impl SimMedium {
-    fn live(&self) -> MutexGuard<'_, Live> {
-        self.core.live()
-    }
-
-    /// Checks a name, and meets the faults that are planted for this call.
-    fn begin(live: &mut Live, op: Operation, name: &str) -> Result<Course> {
-        Self::meet(live, op, name)?.whole(op, name)
-    }
-
-    /// The same for a call that may be cut short.
-    fn meet(live: &mut Live, op: Operation, name: &str) -> Result<Course> {
-        let may_be_root = matches!(op, Operation::SyncDirectory | Operation::List);
-        if !(is_name(name) || (may_be_root && name.is_empty())) {
-            return Err(MediumError::BadName { op, name: FileName::new(name) });
-        }
-        match live.fault(FaultPoint::Operation(op), name) {
-            None => Ok(Course::Normal),
-            Some(FaultEffect::Drop) => Ok(Course::Pretend),
-            Some(FaultEffect::NoSpace) => Err(system(op, name, ENOSPC)),
-            Some(FaultEffect::Io) => Err(system(op, name, EIO)),
-            Some(FaultEffect::Errno(errno)) => Err(system(op, name, errno)),
-            Some(FaultEffect::ReadOnly) => Err(system(op, name, EROFS)),
-            Some(FaultEffect::Short { eighths, then }) => Ok(Course::Short(eighths, then)),
-        }
-    }
-
-    fn may_change(&self, op: Operation, name: &str) -> Result<()> {
-        match self.core.options.read_only {
-            true => Err(MediumError::ReadOnly { op, name: FileName::new(name) }),
-            false => Ok(()),
-        }
-    }
-
-    /// The same for calls that change something.
-    fn begin_change(&self, live: &mut Live, op: Operation, name: &str) -> Result<Course> {
-        self.may_change(op, name)?;
-        Self::begin(live, op, name)
-    }
-
-    /// The same for calls that have to return something: they cannot pretend.
-    fn begin_read(live: &mut Live, op: Operation, name: &str) -> Result<()> {
-        match Self::begin(live, op, name)? {
-            Course::Pretend => Err(system(op, name, EIO)),
-            Course::Normal | Course::Short(..) => Ok(()),
-        }
     }
 }
 
@@ -310,26 +206,7 @@ unsafe impl Medium for SimMedium {
     }
 
     unsafe fn write_at(&self, name: &str, offset: u64, data: &[u8]) -> Result<()> {
-        let op = Operation::Write;
-        let mut live = self.live();
-        self.may_change(op, name)?;
-        let course = Self::meet(&mut live, op, name)?;
-        let inode = live.inode(op, name)?;
-        let len = data.len() as u64;
-        let Some(_) = offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok()) else {
-            return Err(bad_range(op, name, offset, len, "beyond the largest offset of a file"));
-        };
-        match course {
-            Course::Pretend => return Ok(()),
-            Course::Normal => live.write(inode, offset, data),
-            Course::Short(eighths, rest) => {
-                let (part, behind) = data.split_at(data.len() * usize::from(eighths.min(8)) / 8);
-                live.write(inode, offset, part);
-                failed(rest, op, name)?;
-                live.write(inode, offset + part.len() as u64, behind);
-            }
-        }
-        Ok(())
+        self.write_to(&mut self.live(), name, offset, data)
     }
 
     fn create(&self, name: &str, len_bytes: u64) -> Result<()> {
@@ -561,7 +438,14 @@ unsafe impl Medium for SimMedium {
         Ok(())
     }
 
-    unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
+    unsafe fn map_written(
+        &self,
+        name: &str,
+        addr: u64,
+        len: u64,
+        mode: MapMode,
+        word: Option<FileWord>,
+    ) -> Result<()> {
         let op = Operation::Map;
         let mut live = self.live();
         if mode.is_shared_writable() && self.core.options.read_only {
@@ -588,6 +472,9 @@ unsafe impl Medium for SimMedium {
         if found < len {
             let name = FileName::new(name);
             return Err(MediumError::Truncated { op, name, needed_bytes: len, found_bytes: found });
+        }
+        if let Some(FileWord { offset, value }) = word {
+            self.write_to(&mut live, name, offset, &value.to_le_bytes())?;
         }
         // Stores are seen before the mapping, as an event of their own; without a history only
         // those count that the new mapping shows.

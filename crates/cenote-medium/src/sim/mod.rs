@@ -18,6 +18,7 @@
 //!   two events is not seen. [`SimMedium::crash_point`] adds an event where that matters.
 
 mod content;
+mod course;
 mod crash;
 mod explore;
 mod fault;

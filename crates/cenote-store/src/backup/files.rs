@@ -139,13 +139,18 @@ fn planned(
         return Ok((of(to, file_len(puddle, at_rest).unwrap_or(puddle.size)), problem));
     }
     if state.is_shadowed(puddle.pool) {
-        let problem = if looked { inner.check_primary(state, puddle)? } else { None };
         let primary = text(&primary_name(puddle.uuid)).to_owned();
+        let problem = match looked {
+            true => inner.check_primary(state, puddle)?,
+            false => inner.check_stamp(state, puddle, &primary)?,
+        };
         let (from, twin) = (primary.clone(), Some(primary));
         return Ok((Planned { from, to, twin, len: puddle.size }, problem));
     }
-    let problem =
-        if looked { inner.check_file(state, puddle)? } else { inner.check_stamp(state, puddle)? };
+    let problem = match looked {
+        true => inner.check_file(state, puddle)?,
+        false => inner.check_stamp(state, puddle, &to)?,
+    };
     Ok((of(to, puddle.size), problem))
 }
 

@@ -22,6 +22,7 @@
 //! itself.
 
 mod file;
+mod seals;
 mod state;
 
 pub(crate) use file::{FILES, Merged, NEW_FILES, merge};

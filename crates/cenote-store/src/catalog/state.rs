@@ -60,6 +60,8 @@ pub(crate) struct State {
     pub(crate) kept: BTreeMap<Uuid, u64>,
     /// Puddles to their stamps since the last close, where those are not 0.
     pub(crate) seals: BTreeMap<Uuid, u64>,
+    /// Puddles to the era in which a close left them, because they were damaged.
+    pub(crate) left: BTreeMap<Uuid, u64>,
     /// Base and bytes of the window, where it is not the superblock's.
     pub(crate) window: Option<(u64, u64)>,
 }
@@ -81,14 +83,14 @@ impl State {
                 if puddle.role != Role::Heap {
                     // It became spare.
                     self.relocated(&puddle.uuid);
-                    self.seals.remove(&puddle.uuid);
+                    self.unsealed(&puddle.uuid);
                 }
             }
             Record::PuddleRemoved(uuid) => {
                 self.puddles.remove(uuid);
                 self.kept.remove(uuid);
                 self.relocated(uuid);
-                self.seals.remove(uuid);
+                self.unsealed(uuid);
             }
             Record::Type(record) => {
                 // Before it can be found.
@@ -190,9 +192,7 @@ impl State {
             Record::SealedAs { puddle, identity } => {
                 self.sealed_as.insert(*puddle, *identity);
             }
-            Record::Sealed { seal, puddles } => {
-                self.seals.extend(puddles.iter().map(|puddle| (*puddle, *seal)));
-            }
+            Record::Sealed { seal, puddles } => self.stamped(*seal, puddles),
             Record::ObjectRemoved(puddle) => {
                 self.object_leases.retain(|(_, object), _| object != puddle);
                 if let Some(old) = self.objects.remove(puddle) {
@@ -280,15 +280,6 @@ impl State {
         );
         out.extend(self.sealed());
         out
-    }
-
-    /// The records that name the seals of all puddles.
-    fn sealed(&self) -> impl Iterator<Item = Record> {
-        let mut by_seal: BTreeMap<u64, Vec<Uuid>> = BTreeMap::new();
-        for (puddle, seal) in &self.seals {
-            by_seal.entry(*seal).or_default().push(*puddle);
-        }
-        by_seal.into_iter().flat_map(|(seal, puddles)| Record::sealed(seal, &puddles))
     }
 
     /// Records that say of a client which stays for the sake of its logs that it is no process any
