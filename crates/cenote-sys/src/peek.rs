@@ -293,17 +293,18 @@ mod tests {
     use core::sync::atomic::{AtomicUsize, Ordering};
     use std::os::fd::AsFd;
 
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
-
-    unsafe fn nothing(_: *const (), addr: usize) -> bool {
+    /// Notes the address, and makes no page. `asked` is the `AtomicUsize` of one [`cut_short`].
+    unsafe fn nothing(asked: *const (), addr: usize) -> bool {
         assert!(fault::is_peek());
-        ASKED.store(addr, Ordering::Relaxed);
+        // SAFETY: `cut_short` passes it, and keeps it while it is registered.
+        unsafe { &*asked.cast::<AtomicUsize>() }.store(addr, Ordering::Relaxed);
         false
     }
 
     /// Four pages of a file of six, of which the first is there: the others are behind its end, and
     /// the last is not accessible.
-    fn cut_short(test: impl FnOnce(usize)) {
+    /// The test gets the first address, and the last one that the resolver was asked about.
+    fn cut_short(test: impl FnOnce(usize, &AtomicUsize)) {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(PAGE as u64).expect("a length");
         let base = memory::reserve_anywhere(5 * PAGE, PAGE).expect("address space");
@@ -312,10 +313,12 @@ mod tests {
             memory::map_file(file.as_fd(), base, 4 * PAGE, Access::ReadWrite, Sharing::Shared)
         }
         .expect("map");
-        // SAFETY: the resolver does nothing but note.
+        let asked = AtomicUsize::new(0);
+        // SAFETY: the resolver does nothing but note, in what lives as long as the registration.
         let registered =
-            unsafe { fault::register(base, 5 * PAGE, nothing, ptr::null()) }.expect("registered");
-        test(base);
+            unsafe { fault::register(base, 5 * PAGE, nothing, ptr::from_ref(&asked).cast()) }
+                .expect("registered");
+        test(base, &asked);
         drop(registered);
         // SAFETY: our own reservation.
         unsafe { memory::release(base, 5 * PAGE) }.expect("release");
@@ -323,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_page_that_cannot_be_had_is_an_answer_for_every_thread() {
-        cut_short(|base| {
+        cut_short(|base, asked| {
             // SAFETY: our own mapping.
             unsafe {
                 assert!(touch(base + 8));
@@ -354,7 +357,7 @@ mod tests {
                     });
                 }
             });
-            assert!(ASKED.load(Ordering::Relaxed) >= base + PAGE, "resolvers come first");
+            assert!(asked.load(Ordering::Relaxed) >= base + PAGE, "resolvers come first");
             // Nothing has come in the place of the pages.
             let mut page = [0; PAGE];
             assert!(crate::bytes::copy_by_kernel(base + PAGE, &mut page).is_err());
@@ -363,7 +366,7 @@ mod tests {
 
     #[test]
     fn registers_are_what_they_were_but_for_the_answer() {
-        cut_short(|base| {
+        cut_short(|base, _| {
             let mut sum = [0u64; 12];
             for round in 0..1000u64 {
                 let there = round % 3 != 0;
