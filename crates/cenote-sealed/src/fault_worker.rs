@@ -5,9 +5,9 @@
 
 use cenote_sys::desk::Desk;
 use cenote_sys::fork_guard;
-use cenote_sys::process_lock::ProcessLock;
+use cenote_sys::process_lock::{ProcessGuard, ProcessLock};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// A view whose pages a worker fills.
@@ -87,6 +87,6 @@ impl FaultWorker {
     }
 }
 
-fn idle() -> MutexGuard<'static, Vec<Arc<FaultWorker>>> {
+fn idle() -> ProcessGuard<Vec<Arc<FaultWorker>>> {
     IDLE.lock()
 }

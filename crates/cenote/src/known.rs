@@ -5,7 +5,7 @@
 
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;
-use cenote_sys::process_lock::ProcessLock;
+use cenote_sys::process_lock::{ProcessGuard, ProcessLock};
 use std::collections::BTreeMap;
 
 /// A type of this program that some store was asked about. There is one for each, for as long as
@@ -17,8 +17,7 @@ pub(crate) struct KnownType {
     pub(crate) record: TypeRecord,
 }
 
-pub(crate) fn known_types() -> std::sync::MutexGuard<'static, BTreeMap<TypeId, &'static KnownType>>
-{
+pub(crate) fn known_types() -> ProcessGuard<BTreeMap<TypeId, &'static KnownType>> {
     static KNOWN: ProcessLock<BTreeMap<TypeId, &'static KnownType>> =
         ProcessLock::new(BTreeMap::new());
     KNOWN.lock()

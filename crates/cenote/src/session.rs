@@ -12,12 +12,12 @@ use cenote_heap::{RecoveryReport, TraceOptions};
 use cenote_layout::id::PoolId;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{DamagePolicy, Keyring, OpenReport, StoreError};
-use cenote_sys::process_lock::ProcessLock;
+use cenote_sys::process_lock::{ProcessGuard, ProcessLock};
 use cenote_tx::LogGroup;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A store that is open in this process: exclusively, if for writing.
 ///
@@ -94,7 +94,7 @@ unsafe impl Send for OpenStore {}
 /// Stores that are open: how an ending thread finds out whether a store is still there.
 static OPEN: ProcessLock<Vec<OpenStore>> = ProcessLock::new(Vec::new());
 
-fn open_stores() -> MutexGuard<'static, Vec<OpenStore>> {
+fn open_stores() -> ProcessGuard<Vec<OpenStore>> {
     OPEN.lock()
 }
 

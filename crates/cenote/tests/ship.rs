@@ -606,6 +606,11 @@ fn a_debugger_follows_a_list_through_an_imported_pool() -> Result<()> {
         println!("skipped: this process may not be traced");
         return Ok(());
     }
+    // The call of a function needs that; older debuggers do not know the state of newer processors.
+    if err.contains("Couldn't write extended state status") {
+        println!("skipped: this debugger cannot set the registers of this processor");
+        return Ok(());
+    }
     let wanted = format!("followed 6000 {}", (0..6000u64).sum::<u64>());
     assert!(out.contains(&wanted), "{out}\n{err}");
     Ok(())

@@ -8,9 +8,8 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::MutexGuard;
 
-use cenote_sys::process_lock::ProcessLock;
+use cenote_sys::process_lock::{ProcessGuard, ProcessLock};
 use cenote_sys::record_lock::{self, HolderPid, Kind};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
@@ -33,7 +32,7 @@ static HELD: ProcessLock<Vec<Held>> = ProcessLock::new(Vec::new());
 
 /// Locked by this process; entries of a parent are closed and forgotten (in a child that frees only
 /// descriptors).
-fn held() -> MutexGuard<'static, Vec<Held>> {
+fn held() -> ProcessGuard<Vec<Held>> {
     let mut held = HELD.lock();
     let pid = cenote_sys::process::pid();
     held.retain(|entry| entry.pid == pid);
