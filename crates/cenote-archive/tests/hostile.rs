@@ -1,4 +1,4 @@
-//! Archives that nobody should take: cut short, damaged, put together otherwise, and made to harm.
+//! Archives that a reader must refuse: cut short, damaged, put together otherwise, and forged.
 //! Each is a typed error.
 
 use crate::common::{Parts, manifest, node, pool, puddle, read, write};
@@ -26,9 +26,9 @@ fn every_shorter_archive_is_cut_short() {
     }
     let mut long = bytes;
     long.push(0);
-    assert!(
-        matches!(read(long.as_slice()), Err(ArchiveError::Trailing { at }) if at + 1 == long.len() as u64)
-    );
+    let error = read(long.as_slice());
+    let end = long.len() as u64;
+    assert!(matches!(error, Err(ArchiveError::Trailing { at }) if at + 1 == end));
 }
 
 #[test]
@@ -190,8 +190,8 @@ fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
     refused(&unsealed.sealed(), "disagree");
 }
 
-/// A protection that no release knows, and ones that do not fit what else the archive says: nobody
-/// is given a manifest to register.
+/// A protection that no release knows, and ones that do not fit the rest of the archive: the reader
+/// hands out no manifest to register.
 #[test]
 fn a_protection_that_is_unknown_or_does_not_fit_is_refused_before_any_chunk() {
     let mut sealed = manifest();
@@ -389,7 +389,7 @@ fn sections_that_are_skipped_have_an_end_in_the_manifest_and_are_told_behind_it(
     while let Ok(step @ (Step::Skipped | Step::Chunk(_))) = reader.step() {
         skipped += u64::from(step == Step::Skipped);
     }
-    assert_eq!(skipped, 1000, "whoever reads is asked after each");
+    assert_eq!(skipped, 1000, "the reader returns after each");
 }
 
 #[cfg(feature = "zstd")]
