@@ -18,8 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use subtle::ConstantTimeEq;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// What somebody has to remember elsewhere, so that putting back *everything* from earlier is
-/// noticed: which object, how far it had come, and its root then. Not secret.
+/// What a user remembers elsewhere, so that a store put back *whole* from earlier is noticed:
+/// which object, how many changes it had seen, and its root then. Not secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
     /// The object.
@@ -65,9 +65,8 @@ pub struct Expect<'a> {
     pub object: Uuid,
     /// Its number of pages.
     pub pages: Option<u64>,
-    /// Its protection. Give it wherever it is known. (That somebody replaced an encrypted object
-    /// by a plain one of his own is noticed without it: a key is refused where none is
-    /// needed.)
+    /// Its protection. Give it wherever it is known. (An encrypted object that an attacker replaced
+    /// by a plain one is noticed without it: a key is refused where none is needed.)
     pub mode: Option<Mode>,
     /// What it has to be bound to ([`binding`]).
     pub binding: Option<Digest>,
@@ -385,7 +384,7 @@ impl Protection {
     }
 
     /// 32 bytes that commit to the whole contents: SHA-256 over object, pages, mode, generation and
-    /// root. Whoever knows them can check any page by its path.
+    /// root. A holder of these bytes can check any page by its path.
     #[must_use]
     pub fn commitment(&self) -> Digest {
         let header = self.locked();
@@ -562,7 +561,8 @@ impl Protection {
     /// Compares the committed state with what was remembered of it.
     ///
     /// # Errors
-    /// [`AtRestError::RolledBack`]: this is older; [`AtRestError::Forked`]: of another history; [`AtRestError::OtherObject`].
+    /// [`AtRestError::RolledBack`]: this is older. [`AtRestError::Forked`]: this has another
+    /// history. [`AtRestError::OtherObject`].
     pub fn check_anchor(&self, anchor: &Anchor) -> Result<(), AtRestError> {
         check_anchor(&self.locked(), anchor)
     }
