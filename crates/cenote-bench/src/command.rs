@@ -34,8 +34,10 @@ Options:
       --json FILE  one JSON object a line
       --dir DIR    where temporary stores are made [default: /dev/shm if there]
       --runs N     runs of each case [default: 9, at least 5]
-      --run-ms N   least milliseconds of a run [default: 60]; many short runs on a machine that has other work to do
-      --threads L  allocators, steady: numbers of threads, as 1,2,4 [default: 1,2 and as many as there are processors]
+      --run-ms N   least milliseconds of a run [default: 60]; many short runs where the
+                   machine has other work to do
+      --threads L  allocators, steady: numbers of threads, as 1,2,4
+                   [default: 1,2 and as many as there are processors]
       --scale X    allocators: runs of X times the paper's length, 0 < X <= 1, instead of --run-ms
       --seconds N  steady: how long [default: 20]
       --live-mib N steady: MiB of live blocks [default: 256]

@@ -280,7 +280,7 @@ mod tests {
         let mut calls = 0;
         let mut case = Case::new("row", "a", "none", move |operations| {
             calls += 1;
-            // Now and then somebody else has the processor for a second.
+            // Now and then another process has the processor for a second.
             let waited = if calls % 3 == 1 { 1_000_000_000 } else { 0 };
             Ok(sample(operations, operations * 100 + waited))
         });

@@ -197,7 +197,7 @@ fn verify(pool: &Pool, fresh: Ptr<Node>, objects: u64) -> Result<(), Failure> {
 /// 0.
 pub fn child(arguments: &[String]) -> ExitCode {
     match fill(arguments) {
-        Ok(()) => eprintln!("nobody killed this process within {} s", CHILD_AGE_MAX.as_secs()),
+        Ok(()) => eprintln!("this process was not killed within {} s", CHILD_AGE_MAX.as_secs()),
         Err(error) => eprintln!("{error}"),
     }
     ExitCode::FAILURE
