@@ -25,7 +25,7 @@
 //! 5. *Address and data of volatile entries*: that memory is gone; replay skips them.
 //! 6. *Memory under the whole undo and fresh entries of a running transaction without a whole
 //!    seal.* Without a seal, replay reads no memory that an entry covers; it copies the undo data
-//!    there, whatever is there. A fresh block is reached by nobody after that. Where there is a
+//!    there, whatever is there. After that nothing leads to a fresh block. Where there is a
 //!    whole seal, the memory that it covers is kept; but of the combinations of what may be missing
 //!    of it, only everything, a part that is drawn, and nothing are visited: of that memory replay
 //!    takes one hash.

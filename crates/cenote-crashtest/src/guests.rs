@@ -1,11 +1,11 @@
-//! What a daemon does for its guests, crashed everywhere: grants, log spaces and logs, ends, and
+//! Crashes what a daemon does for its guests, everywhere: grants, log spaces and logs, ends, and
 //! decisions about logs that are set aside.
 //!
 //! A *script* of steps runs on one simulated medium. The guests are played: what they store goes
 //! into the puddles that they were granted, by the code that writes logs. Whatever a crash leaves,
 //! the next open finds each pool as the last transaction that was over left it, or, if the log that
 //! would say so was damaged, set aside with its pool for looking at only; what was acknowledged is
-//! there, and nothing is left that nobody knows.
+//! there, and no file is left that the store does not know.
 //!
 //! *Pools in shadowed mode* are stored into, without transactions, and psynced as a client does it:
 //! by a parcel. A loss of power leaves each as its last psync did, those of one psync together
@@ -69,7 +69,7 @@ pub enum Step {
     Repair(u8),
     /// A guest has ended, `true`: with a goodbye.
     End(u8, bool),
-    /// Somebody decides about a guest's logs.
+    /// An operator decides about a guest's logs.
     Decide(u8, LogDecision),
     /// The daemon ends by itself.
     Stop,
@@ -82,15 +82,15 @@ pub enum Step {
 struct Pool {
     /// Transactions that are over.
     value: u64,
-    /// Somebody is within one.
+    /// A guest is within one.
     half: bool,
     /// Its log is damaged, or set aside.
     aside: bool,
     /// Its logs were discarded.
     torn: bool,
-    /// Somebody has decided, so that it must be traced.
+    /// An operator has decided, so that it must be traced.
     due: bool,
-    /// Somebody may write it, or has and it was not closed since.
+    /// A guest may write it, or has and it was not closed since.
     leased: bool,
     /// What it holds, if it is in shadowed mode.
     shadowed: Option<Shadowed>,
@@ -492,7 +492,7 @@ pub fn run(
         let events = sim.trace_len();
         let mut in_flight = vec![before, run.known.clone()];
         if let Step::Decide(_, LogDecision::Apply) = step {
-            // The log has lost its mark, and whoever opens the store replays it as any other.
+            // The log has lost its mark, and the next open replays it as any other.
             let mut replayed = run.known.clone();
             replayed.pools.values_mut().for_each(|pool| pool.due = false);
             in_flight.push(replayed);

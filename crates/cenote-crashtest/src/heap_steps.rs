@@ -96,7 +96,7 @@ fn read(addr: u64) -> u64 {
 }
 
 fn write(addr: u64, value: u64) {
-    // SAFETY: as for `read`; nobody else uses the block.
+    // SAFETY: as for `read`; no other code uses the block.
     unsafe { pointer(addr).write_volatile(value) }
 }
 
@@ -471,7 +471,7 @@ fn look(
     .map_err(text)?;
     for (addr, block) in &found {
         if before.blocks.get(addr) != Some(block) && after.blocks.get(addr) != Some(block) {
-            return Err(format!("a block at {addr:#x} ({block:x?}) that nobody has"));
+            return Err(format!("a block at {addr:#x} ({block:x?}) of neither state"));
         }
         if power && !reached.contains(addr) {
             return Err(format!("the block at {addr:#x} is not reachable, and was not freed"));

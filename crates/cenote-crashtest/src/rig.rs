@@ -597,7 +597,7 @@ impl Rig {
     /// Stops as a crash does: nothing of the process happens any more. The history stays in the
     /// medium.
     pub fn crash(mut self) -> Arc<SimMedium> {
-        // No abort: the transaction is forgotten, and then its context is used by nobody.
+        // No abort: the transaction is forgotten, and then no code uses its context.
         std::mem::forget(self.transaction.take());
         self.sim.clone()
     }

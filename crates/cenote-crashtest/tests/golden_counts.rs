@@ -1,5 +1,5 @@
-//! What each primitive costs, exactly: the table in `docs/counts.md` is what is executed, at both
-//! levels.
+//! Pins what each primitive costs, exactly: the table in `docs/counts.md` says what is executed, at
+//! both levels.
 //!
 //! Counts are of the second of two equal transactions: the store that finished the one before it
 //! ("lazy", see `cenote-tx`) is flushed there and made durable by the first fence of the next, and
@@ -46,7 +46,8 @@ fn new_context(store: &Store, group: &Arc<LogGroup>) -> (TxContext, Body) {
     // SAFETY: only a log is asked for, which is used as transactions use theirs.
     let raw = unsafe { store.as_raw() };
     let lease = raw.acquire_log().expect("a log");
-    // SAFETY: the log is mapped until the store is dropped, after the context; nobody else uses it.
+    // SAFETY: the log is mapped until the store is dropped, after the context, and has no other
+    // user.
     let context = unsafe {
         let writer =
             LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoMore)).expect("attach");
@@ -91,7 +92,7 @@ impl Place {
 
     /// Bytes of the entries of the transaction in progress.
     fn logged(&self) -> u64 {
-        // SAFETY: mapped; nobody writes meanwhile.
+        // SAFETY: mapped; no thread writes meanwhile.
         let summary =
             unsafe { inspect(self.log, CrashKind::Process, &mut |_, _| None) }.expect("a log");
         let data = |e: &cenote_log::scan::Entry| u64::from(e.kind.data_len(e.size));

@@ -706,7 +706,7 @@ fn a_puddle_that_is_used_before_its_header_is_durable() {
     caught(Bug::InPlaceNotDurable, &steps, Durability::Power);
 }
 
-/// A puddle's header is written in its file, and its sync fails, or whoever wrote it is killed
+/// A puddle's header is written in its file, and its sync fails, or its writer is killed
 /// before. The next session finds the puddle rewritten, a batch says so, and power is lost.
 fn found_rewritten(level: Durability, bug: Bug) -> Result<(), String> {
     let sim = SimMedium::from_image(&base_image(level)?);

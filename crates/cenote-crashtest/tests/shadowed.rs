@@ -122,10 +122,12 @@ fn pool_options(mode: PoolMode) -> PoolOptions {
 
 /// A free window for this thread's simulations.
 fn window_base() -> u64 {
+    use std::cell::OnceCell;
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    thread_local! { static MINE: u64 = 0x3300_0000_0000 + (NEXT.fetch_add(1, Ordering::Relaxed) << 32) }
-    MINE.with(|base| *base)
+    let next = || 0x3300_0000_0000 + (NEXT.fetch_add(1, Ordering::Relaxed) << 32);
+    thread_local! { static MINE: OnceCell<u64> = const { OnceCell::new() } }
+    MINE.with(|base| *base.get_or_init(next))
 }
 
 /// Pools of a level.
