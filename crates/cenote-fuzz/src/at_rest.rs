@@ -41,7 +41,7 @@ fn key() -> &'static Keyring {
 pub(crate) fn run(input: &mut Input<'_>) {
     let mode = MODES[input.below(MODES.len())];
     let keyring = mode.has_key().then(key);
-    // Nobody's identity is nil.
+    // No object's identity is nil.
     let mut id: [u8; 16] = input.array();
     id[0] |= 1;
     let object = Uuid(id);

@@ -1,10 +1,10 @@
-//! Journals of psyncs: written by the production writer, damaged or forged, then scanned. What is
-//! asserted:
+//! Fuzzes journals of psyncs: written by the production writer, damaged or forged, then scanned.
+//! It asserts:
 //!
 //! * nothing panics, and no record lies outside of what the file can hold;
 //! * records come in the order of their numbers, without a gap, from the one behind the last trim;
-//! * a record that nobody forged is as it was written;
-//! * a journal that nobody damaged has all records that are needed, and says of no damage;
+//! * a record that was not forged is as it was written;
+//! * a journal that was not damaged has all records that are needed, and reports no damage;
 //! * what a scan accepts, a new session goes on from.
 
 use crate::forge;

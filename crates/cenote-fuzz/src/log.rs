@@ -1,14 +1,14 @@
-//! Logs: written by the production writer, left in any state, damaged or forged, then inspected and
-//! replayed.
+//! Fuzzes logs: written by the production writer, left in any state, damaged or forged, then
+//! inspected and replayed.
 //!
-//! What is asserted:
+//! It asserts:
 //!
 //! * nothing panics, and nothing outside of the owner's puddles and the log itself changes;
 //! * a log that is refused changes nothing, its own bytes included except for the mark, and is
 //!   refused again;
 //! * what is recovered once is not recovered twice;
 //! * `inspect` and `replay` see the same;
-//! * a log that nobody damaged is never refused, and ends in the state that its model says.
+//! * a log that was not damaged is never refused, and ends in the state that its model says.
 
 use crate::input::Input;
 use crate::world::{
@@ -239,7 +239,7 @@ fn verify(world: &World, expected: &Expected) {
     assert!(found == expected.data, "{outcome:?}: a sound log was recovered to another state");
 }
 
-/// Damages the log: blindly, or by somebody who knows checksums.
+/// Damages the log: blindly, or as an attacker does who knows checksums.
 fn damage(input: &mut Input<'_>, world: &World) {
     let segment = input.below(SEGMENTS);
     let start = segment * SEGMENT_MAX;
