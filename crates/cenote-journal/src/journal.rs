@@ -1,19 +1,19 @@
-//! The journal of an open store: records of psyncs, appended and made durable.
+//! Keeps the journal of an open store: appends records of psyncs and makes them durable.
 //!
-//! States and argument: the front page of `cenote-object`. What this module adds are threads.
+//! States and argument: the front page of `cenote-object`. This module adds threads:
 //!
-//! * *Appending* is under the lock, so that the records in the file are a prefix of those that were
-//!   given out.
-//! * *Group commit.* Whoever needs a record durable and finds no sync running becomes the leader:
-//!   it notes how far records are written, syncs without the lock, and then everything up to there
-//!   is durable. Others wait, and look again.
+//! * *Appending* is under the lock, so that the records in the file are a prefix of those that
+//!   callers have.
+//! * *Group commit.* A caller that needs a record durable and finds no sync running becomes the
+//!   leader: it notes how far records are written, syncs without the lock, and then everything up
+//!   to there is durable. Other callers wait, and look again.
 //! * *Applying* is queued: [`crate::apply`].
 //! * *A half is reused* when (a) the other is full, (b) all records are durable, (c) those of the
 //!   half to be reused are applied, (d) the primaries that they changed are synced, and (e) the
 //!   header says that these records are trimmed: **its sync commits the trim**. Without (e) a first
-//!   record that is torn would leave a gap before those of the other half. Who comes first does (d)
-//!   and (e): the background thread as soon as a half is full, or the psync that needs it.
-//! * *What is durable is told* to the store's other journal, which names it ([`crate::ties`]).
+//!   record that is torn would leave a gap before those of the other half. The first that needs it
+//!   does (d) and (e): the background thread as soon as a half is full, or a psync.
+//! * *The store's other journal* learns what is durable, and names it ([`crate::ties`]).
 //!
 //! Nothing waits for a thread that waits for it: a psync that has appended goes on to its end
 //! without needing space.
@@ -111,7 +111,7 @@ pub(crate) struct State {
     active: usize,
     tail: u64,
     pub(crate) halves: [Half; 2],
-    /// What is committed and not applied, in order; and whether somebody applies the first.
+    /// What is committed and not applied, in order; and whether a thread applies the first.
     pub(crate) queue: VecDeque<Arc<Queued>>,
     pub(crate) applying: bool,
     /// Memory of earlier psyncs.
@@ -120,7 +120,7 @@ pub(crate) struct State {
     written: u64,
     chain: u64,
     durable: u64,
-    /// Somebody syncs the journal.
+    /// A thread syncs the journal.
     syncing: bool,
     /// The background thread shall end.
     stop: bool,
@@ -448,7 +448,7 @@ impl Journal {
         if counts { Ok(Some(error)) } else { Err(error) }
     }
 
-    /// Syncs the journal, or waits for whoever does.
+    /// Syncs the journal, or waits for the thread that does.
     fn sync_or_wait<'a>(&'a self, mut state: Locked<'a>) -> Result<Locked<'a>, JournalError> {
         if state.syncing {
             return Ok(self.wait(state));
@@ -469,8 +469,8 @@ impl Journal {
         Ok(state)
     }
 
-    /// Syncs the primaries that a half's records changed, or waits for whoever does. If all of
-    /// these are applied, and nothing of an earlier record is left, the header says so.
+    /// Syncs the primaries that a half's records changed, or waits for the thread that does. If all
+    /// of these are applied, and nothing of an earlier record is left, the header says so.
     pub(crate) fn trim_or_wait<'a>(
         &'a self,
         mut state: Locked<'a>,
@@ -564,7 +564,7 @@ impl Journal {
             if (due || behind) && self.usable().is_ok() {
                 let done =
                     if behind { self.apply_or_wait(state) } else { self.trim_or_wait(state, full) };
-                // If the store is poisoned, whoever psyncs next is told.
+                // If the store is poisoned, the next psync reports it.
                 failed = done.is_err();
                 state = done.unwrap_or_else(|_| self.lock());
             } else {
@@ -582,7 +582,7 @@ impl Journal {
 
     /// Brings everything that is committed to the primaries, syncs them and notes in the header
     /// that nothing has to be recovered: **the sync of the header commits**. Does nothing while
-    /// somebody psyncs.
+    /// a psync runs.
     ///
     /// # Errors
     /// The medium; nothing is lost by that.
@@ -595,7 +595,7 @@ impl Journal {
             } else if !state.queue.is_empty() {
                 state = self.apply_or_wait(state)?;
             } else if state.halves.iter().any(|half| half.unapplied > 0) {
-                return Ok(()); // somebody psyncs: nothing is lost
+                return Ok(()); // a psync runs: nothing is lost
             } else if let Some(number) = state.oldest_unsynced() {
                 state = self.trim_or_wait(state, number)?;
             } else {
@@ -618,7 +618,7 @@ impl Journal {
             if self.lock().header.trimmed >= wanted {
                 return Ok(());
             }
-            // Somebody psyncs. What is behind `wanted` does not matter, and a half that is full is
+            // A psync runs. What is behind `wanted` does not matter, and a half that is full is
             // trimmed even if psyncs never pause.
             std::thread::sleep(core::time::Duration::from_millis(1));
         }
