@@ -3,8 +3,8 @@
 //! A sub-heap has two regions, which do not touch: *data*, blocks and nothing else; and *metadata*:
 //!
 //! ```text
-//! 0        4,096       12,288      20,480          24,576                   table
-//! | header | undo half | undo half | lists, levels | lanes of the micro log | level 0 | level 1 | ...
+//! 0        4,096       12,288      20,480          24,576              table
+//! | header | undo half | undo half | lists, levels | lanes (micro log) | level 0 | level 1 | ...
 //! ```
 //!
 //! Metadata consist of *cells* of 32 bytes, two in a line, so that no cell lies in two lines. Cells

@@ -1,10 +1,10 @@
-//! Persistent types as data (PUD-7): what a type is called, how large it is, what its fields are,
-//! and where its pointers are.
+//! Describes persistent types as data (PUD-7): the name of a type, its size, its fields, and the
+//! places of its pointers.
 //!
 //! A pointer map is a small program without branches: a list of [`PointerField`]s, each "under
-//! these conditions, there are `count` pointers, `stride` bytes apart, from `offset` on". Whoever
-//! has the map can find every pointer of a block without the code that made it: tracing recovery
-//! (RAL-2: maps are filter functions written as data), relocation, and `check` do.
+//! these conditions, there are `count` pointers, `stride` bytes apart, from `offset` on". A program
+//! that has the map can find every pointer of a block without the code that made it: tracing
+//! recovery (RAL-2: maps are filter functions written as data), relocation, and `check` do.
 //!
 //! Fields and variants are in the record for another reason: two programs agree on a type exactly
 //! if their records are equal. A compiler may lay out a plain Rust structure as it likes, and a
@@ -37,8 +37,8 @@ pub const TYPE_RECORD_LEN_MAX: usize = (1 << 20) - 64;
 /// A type as a store knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeRecord {
-    /// [`RECORD_VERSION`] of whoever described the type. A later release that says more than this
-    /// one understands counts it up.
+    /// [`RECORD_VERSION`] of the program that described the type. A later release that says more
+    /// than this one understands counts it up.
     pub version: u32,
     /// Hash of the name, see [`TypeId`].
     pub id: TypeId,
@@ -490,7 +490,13 @@ mod tests {
 
     /// A number that is small, near a multiple of 8, or near the end of the range.
     fn number() -> impl Strategy<Value = u64> {
-        prop_oneof![20 => (0..4u64).prop_map(|n| n * 8), 4 => 0..40u64, 1 => any::<u64>(), 1 => Just(u64::MAX), 1 => Just(u64::MAX - 7)]
+        prop_oneof![
+            20 => (0..4u64).prop_map(|n| n * 8),
+            4 => 0..40u64,
+            1 => any::<u64>(),
+            1 => Just(u64::MAX),
+            1 => Just(u64::MAX - 7),
+        ]
     }
 
     fn condition() -> impl Strategy<Value = Condition> {
@@ -527,6 +533,11 @@ mod tests {
         })
     }
 
+    fn variant() -> impl Strategy<Value = VariantRecord> {
+        ("[A-C]{1,2}", condition(), prop::collection::vec(field(), 0..2))
+            .prop_map(|(name, tag, fields)| VariantRecord { name, tag, fields })
+    }
+
     prop_compose! {
         fn record()(
             size in prop_oneof![8 => (3..9u64).prop_map(|n| n * 8), 1 => number()],
@@ -534,24 +545,39 @@ mod tests {
             repeats in any::<bool>(),
             id in 0..20u64,
             fields in prop::collection::vec(field(), 0..2),
-            variants in prop::collection::vec(("[A-C]{1,2}", condition(), prop::collection::vec(field(), 0..2)), 0..2),
+            variants in prop::collection::vec(variant(), 0..2),
             pointers in prop::collection::vec(pointer(), 0..3),
         ) -> TypeRecord {
             TypeRecord {
-                version: RECORD_VERSION, id: TypeId(id), name: "T".into(), size, align, repeats, fields, pointers,
-                variants: variants.into_iter().map(|(name, tag, fields)| VariantRecord { name, tag, fields }).collect(),
+                version: RECORD_VERSION,
+                id: TypeId(id),
+                name: "T".into(),
+                size,
+                align,
+                repeats,
+                fields,
+                pointers,
+                variants,
             }
         }
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: 20_000,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
         #[test]
-        fn accepted_maps_stay_inside_the_block_and_aligned(record in record(), block in prop::collection::vec(0..3u8, 0..200)) {
+        fn accepted_maps_stay_inside_the_block_and_aligned(
+            record in record(),
+            block in prop::collection::vec(0..3u8, 0..200),
+        ) {
             if record.check().is_ok() {
                 let mut visited = 0usize;
                 record.for_each_pointer(&block, &mut |offset, _| {
-                    assert!(offset + 8 <= block.len() && offset.is_multiple_of(8), "{offset} of {}", block.len());
+                    let inside = offset + 8 <= block.len() && offset.is_multiple_of(8);
+                    assert!(inside, "{offset} of {}", block.len());
                     visited += 1;
                 });
                 assert!(visited <= record.pointers.len() * 25);
@@ -672,8 +698,9 @@ mod tests {
         assert_eq!(
             first.to_string(),
             format!(
-                "Node: 24 bytes, aligned to 8, id {id}\n       0  key: u64 (8 bytes)\n       8  next: Link (8 bytes)\n  \
-                 variant A if u8 at 16 is 0\n  variant B if u8 at 16 is 1\n      16  deep: u64 (8 bytes)\n  \
+                "Node: 24 bytes, aligned to 8, id {id}\n       0  key: u64 (8 bytes)\n       \
+                 8  next: Link (8 bytes)\n  variant A if u8 at 16 is 0\n  \
+                 variant B if u8 at 16 is 1\n      16  deep: u64 (8 bytes)\n  \
                  pointer at 8 to {id} if u8 at 16 is 1"
             )
         );
@@ -692,7 +719,8 @@ mod tests {
                 "size in bytes: 24 against 32".to_string(),
                 format!("field `key`: only in the first (u64 at 0, 8 bytes, type id {u64_id})"),
                 format!(
-                    "field `next`: Link at 8, 8 bytes, type id {link_id} against Link at 16, 8 bytes, type id {link_id}"
+                    "field `next`: Link at 8, 8 bytes, type id {link_id} against \
+                     Link at 16, 8 bytes, type id {link_id}"
                 ),
                 format!("field `k`: only in the second (u64 at 0, 8 bytes, type id {u64_id})"),
                 "variant `A`: only in the first".to_string(),

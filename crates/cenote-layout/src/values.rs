@@ -72,7 +72,7 @@ pub enum Rule {
     /// A pointer whose target is a block of its type, or is not known. No rule of bytes alone: who
     /// knows blocks asks for it.
     Reference,
-    /// A collection is what its header says; the text is what it is not. As [`Rule::Reference`].
+    /// A collection differs from its header; the text says in what. As [`Rule::Reference`].
     Structure(&'static str),
 }
 

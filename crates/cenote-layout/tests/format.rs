@@ -658,7 +658,9 @@ fn sub_heaps_are_drawn_as_they_are() {
             ])
         };
     }
-    drawn!(SubHeapHeader: prefix, data_len, metadata_len, number, lanes, levels, class_min, reserved);
+    drawn!(
+        SubHeapHeader: prefix, data_len, metadata_len, number, lanes, levels, class_min, reserved
+    );
     drawn!(BlockRecord: place, type_id, next, prev, reserved, check);
     drawn!(ListHead: head, tail, blocks, reserved, check);
     drawn!(LevelEntry: used, state, reserved, check);

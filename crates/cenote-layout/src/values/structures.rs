@@ -1,15 +1,16 @@
-//! Whether collections are what their headers say of themselves.
+//! Checks that collections are what their headers say of themselves.
 //!
 //! Safe code follows the links of a collection and believes its lengths without a check, because
 //! only transactions write them. After damage, and in an archive, other bytes may stand there. So
 //! each header is compared with all that it leads to:
 //!
-//! | header | must hold |
-//! | --- | --- |
-//! | vector, text | `len <= capacity`, and the array has room for that; a text ends between two characters |
-//! | list | `next` visits `len` nodes from `first` to `last`; `previous` leads the same way back |
-//! | ordered map | `height` levels of inner nodes, each over the level below; permutations; leaves linked in their order; `len` entries |
-//! | hash map | a segment for each bucket, and none beyond; directories by level; tags; chains that end; `len` entries |
+//! * *Vector, text:* `len <= capacity`, and the array has room for that; a text ends between two
+//!   characters.
+//! * *List:* `next` visits `len` nodes from `first` to `last`; `previous` leads the same way back.
+//! * *Ordered map:* `height` levels of inner nodes, each over the level below; permutations; leaves
+//!   linked in their order; `len` entries.
+//! * *Hash map:* a segment for each bucket, and none beyond; directories by level; tags; chains
+//!   that end; `len` entries.
 //!
 //! For all of them: a link leads to the start of an allocated block of the link's type, in the
 //! header's pool, which has room for its type and the type's alignment. *Each block has one link*:
