@@ -163,7 +163,8 @@ impl Files {
         // A damaged or hostile file may claim any length: that is an error, and neither an abort
         // nor the end of memory.
         if len > READ_LEN_MAX {
-            let reason = "the file is longer than a control file can be; it is damaged, or not of this store";
+            let reason = "the file is longer than a control file can be; it is damaged, or not of \
+                          this store";
             return Err(MediumError::BadRange {
                 op,
                 name: FileName::new(name),

@@ -446,7 +446,7 @@ fn the_page_cache_is_not_made_durable_by_flush_and_fence() {
     rig.store(3, 7);
     rig.persistence.fence();
     rig.store(3, 8);
-    assert_eq!(rig.sim.trace_len(), 1, "seen at last, when somebody asks");
+    assert_eq!(rig.sim.trace_len(), 1, "seen at last, when the test asks");
     assert_eq!(rig.persistence, Persistence::PROCESS);
 }
 
