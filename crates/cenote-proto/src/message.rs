@@ -32,7 +32,8 @@ pub enum DecodeError {
     Magic,
     /// Another version.
     #[error(
-        "the message is of protocol version {found}, and this release speaks {VERSION}: use releases that go together"
+        "the message is of protocol version {found}, and this release speaks {VERSION}: \
+         use releases that go together"
     )]
     Version {
         /// Its version.
@@ -49,7 +50,8 @@ pub enum DecodeError {
     },
     /// An import is too large to be asked of a daemon.
     #[error(
-        "the import has {pools} pools and a list of {len} bytes, and a daemon takes {} and {}: import fewer pools at once",
+        "the import has {pools} pools and a list of {len} bytes, and a daemon takes {} and {}: \
+         import fewer pools at once",
         crate::spec::IMPORT_POOLS_MAX,
         crate::spec::IMPORT_LEN_MAX
     )]
@@ -230,7 +232,7 @@ pub enum Request {
     },
     /// Creates an object.
     CreateObject {
-        /// Its identity, chosen by whoever asks.
+        /// Its identity, chosen by the caller.
         id: Uuid,
         /// Its name.
         name: String,
@@ -463,9 +465,9 @@ pub enum Refusal {
     PoolUnknown,
     /// There is one already.
     PoolExists,
-    /// Somebody has it open.
+    /// A client has it open.
     PoolInUse,
-    /// Somebody else has it, and one of the two writes.
+    /// Another client has it, and one of the two writes.
     PoolBusy {
         /// Who.
         by: String,
