@@ -1,12 +1,14 @@
-//! The memory over a sealed file: pages that appear, verified and decrypted, when they are first
+//! Maps memory over a sealed file: pages appear, verified and decrypted, when they are first
 //! touched (PMO-9), and are noted when they are first stored into (PMO-5).
 //!
-//! ```text
-//! closed    nothing is there: no access.      a load or store faults; the worker fills the page, and opens it for loads
-//! loaded    the page as it was last psynced   a store faults; the page is noted, and opened for stores
-//! written   the page as the program has it    psync takes the note and closes it for stores
-//! broken    the page failed its check         every access is SIGBUS, after a message
-//! ```
+//! # States of a page
+//!
+//! * *Closed:* nothing is there, no access. A load or store faults; the worker fills the page, and
+//!   opens it for loads.
+//! * *Loaded:* the page as it was last psynced. A store faults; the page is noted, and opened for
+//!   stores.
+//! * *Written:* the page as the program has it. A psync takes the note and closes it for stores.
+//! * *Broken:* the page failed its check. Every access is SIGBUS, after a message.
 //!
 //! # Invariants
 //!
@@ -68,8 +70,8 @@ use zerocopy::FromBytes;
 
 /// Pages that are filled at once: those of one node of the tree.
 const RUN: u64 = 16;
-/// Pages of an object that is filled as a whole: what that takes, without a hash, is what one fault
-/// takes.
+/// Most pages of an object that one fault fills as a whole: without hashes, all of them cost what
+/// one fault costs.
 const SMALL: u64 = 8;
 /// The same where no page is hashed as a whole.
 const SMALL_UNHASHED: u64 = 32;
@@ -181,7 +183,7 @@ impl View {
         Ok(view)
     }
 
-    /// The same for somebody who has a resolver for the range, and calls [`View::resolve`] there.
+    /// The same for a caller that has a resolver for the range, and calls [`View::resolve`] there.
     ///
     /// # Errors
     /// No memory, no thread.
@@ -235,7 +237,7 @@ impl View {
     /// Sends the worker home: pages that are not open stay closed, and who touches one has a fault
     /// that no thread resolves.
     pub fn stop(&self) {
-        // Whoever fills a page on a thread of its own has done so, or will not.
+        // A thread that fills a page on its own has done so, or will not.
         let filling = self.inner.lock();
         self.inner.stopped.store(true, Ordering::Release);
         drop(filling);
@@ -272,7 +274,7 @@ impl View {
         self.inner.copy_out(offset, bytes);
     }
 
-    /// Adds the pages that were stored into since the last call to `pages`. Nobody stores
+    /// Adds the pages that were stored into since the last call to `pages`. No thread stores
     /// meanwhile.
     ///
     /// # Errors
@@ -329,7 +331,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // Waits for handlers: after this nobody asks.
+        // Waits for handlers: after this no handler asks.
         drop(self.registration.take());
         match (&self.inner.worker, self.registered) {
             (Some(worker), true) => FaultWorker::leave(Arc::clone(worker)),
@@ -424,7 +426,7 @@ impl Inner {
         }
         let inner = Self::new(what, protection, source, base, writable, (None, None));
         let span = inner.pages as usize * PAGE_LEN;
-        // SAFETY: the caller's range, which nobody has been given.
+        // SAFETY: the caller's range, which no other code has.
         let made = unsafe { twin::map_alone(base, span) }.is_ok()
             && inner.fill_closed(0..inner.pages).is_ok()
             && (writable || inner.open(0..inner.pages, Access::ReadOnly).is_ok());
@@ -454,7 +456,7 @@ impl Inner {
         }
     }
 
-    /// Adds pages that are not what was psynced last, or of which that cannot be said. Nobody
+    /// Adds pages that are not what was psynced last, or of which that cannot be said. No thread
     /// stores meanwhile.
     fn collect_changed(&self, changed: &mut Vec<Pages>) {
         let (mut plain, mut here) = ([0; PAGE_LEN], [0; PAGE_LEN]);
@@ -544,7 +546,7 @@ impl Inner {
         let mut page = pages.start;
         for (sealed, side) in sealed.iter().zip(sides) {
             let side = has_side.then(|| PageSide::read_from_bytes(side).ok()).flatten();
-            // Somebody else may have been first: what is open may hold stores, and is not filled
+            // Another thread may have been first: what is open may hold stores, and is not filled
             // again.
             if !self.loaded.has(page)
                 && let Err(error) = self.fill_one(page, sealed, side.as_ref())
@@ -611,7 +613,7 @@ impl Inner {
         })
     }
 
-    /// Fills pages that are closed, and leaves them so; whoever calls this opens them all.
+    /// Fills pages that are closed, and leaves them so; the caller opens them all.
     fn fill_closed(&self, pages: Pages) -> Result<(), SealedError> {
         let mut at = pages.start;
         // What is loaded is not read again: it may hold stores, and reading it may fail.
@@ -662,7 +664,7 @@ impl Inner {
             self.protection.open_page(page, sealed, side, &self.source, &mut plain)
         };
         opened.map_err(|fault| SealedError::page(&self.what, fault))?;
-        // SAFETY: inside the alias; the page is closed, or the memory is nobody's yet, so that this
+        // SAFETY: inside the alias; the page is closed, or no code has the memory yet, so that this
         // is the only access to it, under the lock of filling.
         unsafe {
             let to = self.alias().add(page as usize * PAGE_LEN);
