@@ -116,7 +116,8 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     }
     let unlisted: BTreeMap<&str, u64> = findings.unlisted.iter().copied().collect();
     out.object(&json!({
-        "path": arguments.store.dir.display().to_string(), "store": store.uuid().to_string(), "clean": report.clean,
+        "path": arguments.store.dir.display().to_string(), "store": store.uuid().to_string(),
+        "clean": report.clean,
         "crash": opening::crash_name(report), "sound": findings.is_empty(),
         "logs": report.logs.iter().map(|log| json!({
             "log": format!("{:016x}", log.log_id), "client": log.client.to_string(),
@@ -177,8 +178,8 @@ fn control_data(store: &Store, known: &[Damage], findings: &mut Findings) {
         findings.add("torn", Some(name), None, text.into());
     }
     for name in store.torn_pools() {
-        let text = "logs were discarded: it may hold half a transaction, which no check finds; restore \
-                    it, remove it, or see `cenote logs declare-whole`";
+        let text = "logs were discarded: it may hold half a transaction, which no check finds; \
+                    restore it, remove it, or see `cenote logs declare-whole`";
         findings.add("torn", Some(&name), None, text.into());
     }
 }
@@ -386,7 +387,8 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
         findings.more("pointer", trace.faults.saturating_sub(trace.findings.len() as u64));
         for id in &trace.unknown_types {
             let text = format!(
-                "type {id} has blocks, and the store does not know it: they were searched word by word"
+                "type {id} has blocks, and the store does not know it: they were searched word by \
+                 word"
             );
             findings.add("type", Some(name), None, text);
         }

@@ -81,14 +81,18 @@ fn superblocks(store: &Store, out: &mut Out) -> Result<bool, Failure> {
                     ),
                 )?;
                 out.object(&json!({
-                    "kind": "superblock", "copy": copy, "generation": block.generation, "state": state,
+                    "kind": "superblock", "copy": copy, "generation": block.generation,
+                    "state": state,
                     "store": block.store.to_string(), "formatted_at_s": block.formatted_at_s,
                     "window_base": block.window_base, "window_bytes": block.window_len,
                     "opener_pid": block.opener_pid, "opener_start_ticks": block.opener_start_ticks,
-                    "client": block.client.to_string(), "boot": block.boot_id.to_string(), "mounting": block.mounting,
-                    "durability": block.durability, "catalog_batch": block.catalog_batch, "version": block.prefix.version,
+                    "client": block.client.to_string(), "boot": block.boot_id.to_string(),
+                    "mounting": block.mounting,
+                    "durability": block.durability, "catalog_batch": block.catalog_batch,
+                    "version": block.prefix.version,
                     "compat": block.prefix.compat, "ro_compat": block.prefix.ro_compat,
-                    "incompat": block.prefix.incompat, "checksum": format!("{:016x}", block.prefix.checksum),
+                    "incompat": block.prefix.incompat,
+                    "checksum": format!("{:016x}", block.prefix.checksum),
                 }))?;
             }
             Err(error) => {
@@ -130,7 +134,8 @@ fn catalog(store: &Store, known: &[Damage], out: &mut Out) -> Result<(), Failure
             format_args!("client {} {access} pool \"{}\"", lease.client, name_of(lease.pool)),
         )?;
         out.object(&json!({
-            "kind": "lease", "client": lease.client.to_string(), "pool": name_of(lease.pool), "writable": lease.writable,
+            "kind": "lease", "client": lease.client.to_string(), "pool": name_of(lease.pool),
+            "writable": lease.writable,
         }))?;
     }
     for damage in known {
@@ -166,7 +171,8 @@ fn puddles(store: &Store, out: &mut Out) -> Result<(), Failure> {
     for record in &records {
         let pool = pools.iter().find(|p| p.record.id == record.pool).map(|p| p.record.name.clone());
         out.object(&json!({
-            "kind": "puddle", "uuid": record.uuid.to_string(), "addr": record.addr, "bytes": record.size,
+            "kind": "puddle", "uuid": record.uuid.to_string(), "addr": record.addr,
+            "bytes": record.size,
             "role": record.role.to_string(), "pool": pool, "index": record.index,
         }))?;
         let place = pool.map_or_else(String::new, |pool| format!("{pool} [{}]", record.index));
@@ -232,10 +238,12 @@ fn client_logs(store: &Store, out: &mut Out) -> Result<bool, Failure> {
                         );
                     }
                     json!({
-                        "kind": "log", "log": format!("{:016x}", log.log_id), "client": client.to_string(),
+                        "kind": "log", "log": format!("{:016x}", log.log_id),
+                        "client": client.to_string(),
                         "puddle": log.puddle.to_string(), "stage": log_contents.stage,
                         "segments": log_contents.segments, "capacity_bytes": log_contents.capacity,
-                        "sealed": log_contents.sealed, "set_aside": log_contents.quarantined, "entries": entries,
+                        "sealed": log_contents.sealed, "set_aside": log_contents.quarantined,
+                        "entries": entries,
                     })
                 }
                 Err(error) => {
@@ -246,7 +254,8 @@ fn client_logs(store: &Store, out: &mut Out) -> Result<bool, Failure> {
                         log.log_id
                     ))?;
                     json!({
-                        "kind": "log", "log": format!("{:016x}", log.log_id), "client": client.to_string(),
+                        "kind": "log", "log": format!("{:016x}", log.log_id),
+                        "client": client.to_string(),
                         "puddle": log.puddle.to_string(), "damage": error,
                     })
                 }
@@ -271,7 +280,8 @@ fn types(store: &Store, out: &mut Out) -> Result<(), Failure> {
         }
         let field = |field: &cenote_layout::types::FieldRecord| {
             json!({
-                "name": field.name, "offset": field.offset, "bytes": field.size, "type": field.type_name,
+                "name": field.name, "offset": field.offset, "bytes": field.size,
+                "type": field.type_name,
                 "type_id": field.type_id.to_string(),
             })
         };
@@ -281,7 +291,8 @@ fn types(store: &Store, out: &mut Out) -> Result<(), Failure> {
             .map(|pointer| {
                 json!({
                     "offset": pointer.offset, "stride": pointer.stride, "count": pointer.count,
-                    "tag_mask": pointer.tag_mask, "target": pointer.target.to_string(), "text": pointer.to_string(),
+                    "tag_mask": pointer.tag_mask, "target": pointer.target.to_string(),
+                    "text": pointer.to_string(),
                 })
             })
             .collect();
@@ -296,8 +307,10 @@ fn types(store: &Store, out: &mut Out) -> Result<(), Failure> {
             })
             .collect();
         out.object(&json!({
-            "kind": "type", "type": record.name, "type_id": record.id.to_string(), "bytes": record.size,
-            "align": record.align, "repeats": record.repeats, "pointers": pointers, "variants": variants,
+            "kind": "type", "type": record.name, "type_id": record.id.to_string(),
+            "bytes": record.size,
+            "align": record.align, "repeats": record.repeats, "pointers": pointers,
+            "variants": variants,
             "fields": record.fields.iter().map(field).collect::<Vec<_>>(),
         }))?;
     }

@@ -116,18 +116,24 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     let at_last_psync: Vec<&String> = report.restored.iter().map(|pool| &pool.name).collect();
     let not_covered: Vec<&String> = report.not_covered.iter().map(|(_, name)| name).collect();
     out.object(&json!({
-        "path": info.medium.path, "store": info.uuid.to_string(), "formatted_at_s": info.formatted_at_s,
-        "format_version": info.format_version, "clean": report.clean, "crash": opening::crash_name(report),
+        "path": info.medium.path, "store": info.uuid.to_string(),
+        "formatted_at_s": info.formatted_at_s,
+        "format_version": info.format_version, "clean": report.clean,
+        "crash": opening::crash_name(report),
         "medium": info.medium.kind.to_string(), "file_system": info.medium.fs,
         "durability": info.durability.to_string(), "note": info.medium.note,
         "window_base": info.window_base, "window_bytes": info.window_len,
-        "window_free_bytes": info.window_free, "puddles": info.puddles, "puddle_bytes": info.puddle_bytes,
-        "log_puddles": info.log_puddles, "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
+        "window_free_bytes": info.window_free, "puddles": info.puddles,
+        "puddle_bytes": info.puddle_bytes,
+        "log_puddles": info.log_puddles, "spare_puddles": info.spare_puddles,
+        "spare_bytes": info.spare_bytes,
         "types": info.types, "clients": info.clients,
         "superblock_generation": info.generation, "catalog_batch": info.catalog_batch,
-        "catalog_bytes": info.catalog_bytes, "damage": damage, "unreadable": unreadable, "not_covered": not_covered, "torn": torn,
+        "catalog_bytes": info.catalog_bytes, "damage": damage, "unreadable": unreadable,
+        "not_covered": not_covered, "torn": torn,
         "quarantined": quarantined.iter()
-            .map(|(pool, damage)| json!({ "pool": pool, "damage": damage })).collect::<Vec<Value>>(),
+            .map(|(pool, damage)| json!({ "pool": pool, "damage": damage }))
+            .collect::<Vec<Value>>(),
         "at_last_psync": at_last_psync,
         "pools": pools.iter().map(ls::as_json).collect::<Vec<Value>>(),
     }))?;

@@ -81,7 +81,8 @@ pub(crate) fn run(arguments: &Reclaim, out: &mut Out) -> Result<Verdict, Failure
         out.object(&json!({
             "pool": name, "dry_run": dry_run, "blocks": report.blocks, "bytes": report.bytes,
             "types": report.types.iter().map(|of_type| json!({
-                "type": type_name(&store, of_type.type_id), "blocks": of_type.blocks, "bytes": of_type.bytes,
+                "type": type_name(&store, of_type.type_id), "blocks": of_type.blocks,
+                "bytes": of_type.bytes,
             })).collect::<Vec<Value>>(),
             "listed": report.listed.iter().map(|block| json!({
                 "addr": format!("{:#x}", block.addr), "bytes": block.size,

@@ -1,8 +1,8 @@
-//! `cenote top`: a daemon and its clients, live.
+//! `cenote top`: shows a daemon and its clients, live.
 //!
-//! Everything shown was asked for in messages that any client may send. Names of programs and pools
-//! are what others chose: control characters in them are shown as `?`, so that nobody's name does
-//! something to the terminal.
+//! Everything shown was asked for in messages that any client may send. Other users chose the names
+//! of programs and pools: control characters in them are shown as `?`, so that no name changes the
+//! terminal.
 
 use crate::cli::Top;
 use crate::failure::{Failure, Verdict};
@@ -65,7 +65,8 @@ pub(crate) fn run(arguments: &Top, out: &mut Out) -> Result<Verdict, Failure> {
     let socket = &arguments.socket;
     let cannot = |error: std::io::Error| {
         Failure::Failed(format!(
-            "{}: {error}: check that it is the socket of a daemon that runs, and may be connected to",
+            "{}: {error}: check that it is the socket of a daemon that runs, and may be connected \
+             to",
             socket.display()
         ))
     };
@@ -210,7 +211,8 @@ fn picture(
             count(stat.refused),
         ),
         format!(
-            "messages {}/s   psyncs {}/s   recoveries {} (+{})   entries replayed {}{set_aside}{failed}",
+            "messages {}/s   psyncs {}/s   recoveries {} (+{})   \
+             entries replayed {}{set_aside}{failed}",
             rate(rates.messages),
             rate(rates.psyncs),
             count(stat.recoveries),
@@ -318,9 +320,11 @@ fn object(now: &Moment, rates: &Rates) -> Value {
             .map(|pool| json!({ "pool": pool.name, "writable": pool.writable }))
             .collect();
         json!({
-            "client": client.client.to_string(), "pid": client.pid, "uid": client.uid, "program": client.program,
+            "client": client.client.to_string(), "pid": client.pid, "uid": client.uid,
+            "program": client.program,
             "state": client.state.name(), "known_s": client.known_s, "messages": client.messages,
-            "messages_per_s": rates.of(client.client), "puddles": client.puddles, "bytes": client.bytes,
+            "messages_per_s": rates.of(client.client), "puddles": client.puddles,
+            "bytes": client.bytes,
             "pools": pools, "pools_held": client.pools_held, "own": client.client == now.own,
         })
     };
@@ -335,8 +339,10 @@ fn object(now: &Moment, rates: &Rates) -> Value {
     json!({
         "uptime_s": stat.uptime_s, "sessions": stat.sessions, "messages": stat.messages,
         "messages_per_s": rates.messages, "psyncs": stat.psyncs, "psyncs_per_s": rates.psyncs,
-        "recoveries": stat.recoveries, "logs_replayed": stat.logs_replayed, "entries_replayed": stat.entries_replayed,
-        "logs_set_aside": stat.logs_set_aside, "refused": stat.refused, "ends_failed": stat.ends_failed,
+        "recoveries": stat.recoveries, "logs_replayed": stat.logs_replayed,
+        "entries_replayed": stat.entries_replayed,
+        "logs_set_aside": stat.logs_set_aside, "refused": stat.refused,
+        "ends_failed": stat.ends_failed,
         "spare_bytes": stat.spare_bytes,
         "clients": now.clients.iter().map(client).collect::<Vec<_>>(),
         "pools": now.pools.iter().map(pool).collect::<Vec<_>>(),

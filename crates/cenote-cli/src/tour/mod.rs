@@ -1,15 +1,18 @@
-//! `cenote tour`: an index of words that survives being killed again and again.
+//! `cenote tour`: builds an index of words that survives being killed again and again.
 //!
 //! ```text
-//! tour ---- starts, reads acknowledgements, kills ----> builder (this program; builder.rs, index.rs)
-//!   |                                                      | stores straight into the pool, with the collections
+//! tour ---- starts, reads acknowledgements, kills ----> builder (builder.rs, index.rs)
+//!   |                                                      | stores straight into the pool,
+//!   |                                                      v with the collections
 //!   +------ starts after each kill --> cenote-recover --> store
 //!   +------ compares at the end (compare.rs)
 //! ```
 //!
-//! What must hold, and is checked: a builder that begins finds at least what the one before it has
-//! acknowledged, nothing that a recovery says is damage, and at the end the index is the same as
-//! one that was never disturbed.
+//! The tour checks that
+//!
+//! * a builder that begins finds at least what the one before it has acknowledged;
+//! * no recovery reports damage;
+//! * at the end the index is the same as one that was never disturbed.
 
 pub(crate) mod builder;
 mod compare;
@@ -118,8 +121,8 @@ fn build(
         if let Some(first) = seen.first {
             if first < acknowledged {
                 return Err(Failure::Failed(format!(
-                    "a commit was lost: {acknowledged} words were acknowledged, and {first} are there after recovery \
-                     (seed {})",
+                    "a commit was lost: {acknowledged} words were acknowledged, and {first} are \
+                     there after recovery (seed {})",
                     tally.seed
                 )));
             }

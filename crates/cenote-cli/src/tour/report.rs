@@ -138,16 +138,22 @@ pub(crate) fn print(
     };
     out.line(format_args!("tour: {} words, {} kills, {ending}", tally.words, tally.kills))?;
     out.object(&json!({
-        "words": tally.words, "words_indexed": tally.indexed, "entries": compared.entries, "kills": tally.kills,
+        "words": tally.words, "words_indexed": tally.indexed, "entries": compared.entries,
+        "kills": tally.kills,
         "kills_at_start": tally.kills_at_start, "seed": tally.seed, "batch": tally.batch,
-        "transactions": tally.transactions, "recoveries": seen.times.len(), "recoveries_killed": seen.killed,
+        "transactions": tally.transactions, "recoveries": seen.times.len(),
+        "recoveries_killed": seen.killed,
         "rolled_back": seen.rolled_back, "rolled_back_entries": seen.rolled_back_entries,
-        "rolled_forward": seen.rolled_forward, "rolled_forward_entries": seen.rolled_forward_entries,
-        "logs_idle": seen.idle, "recovery_us_min": micros(least), "recovery_us_median": micros(middle),
+        "rolled_forward": seen.rolled_forward,
+        "rolled_forward_entries": seen.rolled_forward_entries,
+        "logs_idle": seen.idle, "recovery_us_min": micros(least),
+        "recovery_us_median": micros(middle),
         "recovery_us_max": micros(greatest), "recovery_process_us_median": micros(process),
-        "words_per_second": rate as u64, "building_us": micros(tally.building), "wall_us": micros(tally.wall),
+        "words_per_second": rate as u64, "building_us": micros(tally.building),
+        "wall_us": micros(tally.wall),
         "block_bytes": compared.block_bytes, "pool_bytes": compared.pool_bytes,
-        "store_bytes": compared.store_bytes, "store": tally.store, "kept": tally.kept, "identical": same,
+        "store_bytes": compared.store_bytes, "store": tally.store, "kept": tally.kept,
+        "identical": same,
         "differences": compared.differences, "difference_count": compared.difference_count,
     }))?;
     Ok(Verdict::found(!same))
