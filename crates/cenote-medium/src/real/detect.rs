@@ -66,8 +66,38 @@ fn judge(
         fs if fs.is_memory() => MediumKind::Tmpfs,
         _ => MediumKind::Ordinary,
     };
+    let (mut durability, mut note) = covered(kind, fs, flush, eadr);
+    if matches!(fs, FsKind::Btrfs | FsKind::Zfs | FsKind::F2fs) {
+        note.push_str(
+            ". This file system writes to new places, so space that was taken is not certain to \
+             be there: leave some free, because a store into a mapping of a full disk ends the \
+             process",
+        );
+    }
+    if force_power && durability == Durability::Process {
+        durability = Durability::Power;
+        note = format!(
+            "treated as persistent memory because the caller forced it: flushes and fences are \
+             executed, but what they reach is no safer than this: {note}"
+        );
+    }
+    let power = if eadr && kind == MediumKind::Dax {
+        Persistence::fence_only()
+    } else {
+        Persistence::power()
+    };
+    Detected { kind, fs: fs.to_string(), durability, power, note }
+}
+
+/// What commits on a medium of this kind survive, and why.
+fn covered(
+    kind: MediumKind,
+    fs: FsKind,
+    flush: FlushInstruction,
+    eadr: bool,
+) -> (Durability, String) {
     let can_flush = eadr || flush != FlushInstruction::None;
-    let (mut durability, mut note) = match kind {
+    match kind {
         MediumKind::Dax if eadr => (
             Durability::Power,
             "persistent memory, mapped directly; the caches survive loss of power (eADR), so a \
@@ -114,27 +144,7 @@ fn judge(
              psync"
                 .to_owned(),
         ),
-    };
-    if matches!(fs, FsKind::Btrfs | FsKind::Zfs | FsKind::F2fs) {
-        note.push_str(
-            ". This file system writes to new places, so space that was taken is not certain to \
-             be there: leave some free, because a store into a mapping of a full disk ends the \
-             process",
-        );
     }
-    if force_power && durability == Durability::Process {
-        durability = Durability::Power;
-        note = format!(
-            "treated as persistent memory because the caller forced it: flushes and fences are \
-             executed, but what they reach is no safer than this: {note}"
-        );
-    }
-    let power = if eadr && kind == MediumKind::Dax {
-        Persistence::fence_only()
-    } else {
-        Persistence::power()
-    };
-    Detected { kind, fs: fs.to_string(), durability, power, note }
 }
 
 /// Whether the kernel maps a file here such that flush and fence suffice. No, if that cannot be
