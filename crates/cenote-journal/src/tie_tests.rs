@@ -356,7 +356,7 @@ fn whatever_two_journals_do_no_crash_is_refused_and_what_passes_is_a_state_of_th
 }
 
 #[test]
-fn no_crash_is_refused_and_each_that_passes_is_a_state_of_the_store() {
+fn whatever_the_catalog_and_journals_do_no_crash_is_refused_and_each_is_a_state() {
     let [histories, refused] = every(5, &WITH_BATCHES).unwrap_or_else(|error| panic!("{error}"));
     println!("{histories} histories, {refused} mixtures of three moments are refused");
     assert!(histories > 1000 && refused > 10_000, "{histories} {refused}");
