@@ -98,74 +98,77 @@ fn forged(manifest: &Manifest) -> Vec<u8> {
     parts.sealed()
 }
 
+type Change = fn(&mut Manifest);
+
+/// What no manifest may be.
+const CHANGES: &[(&str, Change)] = &[
+    ("a pool without a number", |m| m.pools[0].id = PoolId(0)),
+    ("two pools of one number", |m| m.pools[1].id = m.pools[0].id),
+    ("pools out of order", |m| m.pools.swap(0, 1)),
+    ("no name", |m| m.pools[0].name.clear()),
+    ("a long name", |m| m.pools[0].name = "x".repeat(256)),
+    ("a name with control characters", |m| m.pools[0].name = "a\nb\u{1b}[2J".into()),
+    ("a name with a space at its end", |m| m.pools[0].name = "a ".into()),
+    ("two pools of one name", |m| m.pools[1].name = m.pools[0].name.clone()),
+    ("an odd puddle size", |m| m.pools[0].puddle_size = 5000),
+    ("a small limit", |m| m.pools[0].size_max = 4096),
+    ("puddles beyond the limit", |m| m.pools[0].size_max = 2 * SLOT_SIZE),
+    ("odd permissions", |m| m.pools[0].permissions = 0o4755),
+    ("a pool without puddles", |m| m.pools.push(pool(9, "none"))),
+    ("a puddle without a pool", |m| m.puddles.push(puddle(9, 0, 9, SLOT_SIZE))),
+    ("no root puddle", |m| m.puddles[0].index = 1),
+    ("a puddle missing", |m| m.puddles[1].index = 2),
+    ("a puddle twice", |m| m.puddles[1].index = 0),
+    ("puddles out of order", |m| m.puddles.swap(0, 1)),
+    ("pools of puddles out of order", |m| m.puddles.rotate_right(1)),
+    ("no identity", |m| m.puddles[0].uuid = Uuid::NIL),
+    ("one identity twice", |m| m.puddles[1].uuid = m.puddles[0].uuid),
+    ("no size", |m| m.puddles[0].size = 0),
+    ("an odd size", |m| m.puddles[0].size += 1),
+    ("an absurd size", |m| m.puddles[0].size = 1 << 63),
+    ("sizes whose sum overflows", |m| {
+        m.pools[0].size_max = u64::MAX;
+        m.puddles[0].size = u64::MAX / 4096 * 4096;
+    }),
+    ("an odd address", |m| m.puddles[0].addr += PAGE_SIZE),
+    ("an address before the window", |m| m.puddles[0].addr = SLOT_SIZE),
+    ("an address that overflows", |m| m.puddles[0].addr = u64::MAX / SLOT_SIZE * SLOT_SIZE),
+    ("an end behind the window", |m| m.puddles[1].addr = m.window.0 + m.window.1 - SLOT_SIZE),
+    ("two puddles at one address", |m| m.puddles[1].addr = m.puddles[0].addr),
+    ("puddles that overlap", |m| m.puddles[2].addr = m.puddles[1].addr + SLOT_SIZE),
+    ("a type twice", |m| m.types.push(node())),
+    ("a pointer outside its type", |m| m.types[0].pointers[0].offset = 16),
+    ("a pointer far outside its type", |m| m.types[0].pointers[0].offset = u64::MAX - 7),
+    ("a pointer that is not aligned", |m| m.types[0].pointers[0].offset = 4),
+    ("more pointers than fit", |m| m.types[0].pointers[0].count = 1 << 60),
+    ("pointers whose places overflow", |m| {
+        m.types[0].pointers[0].count = u64::MAX;
+        m.types[0].pointers[0].stride = 1 << 62;
+    }),
+    ("a condition outside its type", |m| {
+        let outside = Condition { offset: u64::MAX, size: 8, value: 0 };
+        m.types[0].pointers[0].conditions.push(outside);
+    }),
+    ("a type of a later release", |m| m.types[0].version = 2),
+    ("an empty repeating type", |m| {
+        m.types[0] = TypeRecord {
+            size: 0,
+            repeats: true,
+            fields: Vec::new(),
+            pointers: Vec::new(),
+            ..node()
+        };
+    }),
+    ("left behind and there", |m| m.left[0].id = PoolId(3)),
+    ("left behind without a number", |m| m.left[0].id = PoolId(0)),
+    ("left behind twice", |m| m.left.push(m.left[0].clone())),
+    ("left behind without a name", |m| m.left[0].name.clear()),
+];
+
 #[test]
 fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
     assert!(read(forged(&manifest()).as_slice()).is_ok());
-    type Change = fn(&mut Manifest);
-    let changes: &[(&str, Change)] = &[
-        ("a pool without a number", |m| m.pools[0].id = PoolId(0)),
-        ("two pools of one number", |m| m.pools[1].id = m.pools[0].id),
-        ("pools out of order", |m| m.pools.swap(0, 1)),
-        ("no name", |m| m.pools[0].name.clear()),
-        ("a long name", |m| m.pools[0].name = "x".repeat(256)),
-        ("a name with control characters", |m| m.pools[0].name = "a\nb\u{1b}[2J".into()),
-        ("a name with a space at its end", |m| m.pools[0].name = "a ".into()),
-        ("two pools of one name", |m| m.pools[1].name = m.pools[0].name.clone()),
-        ("an odd puddle size", |m| m.pools[0].puddle_size = 5000),
-        ("a small limit", |m| m.pools[0].size_max = 4096),
-        ("puddles beyond the limit", |m| m.pools[0].size_max = 2 * SLOT_SIZE),
-        ("odd permissions", |m| m.pools[0].permissions = 0o4755),
-        ("a pool without puddles", |m| m.pools.push(pool(9, "none"))),
-        ("a puddle without a pool", |m| m.puddles.push(puddle(9, 0, 9, SLOT_SIZE))),
-        ("no root puddle", |m| m.puddles[0].index = 1),
-        ("a puddle missing", |m| m.puddles[1].index = 2),
-        ("a puddle twice", |m| m.puddles[1].index = 0),
-        ("puddles out of order", |m| m.puddles.swap(0, 1)),
-        ("pools of puddles out of order", |m| m.puddles.rotate_right(1)),
-        ("no identity", |m| m.puddles[0].uuid = Uuid::NIL),
-        ("one identity twice", |m| m.puddles[1].uuid = m.puddles[0].uuid),
-        ("no size", |m| m.puddles[0].size = 0),
-        ("an odd size", |m| m.puddles[0].size += 1),
-        ("an absurd size", |m| m.puddles[0].size = 1 << 63),
-        ("sizes whose sum overflows", |m| {
-            m.pools[0].size_max = u64::MAX;
-            m.puddles[0].size = u64::MAX / 4096 * 4096;
-        }),
-        ("an odd address", |m| m.puddles[0].addr += PAGE_SIZE),
-        ("an address before the window", |m| m.puddles[0].addr = SLOT_SIZE),
-        ("an address that overflows", |m| m.puddles[0].addr = u64::MAX / SLOT_SIZE * SLOT_SIZE),
-        ("an end behind the window", |m| m.puddles[1].addr = m.window.0 + m.window.1 - SLOT_SIZE),
-        ("two puddles at one address", |m| m.puddles[1].addr = m.puddles[0].addr),
-        ("puddles that overlap", |m| m.puddles[2].addr = m.puddles[1].addr + SLOT_SIZE),
-        ("a type twice", |m| m.types.push(node())),
-        ("a pointer outside its type", |m| m.types[0].pointers[0].offset = 16),
-        ("a pointer far outside its type", |m| m.types[0].pointers[0].offset = u64::MAX - 7),
-        ("a pointer that is not aligned", |m| m.types[0].pointers[0].offset = 4),
-        ("more pointers than fit", |m| m.types[0].pointers[0].count = 1 << 60),
-        ("pointers whose places overflow", |m| {
-            m.types[0].pointers[0].count = u64::MAX;
-            m.types[0].pointers[0].stride = 1 << 62;
-        }),
-        ("a condition outside its type", |m| {
-            let outside = Condition { offset: u64::MAX, size: 8, value: 0 };
-            m.types[0].pointers[0].conditions.push(outside);
-        }),
-        ("a type of a later release", |m| m.types[0].version = 2),
-        ("an empty repeating type", |m| {
-            m.types[0] = TypeRecord {
-                size: 0,
-                repeats: true,
-                fields: Vec::new(),
-                pointers: Vec::new(),
-                ..node()
-            };
-        }),
-        ("left behind and there", |m| m.left[0].id = PoolId(3)),
-        ("left behind without a number", |m| m.left[0].id = PoolId(0)),
-        ("left behind twice", |m| m.left.push(m.left[0].clone())),
-        ("left behind without a name", |m| m.left[0].name.clear()),
-    ];
-    for (what, change) in changes {
+    for (what, change) in CHANGES {
         let mut bad = manifest();
         change(&mut bad);
         match read(forged(&bad).as_slice()) {
@@ -173,6 +176,10 @@ fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
             other => panic!("{what}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn protections_that_the_header_denies_are_refused() {
     let refused = |bytes: &[u8], why: &str| match read(bytes) {
         Err(ArchiveError::Manifest { detail, .. }) if detail.contains(why) => {}
         other => panic!("{why}: {other:?}"),

@@ -279,7 +279,7 @@ impl<'a> Writer<'a> {
             let variables = fields.iter().map(|field| &field.variable);
             arms.push(quote!(#pattern => { #(let _ = #variables;)* }));
             let others = data.variants.len() > 1;
-            describe.push(self.variant(&name, &pattern, &fields, &tag, tag_bytes, others));
+            describe.push(self.variant(&name, &pattern, &fields, (&tag, tag_bytes), others));
             names.push(name);
         }
         Ok(quote! {
@@ -297,8 +297,7 @@ impl<'a> Writer<'a> {
         name: &str,
         pattern: &TokenStream,
         fields: &[Field],
-        tag_value: &TokenStream,
-        tag_bytes: usize,
+        (tag_value, tag_bytes): (&TokenStream, usize),
         others: bool,
     ) -> TokenStream {
         let Self { builder, layout, value, slot, tag, place, variant, .. } = self;
