@@ -483,6 +483,12 @@ fn look(
             return Err(format!("the block at {addr:#x} ({block:x?}) is lost"));
         }
     }
+    check(heap)?;
+    Ok(found.into_iter().map(|(addr, (size, _))| (addr, addr + size)).collect())
+}
+
+/// The heap's own check finds nothing, and its superblocks add up.
+fn check(heap: &TracedHeap) -> Result<(), String> {
     let report = heap.check(Some(&types())).map_err(text)?;
     let stats = &report.stats;
     if report.damage.iter().any(|damage| damage.lost)
@@ -500,7 +506,7 @@ fn look(
     if sum != stats.superblocks {
         return Err(format!("{sum} of {} superblocks are known", stats.superblocks));
     }
-    Ok(found.into_iter().map(|(addr, (size, _))| (addr, addr + size)).collect())
+    Ok(())
 }
 
 /// Allocates beside what is there.
