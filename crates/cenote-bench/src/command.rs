@@ -93,13 +93,7 @@ impl Command {
                     command.settings.threads = threads.collect::<Result<_, String>>()?;
                 }
                 "--scale" => {
-                    let text = value()?;
-                    let scale: f64 =
-                        text.parse().map_err(|_| format!("--scale {text}: not a number"))?;
-                    if !(scale > 0.0 && scale <= 1.0) {
-                        return Err(format!("--scale {text}: above 0 and at most 1"));
-                    }
-                    command.settings.scale = Some(scale);
+                    command.settings.scale = Some(scale(&value()?)?);
                 }
                 "--seconds" => {
                     command.settings.seconds = Some(number(&argument, &value()?, 1, 1800)?)
@@ -223,6 +217,16 @@ impl Command {
         })?;
         failed?;
         Ok(rows)
+    }
+}
+
+/// The argument of `--scale`.
+fn scale(text: &str) -> Result<f64, String> {
+    let scale: f64 = text.parse().map_err(|_| format!("--scale {text}: not a number"))?;
+    if scale > 0.0 && scale <= 1.0 {
+        Ok(scale)
+    } else {
+        Err(format!("--scale {text}: above 0 and at most 1"))
     }
 }
 

@@ -61,9 +61,7 @@ impl Row {
     pub fn of_values(
         figure: &'static str,
         row: String,
-        system: &'static str,
-        level: &'static str,
-        threads: u32,
+        (system, level, threads): (&'static str, &'static str, u32),
         unit: &'static str,
         mut values: Vec<f64>,
     ) -> Self {

@@ -206,7 +206,7 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
                 Some("memory") => "KiB",
                 _ => "us",
             };
-            rows.push(Row::of_values(FIGURE.name, row, system, PROCESS, 1, unit, values));
+            rows.push(Row::of_values(FIGURE.name, row, (system, PROCESS, 1), unit, values));
         }
     }
     Ok(rows)

@@ -103,7 +103,7 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
             let values = core::mem::take(&mut times[i][part]);
             if !values.is_empty() && filter.admits(name, "cenote", level) {
                 let row = format!("{name}_{objects}");
-                rows.push(Row::of_values(FIGURE.name, row, "cenote", level, 1, "ms", values));
+                rows.push(Row::of_values(FIGURE.name, row, ("cenote", level, 1), "ms", values));
             }
         }
     }

@@ -228,7 +228,7 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
     let mut rows = Vec::new();
     for ((row, system), values) in core::mem::take(&mut ground.times) {
         if filter.admits(&row, system, PROCESS) {
-            rows.push(Row::of_values(FIGURE.name, row, system, PROCESS, 1, "ms", values));
+            rows.push(Row::of_values(FIGURE.name, row, (system, PROCESS, 1), "ms", values));
         }
     }
     Ok(rows)

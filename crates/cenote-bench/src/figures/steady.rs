@@ -190,9 +190,7 @@ fn report(settings: &Settings, filter: &Filter, _runs: usize, out: &mut dyn Writ
             rows.push(Row::of_values(
                 FIGURE.name,
                 row.into(),
-                "cenote",
-                traced.level,
-                threads,
+                ("cenote", traced.level, threads),
                 unit,
                 values,
             ));
