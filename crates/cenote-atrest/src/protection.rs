@@ -1,4 +1,4 @@
-//! Protects one object: header, keys, sealer and tree together. Crates of objects and pools use this.
+//! Protects one object: header, keys, sealer and tree together. What the objects' crate uses.
 
 mod keys;
 mod pages;
