@@ -198,6 +198,7 @@ impl EntryAt {
 }
 
 /// What a scan would find in a log.
+#[derive(Default)]
 pub(crate) struct LogView {
     pub(crate) running: bool,
     pub(crate) sealed: bool,
@@ -317,14 +318,7 @@ pub(crate) fn view(image: &Image, puddles: &[PuddleAt], head: &PuddleAt) -> Opti
         base,
         seed,
         area: Area { bytes, at, end: at + half },
-        view: LogView {
-            running: !committed,
-            sealed: false,
-            fits: false,
-            entries: Vec::new(),
-            hash: 0,
-            shape: 0,
-        },
+        view: LogView { running: !committed, ..LogView::default() },
         hash,
         shape,
         kinds: 0,
