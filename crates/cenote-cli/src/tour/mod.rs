@@ -123,8 +123,8 @@ impl Site<'_> {
             if let Some(first) = seen.first {
                 if first < acknowledged {
                     return Err(Failure::Failed(format!(
-                        "a commit was lost: {acknowledged} words were acknowledged, and {first} are \
-                     there after recovery (seed {})",
+                        "a commit was lost: {acknowledged} words were acknowledged, and {first} \
+                         are there after recovery (seed {})",
                         tally.seed
                     )));
                 }
