@@ -45,8 +45,12 @@ awk -F'|' '
         next
     }
     { count++
-      if ($2 == "" || !fits($2)) { printf "error: %s has licence \"%s\", which deny.toml does not allow\n", $1, $2; bad = 1 } }
-    END { if (!bad) printf "licences: %d packages, all allowed\n", count; exit bad }' deny.toml "$list" >&2 || failed=1
+      if ($2 == "" || !fits($2)) {
+          printf "error: %s has licence \"%s\", which deny.toml does not allow\n", $1, $2
+          bad = 1
+      } }
+    END { if (!bad) printf "licences: %d packages, all allowed\n", count; exit bad }' \
+    deny.toml "$list" >&2 || failed=1
 
 # Sources, of everything in the lock file.
 if ! cargo tree --locked --workspace >/dev/null 2>&1; then
@@ -55,11 +59,16 @@ if ! cargo tree --locked --workspace >/dev/null 2>&1; then
 fi
 awk '/^name = / { name = $3 }
      /^checksum = / { sums++ }
-     /^source = / { if ($3 !~ /^"registry\+/) { printf "error: %s does not come from a registry\n", name; bad = 1 }
+     /^source = / { if ($3 !~ /^"registry\+/) {
+                        printf "error: %s does not come from a registry\n", name
+                        bad = 1
+                    }
                     if (!($3 in seen)) { seen[$3]; sources++ } packages++ }
      END { if (sources > 1) { print "error: packages come from more than one registry"; bad = 1 }
            if (sums != packages) { print "error: packages without a checksum"; bad = 1 }
-           if (!bad) printf "sources: %d packages from a registry, with checksums, none from git\n", packages; exit bad }' \
+           said = "sources: %d packages from a registry, with checksums, none from git\n"
+           if (!bad) printf said, packages
+           exit bad }' \
     Cargo.lock >&2 || failed=1
 
 # Duplicates: allowed, but counted.

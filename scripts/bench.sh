@@ -7,7 +7,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 features=mimalloc,lmdb
-if command -v make >/dev/null; then features+=,jemalloc; else echo "skipped: jemalloc, which needs make"; fi
+if command -v make >/dev/null; then
+    features+=,jemalloc
+else
+    echo "skipped: jemalloc, which needs make"
+fi
 if [ -e /usr/include/libpmemobj.h ]; then
     features+=,libpmemobj
 else
@@ -15,7 +19,8 @@ else
 fi
 # All at once, with the command: so features are those of its own build, and nothing is built twice.
 # Peers of allocators and databases are in nothing else.
-cargo build --release -p cenote-cli -p cenote-bench -p cenote-bench-peers --features "cenote-bench-peers/${features//,/,cenote-bench-peers/}"
+cargo build --release -p cenote-cli -p cenote-bench -p cenote-bench-peers \
+    --features "cenote-bench-peers/${features//,/,cenote-bench-peers/}"
 programs=${CARGO_TARGET_DIR:-target}/release
 
 rows=$(mktemp)
@@ -25,7 +30,10 @@ figures=("$@")
 for figure in "${figures[@]}"; do
     "$programs/cenote-bench" "$figure" --quick --json "$rows" </dev/null
     for key in figure row system level threads unit median min max runs; do
-        grep -q "\"$key\"" "$rows" || { echo "error: $figure: no key \"$key\" in the rows" >&2; exit 1; }
+        grep -q "\"$key\"" "$rows" || {
+            echo "error: $figure: no key \"$key\" in the rows" >&2
+            exit 1
+        }
     done
 done
 [ $# -eq 0 ] || exit 0

@@ -42,8 +42,12 @@ for manifest in crates/*/Cargo.toml; do
     # Names in [dependencies], [build-dependencies] and [target.*.dependencies], not in
     # [dev-dependencies].
     used=$(awk '/^\[/ { on = ($0 ~ /dependencies/ && $0 !~ /dev-dependencies/)
-                        if (on && match($0, /dependencies\.[a-z-]+/)) print substr($0, RSTART + 13, RLENGTH - 13); next }
-                on && match($0, /^cenote[a-z-]*/) { print substr($0, RSTART, RLENGTH) }' "$manifest")
+                        if (on && match($0, /dependencies\.[a-z-]+/)) {
+                            print substr($0, RSTART + 13, RLENGTH - 13)
+                        }
+                        next }
+                on && match($0, /^cenote[a-z-]*/) { print substr($0, RSTART, RLENGTH) }' \
+        "$manifest")
     for other in $used; do
         case $other in cenote*) ;; *) continue ;; esac
         if [ "$(rank "$other")" -ge "$own" ]; then
@@ -53,8 +57,9 @@ for manifest in crates/*/Cargo.toml; do
     done
 done
 
-if grep -rnE '\b(core::arch::|std::arch::)?(asm|global_asm)!\s*\(|libc::syscall|_mm_(clflush|sfence|mfence)' \
-    --include='*.rs' crates | grep -v '^crates/cenote-sys/' | grep -vE ':[0-9]+:\s*//'; then
+raw='\b(core::arch::|std::arch::)?(asm|global_asm)!\s*\(|libc::syscall|_mm_(clflush|sfence|mfence)'
+if grep -rnE "$raw" --include='*.rs' crates |
+    grep -v '^crates/cenote-sys/' | grep -vE ':[0-9]+:\s*//'; then
     echo "error: assembly or raw system calls outside cenote-sys" >&2
     failed=1
 fi
@@ -62,7 +67,8 @@ for manifest in $(grep -l '^autotests = false' crates/*/Cargo.toml); do
     dir=$(dirname "$manifest")
     for file in "$dir"/tests/*.rs; do
         name=$(basename "$file" .rs)
-        grep -q "^path = \"tests/$name.rs\"" "$manifest" || grep -qs "^mod $name;" "$dir/tests/all.rs" || {
+        grep -q "^path = \"tests/$name.rs\"" "$manifest" ||
+            grep -qs "^mod $name;" "$dir/tests/all.rs" || {
             echo "error: $file is in no test program: add it to $dir/tests/all.rs" >&2
             failed=1
         }
@@ -71,8 +77,9 @@ done
 for manifest in $(grep -l '^test = false' crates/*/Cargo.toml); do
     src=$(dirname "$manifest")/src
     # A program beside a library is its main file and the modules that this names.
-    if awk '/^\[/ { lib = ($0 == "[lib]") } lib && /^test = false/ { found = 1 } END { exit !found }' "$manifest" ||
-        ! [ -e "$src/lib.rs" ]; then
+    if awk '/^\[/ { lib = ($0 == "[lib]") }
+            lib && /^test = false/ { found = 1 }
+            END { exit !found }' "$manifest" || ! [ -e "$src/lib.rs" ]; then
         untested=("$src")
     else
         mapfile -t untested < <(sed -n "s#^mod \([a-z_]*\);#$src/\1.rs#p" "$src/main.rs")
@@ -86,5 +93,6 @@ done
 
 cargo run --quiet -p cenote-structure -- check || failed=1
 
-[ "$failed" -eq 0 ] && echo "layers: ${#order[@]} known, $(ls -d crates/*/ | wc -l) present, none looks up"
+present=$(ls -d crates/*/ | wc -l)
+[ "$failed" -eq 0 ] && echo "layers: ${#order[@]} known, $present present, none looks up"
 exit "$failed"

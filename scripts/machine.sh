@@ -17,9 +17,11 @@ skip() {
 }
 
 [ "$(uname -m)" = x86_64 ] || skip "the machine is emulated for x86-64 only"
-command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || skip "packages of QEMU and a kernel come through apt-get"
+command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
+    skip "packages of QEMU and a kernel come through apt-get"
 need=()
-for tool in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod mkfs.ext4:e2fsprogs; do
+for tool in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod \
+    mkfs.ext4:e2fsprogs; do
     PATH=$PATH:/sbin:/usr/sbin command -v "${tool%%:*}" >/dev/null || need+=("${tool##*:}")
 done
 PATH=$PATH:/sbin:/usr/sbin
@@ -27,17 +29,19 @@ if [ ${#need[@]} -ne 0 ]; then
     as_root=()
     if [ "$(id -u)" -ne 0 ]; then as_root=(sudo -n); fi
     export DEBIAN_FRONTEND=noninteractive
-    "${as_root[@]}" apt-get install -y --no-install-recommends "${need[@]}" >/dev/null 2>&1 ||
-        { "${as_root[@]}" apt-get update >/dev/null 2>&1 &&
-            "${as_root[@]}" apt-get install -y --no-install-recommends "${need[@]}" >/dev/null 2>&1; } ||
+    install=("${as_root[@]}" apt-get install -y --no-install-recommends "${need[@]}")
+    "${install[@]}" >/dev/null 2>&1 ||
+        { "${as_root[@]}" apt-get update >/dev/null 2>&1 && "${install[@]}" >/dev/null 2>&1; } ||
         skip "apt-get cannot install ${need[*]}"
 fi
 
 mkdir -p "$work"
 if ! ls "$work"/kernel/boot/vmlinuz-* >/dev/null 2>&1; then
-    package=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | awk '/Depends:/ {print $2; exit}')
+    package=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null |
+        awk '/Depends:/ {print $2; exit}')
     [ -n "$package" ] || skip "there is no package of a kernel"
-    (cd "$work" && apt-get download "$package" >/dev/null 2>&1) || skip "the package $package cannot be downloaded"
+    (cd "$work" && apt-get download "$package" >/dev/null 2>&1) ||
+        skip "the package $package cannot be downloaded"
     dpkg-deb -x "$work/$package"_*.deb "$work/kernel"
     rm "$work/$package"_*.deb
 fi
@@ -68,7 +72,8 @@ cp "$target/release/cenote" "$target/release/cenote-recover" "$root/bin/"
 objcopy --strip-debug "$steps" "$root/bin/steps" 2>/dev/null || cp "$steps" "$root/bin/steps"
 cp "$(command -v mkfs.ext4)" "$root/bin/mkfs.ext4"
 for program in "$root"/bin/*; do
-    { ldd "$program" 2>/dev/null || true; } | awk '/\// {for (i = 1; i <= NF; i++) if ($i ~ /^\//) print $i}'
+    { ldd "$program" 2>/dev/null || true; } |
+        awk '/\// {for (i = 1; i <= NF; i++) if ($i ~ /^\//) print $i}'
 done | sort -u | while read -r library; do
     mkdir -p "$root$(dirname "$library")"
     cp -L "$library" "$root$library"
@@ -82,11 +87,14 @@ truncate -s 512M "$image"
 
 # boot WHAT OUTPUT: starts the machine in the background; its serial line goes to OUTPUT.
 boot() {
-    qemu-system-x86_64 -machine q35,nvdimm=on -accel tcg,thread=multi -cpu max -smp 2 -m 1G,slots=4,maxmem=16G \
+    qemu-system-x86_64 -machine q35,nvdimm=on -accel tcg,thread=multi -cpu max -smp 2 \
+        -m 1G,slots=4,maxmem=16G \
         -nodefaults -no-user-config -display none -no-reboot -serial stdio \
-        -object "memory-backend-file,id=pm0,share=on,mem-path=$image,size=512M,align=2M" -device nvdimm,id=nv0,memdev=pm0 \
+        -object "memory-backend-file,id=pm0,share=on,mem-path=$image,size=512M,align=2M" \
+        -device nvdimm,id=nv0,memdev=pm0 \
         -kernel "$kernel" -initrd "$work/initrd" \
-        -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr run=$1" </dev/null >"$2" 2>&1 &
+        -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr run=$1" \
+        </dev/null >"$2" 2>&1 &
     machine=$!
 }
 stop() { kill -9 "$machine" 2>/dev/null || true; wait "$machine" 2>/dev/null || true; }
@@ -110,9 +118,17 @@ expect "machine: end" "$work/look"
 stop
 tr -d '\r' <"$work/look" >"$work/look.txt"
 grep -E '^tour: [0-9]+ words, 3 kills, identical$' "$work/look.txt" ||
-    { echo "error: the tour on DAX did not end as it should:" >&2; tail -n 30 "$work/look.txt" >&2; exit 1; }
+    {
+        echo "error: the tour on DAX did not end as it should:" >&2
+        tail -n 30 "$work/look.txt" >&2
+        exit 1
+    }
 for what in '"dax":true' '"durability":"power"'; do
-    tr -d ' \n' <"$work/look.txt" | grep -q "$what" || { echo "error: cenote doctor does not say $what" >&2; cat "$work/look.txt" >&2; exit 1; }
+    tr -d ' \n' <"$work/look.txt" | grep -q "$what" || {
+        echo "error: cenote doctor does not say $what" >&2
+        cat "$work/look.txt" >&2
+        exit 1
+    }
 done
 
 said=0
@@ -123,7 +139,8 @@ for stop in $(seq 1 "$stops"); do
     stop
     found=$(tr -d '\r' <"$work/serial" | sed -n 's/^found \([0-9]*\)$/\1/p')
     # A last line without its end may be cut short: it does not count.
-    last=$(head -c -1 "$work/serial" | tr -d '\r' | sed '$d' | sed -n 's/^done \([0-9]*\)$/\1/p' | tail -n 1)
+    last=$(head -c -1 "$work/serial" | tr -d '\r' | sed '$d' |
+        sed -n 's/^done \([0-9]*\)$/\1/p' | tail -n 1)
     echo "machine $stop: found step $found after $said was said; stopped after $last"
     if [ "$found" -lt "$said" ]; then
         echo "error: steps were said to be committed and are gone" >&2
@@ -131,4 +148,5 @@ for stop in $(seq 1 "$stops"); do
     fi
     said=${last:-$found}
 done
-echo "machine: DAX with MAP_SYNC, level power; $stops stops of the whole machine, nothing lost that was acknowledged"
+echo "machine: DAX with MAP_SYNC, level power; $stops stops of the whole machine," \
+    "nothing lost that was acknowledged"

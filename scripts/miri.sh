@@ -27,7 +27,10 @@ suite() {
     echo "== $1"
     case $1 in
         layout) cargo +nightly miri test -p cenote-layout -- --skip promises --skip random ;;
-        log) cargo +nightly miri test -p cenote-log -- process:: model:: --skip every --skip random ;;
+        log)
+            cargo +nightly miri test -p cenote-log -- \
+                process:: model:: --skip every --skip random
+            ;;
         heap) cargo +nightly miri test -p cenote-heap --lib ;;
         medium) cargo +nightly miri test -p cenote-medium --lib -- sim:: ;;
         collections) cargo +nightly miri test -p cenote-collections --test interpreted ;;

@@ -11,7 +11,8 @@ if ! command -v cargo >/dev/null && [ -f "$HOME/.cargo/env" ]; then
     . "$HOME/.cargo/env"
 fi
 if ! command -v cargo >/dev/null; then
-    echo "error: no cargo in PATH; install Rust $(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) or later with rustup" >&2
+    version=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    echo "error: no cargo in PATH; install Rust $version or later with rustup" >&2
     exit 1
 fi
 
@@ -37,23 +38,29 @@ apt_install() {
 
 if ! command -v cc >/dev/null; then
     echo "installing a C compiler"
-    apt_install gcc libc6-dev || { echo "error: no C compiler (cc), and apt-get cannot install one" >&2; exit 1; }
+    apt_install gcc libc6-dev || {
+        echo "error: no C compiler (cc), and apt-get cannot install one" >&2
+        exit 1
+    }
 fi
 
 if [ -d crates/cenote-bench-peers ] && ! [ -e /usr/include/libpmemobj.h ]; then
     echo "installing libpmemobj-dev, for the peers of the benchmarks"
-    apt_install libpmemobj-dev || echo "skipped: libpmemobj-dev cannot be installed here; peers will not be built"
+    apt_install libpmemobj-dev ||
+        echo "skipped: libpmemobj-dev cannot be installed here; peers will not be built"
 fi
 
 if ! command -v mkfs.xfs >/dev/null && ! [ -x /sbin/mkfs.xfs ]; then
     echo "installing xfsprogs, for tests on a file system whose files share blocks"
-    apt_install xfsprogs || echo "skipped: xfsprogs cannot be installed here; nor can those tests run"
+    apt_install xfsprogs ||
+        echo "skipped: xfsprogs cannot be installed here; nor can those tests run"
 fi
 
 for tool in strace gdb; do
     if ! command -v "$tool" >/dev/null; then
         echo "installing $tool, for tests that count system calls or follow pointers from outside"
-        apt_install "$tool" || echo "skipped: $tool cannot be installed here; nor can those tests run"
+        apt_install "$tool" ||
+            echo "skipped: $tool cannot be installed here; nor can those tests run"
     fi
 done
 

@@ -41,7 +41,10 @@ awk '/^test result:/ {
         if ($i ~ /^ignored/) ignored += $(i - 1)
     }
 }
-END { printf "%d passed, %d failed, %d skipped\n", passed, failed, ignored; exit passed == 0 }' "$log" || {
+END {
+    printf "%d passed, %d failed, %d skipped\n", passed, failed, ignored
+    exit passed == 0
+}' "$log" || {
     echo "error: no test has run" >&2
     exit 1
 }

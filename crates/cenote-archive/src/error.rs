@@ -53,7 +53,8 @@ pub enum ArchiveError {
     },
     /// A section that a later release may know.
     #[error(
-        "the archive has a section of kind {kind} at byte {at}, which this release does not know: use a newer release"
+        "the archive has a section of kind {kind} at byte {at}, which this release does not know: \
+         use a newer release"
     )]
     UnknownSection {
         /// Its kind.
@@ -71,7 +72,8 @@ pub enum ArchiveError {
     },
     /// Packed in a way that this program was built without.
     #[error(
-        "the archive is compressed with Zstandard, and this program is built without it: build with feature \"zstd\""
+        "the archive is compressed with Zstandard, and this program is built without it: build \
+         with feature \"zstd\""
     )]
     NoZstd,
     /// The manifest is larger than any reader takes.

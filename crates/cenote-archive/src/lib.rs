@@ -13,8 +13,8 @@
 //! * **Bounded memory.** A reader holds the manifest, whose encoded entries are at most
 //!   [`MANIFEST_LEN_MAX`], one chunk of at most [`CHUNK_LEN_MAX`], and that again if it is packed.
 //!   What a packed chunk becomes is known before it is unpacked, and not a byte more is written.
-//! * **All or nothing.** Only when [`ArchiveReader::next_chunk`] has returned `None` was the
-//!   archive whole: sections are chained by their checksums, and the last one counts them. Whoever
+//! * **All or nothing.** An archive is whole only when [`ArchiveReader::next_chunk`] has returned
+//!   `None`: sections are chained by their checksums, and the last one counts them. A caller that
 //!   keeps something of an archive before that keeps it where it can be dropped.
 //!
 //! # What a later release reads

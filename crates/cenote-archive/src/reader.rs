@@ -1,9 +1,13 @@
-//! Reading an archive, believing nothing.
+//! Reads an archive, and believes nothing.
 //!
-//! The order of checks: what a section's header says about lengths, before anything is read by
-//! them; the checksum, over all of the section; number and chain, which say that it is the next
-//! one; what it holds. So an accident is told as damage at a byte, and only what somebody made on
-//! purpose is left for the last.
+//! Each section is checked in this order:
+//!
+//! 1. The lengths that its header names, before the reader reads by them.
+//! 2. The checksum, over all of the section.
+//! 3. Number and chain, which say that it is the next section.
+//! 4. Its contents.
+//!
+//! So an accident is reported as damage at a byte; only a forged archive reaches the last check.
 
 use crate::codec::Packer;
 use crate::error::ArchiveError;
@@ -33,8 +37,8 @@ pub struct Chunk<'a> {
 pub enum Step<'a> {
     /// Bytes of a puddle.
     Chunk(Chunk<'a>),
-    /// Something of a later release, which says itself that it can be left out. There may be any
-    /// number of these: whoever reads counts them, or asks between them whether to go on.
+    /// A section of a later release, which says itself that it can be left out. There may be any
+    /// number of these: the caller counts them, or decides between them whether to go on.
     Skipped,
     /// The end of an archive that was whole.
     End,

@@ -1,7 +1,7 @@
-//! Writing an archive: the manifest at once, then chunks in order, then the end.
+//! Writes an archive: the manifest at once, then chunks in order, then the end.
 //!
-//! The writer refuses what the reader would. It does not know whether what it wrote is on a disk:
-//! whoever gave it the stream syncs it.
+//! The writer refuses what the reader would. It does not know whether its bytes are on a disk:
+//! the caller, which gave it the stream, syncs that.
 
 use crate::codec::Packer;
 use crate::error::ArchiveError;

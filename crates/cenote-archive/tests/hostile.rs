@@ -1,4 +1,4 @@
-//! Archives that nobody should take: cut short, damaged, put together otherwise, and made to harm.
+//! Archives that a reader must refuse: cut short, damaged, put together otherwise, and forged.
 //! Each is a typed error.
 
 use crate::common::{Parts, manifest, node, pool, puddle, read, write};
@@ -26,9 +26,9 @@ fn every_shorter_archive_is_cut_short() {
     }
     let mut long = bytes;
     long.push(0);
-    assert!(
-        matches!(read(long.as_slice()), Err(ArchiveError::Trailing { at }) if at + 1 == long.len() as u64)
-    );
+    let error = read(long.as_slice());
+    let end = long.len() as u64;
+    assert!(matches!(error, Err(ArchiveError::Trailing { at }) if at + 1 == end));
 }
 
 #[test]
@@ -98,74 +98,77 @@ fn forged(manifest: &Manifest) -> Vec<u8> {
     parts.sealed()
 }
 
+type Change = fn(&mut Manifest);
+
+/// What no manifest may be.
+const CHANGES: &[(&str, Change)] = &[
+    ("a pool without a number", |m| m.pools[0].id = PoolId(0)),
+    ("two pools of one number", |m| m.pools[1].id = m.pools[0].id),
+    ("pools out of order", |m| m.pools.swap(0, 1)),
+    ("no name", |m| m.pools[0].name.clear()),
+    ("a long name", |m| m.pools[0].name = "x".repeat(256)),
+    ("a name with control characters", |m| m.pools[0].name = "a\nb\u{1b}[2J".into()),
+    ("a name with a space at its end", |m| m.pools[0].name = "a ".into()),
+    ("two pools of one name", |m| m.pools[1].name = m.pools[0].name.clone()),
+    ("an odd puddle size", |m| m.pools[0].puddle_size = 5000),
+    ("a small limit", |m| m.pools[0].size_max = 4096),
+    ("puddles beyond the limit", |m| m.pools[0].size_max = 2 * SLOT_SIZE),
+    ("odd permissions", |m| m.pools[0].permissions = 0o4755),
+    ("a pool without puddles", |m| m.pools.push(pool(9, "none"))),
+    ("a puddle without a pool", |m| m.puddles.push(puddle(9, 0, 9, SLOT_SIZE))),
+    ("no root puddle", |m| m.puddles[0].index = 1),
+    ("a puddle missing", |m| m.puddles[1].index = 2),
+    ("a puddle twice", |m| m.puddles[1].index = 0),
+    ("puddles out of order", |m| m.puddles.swap(0, 1)),
+    ("pools of puddles out of order", |m| m.puddles.rotate_right(1)),
+    ("no identity", |m| m.puddles[0].uuid = Uuid::NIL),
+    ("one identity twice", |m| m.puddles[1].uuid = m.puddles[0].uuid),
+    ("no size", |m| m.puddles[0].size = 0),
+    ("an odd size", |m| m.puddles[0].size += 1),
+    ("an absurd size", |m| m.puddles[0].size = 1 << 63),
+    ("sizes whose sum overflows", |m| {
+        m.pools[0].size_max = u64::MAX;
+        m.puddles[0].size = u64::MAX / 4096 * 4096;
+    }),
+    ("an odd address", |m| m.puddles[0].addr += PAGE_SIZE),
+    ("an address before the window", |m| m.puddles[0].addr = SLOT_SIZE),
+    ("an address that overflows", |m| m.puddles[0].addr = u64::MAX / SLOT_SIZE * SLOT_SIZE),
+    ("an end behind the window", |m| m.puddles[1].addr = m.window.0 + m.window.1 - SLOT_SIZE),
+    ("two puddles at one address", |m| m.puddles[1].addr = m.puddles[0].addr),
+    ("puddles that overlap", |m| m.puddles[2].addr = m.puddles[1].addr + SLOT_SIZE),
+    ("a type twice", |m| m.types.push(node())),
+    ("a pointer outside its type", |m| m.types[0].pointers[0].offset = 16),
+    ("a pointer far outside its type", |m| m.types[0].pointers[0].offset = u64::MAX - 7),
+    ("a pointer that is not aligned", |m| m.types[0].pointers[0].offset = 4),
+    ("more pointers than fit", |m| m.types[0].pointers[0].count = 1 << 60),
+    ("pointers whose places overflow", |m| {
+        m.types[0].pointers[0].count = u64::MAX;
+        m.types[0].pointers[0].stride = 1 << 62;
+    }),
+    ("a condition outside its type", |m| {
+        let outside = Condition { offset: u64::MAX, size: 8, value: 0 };
+        m.types[0].pointers[0].conditions.push(outside);
+    }),
+    ("a type of a later release", |m| m.types[0].version = 2),
+    ("an empty repeating type", |m| {
+        m.types[0] = TypeRecord {
+            size: 0,
+            repeats: true,
+            fields: Vec::new(),
+            pointers: Vec::new(),
+            ..node()
+        };
+    }),
+    ("left behind and there", |m| m.left[0].id = PoolId(3)),
+    ("left behind without a number", |m| m.left[0].id = PoolId(0)),
+    ("left behind twice", |m| m.left.push(m.left[0].clone())),
+    ("left behind without a name", |m| m.left[0].name.clear()),
+];
+
 #[test]
 fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
     assert!(read(forged(&manifest()).as_slice()).is_ok());
-    type Change = fn(&mut Manifest);
-    let changes: &[(&str, Change)] = &[
-        ("a pool without a number", |m| m.pools[0].id = PoolId(0)),
-        ("two pools of one number", |m| m.pools[1].id = m.pools[0].id),
-        ("pools out of order", |m| m.pools.swap(0, 1)),
-        ("no name", |m| m.pools[0].name.clear()),
-        ("a long name", |m| m.pools[0].name = "x".repeat(256)),
-        ("a name with control characters", |m| m.pools[0].name = "a\nb\u{1b}[2J".into()),
-        ("a name with a space at its end", |m| m.pools[0].name = "a ".into()),
-        ("two pools of one name", |m| m.pools[1].name = m.pools[0].name.clone()),
-        ("an odd puddle size", |m| m.pools[0].puddle_size = 5000),
-        ("a small limit", |m| m.pools[0].size_max = 4096),
-        ("puddles beyond the limit", |m| m.pools[0].size_max = 2 * SLOT_SIZE),
-        ("odd permissions", |m| m.pools[0].permissions = 0o4755),
-        ("a pool without puddles", |m| m.pools.push(pool(9, "none"))),
-        ("a puddle without a pool", |m| m.puddles.push(puddle(9, 0, 9, SLOT_SIZE))),
-        ("no root puddle", |m| m.puddles[0].index = 1),
-        ("a puddle missing", |m| m.puddles[1].index = 2),
-        ("a puddle twice", |m| m.puddles[1].index = 0),
-        ("puddles out of order", |m| m.puddles.swap(0, 1)),
-        ("pools of puddles out of order", |m| m.puddles.rotate_right(1)),
-        ("no identity", |m| m.puddles[0].uuid = Uuid::NIL),
-        ("one identity twice", |m| m.puddles[1].uuid = m.puddles[0].uuid),
-        ("no size", |m| m.puddles[0].size = 0),
-        ("an odd size", |m| m.puddles[0].size += 1),
-        ("an absurd size", |m| m.puddles[0].size = 1 << 63),
-        ("sizes whose sum overflows", |m| {
-            m.pools[0].size_max = u64::MAX;
-            m.puddles[0].size = u64::MAX / 4096 * 4096;
-        }),
-        ("an odd address", |m| m.puddles[0].addr += PAGE_SIZE),
-        ("an address before the window", |m| m.puddles[0].addr = SLOT_SIZE),
-        ("an address that overflows", |m| m.puddles[0].addr = u64::MAX / SLOT_SIZE * SLOT_SIZE),
-        ("an end behind the window", |m| m.puddles[1].addr = m.window.0 + m.window.1 - SLOT_SIZE),
-        ("two puddles at one address", |m| m.puddles[1].addr = m.puddles[0].addr),
-        ("puddles that overlap", |m| m.puddles[2].addr = m.puddles[1].addr + SLOT_SIZE),
-        ("a type twice", |m| m.types.push(node())),
-        ("a pointer outside its type", |m| m.types[0].pointers[0].offset = 16),
-        ("a pointer far outside its type", |m| m.types[0].pointers[0].offset = u64::MAX - 7),
-        ("a pointer that is not aligned", |m| m.types[0].pointers[0].offset = 4),
-        ("more pointers than fit", |m| m.types[0].pointers[0].count = 1 << 60),
-        ("pointers whose places overflow", |m| {
-            m.types[0].pointers[0].count = u64::MAX;
-            m.types[0].pointers[0].stride = 1 << 62;
-        }),
-        ("a condition outside its type", |m| {
-            let outside = Condition { offset: u64::MAX, size: 8, value: 0 };
-            m.types[0].pointers[0].conditions.push(outside);
-        }),
-        ("a type of a later release", |m| m.types[0].version = 2),
-        ("an empty repeating type", |m| {
-            m.types[0] = TypeRecord {
-                size: 0,
-                repeats: true,
-                fields: Vec::new(),
-                pointers: Vec::new(),
-                ..node()
-            };
-        }),
-        ("left behind and there", |m| m.left[0].id = PoolId(3)),
-        ("left behind without a number", |m| m.left[0].id = PoolId(0)),
-        ("left behind twice", |m| m.left.push(m.left[0].clone())),
-        ("left behind without a name", |m| m.left[0].name.clear()),
-    ];
-    for (what, change) in changes {
+    for (what, change) in CHANGES {
         let mut bad = manifest();
         change(&mut bad);
         match read(forged(&bad).as_slice()) {
@@ -173,6 +176,10 @@ fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
             other => panic!("{what}: {other:?}"),
         }
     }
+}
+
+#[test]
+fn protections_that_the_header_denies_are_refused() {
     let refused = |bytes: &[u8], why: &str| match read(bytes) {
         Err(ArchiveError::Manifest { detail, .. }) if detail.contains(why) => {}
         other => panic!("{why}: {other:?}"),
@@ -190,8 +197,8 @@ fn manifests_that_cannot_be_are_refused_although_every_checksum_fits() {
     refused(&unsealed.sealed(), "disagree");
 }
 
-/// A protection that no release knows, and ones that do not fit what else the archive says: nobody
-/// is given a manifest to register.
+/// A protection that no release knows, and ones that do not fit the rest of the archive: the reader
+/// hands out no manifest to register.
 #[test]
 fn a_protection_that_is_unknown_or_does_not_fit_is_refused_before_any_chunk() {
     let mut sealed = manifest();
@@ -389,7 +396,7 @@ fn sections_that_are_skipped_have_an_end_in_the_manifest_and_are_told_behind_it(
     while let Ok(step @ (Step::Skipped | Step::Chunk(_))) = reader.step() {
         skipped += u64::from(step == Step::Skipped);
     }
-    assert_eq!(skipped, 1000, "whoever reads is asked after each");
+    assert_eq!(skipped, 1000, "the reader returns after each");
 }
 
 #[cfg(feature = "zstd")]

@@ -6,6 +6,9 @@ use cenote_layout::SLOT_SIZE;
 use proptest::prelude::*;
 use std::io::Read;
 
+/// Pages of the first puddle's body.
+const PAGES_MAX: u64 = 2 * SLOT_SIZE / 4096 - 2;
+
 /// A pipe that gives one byte at a time.
 struct Drops<'a>(&'a [u8]);
 
@@ -143,15 +146,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_pages_come_back(pages in proptest::collection::btree_map(0u64..(2 * SLOT_SIZE / 4096 - 2), any::<u8>(), 0..20)) {
+    fn any_pages_come_back(
+        pages in proptest::collection::btree_map(0u64..PAGES_MAX, any::<u8>(), 0..20),
+    ) {
         for codec in codecs() {
-            let mut writer = ArchiveWriter::begin(Vec::new(), &manifest(), codec).expect("it can be written");
+            let mut writer = ArchiveWriter::begin(Vec::new(), &manifest(), codec)
+                .expect("it can be written");
             for (number, seed) in &pages {
                 writer.chunk(1, 8192 + number * 4096, &page(*seed)).expect("it can be written");
             }
             let bytes = writer.finish().expect("it can be written").0;
             let found = read(bytes.as_slice()).expect("it is whole").1;
-            let wanted: Vec<_> = pages.iter().map(|(n, seed)| (1, 8192 + n * 4096, page(*seed))).collect();
+            let wanted: Vec<_> =
+                pages.iter().map(|(n, seed)| (1, 8192 + n * 4096, page(*seed))).collect();
             prop_assert_eq!(found, wanted);
         }
     }

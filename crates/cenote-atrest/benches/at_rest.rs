@@ -53,8 +53,9 @@ impl Report {
         println!("{row:<44} {system:<10} {median:>10.2} {unit:<5} ({min:.2} to {max:.2})");
         let _ = writeln!(
             self.rows,
-            "{{\"figure\":\"at-rest\",\"row\":\"{row}\",\"system\":\"{system}\",\"level\":\"none\",\"threads\":1,\
-             \"unit\":\"{unit}\",\"median\":{median:.3},\"min\":{min:.3},\"max\":{max:.3},\"runs\":{}}}",
+            "{{\"figure\":\"at-rest\",\"row\":\"{row}\",\"system\":\"{system}\",\
+             \"level\":\"none\",\"threads\":1,\"unit\":\"{unit}\",\
+             \"median\":{median:.3},\"min\":{min:.3},\"max\":{max:.3},\"runs\":{}}}",
             self.runs
         );
     }

@@ -1,18 +1,21 @@
-//! The data key of an object: made at random, wrapped under the caller's key, and everything that
-//! is derived from it.
+//! Makes the data key of an object at random, wraps it under the caller's key, and derives every
+//! other key of the object from it.
 //!
 //! ```text
 //! caller's key --HKDF, wrap_salt--> key_check (32 B, in the header), wrapping key
 //! wrapping key --AES-256-GCM-SIV--> data key (32 random bytes)
 //! data key --HKDF, object's UUID--> key of subordinates ([`crate::Protection::subordinate`])
-//! data key --HKDF, object's UUID--> inheriting key --AES-256-GCM-SIV--> key of the subordinates of what this was copied from ([`crate::Protection::inherited`])
+//! data key --HKDF, object's UUID--> inheriting key
+//! inheriting key --AES-256-GCM-SIV--> key of the subordinates of the object that this one was
+//!                                     copied from ([`crate::Protection::inherited`])
 //! data key --HKDF, object's UUID--> XTS keys (64 B), AEGIS key (32 B), header's HMAC key (32 B)
 //! ```
 //!
-//! Why AES-256-GCM-SIV (RFC 8452) for wrapping: a finished standard, and safe even if a nonce came
-//! twice. It cannot here, because each wrapping has a wrapping key of its own, from 32 fresh random
-//! bytes of salt; the nonce is zero. GCM-SIV does not bind a ciphertext to one key, which would let
-//! somebody prepare a header that opens under several passphrases; `key_check` does.
+//! Why AES-256-GCM-SIV (RFC 8452) for wrapping: it is a finished standard, and safe even if a nonce
+//! came twice. That cannot happen here: each wrapping has a wrapping key of its own, from 32 fresh
+//! random bytes of salt, and the nonce is zero. GCM-SIV does not bind a ciphertext to one key, so
+//! alone it would let an attacker prepare a header that opens under several passphrases;
+//! `key_check` prevents that.
 //!
 //! All keys of an object lie in one [`Secret`], which is one locked page.
 
@@ -288,9 +291,8 @@ mod tests {
         expand(&hkdf, &hex("f0f1f2f3f4f5f6f7f8f9"), &mut out);
         assert_eq!(
             out.to_vec(),
-            hex(
-                "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
-            )
+            hex("3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf\
+                 34007208d5b887185865")
         );
     }
 

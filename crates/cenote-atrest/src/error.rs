@@ -45,7 +45,8 @@ pub enum AtRestError {
     },
     /// The object has another number of pages than the caller says.
     #[error(
-        "object {object}: its protection covers {found} pages, the object has {expected}: one of them was swapped"
+        "object {object}: its protection covers {found} pages, the object has {expected}: \
+         one of them was swapped"
     )]
     WrongSize {
         /// The object.
@@ -58,8 +59,8 @@ pub enum AtRestError {
     /// The header is this object's, and was made for another name, length or place than the catalog
     /// says.
     #[error(
-        "object {object}: its protection was made for another name, length or address: records of the catalog were \
-         swapped or changed; restore the whole store from one copy"
+        "object {object}: its protection was made for another name, length or address: records of \
+         the catalog were swapped or changed; restore the whole store from one copy"
     )]
     Misplaced {
         /// The object.
@@ -67,8 +68,8 @@ pub enum AtRestError {
     },
     /// The header is whole, and not the one that the store's last psync of it left.
     #[error(
-        "object {object}: its protection is not the one that the store's journal lists: its file or the \
-         journal was put back; restore the whole store from one copy"
+        "object {object}: its protection is not the one that the store's journal lists: its file \
+         or the journal was put back; restore the whole store from one copy"
     )]
     NotListed {
         /// The object.
@@ -82,10 +83,10 @@ pub enum AtRestError {
         /// Its mode.
         mode: Mode,
     },
-    /// A key was given, and the object is under none: it may have been replaced by one of somebody
-    /// else's.
+    /// A key was given, and the object is under none: an attacker may have replaced it by another.
     #[error(
-        "object {object} has protection \"{mode}\", which has no key, and one was given: it may have been replaced; open it without a key if that is meant"
+        "object {object} has protection \"{mode}\", which has no key, and one was given: it may \
+         have been replaced; open it without a key if that is meant"
     )]
     KeyNotUsed {
         /// The object.
@@ -94,7 +95,11 @@ pub enum AtRestError {
         mode: Mode,
     },
     /// A passphrase was given for an object under a key, or the other way round.
-    #[error("object {object} is protected by {}, and {} was given", kind(*.passphrase), kind(!*.passphrase))]
+    #[error(
+        "object {object} is protected by {}, and {} was given",
+        kind(*.passphrase),
+        kind(!*.passphrase)
+    )]
     WrongKeyKind {
         /// The object.
         object: Uuid,
@@ -107,8 +112,7 @@ pub enum AtRestError {
         /// The object.
         object: Uuid,
     },
-    /// The key is right, and the data key under it was changed, by somebody who made the header's
-    /// checksum fit.
+    /// The key is right. The data key under it was changed, and the header's checksum made to fit.
     #[error(
         "object {object}: the key is right, but the data key under it was tampered with; \
          restore the whole store from one copy"
@@ -117,11 +121,10 @@ pub enum AtRestError {
         /// The object.
         object: Uuid,
     },
-    /// The key is right, and something else in the header was changed, by somebody who made its
-    /// checksum fit.
+    /// The key is right. Something else in the header was changed, and its checksum made to fit.
     #[error(
-        "object {object}: the key is right, but the header was tampered with; restore the whole store \
-         from one copy"
+        "object {object}: the key is right, but the header was tampered with; restore the whole \
+         store from one copy"
     )]
     Forged {
         /// The object.
@@ -141,7 +144,8 @@ pub enum AtRestError {
     },
     /// The object is of the generation that the caller knows, with other contents: two histories.
     #[error(
-        "object {object} is not the one that the anchor was taken of: generation {generation} has another root"
+        "object {object} is not the one that the anchor was taken of: generation {generation} has \
+         another root"
     )]
     Forked {
         /// The object.
@@ -167,7 +171,8 @@ pub enum AtRestError {
     },
     /// A change was prepared on what is no longer the current state. Prepare it again.
     #[error(
-        "object {object}: the change was prepared at generation {prepared}, and the object is at {current}; prepare it again"
+        "object {object}: the change was prepared at generation {prepared}, and the object is at \
+         {current}; prepare it again"
     )]
     Stale {
         /// The object.
@@ -243,7 +248,8 @@ pub enum KeyError {
     },
     /// No memory that can be locked, or no random bytes.
     #[error(
-        "{what}: {source}; raise the limit of locked memory (ulimit -l), or allow keys in memory that may be swapped"
+        "{what}: {source}; raise the limit of locked memory (ulimit -l), or allow keys in memory \
+         that may be swapped"
     )]
     System {
         /// What was tried.
@@ -301,7 +307,12 @@ pub enum PageFault {
     },
     /// A node of the tree above the page is damaged or rolled back: nothing can be said about the
     /// pages below it.
-    #[error("the hash tree's node {} of level {} is not what was last written; pages {first} to {last} cannot be verified", node.index, node.level)]
+    #[error(
+        "the hash tree's node {} of level {} is not what was last written; pages {first} to \
+         {last} cannot be verified",
+        node.index,
+        node.level
+    )]
     Node {
         /// The node.
         node: NodeId,

@@ -49,9 +49,9 @@ impl MasterKey {
         Ok(Self { bytes: key })
     }
 
-    /// Takes over what a key file holds: 32 bytes, or 64 hexadecimal digits and perhaps a line's
-    /// end. `contents` is overwritten with zeros. Whoever reads the file sees to it that nobody
-    /// else may.
+    /// Takes over the contents of a key file: 32 bytes, or 64 hexadecimal digits and perhaps a
+    /// line's end. Overwrites `contents` with zeros. The caller makes sure that no other user may
+    /// read the file.
     ///
     /// # Errors
     /// [`KeyError::File`] for anything else, and as [`MasterKey::from_bytes`].
@@ -97,7 +97,8 @@ fn zeros<const N: usize>(locking: Locking) -> Result<Secret<[u8; N]>, KeyError> 
         .map_err(|source| KeyError::System { what: "no locked memory for a key", source })
 }
 
-/// How much work Argon2id is (RFC 9106). More work for us is more for whoever tries passphrases.
+/// How much work Argon2id is (RFC 9106). More work for us is more for an attacker who tries
+/// passphrases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Argon2Params {
     /// Memory, in KiB: 8 for each lane to 1,048,576.

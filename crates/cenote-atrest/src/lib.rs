@@ -13,9 +13,10 @@
 //! let object = Uuid::from_random_bytes(*b"sixteen rnd byte");
 //! let protection = Protection::create(object, 1000, Mode::Authenticated, Some(&keyring))?;
 //! let header = protection.header();
-//! let mut tree = vec![0; protection.regions().len as usize]; // the region on media, all zero at first
+//! // The region on media, all zero at first.
+//! let mut tree = vec![0; protection.regions().len as usize];
 //!
-//! // psync: seal the dirty pages, put them under the tree, make it all durable in one step, then commit.
+//! // psync: seal the dirty pages, put them under the tree, make all durable in one step, commit.
 //! let mut sealed = [0; 4096];
 //! let page = protection.seal(7, &[42; 4096], &mut sealed)?;
 //! let change = protection.prepare(&[page], &&tree[..])?;
@@ -36,8 +37,8 @@
 //!
 //! # What each mode is good for
 //!
-//! The attacker of the paper (its section III) reads and changes what is on media while nobody has
-//! the object open. He does not read this process's memory.
+//! The attacker of the paper (its section III) reads and changes the media while no process has the
+//! object open. The attacker does not read this process's memory.
 //!
 //! | | none | integrity | encryption | encryption and integrity | authenticated |
 //! | --- | --- | --- | --- | --- | --- |
@@ -49,10 +50,10 @@
 //! | rolls everything back | unseen | see 3 | see 3 | see 3 | see 3 |
 //! | space beside pages | | 0.8 % | 4 KiB | 0.8 % | 2.4 % |
 //!
-//! 1. XTS has no nonce: who sees two versions of a page sees which blocks of 16 bytes are the same.
-//!    That is the cost of needing no space.
-//! 2. Unless he changes tree, root and header as well: without a key nothing hinders him.
-//! 3. Only somebody who remembers can know: keep an [`Anchor`] of 64 bytes elsewhere, and give it
+//! 1. XTS has no nonce: an attacker who sees two versions of a page sees which blocks of 16 bytes
+//!    are the same. That is the cost of needing no space.
+//! 2. Unless the attacker changes tree, root and header as well: without a key nothing prevents it.
+//! 3. Only a reader who remembers can know: keep an [`Anchor`] of 64 bytes elsewhere, and give it
 //!    to [`Protection::open`].
 //!
 //! With a key, the tree's root is under an HMAC in the header, so modes 3 and 4 find everything

@@ -1,25 +1,29 @@
-//! One object's protection: header, keys, sealer and tree together. What the object's crate uses.
+//! Protects one object: header, keys, sealer and tree together. What the objects' crate uses.
+
+mod keys;
+mod pages;
 
 use crate::binding::{self, HEADER_LEN};
 use crate::data_key::Keys;
-use crate::error::{AtRestError, PageError, PageFault, UnwrapError};
-use crate::key::{Argon2Params, Kdf, Keyring, MasterKey};
-use crate::seal::{PAGE_LEN, Page, PageSealer, SealedPage};
-use crate::tree::{Digest, NodeSource, NodeWrite, Tree, TreeChange, TreeFault, ZERO, is_zero};
+use crate::error::AtRestError;
+use crate::key::Keyring;
+use crate::seal::{Page, PageSealer};
+use crate::tree::{Digest, NodeWrite, Tree, TreeChange, is_zero};
 use cenote_layout::at_rest::{
-    AtRestHeader, INCOMPAT_INHERITED, KDF_ARGON2ID, KDF_KEY, KDF_NONE, Mode, NOTHING_REPLACED,
-    PageSide, Regions, TREE_NONE, TREE_SHA256_16, TreeShape,
+    AtRestHeader, INCOMPAT_INHERITED, Mode, NOTHING_REPLACED, PageSide, Regions, TREE_NONE,
+    TREE_SHA256_16, TreeShape,
 };
 use cenote_layout::header::{self, Header, HeaderPrefix};
 use cenote_layout::id::Uuid;
 use cenote_sys::secret::{Secret, wipe_bytes};
+use keys::{unwrap, wrap};
 use sha2::{Digest as _, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use subtle::ConstantTimeEq;
 use zerocopy::{FromZeros, IntoBytes};
 
-/// What somebody has to remember elsewhere, so that putting back *everything* from earlier is
-/// noticed: which object, how far it had come, and its root then. Not secret.
+/// What a user remembers elsewhere, so that a store put back *whole* from earlier is noticed:
+/// which object, how many changes it had seen, and its root then. Not secret.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
     /// The object.
@@ -65,9 +69,8 @@ pub struct Expect<'a> {
     pub object: Uuid,
     /// Its number of pages.
     pub pages: Option<u64>,
-    /// Its protection. Give it wherever it is known. (That somebody replaced an encrypted object
-    /// by a plain one of his own is noticed without it: a key is refused where none is
-    /// needed.)
+    /// Its protection. Give it wherever it is known. (An encrypted object that an attacker replaced
+    /// by a plain one is noticed without it: a key is refused where none is needed.)
     pub mode: Option<Mode>,
     /// What it has to be bound to ([`binding`]).
     pub binding: Option<Digest>,
@@ -168,35 +171,6 @@ impl Protection {
             let what = "an inherited key cannot be wrapped";
             wrapped.map_err(|source| AtRestError::System { object, what, source })
         })
-    }
-
-    /// The key of the subordinates of what this is a copy of, if it was made to keep it: of those
-    /// that are not sealed anew yet.
-    ///
-    /// # Errors
-    /// [`AtRestError::Forged`]; no memory that can be locked.
-    pub fn inherited(&self, opened_by: Option<&Keyring>) -> Result<Option<Keyring>, AtRestError> {
-        let (Some(keys), Some(opened_by)) = (self.sealer.keys(), opened_by) else {
-            return Ok(None);
-        };
-        let header = *self.locked();
-        if header.prefix.incompat & INCOMPAT_INHERITED == 0 {
-            return Ok(None);
-        }
-        let mut bytes = [0; 32];
-        if !keys.unwrap_inherited(&header, &mut bytes) {
-            wipe_bytes(&mut bytes);
-            return Err(AtRestError::Forged { object: self.object });
-        }
-        keyring_of(bytes, opened_by).map(Some)
-    }
-
-    /// Nothing is sealed under the inherited key any more: the next header that is written is
-    /// without it. Who has this object's key could open what it was copied from with it.
-    pub fn disinherit(&self) {
-        let mut header = self.locked();
-        header.prefix.incompat &= !INCOMPAT_INHERITED;
-        (header.inherited_key, header.inherited_tag) = ([0; 32], [0; 16]);
     }
 
     /// Binds a new object to what the catalog says of it ([`binding`]): before its header is
@@ -385,7 +359,7 @@ impl Protection {
     }
 
     /// 32 bytes that commit to the whole contents: SHA-256 over object, pages, mode, generation and
-    /// root. Whoever knows them can check any page by its path.
+    /// root. A holder of these bytes can check any page by its path.
     #[must_use]
     pub fn commitment(&self) -> Digest {
         let header = self.locked();
@@ -411,310 +385,14 @@ impl Protection {
         self.tree.as_ref()
     }
 
-    /// Seals a dirty page into `sealed`; what comes back goes to [`Protection::prepare`], its side
-    /// data beside the page.
-    ///
-    /// # Errors
-    /// As [`PageSealer::seal`].
-    pub fn seal(
-        &self,
-        page: u64,
-        plain: &Page,
-        sealed: &mut Page,
-    ) -> Result<SealedPage, PageError> {
-        self.sealer.seal(page, plain, sealed)
-    }
-
-    /// Seals a dirty page in place.
-    ///
-    /// # Errors
-    /// As [`PageSealer::seal_in_place`].
-    pub fn seal_in_place(&self, page: u64, bytes: &mut Page) -> Result<SealedPage, PageError> {
-        self.sealer.seal_in_place(page, bytes)
-    }
-
-    /// Verifies a page by its path, and opens it into `plain`. `side` is the page's side data, in
-    /// modes that have it.
-    ///
-    /// # Errors
-    /// What is wrong with the page, or with the tree above it; `plain` is then all zero.
-    pub fn open_page<S: NodeSource + ?Sized>(
-        &self,
-        page: u64,
-        sealed: &Page,
-        side: Option<&PageSide>,
-        source: &S,
-        plain: &mut Page,
-    ) -> Result<(), PageError> {
-        let fresh = self.fresh(page, sealed, side, source);
-        let opened = match fresh {
-            // What cannot be authentic in another way need not be decrypted.
-            Err(fault) if !self.mode.has_side() => self.sealer.fail(page, fault),
-            fresh => self.judge(page, fresh, self.sealer.open(page, sealed, side, plain)),
-        };
-        opened.inspect_err(|_| plain.fill(0))
-    }
-
-    /// As [`Protection::open_page`], in place; the bytes are all zero after an error. A page that
-    /// was moved here is only said to be damaged or rolled back.
-    ///
-    /// # Errors
-    /// As [`Protection::open_page`].
-    pub fn open_page_in_place<S: NodeSource + ?Sized>(
-        &self,
-        page: u64,
-        bytes: &mut Page,
-        side: Option<&PageSide>,
-        source: &S,
-    ) -> Result<(), PageError> {
-        let fresh = self.fresh(page, bytes, side, source);
-        let opened = match fresh {
-            Err(fault) if !self.mode.has_side() => self.sealer.fail(page, fault),
-            fresh => self.judge(page, fresh, self.sealer.open_in_place(page, bytes, side)),
-        };
-        opened.inspect_err(|_| bytes.fill(0))
-    }
-
-    /// Verifies a page without giving its contents out: for scrubbing.
-    ///
-    /// # Errors
-    /// As [`Protection::open_page`].
-    pub fn check_page<S: NodeSource + ?Sized>(
-        &self,
-        page: u64,
-        sealed: &Page,
-        side: Option<&PageSide>,
-        source: &S,
-    ) -> Result<Checked, PageError> {
-        if page >= self.pages() {
-            return self.sealer.fail(page, PageFault::OutOfRange { pages: self.pages() });
-        }
-        if self.tree.is_none() {
-            return Ok(Checked::NotCovered);
-        }
-        if self.mode.has_side() {
-            let mut plain = [0; PAGE_LEN];
-            let opened = self.open_page(page, sealed, side, source, &mut plain);
-            cenote_sys::secret::wipe_bytes(&mut plain);
-            opened?;
-        } else {
-            self.fresh(page, sealed, side, source)
-                .or_else(|fault| self.sealer.fail(page, fault))?;
-        }
-        Ok(Checked::Verified)
-    }
-
-    /// Verifies many pages; nodes of the tree are verified once for all of them. Returns what is
-    /// wrong, page by page.
-    pub fn check_pages<'p, S: NodeSource + ?Sized>(
-        &self,
-        pages: impl IntoIterator<Item = (u64, &'p Page, Option<&'p PageSide>)>,
-        source: &S,
-    ) -> Vec<PageError> {
-        let check = |(page, sealed, side)| self.check_page(page, sealed, side, source).err();
-        pages.into_iter().filter_map(check).collect()
-    }
-
-    /// Whether the page or its side data is what the tree says; modes without a tree say yes.
-    fn fresh<S: NodeSource + ?Sized>(
-        &self,
-        page: u64,
-        sealed: &Page,
-        side: Option<&PageSide>,
-        source: &S,
-    ) -> Result<(), PageFault> {
-        let Some(tree) = &self.tree else { return Ok(()) };
-        let leaf = self.sealer.digest(page, sealed, side).ok_or(PageFault::NoSide)?;
-        tree.verify(page, &leaf, source).map_err(|fault| self.page_fault(fault))
-    }
-
-    /// Puts together what tree and tag say about a page in authenticated mode.
-    fn judge(
-        &self,
-        page: u64,
-        fresh: Result<(), PageFault>,
-        opened: Result<(), PageError>,
-    ) -> Result<(), PageError> {
-        match (fresh, opened) {
-            (Ok(()), opened) => opened,
-            (Err(PageFault::Damaged), Ok(())) => self.sealer.fail(page, PageFault::RolledBack),
-            (Err(PageFault::Damaged), Err(PageError { fault: PageFault::Damaged, .. })) => {
-                self.sealer.fail(page, PageFault::SideDamaged)
-            }
-            (Err(PageFault::Damaged), opened) => opened,
-            (Err(fault), _) => self.sealer.fail(page, fault),
-        }
-    }
-
-    fn page_fault(&self, fault: TreeFault) -> PageFault {
-        let pages = self.pages();
-        match fault {
-            TreeFault::Leaf => PageFault::Damaged,
-            TreeFault::Node(node) => {
-                let (first, end) = node.pages();
-                PageFault::Node { node, first, last: end.min(pages).saturating_sub(1) }
-            }
-            TreeFault::Read(node, source) => PageFault::NodeRead { node, source },
-            TreeFault::OutOfRange => PageFault::OutOfRange { pages },
-        }
-    }
-
     /// Compares the committed state with what was remembered of it.
     ///
     /// # Errors
-    /// [`AtRestError::RolledBack`]: this is older; [`AtRestError::Forked`]: of another history; [`AtRestError::OtherObject`].
+    /// [`AtRestError::RolledBack`]: this is older. [`AtRestError::Forked`]: this has another
+    /// history. [`AtRestError::OtherObject`].
     pub fn check_anchor(&self, anchor: &Anchor) -> Result<(), AtRestError> {
         check_anchor(&self.locked(), anchor)
     }
-
-    /// Works out what a commit of sealed pages has to write. Changes nothing; see the crate's crash
-    /// argument. From here to [`Protection::commit`] the caller holds a lock, so that what it
-    /// makes durable is not stale by then: one change at a time, and no [`Protection::rekey`]
-    /// in between.
-    ///
-    /// # Errors
-    /// [`AtRestError::Page`] if the tree above a page is damaged or cannot be read.
-    pub fn prepare<S: NodeSource + ?Sized>(
-        &self,
-        pages: &[SealedPage],
-        source: &S,
-    ) -> Result<Change, AtRestError> {
-        self.prepare_by(pages, source, |header| header.replaced = ZERO)
-    }
-
-    /// The same of one that is sealed anew: it holds what its predecessor held, and stands for that
-    /// in its pool's list.
-    ///
-    /// # Errors
-    /// As [`Protection::prepare`].
-    pub fn prepare_anew<S: NodeSource + ?Sized>(
-        &self,
-        pages: &[SealedPage],
-        source: &S,
-    ) -> Result<Change, AtRestError> {
-        self.prepare_by(pages, source, |_| {})
-    }
-
-    fn prepare_by<S: NodeSource + ?Sized>(
-        &self,
-        pages: &[SealedPage],
-        source: &S,
-        also: impl FnOnce(&mut AtRestHeader),
-    ) -> Result<Change, AtRestError> {
-        let Some(tree) = &self.tree else {
-            return Ok(Change { header: None, nodes: Vec::new(), tree: None });
-        };
-        let leaves: Vec<(u64, Digest)> =
-            pages.iter().map(|page| (page.page, page.digest.unwrap_or(ZERO))).collect();
-        let mut header = *self.locked();
-        let mut change = tree.prepare(&leaves, source).map_err(|(page, fault)| {
-            AtRestError::Page(PageError {
-                object: self.object,
-                page,
-                fault: self.page_fault(fault),
-            })
-        })?;
-        header.root = change.root;
-        header.generation += 1;
-        also(&mut header);
-        seal_header(&mut header, self.sealer.keys());
-        let nodes = core::mem::take(&mut change.nodes);
-        // The tree needs the nodes again at the commit; they are small beside the pages.
-        change.nodes.clone_from(&nodes);
-        Ok(Change { header: Some(to_bytes(&header)), nodes, tree: Some((change, header)) })
-    }
-
-    /// Makes a change the current state: call it when everything that the change names is durable,
-    /// and before the source shows its nodes.
-    ///
-    /// # Errors
-    /// [`AtRestError::Stale`] if another change was committed, or the key changed, since this one
-    /// was prepared; nothing has happened then.
-    pub fn commit(&self, change: Change) -> Result<(), AtRestError> {
-        let (Some(tree), Some((change, new))) = (&self.tree, change.tree) else { return Ok(()) };
-        let mut header = self.locked();
-        let stale = AtRestError::Stale {
-            object: self.object,
-            prepared: new.generation - 1,
-            current: header.generation,
-        };
-        if new.generation != header.generation + 1
-            || new.key_epoch != header.key_epoch
-            || !tree.commit(change)
-        {
-            return Err(stale);
-        }
-        *header = new;
-        Ok(())
-    }
-
-    /// A key for others that belong to this one, derived from its data key: who can open this can
-    /// open them, and what [`Protection::rekey`] does to this it does to all. `None` in modes
-    /// without a key.
-    ///
-    /// # Errors
-    /// No memory that can be locked.
-    pub fn subordinate(&self, opened_by: Option<&Keyring>) -> Result<Option<Keyring>, AtRestError> {
-        let (Some(keys), Some(opened_by)) = (self.sealer.keys(), opened_by) else {
-            return Ok(None);
-        };
-        let mut bytes = [0; 32];
-        keys.subordinate(self.object, &mut bytes);
-        keyring_of(bytes, opened_by).map(Some)
-    }
-
-    /// Puts the object under another key: the same data key, wrapped anew. Returns the header to
-    /// write; in one sector, so the write is the commit. Changes nothing here: open the object
-    /// again, or call [`Protection::rekeyed`] when the header is durable. Constant time. Under
-    /// the same lock as changes of pages.
-    ///
-    /// # Errors
-    /// [`AtRestError::NothingToRekey`] in modes without a key; the key's and the system's errors.
-    pub fn rekey(&self, keyring: &Keyring) -> Result<[u8; HEADER_LEN], AtRestError> {
-        let (object, mode) = (self.object, self.mode);
-        let keys = self.sealer.keys().ok_or(AtRestError::NothingToRekey { object, mode })?;
-        let mut header = *self.locked();
-        header.key_epoch += 1;
-        wrap(keys, keyring, &mut header)?;
-        seal_header(&mut header, Some(keys));
-        Ok(to_bytes(&header))
-    }
-
-    /// Takes over the header that [`Protection::rekey`] returned, after it was made durable.
-    ///
-    /// # Errors
-    /// [`AtRestError::Stale`] if anything was committed in between, [`AtRestError::Forged`] if it
-    /// is no header of this object's keys; nothing has happened then.
-    pub fn rekeyed(&self, bytes: &[u8; HEADER_LEN]) -> Result<(), AtRestError> {
-        let object = self.object;
-        let new: AtRestHeader =
-            header::read(bytes, true).map_err(|source| AtRestError::Header { object, source })?;
-        let fits =
-            self.sealer.keys().is_some_and(|keys| keys.header_mac(&new).ct_eq(&new.mac).into());
-        if !fits || new.object != object {
-            return Err(AtRestError::Forged { object });
-        }
-        let mut header = self.locked();
-        if new.generation != header.generation
-            || new.root != header.root
-            || new.key_epoch != header.key_epoch + 1
-        {
-            return Err(AtRestError::Stale {
-                object,
-                prepared: new.generation,
-                current: header.generation,
-            });
-        }
-        *header = new;
-        Ok(())
-    }
-}
-
-/// A key that was derived, kept as the one that it was derived by.
-fn keyring_of(mut bytes: [u8; 32], by: &Keyring) -> Result<Keyring, AtRestError> {
-    let locking = by.wanted_locking();
-    let key = MasterKey::with_locking(&mut bytes, locking)?;
-    Ok(Keyring::new(key).locking(locking))
 }
 
 fn check_anchor(header: &AtRestHeader, anchor: &Anchor) -> Result<(), AtRestError> {
@@ -734,59 +412,6 @@ fn check_anchor(header: &AtRestHeader, anchor: &Anchor) -> Result<(), AtRestErro
         return Err(AtRestError::Forked { object, generation: anchor.generation });
     }
     Ok(())
-}
-
-/// Writes the key's fields of a header: all but the HMAC.
-fn wrap(keys: &Keys, keyring: &Keyring, header: &mut AtRestHeader) -> Result<(), AtRestError> {
-    let object = header.object;
-    let kdf = keyring.kdf_for_new()?;
-    match kdf {
-        None => {
-            header.kdf = KDF_KEY;
-            (header.argon2_memory_kib, header.argon2_passes, header.argon2_lanes) = (0, 0, 0);
-            header.kdf_salt = [0; 32];
-        }
-        Some(Kdf { params, salt }) => {
-            header.kdf = KDF_ARGON2ID;
-            header.argon2_memory_kib = params.memory_kib;
-            header.argon2_passes = params.passes;
-            header.argon2_lanes = params.lanes;
-            header.kdf_salt = salt;
-        }
-    }
-    keyring.with_key(kdf, |master| keys.wrap(master, header))?.map_err(|source| {
-        AtRestError::System { object, what: "the data key cannot be wrapped", source }
-    })
-}
-
-/// The keys of an object, by the caller's.
-fn unwrap(
-    header: &AtRestHeader,
-    mode: Mode,
-    keyring: &Keyring,
-) -> Result<Secret<Keys>, AtRestError> {
-    let object = header.object;
-    let kdf = (header.kdf == KDF_ARGON2ID).then_some(Kdf {
-        params: Argon2Params {
-            memory_kib: header.argon2_memory_kib,
-            passes: header.argon2_passes,
-            lanes: header.argon2_lanes,
-        },
-        salt: header.kdf_salt,
-    });
-    if header.kdf == KDF_NONE || kdf.is_some() != keyring.is_passphrase() {
-        return Err(AtRestError::WrongKeyKind { object, passphrase: kdf.is_some() });
-    }
-    let locking = keyring.wanted_locking();
-    keyring.with_key(kdf, |master| Keys::unwrap(master, header, mode, locking))?.map_err(|error| {
-        match error {
-            UnwrapError::WrongKey => AtRestError::WrongKey { object },
-            UnwrapError::Tampered => AtRestError::WrappedKey { object },
-            UnwrapError::System(source) => {
-                AtRestError::System { object, what: "no memory for the object's keys", source }
-            }
-        }
-    })
 }
 
 /// The HMAC, where there is a key, and the checksum: the last things to do before a header is

@@ -31,8 +31,10 @@ fn what_does_not_fit_is_told_apart() {
         for other in MODES.into_iter().filter(|m| *m != mode) {
             let expect = Expect { mode: Some(other), ..Expect::of(OBJECT) };
             let error = Protection::open(&disk.header, &expect, Some(&keyring(1))).unwrap_err();
-            let named = matches!(error, AtRestError::WrongMode { expected, found, .. } if (expected, found) == (other, mode));
-            assert!(named, "{error}");
+            let AtRestError::WrongMode { expected, found, .. } = error else {
+                panic!("{error}");
+            };
+            assert_eq!((expected, found), (other, mode));
         }
         let expect = Expect { pages: Some(4), ..Expect::of(OBJECT) };
         let error = Protection::open(&disk.header, &expect, Some(&keyring(1))).unwrap_err();
@@ -43,7 +45,7 @@ fn what_does_not_fit_is_told_apart() {
         ));
     }
     for mode in [Mode::None, Mode::Integrity] {
-        // An encrypted object that somebody replaced by one of his own.
+        // An attacker replaced an encrypted object by another.
         let (disk, _) = create(3, mode, &keyring(1));
         let error =
             Protection::open(&disk.header, &Expect::of(OBJECT), Some(&keyring(1))).unwrap_err();
@@ -307,8 +309,9 @@ fn two_objects_and_two_wrappings_share_no_bytes() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Noise, noise with the right beginning, and real headers with pieces of noise, all with fitting checksums: an error or a
-    /// protection whose pages can be asked for, and never a panic.
+    /// Noise, noise with the right beginning, and real headers with pieces of noise, all with
+    /// fitting checksums: each is an error or a protection that answers for its pages, never a
+    /// panic.
     #[test]
     fn headers_that_are_noise_never_panic(
         mode in 0usize..5,
@@ -320,7 +323,8 @@ proptest! {
         let keys = keyring(1);
         let (disk, _) = create(3, MODES[mode], &keys);
         let mut bytes = disk.header;
-        let (from, to) = if whole { (8, HEADER_LEN) } else { (start, (start + len).min(HEADER_LEN)) };
+        let end = (start + len).min(HEADER_LEN);
+        let (from, to) = if whole { (8, HEADER_LEN) } else { (start, end) };
         bytes[from..to].copy_from_slice(&noise[from..to]);
         let mut parsed = AtRestHeader::read_from_bytes(&bytes).unwrap();
         parsed.prefix.magic = AtRestHeader::MAGIC;
@@ -328,7 +332,8 @@ proptest! {
         header::seal(&mut parsed);
         for candidate in [&noise[..], &bytes[..], parsed.as_bytes()] {
             for ring in [None, Some(&keys)] {
-                let Ok(opened) = Protection::open(candidate, &Expect::of(OBJECT), ring) else { continue };
+                let opened = Protection::open(candidate, &Expect::of(OBJECT), ring);
+                let Ok(opened) = opened else { continue };
                 let mut out = [0; 4096];
                 let _ = opened.open_page(1, &[7; 4096], None, &&noise[..], &mut out);
                 let _ = opened.prepare(&[], &&noise[..]);

@@ -107,7 +107,7 @@ fn an_anchor_accepts_what_came_after_it_and_no_other_history() {
     check(&disk).unwrap();
     disk.write(&protection, &[(4, plain(4, 1))]);
     check(&disk).unwrap();
-    // Somebody with the key goes on from the start in another way.
+    // An attacker with the key goes on from the start in another way.
     let mut fork = start.clone();
     let other = start.open(&keys).unwrap();
     fork.write(&other, &[(3, plain(3, 2))]);

@@ -1,8 +1,8 @@
-//! The paper's own test of security at rest (section VIII.F): objects with secrets, and somebody
-//! who reads and changes all of what lies on media. There: with encryption 0 % of secrets
-//! disclosed, with integrity 100 % of changes found.
+//! The paper's own test of security at rest (section VIII.F): objects with secrets, and an attacker
+//! who reads and changes all bytes on media. There: with encryption 0 % of secrets disclosed, with
+//! integrity 100 % of changes found.
 
-use crate::common::{Disk, MODES, create_object, keyring};
+use crate::common::{Disk, MODES, create_object, keyring, plain};
 use cenote_atrest::{Mode, Protection};
 use cenote_layout::id::Uuid;
 use proptest::prelude::*;
@@ -140,7 +140,7 @@ proptest! {
                     // The last of a page that comes twice.
                     let pages: Vec<_> = pages
                         .iter()
-                        .map(|(page, _)| (*page, crate::common::plain(*page, model[*page as usize])))
+                        .map(|(page, _)| (*page, plain(*page, model[*page as usize])))
                         .collect();
                     disk.write(&protection, &dedup(pages));
                 }
@@ -148,7 +148,7 @@ proptest! {
                     let mut sealed = [0; 4096];
                     let made: Vec<_> = pages
                         .iter()
-                        .map(|(p, v)| protection.seal(*p, &crate::common::plain(*p, *v), &mut sealed).unwrap())
+                        .map(|(p, v)| protection.seal(*p, &plain(*p, *v), &mut sealed).unwrap())
                         .collect();
                     drop(protection.prepare(&made, &&disk.tree[..]).unwrap());
                 }
@@ -168,7 +168,7 @@ proptest! {
             for page in 0..50 {
                 let expected = match model[page as usize] {
                     0 => [0; 4096],
-                    version => crate::common::plain(page, version),
+                    version => plain(page, version),
                 };
                 prop_assert_eq!(disk.read(&protection, page).unwrap(), expected);
             }

@@ -84,7 +84,7 @@ fn every_flipped_bit_of_a_header_is_refused() {
     }
 }
 
-/// Somebody who knows the format makes the checksum fit again.
+/// An attacker who knows the format makes the checksum fit again.
 #[test]
 fn with_a_key_a_header_whose_checksum_was_made_to_fit_is_refused_too() {
     for mode in [Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated] {

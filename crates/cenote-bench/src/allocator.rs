@@ -34,7 +34,7 @@ pub unsafe trait Allocator: Send + Sync + 'static {
     /// Frees a block; whether that worked.
     ///
     /// # Safety
-    /// The block is of this allocator, not freed since, and nobody uses it.
+    /// The block is of this allocator, not freed since, and no code uses it.
     unsafe fn free(&self, block: *mut u8) -> bool;
 }
 

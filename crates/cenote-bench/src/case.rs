@@ -184,7 +184,7 @@ impl Case {
         }
     }
 
-    /// The same, of a system whose flushes and fences nobody counts.
+    /// The same, of a system whose flushes and fences are not counted.
     #[must_use]
     pub fn uncounted(mut self) -> Self {
         self.counted = false;

@@ -34,8 +34,10 @@ Options:
       --json FILE  one JSON object a line
       --dir DIR    where temporary stores are made [default: /dev/shm if there]
       --runs N     runs of each case [default: 9, at least 5]
-      --run-ms N   least milliseconds of a run [default: 60]; many short runs on a machine that has other work to do
-      --threads L  allocators, steady: numbers of threads, as 1,2,4 [default: 1,2 and as many as there are processors]
+      --run-ms N   least milliseconds of a run [default: 60]; many short runs where the
+                   machine has other work to do
+      --threads L  allocators, steady: numbers of threads, as 1,2,4
+                   [default: 1,2 and as many as there are processors]
       --scale X    allocators: runs of X times the paper's length, 0 < X <= 1, instead of --run-ms
       --seconds N  steady: how long [default: 20]
       --live-mib N steady: MiB of live blocks [default: 256]
@@ -91,13 +93,7 @@ impl Command {
                     command.settings.threads = threads.collect::<Result<_, String>>()?;
                 }
                 "--scale" => {
-                    let text = value()?;
-                    let scale: f64 =
-                        text.parse().map_err(|_| format!("--scale {text}: not a number"))?;
-                    if !(scale > 0.0 && scale <= 1.0) {
-                        return Err(format!("--scale {text}: above 0 and at most 1"));
-                    }
-                    command.settings.scale = Some(scale);
+                    command.settings.scale = Some(scale(&value()?)?);
                 }
                 "--seconds" => {
                     command.settings.seconds = Some(number(&argument, &value()?, 1, 1800)?)
@@ -221,6 +217,16 @@ impl Command {
         })?;
         failed?;
         Ok(rows)
+    }
+}
+
+/// The argument of `--scale`.
+fn scale(text: &str) -> Result<f64, String> {
+    let scale: f64 = text.parse().map_err(|_| format!("--scale {text}: not a number"))?;
+    if scale > 0.0 && scale <= 1.0 {
+        Ok(scale)
+    } else {
+        Err(format!("--scale {text}: above 0 and at most 1"))
     }
 }
 

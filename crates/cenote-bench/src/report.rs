@@ -10,7 +10,8 @@ use std::io::{self, Write};
 #[must_use]
 pub fn json(row: &Row) -> String {
     format!(
-        "{{\"figure\":{},\"row\":{},\"system\":{},\"level\":{},\"threads\":{},\"unit\":{},\"median\":{:.3},\"min\":{:.3},\"max\":{:.3},\"runs\":{}}}",
+        "{{\"figure\":{},\"row\":{},\"system\":{},\"level\":{},\"threads\":{},\"unit\":{},\
+         \"median\":{:.3},\"min\":{:.3},\"max\":{:.3},\"runs\":{}}}",
         quote(row.figure),
         quote(&row.row),
         quote(row.system),
@@ -132,8 +133,9 @@ mod tests {
         let text = json(&row("a \"quoted\" one", 2.5));
         assert_eq!(
             text,
-            "{\"figure\":\"f\",\"row\":\"r\",\"system\":\"a \\\"quoted\\\" one\",\"level\":\"power\",\"threads\":1,\
-             \"unit\":\"ns\",\"median\":2.500,\"min\":1.000,\"max\":9.000,\"runs\":5}"
+            "{\"figure\":\"f\",\"row\":\"r\",\"system\":\"a \\\"quoted\\\" one\",\
+             \"level\":\"power\",\"threads\":1,\"unit\":\"ns\",\
+             \"median\":2.500,\"min\":1.000,\"max\":9.000,\"runs\":5}"
         );
     }
 

@@ -61,9 +61,7 @@ impl Row {
     pub fn of_values(
         figure: &'static str,
         row: String,
-        system: &'static str,
-        level: &'static str,
-        threads: u32,
+        (system, level, threads): (&'static str, &'static str, u32),
         unit: &'static str,
         mut values: Vec<f64>,
     ) -> Self {
@@ -280,7 +278,7 @@ mod tests {
         let mut calls = 0;
         let mut case = Case::new("row", "a", "none", move |operations| {
             calls += 1;
-            // Now and then somebody else has the processor for a second.
+            // Now and then another process has the processor for a second.
             let waited = if calls % 3 == 1 { 1_000_000_000 } else { 0 };
             Ok(sample(operations, operations * 100 + waited))
         });

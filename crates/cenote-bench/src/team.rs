@@ -67,7 +67,7 @@ impl Member<'_> {
 }
 
 impl Drop for Member<'_> {
-    /// A thread that fails while it prepares keeps nobody waiting.
+    /// A thread that fails while it prepares keeps no other thread waiting.
     fn drop(&mut self) {
         self.pass();
     }
@@ -132,13 +132,13 @@ mod tests {
             std::thread::sleep(Duration::from_millis(400));
             Ok(7)
         });
-        let sample = sample.expect("nobody fails");
+        let sample = sample.expect("no thread fails");
         assert_eq!(sample.operations, 21);
         assert!(sample.elapsed < Duration::from_millis(300), "{sample:?}");
     }
 
     #[test]
-    fn a_thread_that_fails_early_keeps_nobody_waiting() {
+    fn a_thread_that_fails_early_keeps_no_other_waiting() {
         let failed = team(2, |member| {
             if member.index == 1 {
                 return Err(Fault::OutOfMemory(64));

@@ -4,6 +4,101 @@
 use cenote_bench::figures::{FIGURES, puddles_table3};
 use std::process::Command;
 
+/// The rows that a run has written.
+struct Rows(String);
+
+impl Rows {
+    /// A row of this system and level is there; `rest` is how it goes on.
+    fn has(&self, row: &str, system: &str, level: &str, rest: &str) {
+        let wanted =
+            format!("\"row\":\"{row}\",\"system\":\"{system}\",\"level\":\"{level}\"{rest}");
+        assert!(self.0.contains(&wanted), "{wanted}");
+    }
+
+    fn of_the_heap(&self) {
+        for level in ["process", "power"] {
+            for row in puddles_table3::ROWS {
+                self.has(row, "cenote", level, ",\"threads\":1,\"unit\":\"ns\"");
+            }
+            for threads in [1, 2] {
+                for row in ["threadtest", "shbench", "larson"] {
+                    self.has(
+                        row,
+                        "cenote",
+                        level,
+                        &format!(",\"threads\":{threads},\"unit\":\"Mpairs/s\""),
+                    );
+                }
+                for row in ["poseidon6_64B", "poseidon6_256K"] {
+                    self.has(
+                        row,
+                        "cenote",
+                        level,
+                        &format!(",\"threads\":{threads},\"unit\":\"Mops/s\""),
+                    );
+                }
+            }
+            self.has("prodcon", "cenote", level, ",\"threads\":2,\"unit\":\"Mobjects/s\"");
+            self.has("total_10000", "cenote", level, ",\"threads\":1,\"unit\":\"ms\"");
+        }
+        for row in ["treiber_10000", "natarajan_mittal_10000"] {
+            self.has(row, "cenote", "power", ",\"threads\":1,\"unit\":\"ms\"");
+            self.has(row, "traversal", "power", ",\"threads\":1,\"unit\":\"ms\"");
+        }
+        self.has("file", "cenote", "process", "");
+    }
+
+    fn of_objects(&self) {
+        for row in ["lu", "lu_8", "conv_4", "tmm_4"] {
+            self.has(row, "cenote", "process", ",\"threads\":2,\"unit\":\"ns\"");
+            self.has(row, "mmap, msync", "process", ",\"threads\":1,\"unit\":\"ns\"");
+        }
+        for row in ["fs", "vm", "wp", "ws"] {
+            self.has(row, "cenote", "process", ",\"threads\":2,\"unit\":\"ns\"");
+            self.has(row, "write, fsync", "process", ",\"threads\":1,\"unit\":\"ns\"");
+            for system in ["integrity", "encryption", "both", "authenticated"] {
+                self.has(
+                    &format!("{row}_attach"),
+                    system,
+                    "process",
+                    ",\"threads\":1,\"unit\":\"ns\"",
+                );
+            }
+        }
+        self.has("attach", "encryption", "process", "");
+        self.has("first_access", "authenticated", "process", "");
+        self.has("first_access_p50", "encryption", "process", "");
+        self.has("first_access_p99", "encryption", "process", "");
+    }
+
+    fn of_the_daemon_and_relocation(&self) {
+        for row in ["export_16B", "export_16M", "import_16B", "import_16M"] {
+            self.has(row, "cenote", "process", ",\"threads\":1,\"unit\":\"ms\"");
+            self.has(row, "cp", "process", "");
+        }
+        for row in ["rewrite_20", "rewrite_2000"] {
+            for system in ["cenote", "open", "memcpy"] {
+                self.has(row, system, "process", "");
+            }
+        }
+        for system in ["cenote", "allocate again"] {
+            self.has("nodes_4_variables_100", system, "process", "");
+        }
+        for (row, beside) in [
+            ("noop", "socket"),
+            ("exist_puddle", "socket+fd"),
+            ("new_puddle", "socket+fd"),
+            ("reg_log_space", "socket+fd"),
+        ] {
+            self.has(row, "cenote", "process", ",\"threads\":1,\"unit\":\"us\"");
+            self.has(row, beside, "process", "");
+        }
+        for (row, unit) in [("replay_1", "ms"), ("replay_100", "ms"), ("memory_50", "KiB")] {
+            self.has(row, "cenote", "process", &format!(",\"threads\":1,\"unit\":\"{unit}\""));
+        }
+    }
+}
+
 #[test]
 fn every_figure_runs_short_and_writes_rows_with_all_keys() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -20,71 +115,11 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
     for figure in &FIGURES {
         assert!(text.contains(&format!("\"figure\":\"{}\"", figure.name)), "{}", figure.name);
     }
-    let has = |row: &str, system: &str, level: &str, rest: &str| {
-        let wanted =
-            format!("\"row\":\"{row}\",\"system\":\"{system}\",\"level\":\"{level}\"{rest}");
-        assert!(text.contains(&wanted), "{wanted}");
-    };
-    for level in ["process", "power"] {
-        for row in puddles_table3::ROWS {
-            has(row, "cenote", level, ",\"threads\":1,\"unit\":\"ns\"");
-        }
-        for threads in [1, 2] {
-            for row in ["threadtest", "shbench", "larson"] {
-                has(row, "cenote", level, &format!(",\"threads\":{threads},\"unit\":\"Mpairs/s\""));
-            }
-            for row in ["poseidon6_64B", "poseidon6_256K"] {
-                has(row, "cenote", level, &format!(",\"threads\":{threads},\"unit\":\"Mops/s\""));
-            }
-        }
-        has("prodcon", "cenote", level, ",\"threads\":2,\"unit\":\"Mobjects/s\"");
-        has("total_10000", "cenote", level, ",\"threads\":1,\"unit\":\"ms\"");
-    }
-    for row in ["treiber_10000", "natarajan_mittal_10000"] {
-        has(row, "cenote", "power", ",\"threads\":1,\"unit\":\"ms\"");
-        has(row, "traversal", "power", ",\"threads\":1,\"unit\":\"ms\"");
-    }
-    has("file", "cenote", "process", "");
-    for row in ["lu", "lu_8", "conv_4", "tmm_4"] {
-        has(row, "cenote", "process", ",\"threads\":2,\"unit\":\"ns\"");
-        has(row, "mmap, msync", "process", ",\"threads\":1,\"unit\":\"ns\"");
-    }
-    for row in ["fs", "vm", "wp", "ws"] {
-        has(row, "cenote", "process", ",\"threads\":2,\"unit\":\"ns\"");
-        has(row, "write, fsync", "process", ",\"threads\":1,\"unit\":\"ns\"");
-        for system in ["integrity", "encryption", "both", "authenticated"] {
-            has(&format!("{row}_attach"), system, "process", ",\"threads\":1,\"unit\":\"ns\"");
-        }
-    }
-    has("attach", "encryption", "process", "");
-    has("first_access", "authenticated", "process", "");
-    has("first_access_p50", "encryption", "process", "");
-    has("first_access_p99", "encryption", "process", "");
-    for row in ["export_16B", "export_16M", "import_16B", "import_16M"] {
-        has(row, "cenote", "process", ",\"threads\":1,\"unit\":\"ms\"");
-        has(row, "cp", "process", "");
-    }
-    for row in ["rewrite_20", "rewrite_2000"] {
-        for system in ["cenote", "open", "memcpy"] {
-            has(row, system, "process", "");
-        }
-    }
-    for system in ["cenote", "allocate again"] {
-        has("nodes_4_variables_100", system, "process", "");
-    }
-    for (row, beside) in [
-        ("noop", "socket"),
-        ("exist_puddle", "socket+fd"),
-        ("new_puddle", "socket+fd"),
-        ("reg_log_space", "socket+fd"),
-    ] {
-        has(row, "cenote", "process", ",\"threads\":1,\"unit\":\"us\"");
-        has(row, beside, "process", "");
-    }
-    for (row, unit) in [("replay_1", "ms"), ("replay_100", "ms"), ("memory_50", "KiB")] {
-        has(row, "cenote", "process", &format!(",\"threads\":1,\"unit\":\"{unit}\""));
-    }
-    for line in text.lines() {
+    let rows = Rows(text);
+    rows.of_the_heap();
+    rows.of_objects();
+    rows.of_the_daemon_and_relocation();
+    for line in rows.0.lines() {
         for key in
             ["figure", "row", "system", "level", "threads", "unit", "median", "min", "max", "runs"]
         {

@@ -11,6 +11,7 @@ use cenote_medium::MediumError;
 use cenote_object::ObjectError;
 use cenote_sealed::SealedError;
 use cenote_store::{AtRestError, Damage, FormatError, OpenError, StoreError};
+use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 const RESTORE_ALL: &str = "restore the whole store from one copy (`cenote backup` makes one)";
@@ -100,28 +101,46 @@ fn socket_in(line: &[u8]) -> Option<PathBuf> {
     None
 }
 
+/// A store that another process has open.
+fn locked(path: &str, pid: Option<u32>, holder: &str, waited: Duration) -> String {
+    if let Some(socket) = pid.and_then(socket_of) {
+        return format!(
+            "{path} is in use by a daemon, {holder}: name its socket, {}, in the place of the \
+             directory ({}), or stop the daemon",
+            socket.display(),
+            crate::opening::THROUGH_A_DAEMON
+        );
+    }
+    match waited.as_millis() {
+        0..100 => {
+            format!("{path} is in use by {holder}: end that, or wait with --wait SECONDS")
+        }
+        _ => format!(
+            "{path} is in use by {holder}, also after {:.1} s: end that, or wait longer",
+            waited.as_secs_f64()
+        ),
+    }
+}
+
+/// A store whose daemon has ended before its clients.
+fn guests(path: &str, pids: &[u32], seen: bool) -> String {
+    let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+    let where_from = match seen {
+        true => "",
+        false => " by the numbers of the container or the boot that they run in",
+    };
+    format!(
+        "{path} is in use by clients of a daemon that has ended: processes {}{where_from}; start \
+         cenoted again where it ran, or end them",
+        pids.join(", ")
+    )
+}
+
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         match error {
             OpenError::Locked { path, pid, holder, waited } => {
-                if let Some(socket) = pid.and_then(socket_of) {
-                    let socket = socket.display();
-                    return Self::InUse(format!(
-                        "{path} is in use by a daemon, {holder}: name its socket, {socket}, in \
-                         the place of the directory ({}), or stop the daemon",
-                        crate::opening::THROUGH_A_DAEMON
-                    ));
-                }
-                match waited.as_millis() {
-                    0..100 => Self::InUse(format!(
-                        "{path} is in use by {holder}: end that, or wait with --wait SECONDS"
-                    )),
-                    _ => Self::InUse(format!(
-                        "{path} is in use by {holder}, also after {:.1} s: end that, or wait \
-                         longer",
-                        waited.as_secs_f64()
-                    )),
-                }
+                Self::InUse(locked(&path, pid, &holder, waited))
             }
             OpenError::NotAStore { path } => {
                 // A directory with other files takes no store.
@@ -156,18 +175,7 @@ impl From<OpenError> for Failure {
                 "{path}: the store's addresses, from {base:#x} on, are taken in this process by \
                  {by}: say the command again"
             )),
-            OpenError::Guests { path, pids, seen } => {
-                let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-                let where_from = match seen {
-                    true => "",
-                    false => " by the numbers of the container or the boot that they run in",
-                };
-                Self::InUse(format!(
-                    "{path} is in use by clients of a daemon that has ended: processes \
-                     {}{where_from}; start cenoted again where it ran, or end them",
-                    pids.join(", ")
-                ))
-            }
+            OpenError::Guests { path, pids, seen } => Self::InUse(guests(&path, &pids, seen)),
             error @ OpenError::CopyOfOpen { .. } => Self::InUse(error.to_string()),
             OpenError::Copied { path } => Self::Failed(format!(
                 "{path} is a copy of a store that was not closed, or was put back from one: its \
@@ -219,6 +227,7 @@ impl From<StoreError> for Failure {
     }
 }
 
+/// What is wrong with a pool, or with the rest of the store.
 fn of_store(error: StoreError) -> String {
     match error {
         StoreError::PoolDamaged { name, damage } => format!(
@@ -240,9 +249,6 @@ fn of_store(error: StoreError) -> String {
              psync, because a journal was given up: restore it from a backup or an archive, \
              remove it with `cenote rm`, or answer for it by `cenote logs declare-whole`"
         ),
-        StoreError::ReadOnly { what } | StoreError::PoolReadOnly { what, .. } => {
-            format!("the store can only be looked at, and this would change it: {what}")
-        }
         StoreError::PoolExists { name } => format!(
             "there is a pool \"{name}\" already: choose another name (an import takes --as), or \
              remove that one with `cenote rm`"
@@ -251,17 +257,6 @@ fn of_store(error: StoreError) -> String {
             format!(
                 "there is no pool \"{name}\" in this store: `cenote ls` lists those that there are"
             )
-        }
-        StoreError::ObjectExists { name } => format!(
-            "there is an object \"{name}\" already: choose another name, or remove that one with \
-             `cenote object rm`"
-        ),
-        StoreError::ObjectUnknown { name } => format!(
-            "there is no object \"{name}\" in this store: `cenote object ls` lists those that \
-             there are"
-        ),
-        StoreError::ObjectLen { len } => {
-            format!("an object cannot have {len} bytes: choose a --size from 1 to 64T")
         }
         StoreError::PuddleSize { size, reason } => {
             format!("a pool cannot begin with {size} bytes: {reason}: choose another --size")
@@ -283,6 +278,27 @@ fn of_store(error: StoreError) -> String {
         }
         StoreError::AtRest { name, source } => format!("pool \"{name}\": {}", at_rest(&source)),
         StoreError::Sealed { source, .. } => sealed(&source),
+        error => of_others(error),
+    }
+}
+
+/// What is wrong with an object, a journal, or the store as a whole.
+fn of_others(error: StoreError) -> String {
+    match error {
+        StoreError::ReadOnly { what } | StoreError::PoolReadOnly { what, .. } => {
+            format!("the store can only be looked at, and this would change it: {what}")
+        }
+        StoreError::ObjectExists { name } => format!(
+            "there is an object \"{name}\" already: choose another name, or remove that one with \
+             `cenote object rm`"
+        ),
+        StoreError::ObjectUnknown { name } => format!(
+            "there is no object \"{name}\" in this store: `cenote object ls` lists those that \
+             there are"
+        ),
+        StoreError::ObjectLen { len } => {
+            format!("an object cannot have {len} bytes: choose a --size from 1 to 64T")
+        }
         StoreError::JournalDamaged { file, detail } => format!(
             "the journal of psyncs, {file}, cannot be used: {detail}; {RESTORE_ALL}, or give the \
              journal up, and what it has of psyncs, with --give-up-journal"

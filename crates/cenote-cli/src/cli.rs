@@ -219,7 +219,7 @@ pub(crate) struct Chown {
 /// Logs that recovery has set aside, and what becomes of them
 ///
 /// A log that failed its checks is kept and not applied, and the pools that its program could write
-/// are for reading only until somebody decides.
+/// are for reading only until an operator decides.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
     #[command(subcommand)]
@@ -561,7 +561,7 @@ pub(crate) struct ObjectCreate {
     /// Who may attach it, as the mode of a file: 600, 640, 400
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = crate::units::parse_mode)]
     pub(crate) mode: u32,
-    /// What protects it while nobody has it attached: none, integrity, encryption, both, or
+    /// What protects it while no program has it attached: none, integrity, encryption, both, or
     /// authenticated. For good. Without it: authenticated if a key is given, else none
     #[arg(long, value_name = "MODE", value_parser = crate::keys::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
@@ -667,8 +667,8 @@ pub(crate) struct Backup {
 /// pools open; through a daemon, some may read them. Pointers to other pools are told; with
 /// --with-targets those pools are taken along. Objects go by `snapshot`.
 ///
-/// A protected pool stays sealed in the archive, and no key is needed; without it nobody knows
-/// where its pointers lead, and all types of the store are taken along.
+/// A protected pool stays sealed in the archive, and no key is needed. Without the key it is not
+/// known where its pointers lead, and all types of the store are taken along.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -723,7 +723,7 @@ pub(crate) struct Import {
 /// Put a protected pool or object under another key
 ///
 /// Takes the same time for every size: its data key is wrapped anew, and its data is not written
-/// again. Whoever had the old key and a copy of the store can still read that copy.
+/// again. The old key still opens copies of the store that were made before.
 #[derive(Debug, Args)]
 pub(crate) struct Rekey {
     #[command(flatten)]

@@ -58,7 +58,7 @@ pub(crate) enum Failure {
     Unfinished(String),
     /// [`INTERRUPTED`].
     Interrupted(String),
-    /// Whoever read the output has gone. No error.
+    /// The reader of the output has gone. No error.
     Pipe,
 }
 

@@ -4,7 +4,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-/// A bar of `len` steps; a hidden one where nobody would see it.
+/// A bar of `len` steps; a hidden one where no user would see it.
 pub(crate) fn bar(len: u64, what: &str, json: bool) -> ProgressBar {
     let bar = ProgressBar::new(len);
     if json || !std::io::stderr().is_terminal() {

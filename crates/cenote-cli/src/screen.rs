@@ -160,7 +160,7 @@ impl Screen {
             if ready.get(3) == Some(&true) {
                 let mut key = [0; 16];
                 match rustix::io::read(&input, &mut key) {
-                    // The terminal has gone away from under it, or nobody types.
+                    // The terminal has gone away from under it, or the user does not type.
                     Ok(0) => keys = false,
                     Ok(len) if key[..len].iter().any(|key| matches!(key, b'q' | b'Q' | 3)) => {
                         return Ok(Woken::End);

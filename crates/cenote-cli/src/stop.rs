@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// has room for these.
 const PIPE_STEP: usize = 4096;
 
-/// Whether somebody has asked to stop.
+/// Whether the user has asked to stop.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
@@ -54,7 +54,7 @@ impl Stop {
         }
     }
 
-    /// Waits until a stream can go on. An error if somebody asks to stop: what went through so far
+    /// Waits until a stream can go on. An error if the user asks to stop: what went through so far
     /// is nothing whole, and the caller says why.
     fn wait(&self, stream: &impl AsFd, wanted: PollFlags) -> Result<()> {
         loop {
@@ -71,8 +71,8 @@ impl Stop {
     }
 }
 
-/// A stream that ends when somebody asks to stop, also while nothing comes or nobody takes what is
-/// written. It goes past the buffers of the standard library, which `poll` knows nothing of.
+/// A stream that ends when the user asks to stop, also while nothing comes or the other end takes
+/// nothing. It goes past the buffers of the standard library, which `poll` knows nothing of.
 #[derive(Debug)]
 pub(crate) struct Awaited<S> {
     pub(crate) stream: S,
@@ -103,7 +103,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn a_pipe_that_nobody_reads_or_writes_does_not_outlast_the_flag() {
+    fn a_pipe_without_a_reader_or_writer_does_not_outlast_the_flag() {
         let stop = Stop(Arc::default());
         let (from, to) = std::io::pipe().expect("a pipe");
         let (mut from, mut to) = (
@@ -121,7 +121,7 @@ mod tests {
                 std::thread::sleep(raised);
                 asked.0.store(true, Ordering::Relaxed);
             });
-            scope.spawn(|| to.write_all(&vec![7; 4 << 20]).expect_err("nobody reads"));
+            scope.spawn(|| to.write_all(&vec![7; 4 << 20]).expect_err("no reader"));
         });
         assert!(begun.elapsed() >= raised && begun.elapsed() < Duration::from_secs(30));
         assert!(from.read(&mut read).is_err(), "also where something is there");

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_nobody_means_are_refused() {
+    fn times_that_make_no_sense_are_refused() {
         assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
         for bad in ["", "x", "-1", "nan", "inf", "1e99"] {
             assert!(parse_seconds(bad).is_err(), "{bad}");

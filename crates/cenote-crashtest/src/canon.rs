@@ -25,7 +25,7 @@
 //! 5. *Address and data of volatile entries*: that memory is gone; replay skips them.
 //! 6. *Memory under the whole undo and fresh entries of a running transaction without a whole
 //!    seal.* Without a seal, replay reads no memory that an entry covers; it copies the undo data
-//!    there, whatever is there. A fresh block is reached by nobody after that. Where there is a
+//!    there, whatever is there. After that nothing leads to a fresh block. Where there is a
 //!    whole seal, the memory that it covers is kept; but of the combinations of what may be missing
 //!    of it, only everything, a part that is drawn, and nothing are visited: of that memory replay
 //!    takes one hash.
@@ -198,6 +198,7 @@ impl EntryAt {
 }
 
 /// What a scan would find in a log.
+#[derive(Default)]
 pub(crate) struct LogView {
     pub(crate) running: bool,
     pub(crate) sealed: bool,
@@ -304,88 +305,128 @@ pub(crate) fn view(image: &Image, puddles: &[PuddleAt], head: &PuddleAt) -> Opti
 
     let first = body + ENTRIES_OFFSET as usize;
     let half = (header.capacity / 2) as usize;
-    for start in [first, first + half] {
-        let newest = base + if power { 4 } else { 0 };
-        if whole(&bytes, start, start + half, seed)
-            .is_some_and(|(entry, ..)| entry.seq & !3 > newest)
-        {
-            return None;
-        }
+    let newest = base + if power { 4 } else { 0 };
+    let begins_newer = |start| {
+        whole(&bytes, start, start + half, seed).is_some_and(|(entry, ..)| entry.seq & !3 > newest)
+    };
+    if begins_newer(first) || begins_newer(first + half) {
+        return None;
     }
     let at = first + ((base as usize / 4) & 1) * half;
-    let mut view = LogView {
-        running: !committed,
-        sealed: false,
-        fits: false,
-        entries: Vec::new(),
-        hash: 0,
-        shape: 0,
+    let mut scan = Scan {
+        about: (image, puddles, named),
+        base,
+        seed,
+        area: Area { bytes, at, end: at + half },
+        view: LogView { running: !committed, ..LogView::default() },
+        hash,
+        shape,
+        kinds: 0,
+        sums: 0,
     };
-    let mut area = Area { bytes, at, end: at + half };
-    let (mut kinds, mut sums) = (0u16, 0);
-    let ours = |seq: u32| matches!(seq.wrapping_sub(base), 1 | 3);
-    while let Some((entry, kind, data)) = whole(&area.bytes, area.at, area.end, seed) {
-        if !ours(entry.seq) {
-            break;
-        }
-        let index = view.entries.len() as u32;
+    while !scan.view.sealed && scan.entry()? {}
+    if !scan.view.sealed {
+        scan.behind();
+    }
+    Some(scan.finish())
+}
+
+/// A scan of the entries of one transaction, as replay does it.
+struct Scan<'a> {
+    /// The image, its puddles, and the log puddles that log spaces name.
+    about: (&'a Image, &'a [PuddleAt], Vec<u64>),
+    base: u32,
+    seed: u64,
+    area: Area,
+    view: LogView,
+    hash: DefaultHasher,
+    shape: DefaultHasher,
+    kinds: u16,
+    sums: u64,
+}
+
+impl Scan<'_> {
+    fn is_ours(&self, seq: u32) -> bool {
+        matches!(seq.wrapping_sub(self.base), 1 | 3)
+    }
+
+    /// Takes the next entry. `Some(false)`: there is none. `None`: no writer leaves this one.
+    fn entry(&mut self) -> Option<bool> {
+        let found = whole(&self.area.bytes, self.area.at, self.area.end, self.seed);
+        let Some((entry, kind, data)) = found.filter(|(entry, ..)| self.is_ours(entry.seq)) else {
+            return Some(false);
+        };
+        let data = data.to_vec();
+        let index = self.view.entries.len() as u32;
         if entry.index != index
-            || entry.seq != base + kind.class()
+            || entry.seq != self.base + kind.class()
             || entry.order != kind.order() as u8
         {
             return None;
         }
-        kinds |= 1 << entry.kind;
-        (entry.kind, entry.size, entry.unfenced).hash(&mut hash);
+        self.kinds |= 1 << entry.kind;
+        (entry.kind, entry.size, entry.unfenced).hash(&mut self.hash);
         match kind {
             Kind::Volatile => {}
-            Kind::Seal => {
-                let seal = Seal::read_from_bytes(data).ok()?;
-                if seal.entries != u64::from(index) || seal.entries_checksum != sums {
-                    return None;
-                }
-                view.fits = contents(image, puddles, &view.entries)? == seal.contents;
-                view.fits.hash(&mut hash);
-                view.fits.hash(&mut shape);
-            }
-            _ => (entry.addr, data).hash(&mut hash),
+            Kind::Seal => self.seal(u64::from(index), &data)?,
+            _ => (entry.addr, &data[..]).hash(&mut self.hash),
         }
-        let at = EntryAt { kind, addr: entry.addr, size: entry.size, data: data.to_vec() };
-        area.at += entry_size(data.len() as u64) as usize;
-        sums ^= entry.checksum;
-        view.entries.push(at);
-        if kind == Kind::Seal {
-            view.sealed = true;
-            break;
-        }
+        self.area.at += entry_size(data.len() as u64) as usize;
+        self.sums ^= entry.checksum;
+        self.view.entries.push(EntryAt { kind, addr: entry.addr, size: entry.size, data });
+        self.view.sealed = kind == Kind::Seal;
         if kind == Kind::Jump {
-            let next =
-                puddles.iter().find(|p| p.addr == entry.addr && p.role == Some(Role::Log))?;
-            named.contains(&next.addr).then_some(())?;
-            let bytes = bytes_of(image, next);
-            let (segment, _) =
-                LogHeader::read_from_prefix(bytes.get(next.body as usize..)?).ok()?;
-            segment.as_bytes().hash(&mut hash);
-            let at = (next.body + ENTRIES_OFFSET) as usize;
-            let end = at + segment.capacity as usize;
-            (end <= bytes.len()).then_some(())?;
-            area = Area { bytes, at, end };
+            self.jump(entry.addr)?;
         }
+        Some(true)
     }
-    if !view.sealed {
-        for at in (area.at..area.end).step_by(64) {
-            match whole(&area.bytes, at, area.end, seed) {
-                Some((entry, ..)) if ours(entry.seq) => {
-                    (entry.index, entry.unfenced, entry.kind).hash(&mut hash);
-                    kinds |= 1;
+
+    fn seal(&mut self, index: u64, data: &[u8]) -> Option<()> {
+        let (image, puddles, _) = &self.about;
+        let seal = Seal::read_from_bytes(data).ok()?;
+        if seal.entries != index || seal.entries_checksum != self.sums {
+            return None;
+        }
+        self.view.fits = contents(image, puddles, &self.view.entries)? == seal.contents;
+        self.view.fits.hash(&mut self.hash);
+        self.view.fits.hash(&mut self.shape);
+        Some(())
+    }
+
+    /// Goes on in a further segment.
+    fn jump(&mut self, addr: u64) -> Option<()> {
+        let (image, puddles, named) = &self.about;
+        let next = puddles.iter().find(|p| p.addr == addr && p.role == Some(Role::Log))?;
+        named.contains(&next.addr).then_some(())?;
+        let bytes = bytes_of(image, next);
+        let (segment, _) = LogHeader::read_from_prefix(bytes.get(next.body as usize..)?).ok()?;
+        segment.as_bytes().hash(&mut self.hash);
+        let at = (next.body + ENTRIES_OFFSET) as usize;
+        let end = at + segment.capacity as usize;
+        (end <= bytes.len()).then_some(())?;
+        self.area = Area { bytes, at, end };
+        Some(())
+    }
+
+    /// Looks for whole entries of the transaction behind the first place without one.
+    fn behind(&mut self) {
+        for at in (self.area.at..self.area.end).step_by(64) {
+            match whole(&self.area.bytes, at, self.area.end, self.seed) {
+                Some((entry, ..)) if self.is_ours(entry.seq) => {
+                    (entry.index, entry.unfenced, entry.kind).hash(&mut self.hash);
+                    self.kinds |= 1;
                 }
                 _ => {}
             }
         }
     }
-    (kinds, view.entries.len().min(2), view.entries.last().map(|e| e.kind)).hash(&mut shape);
-    (view.hash, view.shape) = (hash.finish(), shape.finish());
-    Some(view)
+
+    fn finish(mut self) -> LogView {
+        let entries = &self.view.entries;
+        let last = entries.last().map(|e| e.kind);
+        (self.kinds, entries.len().min(2), last).hash(&mut self.shape);
+        LogView { hash: self.hash.finish(), shape: self.shape.finish(), ..self.view }
+    }
 }
 
 /// Hash of what a seal behind these entries covers; `None` if that is not all in heaps.
@@ -527,82 +568,4 @@ fn roll_back(form: &mut Image, puddles: &[PuddleAt], entries: &[EntryAt]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::history::{History, Op};
-    use crate::rig::{Rig, Strategy, base_image, window_base};
-    use cenote_medium::Durability;
-    use cenote_medium::planted::Bug;
-
-    fn whole_of(image: &Image) -> u64 {
-        canonical(image, &Context::default()).whole
-    }
-
-    /// A loss of power that lost nothing, after operations of which no commit is one.
-    fn after(ops: &str, place: usize) -> Image {
-        let base = base_image(Durability::Power, window_base(8000 + place)).expect("a store");
-        let mut rig = Rig::start(&base, Strategy::LAZY).expect("a rig");
-        History::parse(ops)
-            .0
-            .iter()
-            .for_each(|&op: &Op| rig.step(op, Bug::None).expect("an operation"));
-        rig.sim.state_now().image_latest().at_event(0)
-    }
-
-    #[test]
-    fn what_recovery_does_not_look_at_is_left_out_and_nothing_else() {
-        let image = after("as", 0);
-        let at = puddles(&image);
-        let log = at.iter().find(|p| view(&image, &at, p).is_some_and(|v| !v.entries.is_empty()));
-        let log = log.expect("a log with entries");
-        let entries = view(&image, &at, log).expect("a log").entries;
-        let changed = |name: &str, offset: u64, with: u64| {
-            let mut image = image.clone();
-            assert!(image.overwrite(name, offset, &with.to_le_bytes()));
-            image
-        };
-        let undo = entries.iter().rfind(|e| e.kind == Kind::Undo).expect("an undo entry");
-        let heap = heap_of(&at, undo.addr).expect("its puddle");
-        let offset = undo.addr - heap.addr;
-        let marks = heap.parts.marks[0].clone();
-        let tail = log.body + RANGE_OFFSET + 8;
-        for (what, other) in [
-            ("marks of blocks that are free", changed(&heap.name, marks.start, 77)),
-            ("the tail", changed(&log.name, tail, 77)),
-            ("memory under an undo entry", changed(&heap.name, offset, 77)),
-        ] {
-            assert_ne!(other.hash(), image.hash(), "{what}");
-            assert_eq!(whole_of(&other), whole_of(&image), "{what}");
-        }
-        let process = image.clone().with_kind(CrashKind::Process);
-        let last = log.body + ENTRIES_OFFSET;
-        for (what, one, other) in [
-            ("memory under no entry", image.clone(), changed(&heap.name, offset + 8, 77)),
-            ("an entry", image.clone(), changed(&log.name, last, 77)),
-            (
-                "a mark that says \"allocated\"",
-                image.clone(),
-                changed(&heap.name, marks.start, 0xff),
-            ),
-            ("the kind of the crash", image.clone(), process.clone()),
-            (
-                "marks after a crash of the process",
-                process.clone(),
-                changed(&heap.name, marks.start, 77).with_kind(CrashKind::Process),
-            ),
-            ("a file", image.clone(), changed("catalog.0", 64, 77)),
-        ] {
-            assert_ne!(whole_of(&one), whole_of(&other), "{what}");
-        }
-    }
-
-    #[test]
-    fn the_number_of_a_transaction_does_not_count_but_what_it_does() {
-        // Two aborts leave everything as it was, but for the number of the transaction and what
-        // stands behind its entries.
-        let (one, two, other) = (after("s", 1), after("sXsXs", 1), after("sp", 1));
-        assert_ne!(one.hash(), two.hash());
-        assert_eq!(whole_of(&one), whole_of(&two));
-        assert_ne!(whole_of(&one), whole_of(&other));
-    }
-}
+mod tests;

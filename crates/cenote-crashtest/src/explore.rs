@@ -101,6 +101,17 @@ struct Prefix {
     after: Snapshot,
 }
 
+/// What the images of one state are compared with.
+struct About<'a> {
+    state: &'a CrashState,
+    context: &'a Context,
+    allowed: &'a [&'a Model],
+    /// Hash of what is allowed.
+    requirement: u64,
+    /// What the next session does.
+    again: &'a History,
+}
+
 struct Worker<'a> {
     plan: &'a Plan,
     tally: Tally,
@@ -309,8 +320,8 @@ impl Worker<'_> {
     ) -> Result<(), String> {
         let requirement = requirement(allowed);
         let context = &images.context;
-        let mut result =
-            self.image(state.image_process(), state, context, allowed, requirement, again);
+        let about = About { state, context, allowed, requirement, again };
+        let mut result = self.image(state.image_process(), &about);
         self.tally.points += 1;
         self.tally.units_max = self.tally.units_max.max(images.units);
         let small = self.plan.level == Durability::Process || images.units <= 12;
@@ -319,7 +330,7 @@ impl Worker<'_> {
         self.tally.small_sampled += u64::from(small && !images.exhausted);
         if result.is_ok() {
             images.visit(state, &mut |image| {
-                result = self.image(image, state, context, allowed, requirement, again);
+                result = self.image(image, &about);
                 result.is_ok()
             });
         }
@@ -327,15 +338,8 @@ impl Worker<'_> {
     }
 
     /// Looks at one image.
-    fn image(
-        &mut self,
-        image: Image,
-        state: &CrashState,
-        context: &Context,
-        allowed: &[&Model],
-        requirement: u64,
-        again: &History,
-    ) -> Result<(), String> {
+    fn image(&mut self, image: Image, about: &About<'_>) -> Result<(), String> {
+        let &About { state, context, allowed, requirement, again } = about;
         self.tally.visited += 1;
         let image = image.at_event(0);
         let form = canonical(&image, context);

@@ -1,11 +1,11 @@
-//! What a daemon does for its guests, crashed everywhere: grants, log spaces and logs, ends, and
+//! Crashes what a daemon does for its guests, everywhere: grants, log spaces and logs, ends, and
 //! decisions about logs that are set aside.
 //!
 //! A *script* of steps runs on one simulated medium. The guests are played: what they store goes
 //! into the puddles that they were granted, by the code that writes logs. Whatever a crash leaves,
 //! the next open finds each pool as the last transaction that was over left it, or, if the log that
 //! would say so was damaged, set aside with its pool for looking at only; what was acknowledged is
-//! there, and nothing is left that nobody knows.
+//! there, and no file is left that the store does not know.
 //!
 //! *Pools in shadowed mode* are stored into, without transactions, and psynced as a client does it:
 //! by a parcel. A loss of power leaves each as its last psync did, those of one psync together
@@ -16,6 +16,9 @@
 //! *Guests that live* while the daemon is killed are this process itself. Then the next daemon must
 //! know them, and leave alone what they are doing, until it is told that they have ended.
 
+mod check;
+
+use self::check::Check;
 use crate::explore::{Tally, When};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::walk::Walk;
@@ -31,8 +34,7 @@ use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, MapMode, Medium, MediumError, Operation};
 use cenote_store::{
-    Access, Credentials, Damage, FormatOptions, LogDecision, OpenOptions, PoolHandle, PoolOptions,
-    Store, StoreError,
+    Access, Credentials, FormatOptions, LogDecision, OpenOptions, PoolOptions, Store, StoreError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -69,7 +71,7 @@ pub enum Step {
     Repair(u8),
     /// A guest has ended, `true`: with a goodbye.
     End(u8, bool),
-    /// Somebody decides about a guest's logs.
+    /// An operator decides about a guest's logs.
     Decide(u8, LogDecision),
     /// The daemon ends by itself.
     Stop,
@@ -82,15 +84,15 @@ pub enum Step {
 struct Pool {
     /// Transactions that are over.
     value: u64,
-    /// Somebody is within one.
+    /// A guest is within one.
     half: bool,
     /// Its log is damaged, or set aside.
     aside: bool,
     /// Its logs were discarded.
     torn: bool,
-    /// Somebody has decided, so that it must be traced.
+    /// An operator has decided, so that it must be traced.
     due: bool,
-    /// Somebody may write it, or has and it was not closed since.
+    /// A guest may write it, or has and it was not closed since.
     leased: bool,
     /// What it holds, if it is in shadowed mode.
     shadowed: Option<Shadowed>,
@@ -492,7 +494,7 @@ pub fn run(
         let events = sim.trace_len();
         let mut in_flight = vec![before, run.known.clone()];
         if let Step::Decide(_, LogDecision::Apply) = step {
-            // The log has lost its mark, and whoever opens the store replays it as any other.
+            // The log has lost its mark, and the next open replays it as any other.
             let mut replayed = run.known.clone();
             replayed.pools.values_mut().for_each(|pool| pool.due = false);
             in_flight.push(replayed);
@@ -531,165 +533,4 @@ fn words(sim: &SimMedium, name: &str, size: u64) -> Result<[u64; 2], String> {
         sim.read_at(name, at, word.as_mut_bytes()).map_err(text)?;
     }
     Ok(words)
-}
-
-struct Check {
-    level: Durability,
-    alive: bool,
-}
-
-impl Check {
-    /// Whether open pools may be torn.
-    fn loses(&self, image: &Image) -> bool {
-        self.level == Durability::Process && image.kind() == CrashKind::Power
-    }
-
-    /// The next open of an image, and what it finds; `lost` if pools may have been torn before,
-    /// `power` if that had failed, `lives` if guests that were this process live on.
-    fn image(
-        &self,
-        image: &Image,
-        may: &[Known],
-        (lost, power): (bool, bool),
-        lives: bool,
-    ) -> Result<(), String> {
-        let sim = SimMedium::from_image_unrecorded(image);
-        let lost = (lost || self.loses(image), power || image.kind() == CrashKind::Power);
-        let lives = lives && image.kind() == CrashKind::Process;
-        let opens = if self.alive { hosting() } else { options() };
-        let (store, report) = Store::open(sim.clone(), opens).map_err(|e| format!("open: {e}"))?;
-        let mut damage = report.damage;
-        if lives {
-            let there: BTreeSet<Uuid> = store.guests().iter().map(|guest| guest.client).collect();
-            let known = |k: &Known| {
-                k.guests.keys().all(|guest| {
-                    there.contains(&client(*guest)) || k.pools.values().any(|p| p.aside)
-                })
-            };
-            if !may.iter().any(known) {
-                return Err(format!("guests that live are not known: {there:?}, {may:?}"));
-            }
-            for guest in there {
-                damage
-                    .extend(store.guest_end(guest, false).map_err(|e| format!("end: {e}"))?.damage);
-            }
-        }
-        let found = may.iter().map(|known| self.fits(&sim, &store, &damage, known, lost));
-        let mut why = Vec::new();
-        for fits in found {
-            match fits {
-                Ok(()) => why.clear(),
-                Err(what) => {
-                    why.push(what);
-                    continue;
-                }
-            }
-            break;
-        }
-        if !why.is_empty() {
-            return Err(why.join("; or "));
-        }
-        let files = sim.list("puddles").map_err(text)?.len() as u64;
-        if files != store.info().puddles {
-            return Err(format!("{files} puddle files, {} records", store.info().puddles));
-        }
-        let undecided = !store.set_aside().map_err(text)?.is_empty();
-        let shadowed =
-            store.pools().into_iter().filter(|pool| pool.record.mode == PoolMode::Shadowed);
-        let shadowed: Vec<PoolHandle> = shadowed
-            .map(|pool| store.open_pool(&pool.record.name, Access::ReadWrite).map_err(text))
-            .collect::<Result<_, _>>()?;
-        let puddles: Vec<(Uuid, u64)> = shadowed
-            .iter()
-            .flat_map(PoolHandle::puddles)
-            .map(|puddle| (puddle.uuid(), puddle.size()))
-            .collect();
-        drop(shadowed);
-        let closed = match self.alive {
-            true => store.end_hosting().map(|()| drop(store)),
-            false => store.close(),
-        };
-        closed.map_err(|e| format!("close: {e}"))?;
-        for (uuid, size) in puddles {
-            let [primary, shadow] =
-                ["primary", "puddles"].map(|dir| words(&sim, &file_in(dir, uuid), size));
-            if primary? != shadow? {
-                return Err(format!("after a close the shadow of {uuid} is not its primary"));
-            }
-        }
-        let (store, report) =
-            Store::open(sim, options()).map_err(|e| format!("open again: {e}"))?;
-        let logs = report.damage.iter().all(|damage| matches!(damage, Damage::Log { .. }));
-        let fine = report.clean
-            && report.orphans_removed == 0
-            && logs
-            && report.damage.is_empty() != undecided;
-        store.abandon();
-        if fine { Ok(()) } else { Err(format!("the second open finds {report:?}")) }
-    }
-
-    /// Whether a store is as this says.
-    fn fits(
-        &self,
-        sim: &SimMedium,
-        store: &Store,
-        damage: &[Damage],
-        known: &Known,
-        (lost, power): (bool, bool),
-    ) -> Result<(), String> {
-        let names: BTreeSet<String> =
-            store.pools().into_iter().map(|pool| pool.record.name).collect();
-        if !names.iter().map(String::as_str).eq(known.pools.keys().copied()) {
-            return Err(format!("the pools are {names:?}"));
-        }
-        let aside = known.pools.values().any(|pool| pool.aside);
-        if damage.is_empty() == aside && !lost {
-            return Err(format!(
-                "a log is {}set aside: {damage:?}",
-                if aside { "not " } else { "" }
-            ));
-        }
-        let due = store.pools_due();
-        for (name, pool) in &known.pools {
-            let handle = match store.open_pool(name, Access::ReadOnly) {
-                Err(StoreError::PoolNotCovered { .. }) if lost && pool.leased => continue,
-                other => other.map_err(|e| format!("pool {name}: {e}"))?,
-            };
-            if handle.is_torn() != pool.torn {
-                return Err(format!("pool {name} is {}torn", if pool.torn { "not " } else { "" }));
-            }
-            let puddle = handle.puddles().pop().ok_or("no puddle")?;
-            if let Some(Shadowed { stored, before, psynced }) = pool.shadowed {
-                let found = words(sim, &file_in("puddles", puddle.uuid()), puddle.size())?;
-                let may = if power { [psynced; 2] } else { [stored, before] };
-                if !found.iter().all(|word| may.contains(word)) {
-                    return Err(format!(
-                        "pool {name} holds {found:?}, not {may:?}; power lost: {power}"
-                    ));
-                }
-                continue;
-            }
-            let mut words = [0u64; 2];
-            let name_of = format!("puddles/{}", String::from_utf8_lossy(&puddle.uuid().to_hex()));
-            sim.read_at(&name_of, puddle.size() - 16, words.as_mut_bytes()).map_err(text)?;
-            let value = pool.value + if pool.aside && pool.half { HALF } else { 0 };
-            // A log that is set aside says nothing of how far its transaction had come on the
-            // medium.
-            let half = pool.aside && pool.half;
-            if words != [value; 2]
-                && !(half && words.iter().all(|w| *w == value || *w + HALF == value))
-            {
-                return Err(format!("pool {name} holds {words:x?}, not {value:x}"));
-            }
-            if pool.due && !due.contains(&handle.id()) {
-                return Err(format!("pool {name} is not to be traced"));
-            }
-            drop(handle);
-            let writable = store.open_pool(name, Access::ReadWrite);
-            if matches!(writable, Err(StoreError::PoolLogDamaged { .. })) != pool.aside {
-                return Err(format!("pool {name} for writing: {writable:?}"));
-            }
-        }
-        Ok(())
-    }
 }

@@ -96,7 +96,7 @@ fn read(addr: u64) -> u64 {
 }
 
 fn write(addr: u64, value: u64) {
-    // SAFETY: as for `read`; nobody else uses the block.
+    // SAFETY: as for `read`; no other code uses the block.
     unsafe { pointer(addr).write_volatile(value) }
 }
 
@@ -471,7 +471,7 @@ fn look(
     .map_err(text)?;
     for (addr, block) in &found {
         if before.blocks.get(addr) != Some(block) && after.blocks.get(addr) != Some(block) {
-            return Err(format!("a block at {addr:#x} ({block:x?}) that nobody has"));
+            return Err(format!("a block at {addr:#x} ({block:x?}) of neither state"));
         }
         if power && !reached.contains(addr) {
             return Err(format!("the block at {addr:#x} is not reachable, and was not freed"));
@@ -483,6 +483,12 @@ fn look(
             return Err(format!("the block at {addr:#x} ({block:x?}) is lost"));
         }
     }
+    check(heap)?;
+    Ok(found.into_iter().map(|(addr, (size, _))| (addr, addr + size)).collect())
+}
+
+/// The heap's own check finds nothing, and its superblocks add up.
+fn check(heap: &TracedHeap) -> Result<(), String> {
     let report = heap.check(Some(&types())).map_err(text)?;
     let stats = &report.stats;
     if report.damage.iter().any(|damage| damage.lost)
@@ -500,7 +506,7 @@ fn look(
     if sum != stats.superblocks {
         return Err(format!("{sum} of {} superblocks are known", stats.superblocks));
     }
-    Ok(found.into_iter().map(|(addr, (size, _))| (addr, addr + size)).collect())
+    Ok(())
 }
 
 /// Allocates beside what is there.

@@ -1,5 +1,5 @@
-//! What each primitive costs, exactly: the table in `docs/counts.md` is what is executed, at both
-//! levels.
+//! Pins what each primitive costs, exactly: the table in `docs/counts.md` says what is executed, at
+//! both levels.
 //!
 //! Counts are of the second of two equal transactions: the store that finished the one before it
 //! ("lazy", see `cenote-tx`) is flushed there and made durable by the first fence of the next, and
@@ -46,7 +46,8 @@ fn new_context(store: &Store, group: &Arc<LogGroup>) -> (TxContext, Body) {
     // SAFETY: only a log is asked for, which is used as transactions use theirs.
     let raw = unsafe { store.as_raw() };
     let lease = raw.acquire_log().expect("a log");
-    // SAFETY: the log is mapped until the store is dropped, after the context; nobody else uses it.
+    // SAFETY: the log is mapped until the store is dropped, after the context, and has no other
+    // user.
     let context = unsafe {
         let writer =
             LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoMore)).expect("attach");
@@ -91,7 +92,7 @@ impl Place {
 
     /// Bytes of the entries of the transaction in progress.
     fn logged(&self) -> u64 {
-        // SAFETY: mapped; nobody writes meanwhile.
+        // SAFETY: mapped; no thread writes meanwhile.
         let summary =
             unsafe { inspect(self.log, CrashKind::Process, &mut |_, _| None) }.expect("a log");
         let data = |e: &cenote_log::scan::Entry| u64::from(e.kind.data_len(e.size));
@@ -131,97 +132,58 @@ fn add(tx: &mut Transaction<'_>, page: *mut u8, at: usize, len: usize) {
     }
 }
 
+/// The rows so far.
+#[derive(Default)]
+struct Rows(Vec<Row>);
+
+impl Rows {
+    fn row(&mut self, name: &str, (counts, logged): (Counts, u64)) {
+        self.0.push((name.into(), counts.flushes, counts.fences, counts.streamed_bytes, logged));
+    }
+
+    /// A row of a transaction that commits.
+    fn commits(&mut self, name: &str, place: &mut Place, body: impl FnMut(&mut Transaction<'_>)) {
+        self.row(name, steady(place, false, body));
+    }
+
+    /// A row of one that is aborted.
+    fn aborts(&mut self, name: &str, place: &mut Place, body: impl FnMut(&mut Transaction<'_>)) {
+        self.row(name, steady(place, true, body));
+    }
+}
+
+fn set(tx: &mut Transaction<'_>, page: *mut u8, count: usize) {
+    for k in 0..count {
+        // SAFETY: inside the page.
+        unsafe { tx.set(page.add(k * 64), [k as u8; 8].as_ptr(), 8) }.expect("set");
+    }
+}
+
+/// Allocates a block that nothing uses.
+fn alloc(tx: &mut Transaction<'_>, heap: &'static dyn Heap) -> u64 {
+    // SAFETY: the heap outlives the transactions.
+    let block = unsafe { tx.alloc(heap, 64, 8, TypeId::UNTYPED) }.expect("alloc");
+    block.as_ptr() as u64
+}
+
 fn measure(level: Durability) -> Vec<Row> {
     let mut place = Place::new(level, level as usize);
+    let mut rows = Rows::default();
+    changes(&mut place, &mut rows);
+    blocks(&mut place, &mut rows);
     let (page, heap) = (place.page, place.heap());
-    let mut rows: Vec<Row> = Vec::new();
-    let mut row = |name: &str, (counts, logged): (Counts, u64)| {
-        rows.push((name.into(), counts.flushes, counts.fences, counts.streamed_bytes, logged));
-    };
-    let commits =
-        |place: &mut Place, body: &mut dyn FnMut(&mut Transaction<'_>)| steady(place, false, body);
-    row("empty", commits(&mut place, &mut |_| {}));
-    row("add 8", commits(&mut place, &mut |tx| add(tx, page, 0, 8)));
-    row(
-        "add 8, twice the same",
-        commits(&mut place, &mut |tx| (0..2).for_each(|_| add(tx, page, 0, 8))),
-    );
-    let words = 0..64usize;
-    row(
-        "add 8, 64 times",
-        commits(&mut place, &mut |tx| words.clone().for_each(|k| add(tx, page, k * 64, 8))),
-    );
-    row(
-        "add 8, 64 at once",
-        commits(&mut place, &mut |tx| {
-            // SAFETY: inside the page.
-            let ranges: Vec<_> =
-                words.clone().map(|k| (unsafe { page.add(k * 64) }.cast_const(), 8)).collect();
-            // SAFETY: as above, and logged.
-            unsafe {
-                tx.add_all(&ranges).expect("add");
-                words.clone().for_each(|k| page.add(k * 64).write(k as u8));
-            }
-        }),
-    );
-    row("add 4096", commits(&mut place, &mut |tx| add(tx, page, 0, 4096)));
-    let set = |tx: &mut Transaction<'_>, count: usize| {
-        for k in 0..count {
-            // SAFETY: inside the page.
-            unsafe { tx.set(page.add(k * 64), [k as u8; 8].as_ptr(), 8) }.expect("set");
-        }
-    };
-    row("set 8", commits(&mut place, &mut |tx| set(tx, 1)));
-    row("set 8, 4 words", commits(&mut place, &mut |tx| set(tx, 4)));
-    let alloc = |tx: &mut Transaction<'_>| {
-        // SAFETY: the heap outlives the transactions; no code uses the blocks.
-        unsafe { tx.alloc(heap, 64, 8, TypeId::UNTYPED) }.expect("alloc")
-    };
-    // A block stays, so that the superblock does.
-    place.run(|tx| {
-        alloc(tx);
+    rows.aborts("add 8, abort", &mut place, |tx| add(tx, page, 0, 8));
+    rows.aborts("alloc 64, abort", &mut place, |tx| {
+        alloc(tx, heap);
     });
-    row(
-        "alloc 64",
-        commits(&mut place, &mut |tx| {
-            alloc(tx);
-        }),
-    );
-    row(
-        "alloc 64 and free it",
-        commits(&mut place, &mut |tx| {
-            let block = alloc(tx);
-            // SAFETY: as above.
-            unsafe { tx.free(heap, block.as_ptr() as u64) }.expect("free");
-        }),
-    );
-    let mut blocks = Vec::new();
-    place.run(|tx| blocks.extend((0..2).map(|_| alloc(tx).as_ptr() as u64)));
-    row(
-        "free 64",
-        commits(&mut place, &mut |tx| {
-            // SAFETY: as above.
-            unsafe { tx.free(heap, blocks.pop().expect("a block")) }.expect("free");
-        }),
-    );
-    row("add 8, abort", steady(&mut place, true, |tx| add(tx, page, 0, 8)));
-    row(
-        "alloc 64, abort",
-        steady(&mut place, true, |tx| {
-            alloc(tx);
-        }),
-    );
-    row("set 8, abort", steady(&mut place, true, |tx| set(tx, 1)));
+    rows.aborts("set 8, abort", &mut place, |tx| set(tx, page, 1));
     let (second, _) = new_context(&place.store, &place.group);
-    row("add 8, another log in use", steady(&mut place, false, |tx| add(tx, page, 0, 8)));
-    row("add 4096, another log in use", steady(&mut place, false, |tx| add(tx, page, 0, 4096)));
-    row("set 8, another log in use", steady(&mut place, false, |tx| set(tx, 1)));
-    row(
-        "alloc 64, another log in use",
-        steady(&mut place, false, |tx| {
-            alloc(tx);
-        }),
-    );
+    rows.commits("add 8, another log in use", &mut place, |tx| add(tx, page, 0, 8));
+    rows.commits("add 4096, another log in use", &mut place, |tx| add(tx, page, 0, 4096));
+    rows.commits("set 8, another log in use", &mut place, |tx| set(tx, page, 1));
+    rows.commits("alloc 64, another log in use", &mut place, |tx| {
+        alloc(tx, heap);
+    });
     drop(second);
     let pool = place.pool.clone();
     let list = pool
@@ -235,9 +197,59 @@ fn measure(level: Durability) -> Vec<Row> {
     let before = counters::snapshot();
     pool.write(|tx| list.push_back(tx, 3)).expect("push");
     // Its log is the crate's own, so its entries are not counted here.
-    row("list: push_back of 8 bytes", (counters::snapshot() - before, 0));
+    rows.row("list: push_back of 8 bytes", (counters::snapshot() - before, 0));
     drop((pool, place.context));
-    rows
+    rows.0
+}
+
+/// Transactions that change a page.
+fn changes(place: &mut Place, rows: &mut Rows) {
+    let page = place.page;
+    rows.commits("empty", place, |_| {});
+    rows.commits("add 8", place, |tx| add(tx, page, 0, 8));
+    rows.commits("add 8, twice the same", place, |tx| {
+        (0..2).for_each(|_| add(tx, page, 0, 8));
+    });
+    let words = 0..64usize;
+    rows.commits("add 8, 64 times", place, |tx| {
+        words.clone().for_each(|k| add(tx, page, k * 64, 8));
+    });
+    rows.commits("add 8, 64 at once", place, |tx| {
+        // SAFETY: inside the page.
+        let ranges: Vec<_> =
+            words.clone().map(|k| (unsafe { page.add(k * 64) }.cast_const(), 8)).collect();
+        // SAFETY: as above, and logged.
+        unsafe {
+            tx.add_all(&ranges).expect("add");
+            words.clone().for_each(|k| page.add(k * 64).write(k as u8));
+        }
+    });
+    rows.commits("add 4096", place, |tx| add(tx, page, 0, 4096));
+    rows.commits("set 8", place, |tx| set(tx, page, 1));
+    rows.commits("set 8, 4 words", place, |tx| set(tx, page, 4));
+}
+
+/// Transactions that allocate and free.
+fn blocks(place: &mut Place, rows: &mut Rows) {
+    let heap = place.heap();
+    // A block stays, so that the superblock does.
+    place.run(|tx| {
+        alloc(tx, heap);
+    });
+    rows.commits("alloc 64", place, |tx| {
+        alloc(tx, heap);
+    });
+    rows.commits("alloc 64 and free it", place, |tx| {
+        let block = alloc(tx, heap);
+        // SAFETY: the heap outlives the transaction; no code uses the block.
+        unsafe { tx.free(heap, block) }.expect("free");
+    });
+    let mut blocks = Vec::new();
+    place.run(|tx| blocks.extend((0..2).map(|_| alloc(tx, heap))));
+    rows.commits("free 64", place, |tx| {
+        // SAFETY: as above.
+        unsafe { tx.free(heap, blocks.pop().expect("a block")) }.expect("free");
+    });
 }
 
 #[test]

@@ -45,7 +45,7 @@ const KILLED: &[Step] = &[
     Kill,
     Serve,
 ];
-/// A log is set aside, and somebody brings back what was damaged.
+/// A log is set aside, and an operator brings back what was damaged.
 const APPLIED: &[Step] = &[
     Serve,
     Create("a"),
@@ -211,7 +211,7 @@ fn logs_that_are_removed_before_their_guest_are_found() {
 }
 
 #[test]
-fn what_a_guest_left_in_the_page_cache_and_nobody_answers_for_is_found() {
+fn what_a_guest_left_in_the_page_cache_without_a_lease_is_found() {
     caught(Bug::GuestLeaseNotInherited, &GUESTS[..11], Durability::Process, false, 7);
 }
 

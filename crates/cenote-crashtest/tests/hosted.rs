@@ -334,7 +334,7 @@ fn is_held(bug: Bug, worker: usize) -> bool {
     assert_eq!(copy.pools.len(), 1);
     store.guest_open(CLIENT, &root(), "there", Access::ReadWrite).expect("it is over");
     let busy = store.guest_source(&root(), "there").map(drop);
-    assert!(matches!(busy, Err(StoreError::PoolBusy { .. })), "somebody writes it: {busy:?}");
+    assert!(matches!(busy, Err(StoreError::PoolBusy { .. })), "a client writes it: {busy:?}");
     store.abandon();
     held
 }

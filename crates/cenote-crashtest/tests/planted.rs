@@ -208,11 +208,11 @@ fn recovered(
     {
         // Only the first pool is held for writing.
         let pool = store.pool(POOLS[0]).map_err(|e| text(&e))?;
-        // SAFETY: a log is taken, and what is written into it is what the test is about; nothing is
-        // read as a value afterwards but words.
+        // SAFETY: a log is taken, and the test is about the bytes that are written into it; only
+        // words are read as values afterwards.
         let raw = unsafe { store.as_raw() };
         let lease = raw.acquire_log().map_err(|e| text(&e))?;
-        // SAFETY: the log is mapped until the store is dropped, and nobody else uses it; the
+        // SAFETY: the log is mapped until the store is dropped, and no other code uses it; the
         // contents are readable.
         unsafe {
             let mut writer = LogWriter::attach(lease.body(), raw.persistence(), Box::new(NoMore))

@@ -33,7 +33,8 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
     let ident = &input.ident;
 
     if let Some(lifetime) = input.generics.lifetimes().next() {
-        let message = "persistent types cannot borrow, as what they borrow from ends with the process: use `Ptr`, and no lifetime parameters";
+        let message = "persistent types cannot borrow, as what they borrow from ends with the \
+                       process: use `Ptr`, and no lifetime parameters";
         return Err(Error::new(lifetime.span(), message));
     }
     if let Some(packed) = &repr.packed {
@@ -46,7 +47,8 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
         Data::Struct(data) => writer.structure(data)?,
         Data::Enum(data) => writer.enumeration(ident, data, &repr)?,
         Data::Union(data) => {
-            let message = "unions cannot be persistent, as no other program can tell which of their fields is there: use an enum with `#[repr(u8)]`";
+            let message = "unions cannot be persistent, as no other program can tell which of \
+                           their fields is there: use an enum with `#[repr(u8)]`";
             return Err(Error::new(data.union_token.span(), message));
         }
     };
@@ -64,7 +66,8 @@ pub(crate) fn expand(input: &DeriveInput) -> Result<TokenStream> {
             #[allow(drop_bounds)]
             trait PersistentTypesDoNotImplementDrop {}
             impl<T: #cenote::persist::__Drop> PersistentTypesDoNotImplementDrop for T {}
-            impl #declared_generics PersistentTypesDoNotImplementDrop for #ident #arguments #declared_where {}
+            impl #declared_generics PersistentTypesDoNotImplementDrop for #ident #arguments
+            #declared_where {}
         };
         const _: () = {
             // SAFETY: every field of the type is described as the compiler has it, by cenote's own
@@ -112,7 +115,8 @@ fn declared_name(input: &DeriveInput, attributes: &TypeAttributes) -> Result<Str
     match std::env::var("CARGO_PKG_NAME") {
         Ok(package) => Ok(format!("{package}::{ident}")),
         Err(_) => {
-            let message = "the name of the package is not known, as this is not built by cargo: give the type a name with #[persist(name = \"...\")]";
+            let message = "the name of the package is not known, as this is not built by cargo: \
+                           give the type a name with #[persist(name = \"...\")]";
             Err(Error::new(ident.span(), message))
         }
     }
@@ -275,7 +279,7 @@ impl<'a> Writer<'a> {
             let variables = fields.iter().map(|field| &field.variable);
             arms.push(quote!(#pattern => { #(let _ = #variables;)* }));
             let others = data.variants.len() > 1;
-            describe.push(self.variant(&name, &pattern, &fields, &tag, tag_bytes, others));
+            describe.push(self.variant(&name, &pattern, &fields, (&tag, tag_bytes), others));
             names.push(name);
         }
         Ok(quote! {
@@ -293,8 +297,7 @@ impl<'a> Writer<'a> {
         name: &str,
         pattern: &TokenStream,
         fields: &[Field],
-        tag_value: &TokenStream,
-        tag_bytes: usize,
+        (tag_value, tag_bytes): (&TokenStream, usize),
         others: bool,
     ) -> TokenStream {
         let Self { builder, layout, value, slot, tag, place, variant, .. } = self;

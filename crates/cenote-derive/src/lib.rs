@@ -31,8 +31,8 @@ use proc_macro::TokenStream;
 /// | --- | --- | --- |
 /// | `#[persist(name = "list::Node")]` | type | the declared name |
 /// | `#[persist(name = "next")]` | field, variant | its name in the record |
-/// | `#[persist(bound = "K: Key, V: Persist")]` | type | used in place of `T: Persist` for every parameter; must imply it |
-/// | `#[persist(crate = "path")]` | type | where the crate `cenote` is, if it is not at `::cenote` |
+/// | `#[persist(bound = "K: Key")]` | type | replaces `T: Persist` of parameters; must imply it |
+/// | `#[persist(crate = "path")]` | type | where the crate `cenote` is, if not at `::cenote` |
 #[proc_macro_derive(Persist, attributes(persist))]
 pub fn derive_persist(input: TokenStream) -> TokenStream {
     let input = syn::parse_macro_input!(input as syn::DeriveInput);

@@ -1,5 +1,5 @@
-//! Protection at rest: headers, pages, side data and nodes, damaged and put under a right checksum
-//! again. What is accepted must be what was sealed.
+//! Fuzzes protection at rest: headers, pages, side data and nodes are damaged and put under a right
+//! checksum again. What is accepted must be what was sealed.
 
 use crate::input::Input;
 use cenote_atrest::tree::{Node, NodeSource};
@@ -41,7 +41,7 @@ fn key() -> &'static Keyring {
 pub(crate) fn run(input: &mut Input<'_>) {
     let mode = MODES[input.below(MODES.len())];
     let keyring = mode.has_key().then(key);
-    // Nobody's identity is nil.
+    // No object's identity is nil.
     let mut id: [u8; 16] = input.array();
     id[0] |= 1;
     let object = Uuid(id);
@@ -61,19 +61,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
         change.header.as_ref().map_or_else(|| made.header().to_vec(), |header| header.to_vec());
     let mut side = done.side;
 
-    let mut bytes = original.clone();
-    for _ in 0..input.below(3) {
-        input.damage(&mut bytes);
-    }
-    if input.one_in(2)
-        && let Ok(mut changed) = AtRestHeader::read_from_bytes(&bytes)
-    {
-        header::seal(&mut changed);
-        bytes = changed.as_bytes().to_vec();
-    }
-    if input.one_in(16) {
-        bytes.truncate(input.below(HEADER_LEN));
-    }
+    let bytes = damaged_header(input, &original);
     let expect = Expect { pages: Some(pages), mode: Some(mode), ..Expect::of(object) };
     let opened = match Protection::open(&bytes, &expect, keyring) {
         Ok(opened) => opened,
@@ -88,27 +76,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
     assert_eq!((opened.pages(), opened.mode()), (pages, mode));
 
     let forged = bytes != original;
-    let mut damaged = false;
-    for _ in 0..input.below(3) {
-        let before = (sealed, side, nodes.0.clone());
-        match input.below(3) {
-            0 => input.damage(&mut sealed),
-            1 => {
-                if let Some(known) = &mut side {
-                    let mut raw = known.as_bytes().to_vec();
-                    input.damage(&mut raw);
-                    *known = PageSide::read_from_bytes(&raw).expect("as long as it was");
-                }
-            }
-            _ => {
-                let number = input.below(nodes.0.len().max(1));
-                if let Some(node) = nodes.0.values_mut().nth(number) {
-                    input.damage(node);
-                }
-            }
-        }
-        damaged |= before != (sealed, side, nodes.0.clone());
-    }
+    let damaged = harm(input, &mut sealed, &mut side, &mut nodes);
     // Another place, now and then: a page that was moved.
     let at = if input.one_in(4) { input.below(pages as usize) as u64 } else { page };
     let mut found = [0u8; PAGE_LEN];
@@ -127,4 +95,53 @@ pub(crate) fn run(input: &mut Input<'_>) {
             assert!(damaged || forged || at != page, "refused what was not damaged: {error}");
         }
     }
+}
+
+/// A header that is damaged, perhaps sealed again, perhaps cut short.
+fn damaged_header(input: &mut Input<'_>, original: &[u8]) -> Vec<u8> {
+    let mut bytes = original.to_vec();
+    for _ in 0..input.below(3) {
+        input.damage(&mut bytes);
+    }
+    if input.one_in(2)
+        && let Ok(mut changed) = AtRestHeader::read_from_bytes(&bytes)
+    {
+        header::seal(&mut changed);
+        bytes = changed.as_bytes().to_vec();
+    }
+    if input.one_in(16) {
+        bytes.truncate(input.below(HEADER_LEN));
+    }
+    bytes
+}
+
+/// Damages the page, its side data or nodes of the tree; whether that changed something.
+fn harm(
+    input: &mut Input<'_>,
+    sealed: &mut [u8; PAGE_LEN],
+    side: &mut Option<PageSide>,
+    nodes: &mut Nodes,
+) -> bool {
+    let mut damaged = false;
+    for _ in 0..input.below(3) {
+        let before = (*sealed, *side, nodes.0.clone());
+        match input.below(3) {
+            0 => input.damage(sealed),
+            1 => {
+                if let Some(known) = side {
+                    let mut raw = known.as_bytes().to_vec();
+                    input.damage(&mut raw);
+                    *known = PageSide::read_from_bytes(&raw).expect("as long as it was");
+                }
+            }
+            _ => {
+                let number = input.below(nodes.0.len().max(1));
+                if let Some(node) = nodes.0.values_mut().nth(number) {
+                    input.damage(node);
+                }
+            }
+        }
+        damaged |= before != (*sealed, *side, nodes.0.clone());
+    }
+    damaged
 }

@@ -30,7 +30,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
     check_pair(&damaged, &bytes, Some((&bytes, &records)));
     check_pair(&bytes, &damaged, Some((&bytes, &records)));
 
-    // Both, by somebody who knows checksums.
+    // Both, by an attacker who knows checksums.
     let mut other = if input.one_in(2) { damaged.clone() } else { bytes };
     for file in [&mut damaged, &mut other] {
         for _ in 0..input.below(4) {

@@ -50,7 +50,7 @@ pub enum Target {
     Journal,
     /// Archives of pools.
     Archive,
-    /// Images of puddles that have moved, with types and ranges that nobody vouches for.
+    /// Images of puddles that have moved, with types and ranges that no manifest vouches for.
     Image,
 }
 

@@ -1,14 +1,14 @@
-//! Logs: written by the production writer, left in any state, damaged or forged, then inspected and
-//! replayed.
+//! Fuzzes logs: written by the production writer, left in any state, damaged or forged, then
+//! inspected and replayed.
 //!
-//! What is asserted:
+//! It asserts:
 //!
 //! * nothing panics, and nothing outside of the owner's puddles and the log itself changes;
 //! * a log that is refused changes nothing, its own bytes included except for the mark, and is
 //!   refused again;
 //! * what is recovered once is not recovered twice;
 //! * `inspect` and `replay` see the same;
-//! * a log that nobody damaged is never refused, and ends in the state that its model says.
+//! * a log that was not damaged is never refused, and ends in the state that its model says.
 
 use crate::input::Input;
 use crate::world::{
@@ -74,120 +74,143 @@ fn data(world: &World) -> Vec<u8> {
     world.image()[DATA_AT..].to_vec()
 }
 
-/// Whether the transaction has logged nothing of the word at `word`.
-fn is_unused(covered: &[(u64, usize)], redo: &[(u64, Vec<u8>)], word: u64) -> bool {
-    !covered.iter().any(|&(a, l)| word < a + l as u64 && a < word + 8)
-        && !redo.iter().any(|(a, d)| word < a + d.len() as u64 && *a < word + 8)
-}
-
 fn set_bits(world: &World, word: u64, mask: u64) {
     let old = u64::from_le_bytes(world.read(word, 8).try_into().unwrap_or_default());
     world.write(word, &(old | mask).to_le_bytes());
 }
 
-/// One transaction, finished (`None`) or left at some point; then what its recovery must lead to.
-fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> Option<Expected> {
-    let before = data(world);
-    let mut covered: Vec<(u64, usize)> = Vec::new();
-    let mut redo: Vec<(u64, Vec<u8>)> = Vec::new();
-    let mut unowned = Vec::new();
-    // Words of marks: nothing else is written there, because replay sets and clears their bits in
-    // both directions.
-    let mut marks: Vec<u64> = Vec::new();
-    for _ in 0..input.below(12) {
+/// What a transaction has logged so far.
+#[derive(Default)]
+struct Logged {
+    covered: Vec<(u64, usize)>,
+    redo: Vec<(u64, Vec<u8>)>,
+    unowned: Vec<core::ops::Range<usize>>,
+    /// Words of marks: nothing else is written there, because replay sets and clears their bits in
+    /// both directions.
+    marks: Vec<u64>,
+}
+
+fn overlaps((addr, len): (u64, usize), (a, l): (u64, usize)) -> bool {
+    addr < a + l as u64 && a < addr + len as u64
+}
+
+impl Logged {
+    /// Whether the transaction has logged nothing of these bytes, marks aside.
+    fn is_unused(&self, range: (u64, usize)) -> bool {
+        !self.covered.iter().any(|&covered| overlaps(range, covered))
+            && !self.redo.iter().any(|(a, d)| overlaps(range, (*a, d.len())))
+    }
+
+    fn mark(&mut self, world: &World, word: u64, mask: u64) {
+        set_bits(world, word, mask);
+        self.marks.push(word);
+        let at = (word - DATA_ADDR) as usize;
+        self.unowned.push(at..at + 8);
+    }
+
+    /// Logs something about a range, and stores. `false`: the transaction comes to its end, because
+    /// the log is full.
+    fn step(&mut self, input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> bool {
         let (addr, len) = range(input);
-        let offset = (addr - DATA_ADDR) as usize;
-        let overlaps = |a: u64, l: usize| addr < a + l as u64 && a < addr + len as u64;
-        if covered.iter().any(|&(a, l)| overlaps(a, l))
-            || redo.iter().any(|(a, d)| overlaps(*a, d.len()))
-            || marks.iter().any(|&word| overlaps(word, 8))
+        if !self.is_unused((addr, len))
+            || self.marks.iter().any(|&word| overlaps((addr, len), (word, 8)))
         {
-            continue;
+            return true;
         }
         let new = input.byte();
-        // SAFETY: all data is readable and inside the world, which outlives the writer.
-        let written = unsafe {
-            match input.below(6) {
-                0..=2 => {
-                    let parts = &mut covered;
-                    let logged = writer.append_range(
+        match input.below(6) {
+            0..=2 => {
+                let parts = &mut self.covered;
+                // SAFETY: all data is readable and inside the world, which outlives the writer.
+                let logged = unsafe {
+                    writer.append_range(
                         Kind::Undo,
                         addr,
                         len,
                         world.at(addr, len),
                         &mut |a, l, _| parts.push((a, l)),
-                    );
-                    writer.fence();
-                    if logged.is_ok() {
-                        world.write(addr, &vec![new; len]);
-                    }
-                    logged
+                    )
+                };
+                writer.fence();
+                if logged.is_ok() {
+                    world.write(addr, &vec![new; len]);
                 }
-                3 => {
-                    let bytes = vec![new; len];
-                    let logged = writer.append_range(
-                        Kind::Redo,
-                        addr,
-                        len,
-                        bytes.as_ptr(),
-                        &mut |_, _, _| {},
-                    );
-                    if logged.is_err() {
-                        break; // a part of it is logged: this one can only be rolled back
-                    }
-                    redo.push((addr, bytes));
-                    logged
+                logged.is_ok()
+            }
+            3 => {
+                let bytes = vec![new; len];
+                // SAFETY: the bytes are readable, and copied by the call.
+                let logged = unsafe {
+                    writer.append_range(Kind::Redo, addr, len, bytes.as_ptr(), &mut |_, _, _| {})
+                };
+                // An error: a part of it is logged, so this one can only be rolled back.
+                if logged.is_ok() {
+                    self.redo.push((addr, bytes));
                 }
-                4 => {
-                    // A block, and the word of its mark somewhere else.
-                    let word = range(input).0 & !7;
-                    let mask = 1u64 << input.below(64);
-                    let is_mark = !overlaps(word, 8) && is_unused(&covered, &redo, word);
-                    let mark = AllocationMark { word, mask };
-                    let logged = match is_mark {
-                        true => writer.append(
-                            Kind::Allocation,
-                            addr,
-                            len as u32,
-                            (&raw const mark).cast(),
-                        ),
-                        false => writer.append(Kind::Fresh, addr, len as u32, core::ptr::null()),
-                    };
-                    if logged.is_ok() {
-                        if is_mark {
-                            set_bits(world, word, mask);
-                            marks.push(word);
-                            unowned
-                                .push((word - DATA_ADDR) as usize..(word - DATA_ADDR) as usize + 8);
-                        }
-                        covered.push((addr, len));
-                        unowned.push(offset..offset + len);
-                        world.write(addr, &vec![new; len]);
-                    }
-                    logged.map(drop)
+                logged.is_ok()
+            }
+            4 => self.block(input, world, writer, (addr, len), new),
+            _ => {
+                let word = addr & !7;
+                if !self.is_unused((word, 8)) {
+                    return true;
                 }
-                _ => {
-                    let word = addr & !7;
-                    if !is_unused(&covered, &redo, word) {
-                        continue;
-                    }
-                    let mask = 1u64 << input.below(64);
-                    let logged = writer
-                        .append(Kind::ClearBitsOnAbort, word, 8, (&raw const mask).cast())
-                        .map(drop);
-                    if logged.is_ok() {
-                        set_bits(world, word, mask);
-                        marks.push(word);
-                        unowned.push((word - DATA_ADDR) as usize..(word - DATA_ADDR) as usize + 8);
-                    }
-                    logged
+                let mask = 1u64 << input.below(64);
+                // SAFETY: the mask is readable, and copied by the call.
+                let logged = unsafe {
+                    writer.append(Kind::ClearBitsOnAbort, word, 8, (&raw const mask).cast())
+                };
+                if logged.is_ok() {
+                    self.mark(world, word, mask);
                 }
+                logged.is_ok()
+            }
+        }
+    }
+
+    /// A block, and the word of its mark somewhere else.
+    fn block(
+        &mut self,
+        input: &mut Input<'_>,
+        world: &World,
+        writer: &mut LogWriter,
+        (addr, len): (u64, usize),
+        new: u8,
+    ) -> bool {
+        let word = range(input).0 & !7;
+        let mask = 1u64 << input.below(64);
+        let is_mark = !overlaps((addr, len), (word, 8)) && self.is_unused((word, 8));
+        let mark = AllocationMark { word, mask };
+        // SAFETY: the mark is readable, and copied by the call; a fresh entry has no data.
+        let logged = unsafe {
+            match is_mark {
+                true => writer.append(Kind::Allocation, addr, len as u32, (&raw const mark).cast()),
+                false => writer.append(Kind::Fresh, addr, len as u32, core::ptr::null()),
             }
         };
-        if written.is_err() {
+        if logged.is_ok() {
+            if is_mark {
+                self.mark(world, word, mask);
+            }
+            self.covered.push((addr, len));
+            let offset = (addr - DATA_ADDR) as usize;
+            self.unowned.push(offset..offset + len);
+            world.write(addr, &vec![new; len]);
+        }
+        logged.is_ok()
+    }
+}
+
+/// One transaction, finished (`None`) or left at some point; then what its recovery must lead to.
+fn transaction(input: &mut Input<'_>, world: &World, writer: &mut LogWriter) -> Option<Expected> {
+    let before = data(world);
+    let mut logged = Logged::default();
+    for _ in 0..input.below(12) {
+        if !logged.step(input, world, writer) {
             break;
         }
     }
+    let Logged { covered, redo, unowned, .. } = logged;
     let running = data(world);
     let mut committed = running.clone();
     for (addr, bytes) in &redo {
@@ -239,7 +262,7 @@ fn verify(world: &World, expected: &Expected) {
     assert!(found == expected.data, "{outcome:?}: a sound log was recovered to another state");
 }
 
-/// Damages the log: blindly, or by somebody who knows checksums.
+/// Damages the log: blindly, or as an attacker does who knows checksums.
 fn damage(input: &mut Input<'_>, world: &World) {
     let segment = input.below(SEGMENTS);
     let start = segment * SEGMENT_MAX;
@@ -365,6 +388,21 @@ fn forge(input: &mut Input<'_>, world: &World) {
             }
         }
     }
+    put_entry(input, bytes, at, header, data);
+    let tail = TailWord { base, entries: (index + 1).max(places.len() - 1) as u32 };
+    if !input.one_in(4) {
+        put_word(world, RANGE_OFFSET + 8, tail.to_word());
+    }
+}
+
+/// Puts an entry, with a right checksum, into the image of a log.
+fn put_entry(
+    input: &mut Input<'_>,
+    bytes: &mut [u8],
+    at: usize,
+    mut header: EntryHeader,
+    mut data: Vec<u8>,
+) {
     let data_len = |size| Kind::from_u8(header.kind).map_or(size, |kind| kind.data_len(size));
     let counts_data = data_len(0) != data_len(1);
     if input.one_in(2) && counts_data {
@@ -383,10 +421,6 @@ fn forge(input: &mut Input<'_>, world: &World) {
     };
     bytes[at..at + 32].copy_from_slice(header.as_bytes());
     bytes[at + 32..at + 32 + len].copy_from_slice(&data);
-    let tail = TailWord { base, entries: (index + 1).max(places.len() - 1) as u32 };
-    if !input.one_in(4) {
-        put_word(world, RANGE_OFFSET + 8, tail.to_word());
-    }
 }
 
 /// Inspects and replays a copy. A log that was `forged` may hold entries of transactions to

@@ -1,10 +1,13 @@
-//! Messages between a daemon and its clients: whole ones of every kind, with fields that no client
-//! would send; and such that are damaged, cut off, or made of nothing but chance, with a header
-//! that fits.
+//! Fuzzes messages between a daemon and its clients: whole ones of every kind, with fields that no
+//! client would send; and such that are damaged, cut off, or made of nothing but chance, with a
+//! header that fits.
 //!
-//! What is asserted: nothing panics; what is decoded is encoded to the same bytes or to shorter
-//! ones that mean the same (numbers may be written in more bytes than they need); a message that
-//! was not touched comes back.
+//! It asserts:
+//!
+//! * nothing panics;
+//! * what is decoded is encoded to the same bytes, or to shorter ones that mean the same (numbers
+//!   may be written in more bytes than they need);
+//! * a message that was not touched comes back.
 
 use crate::catalog::type_record;
 use crate::input::Input;
@@ -149,6 +152,26 @@ fn request(input: &mut Input<'_>) -> Request {
             puddles: ids(input),
             runs: input.word() as u32,
         },
+        25 => Request::SharePool { name: text(input) },
+        26 => Request::Members { pool },
+        27 => Request::SetAside,
+        28 => Request::DecideLogs { client: Uuid(input.array()), apply: some },
+        29 => Request::Clients { after: some.then(|| Uuid(input.array())) },
+        30 => Request::Metrics,
+        31 => Request::Parcel,
+        39 => Request::Attend,
+        40 => Request::Backup { target: text(input), within_ms: input.word() as u32 },
+        41 => Request::DeclareWhole { name: text(input) },
+        42 => Request::RegisterTypes { records: types(input) },
+        kind @ 17..=24 => about_object(kind, some, input),
+        kind @ 32..=38 => about_move(kind, some, pool, input),
+        _ => Request::Goodbye,
+    }
+}
+
+/// A request about an object.
+fn about_object(kind: usize, some: bool, input: &mut Input<'_>) -> Request {
+    match kind {
         17 => Request::Objects { after: some.then(|| text(input)) },
         18 => Request::Object { name: text(input) },
         19 => Request::CreateObject {
@@ -168,19 +191,18 @@ fn request(input: &mut Input<'_>) -> Request {
             runs: input.word() as u32,
             settled: some,
         },
-        24 => Request::SetObjectOwner {
+        _ => Request::SetObjectOwner {
             name: text(input),
             uid: None,
             gid: None,
             permissions: Some(0o640),
         },
-        25 => Request::SharePool { name: text(input) },
-        26 => Request::Members { pool },
-        27 => Request::SetAside,
-        28 => Request::DecideLogs { client: Uuid(input.array()), apply: some },
-        29 => Request::Clients { after: some.then(|| Uuid(input.array())) },
-        30 => Request::Metrics,
-        31 => Request::Parcel,
+    }
+}
+
+/// A request about pools that are copied, moved or imported.
+fn about_move(kind: usize, some: bool, pool: PoolId, input: &mut Input<'_>) -> Request {
+    match kind {
         32 => Request::Places { after: some.then(|| (pool, input.word() as u32)) },
         33 => {
             Request::ClonePool { name: text(input), copy: text(input), token: Uuid(input.array()) }
@@ -202,12 +224,7 @@ fn request(input: &mut Input<'_>) -> Request {
             token: Uuid(input.array()),
             pools: input.word() as u32,
         },
-        38 => Request::AbandonImport { import: input.word() },
-        39 => Request::Attend,
-        40 => Request::Backup { target: text(input), within_ms: input.word() as u32 },
-        41 => Request::DeclareWhole { name: text(input) },
-        42 => Request::RegisterTypes { records: types(input) },
-        _ => Request::Goodbye,
+        _ => Request::AbandonImport { import: input.word() },
     }
 }
 

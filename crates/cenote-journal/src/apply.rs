@@ -310,7 +310,7 @@ mod tests {
             assert_eq!(found(&sim.image_now(CrashKind::Process)), all);
             assert_eq!(found(&sim.state_now().image_oldest()), (0, Vec::new()), "no sync yet");
             journal.make_durable(&ticket).expect("durable");
-            // The session ends here: nobody applies it.
+            // The session ends here, and the journal's thread has not applied the record.
             drop((ticket, journal));
             for image in [sim.state_now().image_oldest(), sim.image_now(CrashKind::Process)] {
                 assert_eq!(found(&image), all, "{lines} lines");
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_what_was_committed_last_whatever_the_file_holds() {
+    fn reads_return_what_was_committed_last_whatever_the_file_holds() {
         let medium = own(SimMedium::new(SimOptions::new(Durability::Process)));
         medium.create("p", 3 * 4096).expect("a file");
         medium.create("q", 4096).expect("a file");

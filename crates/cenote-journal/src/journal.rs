@@ -1,22 +1,24 @@
-//! The journal of an open store: records of psyncs, appended and made durable.
+//! Keeps the journal of an open store: appends records of psyncs and makes them durable.
 //!
-//! States and argument: the front page of `cenote-object`. What this module adds are threads.
+//! States and argument: the front page of `cenote-object`. This module adds threads:
 //!
-//! * *Appending* is under the lock, so that the records in the file are a prefix of those that were
-//!   given out.
-//! * *Group commit.* Whoever needs a record durable and finds no sync running becomes the leader:
-//!   it notes how far records are written, syncs without the lock, and then everything up to there
-//!   is durable. Others wait, and look again.
+//! * *Appending* is under the lock, so that the records in the file are a prefix of those that
+//!   callers have.
+//! * *Group commit.* A caller that needs a record durable and finds no sync running becomes the
+//!   leader: it notes how far records are written, syncs without the lock, and then everything up
+//!   to there is durable. Other callers wait, and look again.
 //! * *Applying* is queued: [`crate::apply`].
 //! * *A half is reused* when (a) the other is full, (b) all records are durable, (c) those of the
 //!   half to be reused are applied, (d) the primaries that they changed are synced, and (e) the
 //!   header says that these records are trimmed: **its sync commits the trim**. Without (e) a first
-//!   record that is torn would leave a gap before those of the other half. Who comes first does (d)
-//!   and (e): the background thread as soon as a half is full, or the psync that needs it.
-//! * *What is durable is told* to the store's other journal, which names it ([`crate::ties`]).
+//!   record that is torn would leave a gap before those of the other half. The first that needs it
+//!   does (d) and (e): the background thread as soon as a half is full, or a psync.
+//! * *The store's other journal* learns what is durable, and names it ([`crate::ties`]).
 //!
 //! Nothing waits for a thread that waits for it: a psync that has appended goes on to its end
 //! without needing space.
+
+mod trim;
 
 use crate::apply_queue::Queued;
 use crate::file::{mark, new_header, replace, write_header};
@@ -111,7 +113,7 @@ pub(crate) struct State {
     active: usize,
     tail: u64,
     pub(crate) halves: [Half; 2],
-    /// What is committed and not applied, in order; and whether somebody applies the first.
+    /// What is committed and not applied, in order; and whether a thread applies the first.
     pub(crate) queue: VecDeque<Arc<Queued>>,
     pub(crate) applying: bool,
     /// Memory of earlier psyncs.
@@ -120,7 +122,7 @@ pub(crate) struct State {
     written: u64,
     chain: u64,
     durable: u64,
-    /// Somebody syncs the journal.
+    /// A thread syncs the journal.
     syncing: bool,
     /// The background thread shall end.
     stop: bool,
@@ -448,7 +450,7 @@ impl Journal {
         if counts { Ok(Some(error)) } else { Err(error) }
     }
 
-    /// Syncs the journal, or waits for whoever does.
+    /// Syncs the journal, or waits for the thread that does.
     fn sync_or_wait<'a>(&'a self, mut state: Locked<'a>) -> Result<Locked<'a>, JournalError> {
         if state.syncing {
             return Ok(self.wait(state));
@@ -467,52 +469,6 @@ impl Journal {
         self.home.tie.reached(state.durable);
         self.changed.notify_all();
         Ok(state)
-    }
-
-    /// Syncs the primaries that a half's records changed, or waits for whoever does. If all of
-    /// these are applied, and nothing of an earlier record is left, the header says so.
-    pub(crate) fn trim_or_wait<'a>(
-        &'a self,
-        mut state: Locked<'a>,
-        number: usize,
-    ) -> Result<Locked<'a>, JournalError> {
-        if state.halves[number].trimming {
-            return Ok(self.wait(state));
-        }
-        // What is applied while they are synced is noted anew.
-        let touched = core::mem::take(&mut state.halves[number].touched);
-        state.halves[number].trimming = true;
-        drop(state);
-        let synced = if self.settings.syncs {
-            touched.values().try_for_each(|file| file.sync())
-        } else {
-            Ok(())
-        };
-        let mut state = self.lock();
-        state.halves[number].trimming = false;
-        if let Err(error) = synced {
-            return Err(self.failed(error));
-        }
-        let (this, other) = (&state.halves[number], &state.halves[1 - number]);
-        let nothing_earlier = other.is_free() || other.last > this.last;
-        if this.is_free() && nothing_earlier && state.header.trimmed < this.last {
-            let (trimmed, chain) = (this.last, this.chain);
-            self.trim(&mut state, trimmed, chain)?;
-        }
-        self.changed.notify_all();
-        Ok(state)
-    }
-
-    /// Notes that nothing up to record `trimmed` has to be recovered: **the sync of the header
-    /// commits**.
-    fn trim(&self, state: &mut State, trimmed: u64, chain: u64) -> Result<(), JournalError> {
-        let (generation, [other, catalog]) = (state.header.generation + 1, self.home.tie.to_name());
-        let mut header =
-            JournalHeader { generation, trimmed, chain, other, catalog, ..state.header };
-        self.check_owner()?;
-        write_header(&state.file, &mut header, &state.roots).map_err(|error| self.failed(error))?;
-        state.header = header;
-        Ok(())
     }
 
     /// The root that a protected primary has to have. What is committed of it is in its file.
@@ -548,85 +504,5 @@ impl Journal {
         let mut state = self.lock();
         state.roots.set(object, None);
         state.halves.iter_mut().for_each(|half| drop(half.touched.remove(&object)));
-    }
-
-    /// What the background thread does: applies what is committed, and trims the half that is full,
-    /// until it is told to stop.
-    pub fn work_in_background(&self) {
-        let mut state = self.lock();
-        // A header that could not be written is tried again when something has happened.
-        let mut failed = false;
-        while !state.stop {
-            let full = 1 - state.active;
-            let half = &state.halves[full];
-            let due = !failed && half.unapplied == 0 && !half.trimming && !state.is_reusable(full);
-            let behind = !state.queue.is_empty() && !state.applying;
-            if (due || behind) && self.usable().is_ok() {
-                let done =
-                    if behind { self.apply_or_wait(state) } else { self.trim_or_wait(state, full) };
-                // If the store is poisoned, whoever psyncs next is told.
-                failed = done.is_err();
-                state = done.unwrap_or_else(|_| self.lock());
-            } else {
-                state = self.wait(state);
-                failed = false;
-            }
-        }
-    }
-
-    /// Tells the background thread to end.
-    pub fn stop(&self) {
-        self.lock().stop = true;
-        self.changed.notify_all();
-    }
-
-    /// Brings everything that is committed to the primaries, syncs them and notes in the header
-    /// that nothing has to be recovered: **the sync of the header commits**. Does nothing while
-    /// somebody psyncs.
-    ///
-    /// # Errors
-    /// The medium; nothing is lost by that.
-    pub fn checkpoint(&self) -> Result<(), JournalError> {
-        let mut state = self.lock();
-        loop {
-            self.usable()?;
-            if state.durable < state.written {
-                state = self.sync_or_wait(state)?;
-            } else if !state.queue.is_empty() {
-                state = self.apply_or_wait(state)?;
-            } else if state.halves.iter().any(|half| half.unapplied > 0) {
-                return Ok(()); // somebody psyncs: nothing is lost
-            } else if let Some(number) = state.oldest_unsynced() {
-                state = self.trim_or_wait(state, number)?;
-            } else {
-                break;
-            }
-        }
-        let (trimmed, chain) = (state.written, state.chain);
-        if state.header.trimmed < trimmed { self.trim(&mut state, trimmed, chain) } else { Ok(()) }
-    }
-
-    /// Makes sure that no recovery applies a record that was written before this call: they are
-    /// durable in their primaries, or those are gone. Waits for psyncs that are under way.
-    ///
-    /// # Errors
-    /// The medium; the store is poisoned.
-    pub fn trim_all(&self) -> Result<(), JournalError> {
-        let wanted = self.lock().written;
-        loop {
-            self.checkpoint()?;
-            if self.lock().header.trimmed >= wanted {
-                return Ok(());
-            }
-            // Somebody psyncs. What is behind `wanted` does not matter, and a half that is full is
-            // trimmed even if psyncs never pause.
-            std::thread::sleep(core::time::Duration::from_millis(1));
-        }
-    }
-
-    /// Whether a thread of its own shall call [`Journal::work_in_background`].
-    #[must_use]
-    pub fn wants_thread(&self) -> bool {
-        self.settings.background
     }
 }

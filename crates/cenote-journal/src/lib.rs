@@ -63,7 +63,7 @@ pub enum Stopped {
     Poisoned(String),
 }
 
-/// What a journal asks and tells whoever it belongs to.
+/// What a journal asks of its owner, and reports to it.
 pub trait Guard: Send + Sync + fmt::Debug {
     /// Fails if nothing may be acknowledged any more.
     ///

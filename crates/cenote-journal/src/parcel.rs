@@ -37,7 +37,7 @@ const STEP: usize = 256 << 10;
 /// Lines of a page.
 const LINES: u64 = PAGE_SIZE / LINE_SIZE;
 
-/// What is to be psynced, on its way to whoever keeps the journal.
+/// What is to be psynced, on its way to the process that keeps the journal.
 #[derive(Debug)]
 pub struct Parcel {
     file: File,
@@ -188,7 +188,7 @@ pub fn distinct(ids: &[Uuid], most: usize) -> Result<(), ParcelError> {
 /// What a keeper accepts for one primary.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Lines before this byte are nobody's to change: a header.
+    /// Lines before this byte must not change: a header.
     pub from: u64,
     /// Bytes of its data.
     pub len: u64,
@@ -291,12 +291,13 @@ impl Receiver {
 }
 
 impl Journal {
-    /// Psyncs what a parcel holds of these primaries, which nobody else psyncs meanwhile: one
+    /// Psyncs what a parcel holds of these primaries, which no other thread psyncs meanwhile: one
     /// record, **whose sync commits**, and which is applied later. A parcel that was psynced
     /// before, and whose answer was lost, changes nothing.
     ///
     /// # Errors
-    /// [`ParcelError`]: nothing has changed, or, as of every psync, a sync failed and the guard was told.
+    /// [`ParcelError`]: nothing has changed, or, as with every psync, a sync failed and the guard
+    /// was told.
     pub fn psync_parcel(
         &self,
         targets: Vec<(Target, Limits)>,
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_somebody_serves_are_not_read() {
+    fn files_that_a_process_serves_are_not_read() {
         let (pipe, _writer) = std::io::pipe().expect("a pipe");
         let pipe = File::from(std::os::fd::OwnedFd::from(pipe));
         let read = Receiver::read(&pipe, 1, &[limits(true)]);

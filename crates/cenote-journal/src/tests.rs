@@ -33,7 +33,7 @@ impl Guard for Told {
     }
 }
 
-/// A journal whose thread is whoever calls it, and one primary for all ids.
+/// A journal whose thread is its caller, and one primary for all ids.
 struct Rig {
     sim: Arc<SimMedium>,
     told: Arc<Told>,
@@ -173,14 +173,14 @@ fn however_growth_fails_what_is_acknowledged_later_survives() {
 }
 
 /// More primaries than stay open are synced early. They are, and the header cannot be written,
-/// which nobody needs yet.
+/// which no caller needs yet.
 #[test]
 fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
     const MANY: usize = 600;
     for effect in EFFECTS {
         let header =
             || Fault::once(FaultPoint::Operation(Operation::Write), 0, effect).on("journal");
-        // Whoever needs the file itself.
+        // A caller that needs the file itself.
         let rig = Rig::new(64 << 10);
         rig.psync(MANY, 0, 1, 1).expect("psynced");
         rig.sim.inject(header());
@@ -188,7 +188,7 @@ fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
         assert_eq!(rig.sim.fault_hits(), 1);
         assert!(!rig.is_poisoned());
         assert_eq!(rig.recovered()[0], 1);
-        // Whoever psyncs, and finds too much waiting: the first psync is alone in its half.
+        // A caller that psyncs, and finds too much waiting: the first psync is alone in its half.
         let rig = Rig::new(64 << 10);
         rig.psync(2 * MANY, 0, 600, 1).expect("psynced");
         let mut changes = Changes::default();
@@ -209,7 +209,7 @@ fn a_psync_that_is_committed_does_not_fail_for_an_early_trim() {
         rig.journal.apply_later(ticket, changes, targets.collect()).expect("committed");
         assert_eq!(rig.sim.fault_hits(), 1);
         assert!(!rig.is_poisoned());
-        // Whoever needs the half does what is left.
+        // The next caller that needs the half does what is left.
         for value in 3..9 {
             rig.psync(MANY, 0, 600, value).expect("psynced");
             assert_eq!(

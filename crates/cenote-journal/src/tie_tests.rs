@@ -317,9 +317,11 @@ fn every(len: u32, of: &[Step]) -> Result<[u64; 2], String> {
             (0..len).map(|place| of[number / of.len().pow(place) % of.len()]).collect();
         let idle = |(at, step): (usize, &Step)| match step {
             Step::Sync(which) | Step::Trim(which) => {
-                let before = steps[..at].iter().rev().find(|step| {
-                    matches!(step, Step::Append(of, _) | Step::Sync(of) | Step::Trim(of) if of == which)
-                });
+                let touches = |step: &&Step| match step {
+                    Step::Append(of, _) | Step::Sync(of) | Step::Trim(of) => of == which,
+                    _ => false,
+                };
+                let before = steps[..at].iter().rev().find(touches);
                 !matches!(
                     (before, step),
                     (Some(Step::Append(..)), _) | (Some(Step::Sync(_)), Step::Trim(_))
@@ -354,8 +356,7 @@ fn whatever_two_journals_do_no_crash_is_refused_and_what_passes_is_a_state_of_th
 }
 
 #[test]
-fn whatever_the_catalog_and_journals_do_no_crash_is_refused_and_what_passes_is_a_state_of_the_store()
- {
+fn whatever_the_catalog_and_journals_do_no_crash_is_refused_and_each_is_a_state() {
     let [histories, refused] = every(5, &WITH_BATCHES).unwrap_or_else(|error| panic!("{error}"));
     println!("{histories} histories, {refused} mixtures of three moments are refused");
     assert!(histories > 1000 && refused > 10_000, "{histories} {refused}");

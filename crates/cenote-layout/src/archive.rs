@@ -12,8 +12,7 @@
 //! chunk covers is zero. The last section says how much there was. Each section has its number, and
 //! the checksum of the one before, so that none can be lost, repeated or exchanged.
 //!
-//! There is no name of a file in an archive, and no header of a puddle: whoever takes a puddle in
-//! makes both.
+//! There is no name of a file in an archive, and no header of a puddle: an import makes both.
 
 use crate::catalog::{AtRest, HeapKind, PoolMode};
 use crate::checksum::{checksum, seed};

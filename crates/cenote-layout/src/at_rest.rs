@@ -1,13 +1,15 @@
-//! How the pages of an object are protected while nobody has it open (PMO-7 to PMO-9): the header
-//! that says how, the *side data* of pages, and the tree of hashes.
+//! How the pages of an object are protected while no process has it open (PMO-7 to PMO-9): the
+//! header that says how, the *side data* of pages, and the tree of hashes.
 //!
 //! The sealed pages themselves lie wherever the object keeps its pages; a sealed page is as long as
 //! a plain one. What does not fit into a page lies in three regions, one after the other:
 //!
 //! ```text
-//! 0           4096                       + 64 x pages, rounded up          + 512 x nodes, rounded up
-//! | header    | side data, 64 B a page   | tree, 512 B a node: the top first, then level by level down |
-//!               (authenticated mode)       (all modes but none and encryption)
+//! 0           4096                       + 64 x pages, rounded up      + 512 x nodes, rounded up
+//! | header    | side data, 64 B a page   | tree, 512 B a node: the top |
+//!             | (authenticated mode)     | first, then level by level  |
+//!                                        | down (all modes but none    |
+//!                                        | and encryption)             |
 //! ```
 //!
 //! # The tree
@@ -19,8 +21,10 @@
 //! path is `log16(pages)` nodes long (5 for 4 GiB).
 //!
 //! ```text
-//! leaf digest = SHA-256("CnLeaf" | kind u8 | 0 | object 16 B | page u64 | sealed page or side data)
-//! node digest = SHA-256("CnNode" | level u8 | 0 | object 16 B | index u64 | the node's 512 bytes)
+//! leaf digest = SHA-256("CnLeaf" | kind u8 | 0 | object 16 B | page u64
+//!                       | sealed page or side data)
+//! node digest = SHA-256("CnNode" | level u8 | 0 | object 16 B | index u64
+//!                       | the node's 512 bytes)
 //! ```
 //!
 //! Zero bytes have the digest zero by definition: a sealed page, side data or node that is all zero
@@ -47,7 +51,7 @@ pub const LEVELS_MAX: u8 = 10;
 
 /// Argon2's least memory that is accepted, in KiB.
 pub const ARGON2_MEMORY_KIB_MIN: u32 = 8;
-/// Argon2's most memory: a header from somebody else must not take the machine's.
+/// Argon2's most memory: a header from an attacker must not take the machine's.
 pub const ARGON2_MEMORY_KIB_MAX: u32 = 1 << 20;
 /// Most passes.
 pub const ARGON2_PASSES_MAX: u32 = 64;
@@ -60,8 +64,8 @@ pub const ARGON2_LANES_MAX: u32 = 16;
 pub enum Mode {
     /// Nothing.
     None = 0,
-    /// A tree of SHA-256 over the pages; no key. Finds what changed by itself, and what was changed
-    /// by somebody who did not change tree and header too.
+    /// A tree of SHA-256 over the pages; no key. Finds what changed by itself, and what an attacker
+    /// changed who did not change tree and header too.
     Integrity = 1,
     /// AES-256-XTS.
     Encryption = 2,

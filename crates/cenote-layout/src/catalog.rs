@@ -8,7 +8,7 @@
 //! of a batch count only together. Batch numbers rise by one.
 //!
 //! ```text
-//! frame:  RecordHeader (56 bytes) | payload: postcard encoding of Record | zeroes up to a multiple of 8
+//! frame:  RecordHeader (56 bytes) | payload: postcard encoding of Record | zeroes to 8 bytes
 //! ```
 
 mod frame;
@@ -130,7 +130,7 @@ pub struct PuddleRecord {
     pub size: u64,
 }
 
-/// How an object is protected while nobody has it attached, or a pool while nobody has it open.
+/// How an object is protected while no process has it attached, or a pool while none has it open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum AtRest {
     /// Not at all: the primary holds the data as it is.
@@ -298,7 +298,7 @@ pub struct MoveRecord {
     pub size: u64,
 }
 
-/// A puddle whose pointers are still what they were before a relocation. Nobody has ever mapped it
+/// A puddle whose pointers are still what they were before a relocation. No program has mapped it
 /// since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DueRecord {
@@ -348,16 +348,16 @@ pub enum Record {
     /// A type is removed (none of its blocks is left).
     TypeRemoved(TypeId),
     /// Power failed while the pool was held writable at a durability level that does not cover
-    /// that; what it holds may be torn. Stays until somebody opens it as it is, by policy.
+    /// that; its values may be torn. Stays until a program opens it as it is, by policy.
     PoolNotCovered(PoolId),
-    /// Somebody has decided to take the pool as it is.
+    /// An operator has decided to take the pool as it is.
     PoolCovered(PoolId),
     /// Power failed while the pool was held writable: which of its blocks are allocated must be
     /// computed again, by tracing, before it is used.
     TraceDue(PoolId),
     /// That has been done.
     Traced(PoolId),
-    /// Somebody has opened the pool for writing: it is not as it was created any more.
+    /// A program has opened the pool for writing: it is not as it was created any more.
     PoolUsed(PoolId),
     /// An object is created, or its permissions change. Its puddle's record comes in the same
     /// batch, or before.

@@ -60,8 +60,8 @@ pub enum HeaderError {
     },
     /// Written by a later release.
     #[error(
-        "{what} was made by a newer release: it has format version {found}, and this release understands up to \
-         {known}: use a newer release"
+        "{what} was made by a newer release: it has format version {found}, and this release \
+         understands up to {known}: use a newer release"
     )]
     Version {
         /// Which header.
@@ -73,8 +73,8 @@ pub enum HeaderError {
     },
     /// An incompatible feature is not known to this release.
     #[error(
-        "{what} was made by a newer release: it uses incompatible features {unknown:#x} that this release does not \
-         know: use a newer release"
+        "{what} was made by a newer release: it uses incompatible features {unknown:#x} that this \
+         release does not know: use a newer release"
     )]
     Incompatible {
         /// Which header.
@@ -84,8 +84,8 @@ pub enum HeaderError {
     },
     /// A feature is not known to this release that forbids writing.
     #[error(
-        "{what} was made by a newer release: it uses features {unknown:#x} that this release can only read past: \
-         open it read-only, or use a newer release"
+        "{what} was made by a newer release: it uses features {unknown:#x} that this release can \
+         only read past: open it read-only, or use a newer release"
     )]
     ReadOnly {
         /// Which header.
@@ -95,7 +95,8 @@ pub enum HeaderError {
     },
     /// Bytes that this release keeps zero are set, and the checksum fits.
     #[error(
-        "{what} was made by a newer release: it uses bytes that this release keeps zero: use a newer release"
+        "{what} was made by a newer release: it uses bytes that this release keeps zero: \
+         use a newer release"
     )]
     Reserved {
         /// Which header.

@@ -3,9 +3,14 @@
 //! The body of a heap puddle, after the header space:
 //!
 //! ```text
-//! | descriptors, | pad to | tiny marks,  | marks,       | hints,     | roots, 16 KiB, lists, 6 KiB, mem-  | pad | superblocks ... |
-//! | 64 B each    | a page | 4,096 B each | 1,024 B each | 1 bit each | bers, sweep (root puddle only)     |     |                 |
+//! | descriptors, | pad to | tiny marks,  | marks,       | hints,     | roots, 16 KiB, |
+//! | 64 B each    | a page | 4,096 B each | 1,024 B each | 1 bit each | lists, 6 KiB,  |
+//! |              |        |              |              |            | members, sweep |
+//!
+//! | pad | superblocks ... |
 //! ```
+//!
+//! Roots, lists, members and sweep are in the root puddle only.
 //!
 //! Superblock `i` is the 64 KiB at `puddle + i * 64 KiB`; descriptor `i` and marks `i` are about
 //! it. The superblocks that hold the metadata themselves have the state
@@ -86,8 +91,8 @@ const SPACE_UNIT: u64 = 4096;
 
 /// Usable bytes of the large block that serves a request of `size` bytes: whole superblocks, if
 /// less than an eighth of them is waste; else the size rounded up to an eighth of the power of two
-/// below it (at least 4 KiB, at most a superblock), so that less than an eighth is waste, and what
-/// is behind it in the last superblock is nobody's. `None`: no block can be that large.
+/// below it (at least 4 KiB, at most a superblock), so that less than an eighth is waste. The bytes
+/// behind the block in its last superblock stay unused. `None`: no block can be that large.
 #[must_use]
 pub const fn large_size(size: u64) -> Option<u64> {
     if size > i64::MAX as u64 - SUPERBLOCK_SIZE {
@@ -216,7 +221,7 @@ const _: () = {
 };
 
 impl Descriptor {
-    /// The descriptor of a superblock that nobody uses: all zero, as a new file is.
+    /// The descriptor of a superblock that is not in use: all zero, as a new file is.
     pub const FREE: Self = Self {
         checksum: 0,
         state: 0,
@@ -262,7 +267,7 @@ impl Descriptor {
     }
 
     /// Whether space must be taken before anything is stored into the superblock: it is a hole, or
-    /// nobody can tell.
+    /// the descriptor does not say.
     #[must_use]
     pub fn may_be_hole(&self) -> bool {
         self.state == SuperblockState::Hole as u32 || !self.is_valid()

@@ -4,9 +4,11 @@
 //! segment of a log is its *head*; when it is full the log goes on in further segments.
 //!
 //! ```text
-//! body + 0     LogHeader: magic, version, features, checksum, owner, identity, capacity       written once
-//! body + 128   LogControl: epoch                                                              changes every 2^30 transactions
-//! body + 192   LogRange: the sequence range, one 8-byte word; tail; last entry                 changes with every transaction
+//! body + 0     LogHeader: magic, version, features, checksum, owner, identity, capacity;
+//!              written once
+//! body + 128   LogControl: epoch; changes every 2^30 transactions
+//! body + 192   LogRange: the sequence range, one 8-byte word; tail; last entry;
+//!              changes with every transaction
 //! body + 256   entry area, `capacity` bytes; in the head it is two halves, used in turn
 //! ```
 //!
@@ -19,7 +21,7 @@
 //!
 //! | range | meaning |
 //! | --- | --- |
-//! | (base, base + 2) | running, or not begun: undo-class entries count, roll back (unless a valid seal is found) |
+//! | (base, base + 2) | running, or not begun: undo-class entries count, roll back unless sealed |
 //! | (base + 2, base + 4) | committed: redo-class entries count, roll forward |
 //! | (base + 4, base + 6) | finished; at the same time the next transaction's "running" |
 //!

@@ -3,8 +3,8 @@
 //! A sub-heap has two regions, which do not touch: *data*, blocks and nothing else; and *metadata*:
 //!
 //! ```text
-//! 0        4,096       12,288      20,480          24,576                   table
-//! | header | undo half | undo half | lists, levels | lanes of the micro log | level 0 | level 1 | ...
+//! 0        4,096       12,288      20,480          24,576              table
+//! | header | undo half | undo half | lists, levels | lanes (micro log) | level 0 | level 1 | ...
 //! ```
 //!
 //! Metadata consist of *cells* of 32 bytes, two in a line, so that no cell lies in two lines. Cells
@@ -23,6 +23,12 @@ use crate::id::TypeId;
 use crate::{PAGE_SIZE, SLOT_SIZE};
 use core::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+mod micro;
+mod undo;
+
+pub use micro::{LaneState, LaneWord, MICRO_SEQUENCE_BITS, MicroEntry, MicroKind};
+pub use undo::{UndoEntry, UndoHeader, seal_in_order, seal_of_contents, undo_check};
 
 /// Bytes of a cell.
 pub const CELL_SIZE: u64 = 32;
@@ -462,240 +468,5 @@ impl Cell for LevelEntry {
     }
 }
 
-/// What comes before the entries of an undo record: one line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct UndoHeader {
-    /// Checksum over the rest of the header, with `seal` as zero, and the entries.
-    pub check: u64,
-    /// Number of the change: odd ones lie in the second half.
-    pub sequence: u64,
-    /// Entries.
-    pub count: u64,
-    /// Says that the change is made: [`seal_in_order`] or [`seal_of_contents`]; 0 before that.
-    pub seal: u64,
-    /// Zero.
-    pub reserved: [u64; 4],
-}
-
-const _: () = assert!(size_of::<UndoHeader>() as u64 == UNDO_HEADER_SIZE);
-const _: () = assert!(offset_of!(UndoHeader, sequence) == 8);
-const _: () = assert!(offset_of!(UndoHeader, count) == 16);
-const _: () = assert!(offset_of!(UndoHeader, seal) == 24);
-
-/// One undo entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct UndoEntry {
-    /// Number of the cell.
-    pub cell: u64,
-    /// What it held before the change.
-    pub old: RawCell,
-}
-
-const _: () = assert!(size_of::<UndoEntry>() as u64 == UNDO_ENTRY_SIZE);
-const _: () = assert!(offset_of!(UndoEntry, old) == 8);
-
-/// The check of an undo record, of which `bytes` is all but the check itself, with `seal` as zero.
-#[must_use]
-pub fn undo_check(bytes: &[u8]) -> u64 {
-    checksum(seed::UNDO, bytes)
-}
-
-/// The seal of a change whose cells were stored, or undone, before the seal: at level `process`
-/// because stores are executed in order; in recovery because a fence is between.
-#[must_use]
-pub const fn seal_in_order(sequence: u64) -> u64 {
-    // Never 0, and another one for each sequence number.
-    !(sequence ^ seed::UNDO)
-}
-
-/// The seal of a change at level `power`: it fits only if every cell holds its new contents.
-#[must_use]
-pub fn seal_of_contents(sequence: u64, contents: &[RawCell]) -> u64 {
-    checksum(seed::UNDO_SEAL ^ sequence.rotate_left(32), contents.as_bytes())
-}
-
-/// What a transaction did with a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum MicroKind {
-    /// Allocated it: an abort frees it.
-    Alloc = 1,
-    /// Wants it freed: a commit frees it.
-    Free = 2,
-}
-
-/// One entry of the micro log: a block that a transaction allocated, or frees when it commits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct MicroEntry {
-    /// Bits 0 to 47: offset of the block in units; above: [`MicroKind`].
-    pub place: u64,
-    /// Bits 0 to 39: number of the transaction; above: check.
-    pub tail: u64,
-}
-
-const _: () = assert!(size_of::<MicroEntry>() == 16);
-
-/// Bits of the number of a transaction.
-pub const MICRO_SEQUENCE_BITS: u32 = 40;
-
-impl MicroEntry {
-    /// The entry at `index` of `lane` that transaction `sequence` of the lane makes.
-    #[must_use]
-    pub fn new(lane: u32, index: usize, sequence: u64, unit: u64, kind: MicroKind) -> Self {
-        let place = unit | (kind as u64) << UNIT_BITS;
-        let number = sequence & ((1 << MICRO_SEQUENCE_BITS) - 1);
-        Self { place, tail: number | micro_check(lane, index as u64, place, number) }
-    }
-
-    /// Number of the transaction, block and kind; `None`: the entry is damaged.
-    #[must_use]
-    pub fn read(&self, lane: u32, index: usize) -> Option<(u64, u64, MicroKind)> {
-        let number = self.tail & ((1 << MICRO_SEQUENCE_BITS) - 1);
-        let kind = match self.place >> UNIT_BITS {
-            1 => MicroKind::Alloc,
-            2 => MicroKind::Free,
-            _ => return None,
-        };
-        let unit = self.place & ((1 << UNIT_BITS) - 1);
-        (*self == Self::new(lane, index, number, unit, kind)).then_some((number, unit, kind))
-    }
-}
-
-fn micro_check(lane: u32, index: u64, place: u64, number: u64) -> u64 {
-    let sum = checksum(seed::MICRO, [u64::from(lane), index, place, number].as_bytes());
-    sum & !((1 << MICRO_SEQUENCE_BITS) - 1)
-}
-
-/// How far a lane's transaction is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LaneState {
-    /// It runs, or there is none: recovery frees what it allocated.
-    Running,
-    /// It is committed: recovery frees what it wanted freed.
-    Committed,
-}
-
-/// The word that decides what a lane's entries mean: those with its number count.
-///
-/// Bits 0 to 39: number of the transaction; 40: committed; 41 to 63: check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneWord {
-    /// Number of the transaction that runs, or that runs next.
-    pub sequence: u64,
-    /// How far it is.
-    pub state: LaneState,
-}
-
-impl LaneWord {
-    const STATE_BIT: u32 = MICRO_SEQUENCE_BITS;
-
-    /// The word as it lies at the start of `lane`.
-    #[must_use]
-    pub fn encode(self, lane: u32) -> u64 {
-        let state = u64::from(self.state == LaneState::Committed) << Self::STATE_BIT;
-        let plain = self.sequence & ((1 << MICRO_SEQUENCE_BITS) - 1) | state;
-        let sum = checksum(seed::LANE, [u64::from(lane), plain].as_bytes());
-        plain | sum & !((1 << (Self::STATE_BIT + 1)) - 1)
-    }
-
-    /// What the word says; `None`: it is damaged.
-    #[must_use]
-    pub fn decode(bits: u64, lane: u32) -> Option<Self> {
-        let state = match bits >> Self::STATE_BIT & 1 {
-            0 => LaneState::Running,
-            _ => LaneState::Committed,
-        };
-        let read = Self { sequence: bits & ((1 << MICRO_SEQUENCE_BITS) - 1), state };
-        (read.encode(lane) == bits).then_some(read)
-    }
-
-    /// The word with which the next transaction of the lane begins: no entry counts.
-    #[must_use]
-    pub const fn next(self) -> Self {
-        let sequence = (self.sequence + 1) & ((1 << MICRO_SEQUENCE_BITS) - 1);
-        Self { sequence, state: LaneState::Running }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn flips<C: Cell + PartialEq + core::fmt::Debug>(cell: C, number: u64) {
-        let raw = cell.to_raw(number);
-        let read = C::from_raw(raw, number).expect("as it was written");
-        assert_eq!(read.to_raw(number), raw);
-        assert_eq!(C::from_raw(raw, number + 1), None, "in a wrong place");
-        for bit in 0..256 {
-            let mut flipped = raw;
-            flipped[bit / 64] ^= 1 << (bit % 64);
-            assert_eq!(C::from_raw(flipped, number), None, "{cell:?} bit {bit}");
-        }
-    }
-
-    #[test]
-    fn one_flipped_bit_of_a_cell_is_found() {
-        for unit in [0, 8, 1 << 20] {
-            flips(BlockRecord::new(unit, 9, BlockState::Allocated, TypeId(7)), unit + 700);
-            let free = BlockRecord::new(unit, 8, BlockState::Free, TypeId::UNTYPED);
-            flips(BlockRecord { next: 5, prev: 9, ..free }, 1000);
-        }
-        flips(ListHead::default(), ListHead::cell(6));
-        flips(ListHead { head: 4, tail: 9, blocks: 2, ..ListHead::default() }, 650);
-        for state in [LevelEntry::PRESENT, LevelEntry::ABSENT] {
-            flips(LevelEntry { state, ..LevelEntry::default() }, LevelEntry::cell(0));
-        }
-        for bit in 0..256 {
-            let mut raw = EMPTY;
-            raw[bit / 64] ^= 1 << (bit % 64);
-            assert_eq!(BlockRecord::from_raw(raw, 900), None, "an empty slot, bit {bit}");
-        }
-    }
-
-    #[test]
-    fn one_flipped_bit_of_the_micro_log_is_found() {
-        for (sequence, unit, kind) in
-            [(0, 0, MicroKind::Alloc), (7, 99, MicroKind::Free), (1 << 39, 5, MicroKind::Alloc)]
-        {
-            let entry = MicroEntry::new(3, 17, sequence, unit, kind);
-            assert_eq!(entry.read(3, 17), Some((sequence, unit, kind)));
-            assert_eq!((entry.read(2, 17), entry.read(3, 16)), (None, None));
-            for bit in 0..64 {
-                let place = MicroEntry { place: entry.place ^ 1 << bit, ..entry };
-                let tail = MicroEntry { tail: entry.tail ^ 1 << bit, ..entry };
-                assert_eq!((place.read(3, 17), tail.read(3, 17)), (None, None), "{bit}");
-            }
-        }
-        for state in [LaneState::Running, LaneState::Committed] {
-            let word = LaneWord { sequence: 12, state };
-            assert_eq!(LaneWord::decode(word.encode(1), 1), Some(word));
-            for bit in 0..64 {
-                assert_eq!(LaneWord::decode(word.encode(1) ^ 1 << bit, 1), None, "{bit}");
-            }
-            assert_eq!(word.next(), LaneWord { sequence: 13, state: LaneState::Running });
-        }
-    }
-
-    #[test]
-    fn geometry_has_room_for_all_blocks_and_a_header_says_it() {
-        for (data_len, lanes) in [(4096, 1), (1 << 16, 2), (3 << 20, 16), (1 << 32, 64)] {
-            let geometry = SubHeapGeometry::new(data_len, lanes).expect("a geometry");
-            assert!(geometry.slots() * 4 >= data_len / UNIT_SIZE * 5);
-            let (last, len) = geometry.level_range(geometry.levels - 1);
-            assert_eq!(last + len, geometry.metadata_len);
-            let header = SubHeapHeader::new(3, &geometry);
-            assert_eq!(header.geometry(), Some(geometry));
-            let read: SubHeapHeader =
-                crate::header::read(header.as_bytes(), true).expect("a header");
-            assert_eq!(read, header);
-        }
-        let bad = [(4096, 0), (4096, LANES_MAX + 1), (4095, 1), (64, 1), (1 << 48, 1)];
-        assert!(
-            bad.iter().all(|&(data_len, lanes)| SubHeapGeometry::new(data_len, lanes).is_none())
-        );
-        assert!((0..24).all(|level| home_of(u64::MAX, level) < LEVEL_SLOTS << level));
-    }
-}
+mod tests;

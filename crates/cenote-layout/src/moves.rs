@@ -5,7 +5,7 @@
 //! pointer may stand one past the end of the last block of a puddle, and none stands at the very
 //! start of one, because a header lies there. So where one puddle ended at the address at which
 //! another began, the address between them belongs to the first. (At the start of a puddle that
-//! none ended at, its own distance is used: somebody may have stored it. But not if one that moves
+//! none ended at, its own distance is used: a program may have stored it. But not if one that moves
 //! ended at the address where that start goes, or ends at the start now, as it is when a pool moves
 //! to right behind itself or right before: then what stood there could not be told from what came
 //! there.)
@@ -319,14 +319,20 @@ mod tests {
             sizes in proptest::collection::vec((1..9u64, 0..3u64, 1..1u64 << 20), 1..12),
             windows in proptest::collection::vec(0..4u64, 1..6),
             inside in any::<bool>(),
-            questions in proptest::collection::vec((any::<proptest::sample::Index>(), 1..0x1000u64), 1..32),
+            questions in proptest::collection::vec(
+                (any::<proptest::sample::Index>(), 1..0x1000u64), 1..32,
+            ),
         ) {
             const LEN: u64 = 1 << 40;
             let (mut base, mut all) = (1u64 << 44, Vec::new());
             // What moved came into the window, from elsewhere in it or from outside.
             let mut list = laid_out(sizes);
-            list.iter_mut().for_each(|moved| moved.0 += if inside { base + LEN / 4 * 3 } else { 0 });
-            all.extend(list.iter().map(|&(from, to, size)| MoveRecord { from, to: base + to % (LEN / 2), size }));
+            let by = if inside { base + LEN / 4 * 3 } else { 0 };
+            list.iter_mut().for_each(|moved| moved.0 += by);
+            let into = |&(from, to, size): &(u64, u64, u64)| {
+                MoveRecord { from, to: base + to % (LEN / 2), size }
+            };
+            all.extend(list.iter().map(into));
             let record = |moves| RelocationRecord { id: Uuid([1; 16]), moves, pools: Vec::new() };
             let start = Moves::new(&record(all.clone())).unwrap();
             let mut distance = 0u64;
@@ -341,10 +347,11 @@ mod tests {
                 let (from, _, size) = list[which.index(list.len())];
                 let old = from + 1 + by % size;
                 let once = start.native(old, 0, &mut Cursor::default());
-                prop_assert_eq!(m.native(old, 0, &mut Cursor::default()), once.wrapping_add(distance));
+                let native = |addr| m.native(addr, 0, &mut Cursor::default());
+                prop_assert_eq!(native(old), once.wrapping_add(distance));
                 // What stayed, and what was rewritten already, where that can be told.
                 if start.is_repeatable() {
-                    prop_assert_eq!(m.native(once, 0, &mut Cursor::default()), once.wrapping_add(distance));
+                    prop_assert_eq!(native(once), once.wrapping_add(distance));
                 }
                 let stayed = (1 << 44) + LEN / 2 + by * 8 + 1;
                 let expected = stayed.wrapping_add(distance);
@@ -355,13 +362,16 @@ mod tests {
         #[test]
         fn what_is_repeatable_is_the_same_when_it_is_repeated(
             sizes in proptest::collection::vec((1..4u64, 0..4u64, 1..40u64), 1..6),
-            questions in proptest::collection::vec((0..60 * SLOT_SIZE, -2..3i64, any::<bool>()), 1..200),
+            questions in proptest::collection::vec(
+                (0..60 * SLOT_SIZE, -2..3i64, any::<bool>()), 1..200,
+            ),
         ) {
             let list = laid_out(sizes);
             let m = moves(&list).unwrap();
             let once = |addr| m.native(addr, 0, &mut Cursor::default());
             for (at, by, round) in questions {
-                let at = if round { at / SLOT_SIZE * SLOT_SIZE } else { at }.wrapping_add(by as u64);
+                let at = if round { at / SLOT_SIZE * SLOT_SIZE } else { at };
+                let at = at.wrapping_add(by as u64);
                 prop_assert!(!m.is_repeatable() || once(once(at)) == once(at), "{at:#x}");
             }
         }
@@ -369,7 +379,9 @@ mod tests {
         #[test]
         fn looking_up_is_what_a_plain_search_says(
             sizes in proptest::collection::vec((1..9u64, 0..3u64, 1..1u64 << 20), 1..12),
-            questions in proptest::collection::vec((any::<proptest::sample::Index>(), -2..3i64), 1..64),
+            questions in proptest::collection::vec(
+                (any::<proptest::sample::Index>(), -2..3i64), 1..64,
+            ),
         ) {
             let list = laid_out(sizes);
             let m = moves(&list).unwrap();
@@ -378,11 +390,15 @@ mod tests {
                 let (from, _, size) = list[which.index(list.len())];
                 for edge in [from, from + size] {
                     let addr = edge.wrapping_add(by as u64);
-                    let inside = |addr| list.iter().find(|(from, _, size)| addr > *from && addr <= from + size);
+                    let inside = |addr| {
+                        list.iter().find(|(from, _, size)| addr > *from && addr <= from + size)
+                    };
                     let start = || {
                         let taken = |to| inside(to).is_some_and(|(from, to, _)| from != to);
                         let ends = |at| list.iter().any(|(_, to, size)| to + size == at);
-                        list.iter().find(|(from, to, _)| addr == *from && !taken(*to) && !ends(*from))
+                        let starts =
+                            |from, to| addr == from && !taken(to) && !ends(from);
+                        list.iter().find(|(from, to, _)| starts(*from, *to))
                     };
                     let moved = inside(addr).or_else(start);
                     let expected = moved.map_or(addr, |(from, to, _)| addr - from + to);

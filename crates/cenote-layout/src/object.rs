@@ -2,15 +2,15 @@
 //! `cenote-object`.
 //!
 //! ```text
-//! object puddle:  | header space | ObjectHeader, rest of its page zero | data ...          | regions, if protected   |
-//! file journal:   | JournalHeader | JournalHeader | half 0 ...           | half 1 ...                                 |
-//!                 0               4096            8192                   8192 + half_len
-//! record:         | RecordHeader | Uuid * objects | Run * runs | data | zeros | CommitRecord |     a multiple of 4096
+//! object puddle:  | header space | ObjectHeader, rest of its page zero | data | regions |
+//! file journal:   | JournalHeader | JournalHeader | half 0 | half 1 |
+//!                 0               4096            8192     8192 + half_len
+//! record:         | RecordHeader | Uuid * objects | Run * runs | data | zeros | CommitRecord |
 //! ```
 //!
-//! The regions are those of [`crate::at_rest`]; the lines of a record's runs are counted from the
-//! start of the data, and go on into them, so that sealed pages and what belongs to them change by
-//! one record.
+//! The regions are those of [`crate::at_rest`], where the object is protected. The lines of a
+//! record's runs are counted from the start of the data, and go on into the regions, so that sealed
+//! pages and what belongs to them change by one record. A record's length is a multiple of 4096.
 //!
 //! A record begins at a multiple of 4096, so that writing one never rewrites a block that holds
 //! another.
@@ -25,7 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum ObjectState {
-    /// D: nobody has it. The primary is the truth.
+    /// D: no process has it. The primary is the truth.
     Detached = 1,
     /// R: attached for reading. The primary is the truth.
     Read = 2,
@@ -117,7 +117,7 @@ const _: () = assert!(core::mem::offset_of!(ObjectHeader, state) == 64);
 const _: () = assert!(core::mem::offset_of!(ObjectHeader, reserved) == 112);
 
 impl ObjectHeader {
-    /// The header of an object that nobody has attached; to be sealed.
+    /// The header of an object that no process has attached; to be sealed.
     #[must_use]
     pub const fn detached(object: Uuid) -> Self {
         Self {

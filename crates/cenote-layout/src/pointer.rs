@@ -9,7 +9,7 @@
 //!            | 0xe1c1    | target - place of the word       |   48 bits, two's complement
 //!
 //! region     63   56 55     40 39 38 37                     0
-//!            | 0xf5 | pool    | split | puddle | offset / 16 |  the last two share 38 bits, as `split` says
+//!            | 0xf5 | pool    | split | puddle | offset / 16 |  `split` divides the last 38 bits
 //! ```
 //!
 //! A word of zeroes is null in all three, so that zeroed memory holds no pointers. A *relative*
@@ -39,7 +39,7 @@ impl PointerKind {
     pub const RELATIVE: Self = Self(1);
     /// Pool, puddle and offset, see [`RegionAddress`].
     pub const REGION: Self = Self(2);
-    /// Perhaps a pointer of one of the kinds above, perhaps none: whoever traces looks at where it
+    /// Perhaps a pointer of one of the kinds above, perhaps none: the tracer looks at where it
     /// would lead.
     pub const PERHAPS: Self = Self(3);
 
@@ -155,23 +155,31 @@ mod tests {
 
     proptest! {
         #[test]
-        fn off_holders_lead_where_they_were_made_for(at in 0..1u64 << 47, to in 0..1u64 << 47, moved in 0..1u64 << 20) {
+        fn off_holders_lead_where_they_were_made_for(
+            at in 0..1u64 << 47, to in 0..1u64 << 47, moved in 0..1u64 << 20,
+        ) {
             let word = encode_relative(at, to).unwrap();
             prop_assert_eq!(decode_relative(at, word), Some(to));
             // Moved together they lead to the same thing.
             prop_assert_eq!(decode_relative(at + moved, word), Some(to + moved));
-            prop_assert!(word != 0 && word >> 47 != 0 && word >> 47 != 0x1ffff, "no address, nor a kernel's");
+            prop_assert!(word != 0, "not null");
+            prop_assert!(word >> 47 != 0 && word >> 47 != 0x1ffff, "no address, nor a kernel's");
             prop_assert_eq!(RegionAddress::decode(word), None);
         }
 
         #[test]
-        fn region_pointers_say_what_they_were_made_from(pool in 1..1u64 << 16, puddle_bits in 0..17u32, puddle in any::<u32>(), units in any::<u64>()) {
+        fn region_pointers_say_what_they_were_made_from(
+            pool in 1..1u64 << 16, puddle_bits in 0..17u32, puddle in any::<u32>(),
+            units in any::<u64>(),
+        ) {
             let puddle = if puddle_bits == 0 { 0 } else { puddle >> (32 - puddle_bits) };
-            let region = RegionAddress { pool: PoolId(pool), puddle, offset: (units >> (64 - 22)) * UNIT };
+            let offset = (units >> (64 - 22)) * UNIT;
+            let region = RegionAddress { pool: PoolId(pool), puddle, offset };
             let word = region.encode().unwrap();
             prop_assert_eq!(RegionAddress::decode(word), Some(region));
             prop_assert_eq!(decode_relative(64, word), None);
-            let large = RegionAddress { puddle: puddle & 15, offset: (units >> (64 - 34)) * UNIT, ..region };
+            let offset = (units >> (64 - 34)) * UNIT;
+            let large = RegionAddress { puddle: puddle & 15, offset, ..region };
             prop_assert_eq!(RegionAddress::decode(large.encode().unwrap()), Some(large));
         }
     }

@@ -38,7 +38,7 @@ pub enum Role {
     LogSpace = 3,
     /// Raw memory of one persistent memory object, without a heap.
     Object = 4,
-    /// Nobody's, kept for the next pool that wants a puddle of its size. Behind this header the
+    /// Of no pool; kept for the next pool that wants a puddle of its size. Behind this header the
     /// whole file is zeros.
     Spare = 5,
 }

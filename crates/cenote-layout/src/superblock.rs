@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Bytes of one copy.
 pub const COPY_SIZE: u64 = 4096;
 
-/// Nobody has the store open for writing, and everything that was written is on the medium.
+/// No process has the store open for writing, and everything that was written is on the medium.
 pub const STATE_CLEAN: u32 = 1;
 /// A writer has opened the store, under `boot_id`, and has not closed it.
 pub const STATE_OPEN: u32 = 2;

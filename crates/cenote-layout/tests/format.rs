@@ -2,10 +2,6 @@
 //! numbers of enums are compared here, so that neither changes without the other. (The section
 //! about heap puddles has its own checks beside the heap's code.)
 
-use cenote_layout::archive::{
-    ArchiveHeader, CHUNK_LEN_MAX, Codec, Entry, FLAG_SKIP, LeftEntry, MANIFEST_LEN_MAX, PoolEntry,
-    PuddleEntry, SECTION_MAGIC, SectionHeader, SectionKind, section_sum,
-};
 use cenote_layout::catalog::{
     AtRest, BATCH_NUMBER_MAX, ClientRecord, DueRecord, FLAG_LAST, FRAME_HEADER_LEN, GuestRecord,
     HeapKind, LeaseRecord, MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX, PoolMode, PoolRecord,
@@ -35,7 +31,11 @@ use cenote_layout::superblock::{self, JournalMark, Superblock};
 use cenote_layout::types::{TYPE_NAME_LEN_MAX, TYPE_RECORD_LEN_MAX};
 use std::mem::offset_of;
 
+#[path = "format/archives.rs"]
+mod archives;
 mod drawn;
+#[path = "format/objects.rs"]
+mod objects;
 
 use drawn::{assert_drawn, document, rows, section};
 
@@ -510,92 +510,6 @@ fn the_numbers_of_sequence_ranges_are_those_documented() {
 }
 
 #[test]
-fn objects_and_the_journal_are_drawn_as_they_are() {
-    use cenote_layout::object::{
-        COMMIT_MAGIC, CommitRecord, JOURNAL_HALVES_OFFSET, JournalHeader, ObjectHeader,
-        PSYNC_MAGIC, RecordHeader, RootEntry, Run,
-    };
-    let text = document();
-    let section = section(&text, "## Objects and the journal");
-    assert_drawn(
-        section,
-        &[
-            (offset_of!(ObjectHeader, prefix), "magic"),
-            (offset_of!(ObjectHeader, object), "object"),
-            (offset_of!(ObjectHeader, state), "state"),
-            (offset_of!(ObjectHeader, reserved0), "zero"),
-            (offset_of!(ObjectHeader, boot_id), "boot_id"),
-            (offset_of!(ObjectHeader, pid), "pid"),
-            (offset_of!(ObjectHeader, start_ticks), "start_ticks"),
-            (offset_of!(ObjectHeader, attached_at_s), "attached_at_s"),
-            (offset_of!(ObjectHeader, reserved), "zero"),
-            (size_of::<ObjectHeader>(), ""),
-        ],
-    );
-    assert_drawn(
-        section,
-        &[
-            (offset_of!(JournalHeader, prefix), "magic"),
-            (offset_of!(JournalHeader, store), "store"),
-            (offset_of!(JournalHeader, generation), "generation"),
-            (offset_of!(JournalHeader, epoch), "epoch"),
-            (offset_of!(JournalHeader, half_len), "half_len"),
-            (offset_of!(JournalHeader, trimmed), "trimmed"),
-            (offset_of!(JournalHeader, chain), "chain"),
-            (offset_of!(JournalHeader, roots_at), "roots_at"),
-            (offset_of!(JournalHeader, roots_len), "roots_len"),
-            (offset_of!(JournalHeader, roots_sum), "roots_sum"),
-            (offset_of!(JournalHeader, session), "session"),
-            (offset_of!(JournalHeader, begun), "begun"),
-            (offset_of!(JournalHeader, other), "other"),
-            (offset_of!(JournalHeader, catalog), "catalog"),
-            (offset_of!(JournalHeader, reserved), "zero"),
-            (size_of::<JournalHeader>(), ""),
-        ],
-    );
-    assert_drawn(
-        section,
-        &[
-            (offset_of!(RootEntry, id), "id"),
-            (offset_of!(RootEntry, root), "root"),
-            (size_of::<RootEntry>(), ""),
-        ],
-    );
-    assert_drawn(
-        section,
-        &[
-            (offset_of!(RecordHeader, magic), "magic"),
-            (offset_of!(RecordHeader, seq), "seq"),
-            (offset_of!(RecordHeader, epoch), "epoch"),
-            (offset_of!(RecordHeader, chain), "chain"),
-            (offset_of!(RecordHeader, durable), "durable"),
-            (offset_of!(RecordHeader, trimmed), "trimmed"),
-            (offset_of!(RecordHeader, other), "other"),
-            (offset_of!(RecordHeader, catalog), "catalog"),
-            (offset_of!(RecordHeader, store), "store"),
-            (offset_of!(RecordHeader, objects), "objects"),
-            (offset_of!(RecordHeader, runs), "runs"),
-            (offset_of!(RecordHeader, data_len), "data_len"),
-            (offset_of!(RecordHeader, total_len), "total_len"),
-            (offset_of!(RecordHeader, data_sum), "data_sum"),
-            (offset_of!(RecordHeader, checksum), "checksum"),
-            (size_of::<RecordHeader>(), ""),
-        ],
-    );
-    assert_eq!(
-        (size_of::<Run>(), size_of::<CommitRecord>(), JOURNAL_HALVES_OFFSET),
-        (16, 32, 8192)
-    );
-    for magic in [ObjectHeader::MAGIC, JournalHeader::MAGIC, PSYNC_MAGIC, COMMIT_MAGIC] {
-        assert!(
-            section.contains(&format!("magic \"{}\"", magic.escape_ascii())),
-            "{}",
-            magic.escape_ascii()
-        );
-    }
-}
-
-#[test]
 fn the_table_of_seeds_is_that_of_the_code() {
     let text = document();
     let documented: Vec<(String, String)> = rows(section(&text, "### Checksums"))
@@ -658,7 +572,9 @@ fn sub_heaps_are_drawn_as_they_are() {
             ])
         };
     }
-    drawn!(SubHeapHeader: prefix, data_len, metadata_len, number, lanes, levels, class_min, reserved);
+    drawn!(
+        SubHeapHeader: prefix, data_len, metadata_len, number, lanes, levels, class_min, reserved
+    );
     drawn!(BlockRecord: place, type_id, next, prev, reserved, check);
     drawn!(ListHead: head, tail, blocks, reserved, check);
     drawn!(LevelEntry: used, state, reserved, check);
@@ -669,96 +585,4 @@ fn sub_heaps_are_drawn_as_they_are() {
     }
     assert!(section.contains("magic \"CENSUBHP\"") && SubHeapHeader::MAGIC == *b"CENSUBHP");
     assert_eq!((UNDO_OFFSET, LISTS_OFFSET, LANES_OFFSET), (4096, 20_480, 24_576));
-}
-
-#[test]
-fn archives_are_drawn_and_numbered_as_they_are() {
-    let text = document();
-    let archive = section(&text, "## Archive");
-    assert_drawn(
-        archive,
-        &[
-            (offset_of!(ArchiveHeader, prefix), "prefix"),
-            (offset_of!(ArchiveHeader, archive), "archive"),
-            (offset_of!(ArchiveHeader, store), "store"),
-            (offset_of!(ArchiveHeader, window_base), "window_base"),
-            (offset_of!(ArchiveHeader, window_len), "window_len"),
-            (offset_of!(ArchiveHeader, made_at_s), "made_at_s"),
-            (offset_of!(ArchiveHeader, codec), "codec"),
-            (offset_of!(ArchiveHeader, pools), "pools"),
-            (offset_of!(ArchiveHeader, puddles), "puddles"),
-            (offset_of!(ArchiveHeader, types), "types"),
-            (offset_of!(ArchiveHeader, left), "left"),
-            (offset_of!(ArchiveHeader, reserved0), "zero"),
-            (size_of::<ArchiveHeader>(), ""),
-        ],
-    );
-    assert_drawn(
-        archive,
-        &[
-            (offset_of!(SectionHeader, magic), "magic"),
-            (offset_of!(SectionHeader, number), "number"),
-            (offset_of!(SectionHeader, kind), "kind"),
-            (offset_of!(SectionHeader, flags), "flags"),
-            (offset_of!(SectionHeader, puddle), "puddle"),
-            (offset_of!(SectionHeader, codec), "codec"),
-            (offset_of!(SectionHeader, offset), "offset"),
-            (offset_of!(SectionHeader, len), "len"),
-            (offset_of!(SectionHeader, stored_len), "stored_len"),
-            (offset_of!(SectionHeader, chain), "chain"),
-            (offset_of!(SectionHeader, checksum), "checksum"),
-            (size_of::<SectionHeader>(), ""),
-        ],
-    );
-    for magic in [ArchiveHeader::MAGIC, SECTION_MAGIC] {
-        assert!(archive.contains(&format!("magic \"{}\"", magic.escape_ascii())));
-    }
-    assert_eq!(ArchiveHeader::SEED, 0x4345_4e4f_5445_0010, "as in the table of checksums");
-    assert_eq!((CHUNK_LEN_MAX, MANIFEST_LEN_MAX, FLAG_SKIP), (1_048_576, 67_108_864, 1));
-    assert_eq!(
-        [SectionKind::Entry, SectionKind::Chunk, SectionKind::End].map(|kind| kind as u32),
-        [1, 2, 3]
-    );
-    assert_eq!([Codec::None, Codec::Zstd].map(|codec| codec as u32), [0, 1]);
-    let section = SectionHeader {
-        magic: SECTION_MAGIC,
-        number: 7,
-        kind: 2,
-        flags: 0,
-        puddle: 1,
-        codec: 0,
-        offset: 4096,
-        len: 3,
-        stored_len: 3,
-        chain: 5,
-        checksum: 99,
-    };
-    let mut bytes = zerocopy::IntoBytes::as_bytes(&section).to_vec();
-    bytes[56..].fill(0);
-    assert_eq!(
-        section_sum(&section, b"abc"),
-        checksum(checksum(ArchiveHeader::SEED, &bytes), b"abc")
-    );
-    let pool = PoolEntry {
-        id: PoolId(3),
-        name: "p".into(),
-        mode: PoolMode::Shadowed,
-        heap: HeapKind::Traced,
-        at_rest: AtRest::None,
-        puddle_size: 4,
-        size_max: 5,
-        permissions: 6,
-        created_at_s: 7,
-    };
-    let torn = postcard::to_allocvec(&Entry::TornPool(pool.clone())).unwrap();
-    assert_eq!(torn, [4, 3, 1, b'p', 1, 0, 0, 4, 5, 6, 7]);
-    let pool = postcard::to_allocvec(&Entry::Pool(pool)).unwrap();
-    assert_eq!(pool, [0, 3, 1, b'p', 1, 0, 0, 4, 5, 6, 7]);
-    let puddle = PuddleEntry { uuid: Uuid([9; 16]), pool: PoolId(3), index: 1, addr: 2, size: 4 };
-    let encoded = postcard::to_allocvec(&Entry::Puddle(puddle)).unwrap();
-    assert_eq!(encoded, [&[1][..], &[9; 16], &[3, 1, 2, 4]].concat());
-    let left = LeftEntry { id: PoolId(2), name: "q".into(), pointers: 5, from_type: TypeId(6) };
-    assert_eq!(postcard::to_allocvec(&Entry::Left(left)).unwrap(), [3, 2, 1, b'q', 5, 6]);
-    let names: Vec<String> = rows(archive).into_iter().skip(2).map(|row| row[1].clone()).collect();
-    assert_eq!(names, ["`Pool`", "`Puddle`", "`Type`", "`Left`", "`TornPool`"]);
 }

@@ -173,7 +173,10 @@ pub enum MediumError {
     },
     /// The file system, or the quota of the user, has no space left. What was begun has been
     /// undone.
-    #[error("cannot {op} {name}: no space{} ({source}); free some space or raise the quota", for_bytes(*.needed_bytes))]
+    #[error(
+        "cannot {op} {name}: no space{} ({source}); free some space or raise the quota",
+        for_bytes(*.needed_bytes)
+    )]
     NoSpace {
         /// What was being done.
         op: Operation,
@@ -208,8 +211,8 @@ pub enum MediumError {
     /// A file is shorter than what was to be mapped. It is not mapped: touching the end would be a
     /// `SIGBUS`.
     #[error(
-        "cannot {op} {name}: it has {found_bytes} bytes where {needed_bytes} are needed; it was truncated or copied \
-         incompletely: restore the whole store from one copy"
+        "cannot {op} {name}: it has {found_bytes} bytes where {needed_bytes} are needed; it was \
+         truncated or copied incompletely: restore the whole store from one copy"
     )]
     Truncated {
         /// What was being done.
@@ -254,8 +257,8 @@ pub enum MediumError {
     },
     /// The addresses of the window are taken in this process.
     #[error(
-        "the store's window {base:#x}..{:#x} is not free in this process ({source}); close the store that uses it, \
-         or relocate this one",
+        "the store's window {base:#x}..{:#x} is not free in this process ({source}); close the \
+         store that uses it, or relocate this one",
         base.saturating_add(*len)
     )]
     WindowTaken {
@@ -277,8 +280,8 @@ pub enum MediumError {
     /// An earlier sync through this medium failed. What was written before it may be lost although
     /// later syncs seem to work, so none is reported as a success.
     #[error(
-        "cannot {op} {name}: an earlier sync failed and what it covered may be lost; close the store, check the \
-         device, and open it again"
+        "cannot {op} {name}: an earlier sync failed and what it covered may be lost; close the \
+         store, check the device, and open it again"
     )]
     SyncFailedBefore {
         /// What was being done.
@@ -307,8 +310,9 @@ pub enum MediumError {
     },
     /// A file of a store has several names, so that two stores may write it. Nothing was written.
     #[error(
-        "{name} has {links} names (hard links), and what is written under one shows under all; copy it to a new name \
-         and rename the copy over {name}, or remove the other names, and open the store again"
+        "{name} has {links} names (hard links), and what is written under one shows under all; \
+         copy it to a new name and rename the copy over {name}, or remove the other names, and \
+         open the store again"
     )]
     Linked {
         /// The file concerned.

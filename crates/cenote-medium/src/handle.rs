@@ -220,8 +220,8 @@ impl FileHandle {
     /// file. `None`: the medium has no descriptors, or the system does not map it.
     ///
     /// # Safety
-    /// The file has that many bytes, and nobody else writes it or makes it shorter while the region
-    /// lives.
+    /// The file has that many bytes, and no other program writes it or makes it shorter while the
+    /// region lives.
     #[must_use]
     pub unsafe fn whole(&self, len: usize) -> Option<OwnedRegion> {
         let file = self.file.as_ref()?;

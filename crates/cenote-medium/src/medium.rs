@@ -298,7 +298,7 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// changed. What a loss of power leaves of the old bytes before the next sync is not known.
     ///
     /// # Safety
-    /// Nobody uses what is mapped of the range any more.
+    /// No thread uses what is mapped of the range any more.
     unsafe fn release(&self, name: &str, offset: u64, len: u64) -> Result<bool> {
         let _ = (name, offset, len);
         Ok(false)
@@ -369,7 +369,7 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     fn make_dir(&self, name: &str) -> Result<()>;
 
     /// Tries to lock a file, without waiting. A writable medium creates the file if it is missing.
-    /// `Ok(Err(holder))` if somebody else holds a lock that excludes this one: another process,
+    /// `Ok(Err(holder))` if another holder has a lock that excludes this one: another process,
     /// or this process by another guard. While it is locked the file can be neither read nor
     /// written through a medium of this process ([`MediumError::Locked`]): the lock would be
     /// lost. Keep it empty.
@@ -410,7 +410,7 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// Gives back a window and every mapping in it.
     ///
     /// # Safety
-    /// Nobody uses what is mapped in it any more.
+    /// No thread uses what is mapped in it any more.
     unsafe fn release_window(&self, base: u64, len: u64) -> Result<()>;
 
     /// Maps the first `len` bytes of a file at `addr`, inside a reserved window; both are multiples
@@ -420,7 +420,7 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// takes no lock, and returns errors that were built without allocating.
     ///
     /// # Safety
-    /// Nobody relies on what is mapped in the range now: it is replaced.
+    /// No thread relies on what is mapped in the range now: it is replaced.
     unsafe fn map(&self, name: &str, addr: u64, len: u64, mode: MapMode) -> Result<()> {
         // SAFETY: the same contract.
         unsafe { self.map_written(name, addr, len, mode, None) }
@@ -445,6 +445,6 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
     /// the files.
     ///
     /// # Safety
-    /// Nobody uses what is mapped there any more.
+    /// No thread uses what is mapped there any more.
     unsafe fn unmap(&self, addr: u64, len: u64) -> Result<()>;
 }

@@ -194,9 +194,9 @@ pub enum Bug {
     GateIgnored,
     /// A sweep does not look for superblocks that dead members had in hands.
     SweepForgetsHands,
-    /// A sweep frees what dead members had in caches, and tells nobody.
+    /// A sweep frees what dead members had in caches, without a notice to other members.
     SweepNotAnnounced,
-    /// Whoever joins adopts puddles that others use.
+    /// A new member adopts puddles that others use.
     JoinAdoptsAgain,
     /// A member's number is given to another before its blocks were swept.
     SeatFreedEarly,
@@ -350,7 +350,7 @@ pub enum Bug {
     ReaderLooksFirst,
     /// A writer of a lock between processes does not wait for readers that were there before.
     ReadersNotAwaited,
-    /// Whoever takes a lock over from a dead process is not told.
+    /// The thread that takes a lock over from a dead process is not told.
     TakenOverInSilence,
     /// A dead client's lock is taken over before the daemon has replayed its logs.
     DeadNotRecovered,
@@ -383,7 +383,7 @@ pub enum Bug {
     OpenSaidLate,
     /// A puddle that was found rewritten is called done, although that may not be durable.
     FoundNewNotKept,
-    /// Logs that are set aside are called applied, and nobody replays them.
+    /// Logs that are set aside are called applied, and were not replayed.
     ApplyNotReplayed,
     /// A daemon answers a psync before its record is durable.
     ParcelNotDurable,

@@ -327,9 +327,8 @@ fn what_the_user_may_not_read_is_denied() {
     // The superuser is never denied: a thread of another user is.
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let nobody = rustix::process::Uid::from_raw(65534);
-            rustix::thread::set_thread_res_uid(nobody, nobody, nobody)
-                .expect("become another user");
+            let other = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(other, other, other).expect("become another user");
             check();
         });
     });

@@ -85,7 +85,7 @@ fn readers_share_and_exclude_a_writer() {
     );
     kill(child);
     drop(two);
-    first.lock("lock", LockKind::Exclusive).expect("lock").expect("nobody");
+    first.lock("lock", LockKind::Exclusive).expect("lock").expect("no holder");
 }
 
 #[test]

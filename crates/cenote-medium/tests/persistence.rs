@@ -149,7 +149,7 @@ fn a_simulation_is_told_everything_at_both_levels_until_it_is_dropped() {
         assert_eq!(counted(|| everything(persistence, &mut page)), expected);
         assert_eq!(*recorder.0.lock().expect("not poisoned"), told);
         drop(slot);
-        // A stale value copies and tells nobody.
+        // A stale value copies and reports nothing.
         everything(persistence, &mut page);
         assert_eq!(recorder.0.lock().expect("not poisoned").len(), told.len());
     }

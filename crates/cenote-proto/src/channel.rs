@@ -54,7 +54,7 @@ impl Listener {
         Ok(Self(listener))
     }
 
-    /// A listener that somebody else has made: a service manager, which holds it while no daemon
+    /// A listener that another process has made: a service manager, which holds it while no daemon
     /// runs.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Channel {
     /// Connects to a daemon.
     ///
     /// # Errors
-    /// What the system says: nobody listens there, say.
+    /// What the system says: no process listens there, say.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let channel = socket()?;
         rustix::net::connect(&channel, &SocketAddrUnix::new(path)?)?;
@@ -203,9 +203,9 @@ impl Channel {
     }
 
     /// Waits for one packet, and takes none of the descriptors that come with it: the kernel drops
-    /// them, so that this process never has, and never closes, what somebody else has
+    /// them, so that this process never has, and never closes, what another process has
     /// opened. (To close a descriptor of a file gives up this process's locks on that file, and may
-    /// wait for whoever serves its file system.)
+    /// wait for the server of its file system.)
     ///
     /// # Errors
     /// What the system says.
@@ -285,7 +285,7 @@ mod tests {
             (4, 0, true),
             "they are said to be lost"
         );
-        // Nobody has the pipe's other end.
+        // No process has the pipe's other end.
         assert_eq!(File::from(OwnedFd::from(reader)).read(&mut buffer).expect("its end"), 0);
     }
 

@@ -1,4 +1,4 @@
-//! What a daemon and its clients say to each other (PUD-1; Puddles paper, 4.3 and Table 3).
+//! Defines what a daemon and its clients say to each other (PUD-1; Puddles paper, 4.3 and Table 3).
 //!
 //! One message is one packet of a UNIX-domain socket of type `SOCK_SEQPACKET`, so that none is ever
 //! half there, and descriptors come with the message that they belong to. A packet is a header of
@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!  0  magic     u32   "CNTE"
-//!  4  version   u16   of the sender; a daemon answers what it understands, and names its own to others
+//!  4  version   u16   of the sender; a daemon answers what it understands, and names its own
+//!                     to others
 //!  6  zero      u16
 //!  8  number    u32   of the request; its reply has the same
 //! 12  len       u32   bytes of the body: as many as follow

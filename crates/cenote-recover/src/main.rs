@@ -1,9 +1,9 @@
-//! `cenote-recover DIR [--json]`: recovers a store, and is done.
+//! `cenote-recover DIR [--json]`: recovers a store, and ends.
 //!
 //! Opening a store for writing recovers it. This program does that and nothing else, and it is
 //! linked with nothing that knows what a heap, a transaction or an application is: logs, which say
-//! everything that replay needs, are enough (PUD-2). Whoever built the data need not be there, nor
-//! be installed.
+//! everything that replay needs, are enough (PUD-2). The program that built the data need not run,
+//! nor be installed.
 //!
 //! It may be killed at any instruction: the next recovery begins where the data stand.
 
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     });
     match result {
         Ok((status, text)) => {
-            // Whoever closed the pipe does not want to know.
+            // A reader that closed the pipe wants no more text.
             let _ = std::io::stdout().write_all(text.as_bytes());
             ExitCode::from(status)
         }
@@ -159,7 +159,8 @@ fn as_text(directory: &Path, report: &OpenReport) -> String {
     for (id, name) in &report.not_covered {
         let _ = writeln!(
             out,
-            "  pool \"{name}\" (number {id}) was in use when power failed, at a level that does not cover that"
+            "  pool \"{name}\" (number {id}) was in use when power failed, at a level that does \
+             not cover that"
         );
     }
     if report.orphans_removed > 0 {
@@ -184,7 +185,8 @@ fn as_json(directory: &Path, store: Uuid, report: &OpenReport) -> String {
         let (name, entries) = outcome(&log.outcome);
         let pools: Vec<String> = log.pools.iter().map(ToString::to_string).collect();
         format!(
-            r#"{{"client":"{}","log":"{:016x}","outcome":"{name}","entries":{entries},"pools":[{}],"detail":{}}}"#,
+            "{{\"client\":\"{}\",\"log\":\"{:016x}\",\"outcome\":\"{name}\",\
+             \"entries\":{entries},\"pools\":[{}],\"detail\":{}}}",
             log.client,
             log.log_id,
             pools.join(","),
@@ -194,8 +196,9 @@ fn as_json(directory: &Path, store: Uuid, report: &OpenReport) -> String {
     let damage = report.damage.iter().map(|damage| quoted(&damage.to_string()));
     let not_covered = report.not_covered.iter().map(|(_, name)| quoted(name));
     format!(
-        "{{\"path\":{},\"store\":\"{store}\",\"clean\":{},\"crash\":{},\"recovery_us\":{},\"logs\":[{}],\
-         \"not_covered\":[{}],\"orphans_removed\":{},\"catalog_files_repaired\":{},\"damage\":[{}]}}\n",
+        "{{\"path\":{},\"store\":\"{store}\",\"clean\":{},\"crash\":{},\"recovery_us\":{},\
+         \"logs\":[{}],\"not_covered\":[{}],\"orphans_removed\":{},\
+         \"catalog_files_repaired\":{},\"damage\":[{}]}}\n",
         quoted(&directory.to_string_lossy()),
         report.clean,
         crash(report).map_or_else(|| "null".into(), quoted),

@@ -23,7 +23,8 @@ pub enum SealedError {
     },
     /// A page fails its check. Other pages are not concerned.
     #[error(
-        "page {page} of {what} is damaged: {fault}; other pages can be read; restore the whole store from one copy"
+        "page {page} of {what} is damaged: {fault}; other pages can be read; restore the whole \
+         store from one copy"
     )]
     PageDamaged {
         /// Which memory.

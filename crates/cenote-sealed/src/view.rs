@@ -1,12 +1,14 @@
-//! The memory over a sealed file: pages that appear, verified and decrypted, when they are first
+//! Maps memory over a sealed file: pages appear, verified and decrypted, when they are first
 //! touched (PMO-9), and are noted when they are first stored into (PMO-5).
 //!
-//! ```text
-//! closed    nothing is there: no access.      a load or store faults; the worker fills the page, and opens it for loads
-//! loaded    the page as it was last psynced   a store faults; the page is noted, and opened for stores
-//! written   the page as the program has it    psync takes the note and closes it for stores
-//! broken    the page failed its check         every access is SIGBUS, after a message
-//! ```
+//! # States of a page
+//!
+//! * *Closed:* nothing is there, no access. A load or store faults; the worker fills the page, and
+//!   opens it for loads.
+//! * *Loaded:* the page as it was last psynced. A store faults; the page is noted, and opened for
+//!   stores.
+//! * *Written:* the page as the program has it. A psync takes the note and closes it for stores.
+//! * *Broken:* the page failed its check. Every access is SIGBUS, after a message.
 //!
 //! # Invariants
 //!
@@ -31,7 +33,7 @@
 //! page itself for stores.
 //!
 //! *An object that is small enough* (8 pages; 32 where a page need not be hashed) is whole from the
-//! beginning: its pages are filled before anybody is given the memory, which needs no alias, no
+//! beginning: its pages are filled before any code is given the memory, which needs no alias, no
 //! handler and no worker then. Which of them were stored into is found by opening what was psynced
 //! last and comparing. If one cannot be filled, the object is as large ones are, so that the others
 //! can be read and the one is told by its number when it is touched.
@@ -45,13 +47,13 @@
 //! and opened as a whole, and if that is too much, the whole object.
 
 mod broken;
+mod filling;
 
 use crate::fault_worker::{FaultWorker, Filled};
 use crate::{SealedError, Source};
-use cenote_atrest::{Mode, PAGE_LEN, Page, Protection};
+use cenote_atrest::{Mode, PAGE_LEN, Protection};
 use cenote_journal::Pages;
-use cenote_layout::at_rest::{PageSide, SIDE_LEN};
-use cenote_medium::planted::{Bug, planted};
+use cenote_layout::at_rest::SIDE_LEN;
 use cenote_sys::aside;
 use cenote_sys::bytes::settle;
 use cenote_sys::fault::{self, Registration};
@@ -64,12 +66,11 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zerocopy::FromBytes;
 
 /// Pages that are filled at once: those of one node of the tree.
 const RUN: u64 = 16;
-/// Pages of an object that is filled as a whole: what that takes, without a hash, is what one fault
-/// takes.
+/// Most pages of an object that one fault fills as a whole: without hashes, all of them cost what
+/// one fault costs.
 const SMALL: u64 = 8;
 /// The same where no page is hashed as a whole.
 const SMALL_UNHASHED: u64 = 32;
@@ -181,7 +182,7 @@ impl View {
         Ok(view)
     }
 
-    /// The same for somebody who has a resolver for the range, and calls [`View::resolve`] there.
+    /// The same for a caller that has a resolver for the range, and calls [`View::resolve`] there.
     ///
     /// # Errors
     /// No memory, no thread.
@@ -235,7 +236,7 @@ impl View {
     /// Sends the worker home: pages that are not open stay closed, and who touches one has a fault
     /// that no thread resolves.
     pub fn stop(&self) {
-        // Whoever fills a page on a thread of its own has done so, or will not.
+        // A thread that fills a page on its own has done so, or will not.
         let filling = self.inner.lock();
         self.inner.stopped.store(true, Ordering::Release);
         drop(filling);
@@ -272,7 +273,7 @@ impl View {
         self.inner.copy_out(offset, bytes);
     }
 
-    /// Adds the pages that were stored into since the last call to `pages`. Nobody stores
+    /// Adds the pages that were stored into since the last call to `pages`. No thread stores
     /// meanwhile.
     ///
     /// # Errors
@@ -329,47 +330,11 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // Waits for handlers: after this nobody asks.
+        // Waits for handlers: after this no handler asks.
         drop(self.registration.take());
         match (&self.inner.worker, self.registered) {
             (Some(worker), true) => FaultWorker::leave(Arc::clone(worker)),
             _ => self.stop(),
-        }
-    }
-}
-
-impl Filled for Inner {
-    fn answer(&self, question: u64) -> bool {
-        let (page, store) = (question >> 1, question & 1 == 1);
-        if store {
-            let _filling = self.lock();
-            return self.widen(page);
-        }
-        if page >= self.pages {
-            return false;
-        }
-        let in_order = page > 0 && self.loaded.has(page - 1);
-        let end = if in_order { (page / RUN + 1) * RUN } else { page + 1 };
-        if self.pages <= SMALL && self.load(0..self.pages).is_ok() {
-            return true;
-        }
-        // What is behind the page is a help, and its faults concern no access yet.
-        let run = page..(page + 1..end.min(self.pages))
-            .find(|p| self.loaded.has(*p))
-            .unwrap_or(end.min(self.pages));
-        if self.load(run).is_ok() || self.loaded.has(page) {
-            return true;
-        }
-        match self.load(page..page + 1) {
-            Ok(()) => true,
-            Err(_) if self.is_stopped() => false,
-            // The reader takes an error. The page stays closed, and is tried again when it is
-            // touched again.
-            Err(_) if fault::is_peek() => false,
-            Err(error) => {
-                self.break_page(page, &error);
-                true
-            }
         }
     }
 }
@@ -424,7 +389,7 @@ impl Inner {
         }
         let inner = Self::new(what, protection, source, base, writable, (None, None));
         let span = inner.pages as usize * PAGE_LEN;
-        // SAFETY: the caller's range, which nobody has been given.
+        // SAFETY: the caller's range, which no other code has.
         let made = unsafe { twin::map_alone(base, span) }.is_ok()
             && inner.fill_closed(0..inner.pages).is_ok()
             && (writable || inner.open(0..inner.pages, Access::ReadOnly).is_ok());
@@ -454,7 +419,7 @@ impl Inner {
         }
     }
 
-    /// Adds pages that are not what was psynced last, or of which that cannot be said. Nobody
+    /// Adds pages that are not what was psynced last, or of which that cannot be said. No thread
     /// stores meanwhile.
     fn collect_changed(&self, changed: &mut Vec<Pages>) {
         let (mut plain, mut here) = ([0; PAGE_LEN], [0; PAGE_LEN]);
@@ -504,69 +469,8 @@ impl Inner {
         self.writable.load(Ordering::Acquire)
     }
 
-    fn load(&self, pages: Pages) -> Result<(), SealedError> {
-        let mut page = pages.start;
-        while page < pages.end.min(self.pages) {
-            if self.loaded.has(page) {
-                page += 1;
-                continue;
-            }
-            let end = (page + RUN).min(pages.end).min(self.pages);
-            let end = (page + 1..end).find(|page| self.loaded.has(*page)).unwrap_or(end);
-            self.fill(page..end)?;
-            page = end;
-        }
-        Ok(())
-    }
-
     fn lock(&self) -> MutexGuard<'_, Box<[u8]>> {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Fills at most [`RUN`] pages and opens them for loads; those before the first that fails,
-    /// too.
-    fn fill(&self, pages: Pages) -> Result<(), SealedError> {
-        let mut buffer = self.lock();
-        if self.is_stopped() {
-            let source = io::Error::other("it is being closed");
-            return Err(SealedError::Memory { what: self.what.clone(), source });
-        }
-        let count = (pages.end - pages.start) as usize;
-        let (sealed, sides) = buffer.split_at_mut(RUN as usize * PAGE_LEN);
-        let (sealed, sides) = (&mut sealed[..count * PAGE_LEN], &mut sides[..count * SIDE_LEN]);
-        self.source.read_pages(pages.start, sealed)?;
-        let has_side = self.protection.mode().has_side();
-        if has_side {
-            self.source.read_sides(pages.start, sides)?;
-        }
-        let (sealed, sides) = (sealed.as_chunks::<PAGE_LEN>().0, sides.as_chunks::<SIDE_LEN>().0);
-        let mut failed = None;
-        let mut page = pages.start;
-        for (sealed, side) in sealed.iter().zip(sides) {
-            let side = has_side.then(|| PageSide::read_from_bytes(side).ok()).flatten();
-            // Somebody else may have been first: what is open may hold stores, and is not filled
-            // again.
-            if !self.loaded.has(page)
-                && let Err(error) = self.fill_one(page, sealed, side.as_ref())
-            {
-                failed = Some(error);
-                break;
-            }
-            page += 1;
-        }
-        let good = pages.start..page;
-        if !good.is_empty() {
-            // A page that is written already loses that for one more fault: it stays noted.
-            let fine = mappings::fineness() == Fineness::Page;
-            if fine && self.open(good.clone(), Access::ReadOnly).is_ok() {
-                self.loaded.note(good);
-            } else if !self.widen(pages.start) {
-                let source =
-                    io::Error::other("the kernel allows no more mappings (vm.max_map_count)");
-                return Err(SealedError::Memory { what: self.what.clone(), source });
-            }
-        }
-        failed.map_or(Ok(()), Err)
     }
 
     fn open(&self, pages: Pages, access: Access) -> io::Result<()> {
@@ -585,90 +489,5 @@ impl Inner {
         }
         self.written.note(pages);
         true
-    }
-
-    /// Opens more than one page at once, because the process has too many mappings to do it for
-    /// one. Under the lock of filling: no thread fills a page that is open and not yet called
-    /// loaded.
-    fn widen(&self, page: u64) -> bool {
-        if self.is_stopped() {
-            return false;
-        }
-        let chunk = page / CHUNK * CHUNK;
-        let coarse = [chunk..(chunk + CHUNK).min(self.pages), 0..self.pages];
-        let first = usize::from(mappings::fineness() == Fineness::Whole);
-        coarse.into_iter().skip(first).any(|pages| {
-            let opened = self.fill_closed(pages.clone()).is_ok()
-                && if self.is_writable() {
-                    self.let_write(pages.clone())
-                } else {
-                    self.open(pages.clone(), Access::ReadOnly).is_ok()
-                };
-            if opened {
-                self.loaded.note(pages);
-            }
-            opened
-        })
-    }
-
-    /// Fills pages that are closed, and leaves them so; whoever calls this opens them all.
-    fn fill_closed(&self, pages: Pages) -> Result<(), SealedError> {
-        let mut at = pages.start;
-        // What is loaded is not read again: it may hold stores, and reading it may fail.
-        while let Some(first) = (at..pages.end).find(|page| !self.loaded.has(*page)) {
-            at = (first..pages.end).find(|page| self.loaded.has(*page)).unwrap_or(pages.end);
-            self.each_sealed(first..at, |page, sealed, side| self.fill_one(page, sealed, side))?;
-        }
-        Ok(())
-    }
-
-    /// Reads pages as they were psynced last, many at once, and gives each to `f`.
-    fn each_sealed(
-        &self,
-        pages: Pages,
-        mut f: impl FnMut(u64, &Page, Option<&PageSide>) -> Result<(), SealedError>,
-    ) -> Result<(), SealedError> {
-        let most = (pages.end - pages.start).min(SMALL_UNHASHED) as usize;
-        let (mut sealed, mut sides) = (vec![0; most * PAGE_LEN], vec![0; most * SIDE_LEN]);
-        let has_side = self.protection.mode().has_side();
-        let mut first = pages.start;
-        while first < pages.end {
-            let count = ((pages.end - first) as usize).min(most);
-            self.source.read_pages(first, &mut sealed[..count * PAGE_LEN])?;
-            if has_side {
-                self.source.read_sides(first, &mut sides[..count * SIDE_LEN])?;
-            }
-            let each = sealed.as_chunks::<PAGE_LEN>().0.iter().zip(sides.as_chunks::<SIDE_LEN>().0);
-            for (page, (sealed, side)) in (first..).zip(each).take(count) {
-                let side = has_side.then(|| PageSide::read_from_bytes(side).ok()).flatten();
-                f(page, sealed, side.as_ref())?;
-            }
-            first += count as u64;
-        }
-        Ok(())
-    }
-
-    /// Verifies and decrypts a closed page into its place, under the lock of filling.
-    fn fill_one(
-        &self,
-        page: u64,
-        sealed: &Page,
-        side: Option<&PageSide>,
-    ) -> Result<(), SealedError> {
-        let mut plain = [0; PAGE_LEN];
-        let opened = if planted(Bug::PageNotVerified) {
-            self.protection.sealer().open(page, sealed, side, &mut plain)
-        } else {
-            self.protection.open_page(page, sealed, side, &self.source, &mut plain)
-        };
-        opened.map_err(|fault| SealedError::page(&self.what, fault))?;
-        // SAFETY: inside the alias; the page is closed, or the memory is nobody's yet, so that this
-        // is the only access to it, under the lock of filling.
-        unsafe {
-            let to = self.alias().add(page as usize * PAGE_LEN);
-            core::ptr::copy_nonoverlapping(plain.as_ptr(), to, PAGE_LEN);
-        }
-        wipe_bytes(&mut plain);
-        Ok(())
     }
 }

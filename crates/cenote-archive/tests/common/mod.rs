@@ -148,7 +148,7 @@ impl Parts {
         out
     }
 
-    /// With numbers, chain, lengths as stored and checksums made right: as somebody would who wants
+    /// Makes numbers, chain, lengths as stored and checksums right, as a forger would who wants
     /// them to be believed.
     pub(crate) fn sealed(mut self) -> Vec<u8> {
         seal(&mut self.header);

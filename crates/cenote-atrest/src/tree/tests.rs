@@ -73,7 +73,8 @@ proptest! {
                 leaves[*page as usize] = *digest;
             }
             let change = tree.prepare(&changes, &&region[..]).unwrap();
-            let touched: std::collections::BTreeSet<u64> = changes.iter().map(|(p, _)| p / ARITY).collect();
+            let touched: std::collections::BTreeSet<u64> =
+                changes.iter().map(|(p, _)| p / ARITY).collect();
             prop_assert!(change.nodes.len() <= touched.len() * usize::from(shape.levels()));
             apply(&mut region, &change);
             let root = change.root;
@@ -167,7 +168,7 @@ fn every_flipped_bit_of_every_node_is_refused_and_named_for_the_pages_below() {
                 Err(other) => panic!("byte {at}, page {page}: {other:?}"),
             }
         }
-        assert!(named > 0, "byte {at}: nobody noticed");
+        assert!(named > 0, "byte {at}: no page was named");
         let error =
             tree.prepare(&(0..300).map(|p| (p, leaf(7))).collect::<Vec<_>>(), &&damaged[..]);
         assert!(

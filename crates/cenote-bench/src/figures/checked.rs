@@ -100,7 +100,7 @@ fn sum_tree_checked(view: &View<'_>, at: Option<Ptr<Leaf>>) -> cenote::Result<u6
 }
 
 /// # Safety
-/// The pool is open and nobody changes it; the pointer is null or leads to a live node.
+/// The pool is open and no thread changes it; the pointer is null or leads to a live node.
 #[inline(never)]
 unsafe fn sum_list(first: Option<Ptr<Node>>) -> u64 {
     let (mut sum, mut at) = (0u64, first);

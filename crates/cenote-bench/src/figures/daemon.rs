@@ -1,18 +1,23 @@
-//! The Puddles paper's daemon primitives, beside what a UNIX socket takes for the same on this
-//! machine in the same run.
+//! Measures the Puddles paper's daemon primitives, beside what a UNIX socket takes for the same on
+//! this machine in the same run.
 //!
 //! The daemon is a process of its own (its code, started by this program), and so is the one that
 //! answers at the bare socket: it receives a packet and sends one back, of the lengths of the
 //! no-op's, and does nothing else. Systems take turns, 200 requests at a time.
 //!
-//! | row | unit | system `cenote` | beside it |
-//! | --- | --- | --- | --- |
-//! | `noop` | us | a request that does nothing | `socket`: a packet there and one back |
-//! | `exist_puddle` | us | the puddle of a pool that the client has, with its descriptor | `socket+fd`: the same packets with a descriptor, which is closed |
-//! | `new_puddle` | us | one more puddle of 2 MiB for a pool, from the spare ones; 20 ms pass before each, in which the daemon makes the next one | as above, 20 ms before each too: whoever has slept finds caches cold |
-//! | `reg_log_space` | us | a new session's log space | as above |
-//! | `replay_N` | ms | from a client's SIGKILL, inside a transaction with N entries, to the daemon saying that it is recovered | |
-//! | `memory_1000` | KiB | resident memory of the daemon, with 1,000 sessions that have a log space each | |
+//! The rows, each of system `cenote` and, beside it, what a socket takes:
+//!
+//! * `noop`, in us: a request that does nothing. Beside it: `socket`: a packet there and one back.
+//! * `exist_puddle`, in us: the puddle of a pool that the client has, with its descriptor. Beside
+//!   it: `socket+fd`: the same packets with a descriptor, which is closed.
+//! * `new_puddle`, in us: one more puddle of 2 MiB for a pool, from the spare ones; 20 ms pass
+//!   before each, in which the daemon makes the next one. Beside it: as above, 20 ms before each
+//!   too, because a thread that has slept finds caches cold.
+//! * `reg_log_space`, in us: a new session's log space. Beside it: as above.
+//! * `replay_N`, in ms: from a client's SIGKILL, inside a transaction with N entries, to the daemon
+//!   saying that it is recovered.
+//! * `memory_1000`, in KiB: resident memory of the daemon, with 1,000 sessions that have a log
+//!   space each.
 
 use crate::case::{Failure, PROCESS};
 use crate::figures::figure::{Body, Figure, Rows};
@@ -201,7 +206,7 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
                 Some("memory") => "KiB",
                 _ => "us",
             };
-            rows.push(Row::of_values(FIGURE.name, row, system, PROCESS, 1, unit, values));
+            rows.push(Row::of_values(FIGURE.name, row, (system, PROCESS, 1), unit, values));
         }
     }
     Ok(rows)

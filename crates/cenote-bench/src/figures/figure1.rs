@@ -3,12 +3,13 @@
 //! A singly linked list of 2^16 nodes and a complete binary tree of height 16 (2^16 - 1 nodes), a
 //! value of 8 bytes in each node. Unit: nanoseconds a node.
 //!
-//! | row | an operation is a node of |
-//! | --- | --- |
-//! | `list_create` | allocating every node (from the heap, without a transaction) and storing value and link, in order |
-//! | `list_traverse` | following the links from the first node and adding up the values |
-//! | `tree_create` | the same as `list_create` for the tree, depth first, parents before children |
-//! | `tree_traverse` | visiting every node depth first, recursively, and adding up the values |
+//! The rows; an operation is a node of:
+//!
+//! * `list_create`: allocating every node (from the heap, without a transaction) and storing value
+//!   and link, in order.
+//! * `list_traverse`: following the links from the first node and adding up the values.
+//! * `tree_create`: the same as `list_create` for the tree, depth first, parents before children.
+//! * `tree_traverse`: visiting every node depth first, recursively, and adding up the values.
 //!
 //! Nothing is logged or made durable: only pointers are compared. Freeing is outside the timed
 //! parts. Systems: `cenote` has 8-byte [`Ptr`]s; `plain` has Rust's raw pointers, and its
@@ -142,7 +143,7 @@ impl Builder<'_> {
 
     fn free(self) -> Result<(), Failure> {
         for &block in self.blocks.iter().rev() {
-            // SAFETY: blocks of `put`, which nobody uses any more.
+            // SAFETY: blocks of `put`, which are in no use any more.
             unsafe { self.place.pool.raw_heap() }.free(block)?;
         }
         Ok(())
@@ -156,7 +157,7 @@ fn build_list<L: Link>(builder: &mut Builder<'_>, len: u64) -> cenote::Result<No
     let mut last = first;
     for value in 1..len {
         let node = builder.put(Node::<L> { value, next: L::null() })?;
-        // SAFETY: a node that was written before, used by nobody else.
+        // SAFETY: a node that was written before, which no other code uses.
         unsafe { (*last.as_ptr()).next = L::new(&builder.fat, node) };
         last = node;
     }
@@ -171,7 +172,7 @@ fn build_tree<L: Link>(builder: &mut Builder<'_>, height: u32) -> cenote::Result
         let fat = builder.fat;
         let left = L::new(&fat, build_tree::<L>(builder, height - 1)?);
         let right = L::new(&fat, build_tree::<L>(builder, height - 1)?);
-        // SAFETY: written above, used by nobody else.
+        // SAFETY: written above, which no other code uses.
         unsafe {
             (*node.as_ptr()).left = left;
             (*node.as_ptr()).right = right;
@@ -183,7 +184,7 @@ fn build_tree<L: Link>(builder: &mut Builder<'_>, height: u32) -> cenote::Result
 /// Adds up the values of a list.
 ///
 /// # Safety
-/// All nodes are there, and nobody changes them.
+/// All nodes are there, and no thread changes them.
 #[inline(never)]
 unsafe fn sum_list<L: Link>(first: *const Node<L>) -> u64 {
     let (mut sum, mut at) = (0u64, first);

@@ -4,9 +4,10 @@
 //! Unit: nanoseconds an insertion. Allocation is part of it, and every insertion is a transaction
 //! of its own, durable at the level on return.
 //!
-//! | row | an operation |
-//! | --- | --- |
-//! | `insert` | a transaction: allocate a node, store value and an empty link in it, add and change the list's record and the last node's link, commit |
+//! The rows, each with its operation:
+//!
+//! * `insert`: a transaction: allocate a node, store value and an empty link in it, add and change
+//!   the list's record and the last node's link, commit.
 //!
 //! The list grows to 2^14 nodes; then it is emptied, outside the timed parts. Systems: `cenote` is
 //! written by hand on the raw interface: one call adds both places, because their addresses are

@@ -103,7 +103,7 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
             let values = core::mem::take(&mut times[i][part]);
             if !values.is_empty() && filter.admits(name, "cenote", level) {
                 let row = format!("{name}_{objects}");
-                rows.push(Row::of_values(FIGURE.name, row, "cenote", level, 1, "ms", values));
+                rows.push(Row::of_values(FIGURE.name, row, ("cenote", level, 1), "ms", values));
             }
         }
     }
@@ -197,7 +197,7 @@ fn verify(pool: &Pool, fresh: Ptr<Node>, objects: u64) -> Result<(), Failure> {
 /// 0.
 pub fn child(arguments: &[String]) -> ExitCode {
     match fill(arguments) {
-        Ok(()) => eprintln!("nobody killed this process within {} s", CHILD_AGE_MAX.as_secs()),
+        Ok(()) => eprintln!("this process was not killed within {} s", CHILD_AGE_MAX.as_secs()),
         Err(error) => eprintln!("{error}"),
     }
     ExitCode::FAILURE

@@ -1,13 +1,15 @@
 //! The paper's Figures 7 and 10: FileBench's personalities with objects in the place of files, each
 //! update made durable.
 //!
-//! | row | a cycle of operations | share of writes | file |
-//! | --- | --- | --- | --- |
-//! | `fs` (file server) | write a whole file, append 16 KiB, read a whole file | 67 % | 128 KiB |
-//! | `vm` (mail server) | append 16 KiB, read, append, read | 50 % | 32 KiB |
-//! | `wp` (web proxy) | append 16 KiB, five times read | 17 % | 32 KiB |
-//! | `ws` (web server) | ten times read, append 16 KiB to a log | 9 % | 32 KiB |
-//! | `fs_attach` ... `ws_attach` | the same, where each operation attaches its object and detaches it | as above | as above |
+//! The rows, each a cycle of operations, with the share of writes and the length of a file:
+//!
+//! * `fs` (file server): write a whole file, append 16 KiB, read a whole file; writes 67 %; file
+//!   128 KiB.
+//! * `vm` (mail server): append 16 KiB, read, append, read; writes 50 %; file 32 KiB.
+//! * `wp` (web proxy): append 16 KiB, five times read; writes 17 %; file 32 KiB.
+//! * `ws` (web server): ten times read, append 16 KiB to a log; writes 9 %; file 32 KiB.
+//! * `fs_attach` ... `ws_attach`: the same, where each operation attaches its object and detaches
+//!   it.
 //!
 //! The mixes are those of the personalities as they were published, without what has no meaning for
 //! objects (open, close, stat); an append goes on at the file's beginning when it comes to its end.
@@ -214,7 +216,7 @@ impl Pmo {
             buffer: Vec::new(),
         };
         for number in 0..count {
-            // Nobody has those of a thread attached but the thread.
+            // Only the thread itself has its files attached.
             let name = format!("file-{mode:?}-{len}-{thread}-{number}");
             let is_new = known.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone());
             made.names.push(name);

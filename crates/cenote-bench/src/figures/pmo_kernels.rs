@@ -1,11 +1,14 @@
 //! The paper's Figures 6, 8 and 9: programs that compute in an object and psync it so many times a
 //! second.
 //!
-//! | row | an operation: one run of |
-//! | --- | --- |
-//! | `lu`, `lu_1` ... `lu_8` | LU decomposition without pivoting of a matrix of doubles, in place; looked at after each column |
-//! | `conv`, `conv_1` ... | 2D convolution, 3 x 3, of 4096 x 128 integers into a second image, again and again; after each pass |
-//! | `tmm`, `tmm_1` ... | multiplication of matrices of integers, by tiles of 64 x 64; after each row of tiles |
+//! The rows; an operation is one run of:
+//!
+//! * `lu`, `lu_1` ... `lu_8`: LU decomposition without pivoting of a matrix of doubles, in place;
+//!   looked at after each column.
+//! * `conv`, `conv_1` ...: 2D convolution, 3 x 3, of 4096 x 128 integers into a second image, again
+//!   and again; after each pass.
+//! * `tmm`, `tmm_1` ...: multiplication of matrices of integers, by tiles of 64 x 64; after each
+//!   row of tiles.
 //!
 //! The number is how often a second the data is made durable: where the program looks, and that
 //! much time has gone by, as in the paper. Without a number: never. Unit: nanoseconds a run;
@@ -129,12 +132,12 @@ impl Paced {
 }
 
 fn doubles(bytes: &mut [u8]) -> &mut [f64] {
-    // SAFETY: any bytes are a double, and nobody else has them.
+    // SAFETY: any bytes are a double, and no other code has them.
     unsafe { bytes.align_to_mut::<f64>() }.1
 }
 
 fn integers(bytes: &mut [u8]) -> &mut [u32] {
-    // SAFETY: any bytes are an integer, and nobody else has them.
+    // SAFETY: any bytes are an integer, and no other code has them.
     unsafe { bytes.align_to_mut::<u32>() }.1
 }
 

@@ -6,12 +6,13 @@
 //! pages). Unit: nanoseconds an operation; the transaction that stores one word into each of k
 //! values, spread over the pool, is not part of it.
 //!
-//! | row | an operation |
-//! | --- | --- |
-//! | `pool_psync_1` ... `pool_psync_4096` | a psync after k values were changed |
-//! | `held_1` ... `held_4096` | the part of it during which no transaction can run |
-//! | `first_store` | the first store into a page after a psync, within one transaction of 256: fault, note, undo entry |
-//! | `next_store` | the same when the pages may be written already |
+//! The rows, each with its operation:
+//!
+//! * `pool_psync_1` ... `pool_psync_4096`: a psync after k values were changed.
+//! * `held_1` ... `held_4096`: the part of it during which no transaction can run.
+//! * `first_store`: the first store into a page after a psync, within one transaction of 256:
+//!   fault, note, undo entry.
+//! * `next_store`: the same when the pages may be written already.
 //!
 //! The journal is trimmed meanwhile, by its own thread.
 //!

@@ -4,12 +4,15 @@
 //! An object of 1 GiB (`--quick`: 16 MiB, and no row of 4096 pages), attached anew for each run.
 //! Unit: nanoseconds an operation; storing into the pages is not part of it.
 //!
-//! | row | an operation |
-//! | --- | --- |
-//! | `psync_1` ... `psync_4096` | a psync after k pages, spread over the object, were stored into |
-//! | `sustained_256` | a psync of 256 pages, one after the other, the journal being trimmed meanwhile |
-//! | `psync_1_read` | the same of one page after every page of the object was read, so that all page tables are there |
-//! | `scan_page` | a psync of an object of which every page was read and none stored into, divided by its pages |
+//! The rows, each with its operation:
+//!
+//! * `psync_1` ... `psync_4096`: a psync after k pages, spread over the object, were stored into.
+//! * `sustained_256`: a psync of 256 pages, one after the other, the journal being trimmed
+//!   meanwhile.
+//! * `psync_1_read`: the same of one page after every page of the object was read, so that all page
+//!   tables are there.
+//! * `scan_page`: a psync of an object of which every page was read and none stored into, divided
+//!   by its pages.
 //!
 //! What is psynced has to reach the object's own file some time, at the device's speed for
 //! scattered pages, and a thread sees to that after the psync. The other rows are about a program

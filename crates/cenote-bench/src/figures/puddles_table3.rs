@@ -5,16 +5,22 @@
 //! the raw interface ([`cenote::raw::begin`]), which like libpmemobj's checks no pointers and takes
 //! no locks; `cenote (safe)` is [`cenote::Pool::write`], which does.
 //!
-//! | row | an operation |
-//! | --- | --- |
-//! | `tx_nop` | begin and commit a transaction |
-//! | `tx_add_8` | a transaction: add (undo-log) an aligned range of 8 bytes, the same each time; write it; commit |
-//! | `tx_add_8_of_64` | a 64th of a transaction that adds and writes, one after the other, 64 aligned ranges of 8 bytes, 64 bytes apart; commit included |
-//! | `tx_add_8_of_64_batch` | the same with one call that adds all 64 ranges before the first is written (raw interface of Cenote only) |
-//! | `tx_add_4096` | a transaction: add 4 KiB, aligned to a cache line, the same each time; write all of them; commit |
-//! | `tx_add_4096_unwritten` | the same without writing to them |
-//! | `malloc_8`, `malloc_4096` | a transaction that allocates one block of that size, and neither writes to it nor attaches it to anything |
-//! | `malloc_free_8`, `malloc_free_4096` | a transaction that allocates a block, then one that frees it |
+//! The rows, each with its operation:
+//!
+//! * `tx_nop`: begin and commit a transaction.
+//! * `tx_add_8`: a transaction: add (undo-log) an aligned range of 8 bytes, the same each time;
+//!   write it; commit.
+//! * `tx_add_8_of_64`: a 64th of a transaction that adds and writes, one after the other, 64
+//!   aligned ranges of 8 bytes, 64 bytes apart; commit included.
+//! * `tx_add_8_of_64_batch`: the same with one call that adds all 64 ranges before the first is
+//!   written (raw interface of Cenote only).
+//! * `tx_add_4096`: a transaction: add 4 KiB, aligned to a cache line, the same each time; write
+//!   all of them; commit.
+//! * `tx_add_4096_unwritten`: the same without writing to them.
+//! * `malloc_8`, `malloc_4096`: a transaction that allocates one block of that size, and neither
+//!   writes to it nor attaches it to anything.
+//! * `malloc_free_8`, `malloc_free_4096`: a transaction that allocates a block, then one that frees
+//!   it.
 //!
 //! The blocks of the `malloc` rows are freed, outside the timed parts, 1,024 at a time. The safe
 //! interface always writes what it allocates: a zeroed value of that size.
@@ -191,7 +197,7 @@ unsafe fn alloc(place: &Place, size: u64) -> cenote::Result<NonNull<u8>> {
 /// A transaction with one free.
 ///
 /// # Safety
-/// The thread is in no transaction, and nobody uses the block.
+/// The thread is in no transaction, and no code uses the block.
 unsafe fn free(place: &Place, block: NonNull<u8>) -> cenote::Result<()> {
     // SAFETY: as in `alloc`.
     unsafe {
@@ -206,7 +212,7 @@ fn raw_malloc(place: &Rc<Place>, row: &'static str, size: u64) -> Case {
     Case::new(row, "cenote", place.level, move |count| {
         in_batches(
             count,
-            // SAFETY: no transaction is open here; blocks are used by nobody.
+            // SAFETY: no transaction is open here; no code uses the blocks.
             |_| unsafe { alloc(black_box(&place), size) },
             // SAFETY: as above.
             |block| unsafe { free(&place, block) },
@@ -216,7 +222,7 @@ fn raw_malloc(place: &Rc<Place>, row: &'static str, size: u64) -> Case {
 
 fn raw_malloc_free(place: &Rc<Place>, row: &'static str, size: u64) -> Case {
     raw_case(place, row, move |place, _| {
-        // SAFETY: no transaction is open here; the block is used by nobody.
+        // SAFETY: no transaction is open here; no code uses the block.
         unsafe {
             let block = alloc(place, size)?;
             free(place, block)

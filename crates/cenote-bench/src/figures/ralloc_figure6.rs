@@ -230,7 +230,7 @@ fn one(shape: &Shape, count: u64, settings: &Settings, runs: usize, out: &mut dy
     }
     let name = format!("{}_{count}", shape.name);
     let row = |system, threads, values: Vec<f64>| {
-        Row::of_values(FIGURE.name, name.clone(), system, traced.level, threads, "ms", values)
+        Row::of_values(FIGURE.name, name.clone(), (system, traced.level, threads), "ms", values)
     };
     let mut rows = vec![row("traversal", 1, times.remove(0))];
     rows.extend(threads.iter().zip(times).map(|(&threads, times)| row("cenote", threads, times)));

@@ -5,11 +5,16 @@
 //! replace what the run before made of the same pool, so that neither pays for giving back the
 //! space of something larger.
 //!
-//! | row | system `cenote` | beside it |
-//! | --- | --- | --- |
-//! | `export_16B`, `export_16M` | a pool with one value of 16 bytes, or 4,096 of 4 KiB, to a file, checksummed and synced | `cp`: its puddles' files copied and synced |
-//! | `import_16B`, `import_16M` | that file to a pool beside the original | `register`: the part of it that comes after the last byte of the archive, files synced and pools registered; `cp`: the file copied and synced |
-//! | `rewrite_20` ... `rewrite_2000000` | opening such a copy of a list of so many nodes of 16 bytes and rewriting all of it | `open`: opening the original; `memcpy`: copying the bytes of its puddles in memory |
+//! The rows of system `cenote`, and what stands beside each:
+//!
+//! * `export_16B`, `export_16M`: a pool with one value of 16 bytes, or 4,096 of 4 KiB, to a file,
+//!   checksummed and synced. Beside it: `cp`: its puddles' files copied and synced.
+//! * `import_16B`, `import_16M`: that file to a pool beside the original. Beside it: `register`:
+//!   the part of it that comes after the last byte of the archive, files synced and pools
+//!   registered; `cp`: the file copied and synced.
+//! * `rewrite_20` ... `rewrite_2000000`: opening such a copy of a list of so many nodes of 16 bytes
+//!   and rewriting all of it. Beside it: `open`: opening the original; `memcpy`: copying the bytes
+//!   of its puddles in memory.
 //!
 //! `--quick` leaves the list of two million out and makes 16 MiB one.
 
@@ -223,7 +228,7 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
     let mut rows = Vec::new();
     for ((row, system), values) in core::mem::take(&mut ground.times) {
         if filter.admits(&row, system, PROCESS) {
-            rows.push(Row::of_values(FIGURE.name, row, system, PROCESS, 1, "ms", values));
+            rows.push(Row::of_values(FIGURE.name, row, (system, PROCESS, 1), "ms", values));
         }
     }
     Ok(rows)

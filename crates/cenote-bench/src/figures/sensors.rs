@@ -270,7 +270,13 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
         let systems = OURS.into_iter().chain(others.iter().map(|way| (way.system, way.level)));
         for ((system, level), values) in systems.zip(times) {
             if filter.admits(&row, system, level) {
-                rows.push(Row::of_values(FIGURE.name, row.clone(), system, level, 1, "ms", values));
+                rows.push(Row::of_values(
+                    FIGURE.name,
+                    row.clone(),
+                    (system, level, 1),
+                    "ms",
+                    values,
+                ));
             }
         }
     }

@@ -11,17 +11,18 @@
 //! *Live* is bytes of blocks, each rounded up to its class: what an allocator with these classes
 //! needs and no less. At regular times the figure compares with it what the pool's puddles take in
 //! the file system (`file`) and what of them is resident in this process (`resident`), logs and
-//! control files of the store included. The rows give A trim in each second gives free superblocks
+//! control files of the store included. A trim in each second gives free superblocks
 //! back to the file system, as `Pool::trim_by` does, and the store keeps no spare puddle. The rows
 //! give median, least and greatest of the samples after the first quarter of the time; `runs` is
 //! their number. At the end the heap's own count of allocated bytes must be exactly what is held.
 //!
-//! | row | unit |
-//! | --- | --- |
-//! | `file`, `resident` | of live: 1 is ideal |
-//! | `file_growth` | space at each sample as a part of that at the first that counts: 1 is no growth |
-//! | `rounding` | live as a part of the bytes that were asked for, at the end |
-//! | `replace` | million allocations a second, each with a free, between samples |
+//! The rows, with their units:
+//!
+//! * `file`, `resident`: of live: 1 is ideal.
+//! * `file_growth`: space at each sample as a part of that at the first that counts: 1 is no
+//!   growth.
+//! * `rounding`: live as a part of the bytes that were asked for, at the end.
+//! * `replace`: million allocations a second, each with a free, between samples.
 
 use crate::allocator::{Fault, Held, Numbers, give, take, verdict};
 use crate::case::Failure;
@@ -148,7 +149,7 @@ impl Worker<'_> {
     }
 }
 
-/// Hands that nobody works on, and what all threads did.
+/// Hands that no thread works on, and what all threads did.
 struct Table {
     hands: Mutex<VecDeque<Hand>>,
     stop: AtomicBool,
@@ -189,9 +190,7 @@ fn report(settings: &Settings, filter: &Filter, _runs: usize, out: &mut dyn Writ
             rows.push(Row::of_values(
                 FIGURE.name,
                 row.into(),
-                "cenote",
-                traced.level,
-                threads,
+                ("cenote", traced.level, threads),
                 unit,
                 values,
             ));
@@ -353,7 +352,8 @@ mod tests {
 
     #[test]
     fn only_our_mappings_count_as_resident() {
-        let maps = "1000-3000 rw-s 00000000 00:19 12   /dev/shm/x/puddles/01\nSize:  8 kB\nRss:   4 kB\n\
+        let maps = "1000-3000 rw-s 00000000 00:19 12   /dev/shm/x/puddles/01\n\
+                    Size:  8 kB\nRss:   4 kB\n\
                     3000-5000 rw-p 00000000 00:00 0\nRss:  8 kB\n\
                     a000-b000 rw-s 00000000 00:19 13   /dev/shm/x/puddles/02\nRss:  12 kB\n\
                     c000-d000 rw-s 00000000 00:19 14   /dev/shm/y/puddles/02\nRss:  16 kB\n";

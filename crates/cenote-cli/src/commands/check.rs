@@ -28,6 +28,7 @@ use cenote_log::Outcome;
 use cenote_store::{Damage, StoreError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> {
     let stop = Stop::install();
@@ -39,30 +40,8 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     let known = damage::of(&store)?;
     control_data(&store, &known, &mut findings);
 
-    let bar = progress::bar(names.len() as u64, "checking pools", out.is_json());
-    let mut pools = Vec::new();
-    for name in &names {
-        bar.set_message(name.clone());
-        let mut tell = |at: &cenote::Progress| {
-            bar.set_message(format!("{name}: {} reached", plural(at.blocks, "block")));
-            stop.flow()
-        };
-        let mut options = TraceOptions::default();
-        options.workers = arguments.threads;
-        options.progress = Some(&mut tell);
-        pools.push(pool(&store, name, (options, &known, &stop), &mut findings));
-        if stop.is_set() {
-            bar.finish_and_clear();
-            let done = pools.len() - 1;
-            return Err(Failure::Interrupted(format!(
-                "stopped after {done} of {}; nothing was changed: `cenote check` begins anew, and \
-                 --pool NAME limits it to one",
-                plural(names.len() as u64, "pool")
-            )));
-        }
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
+    let pools =
+        each_pool((&store, &names[..], &known[..]), arguments.threads, &stop, &mut findings, out)?;
     let objects = match arguments.pools.is_empty() {
         true => {
             let key = keys::given(&arguments.store.key)?;
@@ -71,20 +50,8 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
         false => Vec::new(),
     };
 
-    let report = store.report();
-    out.line(format_args!(
-        "{} {}",
-        out.bold(&format!("{}:", arguments.store.dir.display())),
-        opening::state(report)
-    ))?;
-    for log in &report.logs {
-        if log.outcome != Outcome::Idle {
-            out.line(out.dim(&format!(
-                "  log {:016x}: {} (here in memory only)",
-                log.log_id, log.outcome
-            )))?;
-        }
-    }
+    let dir = arguments.store.dir.display().to_string();
+    state(&store, &dir, out)?;
     for summary in &pools {
         out.line(format_args!("  pool \"{}\": {}", summary.name, summary.text))?;
         if let Some(pool) = due.iter().find(|pool| pool.record.name == summary.name) {
@@ -95,8 +62,7 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     for object in &objects {
         out.line(format_args!("  {}", object.text))?;
     }
-    let info = store.info();
-    if let Some(spare) = super::ls::spare(&info) {
+    if let Some(spare) = super::ls::spare(&store.info()) {
         out.line(format_args!("  {spare}"))?;
     }
     findings.print(arguments.all, out)?;
@@ -110,23 +76,10 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
         let found = plural(findings.count(), "finding");
         out.line(format_args!("{} {found}; nothing was changed", out.bad("not sound:")))?;
         if findings.has("leak") {
-            let dir = arguments.store.dir.display();
             out.line(format_args!("`cenote reclaim {dir}` gives leaks back"))?;
         }
     }
-    let unlisted: BTreeMap<&str, u64> = findings.unlisted.iter().copied().collect();
-    out.object(&json!({
-        "path": arguments.store.dir.display().to_string(), "store": store.uuid().to_string(), "clean": report.clean,
-        "crash": opening::crash_name(report), "sound": findings.is_empty(),
-        "logs": report.logs.iter().map(|log| json!({
-            "log": format!("{:016x}", log.log_id), "client": log.client.to_string(),
-            "outcome": log.outcome.to_string(),
-        })).collect::<Vec<Value>>(),
-        "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
-        "pools": pools.iter().map(|summary| summary.json.clone()).collect::<Vec<Value>>(),
-        "objects": objects.into_iter().map(|object| object.json).collect::<Vec<Value>>(),
-        "findings": findings.as_json(), "findings_not_listed": unlisted,
-    }))?;
+    out.object(&as_json(&store, dir, (&pools[..], &objects[..]), &findings))?;
     let unlooked = pools.iter().find(|pool| !pool.checked && pool.is_locked);
     match unlooked {
         // The operator asked for it, or nothing else was to be looked at.
@@ -135,6 +88,75 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
         }
         _ => Ok(Verdict::found(!findings.is_empty())),
     }
+}
+
+/// Checks the named pools of a store whose damage is known so far.
+fn each_pool(
+    (store, names, known): (&Store, &[String], &[Damage]),
+    threads: Option<NonZeroUsize>,
+    stop: &Stop,
+    findings: &mut Findings,
+    out: &Out,
+) -> Result<Vec<Summary>, Failure> {
+    let bar = progress::bar(names.len() as u64, "checking pools", out.is_json());
+    let mut pools = Vec::new();
+    for name in names {
+        bar.set_message(name.clone());
+        let mut tell = |at: &cenote::Progress| {
+            bar.set_message(format!("{name}: {} reached", plural(at.blocks, "block")));
+            stop.flow()
+        };
+        let mut options = TraceOptions::default();
+        options.workers = threads;
+        options.progress = Some(&mut tell);
+        pools.push(pool(store, name, (options, known, stop), findings));
+        if stop.is_set() {
+            bar.finish_and_clear();
+            let done = pools.len() - 1;
+            return Err(Failure::Interrupted(format!(
+                "stopped after {done} of {}; nothing was changed: `cenote check` begins anew, and \
+                 --pool NAME limits it to one",
+                plural(names.len() as u64, "pool")
+            )));
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(pools)
+}
+
+/// How the store was left, and what replay has done in memory.
+fn state(store: &Store, dir: &str, out: &mut Out) -> Result<(), Failure> {
+    let report = store.report();
+    out.line(format_args!("{} {}", out.bold(&format!("{dir}:")), opening::state(report)))?;
+    for log in report.logs.iter().filter(|log| log.outcome != Outcome::Idle) {
+        out.line(
+            out.dim(&format!("  log {:016x}: {} (here in memory only)", log.log_id, log.outcome)),
+        )?;
+    }
+    Ok(())
+}
+
+fn as_json(
+    store: &Store,
+    dir: String,
+    (pools, objects): (&[Summary], &[Said]),
+    findings: &Findings,
+) -> Value {
+    let (info, report) = (store.info(), store.report());
+    let unlisted: BTreeMap<&str, u64> = findings.unlisted.iter().copied().collect();
+    json!({
+        "path": dir, "store": store.uuid().to_string(), "clean": report.clean,
+        "crash": opening::crash_name(report), "sound": findings.is_empty(),
+        "logs": report.logs.iter().map(|log| json!({
+            "log": format!("{:016x}", log.log_id), "client": log.client.to_string(),
+            "outcome": log.outcome.to_string(),
+        })).collect::<Vec<Value>>(),
+        "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
+        "pools": pools.iter().map(|summary| summary.json.clone()).collect::<Vec<Value>>(),
+        "objects": objects.iter().map(|object| object.json.clone()).collect::<Vec<Value>>(),
+        "findings": findings.as_json(), "findings_not_listed": unlisted,
+    })
 }
 
 /// How many pools and objects were looked at, and how many were not.
@@ -177,8 +199,8 @@ fn control_data(store: &Store, known: &[Damage], findings: &mut Findings) {
         findings.add("torn", Some(name), None, text.into());
     }
     for name in store.torn_pools() {
-        let text = "logs were discarded: it may hold half a transaction, which no check finds; restore \
-                    it, remove it, or see `cenote logs declare-whole`";
+        let text = "logs were discarded: it may hold half a transaction, which no check finds; \
+                    restore it, remove it, or see `cenote logs declare-whole`";
         findings.add("torn", Some(&name), None, text.into());
     }
 }
@@ -229,38 +251,9 @@ fn pool(
     match checked {
         Ok(report) => {
             heap(store, name, &report, findings);
-            let stats = &report.stats;
-            let reached = report.trace.as_ref().map_or(0, |trace| trace.blocks);
-            Summary {
-                name: name.to_owned(),
-                checked: true,
-                is_locked: false,
-                text: format!(
-                    "{} ({}) in {}, {} reachable{}",
-                    plural(stats.blocks, "block"),
-                    bytes(stats.block_bytes),
-                    plural(stats.puddles, "puddle"),
-                    count(reached),
-                    match unreached {
-                        0 => String::new(),
-                        lost => format!(
-                            "; no root leads to {}, which may be because of the damage",
-                            plural(lost, "block")
-                        ),
-                    }
-                ),
-                json: json!({
-                    "pool": name, "blocks": stats.blocks, "block_bytes": stats.block_bytes,
-                    "puddles": stats.puddles, "bytes": stats.bytes, "reached_blocks": reached,
-                    "leaked_blocks": report.leaked_blocks, "leaked_bytes": report.leaked_bytes,
-                    "unallocated_blocks": report.unallocated_blocks,
-                    "dangling_blocks": report.dangling_blocks,
-                    "faults": report.trace.as_ref().map_or(0, |trace| trace.faults),
-                    "invalid_values": report.values.as_ref().map_or(0, |values| values.invalid),
-                }),
-            }
+            sound(name, &report, unreached)
         }
-        // Nothing is wrong: which of its blocks are allocated is found by who opens it for writing.
+        // Nothing is wrong: which of its blocks are allocated is found by its next writer.
         Err(Error::TraceDue { .. }) => Summary {
             name: name.to_owned(),
             checked: false,
@@ -269,35 +262,80 @@ fn pool(
                 .into(),
             json: json!({ "pool": name, "recovery_due": true }),
         },
-        Err(error) => {
-            if let Some(text) = protected::locked_pool(&error, at_rest.mode()) {
-                let json = json!({ "pool": name, "locked": true });
-                let name = name.to_owned();
-                return Summary { name, checked: false, is_locked: true, text, json };
-            }
-            let is_said =
-                |damage: &Damage| info.iter().any(|info| damage.pools().contains(&info.record.id));
-            let is_known = known.iter().any(is_said);
-            let is_listed = matches!(&error, Error::Store(StoreError::PoolDamaged { .. }));
-            if let (false, Error::Store(StoreError::PoolDamaged { damage, .. })) =
-                (is_known, &error)
-            {
-                for damage in damage {
-                    findings.add("damage", Some(name), None, damage_text(damage));
-                }
-            }
-            let error = Failure::from(error).message().unwrap_or_default();
-            if !is_known && !is_listed {
-                findings.add("unreadable", Some(name), None, error.clone());
-            }
-            Summary {
+        Err(error) => match protected::locked_pool(&error, at_rest.mode()) {
+            Some(text) => Summary {
                 name: name.to_owned(),
                 checked: false,
-                is_locked: false,
-                text: "cannot be checked".into(),
-                json: json!({ "pool": name, "error": error }),
+                is_locked: true,
+                text,
+                json: json!({ "pool": name, "locked": true }),
+            },
+            None => unreadable(name, info.as_ref(), error, known, findings),
+        },
+    }
+}
+
+/// A pool whose blocks were looked at. No root led to `unreached` of them, of a damaged pool.
+fn sound(name: &str, report: &HeapReport, unreached: u64) -> Summary {
+    let stats = &report.stats;
+    let reached = report.trace.as_ref().map_or(0, |trace| trace.blocks);
+    Summary {
+        name: name.to_owned(),
+        checked: true,
+        is_locked: false,
+        text: format!(
+            "{} ({}) in {}, {} reachable{}",
+            plural(stats.blocks, "block"),
+            bytes(stats.block_bytes),
+            plural(stats.puddles, "puddle"),
+            count(reached),
+            match unreached {
+                0 => String::new(),
+                lost => format!(
+                    "; no root leads to {}, which may be because of the damage",
+                    plural(lost, "block")
+                ),
             }
+        ),
+        json: json!({
+            "pool": name, "blocks": stats.blocks, "block_bytes": stats.block_bytes,
+            "puddles": stats.puddles, "bytes": stats.bytes, "reached_blocks": reached,
+            "leaked_blocks": report.leaked_blocks, "leaked_bytes": report.leaked_bytes,
+            "unallocated_blocks": report.unallocated_blocks,
+            "dangling_blocks": report.dangling_blocks,
+            "faults": report.trace.as_ref().map_or(0, |trace| trace.faults),
+            "invalid_values": report.values.as_ref().map_or(0, |values| values.invalid),
+        }),
+    }
+}
+
+/// A pool that cannot be opened. What is known of it already is no further finding.
+fn unreadable(
+    name: &str,
+    info: Option<&PoolInfo>,
+    error: Error,
+    known: &[Damage],
+    findings: &mut Findings,
+) -> Summary {
+    let is_said =
+        |damage: &Damage| info.iter().any(|info| damage.pools().contains(&info.record.id));
+    let is_known = known.iter().any(is_said);
+    let is_listed = matches!(&error, Error::Store(StoreError::PoolDamaged { .. }));
+    if let (false, Error::Store(StoreError::PoolDamaged { damage, .. })) = (is_known, &error) {
+        for damage in damage {
+            findings.add("damage", Some(name), None, damage_text(damage));
         }
+    }
+    let error = Failure::from(error).message().unwrap_or_default();
+    if !is_known && !is_listed {
+        findings.add("unreadable", Some(name), None, error.clone());
+    }
+    Summary {
+        name: name.to_owned(),
+        checked: false,
+        is_locked: false,
+        text: "cannot be checked".into(),
+        json: json!({ "pool": name, "error": error }),
     }
 }
 
@@ -327,6 +365,43 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
             format!("root {index} is damaged: what it led to is not known"),
         );
     }
+    blocks(store, name, report, findings);
+    if let Some(trace) = &report.leak_trace {
+        for fault in &trace.findings {
+            let text = format!("{fault}, {}; it stands in a leak", type_name(store, fault.target));
+            findings.add("pointer", Some(name), Some(fault.at), text);
+        }
+        findings.more("pointer", trace.faults.saturating_sub(trace.findings.len() as u64));
+    }
+    for addr in &report.miscounted {
+        let text =
+            format!("the superblock at {addr:#x} has another number of blocks than its marks say");
+        findings.add("miscounted", Some(name), Some(*addr), text);
+    }
+    if let Some(values) = &report.values {
+        for invalid in &values.findings {
+            findings.add("value", Some(name), Some(invalid.at), invalid.to_string());
+        }
+        findings.more("value", values.invalid.saturating_sub(values.findings.len() as u64));
+    }
+    if let Some(trace) = &report.trace {
+        for fault in &trace.findings {
+            let text = format!("{fault}, {}", type_name(store, fault.target));
+            findings.add("pointer", Some(name), Some(fault.at), text);
+        }
+        findings.more("pointer", trace.faults.saturating_sub(trace.findings.len() as u64));
+        for id in &trace.unknown_types {
+            let text = format!(
+                "type {id} has blocks, and the store does not know it: they were searched word by \
+                 word"
+            );
+            findings.add("type", Some(name), None, text);
+        }
+    }
+}
+
+/// Blocks that are allocated or reached, and not both.
+fn blocks(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings) {
     for leak in &report.leaks {
         let text = format!(
             "{} bytes at {:#x} ({}) are allocated, and no root leads to them",
@@ -360,35 +435,4 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
         findings.add("dangling", Some(name), Some(block.addr), text);
     }
     findings.more("dangling", report.dangling_blocks.saturating_sub(report.dangling.len() as u64));
-    if let Some(trace) = &report.leak_trace {
-        for fault in &trace.findings {
-            let text = format!("{fault}, {}; it stands in a leak", type_name(store, fault.target));
-            findings.add("pointer", Some(name), Some(fault.at), text);
-        }
-        findings.more("pointer", trace.faults.saturating_sub(trace.findings.len() as u64));
-    }
-    for addr in &report.miscounted {
-        let text =
-            format!("the superblock at {addr:#x} has another number of blocks than its marks say");
-        findings.add("miscounted", Some(name), Some(*addr), text);
-    }
-    if let Some(values) = &report.values {
-        for invalid in &values.findings {
-            findings.add("value", Some(name), Some(invalid.at), invalid.to_string());
-        }
-        findings.more("value", values.invalid.saturating_sub(values.findings.len() as u64));
-    }
-    if let Some(trace) = &report.trace {
-        for fault in &trace.findings {
-            let text = format!("{fault}, {}", type_name(store, fault.target));
-            findings.add("pointer", Some(name), Some(fault.at), text);
-        }
-        findings.more("pointer", trace.faults.saturating_sub(trace.findings.len() as u64));
-        for id in &trace.unknown_types {
-            let text = format!(
-                "type {id} has blocks, and the store does not know it: they were searched word by word"
-            );
-            findings.add("type", Some(name), None, text);
-        }
-    }
 }

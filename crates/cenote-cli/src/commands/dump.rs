@@ -1,7 +1,7 @@
 //! `cenote dump`: what is on the medium, part by part.
 
 use super::damage;
-use super::logs::{self, ClientLogs, hex};
+use super::logs::{self, ClientLogs, LogOnMedia, hex};
 use super::object::objects_of;
 use super::stats::{self, chosen, type_name};
 use crate::cli::Dump;
@@ -12,7 +12,7 @@ use crate::progress;
 use crate::stop::Stop;
 use crate::table::{Align, Table};
 use crate::units::{bytes, count, date, plural};
-use cenote::{Access, Store};
+use cenote::{Access, Pool, Store, Uuid};
 use cenote_layout::header::read;
 use cenote_layout::heap::ROOT_COUNT;
 use cenote_layout::superblock::{COPY_SIZE, STATE_CLEAN, Superblock};
@@ -81,14 +81,18 @@ fn superblocks(store: &Store, out: &mut Out) -> Result<bool, Failure> {
                     ),
                 )?;
                 out.object(&json!({
-                    "kind": "superblock", "copy": copy, "generation": block.generation, "state": state,
+                    "kind": "superblock", "copy": copy, "generation": block.generation,
+                    "state": state,
                     "store": block.store.to_string(), "formatted_at_s": block.formatted_at_s,
                     "window_base": block.window_base, "window_bytes": block.window_len,
                     "opener_pid": block.opener_pid, "opener_start_ticks": block.opener_start_ticks,
-                    "client": block.client.to_string(), "boot": block.boot_id.to_string(), "mounting": block.mounting,
-                    "durability": block.durability, "catalog_batch": block.catalog_batch, "version": block.prefix.version,
+                    "client": block.client.to_string(), "boot": block.boot_id.to_string(),
+                    "mounting": block.mounting,
+                    "durability": block.durability, "catalog_batch": block.catalog_batch,
+                    "version": block.prefix.version,
                     "compat": block.prefix.compat, "ro_compat": block.prefix.ro_compat,
-                    "incompat": block.prefix.incompat, "checksum": format!("{:016x}", block.prefix.checksum),
+                    "incompat": block.prefix.incompat,
+                    "checksum": format!("{:016x}", block.prefix.checksum),
                 }))?;
             }
             Err(error) => {
@@ -130,7 +134,8 @@ fn catalog(store: &Store, known: &[Damage], out: &mut Out) -> Result<(), Failure
             format_args!("client {} {access} pool \"{}\"", lease.client, name_of(lease.pool)),
         )?;
         out.object(&json!({
-            "kind": "lease", "client": lease.client.to_string(), "pool": name_of(lease.pool), "writable": lease.writable,
+            "kind": "lease", "client": lease.client.to_string(), "pool": name_of(lease.pool),
+            "writable": lease.writable,
         }))?;
     }
     for damage in known {
@@ -166,7 +171,8 @@ fn puddles(store: &Store, out: &mut Out) -> Result<(), Failure> {
     for record in &records {
         let pool = pools.iter().find(|p| p.record.id == record.pool).map(|p| p.record.name.clone());
         out.object(&json!({
-            "kind": "puddle", "uuid": record.uuid.to_string(), "addr": record.addr, "bytes": record.size,
+            "kind": "puddle", "uuid": record.uuid.to_string(), "addr": record.addr,
+            "bytes": record.size,
             "role": record.role.to_string(), "pool": pool, "index": record.index,
         }))?;
         let place = pool.map_or_else(String::new, |pool| format!("{pool} [{}]", record.index));
@@ -208,54 +214,56 @@ fn client_logs(store: &Store, out: &mut Out) -> Result<bool, Failure> {
             }
         };
         for log in logs {
-            let value = match &log.contents {
-                Ok(log_contents) => {
-                    out.line(format_args!(
-                        "  log {:016x} of client {client}: {}, {} in {}{}",
-                        log.log_id,
-                        log_contents.stage,
-                        plural(log_contents.entries.len() as u64, "entry"),
-                        plural(u64::from(log_contents.segments), "segment"),
-                        if log_contents.quarantined { ", set aside" } else { "" }
-                    ))?;
-                    let mut entries = Vec::new();
-                    for entry in &log_contents.entries {
-                        let line = format!(
-                            "    {:<18} {:>14} at {:#x}",
-                            entry.kind,
-                            plural(u64::from(entry.size), "byte"),
-                            entry.addr
-                        );
-                        out.line(line)?;
-                        entries.push(
-                            json!({ "entry": entry.kind, "addr": entry.addr, "bytes": entry.size }),
-                        );
-                    }
-                    json!({
-                        "kind": "log", "log": format!("{:016x}", log.log_id), "client": client.to_string(),
-                        "puddle": log.puddle.to_string(), "stage": log_contents.stage,
-                        "segments": log_contents.segments, "capacity_bytes": log_contents.capacity,
-                        "sealed": log_contents.sealed, "set_aside": log_contents.quarantined, "entries": entries,
-                    })
-                }
-                Err(error) => {
-                    sound = false;
-                    let label = out.bad("damaged:");
-                    out.line(format_args!(
-                        "  log {:016x} of client {client}: {label} {error}",
-                        log.log_id
-                    ))?;
-                    json!({
-                        "kind": "log", "log": format!("{:016x}", log.log_id), "client": client.to_string(),
-                        "puddle": log.puddle.to_string(), "damage": error,
-                    })
-                }
-            };
-            out.object(&value)?;
+            sound &= log.contents.is_ok();
+            one_log(*client, log, out)?;
         }
     }
     out.line("")?;
     Ok(sound)
+}
+
+/// A log, entry by entry.
+fn one_log(client: Uuid, log: &LogOnMedia, out: &mut Out) -> Result<(), Failure> {
+    let contents = match &log.contents {
+        Ok(contents) => contents,
+        Err(error) => {
+            let label = out.bad("damaged:");
+            out.line(format_args!(
+                "  log {:016x} of client {client}: {label} {error}",
+                log.log_id
+            ))?;
+            return out.object(&json!({
+                "kind": "log", "log": format!("{:016x}", log.log_id),
+                "client": client.to_string(), "puddle": log.puddle.to_string(),
+                "damage": error,
+            }));
+        }
+    };
+    out.line(format_args!(
+        "  log {:016x} of client {client}: {}, {} in {}{}",
+        log.log_id,
+        contents.stage,
+        plural(contents.entries.len() as u64, "entry"),
+        plural(u64::from(contents.segments), "segment"),
+        if contents.quarantined { ", set aside" } else { "" }
+    ))?;
+    let mut entries = Vec::new();
+    for entry in &contents.entries {
+        let line = format!(
+            "    {:<18} {:>14} at {:#x}",
+            entry.kind,
+            plural(u64::from(entry.size), "byte"),
+            entry.addr
+        );
+        out.line(line)?;
+        entries.push(json!({ "entry": entry.kind, "addr": entry.addr, "bytes": entry.size }));
+    }
+    out.object(&json!({
+        "kind": "log", "log": format!("{:016x}", log.log_id), "client": client.to_string(),
+        "puddle": log.puddle.to_string(), "stage": contents.stage,
+        "segments": contents.segments, "capacity_bytes": contents.capacity,
+        "sealed": contents.sealed, "set_aside": contents.quarantined, "entries": entries,
+    }))
 }
 
 fn types(store: &Store, out: &mut Out) -> Result<(), Failure> {
@@ -271,7 +279,8 @@ fn types(store: &Store, out: &mut Out) -> Result<(), Failure> {
         }
         let field = |field: &cenote_layout::types::FieldRecord| {
             json!({
-                "name": field.name, "offset": field.offset, "bytes": field.size, "type": field.type_name,
+                "name": field.name, "offset": field.offset, "bytes": field.size,
+                "type": field.type_name,
                 "type_id": field.type_id.to_string(),
             })
         };
@@ -281,7 +290,8 @@ fn types(store: &Store, out: &mut Out) -> Result<(), Failure> {
             .map(|pointer| {
                 json!({
                     "offset": pointer.offset, "stride": pointer.stride, "count": pointer.count,
-                    "tag_mask": pointer.tag_mask, "target": pointer.target.to_string(), "text": pointer.to_string(),
+                    "tag_mask": pointer.tag_mask, "target": pointer.target.to_string(),
+                    "text": pointer.to_string(),
                 })
             })
             .collect();
@@ -296,8 +306,10 @@ fn types(store: &Store, out: &mut Out) -> Result<(), Failure> {
             })
             .collect();
         out.object(&json!({
-            "kind": "type", "type": record.name, "type_id": record.id.to_string(), "bytes": record.size,
-            "align": record.align, "repeats": record.repeats, "pointers": pointers, "variants": variants,
+            "kind": "type", "type": record.name, "type_id": record.id.to_string(),
+            "bytes": record.size,
+            "align": record.align, "repeats": record.repeats, "pointers": pointers,
+            "variants": variants,
             "fields": record.fields.iter().map(field).collect::<Vec<_>>(),
         }))?;
     }
@@ -310,11 +322,38 @@ fn pool(store: &Store, name: &str, blocks: bool, out: &mut Out) -> Result<Verdic
     let stats = pool.stats()?;
     out.line(out.bold(&format!("pool \"{name}\"")))?;
     let mut verdict = damage::tell_lost(store, &[name.to_owned()], out)?;
-    let mut damaged = |out: &mut Out, text: String| {
+    if !roots(store, &pool, out)? {
         verdict = Verdict::Found;
-        out.wrong("damaged", &text)?;
-        out.object(&json!({ "kind": "damage", "text": text }))
-    };
+    }
+    // Each puddle was looked at for the numbers of blocks.
+    for damage in pool.heap_damage() {
+        verdict = Verdict::Found;
+        damaged(&damage.to_string(), out)?;
+    }
+    if blocks {
+        all_blocks(store, &pool, stats.blocks, out)?;
+        return Ok(verdict);
+    }
+    if stats.bins.is_empty() {
+        out.field("blocks", "none is allocated")?;
+    } else {
+        out.line("")?;
+        stats::by_type(store, &stats).print(out, 0)?;
+    }
+    let mut value = stats::as_json(store, name, &stats);
+    value["kind"] = json!("pool");
+    out.object(&value)?;
+    Ok(verdict)
+}
+
+fn damaged(text: &str, out: &mut Out) -> Result<(), Failure> {
+    out.wrong("damaged", text)?;
+    out.object(&json!({ "kind": "damage", "text": text }))
+}
+
+/// The roots that are set, by number and by name. `false`: one of them is damaged.
+fn roots(store: &Store, pool: &Pool, out: &mut Out) -> Result<bool, Failure> {
+    let mut sound = true;
     let mut roots = 0_u64;
     for index in (0..ROOT_COUNT).filter_map(|index| u16::try_from(index).ok()) {
         let root = match pool.heap().root(index) {
@@ -322,7 +361,8 @@ fn pool(store: &Store, name: &str, blocks: bool, out: &mut Out) -> Result<Verdic
             Ok(root) => root,
             Err(error) => {
                 roots += 1;
-                damaged(out, error.to_string())?;
+                sound = false;
+                damaged(&error.to_string(), out)?;
                 continue;
             }
         };
@@ -346,23 +386,12 @@ fn pool(store: &Store, name: &str, blocks: bool, out: &mut Out) -> Result<Verdic
     if roots == 0 && named.is_empty() {
         out.field("root", "none is set")?;
     }
-    // Each puddle was looked at for the numbers of blocks.
-    for damage in pool.heap_damage() {
-        damaged(out, damage.to_string())?;
-    }
-    if !blocks {
-        if stats.bins.is_empty() {
-            out.field("blocks", "none is allocated")?;
-        } else {
-            out.line("")?;
-            stats::by_type(store, &stats).print(out, 0)?;
-        }
-        let mut value = stats::as_json(store, name, &stats);
-        value["kind"] = json!("pool");
-        out.object(&value)?;
-        return Ok(verdict);
-    }
-    let bar = progress::bar(stats.blocks, "reading blocks", out.is_json());
+    Ok(sound)
+}
+
+/// A block a line, as wide as it comes: there may be millions.
+fn all_blocks(store: &Store, pool: &Pool, blocks: u64, out: &mut Out) -> Result<(), Failure> {
+    let bar = progress::bar(blocks, "reading blocks", out.is_json());
     let mut found = Vec::new();
     pool.heap()
         .walk(&mut |block| {
@@ -372,7 +401,6 @@ fn pool(store: &Store, name: &str, blocks: bool, out: &mut Out) -> Result<Verdic
         .map_err(cenote::Error::from)?;
     bar.finish_and_clear();
     out.line("")?;
-    // A block a line, as wide as it comes: there may be millions.
     let mut last = None;
     let mut last_name = String::new();
     for block in found {
@@ -389,5 +417,5 @@ fn pool(store: &Store, name: &str, blocks: bool, out: &mut Out) -> Result<Verdic
             out.line(format_args!("{:#x}  {:>10}  {last_name}", block.addr, bytes(block.size)))?;
         }
     }
-    Ok(verdict)
+    Ok(())
 }

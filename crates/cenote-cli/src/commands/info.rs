@@ -7,6 +7,7 @@ use crate::opening;
 use crate::output::Out;
 use crate::units::{bytes, date, plural};
 use cenote::{Access, AtRest, CrashKind, PoolMode, PoolStart, Store};
+use cenote_store::Damage;
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
@@ -14,16 +15,62 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     if let Some(pool) = &arguments.heap {
         return heap::run(&store, pool, out);
     }
-    let info = store.info();
-    let report = store.report();
     let pools = ls::listed(&store);
     let known = damage::of(&store)?;
-    let damage: Vec<String> = known.iter().map(|damage| damage::text(&store, damage)).collect();
+    let mut wrong = Wrong {
+        damage: known.iter().map(|damage| damage::text(&store, damage)).collect(),
+        unreadable: Vec::new(),
+        quarantined: Vec::new(),
+        torn: Vec::new(),
+    };
 
+    place(&store, out)?;
+    for text in &wrong.damage {
+        out.wrong("damaged", text)?;
+    }
+    wrong.unreadable = unreadable(&pools, &known, out)?;
+    wrong.quarantined = quarantined(&store);
+    for (pool, damage) in &wrong.quarantined {
+        out.wrong("damaged", format!("pool \"{pool}\": {damage}"))?;
+    }
+    went_on(&store, &pools, out)?;
+    wrong.torn = torn(&store, out)?;
+    for waiting in ls::due(&pools) {
+        out.field("moved", waiting)?;
+    }
+    if !pools.is_empty() {
+        out.line("")?;
+        ls::table(&pools).print(out, 0)?;
+    }
+    out.object(&as_json(&store, &pools, &wrong))?;
+    let damaged = [
+        wrong.damage.is_empty(),
+        wrong.unreadable.is_empty(),
+        wrong.quarantined.is_empty(),
+        store.report().not_covered.is_empty(),
+        wrong.torn.is_empty(),
+    ];
+    Ok(Verdict::found(damaged.contains(&false)))
+}
+
+/// What is wrong with a store.
+struct Wrong {
+    damage: Vec<String>,
+    /// Why pools cannot be read.
+    unreadable: Vec<String>,
+    /// Damaged superblocks, with their pools.
+    quarantined: Vec<(String, String)>,
+    /// Pools that may hold half a transaction.
+    torn: Vec<String>,
+}
+
+/// Where the store lies, what that gives, and how much there is.
+fn place(store: &Store, out: &mut Out) -> Result<(), Failure> {
+    let info = store.info();
     out.field("store", out.bold(&info.medium.path))?;
     out.field("uuid", info.uuid)?;
     out.field("made", date(info.formatted_at_s))?;
-    out.field("state", opening::state(report))?;
+    out.field("state", opening::state(store.report()))?;
     out.field("lies on", format_args!("{} ({})", info.medium.fs, info.medium.kind))?;
     out.field("durability", format_args!("{}: {}", info.durability, info.medium.note))?;
     out.field(
@@ -47,12 +94,17 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
             plural(info.types, "type")
         ),
     )?;
-    out.field("format", format_args!("version {}", info.format_version))?;
-    for text in &damage {
-        out.wrong("damaged", text)?;
-    }
+    out.field("format", format_args!("version {}", info.format_version))
+}
+
+/// Pools that cannot be read now. Returns what no known damage explains.
+fn unreadable(
+    pools: &[ls::Listed],
+    known: &[Damage],
+    out: &mut Out,
+) -> Result<Vec<String>, Failure> {
     let mut unreadable = Vec::new();
-    for pool in &pools {
+    for pool in pools {
         if let Err(ls::Unread::TraceDue) = &pool.roots {
             let name = &pool.info.record.name;
             out.field(
@@ -70,10 +122,12 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
             unreadable.push(message);
         }
     }
-    let quarantined = quarantined(&store);
-    for (pool, damage) in &quarantined {
-        out.wrong("damaged", format!("pool \"{pool}\": {damage}"))?;
-    }
+    Ok(unreadable)
+}
+
+/// Pools that a crash took back to their last psync, or left as they were.
+fn went_on(store: &Store, pools: &[ls::Listed], out: &mut Out) -> Result<(), Failure> {
+    let report = store.report();
     for pool in &report.restored {
         let what = if report.crash == Some(CrashKind::Process) { "crash" } else { "power loss" };
         out.field(
@@ -93,7 +147,12 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
             out.field("crash", format_args!("pool \"{name}\" goes on from its last transaction"))?;
         }
     }
-    for (_, name) in &report.not_covered {
+    Ok(())
+}
+
+/// Pools that may be torn. Returns those whose logs were discarded.
+fn torn(store: &Store, out: &mut Out) -> Result<Vec<String>, Failure> {
+    for (_, name) in &store.report().not_covered {
         let text = format!(
             "pool \"{name}\" was in use when power failed or the store was copied, at a level \
              that does not cover that"
@@ -106,33 +165,33 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
             format!("logs of pool \"{name}\" were discarded: it may hold half a transaction");
         out.wrong("torn?", text)?;
     }
-    for waiting in ls::due(&pools) {
-        out.field("moved", waiting)?;
-    }
-    if !pools.is_empty() {
-        out.line("")?;
-        ls::table(&pools).print(out, 0)?;
-    }
+    Ok(torn)
+}
+
+fn as_json(store: &Store, pools: &[ls::Listed], wrong: &Wrong) -> Value {
+    let (info, report) = (store.info(), store.report());
     let at_last_psync: Vec<&String> = report.restored.iter().map(|pool| &pool.name).collect();
     let not_covered: Vec<&String> = report.not_covered.iter().map(|(_, name)| name).collect();
-    out.object(&json!({
-        "path": info.medium.path, "store": info.uuid.to_string(), "formatted_at_s": info.formatted_at_s,
-        "format_version": info.format_version, "clean": report.clean, "crash": opening::crash_name(report),
+    json!({
+        "path": info.medium.path, "store": info.uuid.to_string(),
+        "formatted_at_s": info.formatted_at_s, "format_version": info.format_version,
+        "clean": report.clean, "crash": opening::crash_name(report),
         "medium": info.medium.kind.to_string(), "file_system": info.medium.fs,
         "durability": info.durability.to_string(), "note": info.medium.note,
         "window_base": info.window_base, "window_bytes": info.window_len,
-        "window_free_bytes": info.window_free, "puddles": info.puddles, "puddle_bytes": info.puddle_bytes,
-        "log_puddles": info.log_puddles, "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
+        "window_free_bytes": info.window_free, "puddles": info.puddles,
+        "puddle_bytes": info.puddle_bytes, "log_puddles": info.log_puddles,
+        "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
         "types": info.types, "clients": info.clients,
         "superblock_generation": info.generation, "catalog_batch": info.catalog_batch,
-        "catalog_bytes": info.catalog_bytes, "damage": damage, "unreadable": unreadable, "not_covered": not_covered, "torn": torn,
-        "quarantined": quarantined.iter()
-            .map(|(pool, damage)| json!({ "pool": pool, "damage": damage })).collect::<Vec<Value>>(),
+        "catalog_bytes": info.catalog_bytes, "damage": wrong.damage,
+        "unreadable": wrong.unreadable, "not_covered": not_covered, "torn": wrong.torn,
+        "quarantined": wrong.quarantined.iter()
+            .map(|(pool, damage)| json!({ "pool": pool, "damage": damage }))
+            .collect::<Vec<Value>>(),
         "at_last_psync": at_last_psync,
         "pools": pools.iter().map(ls::as_json).collect::<Vec<Value>>(),
-    }))?;
-    let wrong = [damage.is_empty(), unreadable.is_empty(), quarantined.is_empty()].contains(&false);
-    Ok(Verdict::found(wrong || !report.not_covered.is_empty() || !torn.is_empty()))
+    })
 }
 
 /// Superblocks that are out of use because their descriptors or marks are damaged, with the pool.

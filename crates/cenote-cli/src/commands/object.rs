@@ -113,7 +113,7 @@ fn ls(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
     Ok(Verdict::Clean)
 }
 
-/// What the paper's states mean to somebody who finds an object in one.
+/// What the paper's states mean to a user who finds an object in one.
 fn meaning(info: &Info) -> String {
     use cenote_object::ObjectState as S;
     let text = match info.state {

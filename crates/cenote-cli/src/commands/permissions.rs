@@ -1,7 +1,7 @@
 //! `cenote chmod` and `cenote chown`: who may read and write a pool through a daemon.
 //!
 //! In place of the store's directory they take the socket of the daemon that keeps it: then the
-//! daemon decides whether the caller may. In a store that no daemon keeps, whoever may write its
+//! daemon decides whether the caller may. In a store that no daemon keeps, a user who may write its
 //! files may.
 
 use crate::cli::{ChangedStore, Chmod, Chown};

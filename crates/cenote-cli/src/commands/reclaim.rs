@@ -12,7 +12,9 @@ use crate::output::Out;
 use crate::progress;
 use crate::stop::Stop;
 use crate::units::{bytes, plural};
-use cenote::{Access, Error, ReclaimOptions, ReclaimProgress, ReclaimRefused, Store};
+use cenote::{
+    Access, Error, ReclaimOptions, ReclaimProgress, ReclaimRefused, ReclaimReport, Store,
+};
 use cenote_store::StoreError;
 use serde_json::{Value, json};
 
@@ -43,59 +45,62 @@ pub(crate) fn run(arguments: &Reclaim, out: &mut Out) -> Result<Verdict, Failure
         let report = pool.reclaim_with(options);
         bar.finish_and_clear();
         let report = report.map_err(|error| because(&store, name, error, &stop))?;
-        let leaks = format!("{} ({})", plural(report.blocks, "block"), bytes(report.bytes));
-        match (report.blocks, dry_run) {
-            (0, _) => {
-                out.line(format_args!("{} pool \"{name}\" has no leaks", out.good("sound:")))?
-            }
-            (_, true) => out.line(format_args!("would give back {leaks} of pool \"{name}\""))?,
-            (_, false) => {
-                out.line(format_args!(
-                    "{} gave back {leaks} of pool \"{name}\"",
-                    out.good("done:")
-                ))?;
-            }
-        }
-        for of_type in &report.types {
-            out.line(format_args!(
-                "  {}: {} ({})",
-                type_name(&store, of_type.type_id),
-                plural(of_type.blocks, "block"),
-                bytes(of_type.bytes)
-            ))?;
-        }
-        if dry_run {
-            for block in &report.listed {
-                let text = format!("  {:#x}, {}", block.addr, bytes(block.size));
-                out.line(format_args!(
-                    "{} ({})",
-                    out.dim(&text),
-                    type_name(&store, block.type_id)
-                ))?;
-            }
-            let unlisted = report.blocks - report.listed.len() as u64;
-            if unlisted > 0 {
-                out.line(format_args!("  and {} more", plural(unlisted, "block")))?;
-            }
-        }
-        out.object(&json!({
-            "pool": name, "dry_run": dry_run, "blocks": report.blocks, "bytes": report.bytes,
-            "types": report.types.iter().map(|of_type| json!({
-                "type": type_name(&store, of_type.type_id), "blocks": of_type.blocks, "bytes": of_type.bytes,
-            })).collect::<Vec<Value>>(),
-            "listed": report.listed.iter().map(|block| json!({
-                "addr": format!("{:#x}", block.addr), "bytes": block.size,
-                "type": type_name(&store, block.type_id),
-            })).collect::<Vec<Value>>(),
-            "reached_blocks": report.reached_blocks, "slices": report.slices,
-            "longest_hold_us": report.longest_hold.as_micros() as u64,
-        }))?;
+        told(&store, name, dry_run, &report, out)?;
         Ok(Verdict::Clean)
     });
     if !dry_run {
         store.close()?;
     }
     verdict
+}
+
+/// What was given back of a pool, or would be.
+fn told(
+    store: &Store,
+    name: &str,
+    dry_run: bool,
+    report: &ReclaimReport,
+    out: &mut Out,
+) -> Result<(), Failure> {
+    let leaks = format!("{} ({})", plural(report.blocks, "block"), bytes(report.bytes));
+    match (report.blocks, dry_run) {
+        (0, _) => out.line(format_args!("{} pool \"{name}\" has no leaks", out.good("sound:")))?,
+        (_, true) => out.line(format_args!("would give back {leaks} of pool \"{name}\""))?,
+        (_, false) => {
+            out.line(format_args!("{} gave back {leaks} of pool \"{name}\"", out.good("done:")))?;
+        }
+    }
+    for of_type in &report.types {
+        out.line(format_args!(
+            "  {}: {} ({})",
+            type_name(store, of_type.type_id),
+            plural(of_type.blocks, "block"),
+            bytes(of_type.bytes)
+        ))?;
+    }
+    if dry_run {
+        for block in &report.listed {
+            let text = format!("  {:#x}, {}", block.addr, bytes(block.size));
+            out.line(format_args!("{} ({})", out.dim(&text), type_name(store, block.type_id)))?;
+        }
+        let unlisted = report.blocks - report.listed.len() as u64;
+        if unlisted > 0 {
+            out.line(format_args!("  and {} more", plural(unlisted, "block")))?;
+        }
+    }
+    out.object(&json!({
+        "pool": name, "dry_run": dry_run, "blocks": report.blocks, "bytes": report.bytes,
+        "types": report.types.iter().map(|of_type| json!({
+            "type": type_name(store, of_type.type_id), "blocks": of_type.blocks,
+            "bytes": of_type.bytes,
+        })).collect::<Vec<Value>>(),
+        "listed": report.listed.iter().map(|block| json!({
+            "addr": format!("{:#x}", block.addr), "bytes": block.size,
+            "type": type_name(store, block.type_id),
+        })).collect::<Vec<Value>>(),
+        "reached_blocks": report.reached_blocks, "slices": report.slices,
+        "longest_hold_us": report.longest_hold.as_micros() as u64,
+    }))
 }
 
 fn stopped(name: &str) -> Failure {

@@ -73,7 +73,7 @@ pub(crate) fn randomize(arguments: &Randomize, out: &mut Out) -> Result<Verdict,
     ))?;
     let through = store.is_connected();
     let names = match through {
-        // A daemon rewrites the others when somebody opens them; not all of them may be this user's
+        // A daemon rewrites the others when a client opens them; not all of them may be this user's
         // to open.
         true => vec![arguments.pool.clone()],
         false => due_pools(&store),
@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &Relocate, out: &mut Out) -> Result<Verdict, Failur
     Ok(Verdict::found(!whole))
 }
 
-/// Rewrites all of a pool now, with a progress bar. Stops between two puddles if somebody asks for
+/// Rewrites all of a pool now, with a progress bar. Stops between two puddles if the user asks for
 /// that.
 pub(crate) fn finish(
     store: &Store,

@@ -39,7 +39,7 @@ fn show(bar: &ProgressBar, at: ShipProgress, stop: &Stop) -> ControlFlow<()> {
     stop.flow()
 }
 
-/// Why an archive was not written or read, with its name; stopped, if somebody asked for that,
+/// Why an archive was not written or read, with its name; stopped, if the user asked for that,
 /// whatever came of it.
 fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
     match error {

@@ -1,8 +1,8 @@
-//! `cenote top`: a daemon and its clients, live.
+//! `cenote top`: shows a daemon and its clients, live.
 //!
-//! Everything shown was asked for in messages that any client may send. Names of programs and pools
-//! are what others chose: control characters in them are shown as `?`, so that nobody's name does
-//! something to the terminal.
+//! Everything shown was asked for in messages that any client may send. Other users chose the names
+//! of programs and pools: control characters in them are shown as `?`, so that no name changes the
+//! terminal.
 
 use crate::cli::Top;
 use crate::failure::{Failure, Verdict};
@@ -65,7 +65,8 @@ pub(crate) fn run(arguments: &Top, out: &mut Out) -> Result<Verdict, Failure> {
     let socket = &arguments.socket;
     let cannot = |error: std::io::Error| {
         Failure::Failed(format!(
-            "{}: {error}: check that it is the socket of a daemon that runs, and may be connected to",
+            "{}: {error}: check that it is the socket of a daemon that runs, and may be connected \
+             to",
             socket.display()
         ))
     };
@@ -189,57 +190,100 @@ fn picture(
     (width, height): (usize, usize),
     colour: bool,
 ) -> Vec<String> {
-    let stat = &now.stat;
-    let held: u64 = now.clients.iter().map(|client| client.pools_held).sum();
-    let set_aside = match stat.logs_set_aside {
-        0 => String::new(),
-        logs => format!("   {logs} set aside: see cenote logs"),
-    };
-    let failed = match stat.ends_failed {
-        0 => String::new(),
-        ends => format!("   ends failed {}", count(ends)),
-    };
-    let mut lines = vec![
-        format!("cenoted at {}, up {}", clean(&socket.display().to_string()), since(stat.uptime_s)),
-        format!(
-            "clients {}   leases {}   pools {}   spare puddles {}   refused {}",
-            count(stat.sessions),
-            count(held),
-            now.pools.len(),
-            bytes(stat.spare_bytes),
-            count(stat.refused),
-        ),
-        format!(
-            "messages {}/s   psyncs {}/s   recoveries {} (+{})   entries replayed {}{set_aside}{failed}",
-            rate(rates.messages),
-            rate(rates.psyncs),
-            count(stat.recoveries),
-            count(rates.recoveries),
-            count(stat.entries_replayed),
-        ),
-        String::new(),
-        String::new(),
-    ];
-    let line = lines.len() - 1;
+    let drawing = Drawing { now, rates, users, width, colour };
+    let mut lines = drawing.totals(socket);
     let mut clients: Vec<&ClientItem> = now.clients.iter().collect();
     let busy = |client: &ClientItem| rates.of(client.client);
     clients.sort_by(|a, b| busy(b).total_cmp(&busy(a)).then(a.pid.cmp(&b.pid)));
     // What is left is for clients, and at least a third of it for pools, as far as there are any.
-    // Of the rest, pools have an empty line and a heading, and one says what there is no room for.
-    let room = height.saturating_sub(lines.len() + if now.pools.is_empty() { 1 } else { 3 });
+    // Two lines are the clients' heading and the empty one before it. Of the rest, pools have an
+    // empty line and a heading, and one says what there is no room for.
+    let taken = lines.len() + 2 + if now.pools.is_empty() { 1 } else { 3 };
+    let room = height.saturating_sub(taken);
     let pools_wanted = now.pools.len().min(room / 3).max(room.saturating_sub(clients.len()));
     let clients_shown = clients.len().min(room.saturating_sub(pools_wanted));
     let pools_shown = now.pools.len().min(pools_wanted);
-    let heading = |text: String| {
-        dim(&format!("{text:<width$}", width = if width > 1000 { 0 } else { width }), colour)
-    };
-    let head = format!(
+    lines.push(String::new());
+    lines.push(drawing.heading(&format!(
         "{:>8} {:<8} {:<15} {:<8} {:>6} {:>7} {:>9}  POOLS",
         "PID", "USER", "PROGRAM", "STATE", "FOR", "MSG/S", "MADE"
-    );
-    lines[line] = heading(fit(&head, width));
-    for client in clients.iter().take(clients_shown) {
-        let user = users.get(&client.uid).cloned().unwrap_or_else(|| client.uid.to_string());
+    )));
+    lines.extend(clients.iter().take(clients_shown).map(|client| drawing.client(client)));
+    if !now.pools.is_empty() {
+        lines.push(String::new());
+        let head = format!("{:<32} {:<9} {:>10} {:>8}  CLIENTS", "POOL", "MODE", "SIZE", "PUDDLES");
+        lines.push(drawing.heading(&head));
+    }
+    let holders = holders(&now.clients);
+    let mut pools: Vec<&ListedPool> = now.pools.iter().collect();
+    let used = |pool: &ListedPool| holders.get(pool.record.name.as_str()).copied().unwrap_or(0);
+    pools.sort_by(|a, b| used(b).cmp(&used(a)).then(b.bytes.cmp(&a.bytes)));
+    lines.extend(pools.iter().take(pools_shown).map(|pool| drawing.pool(pool, used(pool))));
+    let left = (clients.len() - clients_shown) + (pools.len() - pools_shown);
+    if left > 0 {
+        lines.push(fit(
+            &format!("and {} more, for which there is no room", count(left as u64)),
+            width,
+        ));
+    }
+    lines.truncate(height);
+    lines
+}
+
+/// A moment, as it is drawn in lines of so many columns.
+struct Drawing<'a> {
+    now: &'a Moment,
+    rates: &'a Rates,
+    users: &'a HashMap<u32, String>,
+    width: usize,
+    colour: bool,
+}
+
+impl Drawing<'_> {
+    /// What is true of the daemon as a whole.
+    fn totals(&self, socket: &std::path::Path) -> Vec<String> {
+        let (stat, rates) = (&self.now.stat, self.rates);
+        let held: u64 = self.now.clients.iter().map(|client| client.pools_held).sum();
+        let set_aside = match stat.logs_set_aside {
+            0 => String::new(),
+            logs => format!("   {logs} set aside: see cenote logs"),
+        };
+        let failed = match stat.ends_failed {
+            0 => String::new(),
+            ends => format!("   ends failed {}", count(ends)),
+        };
+        let socket = clean(&socket.display().to_string());
+        let lines = [
+            format!("cenoted at {socket}, up {}", since(stat.uptime_s)),
+            format!(
+                "clients {}   leases {}   pools {}   spare puddles {}   refused {}",
+                count(stat.sessions),
+                count(held),
+                self.now.pools.len(),
+                bytes(stat.spare_bytes),
+                count(stat.refused),
+            ),
+            format!(
+                "messages {}/s   psyncs {}/s   recoveries {} (+{})   \
+                 entries replayed {}{set_aside}{failed}",
+                rate(rates.messages),
+                rate(rates.psyncs),
+                count(stat.recoveries),
+                count(rates.recoveries),
+                count(stat.entries_replayed),
+            ),
+        ];
+        lines.iter().map(|line| fit(line, self.width)).collect()
+    }
+
+    /// A table's first line, over the whole width.
+    fn heading(&self, text: &str) -> String {
+        let padded = if self.width > 1000 { 0 } else { self.width };
+        dim(&format!("{:<padded$}", fit(text, self.width)), self.colour)
+    }
+
+    fn client(&self, client: &ClientItem) -> String {
+        let user = self.users.get(&client.uid).cloned().unwrap_or_else(|| client.uid.to_string());
         let mut pools: Vec<String> = client
             .pools
             .iter()
@@ -251,8 +295,8 @@ fn picture(
         if more > 0 {
             pools.push(format!("and {more} more"));
         }
-        let program =
-            if client.client == now.own { "(this command)".into() } else { clean(&client.program) };
+        let is_own = client.client == self.now.own;
+        let program = if is_own { "(this command)".into() } else { clean(&client.program) };
         let text = format!(
             "{:>8} {:<8} {:<15} {:<8} {:>6} {:>7} {:>9}  {}",
             client.pid,
@@ -260,44 +304,24 @@ fn picture(
             fit(&program, 15),
             client.state.name(),
             since(client.known_s),
-            rate(busy(client)),
+            rate(self.rates.of(client.client)),
             bytes(client.bytes),
             pools.join(", ")
         );
-        lines.push(fit(text.trim_end(), width));
+        fit(text.trim_end(), self.width)
     }
-    let writers = holders(&now.clients);
-    if !now.pools.is_empty() {
-        lines.push(String::new());
-        let head = format!("{:<32} {:<9} {:>10} {:>8}  CLIENTS", "POOL", "MODE", "SIZE", "PUDDLES");
-        lines.push(heading(fit(&head, width)));
-    }
-    let mut pools: Vec<&ListedPool> = now.pools.iter().collect();
-    let used = |pool: &ListedPool| writers.get(pool.record.name.as_str()).copied().unwrap_or(0);
-    pools.sort_by(|a, b| used(b).cmp(&used(a)).then(b.bytes.cmp(&a.bytes)));
-    for pool in pools.iter().take(pools_shown) {
+
+    /// A pool that so many clients have.
+    fn pool(&self, pool: &ListedPool, clients: u64) -> String {
         let text = format!(
-            "{:<32} {:<9} {:>10} {:>8}  {}",
+            "{:<32} {:<9} {:>10} {:>8}  {clients}",
             fit(&clean(&pool.record.name), 32),
             super::ls::mode(pool.record.mode, AtRest::None),
             bytes(pool.bytes),
             count(pool.puddles),
-            used(pool)
         );
-        lines.push(fit(&text, width));
+        fit(&text, self.width)
     }
-    let left = (clients.len() - clients_shown) + (pools.len() - pools_shown);
-    if left > 0 {
-        lines.push(fit(
-            &format!("and {} more, for which there is no room", count(left as u64)),
-            width,
-        ));
-    }
-    lines.truncate(height);
-    for line in lines.iter_mut().take(3) {
-        *line = fit(line, width);
-    }
-    lines
 }
 
 /// How many clients have a pool, as far as each names its pools.
@@ -318,9 +342,11 @@ fn object(now: &Moment, rates: &Rates) -> Value {
             .map(|pool| json!({ "pool": pool.name, "writable": pool.writable }))
             .collect();
         json!({
-            "client": client.client.to_string(), "pid": client.pid, "uid": client.uid, "program": client.program,
+            "client": client.client.to_string(), "pid": client.pid, "uid": client.uid,
+            "program": client.program,
             "state": client.state.name(), "known_s": client.known_s, "messages": client.messages,
-            "messages_per_s": rates.of(client.client), "puddles": client.puddles, "bytes": client.bytes,
+            "messages_per_s": rates.of(client.client), "puddles": client.puddles,
+            "bytes": client.bytes,
             "pools": pools, "pools_held": client.pools_held, "own": client.client == now.own,
         })
     };
@@ -335,8 +361,10 @@ fn object(now: &Moment, rates: &Rates) -> Value {
     json!({
         "uptime_s": stat.uptime_s, "sessions": stat.sessions, "messages": stat.messages,
         "messages_per_s": rates.messages, "psyncs": stat.psyncs, "psyncs_per_s": rates.psyncs,
-        "recoveries": stat.recoveries, "logs_replayed": stat.logs_replayed, "entries_replayed": stat.entries_replayed,
-        "logs_set_aside": stat.logs_set_aside, "refused": stat.refused, "ends_failed": stat.ends_failed,
+        "recoveries": stat.recoveries, "logs_replayed": stat.logs_replayed,
+        "entries_replayed": stat.entries_replayed,
+        "logs_set_aside": stat.logs_set_aside, "refused": stat.refused,
+        "ends_failed": stat.ends_failed,
         "spare_bytes": stat.spare_bytes,
         "clients": now.clients.iter().map(client).collect::<Vec<_>>(),
         "pools": now.pools.iter().map(pool).collect::<Vec<_>>(),

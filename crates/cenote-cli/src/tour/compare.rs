@@ -59,7 +59,8 @@ pub(crate) fn compare(dir: &Path, words: &[&str]) -> Result<Comparison, Failure>
                     let at = expected_positions.iter().zip(positions).position(|(a, b)| a != b);
                     seen.differs(|| {
                         format!(
-                            "\"{word}\" has {} positions, there should be {}; the first {} are the same",
+                            "\"{word}\" has {} positions, there should be {}; the first {} are the \
+                             same",
                             positions.len(),
                             expected_positions.len(),
                             at.unwrap_or(positions.len().min(expected_positions.len()))
@@ -84,7 +85,8 @@ pub(crate) fn compare(dir: &Path, words: &[&str]) -> Result<Comparison, Failure>
     if !report.is_sound() {
         seen.differs(|| {
             format!(
-                "the heap is not sound: {} blocks leaked, {} reached and not allocated, {} damaged superblocks",
+                "the heap is not sound: {} blocks leaked, {} reached and not allocated, \
+                 {} damaged superblocks",
                 report.leaked_blocks,
                 report.unallocated_blocks,
                 report.damage.len()

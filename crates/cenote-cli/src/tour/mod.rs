@@ -1,15 +1,18 @@
-//! `cenote tour`: an index of words that survives being killed again and again.
+//! `cenote tour`: builds an index of words that survives being killed again and again.
 //!
 //! ```text
-//! tour ---- starts, reads acknowledgements, kills ----> builder (this program; builder.rs, index.rs)
-//!   |                                                      | stores straight into the pool, with the collections
+//! tour ---- starts, reads acknowledgements, kills ----> builder (builder.rs, index.rs)
+//!   |                                                      | stores straight into the pool,
+//!   |                                                      v with the collections
 //!   +------ starts after each kill --> cenote-recover --> store
 //!   +------ compares at the end (compare.rs)
 //! ```
 //!
-//! What must hold, and is checked: a builder that begins finds at least what the one before it has
-//! acknowledged, nothing that a recovery says is damage, and at the end the index is the same as
-//! one that was never disturbed.
+//! The tour checks that
+//!
+//! * a builder that begins finds at least what the one before it has acknowledged;
+//! * no recovery reports damage;
+//! * at the end the index is the same as one that was never disturbed.
 
 pub(crate) mod builder;
 mod compare;
@@ -75,7 +78,8 @@ pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
         ..Tally::default()
     };
     let plan = Plan::new(seed, tally.words, arguments.kills);
-    let built = build(&text, &place, &recoverer, plan, &stop, &mut tally, out.is_json());
+    let site = Site { text: &text, place: &place, recoverer: &recoverer, stop: &stop };
+    let built = site.build(plan, &mut tally, out.is_json());
     if let Err(Failure::Interrupted(_)) = built {
         return Err(interrupted(&place, &recoverer, &tally, &arguments.files));
     }
@@ -96,60 +100,62 @@ pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
     report::print(&tally, &compared, out)
 }
 
-/// Starts builders, kills them, has the store recovered, until one comes to the end.
-fn build(
-    text: &Text,
-    place: &Place,
-    recoverer: &Recoverer,
-    mut plan: Plan,
-    stop: &Arc<AtomicBool>,
-    tally: &mut Tally,
-    json: bool,
-) -> Result<(), Failure> {
-    let store = place.store();
-    let bar = progress::bar(tally.words, "indexing", json);
-    let mut watch = Watch::new(&text.normal, store, tally.batch, Arc::clone(stop))?;
-    let mut acknowledged = place.indexed();
-    let planned = plan.left();
-    loop {
-        bar.set_message(format!("words, {} of {planned} kills", tally.kills));
-        let kill = plan.next(acknowledged);
-        let seen = watch.run(kill, &mut |words| bar.set_position(words))?;
-        if let Some(first) = seen.first {
-            if first < acknowledged {
-                return Err(Failure::Failed(format!(
-                    "a commit was lost: {acknowledged} words were acknowledged, and {first} are there after recovery \
-                     (seed {})",
-                    tally.seed
-                )));
+/// What builders build from, where, and what comes after them.
+struct Site<'a> {
+    text: &'a Text,
+    place: &'a Place,
+    recoverer: &'a Recoverer,
+    stop: &'a Arc<AtomicBool>,
+}
+
+impl Site<'_> {
+    /// Starts builders, kills them, has the store recovered, until one comes to the end.
+    fn build(&self, mut plan: Plan, tally: &mut Tally, json: bool) -> Result<(), Failure> {
+        let store = self.place.store();
+        let bar = progress::bar(tally.words, "indexing", json);
+        let mut watch = Watch::new(&self.text.normal, store, tally.batch, Arc::clone(self.stop))?;
+        let mut acknowledged = self.place.indexed();
+        let planned = plan.left();
+        loop {
+            bar.set_message(format!("words, {} of {planned} kills", tally.kills));
+            let kill = plan.next(acknowledged);
+            let seen = watch.run(kill, &mut |words| bar.set_position(words))?;
+            if let Some(first) = seen.first {
+                if first < acknowledged {
+                    return Err(Failure::Failed(format!(
+                        "a commit was lost: {acknowledged} words were acknowledged, and {first} \
+                         are there after recovery (seed {})",
+                        tally.seed
+                    )));
+                }
+                let last = seen.last.unwrap_or(first).max(first);
+                // What was committed and not acknowledged counts too.
+                tally.indexed += last - acknowledged;
+                tally.transactions += seen.acknowledgements;
+                tally.building += seen.building;
+                plan.started_after(seen.starting);
+                if let (Some(Kill::AfterWord(planned, _)), Ending::Killed) = (kill, seen.ending) {
+                    plan.came_to(planned, last);
+                }
+                acknowledged = last;
             }
-            let last = seen.last.unwrap_or(first).max(first);
-            // What was committed and not acknowledged counts too.
-            tally.indexed += last - acknowledged;
-            tally.transactions += seen.acknowledgements;
-            tally.building += seen.building;
-            plan.started_after(seen.starting);
-            if let (Some(Kill::AfterWord(planned, _)), Ending::Killed) = (kill, seen.ending) {
-                plan.came_to(planned, last);
+            match seen.ending {
+                Ending::Done => break,
+                Ending::Killed => {
+                    plan.done();
+                    tally.kills += 1;
+                    tally.kills_at_start += u32::from(seen.first.is_none());
+                    recover(self.recoverer, store, &mut plan, tally)?;
+                }
+                Ending::Interrupted => return Err(Failure::Interrupted(String::new())),
             }
-            acknowledged = last;
-        }
-        match seen.ending {
-            Ending::Done => break,
-            Ending::Killed => {
-                plan.done();
-                tally.kills += 1;
-                tally.kills_at_start += u32::from(seen.first.is_none());
-                recover(recoverer, store, &mut plan, tally)?;
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Failure::Interrupted(String::new()));
             }
-            Ending::Interrupted => return Err(Failure::Interrupted(String::new())),
         }
-        if stop.load(Ordering::Relaxed) {
-            return Err(Failure::Interrupted(String::new()));
-        }
+        bar.finish_and_clear();
+        Ok(())
     }
-    bar.finish_and_clear();
-    Ok(())
 }
 
 fn recover(

@@ -67,7 +67,7 @@ impl Place {
         self.kept.get()
     }
 
-    /// Keeps it, for somebody to look at.
+    /// Keeps it, for the user to look at.
     pub(crate) fn keep(&self) {
         self.kept.set(true);
     }
@@ -121,12 +121,13 @@ fn earlier(store: &Path, text: u64) -> Result<u64, Failure> {
         None => Ok(0),
         Some(progress) if progress.text == text => Ok(progress.next),
         Some(_) => Err(Failure::Failed(format!(
-            "{shown} holds the index of another text: name that text, or remove it with `cenote rm {shown} {POOL}`"
+            "{shown} holds the index of another text: name that text, or remove it with \
+             `cenote rm {shown} {POOL}`"
         ))),
     }
 }
 
-/// A directory that nobody else has.
+/// A directory that no other program has.
 fn make_temporary(base: &Path) -> std::io::Result<PathBuf> {
     use std::os::unix::fs::DirBuilderExt as _;
     let random = cenote_sys::process::random_bytes16()?;

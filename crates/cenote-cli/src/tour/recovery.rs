@@ -61,8 +61,8 @@ impl Recoverer {
                 format!("{NAME} cannot be built: {reason}: build it with `cargo build -p {NAME}`")
             }
             Ok(()) => format!(
-                "{NAME} is not there: it belongs beside this program, in {}: install it, or build it with \
-                 `cargo build -p {NAME}`",
+                "{NAME} is not there: it belongs beside this program, in {}: install it, or build \
+                 it with `cargo build -p {NAME}`",
                 dir.display()
             ),
         }))

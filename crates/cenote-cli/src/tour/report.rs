@@ -5,7 +5,7 @@ use super::recovery::Recoveries;
 use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use crate::units::{bytes, count, plural, time};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// What happened in a tour.
@@ -50,8 +50,6 @@ pub(crate) fn print(
     let same = compared.difference_count == 0;
     let building = tally.building.as_secs_f64();
     let rate = if building > 0.0 { tally.indexed as f64 / building } else { 0.0 };
-    let (least, middle, greatest) = spread(&seen.times);
-    let (_, process, _) = spread(&seen.process_times);
 
     out.field(
         "building",
@@ -62,45 +60,7 @@ pub(crate) fn print(
             plural(u64::from(tally.kills), "time")
         ),
     )?;
-    if !seen.times.is_empty() {
-        let again = match seen.killed {
-            0 => String::new(),
-            n => format!("; {} it was killed too, and run again", plural(n, "time")),
-        };
-        out.field(
-            "recovery",
-            format_args!(
-                "{} by cenote-recover, which has none of the index's code{again}",
-                plural(seen.times.len() as u64, "time")
-            ),
-        )?;
-        let completed = match seen.rolled_forward {
-            0 => String::new(),
-            n => format!(
-                ", {} completed ({})",
-                plural(n, "transaction"),
-                plural(seen.rolled_forward_entries, "entry")
-            ),
-        };
-        out.field(
-            "",
-            format_args!(
-                "{} rolled back ({}){completed}",
-                plural(seen.rolled_back, "transaction"),
-                plural(seen.rolled_back_entries, "log entry"),
-            ),
-        )?;
-        out.field(
-            "",
-            format_args!(
-                "{} (median; {} to {}), the whole process {}",
-                time(middle),
-                time(least),
-                time(greatest),
-                time(process)
-            ),
-        )?;
-    }
+    recoveries(seen, out)?;
     if tally.indexed > 0 {
         let rate = count(rate as u64);
         out.field(
@@ -124,6 +84,66 @@ pub(crate) fn print(
             count(compared.positions)
         ),
     )?;
+    differences(compared, out)?;
+    let ending = if same {
+        "identical".to_owned()
+    } else {
+        format!("{} differences", compared.difference_count)
+    };
+    out.line(format_args!("tour: {} words, {} kills, {ending}", tally.words, tally.kills))?;
+    out.object(&as_json(tally, compared, rate))?;
+    Ok(Verdict::found(!same))
+}
+
+/// How often the store was recovered, what that did, and how long it took.
+fn recoveries(seen: &Recoveries, out: &mut Out) -> Result<(), Failure> {
+    if seen.times.is_empty() {
+        return Ok(());
+    }
+    let (least, middle, greatest) = spread(&seen.times);
+    let (_, process, _) = spread(&seen.process_times);
+    let again = match seen.killed {
+        0 => String::new(),
+        n => format!("; {} it was killed too, and run again", plural(n, "time")),
+    };
+    out.field(
+        "recovery",
+        format_args!(
+            "{} by cenote-recover, which has none of the index's code{again}",
+            plural(seen.times.len() as u64, "time")
+        ),
+    )?;
+    let completed = match seen.rolled_forward {
+        0 => String::new(),
+        n => format!(
+            ", {} completed ({})",
+            plural(n, "transaction"),
+            plural(seen.rolled_forward_entries, "entry")
+        ),
+    };
+    out.field(
+        "",
+        format_args!(
+            "{} rolled back ({}){completed}",
+            plural(seen.rolled_back, "transaction"),
+            plural(seen.rolled_back_entries, "log entry"),
+        ),
+    )?;
+    out.field(
+        "",
+        format_args!(
+            "{} (median; {} to {}), the whole process {}",
+            time(middle),
+            time(least),
+            time(greatest),
+            time(process)
+        ),
+    )?;
+    Ok(())
+}
+
+/// Where the index is not the one that was to be built.
+fn differences(compared: &Comparison, out: &mut Out) -> Result<(), Failure> {
     for text in &compared.differences {
         out.line(format_args!("{} {text}", out.bad("different:")))?;
     }
@@ -131,24 +151,30 @@ pub(crate) fn print(
     if untold > 0 {
         out.line(format_args!("{} and {untold} more", out.bad("different:")))?;
     }
-    let ending = if same {
-        "identical".to_owned()
-    } else {
-        format!("{} differences", compared.difference_count)
-    };
-    out.line(format_args!("tour: {} words, {} kills, {ending}", tally.words, tally.kills))?;
-    out.object(&json!({
-        "words": tally.words, "words_indexed": tally.indexed, "entries": compared.entries, "kills": tally.kills,
+    Ok(())
+}
+
+fn as_json(tally: &Tally, compared: &Comparison, words_per_second: f64) -> Value {
+    let seen = &tally.recoveries;
+    let (least, middle, greatest) = spread(&seen.times);
+    let (_, process, _) = spread(&seen.process_times);
+    json!({
+        "words": tally.words, "words_indexed": tally.indexed, "entries": compared.entries,
+        "kills": tally.kills,
         "kills_at_start": tally.kills_at_start, "seed": tally.seed, "batch": tally.batch,
-        "transactions": tally.transactions, "recoveries": seen.times.len(), "recoveries_killed": seen.killed,
+        "transactions": tally.transactions, "recoveries": seen.times.len(),
+        "recoveries_killed": seen.killed,
         "rolled_back": seen.rolled_back, "rolled_back_entries": seen.rolled_back_entries,
-        "rolled_forward": seen.rolled_forward, "rolled_forward_entries": seen.rolled_forward_entries,
-        "logs_idle": seen.idle, "recovery_us_min": micros(least), "recovery_us_median": micros(middle),
+        "rolled_forward": seen.rolled_forward,
+        "rolled_forward_entries": seen.rolled_forward_entries,
+        "logs_idle": seen.idle, "recovery_us_min": micros(least),
+        "recovery_us_median": micros(middle),
         "recovery_us_max": micros(greatest), "recovery_process_us_median": micros(process),
-        "words_per_second": rate as u64, "building_us": micros(tally.building), "wall_us": micros(tally.wall),
+        "words_per_second": words_per_second as u64, "building_us": micros(tally.building),
+        "wall_us": micros(tally.wall),
         "block_bytes": compared.block_bytes, "pool_bytes": compared.pool_bytes,
-        "store_bytes": compared.store_bytes, "store": tally.store, "kept": tally.kept, "identical": same,
+        "store_bytes": compared.store_bytes, "store": tally.store, "kept": tally.kept,
+        "identical": compared.difference_count == 0,
         "differences": compared.differences, "difference_count": compared.difference_count,
-    }))?;
-    Ok(Verdict::found(!same))
+    })
 }

@@ -68,16 +68,11 @@ impl Watch {
         Ok(Self { program, store: store.to_owned(), batch, text, stop })
     }
 
-    /// Runs one builder to its end, planned or not.
-    pub(crate) fn run(
-        &mut self,
-        kill: Option<Kill>,
-        follow: &mut dyn FnMut(u64),
-    ) -> Result<Seen, Failure> {
+    /// Starts a builder, which reads the text from its beginning.
+    fn start(&mut self) -> Result<Child, Failure> {
         let cannot = |e: std::io::Error| Failure::Failed(format!("cannot run the builder: {e}"));
         self.text.rewind().map_err(cannot)?;
-        let started = Instant::now();
-        let mut child = Command::new(&self.program)
+        Command::new(&self.program)
             .arg(crate::cli::TOUR_BUILD)
             .arg("--store")
             .arg(&self.store)
@@ -87,7 +82,17 @@ impl Watch {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(cannot)?;
+            .map_err(cannot)
+    }
+
+    /// Runs one builder to its end, planned or not.
+    pub(crate) fn run(
+        &mut self,
+        kill: Option<Kill>,
+        follow: &mut dyn FnMut(u64),
+    ) -> Result<Seen, Failure> {
+        let started = Instant::now();
+        let mut child = self.start()?;
         let pipe = child
             .stdout
             .take()

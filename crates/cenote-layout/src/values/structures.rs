@@ -1,15 +1,16 @@
-//! Whether collections are what their headers say of themselves.
+//! Checks that collections are what their headers say of themselves.
 //!
 //! Safe code follows the links of a collection and believes its lengths without a check, because
 //! only transactions write them. After damage, and in an archive, other bytes may stand there. So
 //! each header is compared with all that it leads to:
 //!
-//! | header | must hold |
-//! | --- | --- |
-//! | vector, text | `len <= capacity`, and the array has room for that; a text ends between two characters |
-//! | list | `next` visits `len` nodes from `first` to `last`; `previous` leads the same way back |
-//! | ordered map | `height` levels of inner nodes, each over the level below; permutations; leaves linked in their order; `len` entries |
-//! | hash map | a segment for each bucket, and none beyond; directories by level; tags; chains that end; `len` entries |
+//! * *Vector, text:* `len <= capacity`, and the array has room for that; a text ends between two
+//!   characters.
+//! * *List:* `next` visits `len` nodes from `first` to `last`; `previous` leads the same way back.
+//! * *Ordered map:* `height` levels of inner nodes, each over the level below; permutations; leaves
+//!   linked in their order; `len` entries.
+//! * *Hash map:* a segment for each bucket, and none beyond; directories by level; tags; chains
+//!   that end; `len` entries.
 //!
 //! For all of them: a link leads to the start of an allocated block of the link's type, in the
 //! header's pool, which has room for its type and the type's alignment. *Each block has one link*:
@@ -35,18 +36,14 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+mod hash_map;
+
 /// In a header's `len`: the collection was destroyed, and its header is gone or a leak.
 const DESTROYED: u64 = u64::MAX;
 /// Slots of a node of an ordered map.
 const SLOTS: u64 = 15;
 /// Most levels of inner nodes.
 const TREE_HEIGHT_MAX: u64 = 24;
-/// Slots of a page of a hash map.
-const PAGE_SLOTS: u64 = 7;
-/// Children of a segment and of a directory.
-const FAN_OUT: u64 = 128;
-/// Most levels of directories: more would be of more buckets than a number can say.
-const HASH_HEIGHT_MAX: u64 = 8;
 /// Bytes that are read at once.
 const PIECE: usize = 64 << 10;
 /// Bytes that one set of bits is about.
@@ -114,21 +111,6 @@ struct Tree {
     previous: u64,
     first: u64,
     child: u64,
-}
-
-/// What a hash map is made of.
-struct Table {
-    buckets: u64,
-    segment: TypeId,
-    directory: TypeId,
-    page: TypeId,
-    pages: u64,
-    children: u64,
-    tags: u64,
-    next: u64,
-    slots: u64,
-    element: TypeId,
-    size: u64,
 }
 
 impl<'v> Structures<'v> {
@@ -438,148 +420,6 @@ impl<'v> Structures<'v> {
         for link in children.collect::<Vec<_>>() {
             let [child] = words([link], blocks)?;
             self.below(tree, (link, child), (height - 1, false), leaves, blocks)?;
-        }
-        Ok(())
-    }
-
-    fn hashed(&mut self, header: u64, record: &TypeRecord, blocks: &mut dyn Blocks) -> Checked {
-        let at = places(header, record, ["len", "buckets", "height", "segment", "directory"])?;
-        let [len, buckets, height, segment, directory] = words(at, blocks)?;
-        if len == DESTROYED {
-            return Ok(());
-        }
-        if height > HASH_HEIGHT_MAX {
-            return broken(at[2], "height", "no map has this height", height);
-        }
-        if buckets == 0 || FAN_OUT.checked_pow(height as u32 + 1).is_some_and(|room| room < buckets)
-        {
-            return broken(
-                at[1],
-                "buckets",
-                "a number of buckets that its height has no room for",
-                buckets,
-            );
-        }
-        if if height == 0 { directory != 0 } else { directory == 0 || segment != 0 } {
-            return broken(at[3], "segment", "a root that the height does not say", segment);
-        }
-        let (from, root) = if height == 0 { (at[3], segment) } else { (at[4], directory) };
-        let mut entries = 0;
-        if root != 0 || buckets != 1 {
-            let ids =
-                (target(record, at[3] - header, header)?, target(record, at[4] - header, header)?);
-            let table = self.table(header, ids, buckets)?;
-            self.buckets(&table, (from, root), (height, 0), &mut entries, blocks)?;
-        }
-        if entries == len {
-            return Ok(());
-        }
-        broken(at[0], "len", "another number than there are entries", len)
-    }
-
-    fn table(
-        &mut self,
-        header: u64,
-        (segment, directory): (TypeId, TypeId),
-        buckets: u64,
-    ) -> Checked<Table> {
-        let made = || {
-            let of_segment = self.values.record_of(segment)?;
-            let of_directory = self.values.record_of(directory)?;
-            let list = of_directory
-                .variants
-                .first()?
-                .fields
-                .iter()
-                .find(|field| field.name == "children")?;
-            let pages = of_segment.fields.iter().find(|field| field.name == "pages")?;
-            let page = target(&of_segment, pages.offset, header).ok()?;
-            let of_page = self.values.record_of(page)?;
-            let slots = field(&of_page, "slots")?;
-            let whole = pages.size == 8 * FAN_OUT
-                && list.size == 8 * FAN_OUT
-                && slots.size % PAGE_SLOTS == 0;
-            whole.then_some(())?;
-            Some(Table {
-                buckets,
-                segment,
-                directory,
-                page,
-                pages: pages.offset,
-                children: list.offset,
-                tags: word_at(&of_page, "tags")?,
-                next: word_at(&of_page, "next")?,
-                slots: slots.offset,
-                element: self.values.declared(&slots)?,
-                size: slots.size / PAGE_SLOTS,
-            })
-        };
-        let why = "parts of no known type";
-        made().ok_or_else(|| Broken { at: header, field: String::new(), why, found: 0 })
-    }
-
-    /// Looks at a segment, or at a directory with `height` levels, which begins with bucket
-    /// `first`.
-    fn buckets(
-        &mut self,
-        table: &Table,
-        (from, node): (u64, u64),
-        (height, first): (u64, u64),
-        entries: &mut u64,
-        blocks: &mut dyn Blocks,
-    ) -> Checked {
-        let (id, list) = match height {
-            0 => (table.segment, table.pages),
-            _ => (table.directory, table.children),
-        };
-        self.enter(from, node, id, blocks)?;
-        if height > 0 {
-            let [over] = words([node], blocks)?;
-            if over != u64::from(height == 1) {
-                return broken(node, "", "a directory says another level than it is on", over);
-            }
-        }
-        let mut links = [0; 8 * FAN_OUT as usize];
-        read(node + list, &mut links, blocks)?;
-        let each = FAN_OUT.saturating_pow(height as u32);
-        for (number, link) in (0..FAN_OUT).zip(links.as_chunks::<8>().0) {
-            let (place, link) = (node + list + 8 * number, u64::from_le_bytes(*link));
-            let bucket = first.saturating_add(number.saturating_mul(each));
-            if bucket >= table.buckets {
-                if link != 0 {
-                    return broken(place, "", "a link for a bucket that there is not", link);
-                }
-            } else if height > 0 {
-                self.buckets(table, (place, link), (height - 1, bucket), entries, blocks)?;
-            } else {
-                self.chain(table, (place, link), entries, blocks)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks at the pages of a bucket.
-    fn chain(
-        &mut self,
-        table: &Table,
-        (mut from, mut page): (u64, u64),
-        entries: &mut u64,
-        blocks: &mut dyn Blocks,
-    ) -> Checked {
-        while page != 0 {
-            self.enter(from, page, table.page, blocks)?;
-            let [tags, next] = words([page + table.tags, page + table.next], blocks)?;
-            let bytes = tags.to_le_bytes();
-            if bytes.iter().any(|tag| (1..0x80).contains(tag)) || bytes[7] != 0 {
-                return broken(page + table.tags, "", "tags that no page has", tags);
-            }
-            let used = (0..).zip(bytes).filter(|(_, tag)| *tag != 0);
-            for (slot, _) in used {
-                let place = page + table.slots + slot * table.size;
-                self.in_use(table.element, place, table.size, blocks)?;
-                *entries = entries.saturating_add(1);
-            }
-            (from, page) = (page + table.next, next);
         }
         Ok(())
     }

@@ -269,7 +269,11 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 4_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
     #[test]
     fn any_records_over_any_bytes_stay_inside_and_cost_a_step_a_byte(
         records in prop::collection::vec(any_record(), 1..8),

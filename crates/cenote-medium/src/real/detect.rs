@@ -44,7 +44,7 @@ pub(super) fn detect(
     Ok(judge(fs, dax, cpu::flush_instruction(), caches_survive_power_loss(), force_power))
 }
 
-/// Families that have DAX, and those that nobody here knows.
+/// Families that have DAX, and those that are not known here.
 fn could_be_dax(fs: FsKind) -> bool {
     matches!(fs, FsKind::Ext | FsKind::Xfs | FsKind::Other(_))
 }
@@ -66,61 +66,19 @@ fn judge(
         fs if fs.is_memory() => MediumKind::Tmpfs,
         _ => MediumKind::Ordinary,
     };
-    let can_flush = eadr || flush != FlushInstruction::None;
-    let (mut durability, mut note) = match kind {
-        MediumKind::Dax if eadr => (
-            Durability::Power,
-            "persistent memory, mapped directly; the caches survive loss of power (eADR), so a commit is durable \
-             after a fence"
-                .to_owned(),
-        ),
-        MediumKind::Dax if can_flush => (
-            Durability::Power,
-            format!("persistent memory, mapped directly: a commit is durable after {} and a fence", flush.name()),
-        ),
-        MediumKind::Dax => (
-            Durability::Process,
-            "persistent memory, but no cache flush instruction is known for this processor: commits survive crashes \
-             of processes only"
-                .to_owned(),
-        ),
-        MediumKind::Tmpfs => (
-            Durability::Process,
-            "memory of this machine: commits survive any crash of processes and cost no flush; everything is gone \
-             after a reboot"
-                .to_owned(),
-        ),
-        MediumKind::Network => (
-            Durability::Process,
-            format!(
-                "{fs} is a network or user-space file system: commits survive crashes of processes on this machine \
-                 as long as the server does; locks may not hold between machines, so open the store on one at a time"
-            ),
-        ),
-        MediumKind::Overlay => (
-            Durability::Process,
-            "an overlay, as containers have: commits survive crashes of processes; the files are removed with the \
-             container, so put a store that matters on a volume"
-                .to_owned(),
-        ),
-        _ => (
-            Durability::Process,
-            "files behind the page cache: commits of direct pools survive any crash of processes, not loss of power \
-             or a crash of the kernel; objects survive those as of their last psync"
-                .to_owned(),
-        ),
-    };
+    let (mut durability, mut note) = covered(kind, fs, flush, eadr);
     if matches!(fs, FsKind::Btrfs | FsKind::Zfs | FsKind::F2fs) {
         note.push_str(
-            ". This file system writes to new places, so space that was taken is not certain to be there: leave some \
-             free, because a store into a mapping of a full disk ends the process",
+            ". This file system writes to new places, so space that was taken is not certain to \
+             be there: leave some free, because a store into a mapping of a full disk ends the \
+             process",
         );
     }
     if force_power && durability == Durability::Process {
         durability = Durability::Power;
         note = format!(
-            "treated as persistent memory because the caller forced it: flushes and fences are executed, but what \
-             they reach is no safer than this: {note}"
+            "treated as persistent memory because the caller forced it: flushes and fences are \
+             executed, but what they reach is no safer than this: {note}"
         );
     }
     let power = if eadr && kind == MediumKind::Dax {
@@ -129,6 +87,64 @@ fn judge(
         Persistence::power()
     };
     Detected { kind, fs: fs.to_string(), durability, power, note }
+}
+
+/// What commits on a medium of this kind survive, and why.
+fn covered(
+    kind: MediumKind,
+    fs: FsKind,
+    flush: FlushInstruction,
+    eadr: bool,
+) -> (Durability, String) {
+    let can_flush = eadr || flush != FlushInstruction::None;
+    match kind {
+        MediumKind::Dax if eadr => (
+            Durability::Power,
+            "persistent memory, mapped directly; the caches survive loss of power (eADR), so a \
+             commit is durable after a fence"
+                .to_owned(),
+        ),
+        MediumKind::Dax if can_flush => (
+            Durability::Power,
+            format!(
+                "persistent memory, mapped directly: a commit is durable after {} and a fence",
+                flush.name()
+            ),
+        ),
+        MediumKind::Dax => (
+            Durability::Process,
+            "persistent memory, but no cache flush instruction is known for this processor: \
+             commits survive crashes of processes only"
+                .to_owned(),
+        ),
+        MediumKind::Tmpfs => (
+            Durability::Process,
+            "memory of this machine: commits survive any crash of processes and cost no flush; \
+             everything is gone after a reboot"
+                .to_owned(),
+        ),
+        MediumKind::Network => (
+            Durability::Process,
+            format!(
+                "{fs} is a network or user-space file system: commits survive crashes of \
+                 processes on this machine as long as the server does; locks may not hold \
+                 between machines, so open the store on one at a time"
+            ),
+        ),
+        MediumKind::Overlay => (
+            Durability::Process,
+            "an overlay, as containers have: commits survive crashes of processes; the files are \
+             removed with the container, so put a store that matters on a volume"
+                .to_owned(),
+        ),
+        _ => (
+            Durability::Process,
+            "files behind the page cache: commits of direct pools survive any crash of processes, \
+             not loss of power or a crash of the kernel; objects survive those as of their last \
+             psync"
+                .to_owned(),
+        ),
+    }
 }
 
 /// Whether the kernel maps a file here such that flush and fence suffice. No, if that cannot be
@@ -152,7 +168,7 @@ fn accepts_synchronous_mapping(dir: BorrowedFd<'_>, writable: bool) -> bool {
     }
     let len = PAGE_SIZE as usize;
     let Ok(base) = memory::reserve_anywhere(len, len) else { return false };
-    // SAFETY: the page was reserved just now and nobody else knows it; it is never touched.
+    // SAFETY: the page was reserved just now, no other code knows it, and it is never touched.
     let mapped =
         unsafe { memory::map_file(file.as_fd(), base, len, Access::ReadOnly, Sharing::SharedSync) };
     // SAFETY: as above.

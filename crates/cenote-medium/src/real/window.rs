@@ -87,10 +87,14 @@ impl Windows {
         };
         memory::reserve(base as usize, len as usize).map_err(|error| match error {
             ReserveError::Range { .. } => {
-                bad("base and length must be multiples of the page size and not zero, and the end must not overflow")
+                bad("base and length must be multiples of the page size and not zero, and the end \
+                 must not overflow")
             }
             ReserveError::System { source, .. } => MediumError::WindowTaken { base, len, source },
-            _ => MediumError::WindowTaken { base, len, source: std::io::ErrorKind::AddrInUse.into() },
+            _ => {
+                let source = std::io::ErrorKind::AddrInUse.into();
+                MediumError::WindowTaken { base, len, source }
+            }
         })?;
         window.len.store(len, Ordering::Relaxed);
         window.base.store(base, Ordering::Release);
@@ -168,7 +172,7 @@ impl Windows {
             write_open(file, name, word.offset, &word.value.to_le_bytes())?;
         }
         // SAFETY: the range lies in a window that this medium reserved, and the caller of
-        // `Medium::map` promises that nobody relies on what was mapped before.
+        // `Medium::map` promises that no thread relies on what was mapped before.
         unsafe { memory::map_file(file.as_fd(), at, size, access, sharing) }
             .map_err(|source| MediumError::from_io(op, name, source))
     }

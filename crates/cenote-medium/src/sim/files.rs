@@ -63,7 +63,7 @@ impl Live {
             }
             map.write(offset, part);
             if read_only {
-                // SAFETY: the range is this mapping, which nobody may write to.
+                // SAFETY: the range is this mapping, which no program may write to.
                 let _ = unsafe { memory::protect(addr, len, Some(Access::ReadOnly)) };
             }
         }
@@ -491,7 +491,7 @@ unsafe impl Medium for SimMedium {
         let map = Mapping { inode, addr, len, mode };
         map.fill(&live.file(inode).1.content, used);
         if matches!(mode, MapMode::ReadOnly | MapMode::Tracked) {
-            // SAFETY: the range was mapped just now, nobody uses it.
+            // SAFETY: the range was mapped just now, no thread uses it.
             unsafe { memory::protect(addr as usize, len as usize, Some(Access::ReadOnly)) }
                 .map_err(failed)?;
         }
@@ -527,8 +527,8 @@ unsafe impl Medium for SimMedium {
                     .filter(|map| inside(map))
                     .for_each(|map| window.leave_idle(map.addr, map.len));
             }
-            // SAFETY: the range lies in a window of this medium; by the contract of `unmap` nobody
-            // uses it any more.
+            // SAFETY: the range lies in a window of this medium; by the contract of `unmap` no
+            // thread uses it any more.
             _ => unsafe { memory::unmap_to_reserved(addr as usize, len as usize) }
                 .map_err(|source| MediumError::from_io(op, "", source))?,
         }

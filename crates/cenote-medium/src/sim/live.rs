@@ -164,7 +164,7 @@ pub(crate) struct Live {
     pub(crate) windows: Vec<Window>,
     /// Whether events are noted.
     pub(crate) recording: bool,
-    /// Whether nobody wants to know what is stored from now on.
+    /// Whether stores from now on are not looked for.
     pub(crate) blind: bool,
     /// Whether memory is left in the window for the next simulation.
     pub(crate) keeps_memory: bool,

@@ -280,7 +280,7 @@ impl File {
         self.lengths.push(len);
         self.length_believed_clean = false;
         if len < old {
-            // Whoever makes the file long again without taking space does so at his own risk.
+            // A caller that makes the file long again without taking space bears the risk.
             self.ensure(len, old - len);
             self.stale_tail = true;
             Arc::make_mut(&mut self.latest).cut(len);

@@ -35,8 +35,8 @@ impl Entry {
     }
 
     fn release(&self) {
-        // SAFETY: the registry reserved the range and nobody else could map into it; whoever still
-        // points there broke the contract of the medium.
+        // SAFETY: the registry reserved the range and no other code could map into it; a pointer
+        // that still leads there breaks the contract of the medium.
         let _ = unsafe { memory::release(self.base as usize, self.len as usize) };
     }
 }
@@ -115,7 +115,7 @@ impl Window {
             if (a, l) == (addr, len) {
                 found = true;
             } else if overlaps {
-                // SAFETY: the range was left behind in this window and belongs to nobody.
+                // SAFETY: the range was left behind in this window and is in no use.
                 let _ = unsafe { memory::unmap_to_reserved(a as usize, l as usize) };
             }
             !overlaps
@@ -126,7 +126,7 @@ impl Window {
     /// Takes away whatever an earlier simulation left, so that touching it faults.
     pub(crate) fn clear_idle(&mut self) {
         for (addr, len) in self.idle.drain(..) {
-            // SAFETY: the range was left behind in this window and belongs to nobody.
+            // SAFETY: the range was left behind in this window and is in no use.
             let _ = unsafe { memory::unmap_to_reserved(addr as usize, len as usize) };
         }
     }

@@ -4,13 +4,19 @@
 //! Every block is stamped and checked ([`crate::allocator`]), in the timed part, for every system
 //! alike.
 //!
-//! | row | unit | a thread's part |
-//! | --- | --- | --- |
-//! | [`threadtest`] | pairs: an allocation and a free | again and again: allocate 10^5 blocks of 64 bytes, then free them in the same order |
-//! | [`shbench`] | pairs | sizes from 64 to 400 bytes, small ones more often, over 10^5 slots, of which a moving fifth is kept while the others are freed |
-//! | [`larson`] | pairs | 10^3 blocks of 64 to 400 bytes, first allocated by another thread; free a random one, allocate another in its place; after a while a new thread goes on with what is left |
-//! | [`prodcon`] | objects | pairs of threads: one allocates objects of 64 bytes and sends them through a Michael-Scott queue, the other frees them |
-//! | [`poseidon6`]`_SIZE` | operations: an allocation or a free | 100 allocations of SIZE bytes, then 100 frees in random order |
+//! The rows, each with its unit and a thread's part:
+//!
+//! * [`threadtest`] (pairs: an allocation and a free): again and again: allocate 10^5 blocks of 64
+//!   bytes, then free them in the same order.
+//! * [`shbench`] (pairs): sizes from 64 to 400 bytes, small ones more often, over 10^5 slots, of
+//!   which a moving fifth is kept while the others are freed.
+//! * [`larson`] (pairs): 10^3 blocks of 64 to 400 bytes, first allocated by another thread; free a
+//!   random one, allocate another in its place; after a while a new thread goes on with what is
+//!   left.
+//! * [`prodcon`] (objects): pairs of threads: one allocates objects of 64 bytes and sends them
+//!   through a Michael-Scott queue, the other frees them.
+//! * [`poseidon6`]`_SIZE` (operations: an allocation or a free): 100 allocations of SIZE bytes,
+//!   then 100 frees in random order.
 //!
 //! A run is as long as any other figure's, or with `--scale X` that part of the paper's: 10^4
 //! iterations of threadtest and 10^5 of shbench a thread, 30 s of Larson with 10^7 pairs a

@@ -71,7 +71,7 @@ pub fn run<A: Allocator>(allocator: &A, threads: u32, count: u64) -> Result<Samp
     sample
 }
 
-/// A node with a stamp. Nobody else sees it yet.
+/// A node with a stamp. No other thread sees it yet.
 #[inline(always)]
 fn node<A: Allocator>(allocator: &A, stamp: u64) -> Result<*mut Node, Fault> {
     let node = allocator.alloc(black_box(SIZE)).cast::<Node>();
@@ -204,7 +204,7 @@ impl Queue {
     /// Frees the nodes that are left: the head, and after a fault what was not taken.
     ///
     /// # Safety
-    /// Nobody uses the queue.
+    /// No thread uses the queue.
     unsafe fn free_rest<A: Allocator>(&self, allocator: &A) {
         let mut node = self.head.0.load(Ordering::Acquire);
         while !node.is_null() {

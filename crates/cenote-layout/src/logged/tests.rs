@@ -1,0 +1,73 @@
+use super::*;
+
+fn flips<C: Cell + PartialEq + core::fmt::Debug>(cell: C, number: u64) {
+    let raw = cell.to_raw(number);
+    let read = C::from_raw(raw, number).expect("as it was written");
+    assert_eq!(read.to_raw(number), raw);
+    assert_eq!(C::from_raw(raw, number + 1), None, "in a wrong place");
+    for bit in 0..256 {
+        let mut flipped = raw;
+        flipped[bit / 64] ^= 1 << (bit % 64);
+        assert_eq!(C::from_raw(flipped, number), None, "{cell:?} bit {bit}");
+    }
+}
+
+#[test]
+fn one_flipped_bit_of_a_cell_is_found() {
+    for unit in [0, 8, 1 << 20] {
+        flips(BlockRecord::new(unit, 9, BlockState::Allocated, TypeId(7)), unit + 700);
+        let free = BlockRecord::new(unit, 8, BlockState::Free, TypeId::UNTYPED);
+        flips(BlockRecord { next: 5, prev: 9, ..free }, 1000);
+    }
+    flips(ListHead::default(), ListHead::cell(6));
+    flips(ListHead { head: 4, tail: 9, blocks: 2, ..ListHead::default() }, 650);
+    for state in [LevelEntry::PRESENT, LevelEntry::ABSENT] {
+        flips(LevelEntry { state, ..LevelEntry::default() }, LevelEntry::cell(0));
+    }
+    for bit in 0..256 {
+        let mut raw = EMPTY;
+        raw[bit / 64] ^= 1 << (bit % 64);
+        assert_eq!(BlockRecord::from_raw(raw, 900), None, "an empty slot, bit {bit}");
+    }
+}
+
+#[test]
+fn one_flipped_bit_of_the_micro_log_is_found() {
+    for (sequence, unit, kind) in
+        [(0, 0, MicroKind::Alloc), (7, 99, MicroKind::Free), (1 << 39, 5, MicroKind::Alloc)]
+    {
+        let entry = MicroEntry::new(3, 17, sequence, unit, kind);
+        assert_eq!(entry.read(3, 17), Some((sequence, unit, kind)));
+        assert_eq!((entry.read(2, 17), entry.read(3, 16)), (None, None));
+        for bit in 0..64 {
+            let place = MicroEntry { place: entry.place ^ 1 << bit, ..entry };
+            let tail = MicroEntry { tail: entry.tail ^ 1 << bit, ..entry };
+            assert_eq!((place.read(3, 17), tail.read(3, 17)), (None, None), "{bit}");
+        }
+    }
+    for state in [LaneState::Running, LaneState::Committed] {
+        let word = LaneWord { sequence: 12, state };
+        assert_eq!(LaneWord::decode(word.encode(1), 1), Some(word));
+        for bit in 0..64 {
+            assert_eq!(LaneWord::decode(word.encode(1) ^ 1 << bit, 1), None, "{bit}");
+        }
+        assert_eq!(word.next(), LaneWord { sequence: 13, state: LaneState::Running });
+    }
+}
+
+#[test]
+fn geometry_has_room_for_all_blocks_and_a_header_says_it() {
+    for (data_len, lanes) in [(4096, 1), (1 << 16, 2), (3 << 20, 16), (1 << 32, 64)] {
+        let geometry = SubHeapGeometry::new(data_len, lanes).expect("a geometry");
+        assert!(geometry.slots() * 4 >= data_len / UNIT_SIZE * 5);
+        let (last, len) = geometry.level_range(geometry.levels - 1);
+        assert_eq!(last + len, geometry.metadata_len);
+        let header = SubHeapHeader::new(3, &geometry);
+        assert_eq!(header.geometry(), Some(geometry));
+        let read: SubHeapHeader = crate::header::read(header.as_bytes(), true).expect("a header");
+        assert_eq!(read, header);
+    }
+    let bad = [(4096, 0), (4096, LANES_MAX + 1), (4095, 1), (64, 1), (1 << 48, 1)];
+    assert!(bad.iter().all(|&(data_len, lanes)| SubHeapGeometry::new(data_len, lanes).is_none()));
+    assert!((0..24).all(|level| home_of(u64::MAX, level) < LEVEL_SLOTS << level));
+}

@@ -1,0 +1,63 @@
+//! The undo log of a sub-heap: what the cells of a change held before it.
+//!
+//! Invariant: a change is made when the seal of its record fits; before that, recovery puts back
+//! what the entries hold.
+
+use super::{RawCell, UNDO_ENTRY_SIZE, UNDO_HEADER_SIZE};
+use crate::checksum::{checksum, seed};
+use core::mem::offset_of;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What comes before the entries of an undo record: one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct UndoHeader {
+    /// Checksum over the rest of the header, with `seal` as zero, and the entries.
+    pub check: u64,
+    /// Number of the change: odd ones lie in the second half.
+    pub sequence: u64,
+    /// Entries.
+    pub count: u64,
+    /// Says that the change is made: [`seal_in_order`] or [`seal_of_contents`]; 0 before that.
+    pub seal: u64,
+    /// Zero.
+    pub reserved: [u64; 4],
+}
+
+const _: () = assert!(size_of::<UndoHeader>() as u64 == UNDO_HEADER_SIZE);
+const _: () = assert!(offset_of!(UndoHeader, sequence) == 8);
+const _: () = assert!(offset_of!(UndoHeader, count) == 16);
+const _: () = assert!(offset_of!(UndoHeader, seal) == 24);
+
+/// One undo entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct UndoEntry {
+    /// Number of the cell.
+    pub cell: u64,
+    /// What it held before the change.
+    pub old: RawCell,
+}
+
+const _: () = assert!(size_of::<UndoEntry>() as u64 == UNDO_ENTRY_SIZE);
+const _: () = assert!(offset_of!(UndoEntry, old) == 8);
+
+/// The check of an undo record, of which `bytes` is all but the check itself, with `seal` as zero.
+#[must_use]
+pub fn undo_check(bytes: &[u8]) -> u64 {
+    checksum(seed::UNDO, bytes)
+}
+
+/// The seal of a change whose cells were stored, or undone, before the seal: at level `process`
+/// because stores are executed in order; in recovery because a fence is between.
+#[must_use]
+pub const fn seal_in_order(sequence: u64) -> u64 {
+    // Never 0, and another one for each sequence number.
+    !(sequence ^ seed::UNDO)
+}
+
+/// The seal of a change at level `power`: it fits only if every cell holds its new contents.
+#[must_use]
+pub fn seal_of_contents(sequence: u64, contents: &[RawCell]) -> u64 {
+    checksum(seed::UNDO_SEAL ^ sequence.rotate_left(32), contents.as_bytes())
+}
