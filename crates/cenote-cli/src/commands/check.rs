@@ -28,6 +28,7 @@ use cenote_log::Outcome;
 use cenote_store::{Damage, StoreError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> {
     let stop = Stop::install();
@@ -109,10 +110,7 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     } else {
         let found = plural(findings.count(), "finding");
         out.line(format_args!("{} {found}; nothing was changed", out.bad("not sound:")))?;
-        if findings.has("leak") {
-            let dir = arguments.store.dir.display();
-            out.line(format_args!("`cenote reclaim {dir}` gives leaks back"))?;
-        }
+        advice(&arguments.store.dir, &known, &findings, out)?;
     }
     let unlisted: BTreeMap<&str, u64> = findings.unlisted.iter().copied().collect();
     out.object(&json!({
@@ -177,10 +175,27 @@ fn control_data(store: &Store, known: &[Damage], findings: &mut Findings) {
         findings.add("torn", Some(name), None, text.into());
     }
     for name in store.torn_pools() {
-        let text = "logs were discarded: it may hold half a transaction, which no check finds; restore \
-                    it, remove it, or see `cenote logs declare-whole`";
-        findings.add("torn", Some(&name), None, text.into());
+        let text = format!(
+            "{}; no check finds that: restore it, remove it, or see `cenote logs declare-whole`",
+            damage::TORN
+        );
+        findings.add("torn", Some(&name), None, text);
     }
+}
+
+/// What to do about findings, where one command does it.
+fn advice(dir: &Path, known: &[Damage], findings: &Findings, out: &mut Out) -> Result<(), Failure> {
+    let dir = dir.display();
+    if findings.has("leak") {
+        out.line(format_args!("`cenote reclaim {dir}` gives leaks back"))?;
+    }
+    if damage::second_copy(known) {
+        out.line(
+            "nothing is lost of what has a second copy: the next command or program that changes \
+             the store writes it again",
+        )?;
+    }
+    Ok(())
 }
 
 /// What is said about one pool.

@@ -18,7 +18,12 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     let report = store.report();
     let pools = ls::listed(&store);
     let known = damage::of(&store)?;
-    let damage: Vec<String> = known.iter().map(|damage| damage::text(&store, damage)).collect();
+    let damage: Vec<String> = known
+        .iter()
+        .map(|damage| damage::text(&store, damage))
+        .chain(damage::of_objects(&store))
+        .collect();
+    let objects = store.handle().objects().len() as u64;
 
     out.field("store", out.bold(&info.medium.path))?;
     out.field("uuid", info.uuid)?;
@@ -38,12 +43,13 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     out.field(
         "holds",
         format_args!(
-            "{} in {} ({} of logs, {} spare), {}, {}",
+            "{} in {} ({} of logs, {} spare), {}, {}, {}",
             bytes(info.puddle_bytes),
             plural(info.puddles, "puddle"),
             info.log_puddles,
             info.spare_puddles,
             plural(info.pools, "pool"),
+            plural(objects, "object"),
             plural(info.types, "type")
         ),
     )?;
@@ -93,19 +99,8 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
             out.field("crash", format_args!("pool \"{name}\" goes on from its last transaction"))?;
         }
     }
-    for (_, name) in &report.not_covered {
-        let text = format!(
-            "pool \"{name}\" was in use when power failed or the store was copied, at a level \
-             that does not cover that"
-        );
-        out.wrong("torn?", text)?;
-    }
     let torn = store.torn_pools();
-    for name in &torn {
-        let text =
-            format!("logs of pool \"{name}\" were discarded: it may hold half a transaction");
-        out.wrong("torn?", text)?;
-    }
+    tell_torn(&store, &torn, out)?;
     for waiting in ls::due(&pools) {
         out.field("moved", waiting)?;
     }
@@ -123,7 +118,7 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
         "window_base": info.window_base, "window_bytes": info.window_len,
         "window_free_bytes": info.window_free, "puddles": info.puddles, "puddle_bytes": info.puddle_bytes,
         "log_puddles": info.log_puddles, "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
-        "types": info.types, "clients": info.clients,
+        "objects": objects, "types": info.types, "clients": info.clients,
         "superblock_generation": info.generation, "catalog_batch": info.catalog_batch,
         "catalog_bytes": info.catalog_bytes, "damage": damage, "unreadable": unreadable, "not_covered": not_covered, "torn": torn,
         "quarantined": quarantined.iter()
@@ -133,6 +128,21 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     }))?;
     let wrong = [damage.is_empty(), unreadable.is_empty(), quarantined.is_empty()].contains(&false);
     Ok(Verdict::found(wrong || !report.not_covered.is_empty() || !torn.is_empty()))
+}
+
+/// Pools whose values may be torn.
+fn tell_torn(store: &Store, torn: &[String], out: &mut Out) -> Result<(), Failure> {
+    for (_, name) in &store.report().not_covered {
+        let text = format!(
+            "pool \"{name}\" was in use when power failed or the store was copied, at a level \
+             that does not cover that"
+        );
+        out.wrong("torn?", text)?;
+    }
+    for name in torn {
+        out.wrong("torn?", format!("pool \"{name}\": {}", damage::TORN))?;
+    }
+    Ok(())
 }
 
 /// Superblocks that are out of use because their descriptors or marks are damaged, with the pool.
