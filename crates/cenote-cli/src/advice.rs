@@ -6,6 +6,7 @@
 //! library: each text there that names its interface has its variant here.
 
 use crate::failure::Failure;
+use crate::keys::name_of;
 use cenote::{Error, ReclaimRefused, ShipError};
 use cenote_medium::MediumError;
 use cenote_object::ObjectError;
@@ -39,6 +40,7 @@ pub(crate) fn damage_text(damage: &Damage) -> String {
 pub(crate) fn at_rest(error: &AtRestError) -> String {
     match error {
         AtRestError::NoKey { mode, .. } => {
+            let mode = name_of(*mode);
             format!("it is protected ({mode}): give its key with --key-file or --passphrase-file")
         }
         AtRestError::WrongKey { .. } => {
@@ -53,11 +55,12 @@ pub(crate) fn at_rest(error: &AtRestError) -> String {
             "it is protected by a key, and a passphrase was given: use --key-file".into()
         }
         AtRestError::KeyNotUsed { mode, .. } => format!(
-            "a key was given, and its protection ({mode}) has none: leave out --key-file and \
-             --passphrase-file"
+            "a key was given, and its protection ({}) has none: leave out --key-file and \
+             --passphrase-file",
+            name_of(*mode)
         ),
         AtRestError::NothingToRekey { mode, .. } => {
-            format!("its protection ({mode}) has no key: there is none to be changed")
+            format!("its protection ({}) has no key: there is none to be changed", name_of(*mode))
         }
         AtRestError::Header { source, .. } => {
             format!("its protection header cannot be used: {source}; {RESTORE_ALL}")
@@ -122,6 +125,14 @@ fn locked(path: &str, pid: Option<u32>, holder: &str, waited: Duration) -> Strin
     }
 }
 
+fn copy_of_open(path: &str, holder: &str) -> String {
+    format!(
+        "{path} is a copy of a store that {holder} has open, made file by file while that could be \
+         written: it may hold what never was; make another copy with `cenote backup`, or close the \
+         store and copy it again"
+    )
+}
+
 /// A store whose daemon has ended before its clients.
 fn guests(path: &str, pids: &[u32], seen: bool) -> String {
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
@@ -176,12 +187,12 @@ impl From<OpenError> for Failure {
                  {by}: say the command again"
             )),
             OpenError::Guests { path, pids, seen } => Self::InUse(guests(&path, &pids, seen)),
-            error @ OpenError::CopyOfOpen { .. } => Self::InUse(error.to_string()),
+            OpenError::CopyOfOpen { path, holder, .. } => Self::InUse(copy_of_open(&path, &holder)),
             OpenError::Copied { path } => Self::Failed(format!(
                 "{path} is a copy of a store that was not closed, or was put back from one: its \
-                 files may be of different moments: use a copy that `cenote backup` made, look \
-                 with --accept-copy, or make it a store of its own with `cenote adopt {path}`, \
-                 which checks every pool"
+                 files may be of different moments: use a backup of a store that was whole, open \
+                 it all the same with --accept-copy, or make it a store of its own with `cenote \
+                 adopt {path}`, which checks every pool"
             )),
             OpenError::Daemon { path, detail } => Self::Failed(format!(
                 "{path}: {detail}: is cenoted running? `cenoted --store DIR --socket {path}` \
@@ -227,13 +238,32 @@ impl From<StoreError> for Failure {
     }
 }
 
+/// Damage that a checksum or a length shows has its advice with it. What this user may not read is
+/// no reason to restore or remove anything.
+fn pool_damaged(name: &str, damage: &str) -> String {
+    if damage.contains("permission denied") {
+        return format!("pool \"{name}\" cannot be read: {damage}");
+    }
+    let restore = match damage.contains("restore the whole store") {
+        true => String::new(),
+        false => format!("{RESTORE_ALL}, "),
+    };
+    format!("pool \"{name}\" is damaged: {damage}; {restore}or remove the pool with `cenote rm`")
+}
+
+/// A journal of psyncs that cannot be used. That of objects cannot be given up.
+fn journal(file: &str, detail: &str) -> String {
+    let other = match file {
+        "journal" => "copy the pools out with `cenote export`",
+        _ => "give the journal up, and what it has of psyncs, with --give-up-journal",
+    };
+    format!("the journal of psyncs, {file}, cannot be used: {detail}; {RESTORE_ALL}, or {other}")
+}
+
 /// What is wrong with a pool, or with the rest of the store.
 fn of_store(error: StoreError) -> String {
     match error {
-        StoreError::PoolDamaged { name, damage } => format!(
-            "pool \"{name}\" is damaged: {}; {RESTORE_ALL}, or remove the pool with `cenote rm`",
-            listed(&damage)
-        ),
+        StoreError::PoolDamaged { name, damage } => pool_damaged(&name, &listed(&damage)),
         StoreError::PoolLogDamaged { name, damage } => format!(
             "pool \"{name}\" may hold half a transaction, because a log is set aside: {}: see \
              `cenote logs list`, then `cenote logs apply` or `cenote logs discard`",
@@ -299,14 +329,8 @@ fn of_others(error: StoreError) -> String {
         StoreError::ObjectLen { len } => {
             format!("an object cannot have {len} bytes: choose a --size from 1 to 64T")
         }
-        StoreError::JournalDamaged { file, detail } => format!(
-            "the journal of psyncs, {file}, cannot be used: {detail}; {RESTORE_ALL}, or give the \
-             journal up, and what it has of psyncs, with --give-up-journal"
-        ),
-        StoreError::JournalRolledBack { file, detail } => format!(
-            "{file} cannot be used: {detail}; {RESTORE_ALL}, or give the journal up, and what it \
-             has of psyncs, with --give-up-journal"
-        ),
+        StoreError::JournalDamaged { file, detail }
+        | StoreError::JournalRolledBack { file, detail } => journal(file, &detail),
         StoreError::NotHosted { what } => {
             format!("{what}: stop the daemon, and name the store's directory instead of its socket")
         }
@@ -382,8 +406,8 @@ impl From<MediumError> for Failure {
                          `cenote format {path}`"
                     ),
                     std::io::ErrorKind::PermissionDenied => format!(
-                        "{path} cannot be opened ({source}): name a store of this user's, or let \
-                         its owner say the command"
+                        "{path} cannot be opened ({source}): name a directory of this user's, or \
+                         let its owner say the command"
                     ),
                     std::io::ErrorKind::ReadOnlyFilesystem => format!(
                         "{path} cannot be made: the file system is mounted read-only: choose \

@@ -218,8 +218,8 @@ pub(crate) struct Chown {
 
 /// Logs that recovery has set aside, and what becomes of them
 ///
-/// A log that failed its checks is kept and not applied, and the pools that its program could write
-/// are for reading only until an operator decides.
+/// A log that failed its checks is kept and not applied. The pools that its program could write
+/// show no values until `cenote logs apply` or `cenote logs discard` decides about it.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
     #[command(subcommand)]
@@ -339,7 +339,7 @@ pub(crate) struct Check {
     /// Only these pools
     #[arg(long = "pool", value_name = "NAME")]
     pub(crate) pools: Vec<String>,
-    /// Say everything that was found, not just the first of each kind
+    /// List up to 1,000 findings of each kind and pool, not the first ten of each kind
     #[arg(long)]
     pub(crate) all: bool,
     /// Most threads that follow pointers; as many as there are cores, if not given
@@ -667,8 +667,8 @@ pub(crate) struct Backup {
 /// pools open; through a daemon, some may read them. Pointers to other pools are told; with
 /// --with-targets those pools are taken along. Objects go by `snapshot`.
 ///
-/// A protected pool stays sealed in the archive, and no key is needed. Without the key it is not
-/// known where its pointers lead, and all types of the store are taken along.
+/// A protected pool stays sealed in the archive, and no key is needed; without it
+/// nothing says where its pointers lead, and all types of the store are taken along.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -691,15 +691,15 @@ pub(crate) struct Export {
 
 /// Make pools of an archive
 ///
-/// All of the archive is read and checked before any of it counts: a damaged one changes nothing.
-/// The pools keep their addresses where those are free; pointers of others are rewritten when they
-/// are first touched; by a daemon, when their pool is next opened. Import archives of those whose
-/// programs you would run on your data: what is in an archive's blocks is believed as what is in a
-/// store is.
+/// All of the archive is read and checked before any of it counts: a damaged one changes nothing,
+/// and neither does one with values that are none of their type, or with a broken collection. The
+/// pools keep their addresses where those are free; pointers of others are rewritten when they are
+/// first touched; by a daemon, when their pool is next opened.
 ///
 /// A protected pool comes sealed, with the key that it had where it comes from; none is needed for
 /// importing it, but for --eager. It is sealed under new data keys when it is first touched;
-/// `rekey` gives it another key.
+/// `rekey` gives it another key. An import does not look at its values: trust its author as you
+/// would trust the author of a store.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]

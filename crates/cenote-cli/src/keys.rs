@@ -3,7 +3,7 @@
 
 use crate::cli::KeyOf;
 use crate::failure::Failure;
-use cenote_object::{Argon2Params, Keyring, Locking, MasterKey, Mode};
+use cenote_object::{Argon2Params, KeyError, Keyring, Locking, MasterKey, Mode};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -34,11 +34,15 @@ pub(crate) fn name_of(mode: Mode) -> &'static str {
 /// Most bytes of a file with a key or a passphrase.
 const KEY_FILE_LEN_MAX: u64 = 1 << 20;
 
+/// What is said of an input file that cannot be read.
+pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Failed(format!("cannot read {}: {error}: check the path", path.display()))
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let read = |bytes| File::open(path)?.take(KEY_FILE_LEN_MAX + 1).read_to_end(bytes);
-    read(&mut bytes)
-        .map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))?;
+    read(&mut bytes).map_err(|error| unreadable(path, &error))?;
     if bytes.len() as u64 > KEY_FILE_LEN_MAX {
         let path = path.display();
         return Err(Failure::Failed(format!(
@@ -53,8 +57,15 @@ pub(crate) fn from_files(
     key: Option<&Path>,
     passphrase: Option<&Path>,
 ) -> Result<Option<Keyring>, Failure> {
-    let wrong = |path: &Path, error: cenote_object::KeyError| {
-        Failure::Failed(format!("{}: {error}", path.display()))
+    let wrong = |path: &Path, error: KeyError| {
+        let hint = match error {
+            KeyError::File { .. } => {
+                ": make a key with `head -c 32 /dev/urandom`, or name a passphrase with \
+                 --passphrase-file"
+            }
+            _ => "",
+        };
+        Failure::Failed(format!("{}: {error}{hint}", path.display()))
     };
     if let Some(path) = key {
         let made = MasterKey::from_key_file(&mut read(path)?, Locking::IfPossible)

@@ -29,6 +29,7 @@ use clap::{CommandFactory as _, Parser as _};
 use cli::{Cli, Command, TourBuild};
 use failure::{Failure, Verdict};
 use output::Out;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -134,14 +135,43 @@ fn refused(error: &clap::Error) -> ExitCode {
         if line.starts_with("Usage:") || line.starts_with("For more information") {
             break;
         }
+        // A value that begins with a hyphen is no argument of any command.
+        if line.starts_with("tip: to pass ") {
+            continue;
+        }
         let (separator, line) = line.strip_prefix("tip: ").map_or((" ", line), |tip| ("; ", tip));
         said.push_str(if said.is_empty() { "" } else { separator });
         said.push_str(line);
     }
-    let command = Cli::command();
-    let sub = std::env::args().skip(1).find(|word| command.find_subcommand(word).is_some());
-    let help = sub.map_or_else(|| "cenote --help".into(), |sub| format!("cenote {sub} --help"));
-    let _ =
-        writeln!(std::io::stderr(), "cenote: {}: see `{help}`", said.trim_start_matches("error: "));
+    let said = said.trim_start_matches("error: ");
+    let named = named_in(std::env::args_os().skip(1));
+    let _ = writeln!(std::io::stderr(), "cenote: {said}: see `{named} --help`");
     ExitCode::from(failure::USAGE)
+}
+
+/// The command that a command line names, as `cenote object create`; arguments may be any bytes.
+fn named_in(arguments: impl Iterator<Item = OsString>) -> String {
+    let (mut named, mut at) = ("cenote".to_owned(), Cli::command());
+    for word in arguments {
+        if let Some(sub) = at.find_subcommand(&word).cloned() {
+            named = format!("{named} {}", sub.get_name());
+            at = sub;
+        }
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::named_in;
+
+    #[test]
+    fn help_is_that_of_the_command_that_was_meant() {
+        let named = |line: &str| named_in(line.split(' ').map(Into::into));
+        assert_eq!(named("--json ls store --wat"), "cenote ls");
+        assert_eq!(named("object create s x"), "cenote object create");
+        assert_eq!(named("logs declare-whole ls"), "cenote logs declare-whole");
+        assert_eq!(named("create s ls"), "cenote create");
+        assert_eq!(named("chekc"), "cenote");
+    }
 }

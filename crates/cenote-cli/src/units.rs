@@ -43,7 +43,7 @@ pub(crate) fn parse_mode(text: &str) -> Result<u32, String> {
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
     if seconds > 1e9 {
-        return Err(format!("{text:?} seconds are more than anybody waits"));
+        return Err(format!("{text:?} seconds are too many: 1000000000 are the most"));
     }
     Duration::try_from_secs_f64(seconds).map_err(|_| format!("{text:?} is no number of seconds"))
 }

@@ -8,6 +8,7 @@ mod common;
 mod copies;
 mod daemon;
 mod damaged_pages;
+mod newcomer;
 mod objects;
 mod out_of_use;
 mod progress;

@@ -2,17 +2,8 @@
 //! that no process had the store open while it was copied; and the option that gives up a journal,
 //! in every command that has it.
 
-use crate::common::{Fixture, empty, killed, run};
+use crate::common::{Fixture, copied, empty, killed, run};
 use std::ffi::OsStr;
-use std::process::Command;
-
-/// A copy beside the store, by `cp -a`.
-fn copied(fixture: &Fixture) -> String {
-    let copy = fixture.dir.path().join("copy");
-    let done = Command::new("cp").arg("-a").args([&fixture.store, &copy]).status().expect("cp");
-    assert!(done.success());
-    copy.to_str().expect("text").into()
-}
 
 /// Makes an object without protection.
 fn with_object(fixture: &Fixture) {

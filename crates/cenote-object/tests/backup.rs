@@ -184,3 +184,21 @@ fn a_journal_that_was_put_back_is_in_no_backup() {
     // Not even that copy serves it.
     assert!(open(&copy).expect_err("a journal that was put back").contains("put back"));
 }
+
+#[test]
+fn a_store_whose_journal_of_objects_is_missing_is_in_no_backup() {
+    let keep = tempfile::tempdir().expect("a directory");
+    let (dir, copy) = (keep.path().join("store"), keep.path().join("copy"));
+    std::fs::create_dir(&dir).expect("made");
+    put_back(&dir);
+    std::fs::remove_file(dir.join("journal")).expect("removed");
+    let refused = back_up(&dir, &copy).expect_err("a journal that is missing");
+    assert!(refused.contains("journal") && refused.contains("missing"), "{refused}");
+    assert!(!copy.exists());
+    plant(Bug::BackupUnchecked);
+    let made = back_up(&dir, &copy);
+    plant(Bug::None);
+    assert_eq!(made, Ok(()), "the bug was not found");
+    // Its objects could not be opened.
+    assert!(open(&copy).expect_err("a journal that is missing").contains("missing"));
+}

@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     socket: Option<PathBuf>,
     /// Show metrics, in Prometheus' text format, at a UNIX socket (a path with a / in it) or at a
-    /// loopback address with a port; without it clients can ask for them, and nobody else
+    /// loopback address with a port; without it only clients can ask for them
     #[arg(long, value_name = "PATH|ADDR", value_parser = MetricsAt::parse)]
     metrics: Option<MetricsAt>,
     /// What is said on standard error: off, error, warn, info, debug (connections, grants,

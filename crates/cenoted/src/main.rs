@@ -6,8 +6,9 @@
 mod arguments;
 
 use arguments::Arguments;
+use cenote_store::OpenError;
 use cenoted::service::Manager;
-use cenoted::{Config, Server};
+use cenoted::{Config, Server, StartError};
 use clap::Parser;
 use rustix::process::{Resource, Rlimit};
 use std::io::Write;
@@ -68,7 +69,7 @@ fn run(config: &Config, mut passed: Vec<OwnedFd>) -> Result<(), Box<dyn std::err
         )
         .into());
     }
-    let server = Server::start(config, passed.pop())?;
+    let server = Server::start(config, passed.pop()).map_err(said)?;
     for damage in &server.report().damage {
         tracing::warn!("{damage}");
     }
@@ -81,6 +82,16 @@ fn run(config: &Config, mut passed: Vec<OwnedFd>) -> Result<(), Box<dyn std::err
     let served = attended(&manager, server, stop.as_fd());
     manager.stopping(if served.is_ok() { "told to end" } else { "cannot go on" });
     Ok(served?)
+}
+
+/// Why it did not start, for an operator: options of the library are none of a daemon's.
+fn said(error: StartError) -> Box<dyn std::error::Error> {
+    match error {
+        StartError::Open(OpenError::Locked { path, holder, .. }) => {
+            format!("{path} is in use by {holder}: end that first, or keep another store").into()
+        }
+        error => error.into(),
+    }
 }
 
 /// Serves clients; a thread beside tells the service manager how that goes.

@@ -47,7 +47,11 @@ pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> 
     }
     let adopted = !store.handle().is_unchecked_copy();
     for (kind, name, why) in &left {
-        out.line(format_args!("{} {kind} \"{name}\": {why}", out.bad("not whole:")))?;
+        let subject = format!("{kind} \"{name}\"");
+        // Most reasons begin with the name.
+        let said =
+            if why.starts_with(&subject) { why.clone() } else { format!("{subject}: {why}") };
+        out.line(format_args!("{} {said}", out.bad("not whole:")))?;
     }
     if adopted {
         out.line(format_args!(

@@ -10,7 +10,9 @@ use crate::output::Out;
 use crate::progress;
 use crate::stop::Stop;
 use crate::units::{bytes, plural};
-use cenote::BackedUp;
+use cenote::{BackedUp, Error};
+use cenote_medium::MediumError;
+use cenote_store::StoreError;
 use serde_json::json;
 
 /// What an open for writing says of a store that cannot be written.
@@ -37,6 +39,10 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
     };
     let made = store.backup_with(&arguments.target, &mut tell).map_err(|error| match error {
         _ if stop.is_set() => Failure::Interrupted("stopped; nothing was kept".into()),
+        // Of the two stores, only the copy is written.
+        Error::Store(StoreError::Medium(full @ MediumError::NoSpace { .. })) => {
+            Failure::from(full).in_store(Some(&arguments.target))
+        }
         error => error.into(),
     })?;
     bar.finish_and_clear();
@@ -50,6 +56,7 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
             )));
         }
     };
+    let unchecked = !store.is_connected() && store.handle().is_unchecked_copy();
     closed(store.close())?;
     out.line(format_args!(
         "{} {} and {} ({}) copied to {target}",
@@ -61,12 +68,21 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
     for damage in &made.damage {
         out.line(format_args!("{} {damage}: so it is in the copy", out.bad("damaged:")))?;
     }
+    if unchecked {
+        out.line(format_args!(
+            "{} {} is a copy of a store that was not closed, and so is {target}: `cenote adopt \
+             {target}` checks it",
+            out.warn("unchecked:"),
+            arguments.store.dir.display()
+        ))?;
+    }
     let damaged: Vec<String> = made.damage.iter().map(ToString::to_string).collect();
     out.object(&json!({
         "damaged": damaged, "path": target, "pools": made.pools, "objects": made.objects, "bytes": made.bytes,
         "again_bytes": made.again_bytes, "held_s": made.held.as_secs_f64(),
+        "unchecked_copy": unchecked,
     }))?;
-    Ok(Verdict::found(!damaged.is_empty()))
+    Ok(Verdict::found(unchecked || !damaged.is_empty()))
 }
 
 /// Says who can copy a store that another process has open.

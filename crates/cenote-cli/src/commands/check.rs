@@ -29,6 +29,7 @@ use cenote_store::{Damage, StoreError};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::path::Path;
 
 pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> {
     let stop = Stop::install();
@@ -75,9 +76,7 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     } else {
         let found = plural(findings.count(), "finding");
         out.line(format_args!("{} {found}; nothing was changed", out.bad("not sound:")))?;
-        if findings.has("leak") {
-            out.line(format_args!("`cenote reclaim {dir}` gives leaks back"))?;
-        }
+        advice(&arguments.store.dir, &known, &findings, out)?;
     }
     out.object(&as_json(&store, dir, (&pools[..], &objects[..]), &findings))?;
     let unlooked = pools.iter().find(|pool| !pool.checked && pool.is_locked);
@@ -199,10 +198,27 @@ fn control_data(store: &Store, known: &[Damage], findings: &mut Findings) {
         findings.add("torn", Some(name), None, text.into());
     }
     for name in store.torn_pools() {
-        let text = "logs were discarded: it may hold half a transaction, which no check finds; \
-                    restore it, remove it, or see `cenote logs declare-whole`";
-        findings.add("torn", Some(&name), None, text.into());
+        let text = format!(
+            "{}; no check finds that: restore it, remove it, or see `cenote logs declare-whole`",
+            damage::TORN
+        );
+        findings.add("torn", Some(&name), None, text);
     }
+}
+
+/// What to do about findings, where one command does it.
+fn advice(dir: &Path, known: &[Damage], findings: &Findings, out: &mut Out) -> Result<(), Failure> {
+    let dir = dir.display();
+    if findings.has("leak") {
+        out.line(format_args!("`cenote reclaim {dir}` gives leaks back"))?;
+    }
+    if damage::second_copy(known) {
+        out.line(
+            "nothing is lost of what has a second copy: the next command or program that changes \
+             the store writes it again",
+        )?;
+    }
+    Ok(())
 }
 
 /// What is said about one pool.

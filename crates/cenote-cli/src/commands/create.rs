@@ -89,11 +89,14 @@ fn refuse_contradictions(arguments: &Create) -> Result<(), Failure> {
              --at-rest"
         }
         (None | Some(Mode::None), Some(PoolMode::Direct)) if !key => return Ok(()),
+        (Some(mode), _) if mode.has_key() && !key => {
+            "such a pool has a key: name one with --key-file or --passphrase-file"
+        }
         (_, Some(PoolMode::Direct)) => {
             "a pool in direct mode cannot be protected at rest: leave out the key and --at-rest, \
              or choose --mode shadowed"
         }
         _ => return Ok(()),
     };
-    Err(Failure::Failed(why.into()))
+    Err(Failure::Usage(why.into()))
 }

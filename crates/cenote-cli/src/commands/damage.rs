@@ -8,6 +8,23 @@ use cenote::Store;
 use cenote_store::Damage;
 use serde_json::json;
 
+/// Why a pool counts as torn for good, until an operator declares it whole.
+pub(crate) const TORN: &str = "logs were discarded, or a journal was given up: it may hold half a \
+                               transaction or half a psync";
+
+/// Whether some of it was read from a second copy, which is whole.
+pub(crate) fn second_copy(damage: &[Damage]) -> bool {
+    let copied = |damage: &Damage| {
+        matches!(damage, Damage::Superblock { .. } | Damage::Catalog { .. }) && !damage.is_lost()
+    };
+    damage.iter().any(copied)
+}
+
+/// What is wrong with the journal of objects, which their opener reads.
+pub(crate) fn of_objects(store: &Store) -> Option<String> {
+    super::object::objects_of(store).err()?.message()
+}
+
 /// All of it, each once.
 pub(crate) fn of(store: &Store) -> Result<Vec<Damage>, Failure> {
     let mut all = store.report().damage.clone();

@@ -173,7 +173,7 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
             .memfd_seals
             .as_ref()
             .map(|()| "yes: memory files of a size that cannot change".into()),
-        "memory files are handed to nobody",
+        "no memory file is handed to another process",
     )?;
     availability(
         out,

@@ -2,7 +2,6 @@
 
 use super::damage;
 use super::logs::{self, ClientLogs, LogOnMedia, hex};
-use super::object::objects_of;
 use super::stats::{self, chosen, type_name};
 use crate::cli::Dump;
 use crate::failure::{Failure, Verdict};
@@ -38,8 +37,7 @@ pub(crate) fn run(arguments: &Dump, out: &mut Out) -> Result<Verdict, Failure> {
 
 /// The journal is read as its opener reads it. Of a whole one nothing is shown.
 fn journal_of_objects(store: &Store, out: &mut Out) -> Result<bool, Failure> {
-    let Err(failure) = objects_of(store) else { return Ok(true) };
-    let text = failure.message().unwrap_or_default();
+    let Some(text) = damage::of_objects(store) else { return Ok(true) };
     out.wrong("damaged", &text)?;
     out.object(&json!({ "kind": "damage", "text": text }))?;
     Ok(false)

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::Out;
+use crate::units::count;
 use serde_json::{Value, json};
 
 /// One thing that is not as it should be.
@@ -27,6 +28,21 @@ pub(crate) struct Findings {
 
 /// Findings of a kind that people are shown.
 const SHOWN: usize = 10;
+
+/// What is said of findings that are not shown: of those that --all lists, and of those that are
+/// counted only.
+fn rest(listed: u64, unlisted: u64) -> Option<String> {
+    Some(match (listed, unlisted) {
+        (0, 0) => return None,
+        (0, unlisted) => format!("and {} more, which are counted and not listed", count(unlisted)),
+        (listed, 0) => format!("and {} more; --all lists them", count(listed)),
+        (listed, unlisted) => format!(
+            "and {} more; --all lists {} of them, the others are counted only",
+            count(listed + unlisted),
+            count(listed)
+        ),
+    })
+}
 
 impl Findings {
     pub(crate) fn add(
@@ -83,10 +99,9 @@ impl Findings {
             }
             let unlisted: u64 =
                 self.unlisted.iter().filter(|(k, _)| *k == kind).map(|(_, count)| count).sum();
-            let rest = of_kind.len().saturating_sub(shown) as u64 + unlisted;
-            if rest > 0 {
-                let hint = if all { "" } else { "; --all shows them" };
-                out.line(out.dim(&format!("  {kind}: and {rest} more{hint}")))?;
+            let listed = of_kind.len().saturating_sub(shown) as u64;
+            if let Some(rest) = rest(listed, unlisted) {
+                out.line(out.dim(&format!("  {kind}: {rest}")))?;
             }
         }
         Ok(())
@@ -99,5 +114,22 @@ impl Findings {
             })
         });
         list.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rest;
+
+    #[test]
+    fn what_is_not_shown_is_promised_by_all_only_if_all_lists_it() {
+        assert_eq!(rest(0, 0), None);
+        assert_eq!(rest(3, 0).as_deref(), Some("and 3 more; --all lists them"));
+        for (listed, part) in
+            [(0, "and 5,000 more, which are counted and not"), (990, "--all lists 990 of")]
+        {
+            let text = rest(listed, 5000).unwrap_or_default();
+            assert!(text.contains(part), "{text}");
+        }
     }
 }

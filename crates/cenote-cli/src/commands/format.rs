@@ -51,7 +51,9 @@ pub(crate) fn run(arguments: &Format, out: &mut Out) -> Result<Verdict, Failure>
         let question =
             format!("make a store in {shown}, on {}, durability {}?", info.fs, info.durability);
         if !asked(&question)? {
-            return Err(Failure::Usage(format!("{shown} was left as it is: nobody said yes")));
+            return Err(Failure::Usage(format!(
+                "{shown} was left as it is: the answer was not yes"
+            )));
         }
     }
     let uuid = Store::format(dir, &options)?;
@@ -102,5 +104,5 @@ fn refuse_window(arguments: &Format) -> Result<(), Failure> {
     } else {
         return Ok(());
     };
-    Err(Failure::Failed(why.into()))
+    Err(Failure::Usage(why.into()))
 }

@@ -18,7 +18,11 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     let pools = ls::listed(&store);
     let known = damage::of(&store)?;
     let mut wrong = Wrong {
-        damage: known.iter().map(|damage| damage::text(&store, damage)).collect(),
+        damage: known
+            .iter()
+            .map(|damage| damage::text(&store, damage))
+            .chain(damage::of_objects(&store))
+            .collect(),
         unreadable: Vec::new(),
         quarantined: Vec::new(),
         torn: Vec::new(),
@@ -67,6 +71,7 @@ struct Wrong {
 /// Where the store lies, what that gives, and how much there is.
 fn place(store: &Store, out: &mut Out) -> Result<(), Failure> {
     let info = store.info();
+    let objects = store.handle().objects().len() as u64;
     out.field("store", out.bold(&info.medium.path))?;
     out.field("uuid", info.uuid)?;
     out.field("made", date(info.formatted_at_s))?;
@@ -85,12 +90,13 @@ fn place(store: &Store, out: &mut Out) -> Result<(), Failure> {
     out.field(
         "holds",
         format_args!(
-            "{} in {} ({} of logs, {} spare), {}, {}",
+            "{} in {} ({} of logs, {} spare), {}, {}, {}",
             bytes(info.puddle_bytes),
             plural(info.puddles, "puddle"),
             info.log_puddles,
             info.spare_puddles,
             plural(info.pools, "pool"),
+            plural(objects, "object"),
             plural(info.types, "type")
         ),
     )?;
@@ -161,9 +167,7 @@ fn torn(store: &Store, out: &mut Out) -> Result<Vec<String>, Failure> {
     }
     let torn = store.torn_pools();
     for name in &torn {
-        let text =
-            format!("logs of pool \"{name}\" were discarded: it may hold half a transaction");
-        out.wrong("torn?", text)?;
+        out.wrong("torn?", format!("pool \"{name}\": {}", damage::TORN))?;
     }
     Ok(torn)
 }
@@ -182,7 +186,8 @@ fn as_json(store: &Store, pools: &[ls::Listed], wrong: &Wrong) -> Value {
         "window_free_bytes": info.window_free, "puddles": info.puddles,
         "puddle_bytes": info.puddle_bytes, "log_puddles": info.log_puddles,
         "spare_puddles": info.spare_puddles, "spare_bytes": info.spare_bytes,
-        "types": info.types, "clients": info.clients,
+        "objects": store.handle().objects().len() as u64, "types": info.types,
+        "clients": info.clients,
         "superblock_generation": info.generation, "catalog_batch": info.catalog_batch,
         "catalog_bytes": info.catalog_bytes, "damage": wrong.damage,
         "unreadable": wrong.unreadable, "not_covered": not_covered, "torn": wrong.torn,

@@ -32,19 +32,18 @@ pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
     for pool in &pools {
         out.object(&as_json(pool))?;
     }
-    // A pool that is listed may lack files: `info` and `check` say which.
-    let mut cut = 0;
+    let mut read = Vec::new();
     for pool in &pools {
-        if let Err(Unread::Failed(failure)) = &pool.roots {
-            cut += 1;
-            if let Some(message) = failure.message() {
-                out.wrong("damaged", message)?;
+        match &pool.roots {
+            Err(Unread::Failed(failure)) => {
+                out.wrong("damaged", failure.message().unwrap_or_default())?;
             }
+            _ => read.push(pool.info.record.name.clone()),
         }
     }
-    // What may have left a pool out.
-    let lost = super::damage::tell_lost(&store, &[], out)?;
-    Ok(Verdict::found(cut > 0 || lost == Verdict::Found))
+    // What may have left a pool out, and files that its roots are not in.
+    let lost = super::damage::tell_lost(&store, &read, out)?;
+    Ok(Verdict::found(read.len() < pools.len() || lost == Verdict::Found))
 }
 
 /// What is said of the pools that have moved and are not rewritten yet.

@@ -12,7 +12,7 @@ use crate::keys;
 use crate::opening;
 use crate::output::{Out, asked, somebody_is_there};
 use crate::table::{Align, Table};
-use crate::units::{bytes, date};
+use crate::units::{bytes, date, plural};
 use cenote::Store;
 use cenote_object::{
     Attached, Info, Mode, ObjectError, ObjectOptions, Objects, ObjectsOptions, Permission,
@@ -80,9 +80,12 @@ fn as_json(info: &Info) -> Value {
 }
 
 fn ls(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
-    let (_store, objects) = to_look(&arguments.store)?;
-    let list = objects.list()?;
-    if list.is_empty() {
+    let (store, objects) = to_look(&arguments.store)?;
+    // One by one: an object's file may be missing.
+    let there = store.handle().objects().into_iter();
+    let found: Vec<_> = there.map(|object| (objects.info(&object.record.name), object)).collect();
+    let list: Vec<&Info> = found.iter().filter_map(|(info, _)| info.as_ref().ok()).collect();
+    if found.is_empty() {
         let dir = arguments.store.dir.display();
         let advice =
             format!("no objects yet: make one with `cenote object create {dir} NAME --size SIZE`");
@@ -110,7 +113,13 @@ fn ls(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
         table.print(out, 0)?;
     }
     list.iter().try_for_each(|info| out.object(&as_json(info)))?;
-    Ok(Verdict::Clean)
+    for (info, object) in found.iter().filter(|(info, _)| info.is_err()) {
+        let name = &object.record.name;
+        let why = info.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        out.wrong("damaged", format!("object \"{name}\": {why}; `cenote check` says more"))?;
+        out.object(&json!({ "object": name, "error": why }))?;
+    }
+    Ok(Verdict::found(list.len() < found.len()))
 }
 
 /// What the paper's states mean to a user who finds an object in one.
@@ -215,7 +224,7 @@ fn confirm(arguments: &ObjectRm, what: &str) -> Result<(), Failure> {
     if asked(&format!("remove {what}, for good?"))? {
         Ok(())
     } else {
-        Err(Failure::Usage(format!("{what} was not removed: nobody said yes")))
+        Err(Failure::Usage(format!("{what} was not removed: the answer was not yes")))
     }
 }
 
@@ -261,8 +270,11 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
         }
         if fits < got {
             return Err(Failure::Failed(format!(
-                "the input is longer than object \"{}\": its first {done} bytes are there: make a larger object",
-                arguments.object
+                "object \"{}\" has {} bytes: it took {done} bytes of the input, from {} on, and has no \
+                 room for the rest: make a larger object",
+                arguments.object,
+                object.len(),
+                arguments.at
             )));
         }
         if ends {
@@ -274,9 +286,11 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
     closed(store.close())?;
     let name = &arguments.object;
     out.line(format_args!(
-        "{} {} into object \"{name}\", {pages} pages changed, {psyncs} psyncs",
+        "{} {} into object \"{name}\", {} changed, {}",
         out.good("done:"),
-        bytes(done)
+        bytes(done),
+        plural(pages, "page"),
+        plural(psyncs, "psync")
     ))?;
     out.object(&json!({ "object": name, "bytes": done, "pages": pages, "psyncs": psyncs }))?;
     Ok(Verdict::Clean)
@@ -319,20 +333,20 @@ fn export(arguments: &ObjectExport, out: &mut Out) -> Result<Verdict, Failure> {
         }
         None => None,
     };
-    let mut buffer = vec![0; 1 << 20];
-    let (mut at, mut damaged) = (from, Vec::new());
-    while at < to {
-        let step = ((to - at) as usize).min(buffer.len());
-        let bytes = &mut buffer[..step];
-        copy(&object, at, bytes, arguments.skip_damaged, &mut damaged)?;
-        match &mut file {
-            Some(file) => file.write_all(bytes).map_err(failed)?,
-            None => out.bytes(bytes)?,
-        }
-        at += step as u64;
+    let skip = arguments.skip_damaged;
+    let copied = copy_range(&object, (from, to), skip, &mut |bytes| match &mut file {
+        Some(file) => file.write_all(bytes).map_err(failed),
+        None => out.bytes(bytes),
+    });
+    let copied = copied.and_then(|damaged| {
+        file.as_ref().map_or(Ok(()), File::sync_all).map_err(failed).map(|()| damaged)
+    });
+    if let (Err(_), Some(path)) = (&copied, path) {
+        // A part of an object is no copy of it.
+        let _ = std::fs::remove_file(path);
     }
-    if let (Some(file), Some(path)) = (&file, path) {
-        file.sync_all().map_err(failed)?;
+    let damaged = copied?;
+    if let Some(path) = path {
         let size = bytes(to - from);
         out.line(format_args!(
             "{} {size} of object \"{name}\" to {}",
@@ -351,6 +365,26 @@ fn export(arguments: &ObjectExport, out: &mut Out) -> Result<Verdict, Failure> {
         );
     }
     Ok(Verdict::found(!damaged.is_empty()))
+}
+
+/// Hands bytes of an object on, in steps. The answer are pages that are damaged, if `skip` lets
+/// zeros take their place.
+fn copy_range(
+    object: &Attached,
+    (from, to): (u64, u64),
+    skip: bool,
+    write: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<Vec<u64>, Failure> {
+    let mut buffer = vec![0; 1 << 20];
+    let (mut at, mut damaged) = (from, Vec::new());
+    while at < to {
+        let step = ((to - at) as usize).min(buffer.len());
+        let bytes = &mut buffer[..step];
+        copy(object, at, bytes, skip, &mut damaged)?;
+        write(bytes)?;
+        at += step as u64;
+    }
+    Ok(damaged)
 }
 
 /// Copies bytes of an object; with `skip`, zeros for pages that are damaged, which are added to

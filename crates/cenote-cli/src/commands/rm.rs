@@ -35,7 +35,7 @@ fn confirm(arguments: &Rm, what: &str) -> Result<(), Failure> {
     if asked(&format!("remove {what}, for good?"))? {
         Ok(())
     } else {
-        Err(Failure::Usage(format!("{what} was not removed: nobody said yes")))
+        Err(Failure::Usage(format!("{what} was not removed: the answer was not yes")))
     }
 }
 

@@ -67,9 +67,16 @@ fn declared(arguments: &LogsDeclare, out: &mut Out) -> Result<Verdict, Failure> 
     // SAFETY: this command reads no value; the operator answers for the pool from here on, as
     // `cenote logs declare-whole --help` says.
     unsafe { store.declare_whole(&arguments.pool) }?;
+    let unchecked = !store.is_connected() && store.handle().is_unchecked_copy();
     closed(store.close())?;
     let said = if is_torn { "is declared whole" } else { "is whole already: nothing was changed" };
     out.line(format_args!("{} pool \"{}\" {said}", out.good("done:"), arguments.pool))?;
+    if unchecked {
+        let dir = arguments.store.dir.display();
+        out.line(format_args!(
+            "{dir} stays an unchecked copy: `cenote adopt {dir}` makes it a store of its own"
+        ))?;
+    }
     out.object(&json!({ "pool": arguments.pool, "declared": "whole", "changed": is_torn }))?;
     Ok(Verdict::Clean)
 }

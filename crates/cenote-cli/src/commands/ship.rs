@@ -155,7 +155,7 @@ fn dangling(left: &cenote::LeftEntry) -> String {
 
 fn unseen(pool: &str) -> String {
     format!(
-        "without its key nobody knows where the pointers of pool \"{pool}\" lead, and which types it has: all types of the store are taken along"
+        "without its key nothing says where the pointers of pool \"{pool}\" lead, and which types it has: all types of the store are taken along"
     )
 }
 
@@ -174,9 +174,8 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
         }
         Box::new(Awaited { stream: std::io::stdin(), stop: stop.clone() })
     } else {
-        let opened = File::open(&arguments.file).map_err(|error| {
-            Failure::Failed(format!("cannot read {}: {error}", arguments.file.display()))
-        })?;
+        let opened = File::open(&arguments.file)
+            .map_err(|error| crate::keys::unreadable(&arguments.file, &error))?;
         Box::new(Awaited { stream: opened, stop: stop.clone() })
     };
     if arguments.dry_run {

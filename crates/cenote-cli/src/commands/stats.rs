@@ -2,13 +2,16 @@
 
 use super::damage;
 use super::each::each;
+use super::protected::lacks_key;
+use crate::advice::at_rest;
 use crate::cli::Stats;
 use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::table::{Align, Table};
 use crate::units::{bytes, count, plural};
-use cenote::{Access, HeapStats, Store, TypeId};
+use cenote::{Access, Error, HeapStats, Store, TypeId};
+use cenote_store::StoreError;
 use serde_json::{Value, json};
 
 pub(crate) fn run(arguments: &Stats, out: &mut Out) -> Result<Verdict, Failure> {
@@ -20,7 +23,18 @@ pub(crate) fn run(arguments: &Stats, out: &mut Out) -> Result<Verdict, Failure> 
     let lost = damage::tell_lost(&store, &names, out)?;
     let mut first = lost == Verdict::Clean;
     let verdict = each(&names, &arguments.pools, out, |name, out| {
-        let pool = store.pool_with(name, Access::ReadOnly)?;
+        let pool = match store.pool_with(name, Access::ReadOnly) {
+            Err(Error::Store(StoreError::AtRest { source, .. }))
+                if arguments.pools.is_empty() && lacks_key(&source) =>
+            {
+                let why = at_rest(&source);
+                let label = out.warn("not counted:");
+                out.line(format_args!("{label} pool \"{name}\": {why}"))?;
+                out.object(&json!({ "pool": name, "locked": true }))?;
+                return Ok(Verdict::Clean);
+            }
+            opened => opened?,
+        };
         let stats = pool.stats()?;
         if !core::mem::replace(&mut first, false) {
             out.line("")?;

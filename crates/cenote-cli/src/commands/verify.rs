@@ -19,15 +19,14 @@ use serde_json::json;
 pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure> {
     let key = keys::given(&arguments.store.key)?;
     let (store, objects) = to_look(&arguments.store)?;
-    let protected = |name: &&String| {
-        store.pools().iter().any(|pool| pool.record.name == **name) && objects.info(name).is_err()
-    };
-    let (pools, named): (Vec<&String>, Vec<&String>) = arguments.names.iter().partition(protected);
-    for name in &arguments.names {
-        let is_there = store.pools().iter().any(|pool| pool.record.name == *name);
-        if !is_there && objects.info(name).is_err() {
-            return Err(unknown(name));
-        }
+    // Their files may be missing.
+    let objects_there = store.handle().objects();
+    let is_object = |name: &str| objects_there.iter().any(|object| object.record.name == name);
+    let is_pool = |name: &str| store.pools().iter().any(|pool| pool.record.name == name);
+    let (named, pools): (Vec<&String>, Vec<&String>) =
+        arguments.names.iter().partition(|name| is_object(name));
+    if let Some(name) = pools.iter().find(|name| !is_pool(name)) {
+        return Err(unknown(name));
     }
     let mut looked = Looked { out, damaged: 0, locked: Vec::new(), looked: false };
     looked.files(&store, &arguments.names)?;
@@ -40,10 +39,10 @@ pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure>
     for name in pools {
         looked.each(name, &arguments.names, |looked, name| looked.at_pool(&store, name))?;
     }
-    for info in
-        objects.list()?.iter().filter(|info| all && info.object.record.at_rest.mode() != Mode::None)
+    for object in
+        objects_there.iter().filter(|info| all && info.record.at_rest.mode() != Mode::None)
     {
-        let name = &info.object.record.name;
+        let name = &object.record.name;
         looked.each(name, &arguments.names, |looked, name| {
             looked.at_object(&objects, name, key.as_ref())
         })?;
@@ -237,6 +236,9 @@ impl Looked<'_> {
             ))?,
             (true, 0) => {
                 out.line(format_args!("{} {checked} of {kind} \"{name}\"", out.good("whole:")))?
+            }
+            (true, _) if pages == 0 => {
+                out.line(format_args!("no page of {kind} \"{name}\" could be verified"))?
             }
             (true, _) => {
                 out.line(format_args!("{wrong} of {checked} of {kind} \"{name}\" are damaged"))?

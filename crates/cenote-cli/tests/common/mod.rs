@@ -160,6 +160,14 @@ pub(crate) fn killed() -> Fixture {
     fixture
 }
 
+/// A copy beside the store, by `cp -a`.
+pub(crate) fn copied(fixture: &Fixture) -> String {
+    let copy = fixture.dir.path().join("copy");
+    let done = Command::new("cp").arg("-a").args([&fixture.store, &copy]).status().expect("cp");
+    assert!(done.success());
+    copy.to_str().expect("text").into()
+}
+
 impl Fixture {
     /// `cenote COMMAND STORE ARGUMENTS`.
     pub(crate) fn run(&self, command: &str, arguments: &[&str]) -> Ran {

@@ -11,6 +11,8 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;
+use cenote_layout::superblock::JournalMark;
+use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{
     FileHandle, LockKind, Medium, MediumError, MediumOptions, OwnedMedium, RealMedium,
 };
@@ -107,13 +109,29 @@ pub(super) fn plan(
         let len = inner.medium.len(&from)?;
         plan.push(Planned { to: from.clone(), from, twin: None, len });
     }
-    for journal in JournalOf::ALL.map(JournalOf::file) {
+    for of in JournalOf::ALL {
+        let journal = of.file();
         if inner.medium.exists(journal)? {
             let len = inner.medium.len(journal)?;
             plan.push(Planned { from: journal.into(), to: journal.into(), twin: None, len });
+        } else if has_things_of(state, of)
+            && control.superblock.journals[of as usize] != JournalMark::NONE
+            && !planted(Bug::BackupUnchecked)
+        {
+            // What it covered could not be opened in the copy either.
+            let detail = "the file is missing".into();
+            return Err(StoreError::JournalDamaged { file: journal, detail });
         }
     }
     Ok((plan, damage))
+}
+
+/// Whether the store has objects, or pools in shadowed mode, whose psyncs go to this journal.
+fn has_things_of(state: &State, of: JournalOf) -> bool {
+    match of {
+        JournalOf::Objects => !state.object_names.is_empty(),
+        JournalOf::Pools => state.pools.keys().any(|pool| state.is_shadowed(*pool)),
+    }
 }
 
 /// The file of a puddle, and what is wrong with it. Of one that has moved and is not rewritten
