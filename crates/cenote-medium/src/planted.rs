@@ -487,6 +487,12 @@ pub enum Bug {
     AbortForgotten,
     /// Zeros take the place of a page of metadata that is lost: free blocks, and no roots.
     LostPageOfZeros,
+    /// Threads wait for each other's pools in a circle.
+    CircleNotSeen,
+    /// A thread with a view waits for a reclaim that waits for that view.
+    ReclaimAwaitedWithView,
+    /// A report of a check that asks the heap something waits for the end of the check.
+    HeldNotSeen,
 }
 
 #[cfg(feature = "planted-bugs")]

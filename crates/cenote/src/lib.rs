@@ -132,6 +132,7 @@ mod tx;
 mod tx_roots;
 mod view;
 mod viewed;
+mod waits;
 mod watch;
 
 pub use cenote_derive::Persist;

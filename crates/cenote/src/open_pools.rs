@@ -1,6 +1,6 @@
 //! The pools of a store that are open in this process, by name.
 
-use crate::checking::refuse_within;
+use crate::checking::Checking;
 use crate::error::{Error, Result};
 use crate::extensions::Extension;
 use crate::open_pool::{Listing, OpenList, PoolInner, PoolWatcher};
@@ -101,7 +101,8 @@ impl OpenPools {
         by: By<'_>,
     ) -> Result<Arc<PoolInner>> {
         store.refuse_forked()?;
-        refuse_within(store, name)?;
+        // Tracing, and looking at values, call the program's code.
+        let within = Checking::of(store, name)?;
         let key = if let By::Key(key) = by { key } else { None };
         // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
         let mut others = Vec::new();
@@ -147,6 +148,7 @@ impl OpenPools {
         self.watchers.iter().for_each(|watcher| watcher.opened(&pool));
         list.push((name.to_string(), Arc::downgrade(&pool)));
         drop(list);
+        drop(within);
         self.watchers.iter().for_each(|watcher| watcher.listed(store, &pool));
         Ok(pool)
     }

@@ -24,7 +24,7 @@ const CRATES: [&str; 11] = [
 /// Types that lead to memory, to files, or to what other programs believe.
 const LEADS: &str = "Attached Body Connection FileHandle Ground Heap Host Hosting Import Journal Keeper \
     LogLease LogWriter Medium MemoryGround MicroLog OwnedMedium OwnedRegion PoolGround PoolHandle \
-    Psyncing PuddleHeap Puddle ReplayTarget SegmentSource SimHook Source Store SubHeap TracedHeap \
+    Psyncing PuddleHeap Puddle ReplayTarget SegmentSource SimHook SimMedium Source Store SubHeap TracedHeap \
     Transaction Twin TxContext TypeRecord View";
 
 /// Types that are addresses.

@@ -3,6 +3,7 @@
 //! Invariant: an answer [`Resolved::Block`] names a block of the superblock that the descriptor
 //! describes at that moment. A puddle that this process has not met is attached first.
 
+use super::held::is_held;
 use super::anchor;
 use super::geometry::Geometry;
 use super::line::Line;
@@ -43,6 +44,7 @@ impl<G: Ground> TracedHeap<G> {
         if self.ground.slot(addr).is_none()
             && self.members.is_some()
             && !self.ground.is_foreign(addr)
+            && !is_held(&self.growth)
         {
             // Another process may have taken a puddle there.
             self.refresh(&mut lock(&self.growth));

@@ -14,6 +14,7 @@
 //! workers look after every [`BATCH`] blocks whether a thread waits. A worker that panics (a filter
 //! did) stops the others, and the panic goes on in the caller.
 
+use super::super::held::Lent;
 use super::table::Table;
 use super::worker::{Gift, Worker};
 use super::{Root, Traced, Tracer};
@@ -219,7 +220,7 @@ impl<G: Ground> Tracer<'_, G> {
         foreign: bool,
         mut options: TraceOptions<'_>,
     ) -> Result<Traced, RecoverError> {
-        let shared = &Shared::new();
+        let (shared, lent) = (&Shared::new(), Lent::now());
         let workers = options.workers();
         let member = |busy| Member {
             worker: Worker::new(self, foreign),
@@ -243,6 +244,8 @@ impl<G: Ground> Tracer<'_, G> {
                     for _ in 1..workers {
                         let help = move || {
                             let _guard = StopOnPanic(shared);
+                            // SAFETY: this thread waits for its helpers, in the scope.
+                            unsafe { lent.help() };
                             let mut helper = member(false);
                             while let Step::Going = helper.step(None) {}
                             helper.worker
