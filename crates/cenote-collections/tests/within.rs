@@ -8,6 +8,7 @@
 use crate::common::{assert_sound, directory};
 use cenote::{Access, AutoTrim, Persist, Pool, Ptr, Reader, Store, TraceOptions};
 use cenote_collections::HashMap;
+use cenote_medium::planted::{Bug, plant};
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
 use std::io::{Read, Write};
@@ -202,7 +203,9 @@ const ACTS: [(&str, Act); 31] = [
     ("ask for damage", |at| drop((at.pool.heap_damage(), at.store.damaged_files()))),
     ("walk", |at| drop(at.pool.heap().walk(&mut |_| ()))),
     ("look at superblocks", |at| drop(at.pool.heap().superblocks(&mut |_| ()))),
-    ("ask for an owner", |at| drop(at.pool.heap().owner(at.head.addr() + (1 << 40)))),
+    ("ask for an owner", |at| {
+        assert!(at.pool.heap().owner(at.head.addr() + (1 << 40)).is_none());
+    }),
     ("ask for a root", |at| drop((at.pool.heap().root(0), at.pool.named_roots()))),
     ("follow what dangles", |at| {
         let _ = at.pool.read().map(|view| view.get(at.stray).is_err());
@@ -446,4 +449,18 @@ fn callers_code_that_is_called_calls_whatever_it_likes() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A check that does not see that its thread holds the heap waits for itself.
+#[test]
+fn a_report_that_asks_a_heap_which_is_not_known_to_be_held_is_found() {
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        plant(Bug::HeldNotSeen);
+        let directory = directory();
+        let at = place(directory.path());
+        filtered(&at, |at| drop(at.pool.stats()), |at| drop(at.pool.check()));
+        done.send(()).expect("heard");
+    });
+    assert_eq!(ended.recv_timeout(WAIT), Err(mpsc::RecvTimeoutError::Timeout));
 }

@@ -3,8 +3,9 @@
 
 use crate::support::{directory, within};
 use cenote::{Error, Pool, ReclaimPolicy, Result, Store};
-use std::sync::Barrier;
+use cenote_medium::planted::{Bug, plant};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, mpsc};
 use std::time::Duration;
 
 /// How a thread has a pool.
@@ -31,12 +32,13 @@ fn having(pool: &Pool, how: How, then: impl FnOnce() -> Result<()>) -> Result<()
 
 /// Each thread has one pool and wants the next; the last one wants the first. How many were
 /// refused.
-fn circle(pools: &[Pool], has: How, wants: How) -> usize {
+fn circle(pools: &[Pool], (has, wants): (How, How), bug: Bug) -> usize {
     let (met, refused) = (Barrier::new(pools.len()), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for (at, own) in pools.iter().enumerate() {
             let (next, met, refused) = (&pools[(at + 1) % pools.len()], &met, &refused);
             scope.spawn(move || {
+                plant(bug);
                 let done = having(own, has, || {
                     met.wait();
                     having(next, wants, || Ok(()))
@@ -67,13 +69,13 @@ fn a_circle_of_threads_that_wait_for_each_others_pools_is_refused_to_one_of_them
         for count in [2, 3, 5] {
             let one = [directory()];
             let pools = pools(&one, count);
-            for (has, wants) in [(Reading, Writing), (Writing, Reading)] {
+            for how in [(Reading, Writing), (Writing, Reading)] {
                 for _ in 0..20 {
-                    let refused = circle(&pools, has, wants);
-                    assert!((1..count).contains(&refused), "{count} {has:?}: {refused}");
+                    let refused = circle(&pools, how, Bug::None);
+                    assert!((1..count).contains(&refused), "{count} {how:?}: {refused}");
                 }
             }
-            assert_eq!(circle(&pools, Reading, Reading), 0);
+            assert_eq!(circle(&pools, (Reading, Reading), Bug::None), 0);
         }
     });
 }
@@ -83,9 +85,9 @@ fn transactions_of_several_stores_that_nest_in_a_circle_are_refused_to_one_of_th
     within(60, || {
         let directories: Vec<_> = (0..3).map(|_| directory()).collect();
         let pools = pools(&directories, 3);
-        for (has, wants) in [(Writing, Writing), (Reading, Writing), (Writing, Reading)] {
+        for how in [(Writing, Writing), (Reading, Writing), (Writing, Reading)] {
             for _ in 0..20 {
-                assert!((1..3).contains(&circle(&pools, has, wants)), "{has:?} {wants:?}");
+                assert!((1..3).contains(&circle(&pools, how, Bug::None)), "{how:?}");
             }
         }
     });
@@ -135,5 +137,41 @@ fn waiting_for_a_reclaim_with_a_view_of_another_pool_is_refused() {
         assert!(matches!(refused, Err(Error::WouldDeadlock { .. })), "{refused:?}");
         drop(view);
         assert_eq!(pools[1].reclaim().expect("a report").blocks, 1);
+    });
+}
+
+/// Whether this waits for ever with the bug planted, and ends without.
+fn is_found(bug: Bug, work: fn(Bug)) {
+    for (bug, waits) in [(Bug::None, false), (bug, true)] {
+        let (done, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            plant(bug);
+            work(bug);
+            let _ = done.send(());
+        });
+        let patience = Duration::from_secs(if waits { 2 } else { 60 });
+        assert_eq!(ended.recv_timeout(patience).is_err(), waits, "{bug:?}");
+    }
+}
+
+#[test]
+fn a_circle_that_is_not_seen_is_found() {
+    is_found(Bug::CircleNotSeen, |bug| {
+        let one = [directory()];
+        let _ = circle(&pools(&one, 2), (Reading, Writing), bug);
+    });
+}
+
+#[test]
+fn a_reclaim_that_is_awaited_with_a_view_is_found() {
+    is_found(Bug::ReclaimAwaitedWithView, |_| {
+        let one = [directory()];
+        drop(pools(&one, 2));
+        let store = Store::open(one[0].path()).expect("a store");
+        store.reclaim_in_background(ReclaimPolicy::Always).expect("a thread");
+        let pools = [store.pool("p0").expect("a pool"), store.pool("p1").expect("a pool")];
+        let view = pools[0].read().expect("a view");
+        drop(pools[1].reclaim());
+        drop(view);
     });
 }
