@@ -188,3 +188,97 @@ fn a_filter_on_a_thread_that_helps_waits_for_nothing() {
     let told = TOLD.lock().unwrap();
     assert!(!told.is_empty() && told.iter().all(|told| *told == [false, false, true]), "{told:?}");
 }
+
+#[derive(Persist)]
+#[persist(name = "filters::Reclaimed")]
+struct Reclaimed(u64);
+
+/// What a filter was told by a reclaim, of a write and of an open.
+static HEARD: Mutex<std::vec::Vec<[bool; 2]>> = Mutex::new(std::vec::Vec::new());
+static RECLAIMED: Mutex<Option<(Store, Pool)>> = Mutex::new(None);
+
+/// Reclaims beside a filter that asks for its pool; how many blocks, if it ends.
+fn reclaimed_with_filter(bug: Bug, patience: Duration) -> Result<u64, mpsc::RecvTimeoutError> {
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        plant(bug);
+        let dir = directory();
+        let pool = Store::open(dir.path()).unwrap().pool("test").unwrap();
+        pool.write(|tx| -> cenote::Result<()> {
+            tx.alloc(1u64)?;
+            let root = tx.alloc(Reclaimed(1))?;
+            tx.set_root(root)
+        })
+        .unwrap();
+        drop(pool);
+        let store = Store::open(dir.path()).unwrap();
+        let pool = store.pool("test").unwrap();
+        *RECLAIMED.lock().unwrap() = Some((store, pool.clone()));
+        let _ = done.send(pool.reclaim().unwrap().blocks);
+        RECLAIMED.lock().unwrap().take();
+    });
+    ended.recv_timeout(patience)
+}
+
+/// A reclaim calls filters with locks that no other thread may wait for.
+#[test]
+fn a_filter_of_a_reclaim_waits_for_nothing() {
+    let filter: cenote::filter::Filter = |_, _| {
+        let found = RECLAIMED.lock().unwrap().clone();
+        if let Some((store, pool)) = found {
+            let told = [pool.write(|tx| tx.alloc(1u64)).is_ok(), store.pool("test").is_ok()];
+            HEARD.lock().unwrap().push(told);
+        }
+    };
+    assert!(cenote::filter::register::<Reclaimed>(filter).unwrap().is_none());
+    let blocks = reclaimed_with_filter(Bug::None, Duration::from_secs(30));
+    assert_eq!(blocks.expect("it waits for ever"), 1);
+    let heard = HEARD.lock().unwrap().clone();
+    assert!(!heard.is_empty() && heard.iter().all(|told| *told == [false; 2]), "{heard:?}");
+    let blocks = reclaimed_with_filter(Bug::SliceWaits, Duration::from_secs(2));
+    assert!(blocks.is_err(), "a planted bug is not found: {blocks:?}");
+}
+
+#[derive(Persist)]
+#[persist(name = "filters::Closing")]
+struct Closing(u64);
+
+/// The only handle of a pool.
+static LAST: Mutex<Option<Pool>> = Mutex::new(None);
+
+/// Opens a pool whose filter drops the last handle of another one; whether that ends.
+fn opened_while_another_closes(bug: Bug, patience: Duration) -> bool {
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        plant(bug);
+        let dir = directory();
+        let pool = Store::open(dir.path()).unwrap().pool("test").unwrap();
+        pool.write(|tx| -> cenote::Result<()> {
+            let root = tx.alloc(Closing(1))?;
+            tx.set_root(root)
+        })
+        .unwrap();
+        drop(pool);
+        let options = cenote::OpenOptions { verify_values: true, ..Default::default() };
+        let store = Store::open_with(dir.path(), &options).unwrap();
+        *LAST.lock().unwrap() = Some(store.pool("other").unwrap());
+        drop(store.pool("test").unwrap());
+        assert!(LAST.lock().unwrap().is_none(), "the filter was not asked");
+        store.remove_pool("other").unwrap();
+        store.close().unwrap();
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(patience).is_ok()
+}
+
+/// The list of open pools is held while values are looked at; a pool that is closed takes it.
+#[test]
+fn a_filter_that_drops_the_last_handle_of_a_pool_waits_for_nothing() {
+    let filter: cenote::filter::Filter = |_, _| {
+        let last = LAST.lock().unwrap().take();
+        drop(last);
+    };
+    assert!(cenote::filter::register::<Closing>(filter).unwrap().is_none());
+    assert!(opened_while_another_closes(Bug::None, Duration::from_secs(30)));
+    assert!(!opened_while_another_closes(Bug::ClosedWithin, Duration::from_secs(2)));
+}

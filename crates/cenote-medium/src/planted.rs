@@ -493,6 +493,10 @@ pub enum Bug {
     ReclaimAwaitedWithView,
     /// A report of a check that asks the heap something waits for the end of the check.
     HeldNotSeen,
+    /// A filter that a reclaim calls waits for the reclaim.
+    SliceWaits,
+    /// A pool is closed by code that its store calls with the list of open pools in hand.
+    ClosedWithin,
 }
 
 #[cfg(feature = "planted-bugs")]

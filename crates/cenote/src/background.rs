@@ -1,9 +1,9 @@
 //! [`Background`]: the thread behind [`crate::AutoPsync`] and [`crate::AutoTrim`], which does one thing to a pool now and then.
 //!
 //! Invariant: the thread ends before its [`Background`] does, except in a forked child, where it
-//! never was, and where waiting for it would be for ever ([`Background::leave`], and in a check). Figures are its
-//! own while it works and are shown to others between two turns, so that whoever asks never waits
-//! for a device.
+//! never was, and where waiting for it would be for ever ([`Background::leave`], and in a check).
+//! Figures are its own while it works and are shown to others between two turns, so that whoever
+//! asks never waits for a device.
 
 use crate::checking::refuse_within;
 use crate::error::{Error, Result};

@@ -6,9 +6,13 @@
 //! waits.
 
 use crate::error::{Error, Result};
-use crate::open_pool::PoolInner;
+use crate::open_pool::{Pool, PoolInner};
 use crate::session::Inner;
+use crate::waits::must_not_wait;
+use cenote_sys::process_lock::ProcessLock;
 use core::cell::RefCell;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 
 thread_local! {
     /// The stores that this thread checks, opens or collects a pool of.
@@ -41,6 +45,30 @@ impl Checking {
 impl Drop for Checking {
     fn drop(&mut self) {
         let _ = CHECKED.try_with(|checked| checked.borrow_mut().pop());
+        drop_left();
+    }
+}
+
+/// Pools of which code within a check, an opening or a collection has dropped a handle.
+static LEFT: ProcessLock<Vec<Arc<PoolInner>>> = ProcessLock::new(Vec::new());
+
+/// How many there may be.
+static LEFT_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps a pool until the calling thread, or the one that it helps, is within nothing any more.
+#[cold]
+pub(crate) fn drop_later(pool: &Arc<PoolInner>) {
+    LEFT.lock().push(Arc::clone(pool));
+    LEFT_COUNT.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Drops what was left, unless the calling thread is within a check still.
+pub(crate) fn drop_left() {
+    let within = CHECKED.try_with(|checked| !checked.borrow().is_empty()).unwrap_or(false);
+    if !within && !must_not_wait() && LEFT_COUNT.swap(0, Ordering::SeqCst) > 0 {
+        // In a forked child these may be its parent's, of which nothing is dropped.
+        let left = core::mem::take(&mut *LEFT.lock());
+        left.into_iter().for_each(|inner| drop(Pool { inner }));
     }
 }
 
@@ -49,7 +77,7 @@ pub(crate) fn is_within(store: &Inner) -> bool {
     let checks = |checked: &RefCell<Vec<*const Inner>>| {
         checked.borrow().iter().any(|checked| core::ptr::eq(*checked, store))
     };
-    cenote_heap::is_helper() || CHECKED.try_with(checks).unwrap_or(false)
+    must_not_wait() || CHECKED.try_with(checks).unwrap_or(false)
 }
 
 /// Refuses what would wait for the end of a check, an opening or a collection by this thread.

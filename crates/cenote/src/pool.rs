@@ -90,7 +90,8 @@ impl Pool {
     ///
     /// # Errors
     /// What `body` returns; [`Error::WouldDeadlock`] if this thread holds a view or a transaction
-    /// of the pool, or threads would wait for each other's views and transactions in a circle; [`Error::Store`] if the pool is read-only, the store poisoned, or the
+    /// of the pool, or threads would wait for each other's views and transactions in a circle;
+    /// [`Error::Store`] if the pool is read-only, the store poisoned, or the
     /// process a fork; [`Error::NotWhole`] if the pool is damaged; [`Error::Tx`] if the log cannot
     /// take the commit; [`Error::NotPsynced`], alone of all, *after* the commit, where a
     /// [`crate::PsyncPolicy`] asks for a psync of each.

@@ -21,6 +21,7 @@ use crate::viewed::{had_in_views, is_any_viewed_here};
 use cenote_heap::is_helper;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::process_lock::ProcessLock;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
@@ -101,6 +102,33 @@ fn closes_circle(waiters: &[Waiter], new: &Waiter) -> bool {
     false
 }
 
+thread_local! {
+    /// How often this thread has begun to be one that must not wait.
+    static UNWAITING: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The calling thread calls code of the program's, with locks that no list has: it must not wait,
+/// as long as this lives.
+pub(crate) struct Unwaiting(());
+
+impl Unwaiting {
+    pub(crate) fn begin() -> Self {
+        UNWAITING.set(UNWAITING.get() + 1);
+        Self(())
+    }
+}
+
+impl Drop for Unwaiting {
+    fn drop(&mut self) {
+        UNWAITING.set(UNWAITING.get() - 1);
+    }
+}
+
+/// Whether the calling thread must not wait for any other.
+pub(crate) fn must_not_wait() -> bool {
+    is_helper() || UNWAITING.get() > 0
+}
+
 impl PoolInner {
     /// The pool's lock, shared. Waits; a thread that has a pool already goes past writers that
     /// wait.
@@ -110,8 +138,7 @@ impl PoolInner {
     #[inline]
     pub(crate) fn lock_to_read(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let nested = is_any_viewed_here() || is_any_here();
-        let taken =
-            if nested { self.lock.try_read_recursive() } else { self.lock.try_read() };
+        let taken = if nested { self.lock.try_read_recursive() } else { self.lock.try_read() };
         match taken {
             Some(guard) => Ok(guard),
             None => self.wait_for_read_lock(nested),
@@ -162,7 +189,7 @@ impl PoolInner {
             let pool = self.handle.name().to_string();
             Err(Error::WouldDeadlock { pool, by: "what that waits for" })
         };
-        if is_helper() {
+        if must_not_wait() {
             return refused();
         }
         let mut has = had_in_views();

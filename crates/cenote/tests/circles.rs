@@ -1,5 +1,5 @@
-//! Threads that hold a pool and want another one: no circle of them waits for ever. Whoever would
-//! close it gets an error.
+//! Threads that hold a pool and want another one: no circle of them waits for ever. The one that
+//! would close it gets an error.
 
 use crate::support::{directory, within};
 use cenote::{Error, Pool, ReclaimPolicy, Result, Store};
@@ -45,7 +45,9 @@ fn circle(pools: &[Pool], (has, wants): (How, How), bug: Bug) -> usize {
                 });
                 match done {
                     Ok(()) => {}
-                    Err(Error::WouldDeadlock { .. }) => drop(refused.fetch_add(1, Ordering::SeqCst)),
+                    Err(Error::WouldDeadlock { .. }) => {
+                        drop(refused.fetch_add(1, Ordering::SeqCst))
+                    }
                     Err(error) => panic!("{error}"),
                 }
             });

@@ -14,8 +14,9 @@
 //!   store that decides), `claims` (what descriptors say together), `survey` (what marks say
 //!   together), `adopt` (what an opener makes of both);
 //! * `members`: the processes that share the heap (RAL-8);
-//! * `held` (what a thread that traces has locked), `cache` (a thread's blocks), `puddles`, `trace` (what roots reach), `record` (what stood in
-//!   blocks before they changed), and `state`, which holds these;
+//! * `held` (what a thread that traces has locked), `cache` (a thread's blocks), `puddles`, `trace`
+//!   (what roots reach), `record` (what stood in blocks before they changed), and `state`, which
+//!   holds these;
 //! * operations: `resolve` (address to block), `alloc` (the fast path), `refill` (a superblock's
 //!   free blocks for a cache, and back), `large` (runs of superblocks), `attach` and `grow`
 //!   (puddles), `roots`, `trim` (space given back to the file), `sweep` (after a member's death);

@@ -151,8 +151,7 @@ impl<G: Ground> TracedHeap<G> {
         // Nobody joins meanwhile.
         let _alone = self.turn_alone()?;
         let _trimming = lock(&self.trimming);
-        let _growth = lock(&self.growth);
-        let _held = Held::new(&self.growth);
+        let _held = (lock(&self.growth), Held::new(&self.growth));
         let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.ground, types, &puddles);
         let believe = options.believe_marks && !planted(Bug::TraceBelievesReach);

@@ -3,9 +3,9 @@
 //! Invariant: an answer [`Resolved::Block`] names a block of the superblock that the descriptor
 //! describes at that moment. A puddle that this process has not met is attached first.
 
-use super::held::is_held;
 use super::anchor;
 use super::geometry::Geometry;
+use super::held::is_held;
 use super::line::Line;
 use super::mutex::lock;
 use super::state::TracedHeap;

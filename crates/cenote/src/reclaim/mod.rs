@@ -13,7 +13,8 @@
 //!
 //! *The order of locks.* A slice holds the turnstile (the members' lock), and under it one pool's
 //! lock, shared to mark and exclusive to condemn and give back, for which it waits 10 ms at most
-//! before it lets go of both and tries again. Under them it waits for nothing. A pool that is
+//! before it lets go of both and tries again. Under them it waits for nothing, and filters, which
+//! are the program's code, are refused what would wait. A pool that is
 //! closed passes the turnstile before anything of it goes away: so a member is alive as long as the
 //! turnstile is held, and closing waits for one slice and never for a run. A run has no handle of
 //! store or pools.

@@ -220,8 +220,7 @@ impl<G: Ground> Tracer<'_, G> {
         foreign: bool,
         mut options: TraceOptions<'_>,
     ) -> Result<Traced, RecoverError> {
-        let (shared, lent) = (&Shared::new(), Lent::now());
-        let workers = options.workers();
+        let (shared, lent, workers) = (&Shared::new(), Lent::now(), options.workers());
         let member = |busy| Member {
             worker: Worker::new(self, foreign),
             shared,
@@ -234,8 +233,7 @@ impl<G: Ground> Tracer<'_, G> {
         let done = std::thread::scope(|scope| {
             let _guard = StopOnPanic(shared);
             let mut helpers: Vec<ScopedJoinHandle<'_, Worker<'_, '_, G>>> = Vec::new();
-            let mut started = false;
-            let mut last = Instant::now();
+            let (mut started, mut last) = (false, Instant::now());
             let superblocks = self.tables.iter().map(Table::in_use).sum();
             let waits = options.progress.is_some().then_some(options.interval.max(TICK));
             loop {
