@@ -6,13 +6,11 @@
 //! waits.
 
 use crate::error::{Error, Result};
-use crate::open_pool::{Pool, PoolInner};
 use crate::session::Inner;
-use crate::waits::must_not_wait;
+use crate::unwaiting::must_not_wait;
 use cenote_sys::process_lock::ProcessLock;
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
 
 thread_local! {
     /// The stores that this thread checks, opens or collects a pool of.
@@ -23,17 +21,11 @@ thread_local! {
 pub(crate) struct Checking(());
 
 impl Checking {
-    /// # Errors
-    /// This thread is in one of the store.
-    pub(crate) fn begin(pool: &PoolInner) -> Result<Self> {
-        Self::of(&pool.store, pool.handle.name())
-    }
-
-    /// The same of a store. `name`: the pool that it concerns.
+    /// `name`: the pool that it concerns.
     ///
     /// # Errors
-    /// As [`Checking::begin`].
-    pub(crate) fn of(store: &Inner, name: &str) -> Result<Self> {
+    /// This thread is in one of the store.
+    pub(crate) fn begin(store: &Inner, name: &str) -> Result<Self> {
         refuse_within(store, name)?;
         // Where the thread's variables are gone no code of the program's asks any more, but in
         // destructors: those wait.
@@ -49,16 +41,16 @@ impl Drop for Checking {
     }
 }
 
-/// Pools of which code within a check, an opening or a collection has dropped a handle.
-static LEFT: ProcessLock<Vec<Arc<PoolInner>>> = ProcessLock::new(Vec::new());
+/// Handles of pools that code within a check, an opening or a collection has dropped.
+static LEFT: ProcessLock<Vec<Box<dyn Send>>> = ProcessLock::new(Vec::new());
 
 /// How many there may be.
 static LEFT_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Keeps a pool until the calling thread, or the one that it helps, is within nothing any more.
+/// Keeps a handle until the calling thread, or the one that it helps, is within nothing any more.
 #[cold]
-pub(crate) fn drop_later(pool: &Arc<PoolInner>) {
-    LEFT.lock().push(Arc::clone(pool));
+pub(crate) fn drop_later(handle: Box<dyn Send>) {
+    LEFT.lock().push(handle);
     LEFT_COUNT.fetch_add(1, Ordering::SeqCst);
 }
 
@@ -66,9 +58,9 @@ pub(crate) fn drop_later(pool: &Arc<PoolInner>) {
 pub(crate) fn drop_left() {
     let within = CHECKED.try_with(|checked| !checked.borrow().is_empty()).unwrap_or(false);
     if !within && !must_not_wait() && LEFT_COUNT.swap(0, Ordering::SeqCst) > 0 {
-        // In a forked child these may be its parent's, of which nothing is dropped.
+        // Dropped with the lock free.
         let left = core::mem::take(&mut *LEFT.lock());
-        left.into_iter().for_each(|inner| drop(Pool { inner }));
+        drop(left);
     }
 }
 

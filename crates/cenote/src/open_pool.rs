@@ -44,7 +44,7 @@ impl Drop for Pool {
         if self.inner.refuse_forked().is_err() {
             core::mem::forget(Arc::clone(&self.inner));
         } else if is_within(&self.inner.store) && !planted(Bug::ClosedWithin) {
-            drop_later(&self.inner);
+            drop_later(Box::new(Self { inner: Arc::clone(&self.inner) }));
         }
     }
 }

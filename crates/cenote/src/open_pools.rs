@@ -102,7 +102,7 @@ impl OpenPools {
     ) -> Result<Arc<PoolInner>> {
         store.refuse_forked()?;
         // Tracing, and looking at values, call the program's code.
-        let within = Checking::of(store, name)?;
+        let within = Checking::begin(store, name)?;
         // Dropped after all locks.
         let found = self.find_or_open_within(store, name, access, by);
         drop(within);

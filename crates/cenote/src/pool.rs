@@ -193,7 +193,7 @@ impl Pool {
     /// As [`Pool::check`]; [`Error::HeapRecover`] if `progress` breaks it off.
     pub fn check_with(&self, mut options: TraceOptions<'_>) -> Result<HeapReport> {
         self.inner.handle.ensure_readable()?;
-        let _checking = Checking::begin(&self.inner)?;
+        let _checking = Checking::begin(&self.inner.store, self.name())?;
         {
             let _view = self.view()?;
             let types = StoreTypes(&self.inner.store.store);
@@ -277,7 +277,7 @@ impl Pool {
         let all: Vec<&PoolInner> = pools.iter().map(|pool| &**pool).collect();
         // Filters are the program's code: what they ask for is refused, as in a transaction, and
         // so is what waits for the heap.
-        let _within = Checking::begin(&self.inner)?;
+        let _within = Checking::begin(&self.inner.store, self.name())?;
         let frame = Frame::new(Covered::Many(&all));
         let _entered = Entered::new(&frame);
         let _guards = lock_all(&all)?;

@@ -1,7 +1,7 @@
 //! Views that the calling thread holds.
 
+use crate::had::{Had, How};
 use crate::open_pool::PoolInner;
-use crate::waits::{Had, How};
 use core::cell::{Cell, RefCell};
 
 thread_local! {
@@ -24,7 +24,7 @@ pub(crate) fn had_in_views() -> Vec<Had> {
         return Vec::new();
     }
     let had = |viewed: &RefCell<Vec<*const PoolInner>>| {
-        viewed.borrow().iter().map(|pool| Had(*pool, How::Shared)).collect()
+        viewed.borrow().iter().map(|pool| Had::new(*pool, How::Shared)).collect()
     };
     VIEWED.try_with(had).unwrap_or_default()
 }

@@ -16,34 +16,14 @@
 
 use crate::error::{Error, Result};
 use crate::frames::{had_in_transactions, is_any_here};
+use crate::had::{Had, How};
 use crate::open_pool::PoolInner;
+use crate::unwaiting::must_not_wait;
 use crate::viewed::{had_in_views, is_any_viewed_here};
-use cenote_heap::is_helper;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::process_lock::ProcessLock;
-use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
-
-/// How a pool is had, or wanted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
-    Shared,
-    Alone,
-}
-
-impl How {
-    fn excludes(self, other: Self) -> bool {
-        self == Self::Alone || other == Self::Alone
-    }
-}
-
-/// A pool by its place. It is compared and not followed.
-#[derive(Clone, Copy)]
-pub(crate) struct Had(pub(crate) *const PoolInner, pub(crate) How);
-
-// SAFETY: an address.
-unsafe impl Send for Had {}
 
 /// A thread that waits for a pool and has others.
 struct Waiter {
@@ -55,8 +35,8 @@ struct Waiter {
 impl Waiter {
     /// Whether `other` waits until this one goes on.
     fn keeps(&self, other: &Self) -> bool {
-        let Had(pool, how) = other.wants;
-        self.has.iter().any(|had| core::ptr::eq(had.0, pool) && had.1.excludes(how))
+        let Had { pool, how } = other.wants;
+        self.has.iter().any(|had| core::ptr::eq(had.pool, pool) && had.how.excludes(how))
     }
 }
 
@@ -100,33 +80,6 @@ fn closes_circle(waiters: &[Waiter], new: &Waiter) -> bool {
         }
     }
     false
-}
-
-thread_local! {
-    /// How often this thread has begun to be one that must not wait.
-    static UNWAITING: Cell<u32> = const { Cell::new(0) };
-}
-
-/// The calling thread calls code of the program's, with locks that no list has: it must not wait,
-/// as long as this lives.
-pub(crate) struct Unwaiting(());
-
-impl Unwaiting {
-    pub(crate) fn begin() -> Self {
-        UNWAITING.set(UNWAITING.get() + 1);
-        Self(())
-    }
-}
-
-impl Drop for Unwaiting {
-    fn drop(&mut self) {
-        UNWAITING.set(UNWAITING.get() - 1);
-    }
-}
-
-/// Whether the calling thread must not wait for any other.
-pub(crate) fn must_not_wait() -> bool {
-    is_helper() || UNWAITING.get() > 0
 }
 
 impl PoolInner {
@@ -197,7 +150,7 @@ impl PoolInner {
         if has.is_empty() {
             return Ok(None);
         }
-        match note(Had(self, how), has) {
+        match note(Had::new(self, how), has) {
             Some(noted) => Ok(Some(noted)),
             None => refused(),
         }

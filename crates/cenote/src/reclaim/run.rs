@@ -9,7 +9,7 @@ use crate::open_pool::{PoolInner, PoolWatcher};
 use crate::open_pools::pools_of;
 use crate::registry::StoreTypes;
 use crate::session::Inner;
-use crate::waits::Unwaiting;
+use crate::unwaiting::Unwaiting;
 use cenote_heap::ReclaimError;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
