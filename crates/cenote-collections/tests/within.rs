@@ -9,6 +9,7 @@ use crate::common::{assert_sound, directory};
 use cenote::{Access, AutoTrim, Persist, Pool, Ptr, Reader, Store, TraceOptions};
 use cenote_collections::HashMap;
 use cenote_medium::planted::{Bug, plant};
+use cenote_store::StoreError;
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
 use std::io::{Read, Write};
@@ -435,8 +436,11 @@ fn callers_code_that_is_called_calls_whatever_it_likes() {
             std::fs::remove_dir_all(path).expect("removed");
             drop(pool);
             // A thread that trimmed ends soon after it was left.
-            let own = |error| matches!(error, cenote_store::StoreError::InUse { handles: 1 });
-            while !matches!(store.clone().close(), Err(cenote::Error::Store(error)) if own(error)) {
+            let in_use = |closed: cenote::Result<()>| match closed {
+                Err(cenote::Error::Store(StoreError::InUse { handles })) => handles,
+                other => panic!("{other:?}"),
+            };
+            while in_use(store.clone().close()) > 1 {
                 std::thread::sleep(Duration::from_millis(1));
             }
             store.close().expect("closed");
