@@ -6,14 +6,17 @@
 //! of the pool afterwards.
 
 use crate::common::{assert_sound, directory};
-use cenote::{Access, Persist, Pool, Ptr, Reader, Store, TraceOptions};
+use cenote::{Access, AutoTrim, Persist, Pool, Ptr, Reader, Store, TraceOptions};
 use cenote_collections::HashMap;
+use cenote_medium::planted::{Bug, plant};
+use cenote_store::StoreError;
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 #[derive(Persist)]
@@ -75,13 +78,18 @@ impl<T: Read, F: FnMut()> Read for Calls<T, F> {
     }
 }
 
-/// A store with two pools, of which the first is open.
+/// A store with two pools, of which the first is open and trimmed by itself.
 #[derive(Clone)]
 struct Place {
     store: Store,
     pool: Pool,
     head: Ptr<Node>,
     map: HashMap<Calling, u64>,
+    trims: Arc<Mutex<Option<AutoTrim>>>,
+    /// Leads to where a pool was.
+    stray: Ptr<Node>,
+    /// Where backups go.
+    path: PathBuf,
 }
 
 const NODES: u64 = 300;
@@ -112,9 +120,13 @@ fn place(path: &std::path::Path) -> Place {
         .expect("filled")
     };
     fill(&store.pool("other").expect("a pool"));
+    let (stray, _) = fill(&store.pool("gone").expect("a pool"));
+    store.remove_pool("gone").expect("removed");
     let pool = store.pool("test").expect("a pool");
     let (head, map) = fill(&pool);
-    Place { store, pool, head, map }
+    let path = path.with_extension("copies");
+    std::fs::create_dir(&path).expect("a directory");
+    Place { store, pool, head, map, trims: Arc::default(), stray, path }
 }
 
 fn sum(reader: &impl Reader, head: Ptr<Node>) -> u64 {
@@ -135,7 +147,7 @@ const SUM: u64 = NODES * (NODES - 1) / 2;
 type Act = fn(&Place);
 
 /// What is called. Whether it works is not asked here.
-const ACTS: [(&str, Act); 20] = [
+const ACTS: [(&str, Act); 31] = [
     ("write", |at| {
         let _ = at.pool.write(|tx| -> cenote::Result<()> {
             for _ in 0..100 {
@@ -188,13 +200,35 @@ const ACTS: [(&str, Act); 20] = [
     ("clear", |at| {
         let _ = at.pool.write(|tx| at.map.clear(tx));
     }),
+    ("count", |at| drop(at.pool.stats())),
+    ("ask for damage", |at| drop((at.pool.heap_damage(), at.store.damaged_files()))),
+    ("walk", |at| drop(at.pool.heap().walk(&mut |_| ()))),
+    ("look at superblocks", |at| drop(at.pool.heap().superblocks(&mut |_| ()))),
+    ("ask for an owner", |at| {
+        assert!(at.pool.heap().owner(at.head.addr() + (1 << 40)).is_none());
+    }),
+    ("ask for a root", |at| drop((at.pool.heap().root(0), at.pool.named_roots()))),
+    ("follow what dangles", |at| {
+        let _ = at.pool.read().map(|view| view.get(at.stray).is_err());
+    }),
+    ("back up", |at| {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        drop(at.store.backup(at.path.join(format!("copy{number}"))));
+    }),
+    ("make durable", |at| drop((at.pool.psync(), at.store.psync(&[&at.pool])))),
+    ("finish a move", |at| drop(at.pool.finish_relocation(&mut |_| ControlFlow::Continue(())))),
+    ("stop trimming", |at| {
+        // Time for it to be in the middle of a trim.
+        std::thread::sleep(Duration::from_millis(5));
+        drop(at.trims.lock().unwrap().take());
+    }),
     ("remove the other", |at| drop(at.store.remove_pool("other"))),
 ];
 
 type Within = fn(&Place, Act);
 
 /// Where from.
-const WITHIN: [(&str, Within); 10] = [
+const WITHIN: [(&str, Within); 15] = [
     ("a transaction", |at, act| {
         let _ = at.pool.write(|tx| -> cenote::Result<()> {
             let held = tx.get(at.head)?;
@@ -297,7 +331,59 @@ const WITHIN: [(&str, Within); 10] = [
             }
         })
     }),
+    ("a walk", |at, act| {
+        let mut blocks = 0u64;
+        let _ = at.pool.heap().walk(&mut |_| {
+            blocks += 1;
+            if blocks % 256 == 1 {
+                act(at);
+            }
+        });
+    }),
+    ("a look at superblocks", |at, act| {
+        let mut superblocks = 0u64;
+        let _ = at.pool.heap().superblocks(&mut |_| {
+            superblocks += 1;
+            if superblocks % 128 == 1 {
+                act(at);
+            }
+        });
+    }),
+    ("a backup", |at, act| {
+        let mut calls = 0u64;
+        let _ = at.store.backup_with(at.path.join("copy"), &mut |_, _| {
+            calls += 1;
+            if calls % 8 == 1 {
+                act(at);
+            }
+            true
+        });
+        let _ = std::fs::remove_dir_all(at.path.join("copy"));
+    }),
+    ("a filter of a check", |at, act| filtered(at, act, |at| drop(at.pool.check()))),
+    ("a filter of a collection", |at, act| filtered(at, act, |at| drop(at.pool.collect()))),
 ];
+
+/// Its filter does what its values are asked for, and names no pointer.
+#[derive(Persist)]
+#[persist(name = "within::Filtered")]
+struct Filtered(u64);
+
+/// Runs `work`, in which a filter calls `act`.
+fn filtered(at: &Place, act: Act, work: impl FnOnce(&Place)) {
+    cenote::filter::register::<Filtered>(|_, _| call()).expect("registered");
+    if at.pool.named_root::<Filtered>("filtered").expect("a pool").is_none() {
+        let made = at.pool.write(|tx| -> cenote::Result<()> {
+            let made = tx.alloc(Filtered(1))?;
+            tx.set_named_root("filtered", Some(made))
+        });
+        made.expect("committed");
+    }
+    let place = at.clone();
+    CALLED.with(|called| *called.borrow_mut() = Some(Box::new(move || act(&place))));
+    work(at);
+    CALLED.with(|called| called.borrow_mut().take());
+}
 
 /// Runs `work`, in which methods of keys call `act`.
 fn from_keys(at: &Place, act: Act, work: impl FnOnce()) {
@@ -335,14 +421,28 @@ fn callers_code_that_is_called_calls_whatever_it_likes() {
             let directory = directory();
             let at = place(directory.path());
             for (what, act) in ACTS {
+                if what == "stop trimming" {
+                    let trims = at.pool.trim_by(Duration::from_millis(1)).expect("a thread");
+                    *at.trims.lock().unwrap() = Some(trims);
+                }
                 within(&at, act);
+                drop(at.trims.lock().unwrap().take());
                 is_whole(&at);
                 done.send(what).expect("heard");
             }
             at.pool.collect().expect("collected");
             assert_sound(&at.pool);
-            let Place { store, pool, .. } = at;
+            let Place { store, pool, path, .. } = at;
+            std::fs::remove_dir_all(path).expect("removed");
             drop(pool);
+            // A thread that trimmed ends soon after it was left.
+            let in_use = |closed: cenote::Result<()>| match closed {
+                Err(cenote::Error::Store(StoreError::InUse { handles })) => handles,
+                other => panic!("{other:?}"),
+            };
+            while in_use(store.clone().close()) > 1 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             store.close().expect("closed");
         });
         let heard = ACTS
@@ -358,4 +458,18 @@ fn callers_code_that_is_called_calls_whatever_it_likes() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A check that does not see that its thread holds the heap waits for itself.
+#[test]
+fn a_report_that_asks_a_heap_which_is_not_known_to_be_held_is_found() {
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        plant(Bug::HeldNotSeen);
+        let directory = directory();
+        let at = place(directory.path());
+        filtered(&at, |at| drop(at.pool.stats()), |at| drop(at.pool.check()));
+        done.send(()).expect("heard");
+    });
+    assert_eq!(ended.recv_timeout(WAIT), Err(mpsc::RecvTimeoutError::Timeout));
 }

@@ -42,5 +42,6 @@ pub use report::{BinStats, Damage, Finding, HeapReport, HeapStats, RecoveryRepor
 pub use trace::{Progress, TraceOptions, Types};
 pub use traced::reclaim::{self, Marked};
 pub use traced::{
-    PuddleHeap, SuperblockInfo, Swept, TracedHeap, TrimProgress, TrimReport, Use, unused_end,
+    PuddleHeap, SuperblockInfo, Swept, TracedHeap, TrimProgress, TrimReport, Use, is_helper,
+    unused_end,
 };

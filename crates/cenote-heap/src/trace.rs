@@ -35,8 +35,8 @@ pub struct TraceOptions<'a> {
     pub alone_blocks: u64,
     /// Called on the caller's thread while blocks are traced, with [`TraceOptions::interval`]
     /// between calls; so not at all if a heap is traced in less. If it breaks, the traversal ends
-    /// with [`crate::RecoverError::Cancelled`], and nothing has changed. It must not call the
-    /// heap.
+    /// with [`crate::RecoverError::Cancelled`], and nothing has changed. It may ask the heap
+    /// something, and change nothing.
     pub progress: Option<&'a mut OnProgress<'a>>,
     /// Least time between two calls of `progress`; 50 ms by default.
     pub interval: Duration,
@@ -176,5 +176,6 @@ impl core::fmt::Debug for Visitor<'_> {
 
 /// Ralloc's filter function: names every pointer in a block of one type, for types that a pointer
 /// map cannot describe (links packed into fewer bits, two addresses in one word). Called from any
-/// thread; it must not call the heap. What it does not name, and nothing else leads to, is lost.
+/// thread; it may ask the heap something, and change nothing. What it does not name, and nothing
+/// else leads to, is lost.
 pub type Filter = fn(&Scanned<'_>, &mut Visitor<'_>);

@@ -487,6 +487,16 @@ pub enum Bug {
     AbortForgotten,
     /// Zeros take the place of a page of metadata that is lost: free blocks, and no roots.
     LostPageOfZeros,
+    /// Threads wait for each other's pools in a circle.
+    CircleNotSeen,
+    /// A thread with a view waits for a reclaim that waits for that view.
+    ReclaimAwaitedWithView,
+    /// A report of a check that asks the heap something waits for the end of the check.
+    HeldNotSeen,
+    /// A filter that a reclaim calls waits for the reclaim.
+    SliceWaits,
+    /// A pool is closed by code that its store calls with the list of open pools in hand.
+    ClosedWithin,
 }
 
 #[cfg(feature = "planted-bugs")]

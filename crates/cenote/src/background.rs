@@ -1,10 +1,11 @@
 //! [`Background`]: the thread behind [`crate::AutoPsync`] and [`crate::AutoTrim`], which does one thing to a pool now and then.
 //!
 //! Invariant: the thread ends before its [`Background`] does, except in a forked child, where it
-//! never was, and where waiting for it would be for ever ([`Background::leave`]). Figures are its
-//! own while it works and are shown to others between two turns, so that whoever asks never waits
-//! for a device.
+//! never was, and where waiting for it would be for ever ([`Background::leave`], and in a check).
+//! Figures are its own while it works and are shown to others between two turns, so that whoever
+//! asks never waits for a device.
 
+use crate::checking::refuse_within;
 use crate::error::{Error, Result};
 use crate::open_pool::Pool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -99,23 +100,31 @@ impl<F> Background<F> {
         self.shared.stopped.notify_all();
     }
 
-    /// Waits until the thread has ended; nothing more happens after it.
-    pub(crate) fn end(&mut self) {
+    /// Waits until the thread has ended; nothing more happens after it. Not where the thread may be
+    /// waiting for the end of a check of this one: then it ends soon after that.
+    ///
+    /// # Errors
+    /// [`Error::WouldDeadlock`]: it was not waited for.
+    pub(crate) fn end(&mut self) -> Result<()> {
         if self.pool.inner.refuse_forked().is_err() {
             // The thread is the parent's.
             core::mem::forget(self.thread.take());
-            return;
+            return Ok(());
+        }
+        if let Err(refused) = refuse_within(&self.pool.inner.store, self.pool.name()) {
+            return if self.leave() { Err(refused) } else { Ok(()) };
         }
         self.tell();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        Ok(())
     }
 }
 
 impl<F> Drop for Background<F> {
     fn drop(&mut self) {
-        self.end();
+        let _ = self.end();
     }
 }
 

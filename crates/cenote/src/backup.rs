@@ -10,6 +10,7 @@
 //! one is opened; and for nothing while that is held. Views keep writers out and let readers go on.
 
 use crate::check;
+use crate::checking::refuse_within;
 use crate::connect::{Line, error_of, is_lost, unexpected};
 use crate::error::{Error, Result};
 use crate::frames::is_any_here;
@@ -56,6 +57,7 @@ impl Store {
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Result<BackedUp> {
         self.inner.refuse_forked()?;
+        refuse_within(&self.inner, "that is backed up")?;
         // SAFETY: it is asked for a backup, which changes nothing in the store.
         if let Some(keeper) = unsafe { self.inner.store.keeper() } {
             // The daemon would wait for a transaction of this thread.

@@ -133,8 +133,7 @@ fn try_views<'p>(
 
 /// A view that is waited for, while no other is held.
 fn awaited(other: &PoolInner) -> Result<View<'_>> {
-    let guard =
-        if other.is_viewed_here() { other.lock.read_recursive() } else { other.lock.read() };
+    let guard = other.lock_to_read()?;
     let turn = other.read_turn()?;
     Ok(View::new(other, guard, turn))
 }

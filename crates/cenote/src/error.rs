@@ -72,9 +72,10 @@ pub enum Error {
         expected_name: String,
     },
     /// This thread holds a view or a transaction of the pool, or is called from a check or an
-    /// export of it: waiting for it would never end.
+    /// export of it, or threads would wait for each other's views and transactions in a circle:
+    /// waiting for it would never end.
     #[error(
-        "pool \"{pool}\" is already in use by this thread ({by}): end that before, or use it instead of a new one"
+        "waiting for pool \"{pool}\" would never end, as this thread has {by}: end that before, or use it instead of a new one"
     )]
     WouldDeadlock {
         /// The pool.

@@ -1,5 +1,7 @@
 //! Transactions of the calling thread that are in progress, and locks of their pools.
 
+use crate::error::Result;
+use crate::had::{Had, How};
 use crate::open_pool::PoolInner;
 use crate::session::Inner;
 use core::cell::Cell;
@@ -91,40 +93,63 @@ pub(crate) fn begun_here(store: &Inner) -> bool {
 
 /// A pool of this thread's transactions in progress that is as wanted, if there is one. Its name.
 pub(crate) fn covered_here(mut wanted: impl FnMut(&PoolInner) -> bool) -> Option<String> {
+    // SAFETY: nothing is done with a frame but to look at its pools.
+    unsafe { frames_here() }
+        .find_map(|frame| frame.covered.all().iter().copied().find(|pool| wanted(pool)))
+        .map(|pool| pool.handle.name().to_string())
+}
+
+/// The frames of this thread, the innermost first.
+///
+/// # Safety
+/// The iterator, and what it gives, is not used any more when a frame ends.
+unsafe fn frames_here<'f>() -> impl Iterator<Item = &'f Frame<'f>> {
     let mut at = CURRENT.with(Cell::get);
-    while let Some(frame) = at {
+    core::iter::from_fn(move || {
         // SAFETY: `Entered` puts frames here only as long as they live, and each outlives those
         // within. A frame that `exit` left stays on the stack of this thread, and its pools stay in
         // memory (`PoolInner`).
-        let frame: &Frame<'_> = unsafe { frame.as_ref() };
-        if let Some(pool) = frame.covered.all().iter().find(|pool| wanted(pool)) {
-            return Some(pool.handle.name().to_string());
-        }
+        let frame: &Frame<'_> = unsafe { at?.as_ref() };
         at = frame.outer;
-    }
-    None
+        Some(frame)
+    })
+}
+
+/// What this thread has by its transactions, without the innermost one if that begins only now.
+pub(crate) fn had_in_transactions(begins: bool) -> Vec<Had> {
+    // SAFETY: nothing is done with a frame but to look at its pools.
+    let frames = unsafe { frames_here() }.skip(usize::from(begins));
+    let pools = frames.flat_map(|frame| frame.covered.all());
+    pools.map(|pool| Had::new(core::ptr::from_ref(*pool), How::Alone)).collect()
 }
 
 /// Locks several pools. No thread waits for one while it holds another: a thread with a view of one
-/// of them can get at the others, and end it.
-pub(crate) fn lock_all<'p>(pools: &[&'p PoolInner]) -> Vec<RwLockWriteGuard<'p, ()>> {
-    take_all(pools, |pool| pool.lock.write(), |pool| pool.lock.try_write())
+/// of them can get at the others, and end it. They are those of this thread's innermost
+/// transaction.
+///
+/// # Errors
+/// As [`PoolInner::lock_to_write`].
+pub(crate) fn lock_all<'p>(pools: &[&'p PoolInner]) -> Result<Vec<RwLockWriteGuard<'p, ()>>> {
+    take_all(pools, PoolInner::lock_to_write, |pool| pool.lock.try_write())
 }
 
 /// The same as readers do, past writers that wait.
-pub(crate) fn hold_all<'p>(pools: &[&'p PoolInner]) -> Vec<RwLockReadGuard<'p, ()>> {
-    take_all(pools, |pool| pool.lock.read_recursive(), |pool| pool.lock.try_read_recursive())
+///
+/// # Errors
+/// As [`PoolInner::lock_to_read`].
+pub(crate) fn hold_all<'p>(pools: &[&'p PoolInner]) -> Result<Vec<RwLockReadGuard<'p, ()>>> {
+    take_all(pools, PoolInner::lock_past_writers, |pool| pool.lock.try_read_recursive())
 }
 
 /// All or none, waiting for one at a time with nothing in hand.
 fn take_all<'p, G>(
     pools: &[&'p PoolInner],
-    wait: impl Fn(&'p PoolInner) -> G,
+    wait: impl Fn(&'p PoolInner) -> Result<G>,
     take: impl Fn(&'p PoolInner) -> Option<G>,
-) -> Vec<G> {
+) -> Result<Vec<G>> {
     let mut awaited = 0;
     'again: while let Some(first) = pools.get(awaited) {
-        let mut guards = vec![wait(first)];
+        let mut guards = vec![wait(first)?];
         for (at, pool) in pools.iter().enumerate().filter(|(at, _)| *at != awaited) {
             match take(pool) {
                 Some(guard) => guards.push(guard),
@@ -134,7 +159,7 @@ fn take_all<'p, G>(
                 }
             }
         }
-        return guards;
+        return Ok(guards);
     }
-    Vec::new()
+    Ok(Vec::new())
 }

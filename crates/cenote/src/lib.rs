@@ -99,6 +99,7 @@ mod error;
 mod extensions;
 pub mod filter;
 mod frames;
+mod had;
 pub mod holder;
 mod keeper;
 mod known;
@@ -130,8 +131,10 @@ mod tracing;
 mod trim;
 mod tx;
 mod tx_roots;
+mod unwaiting;
 mod view;
 mod viewed;
+mod waits;
 mod watch;
 
 pub use cenote_derive::Persist;

@@ -1,5 +1,6 @@
 //! A pool that is open in this process: the handle [`Pool`], and what all its handles share.
 
+use crate::checking::{drop_later, is_within};
 use crate::copied;
 use crate::error::dangling;
 use crate::error::{Error, Result};
@@ -36,9 +37,14 @@ pub struct Pool {
 impl Drop for Pool {
     /// In a forked child nothing of the pool is dropped: dropping takes locks, which threads of the
     /// parent may have had when it forked, and gives back what is the parent's.
+    ///
+    /// Nor in code that the store calls with locks that closing takes: then it is the end of that
+    /// call that drops.
     fn drop(&mut self) {
         if self.inner.refuse_forked().is_err() {
             core::mem::forget(Arc::clone(&self.inner));
+        } else if is_within(&self.inner.store) && !planted(Bug::ClosedWithin) {
+            drop_later(Box::new(Self { inner: Arc::clone(&self.inner) }));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The pools of a store that are open in this process, by name.
 
-use crate::checking::refuse_within;
+use crate::checking::Checking;
 use crate::error::{Error, Result};
 use crate::extensions::Extension;
 use crate::open_pool::{Listing, OpenList, PoolInner, PoolWatcher};
@@ -101,7 +101,26 @@ impl OpenPools {
         by: By<'_>,
     ) -> Result<Arc<PoolInner>> {
         store.refuse_forked()?;
-        refuse_within(store, name)?;
+        // Tracing, and looking at values, call the program's code.
+        let within = Checking::begin(store, name)?;
+        // Dropped after all locks.
+        let found = self.find_or_open_within(store, name, access, by);
+        drop(within);
+        let (pool, is_new) = found?;
+        if is_new {
+            self.watchers.iter().for_each(|watcher| watcher.listed(store, &pool));
+        }
+        Ok(pool)
+    }
+
+    /// The pool, and whether it was opened now.
+    fn find_or_open_within(
+        &self,
+        store: &Arc<Inner>,
+        name: &str,
+        access: Access,
+        by: By<'_>,
+    ) -> Result<(Arc<PoolInner>, bool)> {
         let key = if let By::Key(key) = by { key } else { None };
         // Dropped after the lock: if one of these is the last handle, dropping it takes the lock.
         let mut others = Vec::new();
@@ -116,7 +135,7 @@ impl OpenPools {
                         if matches!(by, By::Key(_)) && (pool.hidden || key.is_some()) {
                             drop(store.store.open_pool_with(name, Access::ReadOnly, key)?);
                         }
-                        return Ok(pool);
+                        return Ok((pool, false));
                     }
                     Some(pool) => others.push(pool),
                     None => dying = true,
@@ -146,9 +165,7 @@ impl OpenPools {
         let pool = pool.listed(Box::new(Listed { store: store.clone(), name: name.to_string() }));
         self.watchers.iter().for_each(|watcher| watcher.opened(&pool));
         list.push((name.to_string(), Arc::downgrade(&pool)));
-        drop(list);
-        self.watchers.iter().for_each(|watcher| watcher.listed(store, &pool));
-        Ok(pool)
+        Ok((pool, true))
     }
 
     /// See [`HeldPools`]. Waits for those that are being closed; pools that are open stay open.

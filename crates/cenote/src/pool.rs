@@ -90,7 +90,8 @@ impl Pool {
     ///
     /// # Errors
     /// What `body` returns; [`Error::WouldDeadlock`] if this thread holds a view or a transaction
-    /// of the pool; [`Error::Store`] if the pool is read-only, the store poisoned, or the
+    /// of the pool, or threads would wait for each other's views and transactions in a circle;
+    /// [`Error::Store`] if the pool is read-only, the store poisoned, or the
     /// process a fork; [`Error::NotWhole`] if the pool is damaged; [`Error::Tx`] if the log cannot
     /// take the commit; [`Error::NotPsynced`], alone of all, *after* the commit, where a
     /// [`crate::PsyncPolicy`] asks for a psync of each.
@@ -192,7 +193,7 @@ impl Pool {
     /// As [`Pool::check`]; [`Error::HeapRecover`] if `progress` breaks it off.
     pub fn check_with(&self, mut options: TraceOptions<'_>) -> Result<HeapReport> {
         self.inner.handle.ensure_readable()?;
-        let _checking = Checking::begin(&self.inner)?;
+        let _checking = Checking::begin(&self.inner.store, self.name())?;
         {
             let _view = self.view()?;
             let types = StoreTypes(&self.inner.store.store);
@@ -274,10 +275,12 @@ impl Pool {
         // Marks are computed from what is reached: not from half of a pool.
         pools.iter().try_for_each(|pool| pool.handle.ensure_readable())?;
         let all: Vec<&PoolInner> = pools.iter().map(|pool| &**pool).collect();
-        // Filters are the program's code: what they ask for is refused, as in a transaction.
+        // Filters are the program's code: what they ask for is refused, as in a transaction, and
+        // so is what waits for the heap.
+        let _within = Checking::begin(&self.inner.store, self.name())?;
         let frame = Frame::new(Covered::Many(&all));
         let _entered = Entered::new(&frame);
-        let _guards = lock_all(&all);
+        let _guards = lock_all(&all)?;
         let _turns = turns(&all)?;
         let heaps: Heaps<'_> = all.iter().map(|pool| (pool.handle.id(), &pool.heap)).collect();
         let reached = reached_from_elsewhere(&store.store, &StoreTypes(&store.store), &heaps)
@@ -378,8 +381,9 @@ impl Blocks<'_> {
     /// There is no such root.
     pub fn root(&self, index: u16) -> core::result::Result<RootEntry, cenote_heap::RootError> {
         let Self(pool) = self;
-        // This thread's own transaction has the lock.
-        let _held = (!covers_here(pool)).then(|| (pool.lock.read_recursive(), pool.read_turn()));
+        // This thread's own transaction has the lock. One that waits for this thread does not go on
+        // meanwhile.
+        let _held = (!covers_here(pool)).then(|| (pool.lock_past_writers(), pool.read_turn()));
         pool.heap.root(index)
     }
 }

@@ -87,7 +87,7 @@ fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
     };
     // As a reader, so that views go on; past writers that wait, because the thread that waits for
     // this psync may be one whose view they wait for.
-    let held = hold_all(pools);
+    let held = hold_all(pools)?;
     // SAFETY: `held` keeps writers out of all of the pools, of this process and of others.
     unsafe { psyncing.copy() }?;
     // Not while the device is waited for.
@@ -208,8 +208,7 @@ impl AutoPsync {
                 return if self.thread.leave() { Err(refused) } else { Ok(()) };
             }
         }
-        self.thread.end();
-        Ok(())
+        self.thread.end()
     }
 }
 

@@ -65,9 +65,10 @@ impl AutoTrim {
     /// Ends it, and says what failed last, if the newest trim of its thread failed.
     ///
     /// # Errors
-    /// That failure.
+    /// That failure. [`Error::WouldDeadlock`] in code that a check calls: the thread ends soon
+    /// after the check, and what it came to is not heard.
     pub fn stop(mut self) -> Result<()> {
-        self.0.end();
+        self.0.end()?;
         self.0.failure()
     }
 }

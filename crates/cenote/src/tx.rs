@@ -81,8 +81,8 @@ impl<'p> Tx<'p> {
         let frame = Frame::new(covered);
         let _entered = Entered::new(&frame);
         let _guards = match covered {
-            Covered::One(pool) => Guards::One(pool.lock.write()),
-            Covered::Many(pools) => Guards::Many(lock_all(pools)),
+            Covered::One(pool) => Guards::One(pool.lock_to_write()?),
+            Covered::Many(pools) => Guards::Many(lock_all(pools)?),
         };
         // Given back before the guards, after the transaction has ended.
         let _turns = match covered {

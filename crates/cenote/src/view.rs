@@ -1,7 +1,7 @@
 //! [`View`]: reading a pool while no transaction changes it.
 
 use crate::error::{Error, Result};
-use crate::frames::{covers_here, is_any_here};
+use crate::frames::covers_here;
 use crate::lost::{Faults, Lost};
 use crate::names;
 use crate::open_pool::{Pool, PoolInner};
@@ -92,7 +92,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool: read through the
-    /// transaction; [`Error::Store`] in a forked process, and if a loss of power may have torn
+    /// transaction; and where a transaction is waited for that waits, over others, for what this
+    /// thread has; [`Error::Store`] in a forked process, and if a loss of power may have torn
     /// the pool's values; [`Error::NotWhole`] if it is damaged.
     pub fn read(&self) -> Result<View<'_>> {
         self.inner.refuse_doubt()?;
@@ -108,12 +109,10 @@ impl Pool {
                 by: "a transaction",
             });
         }
-        // Where this thread has a view already, a waiting writer must not keep it from a second
-        // one: it would wait for itself. Nor where it has a transaction on another pool: a psync
-        // may wait for that, whose thread has a view that the writer waits for.
-        let recursive = self.inner.is_viewed_here() || is_any_here();
-        let guard =
-            if recursive { self.inner.lock.read_recursive() } else { self.inner.lock.read() };
+        // Where this thread has a view already, of any pool, a waiting writer must not keep it from
+        // another one: the writer may wait for that view. Nor where it has a transaction on another
+        // pool: a psync may wait for that, whose thread has a view that the writer waits for.
+        let guard = self.inner.lock_to_read()?;
         let turn = self.inner.read_turn()?;
         Ok(View::new(&self.inner, guard, turn))
     }

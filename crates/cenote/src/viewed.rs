@@ -1,5 +1,6 @@
 //! Views that the calling thread holds.
 
+use crate::had::{Had, How};
 use crate::open_pool::PoolInner;
 use core::cell::{Cell, RefCell};
 
@@ -15,6 +16,17 @@ thread_local! {
 #[inline]
 pub(crate) fn is_any_viewed_here() -> bool {
     VIEWS.with(Cell::get) != 0
+}
+
+/// What this thread has by its views, as far as it knows.
+pub(crate) fn had_in_views() -> Vec<Had> {
+    if !is_any_viewed_here() {
+        return Vec::new();
+    }
+    let had = |viewed: &RefCell<Vec<*const PoolInner>>| {
+        viewed.borrow().iter().map(|pool| Had::new(*pool, How::Shared)).collect()
+    };
+    VIEWED.try_with(had).unwrap_or_default()
 }
 
 /// This thread holds one more view of a pool.

@@ -7,6 +7,7 @@ mod at_rest_faults;
 mod backups;
 mod backups_due;
 mod bad_input;
+mod circles;
 mod common;
 mod damaged_values;
 mod derive;

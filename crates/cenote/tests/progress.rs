@@ -55,14 +55,22 @@ fn recovery_tells_which_pool_it_traces_and_how_far_it_is() -> Result<()> {
     let store = Store::open_on(medium, &OpenOptions::default())?;
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hears = Arc::clone(&heard);
+    let asked = Arc::new(Mutex::new(Some(store.clone())));
+    let asks = Arc::clone(&asked);
     store.set_recovery(RecoveryOptions {
         threads: NonZero::new(1),
         interval: Duration::ZERO,
         progress: Some(Arc::new(move |at| {
             hears.lock().unwrap().push((at.pool.to_owned(), at.blocks, at.superblocks));
+            // What would wait for the pool that is being opened is refused.
+            let store = asks.lock().unwrap().clone().expect("a store");
+            for refused in [store.pool("other").err(), store.backup("nowhere").err()] {
+                assert!(matches!(refused, Some(Error::WouldDeadlock { .. })), "{refused:?}");
+            }
         })),
     });
     let pool = store.pool("long list")?;
+    drop(asked.lock().unwrap().take());
     let heard = heard.lock().unwrap();
     assert!(heard.len() > 2, "{heard:?}");
     assert!(heard.iter().all(|(name, blocks, superblocks)| {

@@ -7,6 +7,7 @@
 //! A crash before either leaves a puddle that the next opener adopts from the start.
 
 use super::adopt::adopt;
+use super::held::is_held;
 use super::line::List;
 use super::list;
 use super::mutex::lock;
@@ -91,6 +92,9 @@ impl<G: Ground> TracedHeap<G> {
 
     /// Attaches a puddle that was not looked at yet; `false` if there is none.
     pub(crate) fn attach_next(&self) -> Result<bool, OpenError> {
+        if is_held(&self.growth) {
+            return Ok(false);
+        }
         let _turn = self.turn()?;
         let mut growth = lock(&self.growth);
         self.refresh(&mut growth);
@@ -163,6 +167,9 @@ impl<G: Ground> TracedHeap<G> {
 
     /// Attaches the puddle that `addr` is in, if it was not looked at yet.
     pub(crate) fn attach_of(&self, addr: u64) -> Result<bool, OpenError> {
+        if is_held(&self.growth) {
+            return Ok(false);
+        }
         let _turn = self.turn()?;
         let mut growth = lock(&self.growth);
         self.refresh(&mut growth);
@@ -193,7 +200,7 @@ impl<G: Ground> TracedHeap<G> {
     /// not.
     pub(super) fn attach(
         &self,
-        growth: &mut Growth,
+        _locked: &mut Growth,
         plot: &Plot,
         how: How,
     ) -> Result<bool, OpenError> {
@@ -242,7 +249,7 @@ impl<G: Ground> TracedHeap<G> {
             }
             let adopted = adopt(&puddle);
             listed = adopted.listed;
-            growth.damage.extend(adopted.damage);
+            lock(&self.damage).extend(adopted.damage);
             reach(Step::Adopting);
             if let Some(session) = session {
                 puddle.set_session(session);
@@ -328,7 +335,7 @@ impl<G: Ground> TracedHeap<G> {
     /// [`Heap::check`](crate::Heap::check) looks at all.
     #[must_use]
     pub fn damage(&self) -> Vec<Damage> {
-        lock(&self.growth).damage.clone()
+        lock(&self.damage).clone()
     }
 }
 

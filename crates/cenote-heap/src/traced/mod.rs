@@ -14,8 +14,9 @@
 //!   store that decides), `claims` (what descriptors say together), `survey` (what marks say
 //!   together), `adopt` (what an opener makes of both);
 //! * `members`: the processes that share the heap (RAL-8);
-//! * `cache` (a thread's blocks), `puddles`, `trace` (what roots reach), `record` (what stood in
-//!   blocks before they changed), and `state`, which holds these;
+//! * `held` (what a thread that traces has locked), `cache` (a thread's blocks), `puddles`, `trace`
+//!   (what roots reach), `record` (what stood in blocks before they changed), and `state`, which
+//!   holds these;
 //! * operations: `resolve` (address to block), `alloc` (the fast path), `refill` (a superblock's
 //!   free blocks for a cache, and back), `large` (runs of superblocks), `attach` and `grow`
 //!   (puddles), `roots`, `trim` (space given back to the file), `sweep` (after a member's death);
@@ -37,6 +38,7 @@ mod damage;
 mod gate;
 mod geometry;
 mod grow;
+mod held;
 mod large;
 mod line;
 mod list;
@@ -63,6 +65,7 @@ mod unreached;
 mod values;
 
 pub use alloc::ALIGN_MAX;
+pub use held::is_helper;
 pub(crate) use members::turn_word;
 pub use occupancy::{SuperblockInfo, Use, unused_end};
 pub use state::TracedHeap;

@@ -54,6 +54,7 @@ impl<G: Ground> TracedHeap<G> {
             puddles: Puddles::new(),
             idle: [const { AtomicU64::new(0) }; IDLE_WORDS],
             growth: Mutex::new(Growth::new(plots)),
+            damage: Mutex::default(),
             trimming: Mutex::new(()),
             ground,
         };

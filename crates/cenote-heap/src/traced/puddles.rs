@@ -7,7 +7,6 @@ use super::runs;
 use super::superblock::PuddleHeap;
 use crate::error::{AllocError, GroundError, OpenError};
 use crate::ground::Plot;
-use crate::report::Damage;
 use cenote_layout::id::TypeId;
 use core::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
@@ -199,8 +198,6 @@ pub(crate) struct Growth {
     pub(super) due: u64,
     /// Highest number of a puddle that is known.
     pub(super) last: u32,
-    /// Superblocks that were found to be out of use when their puddles were adopted.
-    pub(crate) damage: Vec<Damage>,
 }
 
 impl Growth {
@@ -211,7 +208,6 @@ impl Growth {
             last: plots.last().map_or(0, |p| p.index),
             pending: plots.into(),
             due: 1,
-            damage: Vec::new(),
         }
     }
 

@@ -28,6 +28,7 @@ use super::adopt::{Adopted, Holds, adopt, contents};
 use super::anchor;
 use super::claims::{Claim, classify};
 use super::condemn::SWEEP_UNKNOWN;
+use super::held::Held;
 use super::marks;
 use super::mutex::lock;
 use super::occupancy::cached;
@@ -121,9 +122,11 @@ impl<G: Ground> TracedHeap<G> {
     ) -> Result<BTreeSet<u64>, RecoverError> {
         self.attach_all()?;
         let growth = lock(&self.growth);
+        let held = Held::new(&self.growth);
         let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.ground, types, &puddles);
         let traced = self.trace(&tracer, roots, true, TraceOptions::default())?;
+        drop(held);
         drop(growth);
         Ok(traced.foreign)
     }
@@ -148,7 +151,7 @@ impl<G: Ground> TracedHeap<G> {
         // Nobody joins meanwhile.
         let _alone = self.turn_alone()?;
         let _trimming = lock(&self.trimming);
-        let mut growth = lock(&self.growth);
+        let _held = (lock(&self.growth), Held::new(&self.growth));
         let puddles = self.puddles.all();
         let tracer = Tracer::new(&self.ground, types, &puddles);
         let believe = options.believe_marks && !planted(Bug::TraceBelievesReach);
@@ -186,10 +189,10 @@ impl<G: Ground> TracedHeap<G> {
         self.free_number.store(number, Ordering::Release);
         self.shared.renew(number);
         self.reset_lists();
-        growth.damage.clear();
+        lock(&self.damage).clear();
         for puddle in &puddles {
             let Adopted { listed, damage } = adopt(puddle);
-            growth.damage.extend(damage);
+            lock(&self.damage).extend(damage);
             if let Some(members) = &self.members {
                 puddle.set_session(members.session);
             }
@@ -312,6 +315,7 @@ impl<G: Ground> TracedHeap<G> {
     ) -> Result<HeapReport, RecoverError> {
         self.attach_all()?;
         let growth = lock(&self.growth);
+        let held = Held::new(&self.growth);
         let puddles = self.puddles.all();
         let mut report = HeapReport { stats: count(&puddles), ..HeapReport::default() };
         report.damaged_roots = roots::all(self.root_puddle()).1;
@@ -349,6 +353,7 @@ impl<G: Ground> TracedHeap<G> {
         if let Some(tracer) = tracer.filter(|_| !leaks.is_empty()) {
             self.check_leaks(&tracer, &puddles, &leaks, &mut report)?;
         }
+        drop(held);
         drop(growth);
         Ok(report)
     }

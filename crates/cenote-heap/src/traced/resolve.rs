@@ -5,6 +5,7 @@
 
 use super::anchor;
 use super::geometry::Geometry;
+use super::held::is_held;
 use super::line::Line;
 use super::mutex::lock;
 use super::state::TracedHeap;
@@ -43,6 +44,7 @@ impl<G: Ground> TracedHeap<G> {
         if self.ground.slot(addr).is_none()
             && self.members.is_some()
             && !self.ground.is_foreign(addr)
+            && !is_held(&self.growth)
         {
             // Another process may have taken a puddle there.
             self.refresh(&mut lock(&self.growth));

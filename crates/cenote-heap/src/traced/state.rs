@@ -12,6 +12,7 @@ use crate::error::{OpenError, RecoverError};
 use crate::exclusion::Exclusion;
 use crate::ground::Ground;
 use crate::pool_ground::PoolGround;
+use crate::report::Damage;
 use cenote_layout::heap::LIST_COUNT;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -54,6 +55,9 @@ pub struct TracedHeap<G: Ground = PoolGround> {
     pub(crate) idle: [AtomicU64; IDLE_WORDS],
     /// Locked while a puddle is attached or taken, and by recovery and check.
     pub(crate) growth: Mutex<Growth>,
+    /// Superblocks that were found to be out of use when their puddles were adopted. Locked after
+    /// `growth`.
+    pub(crate) damage: Mutex<Vec<Damage>>,
     /// Held by the thread that trims, a step at a time, and by recovery, which takes a superblock
     /// that is being trimmed for free. Before `growth`.
     pub(crate) trimming: Mutex<()>,

@@ -6,7 +6,7 @@
 use super::content::WORD;
 use super::crash::{CrashKind, CrashState, Image};
 use super::explore::{Explorer, Limits, Visited};
-use super::fault::{Fault, FaultPoint};
+use super::fault::{Fault, FaultEffect, FaultPoint};
 use super::live::{History, Live};
 use super::model::{Binding, Event, Model};
 use super::options::{Origin, SimOptions};
@@ -292,8 +292,21 @@ impl SimMedium {
         self.core.live().forget();
     }
 
-    /// Plants a fault. See [`SimMedium::fault_hits`].
+    /// Plants a fault that is told. See [`SimMedium::fault_hits`].
+    ///
+    /// # Panics
+    /// For [`FaultEffect::Drop`], which is a lie: [`SimMedium::inject_lie`].
     pub fn inject(&self, fault: Fault) {
+        assert!(fault.effect != FaultEffect::Drop, "a lie takes `inject_lie`");
+        self.core.live().faults.plant(fault);
+    }
+
+    /// Plants a fault of any kind.
+    ///
+    /// # Safety
+    /// Who uses the medium takes what it says to have done for done. What a store, or the next
+    /// opener of what it leaves, holds for a value need be none.
+    pub unsafe fn inject_lie(&self, fault: Fault) {
         self.core.live().faults.plant(fault);
     }
 
@@ -328,7 +341,11 @@ impl SimMedium {
 
     /// Inverts a bit of a file, also in memory and on the medium. Returns whether there is such a
     /// byte.
-    pub fn flip_bit(&self, name: &str, offset: u64, bit: u8) -> bool {
+    ///
+    /// # Safety
+    /// No reference leads to the byte, and who has the file mapped takes what it finds for what it
+    /// is.
+    pub unsafe fn flip_bit(&self, name: &str, offset: u64, bit: u8) -> bool {
         let mut live = self.core.live();
         live.observe();
         let Some(&Binding::File(inode)) = live.names.get(name) else { return false };

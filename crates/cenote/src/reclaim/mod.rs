@@ -13,7 +13,8 @@
 //!
 //! *The order of locks.* A slice holds the turnstile (the members' lock), and under it one pool's
 //! lock, shared to mark and exclusive to condemn and give back, for which it waits 10 ms at most
-//! before it lets go of both and tries again. Under them it waits for nothing. A pool that is
+//! before it lets go of both and tries again. Under them it waits for nothing, and filters, which
+//! are the program's code, are refused what would wait. A pool that is
 //! closed passes the turnstile before anything of it goes away: so a member is alive as long as the
 //! turnstile is held, and closing waits for one slice and never for a run. A run has no handle of
 //! store or pools.
@@ -21,6 +22,7 @@
 mod driver;
 mod run;
 
+use crate::checking::refuse_within;
 use crate::error::{Error, ReclaimRefused, Result};
 use crate::frames::covers_here;
 use crate::open_pool::{Pool, PoolInner};
@@ -28,6 +30,7 @@ use crate::open_pools::{By, pools_of};
 use crate::session::Store;
 use cenote_heap::BlockInfo;
 use cenote_layout::id::TypeId;
+use cenote_medium::planted::{Bug, planted};
 use cenote_store::Access;
 use core::fmt;
 use core::ops::ControlFlow;
@@ -211,7 +214,14 @@ impl Pool {
         let current = reclaims(store).run.lock().clone();
         if let Some(run) = current.filter(|run| run.policy.is_some() && !options.dry_run) {
             self.refuse_waiting(&[])?;
+            refuse_within(store, self.name())?;
             let mut members = run.members.lock();
+            // The run waits for all of them.
+            // SAFETY: members, under the turnstile.
+            let all = members.list.iter().map(|member| unsafe { &*member.pool });
+            if !planted(Bug::ReclaimAwaitedWithView) {
+                refuse_having(all)?;
+            }
             members.list.iter_mut().for_each(|member| member.target |= member.id == self.id());
             drop(members);
             if let Some(outcome) = run.outcome(self.id()) {
@@ -240,15 +250,17 @@ impl Pool {
 
     /// Refuses to wait for this thread's own views and transactions.
     fn refuse_waiting(&self, others: &[Arc<PoolInner>]) -> Result<()> {
-        let all = others.iter().map(|pool| &**pool).chain([&*self.inner]);
-        for pool in all {
-            if covers_here(pool) || pool.is_viewed_here() {
-                return Err(Error::WouldDeadlock {
-                    pool: pool.handle.name().to_string(),
-                    by: "a view or a transaction",
-                });
-            }
-        }
-        Ok(())
+        refuse_having(others.iter().map(|pool| &**pool).chain([&*self.inner]))
+    }
+}
+
+/// Refuses to wait for pools that this thread has.
+fn refuse_having<'p>(pools: impl IntoIterator<Item = &'p PoolInner>) -> Result<()> {
+    match pools.into_iter().find(|pool| covers_here(pool) || pool.is_viewed_here()) {
+        Some(pool) => Err(Error::WouldDeadlock {
+            pool: pool.handle.name().to_string(),
+            by: "a view or a transaction",
+        }),
+        None => Ok(()),
     }
 }

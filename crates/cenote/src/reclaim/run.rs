@@ -2,16 +2,18 @@
 
 use super::driver::Totals;
 use super::{Outcome, ReclaimPolicy};
-use crate::checking::refuse_within;
+use crate::checking::{drop_left, refuse_within};
 use crate::error::{ReclaimRefused, Result};
 use crate::extensions::Extension;
 use crate::open_pool::{PoolInner, PoolWatcher};
 use crate::open_pools::pools_of;
 use crate::registry::StoreTypes;
 use crate::session::Inner;
+use crate::unwaiting::Unwaiting;
 use cenote_heap::ReclaimError;
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
+use cenote_medium::planted::{Bug, planted};
 use cenote_store::PoolStart;
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 use core::time::Duration;
@@ -236,6 +238,8 @@ impl Run {
         totals: &mut Totals,
         body: impl FnOnce(&PoolInner) -> core::result::Result<T, ReclaimError>,
     ) -> core::result::Result<Slice<T>, ReclaimRefused> {
+        // Filters are the program's code. Until the end of the slice this thread has the turnstile.
+        let unwaiting = (!planted(Bug::SliceWaits)).then(Unwaiting::begin);
         let members = self.members.lock();
         if let Some(refused) = self.refusal(&members) {
             return Err(refused);
@@ -264,6 +268,8 @@ impl Run {
         };
         // Whoever closes a pool comes before the next slice.
         MutexGuard::unlock_fair(members);
+        drop(unwaiting);
+        drop_left();
         result
     }
 

@@ -14,6 +14,7 @@
 //! workers look after every [`BATCH`] blocks whether a thread waits. A worker that panics (a filter
 //! did) stops the others, and the panic goes on in the caller.
 
+use super::super::held::Lent;
 use super::table::Table;
 use super::worker::{Gift, Worker};
 use super::{Root, Traced, Tracer};
@@ -219,8 +220,7 @@ impl<G: Ground> Tracer<'_, G> {
         foreign: bool,
         mut options: TraceOptions<'_>,
     ) -> Result<Traced, RecoverError> {
-        let shared = &Shared::new();
-        let workers = options.workers();
+        let (shared, lent, workers) = (&Shared::new(), Lent::now(), options.workers());
         let member = |busy| Member {
             worker: Worker::new(self, foreign),
             shared,
@@ -233,8 +233,7 @@ impl<G: Ground> Tracer<'_, G> {
         let done = std::thread::scope(|scope| {
             let _guard = StopOnPanic(shared);
             let mut helpers: Vec<ScopedJoinHandle<'_, Worker<'_, '_, G>>> = Vec::new();
-            let mut started = false;
-            let mut last = Instant::now();
+            let (mut started, mut last) = (false, Instant::now());
             let superblocks = self.tables.iter().map(Table::in_use).sum();
             let waits = options.progress.is_some().then_some(options.interval.max(TICK));
             loop {
@@ -243,6 +242,8 @@ impl<G: Ground> Tracer<'_, G> {
                     for _ in 1..workers {
                         let help = move || {
                             let _guard = StopOnPanic(shared);
+                            // SAFETY: this thread waits for its helpers, in the scope.
+                            unsafe { lent.help() };
                             let mut helper = member(false);
                             while let Step::Going = helper.step(None) {}
                             helper.worker

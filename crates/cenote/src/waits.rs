@@ -1,0 +1,158 @@
+//! Threads that wait for pools while they have others, and circles of them.
+//!
+//! A thread that has no pool may wait: who has the one that it wants waits for others, not for it.
+//! One that has pools (views, or transactions that it is in) is noted, with what it has and what it
+//! wants, **before** it waits. If those that are noted would then wait for each other in a circle,
+//! it is refused. *No circle is missed:* each begins with the last of its threads to be noted, and
+//! what a thread has does not change while it waits. *None is seen that is not there:* a thread has
+//! what it has noted, and cannot have got what it waits for as long as another one noted that it
+//! has that.
+//!
+//! *A second view passes writers that wait.* A thread with a view that waited behind a writer would
+//! wait for a thread that has nothing, and so is not noted; that one waits for views.
+//!
+//! Only threads of this process are seen: the locks between processes that share a pool
+//! ([`crate::process_lock`]) are not.
+
+use crate::error::{Error, Result};
+use crate::frames::{had_in_transactions, is_any_here};
+use crate::had::{Had, How};
+use crate::open_pool::PoolInner;
+use crate::unwaiting::must_not_wait;
+use crate::viewed::{had_in_views, is_any_viewed_here};
+use cenote_medium::planted::{Bug, planted};
+use cenote_sys::process_lock::ProcessLock;
+use core::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+
+/// A thread that waits for a pool and has others.
+struct Waiter {
+    number: u64,
+    wants: Had,
+    has: Vec<Had>,
+}
+
+impl Waiter {
+    /// Whether `other` waits until this one goes on.
+    fn keeps(&self, other: &Self) -> bool {
+        let Had { pool, how } = other.wants;
+        self.has.iter().any(|had| core::ptr::eq(had.pool, pool) && had.how.excludes(how))
+    }
+}
+
+static WAITERS: ProcessLock<Vec<Waiter>> = ProcessLock::new(Vec::new());
+
+/// A thread that is noted, as long as this lives.
+struct Noted(u64);
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        WAITERS.lock().retain(|waiter| waiter.number != self.0);
+    }
+}
+
+/// Notes that the calling thread waits; `None`: it would close a circle.
+fn note(wants: Had, has: Vec<Had>) -> Option<Noted> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let new = Waiter { number: NEXT.fetch_add(1, Ordering::Relaxed), wants, has };
+    let mut waiters = WAITERS.lock();
+    if !planted(Bug::CircleNotSeen) && closes_circle(&waiters, &new) {
+        return None;
+    }
+    let noted = Noted(new.number);
+    waiters.push(new);
+    Some(noted)
+}
+
+/// Whether `new` waits, over others, for itself.
+fn closes_circle(waiters: &[Waiter], new: &Waiter) -> bool {
+    let mut awaited: Vec<&Waiter> = vec![new];
+    let mut seen = vec![false; waiters.len()];
+    while let Some(at) = awaited.pop() {
+        for (other, seen) in waiters.iter().zip(&mut seen) {
+            if !*seen && other.keeps(at) {
+                if new.keeps(other) {
+                    return true;
+                }
+                *seen = true;
+                awaited.push(other);
+            }
+        }
+    }
+    false
+}
+
+impl PoolInner {
+    /// The pool's lock, shared. Waits; a thread that has a pool already goes past writers that
+    /// wait.
+    ///
+    /// # Errors
+    /// [`Error::WouldDeadlock`]: threads would wait for each other.
+    #[inline]
+    pub(crate) fn lock_to_read(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let nested = is_any_viewed_here() || is_any_here();
+        let taken = if nested { self.lock.try_read_recursive() } else { self.lock.try_read() };
+        match taken {
+            Some(guard) => Ok(guard),
+            None => self.wait_for_read_lock(nested),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_for_read_lock(&self, nested: bool) -> Result<RwLockReadGuard<'_, ()>> {
+        let _noted = self.before_waiting(How::Shared, false)?;
+        Ok(if nested { self.lock.read_recursive() } else { self.lock.read() })
+    }
+
+    /// As [`PoolInner::lock_to_read`], past writers that wait in any case.
+    ///
+    /// # Errors
+    /// As [`PoolInner::lock_to_read`].
+    pub(crate) fn lock_past_writers(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        match self.lock.try_read_recursive() {
+            Some(guard) => Ok(guard),
+            None => self.wait_for_read_lock(true),
+        }
+    }
+
+    /// The pool's lock, alone, for this thread's innermost transaction, which has nothing yet.
+    /// Waits.
+    ///
+    /// # Errors
+    /// As [`PoolInner::lock_to_read`].
+    #[inline]
+    pub(crate) fn lock_to_write(&self) -> Result<RwLockWriteGuard<'_, ()>> {
+        match self.lock.try_write() {
+            Some(guard) => Ok(guard),
+            None => self.wait_for_write_lock(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait_for_write_lock(&self) -> Result<RwLockWriteGuard<'_, ()>> {
+        let _noted = self.before_waiting(How::Alone, true)?;
+        Ok(self.lock.write())
+    }
+
+    /// `begins`: for the innermost transaction, which has nothing yet.
+    fn before_waiting(&self, how: How, begins: bool) -> Result<Option<Noted>> {
+        let refused = || {
+            let pool = self.handle.name().to_string();
+            Err(Error::WouldDeadlock { pool, by: "what that waits for" })
+        };
+        if must_not_wait() {
+            return refused();
+        }
+        let mut has = had_in_views();
+        has.extend(had_in_transactions(begins));
+        if has.is_empty() {
+            return Ok(None);
+        }
+        match note(Had::new(self, how), has) {
+            Some(noted) => Ok(Some(noted)),
+            None => refused(),
+        }
+    }
+}
