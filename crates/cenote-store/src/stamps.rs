@@ -37,9 +37,9 @@
 //!    Where records of the catalog are lost, nothing is sealed or named, and it keeps the era.
 //!
 //! A puddle whose files are damaged at step 3 is *left*: step 4 names the era for it, and it stays
-//! that era as long as no session writes the files again. When its files are whole again, they have the stamp that was named before, that era, or its seal. The
-//! next close that finds them whole seals them. So damage of one pool costs the proof of that pool
-//! alone.
+//! that era as long as no session writes the files again. When they are whole again, they have the
+//! stamp that was named before, that era, or its seal. The next close that finds them whole seals
+//! them. So damage of one pool costs the proof of that pool alone.
 //!
 //! # Crash points
 //!

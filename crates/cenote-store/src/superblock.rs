@@ -57,7 +57,7 @@ pub(crate) struct Found {
     pub(crate) damage: Vec<Damage>,
     /// A copy is not whole, and may have been the next after the newest whole one.
     pub(crate) lost: bool,
-    /// The newest copy says "open", and the other one "clean".
+    /// The newest copy says "open", and the one before it "clean".
     pub(crate) half_open: bool,
 }
 
@@ -184,7 +184,8 @@ fn both(a: Superblock, b: Superblock) -> Found {
     }
     let (is_clean, was_clean) = (newest.state == STATE_CLEAN, other.state == STATE_CLEAN);
     let clean = damage.is_empty() && is_clean;
-    Found { clean, newest, damage, lost: false, half_open: was_clean && !is_clean }
+    let half_open = damage.is_empty() && was_clean && !is_clean;
+    Found { clean, newest, damage, lost: false, half_open }
 }
 
 /// Where the copy of this generation lies in the file.
