@@ -5,8 +5,8 @@
 //! Values have no padding: Miri reports padding that is read as bytes, see `cenote_sys::bytes`.
 
 use cenote::{
-    Durability, Error, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, ReclaimRefused, Result,
-    Store,
+    Durability, Error, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, ReclaimRefused,
+    Result, Store,
 };
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, String, Vec};
 use cenote_medium::Medium;

@@ -111,8 +111,10 @@ impl Tx<'_> {
         // for and zeroed: the pointer map of an array goes over all of it.
         unsafe {
             let heap: &dyn Heap = &pool.heap;
-            let place =
-                self.raw_mut().alloc(heap, bytes, align, ArrayOf::<T>::TYPE_ID).map_err(Error::from)?;
+            let place = self
+                .raw_mut()
+                .alloc(heap, bytes, align, ArrayOf::<T>::TYPE_ID)
+                .map_err(Error::from)?;
             self.claim(place.as_ptr().addr(), bytes as usize)?;
             place.write_bytes(0, bytes as usize);
             let ptr = Ptr::from_non_null(place.cast::<ArrayOf<T>>());

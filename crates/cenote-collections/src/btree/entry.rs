@@ -217,6 +217,8 @@ impl<'t, 'p, K: Persist + Ord, V: Persist> VacantEntry<'t, 'p, K, V> {
     /// something, and its value cannot be inserted, the transaction can only abort.
     pub fn try_insert_with(self, make: impl FnOnce(&mut Tx<'p>) -> Result<V>) -> Result<&'t mut V> {
         let Self { tx, map, key, .. } = self;
+        // One that destroys the map knows what becomes of the value.
+        let make = |tx: &mut Tx<'p>| make(tx).and_then(|value| map.len(tx).map(|_| value));
         let place = make_and_insert(tx, make, |tx, value| match map.entry(tx, key)? {
             Entry::Vacant(entry) => Ok(core::ptr::from_mut(entry.insert(value)?)),
             Entry::Occupied(mut entry) => {
