@@ -364,7 +364,8 @@ impl<T: Persist> List<T> {
     /// Removes all elements. 1 entry, and 1 free for each element.
     ///
     /// # Errors
-    /// As [`List::front_mut`]. If the log has no room for all nodes, the transaction can only abort.
+    /// As [`List::front_mut`]. If the log has no room for all nodes, the transaction can only
+    /// abort.
     pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
         self.empty_to(tx, 0)
     }

@@ -217,8 +217,8 @@ pub enum Error {
     /// An operation of the transaction failed after it had changed something, and the program went
     /// on: the transaction was aborted.
     #[error(
-        "the transaction was aborted, because one of its operations failed half way ({why}): return \
-         the error of an operation to `write`, and try again with less in one transaction"
+        "the transaction was aborted, because one of its operations failed half way ({why}): \
+         return the error of an operation to `write`, and try again with less in one transaction"
     )]
     HalfDone {
         /// What the operation said.

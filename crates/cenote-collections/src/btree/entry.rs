@@ -213,8 +213,8 @@ impl<'t, 'p, K: Persist + Ord, V: Persist> VacantEntry<'t, 'p, K, V> {
     /// key itself, its value is replaced.
     ///
     /// # Errors
-    /// As [`BTreeMap::insert`], and those of `make`; then nothing is inserted. If `make` has allocated
-    /// something, and its value cannot be inserted, the transaction can only abort.
+    /// As [`BTreeMap::insert`], and those of `make`; then nothing is inserted. If `make` has
+    /// allocated something, and its value cannot be inserted, the transaction can only abort.
     pub fn try_insert_with(self, make: impl FnOnce(&mut Tx<'p>) -> Result<V>) -> Result<&'t mut V> {
         let Self { tx, map, key, .. } = self;
         // One that destroys the map knows what becomes of the value.

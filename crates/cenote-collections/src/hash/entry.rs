@@ -172,8 +172,8 @@ impl<'t, 'p, K: Persist + Hash + Eq, V: Persist> VacantEntry<'t, 'p, K, V> {
     /// key itself, its value is replaced.
     ///
     /// # Errors
-    /// As [`HashMap::insert`], and those of `make`; then nothing is inserted. If `make` has allocated
-    /// something, and its value cannot be inserted, the transaction can only abort.
+    /// As [`HashMap::insert`], and those of `make`; then nothing is inserted. If `make` has
+    /// allocated something, and its value cannot be inserted, the transaction can only abort.
     pub fn try_insert_with(self, make: impl FnOnce(&mut Tx<'p>) -> Result<V>) -> Result<&'t mut V> {
         let Self { tx, map, key, .. } = self;
         // One that destroys the map knows what becomes of the value.
