@@ -9,8 +9,8 @@
 //! visits `len` live nodes and ends at `last`.
 
 use crate::shared::{
-    DESTROYED, Header, OrLost, Read, log, log_and_free, log_many, log_with, open, range, span,
-    touch_any,
+    DESTROYED, Header, OrLost, Read, build, free_destroyed, log, log_and_free, log_many, log_with,
+    open, range, span, touch_any,
 };
 use cenote::lost::Faults;
 use cenote::persist::Persist;
@@ -235,12 +235,7 @@ impl<T: Persist> ForwardList<T> {
     /// As [`ForwardList::push_back`]; then there is no list.
     pub fn from_iter(tx: &mut Tx<'_>, values: impl IntoIterator<Item = T>) -> Result<Self> {
         let this = Self::new(tx)?;
-        if let Err(error) = this.extend(tx, values) {
-            // A log that is full may refuse this as well: then its blocks are leaks, if the
-            // transaction commits all the same.
-            let _ = this.destroy(tx);
-            return Err(error);
-        }
+        build(tx, |tx| this.extend(tx, values), |tx| this.destroy(tx))?;
         Ok(this)
     }
 
@@ -249,7 +244,7 @@ impl<T: Persist> ForwardList<T> {
     ///
     /// # Errors
     /// As [`ForwardList::push_back`]. If the lists are in two pools and one is full, some elements
-    /// have moved.
+    /// have moved, and the transaction can only abort.
     pub fn append(self, tx: &mut Tx<'_>, other: Self) -> Result<()> {
         let ours = *open(tx, self.header)?;
         let theirs = *open(tx, other.header)?;
@@ -258,7 +253,7 @@ impl<T: Persist> ForwardList<T> {
         }
         if !tx.in_one_pool(self.header, other.header)? {
             while let Some(value) = other.pop_front(tx)? {
-                self.push_back(tx, value)?;
+                tx.all_or_abort(|tx| self.push_back(tx, value))?;
             }
             return Ok(());
         }
@@ -308,8 +303,8 @@ impl<T: Persist> ForwardList<T> {
     /// Removes all elements. 1 entry, and 1 free for each element.
     ///
     /// # Errors
-    /// As [`ForwardList::front_mut`]. The list is empty then, but blocks that could not be given
-    /// back are leaked if the transaction commits.
+    /// As [`ForwardList::front_mut`]. If the log has no room for all nodes, the transaction can
+    /// only abort.
     pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
         self.empty_to(tx, 0)
     }
@@ -319,25 +314,26 @@ impl<T: Persist> ForwardList<T> {
     /// # Errors
     /// As [`ForwardList::clear`].
     pub fn destroy(self, tx: &mut Tx<'_>) -> Result<()> {
-        self.empty_to(tx, DESTROYED)?;
-        tx.free(self.header)
+        self.empty_to(tx, DESTROYED)
     }
 
-    /// Unlinks all nodes, with `len` in the header, and then frees them.
+    /// Unlinks all nodes, with `len` in the header, and frees them, and a destroyed list's header.
     fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
         let ForwardListHeader { first, .. } = *open(tx, self.header)?;
         // SAFETY: the header is live; nodes are reachable only through it, so nothing leads to them
         // after the write. Freed blocks stay as they are until commit.
         unsafe {
             log(tx, &[range(self.header.as_ptr())])?;
-            self.header.as_ptr().write(ForwardListHeader { len, ..empty() });
-            let mut next = first;
-            while let Some(node) = next {
-                next = node.follow().or_lost(tx)?.next;
-                tx.free_near(self.header, node)?;
-            }
+            tx.all_or_abort(|tx| {
+                self.header.as_ptr().write(ForwardListHeader { len, ..empty() });
+                let mut next = first;
+                while let Some(node) = next {
+                    next = node.follow().or_lost(tx)?.next;
+                    tx.free_near(self.header, node)?;
+                }
+                free_destroyed(tx, self.header, len)
+            })
         }
-        Ok(())
     }
 
     /// Inserts between two neighbours, `None` being the ends.

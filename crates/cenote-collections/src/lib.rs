@@ -70,9 +70,11 @@
 //!    then allocates, then logs, which are the steps that can fail or run code of the caller
 //!    (`Ord`, `Hash`, `Eq`, closures, iterators); then it writes, which cannot fail. So an error
 //!    that the caller ignores, or a panic that the caller catches inside the transaction, leaves
-//!    the collection as it was (and perhaps a block that nothing leads to). Where many blocks are
-//!    freed (`clear`, `destroy`, `truncate`), they are unlinked first: an error then leaks blocks,
-//!    which [`Pool::collect`](cenote::Pool::collect) finds, and never leaves a link to one.
+//!    the collection as it was, and what was allocated is given back. What cannot be so (many
+//!    blocks are freed by `clear`, `destroy` and removals; a log that is full has no room for
+//!    giving back) is noted while it is half done: then the transaction aborts whatever its body
+//!    makes of the error ([`Error::HalfDone`](cenote::Error::HalfDone)). Blocks are unlinked before
+//!    they are freed, so even until then no link leads to a freed one.
 //! 4. Keys may lie: with an `Ord` or `Hash` that contradicts itself things are not found, or found
 //!    in odd places, but every index is computed from what the node says, not from what a
 //!    comparison promised.

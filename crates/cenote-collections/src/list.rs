@@ -9,7 +9,8 @@
 //! order puts `len` beside both ends, so that a change of either end is one range of 16 bytes.
 
 use crate::shared::{
-    DESTROYED, Header, OrLost, log, log_and_free, log_many, log_with, open, range, span, touch_any,
+    DESTROYED, Header, OrLost, build, free_destroyed, log, log_and_free, log_many, log_with, open,
+    range, span, touch_any,
 };
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
@@ -251,12 +252,7 @@ impl<T: Persist> List<T> {
     /// As [`List::push_back`]; then there is no list.
     pub fn from_iter(tx: &mut Tx<'_>, values: impl IntoIterator<Item = T>) -> Result<Self> {
         let this = Self::new(tx)?;
-        if let Err(error) = this.extend(tx, values) {
-            // A log that is full may refuse this as well: then its blocks are leaks, if the
-            // transaction commits all the same.
-            let _ = this.destroy(tx);
-            return Err(error);
-        }
+        build(tx, |tx| this.extend(tx, values), |tx| this.destroy(tx))?;
         Ok(this)
     }
 
@@ -265,7 +261,7 @@ impl<T: Persist> List<T> {
     ///
     /// # Errors
     /// As [`List::push_back`]. If the lists are in two pools and one is full, some elements have
-    /// moved.
+    /// moved, and the transaction can only abort.
     pub fn append(self, tx: &mut Tx<'_>, other: Self) -> Result<()> {
         let ours = *open(tx, self.header)?;
         let theirs = *open(tx, other.header)?;
@@ -275,7 +271,7 @@ impl<T: Persist> List<T> {
         }
         if !tx.in_one_pool(self.header, other.header)? {
             while let Some(value) = other.pop_front(tx)? {
-                self.push_back(tx, value)?;
+                tx.all_or_abort(|tx| self.push_back(tx, value))?;
             }
             return Ok(());
         }
@@ -311,7 +307,6 @@ impl<T: Persist> List<T> {
     ///
     /// # Errors
     /// As [`List::push_back`]; [`cenote::Error::OutOfBounds`] if `at` is greater than the length.
-    /// A log that is full may leave an empty list that nothing leads to.
     pub fn split_off(self, tx: &mut Tx<'_>, at: usize) -> Result<Self> {
         let ListHeader { first, len, last } = *open(tx, self.header)?;
         if at as u64 > len {
@@ -322,10 +317,10 @@ impl<T: Persist> List<T> {
         // SAFETY: as above.
         unsafe { touch_any(before).and_then(|()| touch_any(after)) }.or_lost(tx)?;
         let rest = ListHeader { first: after, len: len - at as u64, last: after.and(last) };
-        // Empty until nothing can fail any more: a stale handle may name this block, and a full log
-        // may keep it from being freed.
-        let other = Self { header: tx.alloc_beside(self.header, empty())? };
-        let Some(after) = after else { return Ok(other) };
+        let Some(after) = after else { return Self::new_beside(tx, self.header) };
+        // Gone until nothing can fail any more: a stale handle may name this block.
+        let unborn = ListHeader { len: DESTROYED, ..empty() };
+        let other = Self { header: tx.alloc_beside(self.header, unborn)? };
         // SAFETY: live nodes of this list; after the writes those from `after` on belong to the
         // other one, whose header is fresh in this transaction.
         unsafe {
@@ -369,8 +364,8 @@ impl<T: Persist> List<T> {
     /// Removes all elements. 1 entry, and 1 free for each element.
     ///
     /// # Errors
-    /// As [`List::front_mut`]. The list is empty then, but blocks that could not be given back are
-    /// leaked if the transaction commits.
+    /// As [`List::front_mut`]. If the log has no room for all nodes, the transaction can only
+    /// abort.
     pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
         self.empty_to(tx, 0)
     }
@@ -380,25 +375,27 @@ impl<T: Persist> List<T> {
     /// # Errors
     /// As [`List::clear`].
     pub fn destroy(self, tx: &mut Tx<'_>) -> Result<()> {
-        self.empty_to(tx, DESTROYED)?;
-        tx.free(self.header)
+        self.empty_to(tx, DESTROYED)
     }
 
-    /// Unlinks all nodes, with `len` in the header, and then frees them.
+    /// Unlinks all nodes, with `len` in the header, and then frees them, and the header of a list
+    /// that is destroyed.
     fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
         let ListHeader { first, .. } = *open(tx, self.header)?;
         // SAFETY: the header is live; nodes are reachable only through it, so nothing leads to them
         // after the write. Freed blocks stay as they are until commit.
         unsafe {
             log(tx, &[range(self.header.as_ptr())])?;
-            self.header.as_ptr().write(ListHeader { len, ..empty() });
-            let mut next = first;
-            while let Some(node) = next {
-                next = node.follow().or_lost(tx)?.next;
-                tx.free_near(self.header, node)?;
-            }
+            tx.all_or_abort(|tx| {
+                self.header.as_ptr().write(ListHeader { len, ..empty() });
+                let mut next = first;
+                while let Some(node) = next {
+                    next = node.follow().or_lost(tx)?.next;
+                    tx.free_near(self.header, node)?;
+                }
+                free_destroyed(tx, self.header, len)
+            })
         }
-        Ok(())
     }
 
     /// The nodes before and at index `at`, which is at most the length, from the nearer end.

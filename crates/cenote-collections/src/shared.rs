@@ -115,8 +115,7 @@ pub(crate) unsafe fn log_and_free<H: Persist, N: Persist>(
     unsafe { tx.free_near_logged(header, node, ranges) }
 }
 
-/// As [`log`], for an operation that has allocated `fresh` already: gives it back if logging fails,
-/// so that whoever goes on after the error does not leak it.
+/// As [`log`], for an operation that has allocated `fresh` already: gives it back if logging fails.
 ///
 /// # Safety
 /// As [`log`]; nothing points to `fresh`.
@@ -129,10 +128,46 @@ pub(crate) unsafe fn log_with<T: Persist>(
     // SAFETY: passed on.
     let logged = unsafe { log(tx, ranges) };
     if logged.is_err() {
-        // A log that is full may refuse this as well: then the block is a leak.
-        let _ = tx.free(fresh);
+        tx.give_back(fresh);
     }
     logged
+}
+
+/// Fills a collection that was just made; if that fails, destroys it. If that fails too, or the
+/// caller's code panics, the transaction can only abort.
+pub(crate) fn build(
+    tx: &mut Tx<'_>,
+    fill: impl FnOnce(&mut Tx<'_>) -> Result<()>,
+    destroy: impl FnOnce(&mut Tx<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut filled = Ok(());
+    let settled = tx.all_or_abort(|tx| {
+        filled = fill(tx);
+        if filled.is_err() { destroy(tx) } else { Ok(()) }
+    });
+    filled.and(settled)
+}
+
+/// Makes a value, and inserts it. What was allocated for a value that cannot be inserted is lost
+/// with it: then the transaction can only abort.
+pub(crate) fn make_and_insert<'p, V, R>(
+    tx: &mut Tx<'p>,
+    make: impl FnOnce(&mut Tx<'p>) -> Result<V>,
+    insert: impl FnOnce(&mut Tx<'p>, V) -> Result<R>,
+) -> Result<R> {
+    let before = tx.allocated();
+    let value = make(tx)?;
+    if tx.allocated() == before {
+        insert(tx, value)
+    } else {
+        tx.all_or_abort(|tx| insert(tx, value))
+    }
+}
+
+/// Frees the header of a collection that was destroyed, not of one that was emptied: the last step
+/// of both, which `len` tells apart.
+pub(crate) fn free_destroyed<H: Header>(tx: &mut Tx<'_>, header: Ptr<H>, len: u64) -> Result<()> {
+    if len == DESTROYED { tx.free(header) } else { Ok(()) }
 }
 
 /// Most ranges that [`log_many`] logs with one fence.

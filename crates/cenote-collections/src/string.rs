@@ -4,6 +4,7 @@
 //! never the header of a `Vec<u8>`, also if a block is reused while somebody still has a stale
 //! handle; else that could be used to write bytes into a text that are none.
 
+use crate::shared::build;
 use crate::vec::Vec;
 use cenote::persist::{LayoutBuilder, Persist, TypeId};
 use cenote::{Error, Ptr, Reader, Result, Tx};
@@ -75,11 +76,11 @@ impl String {
     /// A copy of `text` in the transaction's first pool.
     ///
     /// # Errors
-    /// As [`Tx::alloc`].
+    /// As [`Tx::alloc`]; then there is no text.
     #[allow(clippy::should_implement_trait, reason = "it takes the transaction")]
     pub fn from_str(tx: &mut Tx<'_>, text: &str) -> Result<Self> {
         let this = Self::new(tx)?;
-        this.push_str(tx, text)?;
+        build(tx, |tx| this.push_str(tx, text), |tx| this.destroy(tx))?;
         Ok(this)
     }
 

@@ -9,7 +9,8 @@
 //! size need none and `capacity` says nothing.
 
 use crate::shared::{
-    DESTROYED, Header, OrLost, Range, log, log_and_free, open, range, touch_places,
+    DESTROYED, Header, OrLost, Range, build, free_destroyed, log, log_and_free, open, range,
+    touch_places,
 };
 use cenote::persist::{ArrayOf, Persist};
 use cenote::{Error, Ptr, Reader, Result, Tx};
@@ -95,7 +96,7 @@ impl<T: Persist> Vec<T> {
     /// As [`Tx::alloc`].
     pub fn with_capacity(tx: &mut Tx<'_>, capacity: usize) -> Result<Self> {
         let this = Self::new(tx)?;
-        this.reserve(tx, capacity)?;
+        build(tx, |tx| this.reserve(tx, capacity), |tx| this.destroy(tx))?;
         Ok(this)
     }
 
@@ -424,12 +425,7 @@ impl<T: Persist> Vec<T> {
     /// As [`Vec::push`]; then there is no vector.
     pub fn from_iter(tx: &mut Tx<'_>, values: impl IntoIterator<Item = T>) -> Result<Self> {
         let this = Self::new(tx)?;
-        if let Err(error) = this.extend(tx, values) {
-            // A log that is full may refuse this as well: then its blocks are leaks, if the
-            // transaction commits all the same.
-            let _ = this.destroy(tx);
-            return Err(error);
-        }
+        build(tx, |tx| this.extend(tx, values), |tx| this.destroy(tx))?;
         Ok(this)
     }
 
@@ -496,8 +492,7 @@ impl<T: Persist> Vec<T> {
     /// # Errors
     /// As [`Vec::push`].
     pub fn destroy(self, tx: &mut Tx<'_>) -> Result<()> {
-        self.empty_to(tx, DESTROYED)?;
-        tx.free(self.header)
+        self.empty_to(tx, DESTROYED)
     }
 
     fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
@@ -509,9 +504,11 @@ impl<T: Persist> Vec<T> {
                 Some(array) => log_and_free(tx, self.header, array, &ranges)?,
                 None => log(tx, &ranges)?,
             }
-            self.header.as_ptr().write(VecHeader { array: None, len, capacity: 0 });
+            tx.all_or_abort(|tx| {
+                self.header.as_ptr().write(VecHeader { array: None, len, capacity: 0 });
+                free_destroyed(tx, self.header, len)
+            })
         }
-        Ok(())
     }
 
     /// Makes room for `additional` more values; the header as it is then.
@@ -538,23 +535,18 @@ impl<T: Persist> Vec<T> {
         // SAFETY: places without values stay zero. The old array is left as it is, and nothing
         // leads to it once the header is written.
         unsafe {
-            let (array, capacity) = tx.alloc_array::<_, T>(self.header, capacity)?;
-            let grown = VecHeader { array: Some(array), capacity: capacity as u64, ..header };
-            if let Err(lost) = touch_places(header.places(), len) {
-                tx.free(array)?;
-                return Err(tx.unreadable(lost));
-            }
-            copy_nonoverlapping(header.places(), grown.places(), len);
-            let ranges = [range(self.header.as_ptr())];
-            let logged = match header.array {
-                Some(old) => log_and_free(tx, self.header, old, &ranges),
-                None => log(tx, &ranges),
-            };
-            if let Err(error) = logged {
-                // Whoever goes on after the error does not leak it.
-                let _ = tx.free(array);
-                return Err(error);
-            }
+            let grown = tx.attempt(|tx| {
+                let (array, capacity) = tx.alloc_array::<_, T>(self.header, capacity)?;
+                let grown = VecHeader { array: Some(array), capacity: capacity as u64, ..header };
+                touch_places(header.places(), len).or_lost(tx)?;
+                copy_nonoverlapping(header.places(), grown.places(), len);
+                let ranges = [range(self.header.as_ptr())];
+                match header.array {
+                    Some(old) => log_and_free(tx, self.header, old, &ranges)?,
+                    None => log(tx, &ranges)?,
+                }
+                Ok(grown)
+            })?;
             self.header.as_ptr().write(grown);
             Ok(grown)
         }

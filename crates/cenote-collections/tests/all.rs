@@ -5,6 +5,7 @@ mod common;
 mod costs;
 mod filters;
 mod full_log;
+mod half_done;
 mod headers;
 mod keys;
 mod large;

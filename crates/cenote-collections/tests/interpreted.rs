@@ -5,7 +5,8 @@
 //! Values have no padding: Miri reports padding that is read as bytes, see `cenote_sys::bytes`.
 
 use cenote::{
-    Durability, Error, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, Result, Store,
+    Durability, Error, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, ReclaimRefused,
+    Result, Store,
 };
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, String, Vec};
 use cenote_medium::Medium;
@@ -198,4 +199,37 @@ fn threads_write_and_read_one_pool() -> Result<()> {
     });
     assert_eq!(pool.read()?.get(root)?.value, 6);
     assert_sound(&pool)
+}
+
+/// Miri sees whether a word of a root is stored plainly where another thread loads it.
+#[test]
+fn a_reclaim_that_begins_while_a_root_is_set_or_put_back_loads_whole_words() -> Result<()> {
+    let sim = formatted()?;
+    let (_store, pool) = open(sim)?;
+    let nodes = pool.write(|tx| -> Result<_> {
+        let mut node = |value| tx.alloc(Node { value, next: None });
+        let nodes = [node(0)?, node(1)?];
+        tx.set_root(nodes[0])?;
+        Ok(nodes)
+    })?;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..4 {
+                let done = pool.write(|tx| -> Result<()> {
+                    tx.set_root(nodes[round % 2])?;
+                    if round < 2 { Ok(()) } else { Err(Error::AsIs) }
+                });
+                assert_eq!(done.is_ok(), round < 2);
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..3 {
+                let late = pool.reclaim().expect_err("a transaction has run");
+                assert!(matches!(late, Error::Reclaim(ReclaimRefused::Late)), "{late}");
+            }
+        });
+    });
+    let view = pool.read()?;
+    assert_eq!(view.root::<Node>()?, Some(nodes[1]));
+    Ok(())
 }

@@ -4,13 +4,13 @@
 //! feature `planted-bugs` the answer is the constant `false` and the question costs nothing. With
 //! it, a test plants one bug in its own thread, and shows that crash enumeration, or another named
 //! test, turns red. The same feature lets a test see the moments between the stores of an update
-//! ([`reach`]).
+//! ([`reach`]), and refuse blocks as a full pool does ([`is_refused`]).
 
 mod steps;
 
-pub use steps::{Step, reach};
+pub use steps::{Step, is_refused, reach};
 #[cfg(feature = "planted-bugs")]
-pub use steps::{Watcher, watch};
+pub use steps::{Watcher, refuse, watch};
 
 /// Whether this build has the feature `planted-bugs`, as builds of the whole workspace do.
 pub const COMPILED: bool = cfg!(feature = "planted-bugs");
@@ -508,6 +508,10 @@ pub enum Bug {
     SliceWaits,
     /// A pool is closed by code that its store calls with the list of open pools in hand.
     ClosedWithin,
+    /// A transaction commits although an operation of it failed half way.
+    HalfDoneCommitted,
+    /// What an operation that failed had allocated stays allocated.
+    FailedKeepsBlocks,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -16,7 +16,9 @@
 //! instructions could have done. [`load_word`] is a load into a register, and a register holds a
 //! number. [`settle`] has no instruction; it counts as having loaded every byte into a register and
 //! stored it back, which changes nothing in the memory and leaves no byte uninitialised. Because it
-//! counts as a store, its caller must be allowed to store, and excludes readers.
+//! counts as a store, its caller must be allowed to store, and excludes readers. Of a byte that is
+//! a number already there is nothing to store: other threads may load that one atomically
+//! meanwhile, as a reclaim that begins loads roots.
 //!
 //! *The kernel's accesses are not the program's.* [`copy_by_kernel`] reads pages as a debugger
 //! would: no load of this program takes part, so no load races with a store, or contradicts a
@@ -32,7 +34,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 ///
 /// # Safety
 /// The bytes are mapped. The caller may store into them, and no other thread accesses them
-/// meanwhile.
+/// meanwhile, but for atomic loads of bytes that are numbers already.
 #[inline(always)]
 pub unsafe fn settle(at: *mut u8, len: usize) {
     #[cfg(not(miri))]

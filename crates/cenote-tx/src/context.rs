@@ -3,7 +3,7 @@
 
 use crate::group::LogGroup;
 use crate::ranges::RangeSet;
-use cenote_heap::{AllocError, Block, FreeError, Heap};
+use cenote_heap::{AllocError, Block, FreeError, GroundError, Heap};
 use cenote_layout::id::TypeId;
 use cenote_log::{LogError, LogWriter};
 use cenote_medium::Persistence;
@@ -57,6 +57,15 @@ pub enum TxError {
         /// Bytes.
         len: u64,
     },
+}
+
+impl TxError {
+    /// What a pool says that is full.
+    #[cold]
+    pub(crate) fn full(size: u64, type_id: TypeId) -> Self {
+        let source = GroundError::Limit { requested: size, bytes: 0, size_max: 0 };
+        Self::Alloc(AllocError::Full { size, type_id, source })
+    }
 }
 
 /// A deferred write: `len` bytes at `at` of the buffer go to `addr` at commit.

@@ -103,8 +103,11 @@
 //!
 //! At `process` a mark is set in one step, and nothing is flushed: no loss of power is covered.
 
+mod abort;
 pub mod context;
+mod give_back;
 pub mod group;
+mod marks;
 pub mod ranges;
 mod transaction;
 

@@ -1,7 +1,9 @@
 //! The steps of a transaction. The crate's documentation says why the order is right; the comments
 //! here name the states.
 
+use crate::abort::abort;
 use crate::context::{HeapBlock, Redo, TxContext, TxError, Volatile};
+use crate::marks::{clear_marks, mark_byte, release};
 use crate::ranges::Range;
 use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::{Block, Cancelled, Heap, Taking};
@@ -11,9 +13,9 @@ use cenote_layout::log::{
     AllocationMark, ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, Seal, entry_size,
 };
 use cenote_log::LogError;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, is_refused, planted};
 use cenote_sys::bytes::{self, settle};
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::Ordering;
 use std::ptr::NonNull;
 
 /// Most bytes that a lazy seal covers. Hashing them is hidden behind their flushes; but what is
@@ -57,7 +59,7 @@ unsafe fn keep_copy(buffer: &mut Vec<u8>, src: *const u8, len: usize) -> *const 
 /// panic, it aborts.
 #[derive(Debug)]
 pub struct Transaction<'c> {
-    context: &'c mut TxContext,
+    pub(crate) context: &'c mut TxContext,
 }
 
 impl TxContext {
@@ -88,7 +90,8 @@ impl<'c> Transaction<'c> {
     ///
     /// # Safety
     /// `len` bytes from `ptr` are readable and lie in puddles of the store that this process holds
-    /// for writing. No other thread uses them until the transaction ends.
+    /// for writing. No other thread uses them until the transaction ends, but for atomic loads of
+    /// aligned words that the caller stores atomically; abort does so too.
     #[inline]
     pub unsafe fn add(&mut self, ptr: *const u8, len: usize) -> Result<(), TxError> {
         // The most frequent length has code of its own.
@@ -356,6 +359,9 @@ impl<'c> Transaction<'c> {
     ) -> Result<NonNull<u8>, TxError> {
         if size == 0 {
             return Err(TxError::ZeroSize { type_id });
+        }
+        if is_refused() {
+            return Err(TxError::full(size, type_id));
         }
         let context = &mut *self.context;
         let writer = &mut context.writer;
@@ -638,12 +644,6 @@ fn change_marks(context: &mut TxContext) {
     }
 }
 
-fn mark_byte(held: &HeapBlock) -> &AtomicU8 {
-    // SAFETY: a mark of the heap's, mapped until the transaction ends; in a running process all
-    // accesses to marks are atomic.
-    unsafe { AtomicU8::from_ptr(held.block.mark.byte().as_ptr()) }
-}
-
 /// Flushes every line that holds a byte of what was logged or allocated; a line that small ranges
 /// share, once. With `HASH` also hashes the contents, piece by piece, while the flushes of the
 /// piece before are on their way.
@@ -705,61 +705,6 @@ fn apply_redo(context: &TxContext) {
             context.persistence.flush(redo.addr as *const u8, redo.len);
         }
     }
-}
-
-/// Clears the marks of blocks, which recovery may do again, or undo, until the range has moved on;
-/// the heap does not give them out yet.
-fn clear_marks(blocks: &[HeapBlock]) {
-    for held in blocks {
-        // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).
-        unsafe { held.heap.as_ref() }.clear_mark(&held.block);
-    }
-}
-
-/// Lets the heap give blocks out again: only now that no log entry says "clear its mark" may it be
-/// set for somebody else.
-fn release(blocks: &[HeapBlock]) {
-    for held in blocks {
-        // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).
-        unsafe { held.heap.as_ref() }.release(&held.block);
-    }
-}
-
-/// Rolls back in this process. Until the range moves on recovery would do the same again; only then
-/// are blocks given out again.
-#[cold]
-fn abort(context: &mut TxContext) {
-    for range in context.ranges.list().iter().rev() {
-        if !range.old.is_null() {
-            let len = (range.end - range.start) as usize;
-            // SAFETY: the log holds `len` bytes at `old`; the range is writable until the
-            // transaction ends.
-            unsafe {
-                core::ptr::copy_nonoverlapping(range.old, range.start as *mut u8, len);
-                context.persistence.flush(range.start as *const u8, len);
-            }
-        }
-    }
-    for volatile in context.volatile.iter().rev() {
-        let source = &context.buffer[volatile.at..volatile.at + volatile.len];
-        // SAFETY: promised to be writable until the transaction ends (contract of `add_volatile`).
-        unsafe { core::ptr::copy(source.as_ptr(), volatile.addr as *mut u8, volatile.len) };
-    }
-    context.writer.fence();
-    // What was put back may have gone nowhere. The log has it; no transaction uses that again.
-    if context.writer.is_halted() && !planted(Bug::AbortForgotten) {
-        return context.clear();
-    }
-    // At `power` no mark of the medium changes: what the transaction took was never more than
-    // TAKEN, and what it was to free is allocated still.
-    if !planted(Bug::AbortKeepsAllocation) {
-        clear_marks(&context.allocated);
-    }
-    context.writer.finish();
-    context.writer.fence();
-    context.range_pending = false;
-    release(&context.allocated);
-    context.clear();
 }
 
 const _: () = assert!(ENTRY_HEADER_SIZE == 32);

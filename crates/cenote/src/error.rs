@@ -215,6 +215,16 @@ pub enum Error {
          Store::open_torn"
     )]
     AsIs,
+    /// An operation of the transaction failed after it had changed something, and the program went
+    /// on: the transaction was aborted.
+    #[error(
+        "the transaction was aborted, because one of its operations failed half way ({why}): \
+         return the error of an operation to `write`, and try again with less in one transaction"
+    )]
+    HalfDone {
+        /// What the operation said.
+        why: String,
+    },
     /// The caller's own reason to abort a transaction.
     #[error("the transaction was aborted: {0}")]
     Aborted(String),

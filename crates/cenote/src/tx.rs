@@ -13,6 +13,7 @@
 
 use crate::error::{Error, Result, dangling};
 use crate::frames::{Covered, Entered, Frame, begun_here, lock_all};
+use crate::half_done::HalfDone;
 use crate::holder::RelPtr;
 use crate::local;
 use crate::lost::{Faults, Lost};
@@ -39,6 +40,7 @@ pub struct Tx<'p> {
     covered: CoveredIn<'p>,
     /// What an iterator could not read: then the transaction aborts.
     faults: Faults,
+    half_done: HalfDone,
     /// The log is this thread's.
     _not_send: PhantomData<*const ()>,
 }
@@ -96,20 +98,12 @@ impl<'p> Tx<'p> {
         // SAFETY: ended below by commit or by drop; it cannot be moved out of `Tx` by safe code.
         let raw = unsafe { context.begin() };
         let (covered, faults) = (CoveredIn(covered), Faults::default());
-        let mut tx = Tx { raw, covered, faults, _not_send: PhantomData };
+        let half_done = HalfDone::default();
+        let mut tx = Tx { raw, covered, faults, half_done, _not_send: PhantomData };
         let result = body(&mut tx);
         match result {
             Ok(value) => {
-                // The store may have been poisoned meanwhile, by the transaction itself when a pool
-                // could not grow: nothing is acknowledged then.
-                if let Err(error) = refuse_unusable(&first.store.store) {
-                    tx.raw.abort();
-                    return Err(error.into());
-                }
-                if let Some(lost) = tx.faults.first()
-                    && !planted(Bug::LostPageCommitted)
-                {
-                    let error = tx.unreadable(lost);
+                if let Err(error) = tx.may_commit() {
                     tx.raw.abort();
                     return Err(error.into());
                 }
@@ -132,8 +126,26 @@ impl<'p> Tx<'p> {
         self.covered.0.first()
     }
 
+    /// Whether nothing speaks against a commit.
+    #[inline]
+    fn may_commit(&self) -> Result<()> {
+        // The store may have been poisoned meanwhile, by the transaction itself when a pool could
+        // not grow: nothing is acknowledged then.
+        refuse_unusable(&self.first_pool().store.store)?;
+        if let Some(lost) = self.faults.first()
+            && !planted(Bug::LostPageCommitted)
+        {
+            return Err(self.unreadable(lost));
+        }
+        self.half_done.refuse()
+    }
+
     pub(crate) fn raw_mut(&mut self) -> &mut Transaction<'p> {
         &mut self.raw
+    }
+
+    pub(crate) fn half_done_mut(&mut self) -> &mut HalfDone {
+        &mut self.half_done
     }
 
     /// The pool of the transaction that has a live block of this type at `addr`.
@@ -406,7 +418,7 @@ impl<'p> Tx<'p> {
     /// # Safety
     /// As [`crate::lost::claim`].
     #[inline(always)]
-    unsafe fn claim(&self, addr: usize, len: usize) -> Result<()> {
+    pub(crate) unsafe fn claim(&self, addr: usize, len: usize) -> Result<()> {
         // SAFETY: handed on to the caller.
         unsafe { crate::lost::claim(addr, len) }.map_err(|lost| {
             self.faults.note(lost);
@@ -476,46 +488,6 @@ impl<'p> Tx<'p> {
         let first = self.owner_of::<A>(a.addr()).ok_or_else(|| self.dangling::<A>(a.addr()))?;
         let second = self.owner_of::<B>(b.addr()).ok_or_else(|| self.dangling::<B>(b.addr()))?;
         Ok(core::ptr::eq(first, second))
-    }
-
-    /// A block for at least `len` values, zeroed, in the pool of `neighbour`. Its capacity is
-    /// returned with it: as many values as fit.
-    ///
-    /// # Errors
-    /// As [`Tx::alloc_beside`].
-    ///
-    /// # Safety
-    /// Values of the array are read only after they were written, and those not in use are zero.
-    #[doc(hidden)]
-    pub unsafe fn alloc_array<N: Persist, T: Persist>(
-        &mut self,
-        neighbour: Ptr<N>,
-        len: usize,
-    ) -> Result<(Ptr<ArrayOf<T>>, usize)> {
-        let pool = self
-            .owner_of::<N>(neighbour.addr())
-            .ok_or_else(|| self.dangling::<N>(neighbour.addr()))?;
-        pool.know::<ArrayOf<T>>()?;
-        let size = size_of::<T>().max(1);
-        let align = align_of::<T>().max(8) as u64;
-        let bytes = (size as u64)
-            .checked_mul(len.max(1) as u64)
-            .and_then(|bytes| cenote_heap::class::block_size(bytes, align))
-            .ok_or(Error::OutOfBounds {
-                index: len as u64,
-                len: isize::MAX as u64 / size as u64,
-            })?;
-        // SAFETY: as in `alloc_covered`; the whole block, also what the size class adds, is asked
-        // for and zeroed: the pointer map of an array goes over all of it.
-        unsafe {
-            let heap: &dyn Heap = &pool.heap;
-            let place =
-                self.raw.alloc(heap, bytes, align, ArrayOf::<T>::TYPE_ID).map_err(Error::from)?;
-            self.claim(place.as_ptr().addr(), bytes as usize)?;
-            place.write_bytes(0, bytes as usize);
-            let ptr = Ptr::from_non_null(place.cast::<ArrayOf<T>>());
-            Ok((ptr, bytes as usize / size))
-        }
     }
 }
 

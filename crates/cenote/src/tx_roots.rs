@@ -13,6 +13,7 @@ use crate::reader::Reader;
 use crate::tx::Tx;
 use cenote_heap::Heap;
 use cenote_layout::heap::{RootEntry, RootSlot};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 impl<'p> Tx<'p> {
     /// Sets root `index` (0 to 1023) of the transaction's first pool. What the root led to before
@@ -155,11 +156,14 @@ impl<'p> Tx<'p> {
         let slot = pool.heap.root_slot(index)?;
         let addr = entry.addr;
         let sealed = RootSlot::new(entry).ok_or(cenote_heap::RootError::Address { index, addr })?;
-        // SAFETY: a root slot of a pool that is locked for writing.
-        unsafe {
+        // SAFETY: a root slot of a pool that is locked for writing: two aligned words. A reclaim
+        // that begins in another thread may load them meanwhile, atomically.
+        let words = unsafe {
             self.raw_mut().add(slot.as_ptr().cast(), size_of_val(&sealed)).map_err(Error::from)?;
-            slot.write(sealed);
-        }
+            slot.cast::<[AtomicU64; 2]>().as_ref()
+        };
+        words[1].store(sealed.type_id.0, Ordering::Relaxed);
+        words[0].store(sealed.word, Ordering::Release);
         Ok(())
     }
 }
@@ -193,17 +197,21 @@ fn set<'p>(tx: &mut Tx<'p>, pool: &'p PoolInner, name: &str, root: RootEntry) ->
     let mut entry =
         Entry { next, target: root.into(), len: bytes.len() as u8, name: [0; NAME_LEN_MAX] };
     entry.name[..bytes.len()].copy_from_slice(bytes);
-    let entry = tx.alloc_covered(pool, entry)?;
-    tx.set(directory, place, Some(entry))
+    tx.attempt(|tx| {
+        let entry = tx.alloc_covered(pool, entry)?;
+        tx.set(directory, place, Some(entry))
+    })
 }
 
 /// A directory that takes over the last numbered root.
 fn make<'p>(tx: &mut Tx<'p>, pool: &'p PoolInner) -> Result<Ptr<Directory>> {
     let numbered = pool.root_entry(DIRECTORY_ROOT)?.into();
-    let directory = tx.alloc_covered(pool, Directory { numbered, chains: [None; CHAINS] })?;
-    let entry = RootEntry { addr: directory.addr(), type_id: Directory::TYPE_ID };
-    tx.write_root_slot(pool, DIRECTORY_ROOT, entry)?;
-    Ok(directory)
+    tx.attempt(|tx| {
+        let directory = tx.alloc_covered(pool, Directory { numbered, chains: [None; CHAINS] })?;
+        let entry = RootEntry { addr: directory.addr(), type_id: Directory::TYPE_ID };
+        tx.write_root_slot(pool, DIRECTORY_ROOT, entry)?;
+        Ok(directory)
+    })
 }
 
 /// Takes a name away; whether there was one.
@@ -216,6 +224,6 @@ fn remove(tx: &mut Tx<'_>, pool: &PoolInner, name: &str) -> Result<bool> {
         (None, Some(place)) => tx.set(directory, place, next)?,
         (None, None) => return Ok(false),
     }
-    tx.free(found.entry)?;
+    tx.all_or_abort(|tx| tx.free(found.entry))?;
     Ok(true)
 }

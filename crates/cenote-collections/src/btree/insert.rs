@@ -2,8 +2,8 @@
 //! full node above.
 
 use super::node::{Branch, CAPACITY, Entry, Inner, Leaf, Slots};
-use super::{BTreeHeader, BTreeMap, Path, branches, copy_of, refuse_height, whole};
-use crate::shared::{OrLost, Range, log, log_with, open, range, touch_any};
+use super::{BTreeHeader, BTreeMap, Path, Step, branches, copy_of, refuse_height, whole};
+use crate::shared::{OrLost, Range, build, log, log_with, open, range, touch_any};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 
@@ -15,6 +15,21 @@ struct Split<K, V> {
     right: Ptr<Inner<K, V>>,
     /// Whether node and child are the last of their level: then nearly all stays left.
     at_end: bool,
+}
+
+/// What a split of a leaf writes.
+struct Prepared<K, V> {
+    /// The leaf behind the one that splits.
+    next: Option<Ptr<Leaf<K, V>>>,
+    /// The entry goes behind all others.
+    append: bool,
+    /// Inner nodes that split too, upwards.
+    splits: Vec<Split<K, V>>,
+    /// The node that takes the last branch, and the number of the child below it; or the new root.
+    parent: Option<Step<K, V>>,
+    /// The new leaf.
+    right: Ptr<Leaf<K, V>>,
+    root: Option<Ptr<Inner<K, V>>>,
 }
 
 impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
@@ -97,12 +112,7 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
     /// As [`BTreeMap::insert`]; then there is no map.
     pub fn from_iter(tx: &mut Tx<'_>, entries: impl IntoIterator<Item = (K, V)>) -> Result<Self> {
         let this = Self::new(tx)?;
-        if let Err(error) = this.extend(tx, entries) {
-            // A log that is full may refuse this as well: then its blocks are leaks, if the
-            // transaction commits all the same.
-            let _ = this.destroy(tx);
-            return Err(error);
-        }
+        build(tx, |tx| this.extend(tx, entries), |tx| this.destroy(tx))?;
         Ok(this)
     }
 
@@ -129,8 +139,80 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
         entry: Entry<K, V>,
     ) -> Result<*mut Entry<K, V>> {
         let leaf = path.leaf;
-        // SAFETY: live nodes; fresh ones are written freely, others after they were logged. Between
-        // the first write and the last nothing fails.
+        let prepared = tx.attempt(|tx| {
+            // SAFETY: passed on.
+            unsafe { self.prepare(tx, header, path, at) }
+        })?;
+        let Prepared { next, append, splits, parent, right, root } = prepared;
+        // SAFETY: live nodes; fresh ones are written freely, others were logged. Between the first
+        // write and the last nothing fails.
+        unsafe {
+            // The leaf.
+            let place = split_slots(
+                place!(leaf, entries),
+                place!(right, entries),
+                at,
+                entry,
+                if append { CAPACITY } else { 8 },
+            );
+            (*right.as_ptr()).next = next;
+            (*right.as_ptr()).previous = Some(leaf);
+            (*leaf.as_ptr()).next = Some(right);
+            let header = self.header.as_ptr();
+            match next {
+                Some(next) => (*next.as_ptr()).previous = Some(right),
+                None => (*header).last = Some(right),
+            }
+            (*header).len += 1;
+
+            // The branch to the new leaf goes up, through nodes that split, to one that has room or
+            // to a new root.
+            let key = copy_of(&raw const (*Slots::place(place!(right, entries), 0)).key);
+            let mut branch = Branch { key, child: Some(right) };
+            for split in &splits {
+                let (node, fresh) = (branches!(split.node), branches!(split.right));
+                split_slots(
+                    node,
+                    fresh,
+                    split.at,
+                    branch,
+                    if split.at_end { CAPACITY - 1 } else { 8 },
+                );
+                // The first branch of the right node goes up: its child becomes that node's first.
+                let Branch { key, child } = Slots::remove(fresh, 0);
+                (*split.right.as_ptr()).first = child;
+                branch = Branch { key, child: Some(split.right.cast()) };
+            }
+            match (parent, root) {
+                (Some((parent, at)), _) => {
+                    Slots::insert(branches!(parent), at, branch);
+                }
+                (None, Some(root)) => {
+                    Slots::push(branches!(root), branch);
+                    (*header).height += 1;
+                    (*header).root_leaf = None;
+                    (*header).root_inner = Some(root);
+                }
+                (None, None) => unreachable!("without a parent there is a new root"),
+            }
+            Ok(place)
+        }
+    }
+
+    /// Allocates and logs for [`BTreeMap::split`]: changes nothing that is there.
+    ///
+    /// # Safety
+    /// As `split`.
+    #[cold]
+    unsafe fn prepare(
+        self,
+        tx: &mut Tx<'_>,
+        header: &BTreeHeader<K, V>,
+        path: &Path<K, V>,
+        at: usize,
+    ) -> Result<Prepared<K, V>> {
+        let leaf = path.leaf;
+        // SAFETY: live nodes; fresh ones are written freely.
         unsafe {
             // 1. Which inner nodes split, and whether the tree becomes higher.
             let next = leaf.as_ref().next;
@@ -177,64 +259,8 @@ impl<K: Persist + Ord, V: Persist> BTreeMap<K, V> {
             if let Some((parent, _)) = parent {
                 ranges.extend(Slots::insert_ranges(branches!(parent)));
             }
-            if let Err(error) = log(tx, &ranges) {
-                // Best effort, so that whoever goes on leaks nothing; a full log may refuse this
-                // too.
-                let _ = tx.free(right);
-                root.map(|root| tx.free(root).is_ok());
-                splits.iter().for_each(|split| drop(tx.free(split.right)));
-                return Err(error);
-            }
-
-            // 3. The leaf.
-            let place = split_slots(
-                place!(leaf, entries),
-                place!(right, entries),
-                at,
-                entry,
-                if append { CAPACITY } else { 8 },
-            );
-            (*right.as_ptr()).next = next;
-            (*right.as_ptr()).previous = Some(leaf);
-            (*leaf.as_ptr()).next = Some(right);
-            let header = self.header.as_ptr();
-            match next {
-                Some(next) => (*next.as_ptr()).previous = Some(right),
-                None => (*header).last = Some(right),
-            }
-            (*header).len += 1;
-
-            // 4. The branch to the new leaf goes up, through nodes that split, to one that has room
-            //    or to a new root.
-            let key = copy_of(&raw const (*Slots::place(place!(right, entries), 0)).key);
-            let mut branch = Branch { key, child: Some(right) };
-            for split in &splits {
-                let (node, fresh) = (branches!(split.node), branches!(split.right));
-                split_slots(
-                    node,
-                    fresh,
-                    split.at,
-                    branch,
-                    if split.at_end { CAPACITY - 1 } else { 8 },
-                );
-                // The first branch of the right node goes up: its child becomes that node's first.
-                let Branch { key, child } = Slots::remove(fresh, 0);
-                (*split.right.as_ptr()).first = child;
-                branch = Branch { key, child: Some(split.right.cast()) };
-            }
-            match (parent, root) {
-                (Some((parent, at)), _) => {
-                    Slots::insert(branches!(parent), at, branch);
-                }
-                (None, Some(root)) => {
-                    Slots::push(branches!(root), branch);
-                    (*header).height += 1;
-                    (*header).root_leaf = None;
-                    (*header).root_inner = Some(root);
-                }
-                (None, None) => unreachable!("without a parent there is a new root"),
-            }
-            Ok(place)
+            log(tx, &ranges)?;
+            Ok(Prepared { next, append, splits, parent, right, root })
         }
     }
 }

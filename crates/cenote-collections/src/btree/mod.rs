@@ -24,7 +24,7 @@ pub use entry::{Entry, OccupiedEntry, VacantEntry};
 pub use iter::{Iter, Keys, Range, Values};
 pub use iter_mut::{IterMut, RangeMut, ValuesMut};
 
-use crate::shared::{DESTROYED, Header, OrLost, Read, log, open, range};
+use crate::shared::{DESTROYED, Header, OrLost, Read, free_destroyed, log, open, range};
 use cenote::persist::Persist;
 use cenote::{Error, Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
@@ -321,8 +321,8 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     /// Removes all entries. 1 entry in the log, and 1 free for each node.
     ///
     /// # Errors
-    /// As [`BTreeMap::get_mut`]. The map is empty then, but blocks that could not be given back are
-    /// leaked if the transaction commits.
+    /// As [`BTreeMap::get_mut`]. If the log has no room for all nodes, the transaction can only
+    /// abort.
     pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
         self.empty_to(tx, 0)
     }
@@ -332,22 +332,24 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
     /// # Errors
     /// As [`BTreeMap::clear`].
     pub fn destroy(self, tx: &mut Tx<'_>) -> Result<()> {
-        self.empty_to(tx, DESTROYED)?;
-        tx.free(self.header)
+        self.empty_to(tx, DESTROYED)
     }
 
-    /// Unlinks all nodes, with `len` in the header, and then frees them.
+    /// Unlinks all nodes, with `len` in the header, and then frees them, and the header of a map
+    /// that is destroyed.
     fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
         let header = *open(tx, self.header)?;
         // SAFETY: the header is live; nodes are reachable only through it, so nothing leads to them
         // after the write. Freed blocks stay as they are until commit.
         unsafe {
             log(tx, &[range(self.header.as_ptr())])?;
-            self.header.as_ptr().write(BTreeHeader { len, ..BTreeHeader::EMPTY });
-            match header.root() {
-                Some(root) => free_subtree(tx, self.header, root, header.height),
-                None => Ok(()),
-            }
+            tx.all_or_abort(|tx| {
+                self.header.as_ptr().write(BTreeHeader { len, ..BTreeHeader::EMPTY });
+                if let Some(root) = header.root() {
+                    free_subtree(tx, self.header, root, header.height)?;
+                }
+                free_destroyed(tx, self.header, len)
+            })
         }
     }
 }

@@ -274,31 +274,18 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
             log(tx, &ranges)?;
         }
         // A block that is going to be freed must not stay linked: if the first free fails nothing
-        // happens, and once it has worked everything does.
-        let mut freed = 0;
-        let result = plan.pairs.iter().enumerate().filter(|(_, pair)| pair.merge).try_for_each(
-            |(i, pair)| {
-                // SAFETY: the right node of a pair is live, and of this level's type.
-                unsafe {
-                    match i {
-                        0 => tx.free_near(self.header, pair.right)?,
-                        _ => tx.free_near(self.header, pair.right.cast::<Inner<K, V>>())?,
-                    }
-                }
-                freed += 1;
-                Ok(())
-            },
-        );
-        let result = match (result, plan.old_root) {
-            (Ok(()), Some(root)) => tx.free(root),
-            (result, _) => result,
-        };
-        match result {
-            Err(error) if freed == 0 => Err(error),
-            // Some are freed: so all are unlinked; the others are leaked if the transaction
-            // commits.
-            _ => Ok(()),
-        }
+        // happens, and once it has worked all are freed. Leaves come first.
+        let mut merged = plan.pairs.iter().filter(|pair| pair.merge);
+        let Some(leaves) = merged.next() else { return Ok(()) };
+        // SAFETY: the right node of a pair is live, and of this level's type.
+        unsafe { tx.free_near(self.header, leaves.right)? };
+        tx.all_or_abort(|tx| {
+            for pair in merged {
+                // SAFETY: as above.
+                unsafe { tx.free_near(self.header, pair.right.cast::<Inner<K, V>>())? };
+            }
+            plan.old_root.map_or(Ok(()), |root| tx.free(root))
+        })
     }
 
     /// Removes the entry at position `at` of `leaf`, and carries out the plan.

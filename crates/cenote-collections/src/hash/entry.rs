@@ -6,7 +6,7 @@
 
 use super::page::{Entry as Pair, Page};
 use super::{HashHeader, HashMap};
-use crate::shared::{OrLost, log, open, range};
+use crate::shared::{OrLost, log, make_and_insert, open, range};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::fmt;
@@ -172,17 +172,21 @@ impl<'t, 'p, K: Persist + Hash + Eq, V: Persist> VacantEntry<'t, 'p, K, V> {
     /// key itself, its value is replaced.
     ///
     /// # Errors
-    /// As [`HashMap::insert`], and those of `make`; then nothing is inserted.
+    /// As [`HashMap::insert`], and those of `make`; then nothing is inserted. If `make` has
+    /// allocated something, and its value cannot be inserted, the transaction can only abort.
     pub fn try_insert_with(self, make: impl FnOnce(&mut Tx<'p>) -> Result<V>) -> Result<&'t mut V> {
         let Self { tx, map, key, .. } = self;
-        let value = make(tx)?;
-        match map.entry(tx, key)? {
-            Entry::Vacant(entry) => entry.insert(value),
+        // One that destroys the map knows what becomes of the value.
+        let make = |tx: &mut Tx<'p>| make(tx).and_then(|value| map.len(tx).map(|_| value));
+        let place = make_and_insert(tx, make, |tx, value| match map.entry(tx, key)? {
+            Entry::Vacant(entry) => Ok(core::ptr::from_mut(entry.insert(value)?)),
             Entry::Occupied(mut entry) => {
                 entry.insert(value)?;
-                entry.into_mut()
+                Ok(core::ptr::from_mut(entry.into_mut()?))
             }
-        }
+        })?;
+        // SAFETY: the reference that it was, for as long as the transaction is borrowed.
+        Ok(unsafe { &mut *place })
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::page::{Directory, Entry, FAN_OUT, FAN_OUT_BITS, Page, SLOTS, Segment, Set, Tags};
 use super::{HashHeader, HashMap, Slot, bucket_of, child_of};
-use crate::shared::{OrLost, Range, Read, log, log_with, open, range, span};
+use crate::shared::{OrLost, Range, Read, build, log, log_with, open, range, span};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
 use core::hash::Hash;
@@ -116,11 +116,14 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                 },
                 None => {
                     // The first entry ever: bucket 0.
-                    let page = self.fresh_page(tx, None, hash, entry)?;
-                    let mut pages = [None; FAN_OUT];
-                    pages[0] = Some(page);
-                    let segment = tx.alloc_near(self.header, Segment { pages })?;
-                    log(tx, &[range(self.header.as_ptr())])?;
+                    let (page, segment) = tx.attempt(|tx| {
+                        let page = self.fresh_page(tx, None, hash, entry)?;
+                        let mut pages = [None; FAN_OUT];
+                        pages[0] = Some(page);
+                        let segment = tx.alloc_near(self.header, Segment { pages })?;
+                        log(tx, &[range(self.header.as_ptr())])?;
+                        Ok((page, segment))
+                    })?;
                     (*self.header.as_ptr()).segment = Some(segment);
                     Page::place(page, 0)
                 }
@@ -137,12 +140,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
     /// As [`HashMap::insert`]; then there is no map.
     pub fn from_iter(tx: &mut Tx<'_>, entries: impl IntoIterator<Item = (K, V)>) -> Result<Self> {
         let this = Self::new(tx)?;
-        if let Err(error) = this.extend(tx, entries) {
-            // A log that is full may refuse this as well: then its blocks are leaks, if the
-            // transaction commits all the same.
-            let _ = this.destroy(tx);
-            return Err(error);
-        }
+        build(tx, |tx| this.extend(tx, entries), |tx| this.destroy(tx))?;
         Ok(this)
     }
 
@@ -187,55 +185,15 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         // SAFETY: live blocks of a pool that is held. What is written was logged, or is fresh;
         // between the first write and the last nothing fails.
         unsafe {
-            // 1. What moves. The caller's `Hash` runs here for the last time.
+            // What moves. The caller's `Hash` runs here for the last time.
             let split = plan(header).or_lost(tx)?;
             let home = bucket_of(hash, header.buckets + 1);
+            let is_new = home == split.bucket;
+            let (newcomer, entry) = if is_new { (Some(entry), None) } else { (None, Some(entry)) };
+            let newcomer = newcomer.map(|entry| (Tags::of(hash), entry));
+            let (grown, target) =
+                tx.attempt(|tx| self.prepare(tx, header, &split, home, newcomer))?;
 
-            // 2. Fresh blocks.
-            let mut entry = Some(entry);
-            let newcomer = if home == split.bucket { entry.take() } else { None };
-            let (first, last_put) =
-                self.build_bucket(tx, &split, newcomer.map(|entry| (Tags::of(hash), entry)))?;
-            let grown = Grown { first, attach: self.build_link(tx, header, split.bucket, first)? };
-            let target = match &entry {
-                None => Target::Done(last_put),
-                Some(_) => match self.find_target(header, &split, home).or_lost(tx)? {
-                    Some((page, slot)) => Target::Slot(page, slot),
-                    None => {
-                        let Some(link) = header.link(home).or_lost(tx)? else {
-                            unreachable!("every bucket but the first has a segment")
-                        };
-                        Target::Page(tx.alloc_near(self.header, Page::new(*link))?, link)
-                    }
-                },
-            };
-
-            // 3. The log.
-            let mut ranges: Vec<Range> = Vec::with_capacity(12);
-            for &(page, moved) in split.moves.iter().filter(|(_, moved)| !moved.is_empty()) {
-                if size_of::<Entry<K, V>>() <= WHOLE_SIZE_MAX {
-                    ranges.push(range(page.as_ptr()));
-                } else {
-                    ranges.push(range(place!(page, tags)));
-                    ranges.extend(moved.map(|slot| range(Page::place(page, slot))));
-                }
-            }
-            match target {
-                Target::Slot(page, slot) => {
-                    ranges.extend([range(Page::place(page, slot)), range(place!(page, tags))]);
-                }
-                Target::Page(_, link) => ranges.push(range(link)),
-                Target::Done(_) => {}
-            }
-            match grown.attach {
-                Attach::Segment(link) => ranges.push(range(link)),
-                Attach::Child(link, _) => ranges.push(range(link)),
-                Attach::Root(_) => ranges.push(range(self.header.as_ptr())),
-            }
-            ranges.push(span(place!(self.header, len), place!(self.header, buckets)));
-            log(tx, &ranges)?;
-
-            // 4. The writes.
             for &(page, moved) in &split.moves {
                 for slot in moved {
                     Page::place(page, slot).write_bytes(0, 1);
@@ -266,6 +224,64 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
             header.buckets += 1;
             header.len += 1;
             Ok(place)
+        }
+    }
+
+    /// Allocates and logs for a split and the entry that comes with it, whose bucket is `home`:
+    /// changes nothing that is there.
+    ///
+    /// # Safety
+    /// As [`HashMap::insert_and_split`]; the split is of this map.
+    unsafe fn prepare(
+        self,
+        tx: &mut Tx<'_>,
+        header: &HashHeader<K, V>,
+        split: &Split<K, V>,
+        home: u64,
+        newcomer: Option<(u8, Entry<K, V>)>,
+    ) -> Result<(Grown<K, V>, Target<K, V>)> {
+        // SAFETY: live blocks of a pool that is held; those written to are fresh.
+        unsafe {
+            // 1. Fresh blocks.
+            let is_new = newcomer.is_some();
+            let (first, last_put) = self.build_bucket(tx, split, newcomer)?;
+            let grown = Grown { first, attach: self.build_link(tx, header, split.bucket, first)? };
+            let target = if is_new {
+                Target::Done(last_put)
+            } else if let Some((page, slot)) = self.find_target(header, split, home).or_lost(tx)? {
+                Target::Slot(page, slot)
+            } else {
+                let Some(link) = header.link(home).or_lost(tx)? else {
+                    unreachable!("every bucket but the first has a segment")
+                };
+                Target::Page(tx.alloc_near(self.header, Page::new(*link))?, link)
+            };
+
+            // 2. The log.
+            let mut ranges: Vec<Range> = Vec::with_capacity(12);
+            for &(page, moved) in split.moves.iter().filter(|(_, moved)| !moved.is_empty()) {
+                if size_of::<Entry<K, V>>() <= WHOLE_SIZE_MAX {
+                    ranges.push(range(page.as_ptr()));
+                } else {
+                    ranges.push(range(place!(page, tags)));
+                    ranges.extend(moved.map(|slot| range(Page::place(page, slot))));
+                }
+            }
+            match target {
+                Target::Slot(page, slot) => {
+                    ranges.extend([range(Page::place(page, slot)), range(place!(page, tags))]);
+                }
+                Target::Page(_, link) => ranges.push(range(link)),
+                Target::Done(_) => {}
+            }
+            match grown.attach {
+                Attach::Segment(link) => ranges.push(range(link)),
+                Attach::Child(link, _) => ranges.push(range(link)),
+                Attach::Root(_) => ranges.push(range(self.header.as_ptr())),
+            }
+            ranges.push(span(place!(self.header, len), place!(self.header, buckets)));
+            log(tx, &ranges)?;
+            Ok((grown, target))
         }
     }
 

@@ -31,7 +31,7 @@ pub use entry::{Entry, OccupiedEntry, VacantEntry};
 pub use iter::{Iter, Keys, Values};
 pub use iter_mut::{IterMut, ValuesMut};
 
-use crate::shared::{DESTROYED, Header, OrLost, Read, log, open, range};
+use crate::shared::{DESTROYED, Header, OrLost, Read, free_destroyed, log, open, range};
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
 use core::borrow::Borrow;
@@ -326,8 +326,8 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     /// block.
     ///
     /// # Errors
-    /// As [`HashMap::get_mut`]. The map is empty then, but blocks that could not be given back are
-    /// leaked if the transaction commits.
+    /// As [`HashMap::get_mut`]. If the log has no room for all blocks, the transaction can only
+    /// abort.
     pub fn clear(self, tx: &mut Tx<'_>) -> Result<()> {
         self.empty_to(tx, 0)
     }
@@ -337,22 +337,25 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     /// # Errors
     /// As [`HashMap::clear`].
     pub fn destroy(self, tx: &mut Tx<'_>) -> Result<()> {
-        self.empty_to(tx, DESTROYED)?;
-        tx.free(self.header)
+        self.empty_to(tx, DESTROYED)
     }
 
-    /// Unlinks all blocks, with `len` in the header, and then frees them.
+    /// Unlinks all blocks, with `len` in the header, and then frees them, and the header of a map
+    /// that is destroyed.
     fn empty_to(self, tx: &mut Tx<'_>, len: u64) -> Result<()> {
         let header = *open(tx, self.header)?;
         // SAFETY: the header is live; blocks are reachable only through it, so nothing leads to
         // them after the write. Freed ones stay as they are until commit.
         unsafe {
             log(tx, &[range(self.header.as_ptr())])?;
-            self.header.as_ptr().write(HashHeader { len, ..HashHeader::empty(header.hash_key) });
-            match header.root() {
-                Some(root) => free_tree(tx, self.header, root, header.height as u32),
-                None => Ok(()),
-            }
+            tx.all_or_abort(|tx| {
+                let emptied = HashHeader { len, ..HashHeader::empty(header.hash_key) };
+                self.header.as_ptr().write(emptied);
+                if let Some(root) = header.root() {
+                    free_tree(tx, self.header, root, header.height as u32)?;
+                }
+                free_destroyed(tx, self.header, len)
+            })
         }
     }
 }

@@ -253,6 +253,72 @@ fn before_it_is_opened(dir: &Path) {
     assert!(opened > 2 && lost > 5, "{opened} {lost}");
 }
 
+/// Changes of two operations, of which the first makes a collection for the second.
+const OF_TWO: [usize; 8] = [11, 12, 28, 29, 65, 68, 96, 99];
+
+/// Changes that a lost page breaks off, whose error the program ignores: it commits.
+fn committed(dir: &Path) {
+    let store = Store::open(dir).expect("a store");
+    let pool = store.pool("p").expect("a pool");
+    pool.write(fill).expect("filled");
+    let (mut number, mut random) = (0, 7);
+    let (mut broken_off, mut whole, mut aborted) = (0, 0, 0);
+    loop {
+        let pages: Vec<u64> = pages(&pool).into_iter().collect();
+        let mut ended = false;
+        for _ in 0..if one_in() == 1 { pages.len() } else { 12 } {
+            let page = pages[crate::common::random(&mut random) as usize % pages.len()];
+            let protect = |access| {
+                let addr = core::ptr::without_provenance_mut((page * PAGE) as usize);
+                // SAFETY: a page of the store's window, which is made accessible again below.
+                assert_eq!(unsafe { libc::mprotect(addr, PAGE as usize, access) }, 0);
+            };
+            let mut failed = false;
+            let done = pool.write(|tx| -> Result<()> {
+                let all = roots(tx)?;
+                protect(libc::PROT_NONE);
+                let answer = changes(tx, &all, number);
+                protect(libc::PROT_READ | libc::PROT_WRITE);
+                ended |= answer.is_none();
+                match answer {
+                    Some(Err(error)) => {
+                        assert!(is_of_page(&error), "page {page:#x}, change {number}: {error}");
+                        failed = true;
+                        Ok(())
+                    }
+                    _ => Err(Error::Aborted("it was whole".into())),
+                }
+            });
+            match done {
+                Ok(()) => broken_off += 1,
+                Err(Error::HalfDone { .. }) => aborted += 1,
+                Err(error) if failed => assert!(is_of_page(&error), "{error}"),
+                Err(_) => whole += 1,
+            }
+            if failed {
+                let mut report = pool.check().expect("a report");
+                assert!(report.dangling.is_empty(), "change {number}: {report:?}");
+                if OF_TWO.contains(&number) {
+                    pool.collect().expect("collected");
+                    report = pool.check().expect("a report");
+                }
+                assert!(report.is_sound(), "page {page:#x}, change {number}: {report:?}");
+                let view = pool.read().expect("a view");
+                let all = roots(&view).expect("roots");
+                (0..).map_while(|read| reads(&view, &all, read)).for_each(|read| {
+                    read.expect("readable");
+                });
+            }
+        }
+        if ended {
+            break;
+        }
+        number += 1;
+    }
+    println!("{broken_off} broken off, {aborted} aborted, {whole} whole");
+    assert!(broken_off > 20 && aborted > 5 && whole > 50, "{broken_off}, {aborted}, {whole}");
+}
+
 /// An iterator ends early, and its transaction commits.
 fn planted_bug(dir: &Path) {
     plant(Bug::LostPageCommitted);
@@ -291,6 +357,7 @@ fn child() {
         "open" => while_open(dir),
         "protected" => before_it_is_opened(dir),
         "view" => of_a_view(dir),
+        "committed" => committed(dir),
         _ => planted_bug(dir),
     }
 }
@@ -304,6 +371,12 @@ fn a_page_that_is_lost_while_a_pool_is_open_is_an_error_of_each_operation_that_n
 #[test]
 fn a_damaged_page_of_a_protected_pool_is_an_error_of_each_operation_that_needs_it() {
     let (done, said) = run("protected");
+    assert!(done, "{said}");
+}
+
+#[test]
+fn a_change_that_a_lost_page_breaks_off_leaks_nothing_if_its_transaction_commits() {
+    let (done, said) = run("committed");
     assert!(done, "{said}");
 }
 

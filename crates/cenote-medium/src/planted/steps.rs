@@ -174,3 +174,37 @@ pub fn reach(step: Step) {
 pub fn watch(watcher: Option<Watcher>) {
     WATCHER.with(|place| *place.borrow_mut() = watcher);
 }
+
+#[cfg(feature = "planted-bugs")]
+std::thread_local! {
+    static BLOCKS_LEFT: core::cell::Cell<u64> = const { core::cell::Cell::new(u64::MAX) };
+}
+
+/// Whether a block that a transaction of this thread asks for is refused, as in a pool that is
+/// full: without the feature never. A test says from which block on with `refuse`.
+#[inline(always)]
+#[must_use]
+pub fn is_refused() -> bool {
+    #[cfg(feature = "planted-bugs")]
+    {
+        BLOCKS_LEFT.with(|left| match left.get() {
+            u64::MAX => false,
+            0 => true,
+            some => {
+                left.set(some - 1);
+                false
+            }
+        })
+    }
+    #[cfg(not(feature = "planted-bugs"))]
+    {
+        false
+    }
+}
+
+/// Transactions of this thread get so many blocks more, and then none; `None`: as many as there
+/// are.
+#[cfg(feature = "planted-bugs")]
+pub fn refuse(after: Option<u64>) {
+    BLOCKS_LEFT.with(|left| left.set(after.unwrap_or(u64::MAX)));
+}

@@ -1,0 +1,124 @@
+//! What collections need of a transaction beside its public steps: several steps as one
+//! ([`half_done`](crate::half_done)), and arrays.
+
+use crate::error::{Error, Result};
+use crate::persist::{ArrayOf, Persist};
+use crate::ptr::Ptr;
+use crate::tx::Tx;
+use cenote_heap::Heap;
+use cenote_medium::planted::{Bug, planted};
+
+impl Tx<'_> {
+    /// Does steps of which the first may change something that only the last makes whole. If they
+    /// fail or panic, the transaction can only abort.
+    ///
+    /// # Errors
+    /// Those of the steps.
+    #[doc(hidden)]
+    #[inline]
+    pub fn all_or_abort<R>(&mut self, steps: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        self.half_done_mut().begin();
+        match steps(self) {
+            Ok(done) => {
+                self.half_done_mut().end();
+                Ok(done)
+            }
+            Err(error) => {
+                self.half_done_mut().failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Does steps that allocate, log and write fresh blocks, and change nothing that is there
+    /// already. If they fail, the blocks are given back. If that fails too, or they panic, the
+    /// transaction can only abort.
+    ///
+    /// # Errors
+    /// Those of the steps.
+    #[doc(hidden)]
+    #[inline]
+    pub fn attempt<R>(&mut self, steps: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let mark = self.raw_mut().allocated();
+        self.half_done_mut().begin();
+        let done = steps(self);
+        self.half_done_mut().end();
+        if done.is_err() {
+            self.give_back_since(mark);
+        }
+        done
+    }
+
+    /// How many blocks the transaction has allocated so far.
+    #[doc(hidden)]
+    #[inline]
+    pub fn allocated(&mut self) -> usize {
+        self.raw_mut().allocated()
+    }
+
+    #[cold]
+    fn give_back_since(&mut self, mark: usize) {
+        if planted(Bug::FailedKeepsBlocks) {
+            return;
+        }
+        // SAFETY: blocks that the steps have allocated, which nothing leads to. Pointers that a
+        // caller keeps dangle, as after `Tx::free`.
+        let freed = |tx: &mut Self| unsafe { tx.raw_mut().free_since(mark) };
+        // The caller is told why the steps failed.
+        let _ = self.all_or_abort(|tx| freed(tx).map_err(Error::from));
+    }
+
+    /// Frees a block that nothing leads to, of an operation that has failed. If that fails too, the
+    /// transaction can only abort.
+    #[doc(hidden)]
+    #[cold]
+    pub fn give_back<T: Persist>(&mut self, fresh: Ptr<T>) {
+        if planted(Bug::FailedKeepsBlocks) {
+            return;
+        }
+        // The caller is told why the operation failed.
+        let _ = self.all_or_abort(|tx| tx.free(fresh));
+    }
+
+    /// A block for at least `len` values, zeroed, in the pool of `neighbour`. Its capacity is
+    /// returned with it: as many values as fit.
+    ///
+    /// # Errors
+    /// As [`Tx::alloc_beside`].
+    ///
+    /// # Safety
+    /// Values of the array are read only after they were written, and those not in use are zero.
+    #[doc(hidden)]
+    pub unsafe fn alloc_array<N: Persist, T: Persist>(
+        &mut self,
+        neighbour: Ptr<N>,
+        len: usize,
+    ) -> Result<(Ptr<ArrayOf<T>>, usize)> {
+        let pool = self
+            .owner_of::<N>(neighbour.addr())
+            .ok_or_else(|| self.dangling::<N>(neighbour.addr()))?;
+        pool.know::<ArrayOf<T>>()?;
+        let size = size_of::<T>().max(1);
+        let align = align_of::<T>().max(8) as u64;
+        let bytes = (size as u64)
+            .checked_mul(len.max(1) as u64)
+            .and_then(|bytes| cenote_heap::class::block_size(bytes, align))
+            .ok_or(Error::OutOfBounds {
+                index: len as u64,
+                len: isize::MAX as u64 / size as u64,
+            })?;
+        // SAFETY: as in `alloc_covered`; the whole block, also what the size class adds, is asked
+        // for and zeroed: the pointer map of an array goes over all of it.
+        unsafe {
+            let heap: &dyn Heap = &pool.heap;
+            let place = self
+                .raw_mut()
+                .alloc(heap, bytes, align, ArrayOf::<T>::TYPE_ID)
+                .map_err(Error::from)?;
+            self.claim(place.as_ptr().addr(), bytes as usize)?;
+            place.write_bytes(0, bytes as usize);
+            let ptr = Ptr::from_non_null(place.cast::<ArrayOf<T>>());
+            Ok((ptr, bytes as usize / size))
+        }
+    }
+}
