@@ -30,7 +30,7 @@ use cenote_sys::{fork_guard, process};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// The objects of an open store. Cloning is cheap. The store stays open while one of these or an
 /// [`Attached`] lives.
@@ -63,7 +63,7 @@ impl Objects {
             if let Some(shared) = known.shared.upgrade() {
                 return Ok(Self(shared));
             }
-            registry = GONE.wait(registry).unwrap_or_else(PoisonError::into_inner);
+            registry = registry.wait(&GONE);
         }
         let shared = Arc::new(Shared::recover(store, options)?);
         shared.registered.store(true, Ordering::Release);

@@ -26,7 +26,7 @@
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError, TryLockError};
+use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How long a fork waits for the locks.
@@ -60,23 +60,48 @@ unsafe impl<T: Send> Sync for ProcessLock<T> {}
 
 /// A lock that this thread has, until it drops this.
 #[derive(Debug)]
-pub struct ProcessGuard<T: 'static>(MutexGuard<'static, T>);
+pub struct ProcessGuard<T: 'static> {
+    guard: MutexGuard<'static, T>,
+    counted: Counted,
+}
+
+impl<T> ProcessGuard<T> {
+    /// Gives the lock back while it waits for a condition, as [`Condvar::wait`] does.
+    #[must_use]
+    pub fn wait(self, condition: &Condvar) -> Self {
+        let Self { guard, counted } = self;
+        drop(counted);
+        let guard = condition.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        Self { guard, counted: Counted::new() }
+    }
+}
 
 impl<T> Deref for ProcessGuard<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        &self.0
+        &self.guard
     }
 }
 
 impl<T> DerefMut for ProcessGuard<T> {
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.0
+        &mut self.guard
     }
 }
 
-impl<T> Drop for ProcessGuard<T> {
+/// One of the locks that [`HELD`] counts.
+#[derive(Debug)]
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        HELD.set(HELD.get() + 1);
+        Self
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
         HELD.set(HELD.get() - 1);
     }
@@ -101,8 +126,7 @@ impl<T: Send> ProcessLock<T> {
             Self::let_forks_go_first();
         }
         let guard = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
-        HELD.set(HELD.get() + 1);
-        ProcessGuard(guard)
+        ProcessGuard { guard, counted: Counted::new() }
     }
 
     #[cold]
