@@ -200,9 +200,7 @@ fn summary(figure: &'static str, case: &Case, samples: &[Sample]) -> Row {
         ..Row::of_values(
             figure,
             case.row.into(),
-            case.system,
-            case.level,
-            case.threads,
+            (case.system, case.level, case.threads),
             case.unit.name(),
             values,
         )

@@ -9,7 +9,9 @@
 
 use crate::forge;
 use crate::input::Input;
-use cenote_journal::{Draft, Guard, Home, Journal, Roots, Settings, Stopped, Target, Tie, scan};
+use cenote_journal::{
+    Draft, Guard, Home, Journal, Roots, Scan, Settings, Stopped, Target, Tie, scan,
+};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::JOURNAL_HALVES_OFFSET;

@@ -1,7 +1,7 @@
 //! Pages of a protected object: sealed, opened, checked, and committed under the tree.
 //!
-//! Invariant: one change at a time. A change is prepared on the committed state; the caller makes it
-//! durable, and then commits it. One that was prepared on another state is stale.
+//! Invariant: one change at a time. A change is prepared on the committed state; its caller makes
+//! it durable, and then commits it. One that was prepared on another state is stale.
 
 use super::{Change, Checked, Protection, seal_header, to_bytes};
 use crate::error::{AtRestError, PageError, PageFault};
