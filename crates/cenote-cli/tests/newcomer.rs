@@ -165,7 +165,7 @@ fn an_export_of_an_object_that_fails_leaves_no_file() {
     std::fs::write(&text, vec![7; 9000]).expect("written");
     let input = text.to_str().expect("text");
     object(&fixture, "import", &["raw", "--input", input])
-        .complains(3, &["has 8192 bytes", "took 8192 bytes", "larger object"]);
+        .complains(3, &["has 8192 bytes: 8192 bytes of the input", "larger object"]);
     let file = file_of(&fixture, "raw");
     let mut bytes = std::fs::read(&file).expect("read");
     let at = bytes.windows(64).position(|part| part == [7; 64]).expect("its values");

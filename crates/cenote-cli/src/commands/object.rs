@@ -270,8 +270,8 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
         }
         if fits < got {
             return Err(Failure::Failed(format!(
-                "object \"{}\" has {} bytes: it took {done} bytes of the input, from {} on, and has no \
-                 room for the rest: make a larger object",
+                "the input is longer than object \"{}\", which has {} bytes: {done} bytes of the \
+                 input are there, from {} on: make a larger object",
                 arguments.object,
                 object.len(),
                 arguments.at
