@@ -46,7 +46,7 @@ fn circle(pools: &[Pool], (has, wants): (How, How), bug: Bug) -> usize {
                 match done {
                     Ok(()) => {}
                     Err(Error::WouldDeadlock { .. }) => {
-                        drop(refused.fetch_add(1, Ordering::SeqCst))
+                        refused.fetch_add(1, Ordering::SeqCst);
                     }
                     Err(error) => panic!("{error}"),
                 }
