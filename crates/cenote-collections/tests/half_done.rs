@@ -268,7 +268,8 @@ impl Place {
         let all = *view.get(view.root::<All>()?.expect("a root"))?;
         let (mut theirs, mut ours) = (all.contents(&view)?, self.contents()?);
         // Addresses.
-        (theirs.pop(), ours.pop());
+        theirs.pop();
+        ours.pop();
         assert_eq!(theirs, ours);
         Ok(())
     }

@@ -13,6 +13,7 @@ use cenote_relocate::ship;
 use cenote_store::StoreError;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Persist)]
 #[persist(name = "ship::Node")]

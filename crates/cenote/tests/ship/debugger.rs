@@ -1,7 +1,6 @@
 //! A debugger follows pointers of a pool that has moved.
 
 use super::*;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Address of a list's first node, for a debugger, which finds it by name.
 #[unsafe(no_mangle)]
@@ -21,7 +20,7 @@ fn debugged() -> Result<()> {
     let Some(directory) = std::env::var_os("CENOTE_SHIP_DEBUGGED") else { return Ok(()) };
     let store = Store::open(Path::new(&directory))?;
     let pool = store.pool("copy")?;
-    assert!(pool.due() > 0, "the debugger comes to puddles that nobody has touched");
+    assert!(pool.due() > 0, "the debugger comes to puddles that no thread has touched");
     let first = pool.read()?.root::<Node>()?.expect("it was there");
     CENOTE_SHIP_FIRST.store(first.addr(), Ordering::Relaxed);
     cenote_ship_debugger_stops_here();
@@ -46,12 +45,15 @@ fn a_debugger_follows_a_list_through_an_imported_pool() -> Result<()> {
     assert!(shipped.imported.pools[0].moved);
     store.close()?;
     let script = format!(
-        "set pagination off\nset confirm off\nset breakpoint pending on\nset disable-randomization off\n\
+        "set pagination off\nset confirm off\nset breakpoint pending on\n\
+         set disable-randomization off\n\
          handle SIGSEGV nostop noprint pass\nbreak cenote_ship_debugger_stops_here\nrun\n\
          set language c\n\
-         set $at = *(unsigned long *)&CENOTE_SHIP_FIRST\nset $count = 0\nset $sum = 0\nset $known = 0\n\
+         set $at = *(unsigned long *)&CENOTE_SHIP_FIRST\nset $count = 0\n\
+         set $sum = 0\nset $known = 0\n\
          while $at != 0\n\
-         if ($at >> 16) != $known\ncall (unsigned long)strnlen((char *)$at, 1)\nset $known = $at >> 16\nend\n\
+         if ($at >> 16) != $known\ncall (unsigned long)strnlen((char *)$at, 1)\n\
+         set $known = $at >> 16\nend\n\
          set $sum = $sum + *(unsigned long *)($at + {value})\n\
          set $at = *(unsigned long *)($at + {next})\nset $count = $count + 1\nend\n\
          printf \"followed %lu %lu\\n\", $count, $sum\nkill\nquit\n",
