@@ -191,8 +191,8 @@ fn what_lacks_its_key_is_said_with_the_options_that_name_it() {
         let key = ["create", &table.store, "n", "--key-file", &new];
         run([&key[..], more].concat())
     };
-    make(&["--at-rest", "none"]).complains(3, &["--at-rest", "leave out"]);
-    make(&["--mode", "direct"]).complains(3, &["--mode shadowed"]);
+    make(&["--at-rest", "none"]).complains(2, &["--at-rest", "leave out"]);
+    make(&["--mode", "direct"]).complains(2, &["--mode shadowed"]);
 }
 
 /// Where a read-only file system can be had: what looks works, what changes says why not.
