@@ -70,7 +70,10 @@ impl Store {
         {
             // Its root puddle is not sealed anew before all of it is there: the window may move
             // again as long as all of the pool is due.
-            return Err(StoreError::PoolDamaged { name: record.name.clone(), damage: looked.damage });
+            return Err(StoreError::PoolDamaged {
+                name: record.name.clone(),
+                damage: looked.damage,
+            });
         }
         let mut sealed = None;
         if protection != AtRest::None {

@@ -47,4 +47,5 @@ mod torn;
 mod values;
 mod windows;
 mod windows_damaged;
+mod windows_waiting;
 mod writers;

@@ -81,9 +81,7 @@ impl Session<'_> {
         match self.inner.look_at_file(record, due)? {
             Found::Damaged(problem) => Ok(Some(problem)),
             Found::Old if record.role != Role::Heap => Ok(None),
-            Found::Old
-                if self.moved.is_some_and(|by| record.addr.wrapping_sub(by) == due.from) =>
-            {
+            Found::Old if self.moved.is_some_and(|by| record.addr.wrapping_sub(by) == due.from) => {
                 self.inner.check_stamp(state, record, text(&file_name(record.uuid)))
             }
             Found::New if self.moved.is_none() => Ok(None),

@@ -519,7 +519,9 @@ fn is_waiting(control: &Control, puddle: &PuddleRecord) -> bool {
 fn waits_at_home(state: &State, records: &[Record]) -> bool {
     let misread = |due: &DueRecord| {
         let of = state.puddles.get(&due.puddle);
-        of.is_some_and(|of| of.role != Role::Heap || due.is_unknown() && state.is_protected(of.pool))
+        of.is_some_and(|of| {
+            of.role != Role::Heap || due.is_unknown() && state.is_protected(of.pool)
+        })
     };
     !state.kept.is_empty()
         || records.iter().any(|record| matches!(record, Record::Due(due) if misread(due)))
