@@ -290,8 +290,9 @@ fn set_word(block: &mut [u8], offset: usize, value: u64) {
     }
 }
 
-/// Calls `visit` with every block's offset that is allocated, or may be, its bytes and how many values it has, and the
-/// program of its type; but not with those of an extent of which `all` says that it has seen to it.
+/// Calls `visit` with the offset of every block that is allocated, or may be, its bytes and how
+/// many values it has, and the program of its type; but not with those of an extent of which `all`
+/// says that it has seen to it.
 fn each_block(
     image: &mut [u8],
     contents: &Contents,

@@ -423,8 +423,8 @@ fn note_dirty(control: &mut Control, pool: PoolId, kind: CrashKind) {
 }
 
 /// Spare puddles, and log puddles that no client uses, whose files are gone, or that have moved:
-/// nothing was in them, so they are reported once and forgotten. No log where it is not known which are used; none at all
-/// where records were lost.
+/// nothing was in them, so they are reported once and forgotten. No log where it is not known which
+/// are used; none at all where records were lost.
 fn unused_and_missing(
     control: &Control,
     used: Option<&BTreeSet<Uuid>>,

@@ -1,6 +1,6 @@
-//! What a store that is open for reading keeps in memory of puddles that are due: what recovery made
-//! of them, and what journal and kept files lay over them. Their images are made of that, and not
-//! of their files alone.
+//! What a store that is open for reading keeps in memory of puddles that are due: what recovery
+//! made of them, and what journal and kept files lay over them. Their images are made of that, and
+//! not of their files alone.
 
 use super::frontier::Frontier;
 use super::replace::Image;

@@ -35,10 +35,10 @@
 //!
 //! The file of a puddle may be gone, or not as it should be. It moves as the others do, by its
 //! record alone; what its header says need not be known ([`crate::relocate`]). Its pool is refused
-//! then, as at home, and opens when the file is back, as it was before the move. A protected pool is
-//! sealed as before until then, all of it: its root puddle is sealed anew when all are there. That
-//! the file is no older one, the lists of puddles and of roots say, as at home: the new root names
-//! the one that it replaces.
+//! then, as at home, and opens when the file is back, as it was before the move. A protected pool
+//! is sealed as before until then, all of it: its root puddle is sealed anew when all are there.
+//! That the file is no older one, the lists of puddles and of roots say, as at home: the new root
+//! names the one that it replaces.
 //!
 //! # What waits
 //!
@@ -59,8 +59,9 @@
 //!   them, whatever their marks say ([`crate::rewriter::RewriteJob::all_blocks`]).
 //!
 //! States of a log that waits: (1) at home; (2) moved, from the batch of step 3 on, once or often;
-//! (3) ended, with its client, by the batch of recovery or of a decision; (4) its puddles are removed
-//! by the next recovery, because their headers are of another address. A crash leaves one of them.
+//! (3) ended, with its client, by the batch of recovery or of a decision; (4) its puddles are
+//! removed by the next recovery, because their headers are of another address. A crash leaves one
+//! of them.
 //!
 //! # Objects
 //!
@@ -69,12 +70,12 @@
 //!
 //! # What keeps a store at home
 //!
-//! Lost records of the catalog, a journal of pools that is refused, clients of a daemon that live; a
-//! pool in shadowed mode on which a session that ended has a lease still: its shadow has more than
-//! its primary, and must neither be psynced, because half a transaction may be in it, nor rewritten,
-//! which would make one puddle's primary newer than another's; a protected pool that is partly due
-//! (its root puddle has room for the key of one earlier state). The open fails and says which
-//! ([`OpenError::WindowStays`]).
+//! Lost records of the catalog, a journal of pools that is refused, clients of a daemon that live;
+//! a pool in shadowed mode on which a session that ended has a lease still: its shadow has more
+//! than its primary, and must neither be psynced, because half a transaction may be in it, nor
+//! rewritten, which would make one puddle's primary newer than another's; a protected pool that is
+//! partly due (its root puddle has room for the key of one earlier state). The open fails and says
+//! which ([`OpenError::WindowStays`]).
 //!
 //! # An open for reading
 //!
@@ -325,7 +326,7 @@ impl Inner {
         match self.patches_if_any(control) {
             Ok(patches) => self.frontier.keep_patches(patches),
             Err(StoreError::Medium(error)) => return Err(error),
-            // Whoever opens a pool is told.
+            // An open of a protected pool says so.
             Err(_) => {}
         }
         Ok(())
@@ -512,6 +513,7 @@ fn goes_along(state: &State, damage: &Damage) -> bool {
 fn is_waiting(control: &Control, puddle: &PuddleRecord) -> bool {
     let mut clients = control.catalog.state.clients.keys();
     clients.any(|client| *client != control.client)
+        && !planted(Bug::MovedBeforeRecovery)
         && control.logs.spare.iter().all(|spare| spare.uuid != puddle.uuid)
 }
 
