@@ -19,7 +19,7 @@ use cenote_layout::heap::{
 };
 use cenote_layout::id::TypeId;
 use cenote_layout::mark;
-use cenote_layout::moves::{Cursor, Moves};
+use cenote_layout::moves::Cursor;
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::planted::{Bug, planted};
