@@ -50,4 +50,5 @@ mod unreadable;
 mod values;
 mod windows;
 mod windows_damaged;
+mod windows_waiting;
 mod writers;
