@@ -39,15 +39,22 @@
 //! | a root | the same | damaged |
 //! | head of a list | the same | leads nowhere: the list is dropped |
 //! | state of the sweep | the same | unknown: nothing is condemned |
+//! | members, and locks between them | the same | living ones, which have each lock |
 //!
 //! A superblock that a thread has in its hands stays in its hands: it is set up there, or given
 //! back, as if its descriptor had been whole; the store is poisoned.
 //!
 //! # What is left to the signal
 //!
-//! Data of the program, into which references may lead. Logs: an abort copies what they say into
-//! data. Where processes share a pool, the pages with the locks between them: in memory of one
-//! process they would exclude no other. A daemon, whose guests could poison it.
+//! Data of the program, into which references may lead. For logs see [`crate::watch`].
+//!
+//! # Locks between processes
+//!
+//! They lie in the root puddle's metadata. In memory of one process they exclude no other one. So
+//! what stands there is a lock that a member has which is none ([`LOST_BYTE`]): each thread that
+//! comes waits, asks whether that member has ended, and gets the error. A thread that gives a lock
+//! back there takes the name away; so each asks once more when it has the lock. Other processes
+//! come to the page that is lost too, or find the lock in it as it was.
 
 use crate::lost_page::LostPage;
 use crate::poison::{Poison, Poisoned};

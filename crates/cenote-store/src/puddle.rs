@@ -15,6 +15,7 @@
 mod turn;
 
 use crate::due_job::Job;
+use crate::watch::Notice;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::header::{self, HeaderPrefix};
@@ -66,6 +67,7 @@ pub struct Puddle {
     /// mapped as long as it is so.
     due: AtomicBool,
     job: OnceLock<Job>,
+    notice: Notice,
 }
 
 /// What a puddle's mapping shows.
@@ -100,7 +102,12 @@ impl Puddle {
             is_stamped: AtomicBool::new(false),
             due: AtomicBool::new(false),
             job: OnceLock::new(),
+            notice: Notice::default(),
         }
+    }
+
+    pub(crate) fn notice(&self) -> &Notice {
+        &self.notice
     }
 
     /// Its file gets this stamp before the first store into it. Said before it is mapped.

@@ -163,9 +163,7 @@ impl Store {
                 }
             }
             let mut report = OpenReport::default();
-            inner.guarded.store(true, Ordering::Release);
             let retried = retry(inner, control, client, &mut report);
-            inner.guarded.store(false, Ordering::Release);
             let retried = retried.map_err(|error| inner.failed(error))?;
             let Some(listed) = retried else {
                 let why: Vec<String> = report.damage.iter().map(ToString::to_string).collect();

@@ -73,8 +73,6 @@ pub(crate) struct Inner {
     pub(crate) frontier: Arc<Frontier>,
     /// Nothing is written on drop: the store is not open yet, or abandoned, or closed already.
     pub(crate) silent: AtomicBool,
-    /// A guest's logs are being replayed, which may have cut short what is mapped for that.
-    pub(crate) guarded: AtomicBool,
     /// Held by who replays a guest's logs: one after the other, since they may have shared a pool.
     /// Taken before the control lock, which is not held meanwhile.
     pub(crate) replaying: Mutex<()>,
@@ -163,10 +161,28 @@ impl Store {
     /// its opener.
     ///
     /// # Errors
-    /// [`StoreError::Forked`], [`StoreError::Poisoned`], [`StoreError::MetadataLost`].
+    /// [`StoreError::Forked`], [`StoreError::Poisoned`], [`StoreError::MetadataLost`],
+    /// [`StoreError::LogLost`].
     #[inline]
     pub fn check_usable(&self) -> Result<(), StoreError> {
         self.0.poisoned.check_usable()
+    }
+
+    /// Fails if values may be those of a transaction that is half done, because a page of a log was
+    /// lost, or this process is a fork of the store's opener.
+    ///
+    /// # Errors
+    /// [`StoreError::Forked`], [`StoreError::LogLost`].
+    #[inline]
+    pub fn check_readable(&self) -> Result<(), StoreError> {
+        self.0.poisoned.check_readable()
+    }
+
+    /// What is set when a page of a log of this session is lost, before an access to it can
+    /// succeed: for who writes one.
+    #[must_use]
+    pub fn log_is_lost(&self) -> Arc<AtomicBool> {
+        self.0.poisoned.log_is_lost()
     }
 
     /// Whether both are handles of the same open store.

@@ -103,6 +103,7 @@
 //!
 //! At `process` a mark is set in one step, and nothing is flushed: no loss of power is covered.
 
+mod abort;
 pub mod context;
 pub mod group;
 pub mod ranges;

@@ -1,6 +1,7 @@
 //! The steps of a transaction. The crate's documentation says why the order is right; the comments
 //! here name the states.
 
+use crate::abort::{abort, clear_marks, release};
 use crate::context::{HeapBlock, Redo, TxContext, TxError, Volatile};
 use crate::ranges::Range;
 use cenote_heap::reclaim::{before_change, is_recording};
@@ -96,7 +97,7 @@ impl<'c> Transaction<'c> {
         if unsafe { if len == 8 { self.add_word(ptr)? } else { self.add_unfenced(ptr, len)? } }
             && !planted(Bug::UndoNotFenced)
         {
-            self.fence();
+            self.fence()?;
         }
         Ok(())
     }
@@ -113,7 +114,7 @@ impl<'c> Transaction<'c> {
         // SAFETY: passed on.
         let (logged, result) = unsafe { self.add_all_unfenced(ranges) };
         if logged && !planted(Bug::UndoNotFenced) {
-            self.fence();
+            self.fence()?;
         }
         result
     }
@@ -141,7 +142,7 @@ impl<'c> Transaction<'c> {
             result = unsafe { self.free(heap, addr) };
         }
         if logged && !planted(Bug::UndoNotFenced) {
-            self.fence();
+            self.fence()?;
         }
         result
     }
@@ -165,9 +166,10 @@ impl<'c> Transaction<'c> {
     }
 
     #[inline]
-    fn fence(&mut self) {
+    fn fence(&mut self) -> Result<(), LogError> {
         self.context.writer.fence();
         self.context.range_pending = false;
+        refuse_lost(self.context)
     }
 
     #[inline(never)]
@@ -457,7 +459,8 @@ impl<'c> Transaction<'c> {
     /// Commits: on return all changes are durable at the level of the medium.
     ///
     /// # Errors
-    /// [`TxError::Log`] if the log has no room for the seal; then the transaction is aborted.
+    /// [`TxError::Log`] if the log has no room for the seal; then the transaction is aborted. With
+    /// [`LogError::Lost`] the next opener decides whether it was committed.
     #[inline]
     pub fn commit(mut self) -> Result<(), TxError> {
         if self.context.writer.entries() != 0 {
@@ -470,13 +473,12 @@ impl<'c> Transaction<'c> {
 
     fn commit_logged(&mut self) -> Result<(), TxError> {
         let context = &mut *self.context;
-        if context.persistence.is_power() {
-            commit_power(context)?
-        } else {
-            commit_process(context)
+        let power = context.persistence.is_power();
+        let done = if power { commit_power(context) } else { commit_process(context) };
+        if done.is_ok() || context.writer.entries() == 0 {
+            context.clear();
         }
-        context.clear();
-        Ok(())
+        done.map_err(TxError::Log)
     }
 
     /// Undoes everything, in reverse; gives allocations back; process memory logged with
@@ -528,18 +530,27 @@ unsafe fn log_allocation(
 
 /// States after a crash of processes: before `mark_committed` (or, without redo-class entries,
 /// `finish`): rolled back. Between the two: rolled forward. After `finish`: done. Each is one
-/// 8-byte store.
-fn commit_process(context: &mut TxContext) {
+/// 8-byte store. If that store went nowhere, nothing that relies on it happens.
+fn commit_process(context: &mut TxContext) -> Result<(), LogError> {
     if !context.redo.is_empty() || !context.freed.is_empty() {
         context.writer.mark_committed();
+        refuse_lost(context)?;
         apply_redo(context);
         clear_marks(&context.freed);
     }
     context.writer.finish();
+    refuse_lost(context)?;
     release(&context.freed);
+    Ok(())
 }
 
-fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
+/// Fails if a page of a log was lost: what relies on the log must not happen.
+#[inline(always)]
+fn refuse_lost(context: &TxContext) -> Result<(), LogError> {
+    if context.writer.is_lost() { Err(LogError::Lost) } else { Ok(()) }
+}
+
+fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
     // A transaction may be finished lazily if nothing that its seal covers can change before this
     // log's next fence; a covered block that is given back could. (A further segment is written
     // only after a jump, whose fence makes the range durable.) Without need for redo and without
@@ -554,7 +565,7 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
         // Nothing may fail once marks are changed.
         context.writer.reserve(entry_size(size_of::<Seal>() as u64))?;
     }
-    change_marks(context);
+    change_marks(context)?;
     if planted(Bug::RangeMovedEarly) {
         context.writer.finish();
         context.writer.fence();
@@ -571,12 +582,14 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
         context.writer.fence();
         context.range_pending = false;
     }
+    refuse_lost(context)?;
     // State 2, sealed: committed. Marked: contents and marks durable, still rolled back until the
     // range moves.
     if !context.redo.is_empty() {
         // From here a crash of processes rolls forward. A loss of power is decided by the seal, so
         // this store needs no fence.
         context.writer.mark_committed();
+        refuse_lost(context)?;
         apply_redo(context);
         if !planted(Bug::RedoNotFenced) {
             // Of the data alone: whether the range on media says "committed" or still "running" is
@@ -596,6 +609,7 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
     } else {
         context.writer.fence();
     }
+    refuse_lost(context)?;
     release(&context.freed);
     Ok(())
 }
@@ -604,9 +618,12 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
 /// flushes it. Not before the entries that take it back are durable: a line may reach memory at any
 /// time after it was changed. For blocks that it took *and* frees there is nothing to do: they are
 /// free on the medium all the time.
-fn change_marks(context: &mut TxContext) {
+///
+/// # Errors
+/// A page of a log is lost: nothing has changed.
+fn change_marks(context: &mut TxContext) -> Result<(), LogError> {
     if context.allocated.is_empty() && context.freed.is_empty() {
-        return;
+        return Ok(());
     }
     let is_own = |held: &&HeapBlock| mark_byte(held).load(Ordering::Relaxed) == mark::TAKEN;
     let both = context.freed.iter().filter(is_own).count();
@@ -615,6 +632,7 @@ fn change_marks(context: &mut TxContext) {
         context.writer.fence();
         context.range_pending = false;
     }
+    refuse_lost(context)?;
     // Frees first: what the transaction took and frees is not TAKEN any more then.
     clear_marks(&context.freed);
     for held in &context.allocated {
@@ -622,7 +640,7 @@ fn change_marks(context: &mut TxContext) {
         unsafe { held.heap.as_ref().set_mark(&held.block) };
     }
     if !changes || planted(Bug::MarkNotFlushed) {
-        return;
+        return Ok(());
     }
     const LINE: usize = cenote_layout::LINE_SIZE as usize;
     // Neighbours in memory have neighbouring marks.
@@ -636,6 +654,7 @@ fn change_marks(context: &mut TxContext) {
             unsafe { context.persistence.flush(byte, 1) };
         }
     }
+    Ok(())
 }
 
 fn mark_byte(held: &HeapBlock) -> &AtomicU8 {
@@ -705,61 +724,6 @@ fn apply_redo(context: &TxContext) {
             context.persistence.flush(redo.addr as *const u8, redo.len);
         }
     }
-}
-
-/// Clears the marks of blocks, which recovery may do again, or undo, until the range has moved on;
-/// the heap does not give them out yet.
-fn clear_marks(blocks: &[HeapBlock]) {
-    for held in blocks {
-        // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).
-        unsafe { held.heap.as_ref() }.clear_mark(&held.block);
-    }
-}
-
-/// Lets the heap give blocks out again: only now that no log entry says "clear its mark" may it be
-/// set for somebody else.
-fn release(blocks: &[HeapBlock]) {
-    for held in blocks {
-        // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).
-        unsafe { held.heap.as_ref() }.release(&held.block);
-    }
-}
-
-/// Rolls back in this process. Until the range moves on recovery would do the same again; only then
-/// are blocks given out again.
-#[cold]
-fn abort(context: &mut TxContext) {
-    for range in context.ranges.list().iter().rev() {
-        if !range.old.is_null() {
-            let len = (range.end - range.start) as usize;
-            // SAFETY: the log holds `len` bytes at `old`; the range is writable until the
-            // transaction ends.
-            unsafe {
-                core::ptr::copy_nonoverlapping(range.old, range.start as *mut u8, len);
-                context.persistence.flush(range.start as *const u8, len);
-            }
-        }
-    }
-    for volatile in context.volatile.iter().rev() {
-        let source = &context.buffer[volatile.at..volatile.at + volatile.len];
-        // SAFETY: promised to be writable until the transaction ends (contract of `add_volatile`).
-        unsafe { core::ptr::copy(source.as_ptr(), volatile.addr as *mut u8, volatile.len) };
-    }
-    context.writer.fence();
-    // What was put back may have gone nowhere. The log has it; no transaction uses that again.
-    if context.writer.is_halted() && !planted(Bug::AbortForgotten) {
-        return context.clear();
-    }
-    // At `power` no mark of the medium changes: what the transaction took was never more than
-    // TAKEN, and what it was to free is allocated still.
-    if !planted(Bug::AbortKeepsAllocation) {
-        clear_marks(&context.allocated);
-    }
-    context.writer.finish();
-    context.writer.fence();
-    context.range_pending = false;
-    release(&context.allocated);
-    context.clear();
 }
 
 const _: () = assert!(ENTRY_HEADER_SIZE == 32);
