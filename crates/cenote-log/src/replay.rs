@@ -46,7 +46,7 @@ use cenote_layout::log::{
     ContentHash, Kind, LAST_BASE, LOG_QUARANTINED, LogRange, SequenceRange, Stage, TailWord,
 };
 use cenote_medium::Persistence;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -185,6 +185,7 @@ unsafe fn attempt(
         // SAFETY: the log and its ranges are mapped.
         unsafe { persist_evidence(&scan, forward, persistence, target)? };
     }
+    reach(Step::LogRead);
     // What was decided from is what the files have.
     refuse_lost(target)?;
     // SAFETY: every action's pointer was checked to be a writable mapping of its range; nobody else
@@ -201,6 +202,7 @@ unsafe fn attempt(
     if !planted(Bug::ReplayNotFenced) {
         persistence.fence();
     }
+    reach(Step::LogApplied);
     // What was written is in the files.
     refuse_lost(target)?;
     // SAFETY: mapped for writing by contract.

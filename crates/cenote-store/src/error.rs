@@ -1,12 +1,12 @@
 //! What can go wrong, and what to do then. Damage is told from misuse; nothing is changed by what
 //! is refused.
 
+use crate::mismatch::TypeMismatch;
 use crate::report::Damage;
 use cenote_atrest::AtRestError;
 use cenote_journal::{JournalError, Stopped};
 use cenote_layout::header::HeaderError;
 use cenote_layout::id::Uuid;
-use crate::mismatch::TypeMismatch;
 use cenote_layout::types::TypeError;
 use cenote_medium::{Durability, MediumError};
 use cenote_sealed::SealedError;

@@ -54,7 +54,6 @@ use cenote_layout::superblock::ORIGIN_COPY;
 use cenote_log::{CrashKind, Outcome};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation};
-use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::{Arc, PoisonError};

@@ -60,7 +60,7 @@ use crate::lost_page::LostPage;
 use crate::poison::{Poison, Poisoned};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
-use cenote_layout::heap::{Descriptor, HeapGeometry, LOST_BYTE, SUPERBLOCK_SIZE, SWEEP_SIZE};
+use cenote_layout::heap::{Descriptor, HeapGeometry, LOST_BYTE, SUPERBLOCK_SIZE};
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::{bytes, memory};
@@ -76,9 +76,8 @@ pub(crate) struct Replaceable {
 }
 
 impl Replaceable {
-    /// The page of an address in a puddle, if it is one. `shared`: other processes may have the
-    /// pool.
-    pub(crate) fn of(record: &PuddleRecord, address: usize, shared: bool) -> Option<Self> {
+    /// The page of an address in a puddle, if it is one.
+    pub(crate) fn of(record: &PuddleRecord, address: usize) -> Option<Self> {
         if record.role != Role::Heap {
             return None;
         }
@@ -87,11 +86,10 @@ impl Replaceable {
         let at = page as u64 - record.addr;
         let geometry = HeapGeometry::new(record.size, root)?;
         let end = at + len as u64;
-        let locks = root && geometry.members < end && at < geometry.sweep + SWEEP_SIZE;
         let (pool, puddle, index) = (record.pool, record.uuid, record.index);
         let lost = LostPage { pool, puddle, index, page: at / PAGE_SIZE };
         let is_metadata = end <= geometry.first_usable * SUPERBLOCK_SIZE;
-        (is_metadata && !(locks && shared)).then_some(Self { page, at, geometry, lost })
+        is_metadata.then_some(Self { page, at, geometry, lost })
     }
 
     /// Poisons the store, and puts memory in the page's place. Whether accesses can succeed now.

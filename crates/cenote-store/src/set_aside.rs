@@ -51,7 +51,6 @@ use cenote_layout::puddle::Role;
 use cenote_log::CrashKind;
 use cenote_medium::MapMode;
 use cenote_medium::planted::{Bug, planted};
-use core::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 /// A client whose logs are set aside.

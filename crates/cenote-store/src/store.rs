@@ -2,12 +2,13 @@
 
 use crate::catalog::{self, Catalog};
 use crate::connection::Connection;
-use crate::error::{StoreError, TypeMismatch};
+use crate::error::StoreError;
 use crate::fence::Fence;
 use crate::guests::Hosted;
 use crate::journals::Journals;
 use crate::kept::Kept;
 use crate::logs::Logs;
+use crate::mismatch::TypeMismatch;
 use crate::options::{OpenOptions, PowerLossPolicy};
 use crate::pool::PoolCore;
 use crate::puddle::Puddle;

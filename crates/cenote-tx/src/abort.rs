@@ -7,7 +7,7 @@
 //! back, and the range does not move on. The next opener decides by what the file has.
 
 use crate::context::{HeapBlock, TxContext};
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::mem::MaybeUninit;
 
 /// Bytes that are put back at a time.
@@ -35,6 +35,7 @@ pub(crate) fn release(blocks: &[HeapBlock]) {
 /// are blocks given out again.
 #[cold]
 pub(crate) fn abort(context: &mut TxContext) {
+    reach(Step::AbortBegun);
     put_back(context);
     for volatile in context.volatile.iter().rev() {
         let source = &context.buffer[volatile.at..volatile.at + volatile.len];

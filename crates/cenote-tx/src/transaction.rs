@@ -12,7 +12,7 @@ use cenote_layout::log::{
     AllocationMark, ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, Seal, entry_size,
 };
 use cenote_log::LogError;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_sys::bytes::{self, settle};
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::ptr::NonNull;
@@ -473,6 +473,7 @@ impl<'c> Transaction<'c> {
 
     fn commit_logged(&mut self) -> Result<(), TxError> {
         let context = &mut *self.context;
+        reach(Step::CommitBegun);
         let power = context.persistence.is_power();
         let done = if power { commit_power(context) } else { commit_process(context) };
         if done.is_ok() || context.writer.entries() == 0 {
@@ -534,10 +535,12 @@ unsafe fn log_allocation(
 fn commit_process(context: &mut TxContext) -> Result<(), LogError> {
     if !context.redo.is_empty() || !context.freed.is_empty() {
         context.writer.mark_committed();
+        reach(Step::CommitStored);
         refuse_lost(context)?;
         apply_redo(context);
         clear_marks(&context.freed);
     }
+    reach(Step::CommitEnds);
     context.writer.finish();
     refuse_lost(context)?;
     release(&context.freed);
@@ -589,6 +592,7 @@ fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
         // From here a crash of processes rolls forward. A loss of power is decided by the seal, so
         // this store needs no fence.
         context.writer.mark_committed();
+        reach(Step::CommitStored);
         refuse_lost(context)?;
         apply_redo(context);
         if !planted(Bug::RedoNotFenced) {
@@ -598,6 +602,7 @@ fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
             context.persistence.fence();
         }
     }
+    reach(Step::CommitEnds);
     // State 3: everything is in place and durable; the range says so.
     context.writer.finish();
     // Asked again, now that the range is stored: a log that has joined since the first time may

@@ -89,6 +89,10 @@ impl<'p> Tx<'p> {
             Covered::One(pool) => Turns::One(pool.write_turn()?),
             Covered::Many(pools) => Turns::Many(turns(pools)?),
         };
+        // The transaction that this one has waited for may stay in its log.
+        if !planted(Bug::LostNotAskedAgain) {
+            refuse_unusable(&first.store.store)?;
+        }
         // SAFETY: `active` is what makes this the only user of the context.
         let Some(context) = (unsafe { &mut (*log.as_ptr()).context }) else {
             return Err(Error::from(StoreError::Forked).into());
@@ -113,7 +117,11 @@ impl<'p> Tx<'p> {
                     tx.raw.abort();
                     return Err(error.into());
                 }
-                tx.raw.commit().map_err(Error::from)?;
+                if let Err(error) = tx.raw.commit() {
+                    // Of a page of the log that is lost the store says which.
+                    refuse_unusable(&first.store.store)?;
+                    return Err(Error::from(error).into());
+                }
                 // Marks that it wrote may be of a page that was lost.
                 refuse_unusable(&first.store.store)?;
                 drop(active);

@@ -35,7 +35,8 @@ use super::manifest::{
 use super::neighbours::add_neighbours;
 use super::remote::Remote;
 use super::replace::copy;
-use crate::error::{StoreError, TypeMismatch};
+use crate::error::StoreError;
+use crate::mismatch::TypeMismatch;
 use crate::pools::{check_size, why_no_name};
 use crate::puddle::{
     DIR, PRIMARY_DIR, create_primary, file_name, first_page, make_header, primary_name, text,
