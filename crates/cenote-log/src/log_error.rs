@@ -13,7 +13,8 @@ pub enum LogError {
     /// A page of the log, or of another one of its session, was lost. The transaction stays in the
     /// log as far as that is there, for the next opener.
     #[error(
-        "a page of a log was lost while the store was open: its file was cut short, or its disk fails"
+        "a page of a log was lost while the store was open: its file was cut short, or its disk \
+         fails"
     )]
     Lost,
 }

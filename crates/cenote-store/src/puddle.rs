@@ -67,7 +67,7 @@ pub struct Puddle {
     /// mapped as long as it is so.
     due: AtomicBool,
     job: OnceLock<Job>,
-    notice: Notice,
+    pub(crate) notice: Notice,
 }
 
 /// What a puddle's mapping shows.
@@ -104,10 +104,6 @@ impl Puddle {
             job: OnceLock::new(),
             notice: Notice::default(),
         }
-    }
-
-    pub(crate) fn notice(&self) -> &Notice {
-        &self.notice
     }
 
     /// Its file gets this stamp before the first store into it. Said before it is mapped.

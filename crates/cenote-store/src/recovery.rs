@@ -631,7 +631,7 @@ impl<'a> Session<'a> {
         self.mapped.iter().find_map(|uuid| {
             // SAFETY: puddles live until the store is dropped.
             let puddle = unsafe { self.control.puddles.get(uuid)?.as_ref() };
-            Some((*uuid, puddle.notice().lost()?))
+            Some((*uuid, puddle.notice.lost()?))
         })
     }
 
@@ -785,7 +785,7 @@ impl<'a> Session<'a> {
             more |= !entry.is_free();
         }
         listed.entries.reverse();
-        match puddle.notice().lost() {
+        match puddle.notice.lost() {
             Some(page) => Err(lost_page(puddle.uuid(), page).into()),
             None => Ok(listed),
         }
@@ -947,7 +947,7 @@ impl<'a> Session<'a> {
                 puddle.unmap(&self.inner.medium)?;
                 continue;
             }
-            if puddle.notice().lost().is_some() {
+            if puddle.notice.lost().is_some() {
                 // Nobody is shown what took the page's place.
                 puddle.refuse(&self.inner.medium)?;
                 continue;

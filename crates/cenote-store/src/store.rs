@@ -2,13 +2,11 @@
 
 use crate::catalog::{self, Catalog};
 use crate::connection::Connection;
-use crate::error::StoreError;
 use crate::fence::Fence;
 use crate::guests::Hosted;
 use crate::journals::Journals;
 use crate::kept::Kept;
 use crate::logs::Logs;
-use crate::mismatch::TypeMismatch;
 use crate::options::{OpenOptions, PowerLossPolicy};
 use crate::pool::PoolCore;
 use crate::puddle::Puddle;
@@ -20,6 +18,7 @@ use crate::shadow::Shadows;
 use crate::spare::Ahead;
 use crate::stamps::Stamps;
 use crate::window::{Space, Window};
+use crate::{error::StoreError, mismatch::TypeMismatch};
 use cenote_journal::Journal;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::FORMAT_VERSION;
@@ -167,23 +166,6 @@ impl Store {
     #[inline]
     pub fn check_usable(&self) -> Result<(), StoreError> {
         self.0.poisoned.check_usable()
-    }
-
-    /// Fails if values may be those of a transaction that is half done, because a page of a log was
-    /// lost, or this process is a fork of the store's opener.
-    ///
-    /// # Errors
-    /// [`StoreError::Forked`], [`StoreError::LogLost`].
-    #[inline]
-    pub fn check_readable(&self) -> Result<(), StoreError> {
-        self.0.poisoned.check_readable()
-    }
-
-    /// What is set when a page of a log of this session is lost, before an access to it can
-    /// succeed: for who writes one.
-    #[must_use]
-    pub fn log_is_lost(&self) -> Arc<AtomicBool> {
-        self.0.poisoned.log_is_lost()
     }
 
     /// Whether both are handles of the same open store.

@@ -34,14 +34,16 @@
 //! *There*; *noted*; *replaced*, until the puddle is unmapped. A puddle is watched from before it
 //! is touched until after it was touched last; who begins to watch it forgets old notes.
 
+use crate::error::StoreError;
 use crate::lost_page::LostLog;
 use crate::poison::Poison;
 use crate::puddle::Puddle;
-use crate::store::Inner;
+use crate::store::{Inner, Store};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::{aside, bytes, fault, memory};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// Who has mapped a puddle.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,6 +70,28 @@ impl Notice {
     }
 }
 
+impl Store {
+    /// Fails if values may be those of a transaction that is half done, because a page of a log was
+    /// lost, or this process is a fork of the store's opener.
+    ///
+    /// # Errors
+    /// [`StoreError::Forked`], [`StoreError::LogLost`].
+    #[inline]
+    pub fn check_readable(&self) -> Result<(), StoreError> {
+        self.inner().poisoned.check_readable()
+    }
+
+    /// What is set when a page of a log of this session is lost, before an access to it can
+    /// succeed: for who writes one.
+    ///
+    /// # Safety
+    /// The caller reads it, and does not change it: transactions would go on without their logs.
+    #[must_use]
+    pub unsafe fn log_is_lost(&self) -> Arc<AtomicBool> {
+        self.inner().poisoned.log_is_lost()
+    }
+}
+
 impl Inner {
     /// From now on a page of this puddle that is lost is replaced, and noted.
     ///
@@ -75,7 +99,7 @@ impl Inner {
     /// It is mapped for the library alone, stays where it is until it is not watched any more, and
     /// the caller asks for notes as the module says.
     pub(crate) unsafe fn watch(&self, puddle: &Puddle, watcher: Watcher) {
-        let notice = puddle.notice();
+        let notice = &puddle.notice;
         notice.lost.store(0, Ordering::Relaxed);
         notice.poisons.store(watcher == Watcher::Session, Ordering::Relaxed);
         self.window.watch(puddle, true);
@@ -105,7 +129,7 @@ impl Inner {
             return true;
         }
         let number = (page as u64 - puddle.addr()) / PAGE_SIZE;
-        let notice = puddle.notice();
+        let notice = &puddle.notice;
         // Before the page is there.
         let _ = notice.lost.compare_exchange(0, number + 1, Ordering::SeqCst, Ordering::SeqCst);
         if notice.poisons.load(Ordering::Relaxed) && !planted(Bug::LostLogNotPoisoned) {

@@ -65,6 +65,13 @@ impl Drop for ReadTurn<'_> {
 }
 
 impl PoolInner {
+    /// Fails if the store acknowledges nothing more: then the transaction that this thread has
+    /// waited for may stay in its log.
+    #[inline]
+    pub(crate) fn refuse_left(&self) -> Result<()> {
+        if planted(Bug::LostNotAskedAgain) { Ok(()) } else { refuse_unusable(&self.store.store) }
+    }
+
     /// Waits until no other process reads or writes. The caller has the pool's own lock. `None`:
     /// there are no others.
     #[inline]

@@ -63,7 +63,8 @@ impl SegmentSource for Segments {
     }
 
     fn lost(&self) -> Arc<AtomicBool> {
-        self.store.log_is_lost()
+        // SAFETY: for a writer of a log, which reads it.
+        unsafe { self.store.log_is_lost() }
     }
 }
 

@@ -89,10 +89,7 @@ impl<'p> Tx<'p> {
             Covered::One(pool) => Turns::One(pool.write_turn()?),
             Covered::Many(pools) => Turns::Many(turns(pools)?),
         };
-        // The transaction that this one has waited for may stay in its log.
-        if !planted(Bug::LostNotAskedAgain) {
-            refuse_unusable(&first.store.store)?;
-        }
+        first.refuse_left()?;
         // SAFETY: `active` is what makes this the only user of the context.
         let Some(context) = (unsafe { &mut (*log.as_ptr()).context }) else {
             return Err(Error::from(StoreError::Forked).into());
@@ -101,29 +98,9 @@ impl<'p> Tx<'p> {
         let raw = unsafe { context.begin() };
         let (covered, faults) = (CoveredIn(covered), Faults::default());
         let mut tx = Tx { raw, covered, faults, _not_send: PhantomData };
-        let result = body(&mut tx);
-        match result {
+        match body(&mut tx) {
             Ok(value) => {
-                // The store may have been poisoned meanwhile, by the transaction itself when a pool
-                // could not grow: nothing is acknowledged then.
-                if let Err(error) = refuse_unusable(&first.store.store) {
-                    tx.raw.abort();
-                    return Err(error.into());
-                }
-                if let Some(lost) = tx.faults.first()
-                    && !planted(Bug::LostPageCommitted)
-                {
-                    let error = tx.unreadable(lost);
-                    tx.raw.abort();
-                    return Err(error.into());
-                }
-                if let Err(error) = tx.raw.commit() {
-                    // Of a page of the log that is lost the store says which.
-                    refuse_unusable(&first.store.store)?;
-                    return Err(Error::from(error).into());
-                }
-                // Marks that it wrote may be of a page that was lost.
-                refuse_unusable(&first.store.store)?;
+                tx.commit()?;
                 drop(active);
                 Ok(value)
             }
@@ -133,6 +110,27 @@ impl<'p> Tx<'p> {
                 Err(error)
             }
         }
+    }
+
+    /// Commits, if all was seen that there was to see, and the store acknowledges it.
+    #[inline]
+    fn commit(self) -> Result<()> {
+        let store = &self.covered.0.first().store.store;
+        // The store may have been poisoned meanwhile, by the transaction itself when a pool could
+        // not grow: nothing is acknowledged then. What is dropped aborts.
+        refuse_unusable(store)?;
+        if let Some(lost) = self.faults.first()
+            && !planted(Bug::LostPageCommitted)
+        {
+            return Err(self.unreadable(lost));
+        }
+        if let Err(error) = self.raw.commit() {
+            // Of a page of the log that is lost the store says which.
+            refuse_unusable(store)?;
+            return Err(error.into());
+        }
+        // Marks that it wrote may be of a page that was lost.
+        refuse_unusable(store)
     }
 
     /// The pool of roots that name none.
