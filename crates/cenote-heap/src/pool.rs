@@ -148,7 +148,7 @@ impl Sharing for PoolGround {
 
     fn intact(&self) -> Result<(), GroundError> {
         match self.usable() {
-            Err(error) if !planted(Bug::LostLockTaken) => Err(error),
+            Err(error) if !planted(Bug::LostLockAwaited) => Err(error),
             _ => Ok(()),
         }
     }
@@ -156,7 +156,7 @@ impl Sharing for PoolGround {
     fn has_ended(&self, who: u64) -> Result<bool, GroundError> {
         if who | WAITED == LOST_NAME | WAITED {
             // Of no process: the page of the lock is lost.
-            return self.intact().map(|()| true);
+            return self.intact().map(|()| false);
         }
         PoolHandle::has_ended(self, who).map_err(|error| GroundError::Store {
             doing: "asking whether a process that had the pool has ended, and its logs are replayed",

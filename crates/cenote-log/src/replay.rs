@@ -186,7 +186,7 @@ unsafe fn attempt(
         unsafe { persist_evidence(&scan, forward, persistence, target)? };
     }
     reach(Step::LogRead);
-    // What was decided from is what the files have.
+    // The files have what was decided from.
     refuse_lost(target)?;
     // SAFETY: every action's pointer was checked to be a writable mapping of its range; nobody else
     // uses it.

@@ -501,8 +501,8 @@ pub enum Bug {
     LostTurnGivenBack,
     /// A transaction that has waited for a pool does not ask whether the store goes on.
     LostNotAskedAgain,
-    /// A lock between processes is taken in memory that has taken its page's place.
-    LostLockTaken,
+    /// A thread waits for a lock between processes although the page of that is lost.
+    LostLockAwaited,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -402,7 +402,7 @@ impl Inner {
         let puddle = unsafe { puddle.as_ref() };
         puddle.set_mode(&self.medium, MapMode::ReadWrite).map_err(|e| self.failed(e))?;
         puddle.map(&self.medium).map_err(|e| self.failed(e))?;
-        // SAFETY: mapped until the store is dropped; whoever writes a log or a log space asks.
+        // SAFETY: mapped until the store is dropped; the writers of logs and log spaces ask.
         unsafe { self.watch(puddle, Watcher::Session) };
         Ok(puddle)
     }

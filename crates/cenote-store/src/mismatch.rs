@@ -19,8 +19,8 @@ impl fmt::Display for TypeMismatch {
         let (known, offered) = (&self.known, &self.offered);
         writeln!(
             f,
-            "type {} is known to the store with another layout: give the new type another name, or open the store with \
-             the program that wrote it",
+            "type {} is known to the store with another layout: give the new type another name, or \
+             open the store with the program that wrote it",
             offered.id
         )?;
         write!(f, "{}", Layouts(known, offered))

@@ -948,7 +948,7 @@ impl<'a> Session<'a> {
                 continue;
             }
             if puddle.notice.lost().is_some() {
-                // Nobody is shown what took the page's place.
+                // What took the page's place is shown to no reader.
                 puddle.refuse(&self.inner.medium)?;
                 continue;
             }

@@ -23,7 +23,7 @@ pub(crate) fn clear_marks(blocks: &[HeapBlock]) {
 }
 
 /// Lets the heap give blocks out again: only now that no log entry says "clear its mark" may it be
-/// set for somebody else.
+/// set for another transaction.
 pub(crate) fn release(blocks: &[HeapBlock]) {
     for held in blocks {
         // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).

@@ -273,6 +273,7 @@ fn case(dir: &Path, case: Case) -> Option<bool> {
     // The log has its further segments.
     pool.write(|tx| all(tx, &|_| ())).expect("changed");
     let before = held(&pool).expect("whole");
+    let stamps = stamps(dir, &pool);
     let (number, moment) = case.lost;
     let page = *pages(dir).get(number)?;
     let is_there = Rc::new(Cell::new(true));
@@ -324,7 +325,7 @@ fn case(dir: &Path, case: Case) -> Option<bool> {
     assert_eq!(closed.is_err(), usable.is_err(), "{closed:?}");
     let noticed = usable.is_err();
     if case.cut && !is_there.get() {
-        after_the_cut(dir, before, noticed);
+        after_the_cut(dir, before, noticed, &stamps);
         return Some(noticed);
     }
     next_session(dir, before, case.aborts, done.is_ok());
@@ -349,7 +350,7 @@ fn next_session(dir: &Path, before: (u64, u64), aborts: bool, done: bool) {
 
 /// Of a log that is gone: the pool is refused, or whole. Who takes it as it is finds old and new
 /// values, and nothing else.
-fn after_the_cut(dir: &Path, before: (u64, u64), noticed: bool) {
+fn after_the_cut(dir: &Path, before: (u64, u64), noticed: bool, stamps: &Stamps) {
     let store = Store::open_with(dir, &options()).expect("a store");
     match store.pool("p").and_then(|pool| held(&pool)) {
         Ok(found) => assert!(found.0 - before.0 + found.1 - before.1 <= 1, "{before:?} {found:?}"),
@@ -359,28 +360,40 @@ fn after_the_cut(dir: &Path, before: (u64, u64), noticed: bool) {
         store.discard_logs(aside.client).expect("discarded");
     }
     store.close().expect("closed");
-    for entry in std::fs::read_dir(dir.join("puddles")).expect("puddles") {
-        let path = entry.expect("an entry").path();
-        if path.metadata().is_ok_and(|file| file.len() == PUDDLE) {
-            no_zeros(&path, before);
-        }
-    }
+    no_zeros(stamps, before);
 }
 
 /// No part of a node says anything but a stamp that it had.
-fn no_zeros(path: &Path, before: (u64, u64)) {
-    let mut bytes = vec![0; PUDDLE as usize];
-    std::fs::File::open(path).and_then(|file| file.read_exact_at(&mut bytes, 0)).expect("read");
-    let stamps = [before.0, before.0 + 1, before.1, before.1 + 1];
-    for line in bytes.chunks_exact(8 * 40) {
-        let words: Vec<u64> = line
-            .chunks_exact(8)
-            .map(|word| u64::from_le_bytes(word.try_into().expect("8")))
-            .collect();
-        let known = words.iter().filter(|word| stamps.contains(word)).count();
-        let zero = words.iter().filter(|word| **word == 0).count();
-        assert!(known < 8 || zero < 8, "zeros beside stamps: {words:?}");
+fn no_zeros((path, places): &Stamps, before: (u64, u64)) {
+    let file = std::fs::File::open(path).expect("the pool");
+    for place in places {
+        let mut bytes = [0; 320];
+        file.read_exact_at(&mut bytes, *place).expect("read");
+        let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let known =
+            |word: &u64| word.wrapping_sub(before.0) <= 1 || word.wrapping_sub(before.1) <= 1;
+        let other: Vec<u64> = words.filter(|word| !known(word)).collect();
+        assert!(other.is_empty(), "zeros beside stamps: {other:?}");
     }
+}
+
+/// The pool's file, and where in it stamps are.
+type Stamps = (PathBuf, Vec<u64>);
+
+fn stamps(dir: &Path, pool: &Pool) -> Stamps {
+    let (file, base, _) =
+        mapped(dir).into_iter().find(|(file, ..)| is_pool(file)).expect("the pool");
+    let view = pool.read().expect("whole");
+    let mut places = Vec::new();
+    for root in 0..2 {
+        let mut next = view.root_at::<Node>(root).expect("a root");
+        while let Some(at) = next {
+            let node = view.get(at).expect("a node");
+            places.push(((&raw const node.stamps).addr() - base) as u64);
+            next = node.next;
+        }
+    }
+    (file, places)
 }
 
 fn all_cases(dir: &Path, cut: bool) {

@@ -60,7 +60,12 @@ pub(crate) fn obey(socket: &Path) {
         "log" => lose_log(&pool, Bug::None),
         "log, and gives the lock back" => lose_log(&pool, Bug::LostTurnGivenBack),
         "locks" => lose_locks(&pool, Bug::None),
-        "locks, and takes them" => lose_locks(&pool, Bug::LostLockTaken),
+        "locks, and waits" => {
+            let waits = pool.clone();
+            let waiter = std::thread::spawn(move || lose_locks(&waits, Bug::LostLockAwaited));
+            std::thread::sleep(Duration::from_secs(2));
+            assert!(waiter.is_finished(), "it waits for a lock that is lost");
+        }
         other => panic!("{other}"),
     }
     listen();
@@ -172,6 +177,6 @@ fn locks_between_processes_that_are_lost_are_an_error_of_each_operation() {
 }
 
 #[test]
-fn a_lock_that_is_taken_in_the_place_of_a_lost_page_is_noticed() {
-    assert!(!lose_the_locks("locks, and takes them"));
+fn a_thread_that_waits_for_a_lock_that_is_lost_is_noticed() {
+    assert!(!lose_the_locks("locks, and waits"));
 }
