@@ -56,6 +56,7 @@ mod lost;
 mod lost_page;
 mod making;
 mod mismatch;
+mod notice;
 mod object;
 mod open;
 mod options;

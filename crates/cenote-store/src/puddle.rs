@@ -15,7 +15,7 @@
 mod turn;
 
 use crate::due_job::Job;
-use crate::watch::Notice;
+use crate::notice::Notice;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::header::{self, HeaderPrefix};

@@ -42,7 +42,7 @@ use crate::store::{Inner, Store};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::{aside, bytes, fault, memory};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 /// Who has mapped a puddle.
@@ -52,22 +52,6 @@ pub(crate) enum Watcher {
     Session,
     /// Recovery.
     Recovery,
-}
-
-/// What is noted of a puddle that is watched.
-#[derive(Debug, Default)]
-pub(crate) struct Notice {
-    /// The number of a page that was lost, and 1.
-    lost: AtomicU64,
-    /// It is a log of this session.
-    poisons: AtomicBool,
-}
-
-impl Notice {
-    /// The first page that was found lost, from the start of the puddle's file.
-    pub(crate) fn lost(&self) -> Option<u64> {
-        self.lost.load(Ordering::Acquire).checked_sub(1)
-    }
 }
 
 impl Store {
