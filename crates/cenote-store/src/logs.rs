@@ -21,10 +21,10 @@
 //! formatted anew under another log id, so that no old entry counts.
 
 use crate::error::StoreError;
+use crate::notice::Watcher;
 use crate::puddle::{Puddle, file_name};
 use crate::store::{Control, Inner, Store};
 use crate::verify::{of_file, verify_file};
-use crate::watch::Watcher;
 use cenote_layout::catalog::{ClientRecord, PuddleRecord, Record};
 use cenote_layout::header::{HeaderPrefix, seal};
 use cenote_layout::id::{PoolId, Uuid};

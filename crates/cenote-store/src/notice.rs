@@ -2,6 +2,15 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// Who has mapped a puddle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Watcher {
+    /// This session, for a log or a log space of its own.
+    Session,
+    /// Recovery.
+    Recovery,
+}
+
 /// What is noted of a puddle that is watched.
 #[derive(Debug, Default)]
 pub(crate) struct Notice {

@@ -73,13 +73,13 @@ mod target;
 
 use crate::catalog::State;
 use crate::error::StoreError;
+use crate::notice::Watcher;
 use crate::options::PowerLossPolicy;
 use crate::puddle::Puddle;
 use crate::relocate::Found;
 use crate::report::{Damage, LogReport, OpenReport};
 use crate::store::{Control, Inner};
 use crate::verify::{about_file, of_file};
-use crate::watch::Watcher;
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};

@@ -36,6 +36,7 @@
 
 use crate::error::StoreError;
 use crate::lost_page::LostLog;
+use crate::notice::Watcher;
 use crate::poison::Poison;
 use crate::puddle::Puddle;
 use crate::store::{Inner, Store};
@@ -44,15 +45,6 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_sys::{aside, bytes, fault, memory};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-
-/// Who has mapped a puddle.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Watcher {
-    /// This session, for a log or a log space of its own.
-    Session,
-    /// Recovery.
-    Recovery,
-}
 
 impl Store {
     /// Fails if values may be those of a transaction that is half done, because a page of a log was
