@@ -7,9 +7,9 @@
 //!
 //! # States of a fork
 //!
-//! 1. *Announced.* [`FORKING`] is not 0. A thread that has none of these locks waits before it
+//! 1. *Announced.* A counter is not 0. A thread that has none of these locks waits before it
 //!    takes one; a thread that has one may take others, and goes on until it has none. So the locks
-//!    become free, however busy they are. A thread waits [`GATE`] at most: it may have another
+//!    become free, however busy they are. A thread waits 100 ms at most: it may have another
 //!    lock, for which a thread waits that has one of these.
 //! 2. *Taken.* The handler has all locks. It waits for none of them while it has another: it tries
 //!    all, and starts again if one is taken. After five seconds it gives up, for the case that the

@@ -14,7 +14,7 @@ impl Protection {
     /// data beside the page.
     ///
     /// # Errors
-    /// As [`PageSealer::seal`].
+    /// As [`PageSealer::seal`](super::PageSealer::seal).
     pub fn seal(
         &self,
         page: u64,
@@ -27,7 +27,7 @@ impl Protection {
     /// Seals a dirty page in place.
     ///
     /// # Errors
-    /// As [`PageSealer::seal_in_place`].
+    /// As [`PageSealer::seal_in_place`](super::PageSealer::seal_in_place).
     pub fn seal_in_place(&self, page: u64, bytes: &mut Page) -> Result<SealedPage, PageError> {
         self.sealer.seal_in_place(page, bytes)
     }

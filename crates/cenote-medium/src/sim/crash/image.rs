@@ -79,15 +79,16 @@ impl Image {
         self
     }
 
-    /// The test's note of the moment of the crash; see [`CrashState::note`].
+    /// The test's note of the moment of the crash; see
+    /// [`CrashState::note`](super::CrashState::note).
     #[must_use]
     pub fn note(&self) -> u64 {
         self.note
     }
 
-    /// The value of every unit, in the order of the [`CrashState`]: with the event, this names the
-    /// image, and [`CrashState::image_of`] makes it again. Empty for a crash of the process.
-    #[must_use]
+    /// The value of every unit, in the order of the [`CrashState`](super::CrashState): with the
+    /// event, this names the image, and [`CrashState::image_of`](super::CrashState::image_of) makes
+    /// it again. Empty for a crash of the process.
     pub fn picks(&self) -> &[u16] {
         &self.picks
     }
