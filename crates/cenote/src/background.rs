@@ -2,8 +2,8 @@
 //!
 //! Invariant: the thread ends before its [`Background`] does, except in a forked child, where it
 //! never was, and where waiting for it would be for ever ([`Background::leave`], and in a check).
-//! Figures are its own while it works and are shown to others between two turns, so that whoever
-//! asks never waits for a device.
+//! Figures are its own while it works and are shown to others between two turns, so that a
+//! caller that asks never waits for a device.
 
 use crate::checking::refuse_within;
 use crate::error::{Error, Result};
