@@ -17,28 +17,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PIPE_STEP: usize = 4096;
 
 /// Whether the user has asked to stop.
-#[derive(Clone, Debug)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stop {
+    /// A signal has come.
+    asked: Arc<AtomicBool>,
+    /// The next signal ends the program.
+    last: Arc<AtomicBool>,
+}
 
 impl Stop {
     /// From now on SIGINT, SIGTERM and SIGHUP ask, and the second one ends the program.
+    ///
+    /// The first action of a signal asks, so that a signal which comes while this is under way is
+    /// heard. The other two run in their order: the first signal finds `last` unset, and sets it.
     pub(crate) fn install() -> Self {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let stop = Arc::new(AtomicBool::new(false));
+        use signal_hook::flag::{register, register_conditional_shutdown};
+        let stop = Self::default();
+        let status = i32::from(crate::failure::INTERRUPTED);
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // Where a signal cannot be handled it ends the program at once, as the second one does.
-            let status = i32::from(crate::failure::INTERRUPTED);
-            if signal_hook::flag::register_conditional_shutdown(signal, status, Arc::clone(&stop))
-                .is_ok()
+            if register(signal, Arc::clone(&stop.asked)).is_ok()
+                && register_conditional_shutdown(signal, status, Arc::clone(&stop.last)).is_ok()
             {
-                let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
+                let _ = register(signal, Arc::clone(&stop.last));
             }
         }
-        Self(stop)
+        stop
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// What a step is told.
@@ -104,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_pipe_without_a_reader_or_writer_does_not_outlast_the_flag() {
-        let stop = Stop(Arc::default());
+        let stop = Stop::default();
         let (from, to) = std::io::pipe().expect("a pipe");
         let (mut from, mut to) = (
             Awaited { stream: from, stop: stop.clone() },
@@ -119,7 +128,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 std::thread::sleep(raised);
-                asked.0.store(true, Ordering::Relaxed);
+                asked.asked.store(true, Ordering::Relaxed);
             });
             scope.spawn(|| to.write_all(&vec![7; 4 << 20]).expect_err("no reader"));
         });

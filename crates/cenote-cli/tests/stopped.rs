@@ -2,6 +2,7 @@
 
 use crate::common::{Fixture, Ran, cenote, empty};
 use rustix::process::{Pid, Signal, kill_process};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -42,14 +43,31 @@ fn handles_interrupts(child: &mut Child) -> bool {
     false
 }
 
-/// A command that is interrupted as soon as it can say so.
+/// A command that is interrupted as soon as it can say so. One that ends before the signal comes is
+/// run again.
 fn interrupted(fixture: &Fixture, command: &str, arguments: &[&str]) -> Ran {
-    let mut child = cenote();
-    child.arg(command).arg(&fixture.store).args(arguments);
-    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("begun");
-    assert!(handles_interrupts(&mut child), "{command} had no handler");
-    kill_process(Pid::from_child(&child), Signal::INT).expect("sent");
-    child.wait_with_output().expect("ended").into()
+    for _ in 0..50 {
+        let mut child = cenote();
+        child.args(command.split(' ')).arg(&fixture.store).args(arguments);
+        // Its other end stays open until the command has ended.
+        child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = child.spawn().expect("begun");
+        let _input = child.stdin.take();
+        if handles_interrupts(&mut child) {
+            kill_process(Pid::from_child(&child), Signal::INT).expect("sent");
+        }
+        let ran: Ran = child.wait_with_output().expect("ended").into();
+        if ran.status != Some(0) {
+            return ran;
+        }
+        let _ = std::fs::remove_file(exported(fixture));
+    }
+    panic!("{command} ended 50 times before the signal came");
+}
+
+/// Where an object is exported to.
+fn exported(fixture: &Fixture) -> PathBuf {
+    fixture.store.with_file_name("numbers")
 }
 
 #[test]
@@ -66,5 +84,22 @@ fn long_work_that_is_interrupted_says_what_stands_and_how_to_go_on() {
     assert!(ran.out.contains("has new addresses"), "{}", ran.out);
     fixture.run("relocate", &[]).exits(0);
     assert!(fixture.run("relocate", &[]).exits(0).out.contains("nothing is to be rewritten"));
+    fixture.run("check", &[]).exits(0);
+}
+
+#[test]
+fn trim_verify_and_the_ways_of_objects_say_what_stands() {
+    let fixture = many();
+    interrupted(&fixture, "trim", &[]).complains(130, &["stopped in pool \"many\"", "the rest"]);
+    let object = ["numbers", "--size", "64M", "--at-rest", "integrity"];
+    fixture.run("object create", &object).exits(0);
+    interrupted(&fixture, "verify", &[]).complains(130, &["stopped", "nothing was changed"]);
+    let file = exported(&fixture);
+    let name = file.to_str().expect("text");
+    interrupted(&fixture, "object export", &["numbers", "--output", name])
+        .complains(130, &["stopped", "nothing was kept"]);
+    assert!(!file.exists());
+    interrupted(&fixture, "object import", &["numbers"])
+        .complains(130, &["stopped", "nothing of the input is in object \"numbers\""]);
     fixture.run("check", &[]).exits(0);
 }

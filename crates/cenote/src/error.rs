@@ -75,7 +75,8 @@ pub enum Error {
     /// export of it, or threads would wait for each other's views and transactions in a circle:
     /// waiting for it would never end.
     #[error(
-        "waiting for pool \"{pool}\" would never end, as this thread has {by}: end that before, or use it instead of a new one"
+        "waiting for pool \"{pool}\" would never end, as this thread has {by}: end that before, or \
+         use it instead of a new one"
     )]
     WouldDeadlock {
         /// The pool.

@@ -10,6 +10,7 @@ use cenote_object::Host;
 use cenote_store::Store;
 use rustix::event::EventfdFlags;
 
+use crate::backup::Turns;
 use crate::buffers::Buffers;
 use crate::config::Limits;
 use crate::log::{Quiet, say};
@@ -46,8 +47,7 @@ pub(crate) struct Shared {
     pub(crate) opening: Mutex<()>,
     /// Imports that are under way.
     pub(crate) imports: PerUser,
-    /// Held while a backup is made: its number.
-    pub(crate) backups: Mutex<u32>,
+    pub(crate) backups: Turns,
 }
 
 impl Shared {
@@ -73,7 +73,7 @@ impl Shared {
             objects: OnceLock::new(),
             opening: Mutex::default(),
             imports: PerUser::default(),
-            backups: Mutex::default(),
+            backups: Turns::default(),
         })
     }
 

@@ -11,6 +11,7 @@ use crate::failure::{Failure, Verdict, closed};
 use crate::keys;
 use crate::opening;
 use crate::output::{Out, asked, somebody_is_there};
+use crate::stop::{Awaited, Stop};
 use crate::table::{Align, Table};
 use crate::units::{bytes, date, plural};
 use cenote::Store;
@@ -240,9 +241,13 @@ fn cannot(what: &str, path: Option<&Path>, error: &std::io::Error) -> Failure {
 
 fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
     let path = arguments.input.as_deref();
+    let stop = Stop::install();
     let mut input: Box<dyn Read> = match path {
-        Some(file) => Box::new(File::open(file).map_err(|error| cannot("read", path, &error))?),
-        None => Box::new(std::io::stdin()),
+        Some(file) => {
+            let stream = File::open(file).map_err(|error| cannot("read", path, &error))?;
+            Box::new(Awaited { stream, stop: stop.clone() })
+        }
+        None => Box::new(Awaited { stream: std::io::stdin(), stop: stop.clone() }),
     };
     let key = keys::given(&arguments.store.key)?;
     let (store, objects) = to_change(&arguments.store)?;
@@ -252,8 +257,10 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
     let mut buffer = vec![0; 1 << 20];
     let mut unsynced = 0;
     loop {
-        let got =
-            read_some(&mut *input, &mut buffer).map_err(|error| cannot("read", path, &error))?;
+        let got = read_some(&mut *input, &mut buffer).map_err(|error| match stop.is_set() {
+            true => stopped(&arguments.object, done - unsynced),
+            false => cannot("read", path, &error),
+        })?;
         let at = arguments.at.saturating_add(done).min(object.len()) as usize;
         let fits = got.min((object.len() as usize).saturating_sub(at));
         // Where a page is damaged: an error, and no bus error.
@@ -296,6 +303,14 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
     Ok(Verdict::Clean)
 }
 
+/// The user has asked to stop: only what was psynced counts.
+fn stopped(name: &str, psynced: u64) -> Failure {
+    Failure::Interrupted(match psynced {
+        0 => format!("stopped; nothing of the input is in object \"{name}\""),
+        _ => format!("stopped; the first {psynced} bytes of the input are in object \"{name}\""),
+    })
+}
+
 /// Reads until the buffer is full or the input ends.
 fn read_some(input: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut done = 0;
@@ -334,7 +349,9 @@ fn export(arguments: &ObjectExport, out: &mut Out) -> Result<Verdict, Failure> {
         None => None,
     };
     let skip = arguments.skip_damaged;
+    let stop = Stop::install();
     let copied = copy_range(&object, (from, to), skip, &mut |bytes| match &mut file {
+        _ if stop.is_set() => Err(Failure::Interrupted("stopped; nothing was kept".into())),
         Some(file) => file.write_all(bytes).map_err(failed),
         None => out.bytes(bytes),
     });

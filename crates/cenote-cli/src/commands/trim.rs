@@ -1,4 +1,5 @@
-//! `cenote trim`: gives the space of free superblocks back to the file system.
+//! `cenote trim`: gives the space of free superblocks back to the file system. Ctrl-C ends it
+//! between two superblocks.
 
 use super::each::each;
 use super::stats::chosen;
@@ -7,11 +8,11 @@ use crate::failure::{Failure, Verdict};
 use crate::opening;
 use crate::output::Out;
 use crate::progress;
+use crate::stop::Stop;
 use crate::units::bytes;
 use cenote::Access;
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use serde_json::json;
-use std::ops::ControlFlow;
 
 pub(crate) fn run(arguments: &Trim, out: &mut Out) -> Result<Verdict, Failure> {
     // Looked at first: a pool that is not there changes no byte.
@@ -27,15 +28,19 @@ pub(crate) fn run(arguments: &Trim, out: &mut Out) -> Result<Verdict, Failure> {
         });
     }
     drop(looked);
+    let stop = Stop::install();
     let store = opening::to_change(&arguments.store)?;
     let verdict = each(&names, &arguments.pools, out, |name, out| {
+        if stop.is_set() {
+            return Err(stopped(name));
+        }
         let pool = store.pool(name)?;
         let bar = progress::bar(0, "giving back space", out.is_json());
         let report = pool.trim_with(&mut |at| {
             bar.set_length(at.bytes >> 20);
             bar.set_position(at.looked_at_bytes >> 20);
             bar.set_message(format!("MiB of {name}"));
-            ControlFlow::Continue(())
+            stop.flow()
         });
         bar.finish_and_clear();
         let report = report?;
@@ -51,8 +56,19 @@ pub(crate) fn run(arguments: &Trim, out: &mut Out) -> Result<Verdict, Failure> {
             "pool": name, "released_bytes": report.released_bytes, "hole_bytes": report.hole_bytes,
             "supported": !report.unsupported,
         }))?;
-        Ok(Verdict::Clean)
-    })?;
+        match stop.is_set() {
+            true => Err(stopped(name)),
+            false => Ok(Verdict::Clean),
+        }
+    });
     store.close()?;
-    Ok(verdict)
+    verdict
+}
+
+/// The user has asked to stop before the end of this pool.
+fn stopped(name: &str) -> Failure {
+    Failure::Interrupted(format!(
+        "stopped in pool \"{name}\"; the space that was given back stays so: `cenote trim` gives \
+         back the rest"
+    ))
 }

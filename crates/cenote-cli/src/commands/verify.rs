@@ -10,6 +10,7 @@ use crate::failure::{Failure, Verdict};
 use crate::keys;
 use crate::output::Out;
 use crate::progress;
+use crate::stop::Stop;
 use crate::units::plural;
 use cenote::{Error, Store};
 use cenote_object::{Keyring, Mode, ObjectError, Objects, Permission};
@@ -17,6 +18,7 @@ use cenote_store::{AtRestError, Damage, StoreError};
 use serde_json::json;
 
 pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure> {
+    let stop = Stop::install();
     let key = keys::given(&arguments.store.key)?;
     let (store, objects) = to_look(&arguments.store)?;
     // Their files may be missing.
@@ -28,7 +30,7 @@ pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure>
     if let Some(name) = pools.iter().find(|name| !is_pool(name)) {
         return Err(unknown(name));
     }
-    let mut looked = Looked { out, damaged: 0, locked: Vec::new(), looked: false };
+    let mut looked = Looked { out, stop, damaged: 0, locked: Vec::new(), looked: false };
     looked.files(&store, &arguments.names)?;
     let all = arguments.names.is_empty();
     for pool in store.pools().iter().filter(|pool| all && pool.at_rest.mode() != Mode::None) {
@@ -55,8 +57,8 @@ pub(crate) fn run(arguments: &Verify, out: &mut Out) -> Result<Verdict, Failure>
     if !looked.looked {
         let out = &mut *looked.out;
         out.line(format_args!(
-            "{} no pool and no object of this store is protected at rest, so no page has a check that damage would fail; \
-             `cenote check` looks at headers, heaps and journals",
+            "{} no pool and no object of this store is protected at rest, so no page has a check \
+             that damage would fail; `cenote check` looks at headers, heaps and journals",
             out.warn("nothing is covered:")
         ))?;
         out.object(&json!({ "covered": false, "pages": 0, "damaged": [] }))?;
@@ -81,6 +83,7 @@ fn unknown(name: &str) -> Failure {
 
 struct Looked<'a> {
     out: &'a mut Out,
+    stop: Stop,
     damaged: u64,
     /// Objects and pools whose key was not given, or not theirs.
     locked: Vec<String>,
@@ -103,6 +106,7 @@ impl Looked<'_> {
         look: impl FnOnce(&mut Self, &str) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         self.looked = true;
+        self.stop.check()?;
         match look(self, name) {
             Err(failure)
                 if named.len() == 1
@@ -154,7 +158,7 @@ impl Looked<'_> {
     fn at_pool(&mut self, store: &Store, name: &str) -> Result<(), Failure> {
         let known = store.pools().into_iter().find(|pool| pool.record.name == name);
         let mode = known.map_or(Mode::None, |pool| pool.at_rest.mode());
-        let found = match self.with_bar(name, |progress| store.verify_pool(name, progress)) {
+        let found = match self.with_bar(name, |progress| store.verify_pool(name, progress))? {
             Err(Error::Store(StoreError::AtRest { source, .. }))
                 if protected::lacks_key(&source) =>
             {
@@ -186,21 +190,27 @@ impl Looked<'_> {
             }
             attached => attached?,
         };
-        let found = self.with_bar(name, |progress| object.verify(progress));
+        let found = self.with_bar(name, |progress| object.verify(progress))?;
         let damaged = found.damaged.into_iter().map(|(page, what)| (None, page, what)).collect();
         self.tell(("object", name, mode), found.covered, found.pages, damaged)
     }
 
-    fn with_bar<R>(&mut self, name: &str, look: impl FnOnce(Progress<'_>) -> R) -> R {
+    /// What a look finds, unless the user stops it.
+    fn with_bar<R>(
+        &mut self,
+        name: &str,
+        look: impl FnOnce(Progress<'_>) -> R,
+    ) -> Result<R, Failure> {
         let bar = progress::bar(0, "verifying", self.out.is_json());
         let found = look(&mut |done, all| {
             bar.set_length(all);
             bar.set_position(done);
             bar.set_message(format!("pages of {name}"));
-            true
+            !self.stop.is_set()
         });
         bar.finish_and_clear();
-        found
+        self.stop.check()?;
+        Ok(found)
     }
 
     /// Nothing is wrong with it as far as anybody can see.

@@ -10,8 +10,9 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Once;
 
 /// The program that recovers, beside the command. Cargo builds it with these tests only if it tests
-/// the whole workspace; otherwise it is built here, with the profile and the features of these
-/// tests: so either way nothing else is built, and the program is never older than its source.
+/// the whole workspace; otherwise it is built here. It is asked for as its own test needs it: Cargo
+/// resolves the features of a test then, and what these tests use is not built again with others.
+/// So the program is never older than its source.
 pub(crate) fn recover() -> PathBuf {
     static BUILT: Once = Once::new();
     let program = Path::new(env!("CARGO_BIN_EXE_cenote")).with_file_name("cenote-recover");
@@ -21,7 +22,7 @@ pub(crate) fn recover() -> PathBuf {
         let profile =
             directory.file_name().filter(|name| *name != "debug").unwrap_or("test".as_ref());
         let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--bin", "cenote-recover", "--profile"]).arg(profile);
+        build.args(["test", "--quiet", "--no-run", "--test", "recover", "--profile"]).arg(profile);
         build.arg("--target-dir").arg(directory.parent().expect("the target directory"));
         match cenote_medium::planted::COMPILED {
             true => build.arg("--workspace"),
@@ -171,7 +172,8 @@ pub(crate) fn copied(fixture: &Fixture) -> String {
 impl Fixture {
     /// `cenote COMMAND STORE ARGUMENTS`.
     pub(crate) fn run(&self, command: &str, arguments: &[&str]) -> Ran {
-        let mut all = vec![OsStr::new(command), self.store.as_os_str()];
+        let mut all: Vec<&OsStr> = command.split(' ').map(OsStr::new).collect();
+        all.push(self.store.as_os_str());
         all.extend(arguments.iter().map(OsStr::new));
         run(all)
     }

@@ -49,7 +49,8 @@ pub enum ShipError {
     },
     /// Which pools are its pointers' targets is not known.
     #[error(
-        "pool \"{pool}\" is protected at rest, and without its key nobody knows where its pointers lead: open the store with the key, or name the pools to be taken along"
+        "pool \"{pool}\" is protected at rest, and without its key its pointers cannot be read: open \
+         the store with the key, or name the pools to be taken along"
     )]
     NoKey {
         /// Its name.

@@ -324,6 +324,13 @@ fn any_process_killed_in_a_backup_leaves_a_whole_copy_or_none_and_clients_go_on(
             _ => asker.hear(),
         };
         println!("round {round}: {victim:?}: {said}");
+        if matches!(victim, Victim::Command) {
+            // The daemon ends the killed command's backup, and then makes the next one.
+            let next = scene.target(round + 100);
+            let said = asked(&scene.daemon, &next);
+            assert!(said.starts_with("made"), "after a killed command: {said}");
+            scene.whole(&next, from);
+        }
         // The daemon hears that the command has ended.
         let end = Instant::now() + Duration::from_secs(20);
         while matches!(victim, Victim::Command) && left_of(&target) > 0 {
