@@ -100,7 +100,7 @@ fn no_text_and_no_help_of_the_command_names_the_interface_of_the_library() {
     let mut files = Vec::new();
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
     let mut wrong = Vec::new();
-    for file in files.iter().filter(|file| !file.ends_with("cli.rs")) {
+    for file in files.iter().filter(|file| !file.parent().is_some_and(|dir| dir.ends_with("cli"))) {
         let source = std::fs::read_to_string(file).expect("text");
         let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
         let code = code.collect::<Vec<_>>().join("\n");

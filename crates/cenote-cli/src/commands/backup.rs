@@ -51,7 +51,8 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
         BackedUp::Durable(report) => report,
         BackedUp::Unsynced(_, why) => {
             return Err(Failure::Failed(format!(
-                "done, but {why}: {target} is whole; sync the file system, or remove the copy and make it \
+                "done, but {why}: {target} is whole; sync the file system, or remove the copy and \
+                 make it  \
                  again"
             )));
         }
@@ -78,7 +79,8 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
     }
     let damaged: Vec<String> = made.damage.iter().map(ToString::to_string).collect();
     out.object(&json!({
-        "damaged": damaged, "path": target, "pools": made.pools, "objects": made.objects, "bytes": made.bytes,
+        "damaged": damaged, "path": target, "pools": made.pools, "objects": made.objects,
+        "bytes": made.bytes,
         "again_bytes": made.again_bytes, "held_s": made.held.as_secs_f64(),
         "unchecked_copy": unchecked,
     }))?;
@@ -89,7 +91,8 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
 fn who_can(failure: Failure, arguments: &Backup) -> Failure {
     match failure {
         Failure::InUse(text) => Failure::InUse(format!(
-            "{text}; the process that has {} open can copy it while it goes on (Store::backup), and of a \
+            "{text}; the process that has {} open can copy it while it goes on (Store::backup), \
+             and of a  \
              daemon its socket can be named in the place of the directory",
             arguments.store.dir.display()
         )),

@@ -73,7 +73,8 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         kind(&options)
     ))?;
     out.object(&json!({
-        "pool": name, "id": id.0, "bytes": options.puddle_size, "mode": mode(options.mode, AtRest::None),
+        "pool": name, "id": id.0, "bytes": options.puddle_size,
+        "mode": mode(options.mode, AtRest::None),
         "at_rest": keys::name_of(protection),
     }))?;
     Ok(Verdict::Clean)

@@ -198,7 +198,8 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
         Err(missing) => format!("not known ({missing})"),
     };
     let text = format!(
-        "\"{}\" for private memory, \"{}\" for shared memory and tmpfs; small pages are used where there are none",
+        "\"{}\" for private memory, \"{}\" for shared memory and tmpfs; small pages are used where \
+         there are none",
         setting(&report.transparent_huge_pages),
         setting(&report.shared_huge_pages)
     );
@@ -216,7 +217,8 @@ fn limits(report: &Report, out: &mut Out) -> Result<(), Failure> {
         say(out, Mark::Good, "addresses", &format!("{addresses}: a window of {window} fits"))?;
     } else {
         let text = format!(
-            "{addresses}: a window of {window} does not fit; raise it (ulimit -v), or format with a smaller --window-size"
+            "{addresses}: a window of {window} does not fit; raise it (ulimit -v), or format with \
+             a smaller --window-size"
         );
         say(out, Mark::Instead, "addresses", &text)?;
     }
@@ -257,20 +259,24 @@ fn as_json(report: &Report, info: &cenote_medium::MediumInfo, read_only: bool) -
     let features = &report.cpu_features;
     json!({
         "path": info.path, "file_system": info.fs, "medium": info.kind.to_string(),
-        "dax": info.kind == MediumKind::Dax, "durability": info.durability.to_string(), "note": info.note,
+        "dax": info.kind == MediumKind::Dax, "durability": info.durability.to_string(),
+        "note": info.note,
         "read_only": read_only, "kernel": report.kernel, "page_bytes": report.page_bytes,
-        "cpu": report.cpu_model, "cpus": report.cpus, "flush_instruction": report.flush_instruction.name(),
+        "cpu": report.cpu_model, "cpus": report.cpus,
+        "flush_instruction": report.flush_instruction.name(),
         "clwb": features.clwb, "clflushopt": features.clflushopt, "clflush": features.clflush,
         "userfaultfd": there(&report.userfaultfd),
         "dirty_by_write_protection": there(&report.dirty_by_write_protection),
         "dirty_by_private_copy": there(&report.dirty_by_private_copy),
-        "protection_keys": there(&report.protection_keys), "memfd_seals": there(&report.memfd_seals),
+        "protection_keys": there(&report.protection_keys),
+        "memfd_seals": there(&report.memfd_seals),
         "membarrier": there(&report.membarrier), "wipe_on_fork": there(&report.wipe_on_fork),
         "transparent_huge_pages": report.transparent_huge_pages.as_ref().ok(),
         "shared_huge_pages": report.shared_huge_pages.as_ref().ok(),
         "address_space_bytes": limit(&report.limits.address_space_bytes),
         "open_files": limit(&report.limits.open_files),
-        "locked_memory_bytes": limit(&report.limits.locked_memory_bytes), "mappings": report.limits.mappings,
+        "locked_memory_bytes": limit(&report.limits.locked_memory_bytes),
+        "mappings": report.limits.mappings,
         "known_windows": known_windows().len(),
     })
 }

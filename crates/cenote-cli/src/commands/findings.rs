@@ -110,7 +110,8 @@ impl Findings {
     pub(crate) fn as_json(&self) -> Value {
         let list = self.list.iter().map(|finding| {
             json!({
-                "kind": finding.kind, "pool": finding.pool, "addr": finding.addr, "text": finding.text,
+                "kind": finding.kind, "pool": finding.pool, "addr": finding.addr,
+                "text": finding.text,
             })
         });
         list.collect()

@@ -76,7 +76,8 @@ fn refuse_if_taken(dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
     if dir.join("superblock").exists() {
         return Err(Failure::Failed(format!(
-            "{shown} holds a store already: choose another directory, or remove it with `cenote rm --store {shown}`"
+            "{shown} holds a store already: choose another directory, or remove it with `cenote rm \
+             --store {shown}`"
         )));
     }
     let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());

@@ -226,7 +226,8 @@ fn map(seen: &Seen, out: &mut Out) -> Result<(), Failure> {
         _ => format!("{each} superblocks"),
     };
     let text = format!(
-        "a character is {what}: 0 to 9 tenths of its blocks are allocated, # all; L and l a large block; . free; blank a hole; m metadata; ! damaged"
+        "a character is {what}: 0 to 9 tenths of its blocks are allocated, # all; L and l a large \
+         block; . free; blank a hole; m metadata; ! damaged"
     );
     for line in crate::output::wrapped(&text, 66) {
         out.line(out.dim(&format!("{:13}{line}", "")))?;
@@ -258,7 +259,8 @@ fn as_json(store: &Store, name: &str, seen: &Seen, waste: u64) -> Value {
         .map(|((id, block_size), kind)| {
             json!({
                 "type": type_name(store, *id), "type_id": id.to_string(), "block_bytes": block_size,
-                "superblocks": kind.superblocks, "blocks": kind.blocks, "cached_blocks": kind.cached,
+                "superblocks": kind.superblocks, "blocks": kind.blocks,
+                "cached_blocks": kind.cached,
                 "capacity": kind.capacity,
             })
         })
@@ -266,7 +268,8 @@ fn as_json(store: &Store, name: &str, seen: &Seen, waste: u64) -> Value {
     json!({
         "pool": name, "bytes": seen.superblocks * SUPERBLOCK_SIZE, "puddles": seen.puddles,
         "superblocks": seen.superblocks, "allocated_bytes": seen.allocated,
-        "free_block_bytes": seen.free_blocks, "end_bytes": seen.ends, "metadata_bytes": seen.metadata,
+        "free_block_bytes": seen.free_blocks, "end_bytes": seen.ends,
+        "metadata_bytes": seen.metadata,
         "free_bytes": seen.free, "hole_bytes": seen.holes, "damaged_bytes": seen.damaged,
         "largest_free_bytes": seen.largest_free, "waste_bytes": waste, "kinds": kinds,
         "map": seen.places.iter().map(|place| cell(&[*place])).collect::<String>(),

@@ -169,8 +169,10 @@ pub(crate) fn as_json(listed: &Listed) -> Value {
         roots.iter().map(root).collect::<Vec<_>>()
     });
     json!({
-        "pool": record.name, "id": record.id.0, "bytes": pool.bytes, "puddles": pool.puddles, "due_puddles": pool.due,
-        "mode": mode(record.mode, AtRest::None), "at_rest": keys::name_of(pool.at_rest.mode()), "heap": heap(record.heap), "puddle_bytes": record.puddle_size,
+        "pool": record.name, "id": record.id.0, "bytes": pool.bytes, "puddles": pool.puddles,
+        "due_puddles": pool.due,
+        "mode": mode(record.mode, AtRest::None), "at_rest": keys::name_of(pool.at_rest.mode()),
+        "heap": heap(record.heap), "puddle_bytes": record.puddle_size,
         "bytes_max": if record.size_max == u64::MAX { Value::Null } else { json!(record.size_max) },
         "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),
         "created_at_s": record.created_at_s, "named_roots": roots,

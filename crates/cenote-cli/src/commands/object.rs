@@ -73,8 +73,10 @@ fn create(arguments: &ObjectCreate, out: &mut Out) -> Result<Verdict, Failure> {
 fn as_json(info: &Info) -> Value {
     let record = &info.object.record;
     json!({
-        "object": record.name, "bytes": record.data_len, "address": format!("{:#x}", info.object.data_addr()),
-        "puddle": record.puddle.to_string(), "state": info.state.letters(), "left": info.found.to_string(),
+        "object": record.name, "bytes": record.data_len,
+        "address": format!("{:#x}", info.object.data_addr()),
+        "puddle": record.puddle.to_string(), "state": info.state.letters(),
+        "left": info.found.to_string(),
         "uid": record.uid, "gid": record.gid, "permissions": format!("{:o}", record.permissions),
         "created_at_s": record.created_at_s, "at_rest": keys::name_of(record.at_rest.mode()),
     })
@@ -130,7 +132,8 @@ fn meaning(info: &Info) -> String {
         S::Detached => "detached",
         S::Write => "left attached; what was not psynced is gone",
         S::Psync => {
-            "a psync was interrupted before it was committed; the object is as the one before left it"
+            "a psync was interrupted before it was committed; the object is as the one before left \
+             it"
         }
         S::Copy => {
             "a psync is committed and not copied yet; the next opener that writes completes it"
@@ -371,7 +374,8 @@ fn export(arguments: &ObjectExport, out: &mut Out) -> Result<Verdict, Failure> {
             path.display()
         ))?;
         out.object(&json!({
-            "object": name, "bytes": to - from, "file": path.display().to_string(), "damaged_pages": damaged,
+            "object": name, "bytes": to - from, "file": path.display().to_string(),
+            "damaged_pages": damaged,
         }))?;
     }
     for page in &damaged {

@@ -108,7 +108,8 @@ fn one(
         text: format!("object \"{name}\": {text}"),
         checked,
         json: json!({
-            "object": name, "at_rest": keys::name_of(mode), "checked": checked, "pages": pages, "locked": locked,
+            "object": name, "at_rest": keys::name_of(mode), "checked": checked, "pages": pages,
+            "locked": locked,
         }),
     };
     let attached = objects.attach(name, Permission::Read, key.filter(|_| mode.has_key()));

@@ -49,7 +49,8 @@ pub(crate) fn clone(arguments: &ClonePool, out: &mut Out) -> Result<Verdict, Fai
     let done = arguments.eager.then(|| finish(&store, &copy.name, out, &stop)).transpose();
     let done = settle(store, done)?;
     out.object(&json!({
-        "pool": copy.name, "id": copy.id.0, "from": arguments.pool, "due_puddles": if done.is_some() { 0 } else { copy.due },
+        "pool": copy.name, "id": copy.id.0, "from": arguments.pool,
+        "due_puddles": if done.is_some() { 0 } else { copy.due },
         "reflink": copy.shared > 0, "rewritten": done.as_ref().map(as_json),
     }))?;
     Ok(verdict(done.as_ref()))
@@ -89,7 +90,8 @@ pub(crate) fn randomize(arguments: &Randomize, out: &mut Out) -> Result<Verdict,
     });
     let done = settle(store, done.transpose())?;
     out.object(&json!({
-        "pool": arguments.pool, "due_puddles": if done.is_some() && !through { 0 } else { due }, "rewritten": done.as_ref().map(as_json),
+        "pool": arguments.pool, "due_puddles": if done.is_some() && !through { 0 } else { due },
+        "rewritten": done.as_ref().map(as_json),
     }))?;
     Ok(verdict(done.as_ref()))
 }
@@ -181,7 +183,8 @@ pub(crate) fn finish(
     out.line(format_args!("pool \"{name}\": {} rewritten", plural(pointers, "pointer")))?;
     if done.kept > 0 || done.out_of_reach > 0 {
         out.line(format_args!(
-            "{} {} may lead to where something was, and only the program knows (the first at {:#x})",
+            "{} {} may lead to where something was, and only the program knows (the first at \
+             {:#x})",
             out.warn("kept:"),
             plural(done.kept + done.out_of_reach, "word"),
             done.first_kept,
@@ -207,7 +210,8 @@ pub(crate) fn still_due(name: &str, due: u64) -> String {
 
 fn as_json(done: &Rewritten) -> serde_json::Value {
     json!({
-        "blocks": done.blocks, "native": done.native, "relative": done.relative, "region": done.region, "kept": done.kept,
+        "blocks": done.blocks, "native": done.native, "relative": done.relative,
+        "region": done.region, "kept": done.kept,
         "out_of_reach": done.out_of_reach, "damaged_superblocks": done.damaged,
     })
 }

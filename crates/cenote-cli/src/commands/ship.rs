@@ -118,7 +118,8 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
     }
     let left = |left: &cenote::LeftEntry| json!({ "pool": left.name, "pointers": left.pointers });
     out.object(&json!({
-        "file": file, "archive": exported.archive.to_string(), "pools": exported.pools, "puddles": exported.puddles,
+        "file": file, "archive": exported.archive.to_string(), "pools": exported.pools,
+        "puddles": exported.puddles,
         "puddle_bytes": exported.puddle_bytes, "data_bytes": exported.totals.bytes,
         "archive_bytes": exported.archive_bytes, "zstd": arguments.zstd,
         "left": exported.left.iter().map(left).collect::<Vec<Value>>(), "unseen": exported.unseen,
@@ -147,7 +148,8 @@ fn write(arguments: &Export, store: &Store, stop: &Stop, json: bool) -> cenote::
 
 fn dangling(left: &cenote::LeftEntry) -> String {
     format!(
-        "{} to pool \"{}\", which is not in the archive: elsewhere they lead nowhere (--with-targets takes it along)",
+        "{} to pool \"{}\", which is not in the archive: elsewhere they lead nowhere \
+         (--with-targets takes it along)",
         plural(left.pointers, "pointer"),
         left.name
     )
@@ -155,7 +157,8 @@ fn dangling(left: &cenote::LeftEntry) -> String {
 
 fn unseen(pool: &str) -> String {
     format!(
-        "without its key nothing says where the pointers of pool \"{pool}\" lead, and which types it has: all types of the store are taken along"
+        "without its key nothing says where the pointers of pool \"{pool}\" lead, and which types \
+         it has: all types of the store are taken along"
     )
 }
 
@@ -203,7 +206,8 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
                 "at new addresses; its pointers are rewritten when it is first opened"
             }
             (false, _) => {
-                "at its own addresses; pointers to what moved are rewritten when they are first touched"
+                "at its own addresses; pointers to what moved are rewritten when they are first \
+                 touched"
             }
             (true, _) => "at new addresses; its pointers are rewritten when they are first touched",
         };
@@ -273,7 +277,8 @@ fn inspect(
             if taken { ", where this name is taken: give another with --as" } else { "" }
         ))?;
         out.object(&json!({
-            "pool": name, "was": pool.name, "bytes": size, "puddles": puddles, "taken": taken, "dry_run": true,
+            "pool": name, "was": pool.name, "bytes": size, "puddles": puddles, "taken": taken,
+            "dry_run": true,
             "refused": found.refused.as_ref().map(ToString::to_string),
         }))?;
     }

@@ -68,7 +68,8 @@ pub(crate) fn restore(arguments: &Restore, out: &mut Out) -> Result<Verdict, Fai
         ))?;
     }
     out.object(&json!({
-        "object": record.name, "file": arguments.file.display().to_string(), "bytes": record.data_len, "address": address,
+        "object": record.name, "file": arguments.file.display().to_string(),
+        "bytes": record.data_len, "address": address,
         "moved_from": moved_from, "of": made.of.name, "of_store": made.of.store.to_string(),
         "at_rest": keys::name_of(record.at_rest.mode()),
     }))?;

@@ -128,9 +128,12 @@ pub(crate) fn as_json(store: &Store, name: &str, stats: &HeapStats) -> Value {
         .collect();
     json!({
         "pool": name, "bytes": stats.bytes, "puddles": stats.puddles, "blocks": stats.blocks,
-        "block_bytes": stats.block_bytes, "large_blocks": stats.large_blocks, "superblocks": stats.superblocks,
-        "free_superblocks": stats.free_superblocks, "hole_superblocks": stats.hole_superblocks, "small_superblocks": stats.small_superblocks,
-        "large_superblocks": stats.large_superblocks, "metadata_superblocks": stats.metadata_superblocks,
+        "block_bytes": stats.block_bytes, "large_blocks": stats.large_blocks,
+        "superblocks": stats.superblocks,
+        "free_superblocks": stats.free_superblocks, "hole_superblocks": stats.hole_superblocks,
+        "small_superblocks": stats.small_superblocks,
+        "large_superblocks": stats.large_superblocks,
+        "metadata_superblocks": stats.metadata_superblocks,
         "damaged_superblocks": stats.damaged_superblocks, "types": bins,
     })
 }

@@ -47,10 +47,12 @@ pub(crate) fn run(arguments: &Trim, out: &mut Out) -> Result<Verdict, Failure> {
         let given = bytes(report.released_bytes);
         match report.unsupported {
             true => out.line(format_args!(
-                "{} pool \"{name}\" keeps its space: this file system cannot take part of a file back",
+                "{} pool \"{name}\" keeps its space: this file system cannot take part of a file \
+                 back",
                 out.warn("kept:")
             ))?,
-            false => out.line(format_args!("{} gave back {given} of pool \"{name}\"", out.good("done:")))?,
+            false => out
+                .line(format_args!("{} gave back {given} of pool \"{name}\"", out.good("done:")))?,
         }
         out.object(&json!({
             "pool": name, "released_bytes": report.released_bytes, "hole_bytes": report.hole_bytes,

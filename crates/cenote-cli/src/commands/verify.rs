@@ -302,7 +302,8 @@ pub(crate) fn rekey(arguments: &Rekey, out: &mut Out) -> Result<Verdict, Failure
     match failed {
         None => Ok(Verdict::Clean),
         Some(error) => Err(Failure::Unfinished(format!(
-            "{kind} \"{name}\" is under the new key, and then: {error}: open the store again, with the new key"
+            "{kind} \"{name}\" is under the new key, and then: {error}: open the store again, with \
+             the new key"
         ))),
     }
 }
