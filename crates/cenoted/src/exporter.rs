@@ -211,7 +211,8 @@ fn answer(shared: &Shared, request: &[u8]) -> String {
         _ => ("400 Bad Request", "what is understood here is GET /metrics HTTP/1.1\n".into()),
     };
     format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; \
+         charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )
 }

@@ -47,53 +47,20 @@ pub(crate) fn answer(
     credentials: &Credentials,
     request: Request,
 ) -> Result<Answer, Refusal> {
-    let (store, client) = (&shared.store, session.client);
     match request {
         Request::Places { after } => Ok((places(shared, after), Vec::new())),
         Request::ClonePool { name, copy, token } => {
-            if let Some(made) = store.guest_made(client, token, 1) {
-                return Ok(imported(&made));
-            }
-            let source = granted(shared, (client, credentials), &name, || {
-                store.guest_source(credentials, &name)
-            })?;
-            let (spent, _promise) = spend_many(shared, session, source.puddles(), source.bytes())?;
-            let made =
-                store.guest_clone(source, (client, token), credentials, &copy).map_err(refusal)?;
-            spent.keep();
-            Ok(imported(&made))
+            clone(shared, session, credentials, (&name, &copy, token))
         }
         Request::RandomizePool { name } => {
-            let rewritten = granted(shared, (client, credentials), &name, || {
-                store.guest_randomize(credentials, &name)
+            let rewritten = granted(shared, (session.client, credentials), &name, || {
+                shared.store.guest_randomize(credentials, &name)
             })?;
             shared.metrics.rewritten(&rewritten);
             done()
         }
         Request::BeginImport { parcel, len, check_only } => {
-            // Before it is read: what it takes is bounded by their number.
-            let place = count(shared, session.uid)?;
-            let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
-            let manifest = manifest(&parcel, len)?;
-            if check_only {
-                store.guest_check_import(&manifest).map_err(refusal)?;
-                return done();
-            }
-            let sizes =
-                || manifest.pools.iter().flat_map(|pool| &pool.puddles).map(|puddle| puddle.size);
-            let (puddles, bytes) = (sizes().count() as u64, sizes().fold(0, u64::saturating_add));
-            let (spent, promise) = spend_many(shared, session, puddles, bytes)?;
-            spend_types(shared, session, &manifest.types)?;
-            let import = store.guest_begin_import(credentials, manifest).map_err(refusal)?;
-            spent.keep();
-            let number = session.imports.add(Pending {
-                import,
-                puddles,
-                bytes,
-                _promise: promise,
-                _place: place,
-            });
-            Ok((Reply::Import { number }, Vec::new()))
+            begin(shared, session, credentials, (parcel, len, check_only))
         }
         Request::FillImport { import, slot, parcel, pieces } => {
             let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
@@ -110,25 +77,7 @@ pub(crate) fn answer(
             }
         }
         Request::CommitImport { import, token, pools } => {
-            if let Some(made) =
-                store.guest_made(client, token, u64::from(pools).min(IMPORT_POOLS_MAX as u64))
-            {
-                return Ok(imported(&made));
-            }
-            let mut pending = session.imports.take(import).ok_or(Refusal::NoImport)?;
-            let spent = Spent::of(session, pending.puddles, pending.bytes);
-            if pending.import.manifest().pools.len() as u64 != u64::from(pools) {
-                return Err(malformed("the import has another number of pools"));
-            }
-            pending.import.create_rest().map_err(refusal)?;
-            check_values(&pending.import).map_err(|error| {
-                let error = StoreError::Import { detail: error.to_string() };
-                refusal(error)
-            })?;
-            // SAFETY: all values were checked just now, and only this session fills the import.
-            let made = unsafe { pending.import.commit_for(client, token) }.map_err(refusal)?;
-            spent.keep();
-            Ok(imported(&made))
+            commit(shared, session, import, (token, pools))
         }
         Request::AbandonImport { import } => {
             if let Some(pending) = session.imports.take(import) {
@@ -140,13 +89,86 @@ pub(crate) fn answer(
     }
 }
 
+/// Copies a pool, or tells what a request with this token has made.
+fn clone(
+    shared: &Shared,
+    session: &Session,
+    credentials: &Credentials,
+    (name, copy, token): (&str, &str, Uuid),
+) -> Result<Answer, Refusal> {
+    let (store, client) = (&shared.store, session.client);
+    if let Some(made) = store.guest_made(client, token, 1) {
+        return Ok(imported(&made));
+    }
+    let source =
+        granted(shared, (client, credentials), name, || store.guest_source(credentials, name))?;
+    let (spent, _promise) = spend_many(shared, session, source.puddles(), source.bytes())?;
+    let made = store.guest_clone(source, (client, token), credentials, copy).map_err(refusal)?;
+    spent.keep();
+    Ok(imported(&made))
+}
+
+/// Begins an import, or only checks whether it would be accepted.
+fn begin(
+    shared: &Shared,
+    session: &Session,
+    credentials: &Credentials,
+    (parcel, len, check_only): (u64, u32, bool),
+) -> Result<Answer, Refusal> {
+    // Before it is read: what it takes is bounded by their number.
+    let place = count(shared, session.uid)?;
+    let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
+    let manifest = manifest(&parcel, len)?;
+    if check_only {
+        shared.store.guest_check_import(&manifest).map_err(refusal)?;
+        return done();
+    }
+    let sizes = || manifest.pools.iter().flat_map(|pool| &pool.puddles).map(|puddle| puddle.size);
+    let (puddles, bytes) = (sizes().count() as u64, sizes().fold(0, u64::saturating_add));
+    let (spent, promise) = spend_many(shared, session, puddles, bytes)?;
+    spend_types(shared, session, &manifest.types)?;
+    let import = shared.store.guest_begin_import(credentials, manifest).map_err(refusal)?;
+    spent.keep();
+    let number =
+        session.imports.add(Pending { import, puddles, bytes, _promise: promise, _place: place });
+    Ok((Reply::Import { number }, Vec::new()))
+}
+
+/// Commits an import, or tells what a request with this token has made.
+fn commit(
+    shared: &Shared,
+    session: &Session,
+    import: u64,
+    (token, pools): (Uuid, u32),
+) -> Result<Answer, Refusal> {
+    let most = u64::from(pools).min(IMPORT_POOLS_MAX as u64);
+    if let Some(made) = shared.store.guest_made(session.client, token, most) {
+        return Ok(imported(&made));
+    }
+    let mut pending = session.imports.take(import).ok_or(Refusal::NoImport)?;
+    let spent = Spent::of(session, pending.puddles, pending.bytes);
+    if pending.import.manifest().pools.len() as u64 != u64::from(pools) {
+        return Err(malformed("the import has another number of pools"));
+    }
+    pending.import.create_rest().map_err(refusal)?;
+    check_values(&pending.import).map_err(|error| {
+        let error = StoreError::Import { detail: error.to_string() };
+        refusal(error)
+    })?;
+    // SAFETY: all values were checked just now, and only this session fills the import.
+    let made = unsafe { pending.import.commit_for(session.client, token) }.map_err(refusal)?;
+    spent.keep();
+    Ok(imported(&made))
+}
+
 /// A place among the imports that are under way.
 fn count(shared: &Shared, uid: u32) -> Result<Counted, Refusal> {
     shared.imports.add(uid, MOST, MOST_OF_USER).map_err(|full| {
         shared.metrics.limit(LimitHit::Imports);
         let Full { all, his, .. } = full;
         let detail = format!(
-            "{all} imports are under way, {his} of this user, and {MOST} and {MOST_OF_USER} are the most: try again later"
+            "{all} imports are under way, {his} of this user, and {MOST} and {MOST_OF_USER} are \
+             the most: try again later"
         );
         Refusal::Limit { detail }
     })
@@ -173,7 +195,8 @@ fn manifest(parcel: &File, len: u32) -> Result<ImportManifest, Refusal> {
     if puddles > RELOCATION_MOVES_MAX {
         return Err(Refusal::Limit {
             detail: format!(
-                "the import has {puddles} puddles, and at most {RELOCATION_MOVES_MAX} are imported together: import fewer pools at once"
+                "the import has {puddles} puddles, and at most {RELOCATION_MOVES_MAX} are imported \
+                 together: import fewer pools at once"
             ),
         });
     }
@@ -205,7 +228,8 @@ fn fill(
     let sum = pieces.iter().fold(0_u64, |sum, (_, len)| sum.saturating_add(u64::from(*len)));
     if pieces.len() > PIECES_MAX || sum > FILL_LEN_MAX {
         let detail = format!(
-            "one request writes {FILL_LEN_MAX} bytes in {PIECES_MAX} stretches at most, and not {sum} in {}",
+            "one request writes {FILL_LEN_MAX} bytes in {PIECES_MAX} stretches at most, and not \
+             {sum} in {}",
             pieces.len()
         );
         return Err(Refusal::Limit { detail });

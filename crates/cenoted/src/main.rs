@@ -136,7 +136,8 @@ fn allow_descriptors(config: &Config) {
     );
     if limit.maximum.is_some_and(|most| most < wanted) {
         tracing::warn!(
-            "{} descriptors are all that this process may have, and {} connections may want {wanted}: raise LimitNOFILE or lower --clients",
+            "{} descriptors are all that this process may have, and {} connections may want \
+             {wanted}: raise LimitNOFILE or lower --clients",
             limit.maximum.unwrap_or(0),
             config.limits.connections
         );

@@ -59,123 +59,122 @@ fn named<'n>(names: &[&'n str], counters: &[Counter]) -> Vec<(&'n str, u64)> {
 
 /// The text of this moment.
 pub(crate) fn page(shared: &Shared) -> String {
-    let (store, metrics) = (&shared.store, &shared.metrics);
     let mut page = Page(String::with_capacity(16 << 10));
-    let states = shared.sessions.states();
-    page.each("clients", "gauge", "Sessions, by what they are doing.", "state", &states);
-    page.one(
-        "connections_total",
-        "counter",
-        "Connections that were accepted.",
-        metrics.connections.get(),
-    );
-    let (mut writing, mut reading) = (0, 0);
-    for lease in shared.sessions.leases_of_clients(store) {
-        if lease.writable { writing += 1 } else { reading += 1 }
-    }
-    page.each(
-        "leases",
-        "gauge",
-        "Pools that clients have, by what for.",
-        "access",
-        &[("write", writing), ("read", reading)],
-    );
-    let mut by_role =
-        [("heap", 0, 0), ("log", 0, 0), ("log_space", 0, 0), ("object", 0, 0), ("spare", 0, 0)];
-    for puddle in store.puddle_records() {
-        let role = match puddle.role {
-            Role::Heap => 0,
-            Role::Log => 1,
-            Role::LogSpace => 2,
-            Role::Object => 3,
-            Role::Spare => 4,
-        };
-        by_role[role].1 += 1;
-        by_role[role].2 += puddle.size;
-    }
-    let count: Vec<(&str, u64)> = by_role.iter().map(|(role, count, _)| (*role, *count)).collect();
-    let bytes: Vec<(&str, u64)> = by_role.iter().map(|(role, _, bytes)| (*role, *bytes)).collect();
-    page.one("pools", "gauge", "Pools of the store.", store.pools().len());
-    page.each("puddles", "gauge", "Puddles of the store, by role.", "role", &count);
-    page.each("puddle_bytes", "gauge", "Bytes of those.", "role", &bytes);
-    page.each(
-        "requests_total",
-        "counter",
-        "Requests, by kind: each is one round trip.",
-        "kind",
-        &named(&Request::KINDS, &metrics.requests),
-    );
-    page.each(
-        "refused_total",
-        "counter",
-        "Requests that were refused, by reason.",
-        "reason",
-        &named(&Refusal::REASONS, &metrics.refused),
-    );
-    page.each(
-        "limit_hits_total",
-        "counter",
-        "Times that a client came to a limit.",
-        "limit",
-        &named(&LimitHit::NAMES, &metrics.limits),
-    );
-    let counters = [
-        ("grants_total", "Pools that were granted.", &metrics.grants),
-        (
-            "puddles_granted_total",
-            "Descriptors of puddles that were given away.",
-            &metrics.puddles_granted,
-        ),
-        ("bytes_granted_total", "Bytes of those puddles.", &metrics.bytes_granted),
-        (
-            "recoveries_total",
-            "Sessions that ended without a goodbye and were recovered.",
-            &metrics.recoveries,
-        ),
-        (
-            "logs_replayed_total",
-            "Logs with a transaction that was undone or completed.",
-            &metrics.logs_replayed,
-        ),
-        ("entries_replayed_total", "Entries of logs that were applied.", &metrics.entries_replayed),
-        (
-            "logs_set_aside_total",
-            "Logs that failed their checks and were set aside.",
-            &metrics.logs_set_aside,
-        ),
-        (
-            "ends_failed_total",
-            "Ends of sessions that failed and are tried again.",
-            &metrics.ends_failed,
-        ),
-        (
-            "pointers_rewritten_total",
-            "Pointers of pools that were rewritten because what they lead to has moved.",
-            &metrics.pointers_rewritten,
-        ),
-    ];
-    for (name, help, counter) in counters {
-        page.one(name, "counter", help, counter.get());
-    }
-    let aside = store.set_aside().map_or(0, |found| found.len());
-    page.one(
-        "clients_set_aside",
-        "gauge",
-        "Clients whose logs wait for an operator's decision.",
-        aside,
-    );
-    let psyncs = store.psync_figures().map_or(0, |(_, records, _)| records);
-    page.one("psyncs_total", "counter", "Psyncs of pools that the daemon has made.", psyncs);
-    page.histogram(
-        "replay_seconds",
-        "From the end of a client's process being seen to its logs replayed and its leases ended.",
-        &metrics.replay,
-    );
-    page.one(
-        "uptime_seconds",
-        "gauge",
-        "Since the daemon began to listen.",
-        shared.began.elapsed().as_secs(),
-    );
+    page.sessions(shared);
+    page.space(shared);
+    page.requests(shared);
+    page.counters(shared);
+    page.recovery(shared);
+    let up = shared.began.elapsed().as_secs();
+    page.one("uptime_seconds", "gauge", "Since the daemon began to listen.", up);
     page.0
+}
+
+impl Page {
+    /// Clients, and what they have.
+    fn sessions(&mut self, shared: &Shared) {
+        let states = shared.sessions.states();
+        self.each("clients", "gauge", "Sessions, by what they are doing.", "state", &states);
+        let connections = shared.metrics.connections.get();
+        self.one("connections_total", "counter", "Connections that were accepted.", connections);
+        let (mut writing, mut reading) = (0, 0);
+        for lease in shared.sessions.leases_of_clients(&shared.store) {
+            if lease.writable { writing += 1 } else { reading += 1 }
+        }
+        let leases = [("write", writing), ("read", reading)];
+        self.each("leases", "gauge", "Pools that clients have, by what for.", "access", &leases);
+    }
+
+    /// What the store holds.
+    fn space(&mut self, shared: &Shared) {
+        const ROLES: [&str; 5] = ["heap", "log", "log_space", "object", "spare"];
+        let (mut count, mut bytes) = (ROLES.map(|role| (role, 0)), ROLES.map(|role| (role, 0)));
+        for puddle in shared.store.puddle_records() {
+            let role = match puddle.role {
+                Role::Heap => 0,
+                Role::Log => 1,
+                Role::LogSpace => 2,
+                Role::Object => 3,
+                Role::Spare => 4,
+            };
+            count[role].1 += 1;
+            bytes[role].1 += puddle.size;
+        }
+        self.one("pools", "gauge", "Pools of the store.", shared.store.pools().len());
+        self.each("puddles", "gauge", "Puddles of the store, by role.", "role", &count);
+        self.each("puddle_bytes", "gauge", "Bytes of those.", "role", &bytes);
+    }
+
+    /// Requests, and what became of them.
+    fn requests(&mut self, shared: &Shared) {
+        let metrics = &shared.metrics;
+        let requests = named(&Request::KINDS, &metrics.requests);
+        let help = "Requests, by kind: each is one round trip.";
+        self.each("requests_total", "counter", help, "kind", &requests);
+        let refused = named(&Refusal::REASONS, &metrics.refused);
+        let help = "Requests that were refused, by reason.";
+        self.each("refused_total", "counter", help, "reason", &refused);
+        let limits = named(&LimitHit::NAMES, &metrics.limits);
+        let help = "Times that a client came to a limit.";
+        self.each("limit_hits_total", "counter", help, "limit", &limits);
+    }
+
+    /// What was counted since the beginning.
+    fn counters(&mut self, shared: &Shared) {
+        let metrics = &shared.metrics;
+        let counters = [
+            ("grants_total", "Pools that were granted.", &metrics.grants),
+            (
+                "puddles_granted_total",
+                "Descriptors of puddles that were given away.",
+                &metrics.puddles_granted,
+            ),
+            ("bytes_granted_total", "Bytes of those puddles.", &metrics.bytes_granted),
+            (
+                "recoveries_total",
+                "Sessions that ended without a goodbye and were recovered.",
+                &metrics.recoveries,
+            ),
+            (
+                "logs_replayed_total",
+                "Logs with a transaction that was undone or completed.",
+                &metrics.logs_replayed,
+            ),
+            (
+                "entries_replayed_total",
+                "Entries of logs that were applied.",
+                &metrics.entries_replayed,
+            ),
+            (
+                "logs_set_aside_total",
+                "Logs that failed their checks and were set aside.",
+                &metrics.logs_set_aside,
+            ),
+            (
+                "ends_failed_total",
+                "Ends of sessions that failed and are tried again.",
+                &metrics.ends_failed,
+            ),
+            (
+                "pointers_rewritten_total",
+                "Pointers of pools that were rewritten because what they lead to has moved.",
+                &metrics.pointers_rewritten,
+            ),
+        ];
+        for (name, help, counter) in counters {
+            self.one(name, "counter", help, counter.get());
+        }
+    }
+
+    /// What waits for an operator, psyncs, and how long replays took.
+    fn recovery(&mut self, shared: &Shared) {
+        let aside = shared.store.set_aside().map_or(0, |found| found.len());
+        let help = "Clients whose logs wait for an operator's decision.";
+        self.one("clients_set_aside", "gauge", help, aside);
+        let psyncs = shared.store.psync_figures().map_or(0, |(_, records, _)| records);
+        self.one("psyncs_total", "counter", "Psyncs of pools that the daemon has made.", psyncs);
+        let help = "From the end of a client's process being seen to its logs replayed and its \
+                    leases ended.";
+        self.histogram("replay_seconds", help, &shared.metrics.replay);
+    }
 }

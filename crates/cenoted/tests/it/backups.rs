@@ -146,6 +146,20 @@ impl Scene {
         self.daemon.path("copies").join(format!("copy{number}"))
     }
 
+    /// The daemon ends the killed command's backup, leaves nothing of it, and then makes the next
+    /// one.
+    fn after_a_killed_command(&self, target: &Path, round: u64, from: [u64; 2]) {
+        let next = self.target(round + 100);
+        let said = asked(&self.daemon, &next);
+        assert!(said.starts_with("made"), "after a killed command: {said}");
+        self.whole(&next, from);
+        let end = Instant::now() + Duration::from_secs(20);
+        while left_of(target) > 0 {
+            assert!(Instant::now() < end, "something is left, though the command has ended");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// A copy that was begun after `from` was acknowledged.
     fn whole(&self, copy: &Path, from: [u64; 2]) {
         whole(copy, Some(from));
@@ -325,17 +339,7 @@ fn any_process_killed_in_a_backup_leaves_a_whole_copy_or_none_and_clients_go_on(
         };
         println!("round {round}: {victim:?}: {said}");
         if matches!(victim, Victim::Command) {
-            // The daemon ends the killed command's backup, and then makes the next one.
-            let next = scene.target(round + 100);
-            let said = asked(&scene.daemon, &next);
-            assert!(said.starts_with("made"), "after a killed command: {said}");
-            scene.whole(&next, from);
-        }
-        // The daemon hears that the command has ended.
-        let end = Instant::now() + Duration::from_secs(20);
-        while matches!(victim, Victim::Command) && left_of(&target) > 0 {
-            assert!(Instant::now() < end, "something is left, though the command has ended");
-            std::thread::sleep(Duration::from_millis(5));
+            scene.after_a_killed_command(&target, round, from);
         }
         if matches!(victim, Victim::Writer) {
             assert!(said.starts_with("made") || said.contains("process"), "{said}");
