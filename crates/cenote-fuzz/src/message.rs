@@ -12,10 +12,10 @@
 use crate::catalog::type_record;
 use crate::input::Input;
 use cenote_journal::{Limits, Receiver};
-use cenote_layout::catalog::{AtRest, HeapKind, PoolMode};
-use cenote_layout::id::{PoolId, TypeId, Uuid};
-use cenote_layout::types::TypeRecord;
-use cenote_proto::{ImportPoolSpec, ImportSpec, PoolSpec, Reply, Request, decode, encode, peek};
+use cenote_layout::catalog::{HeapKind, PoolMode};
+use cenote_layout::id::PoolId;
+use cenote_proto::samples::{self, Source};
+use cenote_proto::{ImportPoolSpec, ImportSpec, Reply, Request, decode, encode, peek};
 use std::os::unix::fs::FileExt;
 
 pub(crate) fn run(input: &mut Input<'_>) {
@@ -116,134 +116,31 @@ fn text(input: &mut Input<'_>) -> String {
     (0..input.below(40)).map(|_| char::from(input.word() as u8)).collect()
 }
 
+impl Source for Input<'_> {
+    fn below(&mut self, end: u64) -> u64 {
+        Input::below(self, end as usize) as u64
+    }
+
+    fn word(&mut self) -> u64 {
+        Input::word(self)
+    }
+
+    fn text(&mut self) -> String {
+        text(self)
+    }
+}
+
 fn request(input: &mut Input<'_>) -> Request {
-    let some = input.one_in(2);
-    let pool = PoolId(input.word());
-    match input.below(Request::KINDS.len()) {
-        0 => Request::Hello { resume: some.then(|| Uuid(input.array())) },
-        1 => Request::Ping,
-        2 => Request::Stat,
-        3 => Request::Pools { after: some.then_some(pool) },
-        4 => {
-            let spec = pool_spec(some, input);
-            Request::CreatePool { name: text(input), spec, token: Uuid(input.array()) }
+    let kind = Input::below(input, Request::KINDS.len());
+    match samples::request(kind, input) {
+        // Types that chance alone does not make: whole ones, with fields and variants that fit.
+        Some(Request::RegisterTypes { .. }) => {
+            let records = (0..Input::below(input, 3)).map(|_| type_record(input)).collect();
+            Request::RegisterTypes { records }
         }
-        5 => Request::RemovePool { name: text(input) },
-        6 => Request::OpenPool { name: text(input), writable: some },
-        7 => Request::Puddles { pool, first: input.word() as u32 },
-        8 => Request::TakePuddle { pool, index: input.word() as u32, size: input.word() },
-        9 => Request::LogSpace,
-        10 => Request::LogPuddle { size: input.word() },
-        11 => Request::Types { after: some.then(|| TypeId(input.word())) },
-        12 => Request::TraceDone { pool },
-        13 => Request::EnsureSpace { pool, addr: input.word(), len: input.word() },
-        14 => {
-            let half = |some: bool, input: &mut Input<'_>| some.then(|| input.word() as u32);
-            Request::SetPermissions {
-                name: text(input),
-                uid: half(some, input),
-                gid: half(!some, input),
-                permissions: half(some, input),
-            }
-        }
-        15 => Request::Primaries { pool, first: input.word() as u32 },
-        16 => Request::PsyncPools {
-            parcel: input.word(),
-            puddles: ids(input),
-            runs: input.word() as u32,
-        },
-        25 => Request::SharePool { name: text(input) },
-        26 => Request::Members { pool },
-        27 => Request::SetAside,
-        28 => Request::DecideLogs { client: Uuid(input.array()), apply: some },
-        29 => Request::Clients { after: some.then(|| Uuid(input.array())) },
-        30 => Request::Metrics,
-        31 => Request::Parcel,
-        39 => Request::Attend,
-        40 => Request::Backup { target: text(input), within_ms: input.word() as u32 },
-        41 => Request::DeclareWhole { name: text(input) },
-        42 => Request::RegisterTypes { records: types(input) },
-        kind @ 17..=24 => about_object(kind, some, input),
-        kind @ 32..=38 => about_move(kind, some, pool, input),
-        _ => Request::Goodbye,
+        Some(request) => request,
+        None => Request::Ping,
     }
-}
-
-/// A request about an object.
-fn about_object(kind: usize, some: bool, input: &mut Input<'_>) -> Request {
-    match kind {
-        17 => Request::Objects { after: some.then(|| text(input)) },
-        18 => Request::Object { name: text(input) },
-        19 => Request::CreateObject {
-            id: Uuid(input.array()),
-            name: text(input),
-            data_len: input.word(),
-            permissions: input.word() as u32,
-            at_rest: if some { AtRest::None } else { AtRest::Authenticated },
-            header: (0..input.below(200)).map(|_| input.word() as u8).collect(),
-        },
-        20 => Request::DestroyObject { name: text(input) },
-        21 => Request::AttachObject { name: text(input), writable: some },
-        22 => Request::DetachObject { object: Uuid(input.array()) },
-        23 => Request::PsyncObjects {
-            parcel: input.word(),
-            objects: ids(input),
-            runs: input.word() as u32,
-            settled: some,
-        },
-        _ => Request::SetObjectOwner {
-            name: text(input),
-            uid: None,
-            gid: None,
-            permissions: Some(0o640),
-        },
-    }
-}
-
-/// A request about pools that are copied, moved or imported.
-fn about_move(kind: usize, some: bool, pool: PoolId, input: &mut Input<'_>) -> Request {
-    match kind {
-        32 => Request::Places { after: some.then(|| (pool, input.word() as u32)) },
-        33 => {
-            Request::ClonePool { name: text(input), copy: text(input), token: Uuid(input.array()) }
-        }
-        34 => Request::RandomizePool { name: text(input) },
-        35 => Request::BeginImport {
-            parcel: input.word(),
-            len: input.word() as u32,
-            check_only: some,
-        },
-        36 => Request::FillImport {
-            import: input.word(),
-            slot: input.word() as u32,
-            parcel: input.word(),
-            pieces: (0..input.below(5)).map(|_| (input.word(), input.word() as u32)).collect(),
-        },
-        37 => Request::CommitImport {
-            import: input.word(),
-            token: Uuid(input.array()),
-            pools: input.word() as u32,
-        },
-        _ => Request::AbandonImport { import: input.word() },
-    }
-}
-
-fn pool_spec(is_direct: bool, input: &mut Input<'_>) -> PoolSpec {
-    PoolSpec {
-        mode: if is_direct { PoolMode::Direct } else { PoolMode::Shadowed },
-        heap: HeapKind::Traced,
-        puddle_size: input.word(),
-        size_max: input.word(),
-        permissions: input.word() as u32,
-    }
-}
-
-fn types(input: &mut Input<'_>) -> Vec<TypeRecord> {
-    (0..input.below(3)).map(|_| type_record(input)).collect()
-}
-
-fn ids(input: &mut Input<'_>) -> Vec<Uuid> {
-    (0..input.below(5)).map(|_| Uuid(input.array())).collect()
 }
 
 #[cfg(test)]

@@ -1,110 +1,8 @@
-//! The names of messages and refusals in figures.
+//! The names of refusals in figures.
 //!
-//! Names of kinds and reasons are for programs that read figures: once one is in a release it
-//! stays.
+//! They are for programs that read figures: once one is in a release it stays.
 
-use crate::message::{Refusal, Request};
-
-impl Request {
-    /// Names of the kinds of requests, by [`Request::kind`].
-    pub const KINDS: [&str; 44] = [
-        "hello",
-        "ping",
-        "stat",
-        "pools",
-        "create_pool",
-        "remove_pool",
-        "open_pool",
-        "puddles",
-        "take_puddle",
-        "log_space",
-        "log_puddle",
-        "types",
-        "register_types",
-        "trace_done",
-        "ensure_space",
-        "set_permissions",
-        "goodbye",
-        "share_pool",
-        "members",
-        "set_aside",
-        "decide_logs",
-        "clients",
-        "metrics",
-        "primaries",
-        "psync_pools",
-        "objects",
-        "object",
-        "create_object",
-        "destroy_object",
-        "attach_object",
-        "detach_object",
-        "psync_objects",
-        "set_object_owner",
-        "parcel",
-        "places",
-        "clone_pool",
-        "randomize_pool",
-        "begin_import",
-        "fill_import",
-        "commit_import",
-        "abandon_import",
-        "attend",
-        "backup",
-        "declare_whole",
-    ];
-
-    /// Which kind it is.
-    #[must_use]
-    pub const fn kind(&self) -> usize {
-        match self {
-            Self::Hello { .. } => 0,
-            Self::Ping => 1,
-            Self::Stat => 2,
-            Self::Pools { .. } => 3,
-            Self::CreatePool { .. } => 4,
-            Self::RemovePool { .. } => 5,
-            Self::OpenPool { .. } => 6,
-            Self::Puddles { .. } => 7,
-            Self::TakePuddle { .. } => 8,
-            Self::LogSpace => 9,
-            Self::LogPuddle { .. } => 10,
-            Self::Types { .. } => 11,
-            Self::RegisterTypes { .. } => 12,
-            Self::TraceDone { .. } => 13,
-            Self::EnsureSpace { .. } => 14,
-            Self::SetPermissions { .. } => 15,
-            Self::Goodbye => 16,
-            Self::SharePool { .. } => 17,
-            Self::Members { .. } => 18,
-            Self::SetAside => 19,
-            Self::DecideLogs { .. } => 20,
-            Self::Clients { .. } => 21,
-            Self::Metrics => 22,
-            Self::Primaries { .. } => 23,
-            Self::PsyncPools { .. } => 24,
-            Self::Objects { .. } => 25,
-            Self::Object { .. } => 26,
-            Self::CreateObject { .. } => 27,
-            Self::DestroyObject { .. } => 28,
-            Self::AttachObject { .. } => 29,
-            Self::DetachObject { .. } => 30,
-            Self::PsyncObjects { .. } => 31,
-            Self::SetObjectOwner { .. } => 32,
-            Self::Parcel => 33,
-            Self::Places { .. } => 34,
-            Self::ClonePool { .. } => 35,
-            Self::RandomizePool { .. } => 36,
-            Self::BeginImport { .. } => 37,
-            Self::FillImport { .. } => 38,
-            Self::CommitImport { .. } => 39,
-            Self::AbandonImport { .. } => 40,
-            Self::Attend => 41,
-            Self::Backup { .. } => 42,
-            Self::DeclareWhole { .. } => 43,
-        }
-    }
-}
+use crate::message::Refusal;
 
 impl Refusal {
     /// Names of the reasons, by [`Refusal::reason`].
@@ -170,6 +68,7 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Request;
     use crate::{ClientItem, ClientState, HeldPool, decode, encode};
     use cenote_layout::id::Uuid;
 

@@ -25,6 +25,9 @@ mod channel;
 mod clients;
 mod hold;
 mod message;
+mod requests;
+#[cfg(any(test, feature = "samples"))]
+pub mod samples;
 mod spec;
 
 pub use channel::{Channel, DESCRIPTORS_MAX, Listener, Received};
@@ -32,6 +35,7 @@ pub use clients::{ClientItem, ClientState, HeldPool};
 pub use hold::{Call, Stance};
 pub use message::{
     DecodeError, MESSAGE_LEN_MAX, MediumText, ObjectItem, Place, PoolItem, PoolSpec, Refusal,
-    Reply, Request, SetAsideItem, Stat, VERSION, decode, encode, peek,
+    Reply, SetAsideItem, Stat, VERSION, decode, encode, peek,
 };
+pub use requests::{Request, Rights, Topic};
 pub use spec::{IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec};

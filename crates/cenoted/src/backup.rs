@@ -34,8 +34,8 @@ use crate::session::Session;
 use crate::sessions::Sessions;
 use crate::shared::Shared;
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_proto::{Call, Channel, Refusal, Reply, Request, Stance, decode, encode};
-use cenote_store::{BackedUp, Credentials, PoolAtWork, StoreError};
+use cenote_proto::{Call, Channel, Refusal, Reply, Stance, decode, encode};
+use cenote_store::{BackedUp, PoolAtWork, StoreError};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -113,25 +113,8 @@ fn refused(error: StoreError) -> Refusal {
     }
 }
 
-/// Answers requests about backups. By itself, because each connection's thread keeps the stack that
-/// a request has taken once.
-#[inline(never)]
-pub(crate) fn answer(
-    shared: &Shared,
-    session: &Session,
-    credentials: &Credentials,
-    request: Request,
-) -> Result<Answer, Refusal> {
-    match request {
-        Request::Backup { target, within_ms } => {
-            make(shared, session, credentials, (&target, within_ms))
-        }
-        _ => attend(session),
-    }
-}
-
 /// Gives a client its ear.
-fn attend(session: &Session) -> Result<Answer, Refusal> {
+pub(crate) fn attend(session: &Session) -> Result<Answer, Refusal> {
     let failed = |error: std::io::Error| Refusal::Other {
         detail: format!("no socket can be made: {error}"),
     };
@@ -142,18 +125,14 @@ fn attend(session: &Session) -> Result<Answer, Refusal> {
     Ok((Reply::Ear, vec![ear.into()]))
 }
 
-/// Makes a copy of the store.
-fn make(
+/// Makes a copy of the store. By itself, because each connection's thread keeps the stack that a
+/// request has taken once.
+#[inline(never)]
+pub(crate) fn make(
     shared: &Shared,
     session: &Session,
-    credentials: &Credentials,
     (target, within_ms): (&str, u32),
 ) -> Result<Answer, Refusal> {
-    if credentials.uid != 0 && credentials.uid != cenote_sys::process::uid() {
-        return Err(failed(
-            "only the superuser and the user of the daemon may copy all of the store",
-        ));
-    }
     let target = Path::new(target);
     if !target.is_absolute() {
         return Err(failed("the target is named from the root"));

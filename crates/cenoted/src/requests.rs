@@ -11,7 +11,7 @@ use crate::{backup, imports, metrics_page, objects, overview, pools, puddles};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::Durability;
-use cenote_proto::{MediumText, PoolItem, Refusal, Reply, Request, SetAsideItem};
+use cenote_proto::{MediumText, PoolItem, Refusal, Reply, Request, Rights, SetAsideItem, Topic};
 use cenote_store::{Credentials, LogDecision, StoreError};
 
 /// Pools of a page: none takes more than 512 bytes.
@@ -74,52 +74,73 @@ fn try_answer(
     credentials: &Credentials,
     request: Request,
 ) -> Result<Answer, Refusal> {
-    let store = &shared.store;
+    if request.rights() == Rights::Keeper && !is_keeper(credentials) {
+        let kind = Request::KINDS.get(request.kind()).copied().unwrap_or_default();
+        return Err(Refusal::Other {
+            detail: format!("only the superuser and the user of the daemon may ask for a {kind}"),
+        });
+    }
+    match request.topic() {
+        Topic::Session => about_session(session, &request),
+        Topic::Overview => look(shared, session, credentials, request),
+        Topic::Pools => pools::answer(shared, session, credentials, request),
+        Topic::Puddles => puddles::answer(shared, session, request),
+        Topic::Objects => objects::answer(shared, session, credentials, request),
+        Topic::Moves => imports::answer(shared, session, credentials, request),
+        Topic::Store => about_store(shared, session, credentials, request),
+    }
+}
+
+/// Whether a user is the superuser or the daemon's.
+fn is_keeper(credentials: &Credentials) -> bool {
+    credentials.uid == 0 || credentials.uid == cenote_sys::process::uid()
+}
+
+/// Answers requests about the session itself.
+fn about_session(session: &Session, request: &Request) -> Result<Answer, Refusal> {
     match request {
-        Request::Objects { .. }
-        | Request::Object { .. }
-        | Request::CreateObject { .. }
-        | Request::DestroyObject { .. }
-        | Request::AttachObject { .. }
-        | Request::DetachObject { .. }
-        | Request::PsyncObjects { .. }
-        | Request::SetObjectOwner { .. } => objects::answer(shared, session, credentials, request),
-        Request::Places { .. }
-        | Request::ClonePool { .. }
-        | Request::RandomizePool { .. }
-        | Request::BeginImport { .. }
-        | Request::FillImport { .. }
-        | Request::CommitImport { .. }
-        | Request::AbandonImport { .. } => imports::answer(shared, session, credentials, request),
         Request::Parcel => {
             let (number, file) =
                 session.parcels.add().map_err(|error| refusal(failed_parcel(error)))?;
             Ok((Reply::Parcel { number }, vec![file]))
         }
-        Request::CreatePool { .. }
-        | Request::RemovePool { .. }
-        | Request::OpenPool { .. }
-        | Request::SharePool { .. }
-        | Request::Members { .. }
-        | Request::TraceDone { .. }
-        | Request::SetPermissions { .. }
-        | Request::DeclareWhole { .. } => pools::answer(shared, session, credentials, request),
-        Request::Primaries { .. }
-        | Request::PsyncPools { .. }
-        | Request::Puddles { .. }
-        | Request::TakePuddle { .. }
-        | Request::LogSpace
-        | Request::LogPuddle { .. }
-        | Request::EnsureSpace { .. } => puddles::answer(shared, session, request),
-        Request::Ping => done(),
-        Request::Attend | Request::Backup { .. } => {
-            backup::answer(shared, session, credentials, request)
+        Request::Attend => backup::attend(session),
+        _ => Err(malformed("the session has begun already")),
+    }
+}
+
+/// Answers requests that only look.
+fn look(
+    shared: &Shared,
+    session: &Session,
+    credentials: &Credentials,
+    request: Request,
+) -> Result<Answer, Refusal> {
+    let reply = match request {
+        Request::Ping => return done(),
+        Request::Stat => Reply::Stat(overview::stat(shared, session)),
+        Request::Clients { after } => overview::clients(shared, after),
+        Request::Metrics => Reply::Metrics { text: metrics_page::page(shared) },
+        Request::Pools { after } => pools_page(shared, after),
+        Request::Types { after } => types_page(shared, after),
+        Request::SetAside => set_aside(shared, credentials),
+        _ => return Err(malformed("it is no look at the store")),
+    };
+    Ok((reply, Vec::new()))
+}
+
+/// Answers requests about the store as a whole.
+fn about_store(
+    shared: &Shared,
+    session: &Session,
+    credentials: &Credentials,
+    request: Request,
+) -> Result<Answer, Refusal> {
+    let store = &shared.store;
+    match request {
+        Request::Backup { target, within_ms } => {
+            backup::make(shared, session, (&target, within_ms))
         }
-        Request::Stat => Ok((Reply::Stat(overview::stat(shared, session)), Vec::new())),
-        Request::Clients { after } => Ok((overview::clients(shared, after), Vec::new())),
-        Request::Metrics => Ok((Reply::Metrics { text: metrics_page::page(shared) }, Vec::new())),
-        Request::Pools { after } => Ok((pools_page(shared, after), Vec::new())),
-        Request::Types { after } => Ok((types_page(shared, after), Vec::new())),
         Request::RegisterTypes { records } => {
             spend_types(shared, session, &records)?;
             let records: Vec<&TypeRecord> = records.iter().collect();
@@ -128,14 +149,17 @@ fn try_answer(
             unsafe { store.register_types(&records) }.map_err(refusal)?;
             done()
         }
-        Request::SetAside => Ok((set_aside(shared, credentials), Vec::new())),
         Request::DecideLogs { client, apply } => {
             let decision = if apply { LogDecision::Apply } else { LogDecision::Discard };
             store.decide_logs(credentials, client, decision).map_err(refusal)?;
-            tracing::warn!(uid = credentials.uid, %client, "logs that were set aside are decided about: {decision:?}");
+            tracing::warn!(
+                uid = credentials.uid,
+                %client,
+                "logs that were set aside are decided about: {decision:?}"
+            );
             done()
         }
-        Request::Hello { .. } | Request::Goodbye => Err(malformed("the session has begun already")),
+        _ => Err(malformed("it is not about the store")),
     }
 }
 

@@ -1,4 +1,6 @@
 use super::*;
+use crate::Request;
+use cenote_layout::id::Uuid;
 
 fn sample() -> Request {
     let spec = PoolSpec {

@@ -6,10 +6,12 @@ use cenote::Reader;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry};
 use cenote_layout::puddle::header_space;
+use cenote_proto::samples::{self, Source};
 use cenote_proto::{Channel, MESSAGE_LEN_MAX, Refusal, Reply, Request, decode, encode};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A client that speaks the protocol by hand.
 pub(crate) struct Raw {
@@ -182,63 +184,73 @@ fn what_was_not_granted_cannot_be_asked_for() {
     }
 }
 
-/// Requests that make sense one by one, in any order, with ids and ranges of anybody, from several
-/// clients at a time.
+/// Numbers and names that a hostile client sends: chance, and what is there.
+struct Hostile(u64);
+
+impl Source for Hostile {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+
+    fn word(&mut self) -> u64 {
+        const SIZES: [u64; 6] = [0, 8192, 65_536, 131_072, 2 << 20, 1 << 40];
+        match self.below(3) {
+            0 => SIZES[self.below(6) as usize],
+            1 => self.below(u64::MAX),
+            _ => self.below(6),
+        }
+    }
+
+    fn text(&mut self) -> String {
+        ["numbers", "a", "b", "c"][self.below(4) as usize].into()
+    }
+}
+
+impl Hostile {
+    /// A request of any kind; none that ends the session, and none by which the owner of the
+    /// numbers, the user of this test, may remove them, move them or give them away.
+    fn request(&mut self) -> Request {
+        loop {
+            let kind = self.below(Request::KINDS.len() as u64) as usize;
+            match samples::request(kind, self) {
+                None | Some(Request::Hello { .. } | Request::Goodbye) => {}
+                Some(
+                    Request::RemovePool { name }
+                    | Request::RandomizePool { name }
+                    | Request::SetPermissions { name, .. },
+                ) if name == "numbers" => {}
+                Some(request) => return request,
+            }
+        }
+    }
+}
+
+/// Requests of every kind in any order, with ids and ranges of other clients, from several
+/// connections at once: other clients' data stays, and the daemon lives.
 #[test]
 fn requests_in_any_order_change_nothing_of_others_and_the_daemon_lives() {
     let mut daemon = Daemon::start(&["--client-puddles", "200", "--client-bytes", "200000000"]);
     let store = daemon.connect();
     let pool = store.pool("numbers").expect("pool");
     make_counter(&pool);
-    let socket = &daemon;
-    let threads = 3u64;
+    let asked = [const { AtomicU32::new(0) }; Request::KINDS.len()];
     std::thread::scope(|scope| {
-        for thread in 1..=threads {
+        for thread in 1..=3 {
+            let (socket, asked) = (&daemon, &asked);
             scope.spawn(move || {
-                let mut seed = thread;
-                let mut random = move |below: u64| {
-                    seed ^= seed << 13;
-                    seed ^= seed >> 7;
-                    seed ^= seed << 17;
-                    seed % below
-                };
+                let mut hostile = Hostile(thread);
                 let mut raw = Raw::connect(socket);
                 let mut kept: Vec<OwnedFd> = Vec::new();
-                for _ in 0..400 {
-                    let name = ["numbers", "a", "b", "c"][random(4) as usize].to_owned();
-                    let pool = PoolId(random(6));
-                    let size = [0, 8192, 65_536, 131_072, 2 << 20, 1 << 40][random(6) as usize];
-                    let spec = cenote_proto::PoolSpec {
-                        mode: cenote::PoolMode::Direct,
-                        heap: cenote::HeapKind::Traced,
-                        puddle_size: size,
-                        size_max: [size, 4 << 20, u64::MAX][random(3) as usize],
-                        permissions: [0o600, 0o666, 0o1777][random(3) as usize],
-                    };
-                    let request = match random(18) {
-                        0 => Request::CreatePool { name, spec, token: raw.client },
-                        // Not what the owner of the numbers, who is this user too, may do: remove
-                        // them, when nobody has them.
-                        1 if name != "numbers" => Request::RemovePool { name },
-                        2 | 3 => Request::OpenPool { name, writable: random(2) == 0 },
-                        4 | 5 => Request::SharePool { name },
-                        6 => Request::Puddles { pool, first: random(4) as u32 },
-                        7 => Request::TakePuddle { pool, index: random(4) as u32, size },
-                        8 => Request::LogSpace,
-                        9 => Request::LogPuddle { size },
-                        10 => Request::Members { pool },
-                        11 => Request::TraceDone { pool },
-                        12 => Request::EnsureSpace { pool, addr: random(u64::MAX), len: size },
-                        13 => Request::SetAside,
-                        14 => Request::DecideLogs { client: raw.client, apply: random(2) == 0 },
-                        15 => Request::Pools { after: Some(pool) },
-                        16 => Request::Types { after: None },
-                        _ => Request::Stat,
-                    };
+                for _ in 0..600 {
+                    let request = hostile.request();
+                    asked[request.kind()].fetch_add(1, Ordering::Relaxed);
                     let (_, descriptors) = raw.ask(&request);
                     kept.extend(descriptors);
-                    if random(40) == 0 {
-                        if random(2) == 0 {
+                    if hostile.below(40) == 0 {
+                        if hostile.below(2) == 0 {
                             raw.ask(&Request::Goodbye);
                         }
                         raw = Raw::connect(socket);
@@ -250,6 +262,8 @@ fn requests_in_any_order_change_nothing_of_others_and_the_daemon_lives() {
         (1..=500).for_each(|number| assert_eq!(add(&pool), number));
     });
     assert!(daemon.is_running());
+    let sent = |kind: &usize| asked[*kind].load(Ordering::Relaxed) > 0;
+    assert_eq!((0..asked.len()).filter(sent).count(), Request::KINDS.len() - 2);
     assert_eq!((count(&pool), pool.check().expect("check").leaked_blocks), (500, 0));
     drop((pool, store));
     // What they left is recovered by the next one, which starts.
