@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::known::{KnownType, known_types};
 use crate::lost::touch;
 use crate::one_type::one_rust_type;
-use crate::persist::{ArrayOf, Persist, types_of};
+use crate::persist::{ArrayOf, Persist, Reach, TypeId, described, types_from};
 use crate::ptr::Ptr;
 use crate::readers::Readers;
 use crate::registry::StoreTypes;
@@ -366,12 +366,22 @@ impl PoolInner {
 
     #[cold]
     fn learn<T: Persist>(&self, place: &AtomicPtr<KnownType>) -> Result<()> {
-        let rust_type = core::any::TypeId::of::<T>();
+        self.learn_from(core::any::TypeId::of::<T>(), T::TYPE_ID, described::<T>, place)
+    }
+
+    /// Learns the types that can be reached from the one that `first` describes.
+    fn learn_from(
+        &self,
+        rust_type: core::any::TypeId,
+        id: TypeId,
+        first: Reach,
+        place: &AtomicPtr<KnownType>,
+    ) -> Result<()> {
         let mut this = None;
         if self.known_all.read().contains(&rust_type) {
-            this = known_types().get(&T::TYPE_ID).copied();
+            this = known_types().get(&id).copied();
         } else {
-            for described in types_of::<T>()? {
+            for described in types_from(first)? {
                 let known = one_rust_type(&described)?;
                 if self.store.store.type_record(described.record.id).as_deref()
                     != Some(&described.record)
@@ -380,7 +390,7 @@ impl PoolInner {
                     // which is an unsafe trait.
                     unsafe { self.store.store.register_type(&described.record) }?;
                 }
-                this = this.or(Some(known)); // `T` is the first
+                this = this.or(Some(known)); // the type itself is the first of them
             }
             self.known_all.write().insert(rust_type);
         }

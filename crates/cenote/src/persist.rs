@@ -18,13 +18,15 @@
 //!   their layout is the compiler's choice, and nothing that a program could write would pin it. A
 //!   structure or an enum with `#[repr(u8)]` does the same, and can be pinned.
 
+mod layout;
+
 use crate::ptr::Ptr;
-use cenote_layout::pointer::PointerKind;
-use cenote_layout::types::{POINTER_FIELDS_MAX, RECORD_VERSION};
 use core::cmp::Reverse;
 use core::marker::PhantomData;
-use core::mem::{offset_of, size_of};
+use core::mem::offset_of;
 use core::num::{NonZero, Saturating, Wrapping};
+pub(crate) use layout::Reach;
+use layout::Outline;
 use std::collections::HashMap;
 
 pub use cenote_layout::id::TypeId;
@@ -32,6 +34,7 @@ pub use cenote_layout::types::{
     Condition, FieldRecord, PointerField, TypeError, TypeRecord, VariantRecord,
 };
 pub use cenote_layout::values::{InvalidValue, Rule, Rules, Values};
+pub use layout::{LayoutBuilder, VariantBuilder};
 #[doc(hidden)]
 pub use {core::ops::Drop as __Drop, std::string::String as __String};
 
@@ -76,255 +79,7 @@ pub unsafe trait Persist: Sized + Send + Sync + 'static {
     /// long, say.
     #[must_use]
     fn record() -> TypeRecord {
-        let mut layout = LayoutBuilder::new();
-        Self::describe(&mut layout);
-        layout.fields.sort_by(|a, b| (a.offset, &a.name).cmp(&(b.offset, &b.name)));
-        layout.variants.sort_by_key(|variant| variant.tag.value);
-        let conditions = |field: &PointerField| -> Vec<_> {
-            field.conditions.iter().map(|c| (c.offset, c.size, c.value)).collect()
-        };
-        layout.pointers.sort_by(|a, b| {
-            a.offset.cmp(&b.offset).then_with(|| conditions(a).cmp(&conditions(b)))
-        });
-        TypeRecord {
-            version: RECORD_VERSION,
-            id: Self::TYPE_ID,
-            name: Self::type_name(),
-            size: size_of::<Self>() as u64,
-            align: align_of::<Self>() as u64,
-            repeats: false,
-            fields: layout.fields,
-            variants: layout.variants,
-            pointers: layout.pointers,
-        }
-    }
-}
-
-/// Collects what [`Persist::describe`] says. All offsets are in bytes from the start of the value
-/// that is being described; what is nested is shifted to its place.
-#[derive(Debug)]
-pub struct LayoutBuilder {
-    /// Where the value being described lies in the outermost one.
-    base: u64,
-    /// Whether it is the outermost one: only its fields are listed.
-    outermost: bool,
-    /// What must hold for it to be there.
-    conditions: Vec<Condition>,
-    fields: Vec<FieldRecord>,
-    variants: Vec<VariantRecord>,
-    pointers: Vec<PointerField>,
-    reaches: Vec<fn() -> DescribedType>,
-}
-
-impl LayoutBuilder {
-    fn new() -> Self {
-        Self {
-            base: 0,
-            outermost: true,
-            conditions: Vec::new(),
-            fields: Vec::new(),
-            variants: Vec::new(),
-            pointers: Vec::new(),
-            reaches: Vec::new(),
-        }
-    }
-
-    /// There is a field of type `F` at `offset`.
-    pub fn field<F: Persist>(&mut self, name: &str, offset: usize) {
-        if self.outermost {
-            self.fields.push(field_record::<F>(name, offset));
-        }
-        self.nested::<F>(offset);
-    }
-
-    /// If the `tag_size`-byte integer at the start of the value is `tag`, then the value is of this
-    /// variant, and has the fields that `fields` lists. Fields are laid out as in a `repr(C)`
-    /// structure that begins with the tag: so the language defines enums with `repr(u8)` and
-    /// the like.
-    pub fn variant(
-        &mut self,
-        name: &str,
-        tag_size: usize,
-        tag: u64,
-        fields: impl FnOnce(&mut VariantBuilder<'_>),
-    ) {
-        // At most 8, so it fits.
-        let condition = Condition { offset: self.base, size: tag_size as u8, value: tag };
-        self.conditions.push(condition);
-        let mut variant = VariantBuilder { end: tag_size, fields: Vec::new(), layout: self };
-        fields(&mut variant);
-        let fields = variant.fields;
-        self.conditions.pop();
-        if self.outermost {
-            self.variants.push(VariantRecord { name: name.to_string(), tag: condition, fields });
-        }
-    }
-
-    /// There is a pointer at `offset`, null or to a value of type `T`.
-    pub fn pointer<T: Persist>(&mut self, offset: usize) {
-        self.tagged_pointer::<T>(offset, 0);
-    }
-
-    /// There is a pointer at `offset`, null or to a value of type `T`, of which the bits in
-    /// `tag_mask` do not belong to the address.
-    pub fn tagged_pointer<T: Persist>(&mut self, offset: usize, tag_mask: u64) {
-        self.reach::<T>();
-        self.words(offset, 1, PointerKind::NATIVE, tag_mask, T::TYPE_ID);
-    }
-
-    /// There is a word at `offset` that is an off-holder to a value of type `T`, or 0: a
-    /// [`RelPtr`](crate::RelPtr).
-    pub fn relative_pointer<T: Persist>(&mut self, offset: usize) {
-        self.reach::<T>();
-        self.words(offset, 1, PointerKind::RELATIVE, 0, T::TYPE_ID);
-    }
-
-    /// There is a word at `offset` that is a region pointer to a value of type `T`, or 0: a
-    /// [`RegionPtr`](crate::RegionPtr).
-    pub fn region_pointer<T: Persist>(&mut self, offset: usize) {
-        self.reach::<T>();
-        self.words(offset, 1, PointerKind::REGION, 0, T::TYPE_ID);
-    }
-
-    /// From `offset` on there are `count` words that may be pointers of any kind, or not. Whoever
-    /// traces looks at where they would lead, and keeps what is
-    /// there; a [`filter`](crate::filter) can say better.
-    pub fn possible_pointers(&mut self, offset: usize, count: usize) {
-        if count > 0 {
-            self.words(offset, count as u64, PointerKind::PERHAPS, 0, TypeId::UNTYPED);
-        }
-    }
-
-    fn words(
-        &mut self,
-        offset: usize,
-        count: u64,
-        kind: PointerKind,
-        tag_mask: u64,
-        target: TypeId,
-    ) {
-        self.push_pointer(PointerField {
-            offset: self.base + offset as u64,
-            stride: 8,
-            count,
-            kind,
-            tag_mask,
-            target,
-            conditions: self.conditions.clone(),
-        });
-    }
-
-    /// There is a pointer at `offset`, null or to a block whose type is known only where the
-    /// pointer is followed.
-    pub fn untyped_pointer(&mut self, offset: usize) {
-        self.words(offset, 1, PointerKind::NATIVE, 0, TypeId::UNTYPED);
-    }
-
-    /// From `offset` on there are `count` values of type `T`, one after the other.
-    pub fn elements<T: Persist>(&mut self, offset: usize, count: usize) {
-        if !T::BUILT_IN {
-            self.reach::<T>();
-        }
-        let mut element = Self::new();
-        element.outermost = false;
-        T::describe(&mut element);
-        self.reaches.append(&mut element.reaches);
-        if count == 0 {
-            return;
-        }
-        let (start, size, count) = (self.base + offset as u64, size_of::<T>() as u64, count as u64);
-        for field in element.pointers {
-            let copy = |by: u64, stride: u64, count: u64| {
-                let shifted = field
-                    .conditions
-                    .iter()
-                    .map(|c| Condition { offset: c.offset + start + by, ..*c });
-                PointerField {
-                    offset: start + by + field.offset,
-                    stride,
-                    count,
-                    conditions: self.conditions.iter().copied().chain(shifted).collect(),
-                    ..field
-                }
-            };
-            let unconditional = field.conditions.is_empty();
-            // One instruction if the pointers of all elements are evenly spaced; else one for each
-            // element, or one for each pointer of an element, whatever is less.
-            let copies: Box<dyn Iterator<Item = PointerField>> = if count == 1 {
-                Box::new(core::iter::once(copy(0, field.stride, field.count)))
-            } else if unconditional && field.count == 1 {
-                Box::new(core::iter::once(copy(0, size, count)))
-            } else if unconditional && field.stride * field.count == size {
-                Box::new(core::iter::once(copy(0, field.stride, field.count * count)))
-            } else if unconditional && field.count < count {
-                Box::new((0..field.count).map(|k| copy(k * field.stride, size, count)))
-            } else {
-                Box::new((0..count).map(|i| copy(i * size, field.stride, field.count)))
-            };
-            // One too many is kept, so that the record's check notices.
-            let room = (POINTER_FIELDS_MAX + 1).saturating_sub(self.pointers.len());
-            let copies: Vec<_> = copies.take(room).collect();
-            self.pointers.extend(copies);
-        }
-    }
-
-    /// Values of type `T` can be reached from this one, though not through a field or a pointer
-    /// that is described.
-    pub fn reach<T: Persist>(&mut self) {
-        self.reaches.push(described::<T>);
-    }
-
-    fn nested<F: Persist>(&mut self, offset: usize) {
-        if !F::BUILT_IN {
-            self.reach::<F>();
-        }
-        let outermost = core::mem::replace(&mut self.outermost, false);
-        self.base += offset as u64;
-        F::describe(self);
-        self.base -= offset as u64;
-        self.outermost = outermost;
-    }
-
-    fn push_pointer(&mut self, field: PointerField) {
-        if self.pointers.len() <= POINTER_FIELDS_MAX {
-            self.pointers.push(field);
-        }
-    }
-}
-
-/// Lists the fields of one variant of an enum, see [`LayoutBuilder::variant`].
-#[derive(Debug)]
-pub struct VariantBuilder<'a> {
-    /// First byte behind what was listed.
-    end: usize,
-    fields: Vec<FieldRecord>,
-    layout: &'a mut LayoutBuilder,
-}
-
-impl VariantBuilder<'_> {
-    /// The next field is of type `F`.
-    pub fn field<F: Persist>(&mut self, name: &str) {
-        let offset = self.end.next_multiple_of(align_of::<F>());
-        self.end = offset + size_of::<F>();
-        self.field_at::<F>(name, offset);
-    }
-
-    /// There is a field of type `F` at `offset` from the start of the enum.
-    pub(crate) fn field_at<F: Persist>(&mut self, name: &str, offset: usize) {
-        if self.layout.outermost {
-            self.fields.push(field_record::<F>(name, offset));
-        }
-        self.layout.nested::<F>(offset);
-    }
-}
-
-fn field_record<F: Persist>(name: &str, offset: usize) -> FieldRecord {
-    FieldRecord {
-        name: name.to_string(),
-        offset: offset as u64,
-        size: size_of::<F>() as u64,
-        type_id: F::TYPE_ID,
-        type_name: F::type_name(),
+        Outline::of::<Self>().record()
     }
 }
 
@@ -338,20 +93,18 @@ pub struct DescribedType {
     pub rust_type: core::any::TypeId,
     /// Its Rust path, for messages.
     pub rust_name: &'static str,
-    reaches: Vec<fn() -> DescribedType>,
+    reaches: Vec<Reach>,
 }
 
 /// Describes one type. The record is not checked.
 #[must_use]
 pub fn described<T: Persist>() -> DescribedType {
     const { assert!(!core::mem::needs_drop::<T>(), "persistent types do not implement `Drop`") };
-    let mut layout = LayoutBuilder::new();
-    T::describe(&mut layout);
     DescribedType {
         record: T::record(),
         rust_type: core::any::TypeId::of::<T>(),
         rust_name: core::any::type_name::<T>(),
-        reaches: layout.reaches,
+        reaches: Outline::of::<T>().layout().reaches,
     }
 }
 
@@ -383,9 +136,14 @@ pub enum TypeSetError {
 /// # Errors
 /// A record does not pass its check, or two types have one name.
 pub fn types_of<T: Persist>() -> Result<Vec<DescribedType>, TypeSetError> {
+    types_from(described::<T>)
+}
+
+/// The types that can be reached from the one that `first` describes, which is the first of them.
+pub(crate) fn types_from(first: Reach) -> Result<Vec<DescribedType>, TypeSetError> {
     let mut known: HashMap<TypeId, (core::any::TypeId, &'static str)> = HashMap::new();
     let mut types: Vec<DescribedType> = Vec::new();
-    let mut waiting: Vec<fn() -> DescribedType> = vec![described::<T>];
+    let mut waiting: Vec<Reach> = vec![first];
     let mut next = 0;
     while let Some(describe) = waiting.get(next) {
         next += 1;
@@ -441,12 +199,15 @@ pub const fn array_type_id<T: Persist>() -> TypeId {
 /// The record of blocks that hold an array of `T`.
 #[must_use]
 pub fn array_record<T: Persist>() -> TypeRecord {
-    let element = T::record();
+    array_of(T::record(), array_type_id::<T>(), &Outline::of::<T>())
+}
+
+fn array_of(element: TypeRecord, id: TypeId, of: &Outline) -> TypeRecord {
     TypeRecord {
-        id: array_type_id::<T>(),
-        name: format!("[{}]", T::type_name()),
+        id,
+        name: format!("[{}]", (of.name)()),
         repeats: element.size != 0,
-        fields: vec![field_record::<T>("[]", 0)],
+        fields: vec![of.field("[]", 0)],
         variants: Vec::new(),
         ..element
     }
