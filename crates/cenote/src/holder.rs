@@ -37,7 +37,7 @@
 //! # }
 //! ```
 
-use crate::persist::{LayoutBuilder, Persist};
+use crate::persist::{LayoutBuilder, Persist, applied};
 use crate::ptr::Ptr;
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::{RegionAddress, decode_relative};
@@ -102,7 +102,7 @@ unsafe impl<T: Persist> Persist for RelPtr<T> {
     const BUILT_IN: bool = true;
 
     fn type_name() -> String {
-        format!("RelPtr<{}>", T::type_name())
+        applied("RelPtr", T::type_name)
     }
 
     fn describe(layout: &mut LayoutBuilder) {
@@ -183,7 +183,7 @@ unsafe impl<T: Persist> Persist for RegionPtr<T> {
     const BUILT_IN: bool = true;
 
     fn type_name() -> String {
-        format!("RegionPtr<{}>", T::type_name())
+        applied("RegionPtr", T::type_name)
     }
 
     fn describe(layout: &mut LayoutBuilder) {

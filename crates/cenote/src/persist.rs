@@ -25,8 +25,8 @@ use core::cmp::Reverse;
 use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::num::{NonZero, Saturating, Wrapping};
-pub(crate) use layout::Reach;
 use layout::Outline;
+pub(crate) use layout::Reach;
 use std::collections::HashMap;
 
 pub use cenote_layout::id::TypeId;
@@ -100,12 +100,8 @@ pub struct DescribedType {
 #[must_use]
 pub fn described<T: Persist>() -> DescribedType {
     const { assert!(!core::mem::needs_drop::<T>(), "persistent types do not implement `Drop`") };
-    DescribedType {
-        record: T::record(),
-        rust_type: core::any::TypeId::of::<T>(),
-        rust_name: core::any::type_name::<T>(),
-        reaches: Outline::of::<T>().layout().reaches,
-    }
+    let (rust_type, rust_name) = (core::any::TypeId::of::<T>(), core::any::type_name::<T>());
+    Outline::of::<T>().described(T::record, rust_type, rust_name)
 }
 
 /// Why the types of a program cannot be used.
@@ -127,6 +123,17 @@ pub enum TypeSetError {
         /// Their persistent name.
         name: String,
     },
+}
+
+/// The name of a generic type with its argument: one function, and not one for each type.
+#[inline(never)]
+pub(crate) fn applied(name: &str, argument: fn() -> String) -> String {
+    format!("{name}<{}>", argument())
+}
+
+#[inline(never)]
+fn array_name(element: fn() -> String, len: usize) -> String {
+    format!("[{}; {len}]", element())
 }
 
 /// All types whose layout a store must know before values of type `T` are used: `T` itself, and
@@ -271,7 +278,7 @@ macro_rules! wrappers {
         unsafe impl<T: Persist> Persist for $wrapper<T> {
             const TYPE_ID: TypeId = TypeId::of_name(stringify!($wrapper)).apply(T::TYPE_ID.0);
                     fn type_name() -> String {
-                format!(concat!(stringify!($wrapper), "<{}>"), T::type_name())
+                applied(stringify!($wrapper), T::type_name)
             }
             fn describe(layout: &mut LayoutBuilder) {
                 layout.field::<T>("0", offset_of!(Self, 0));
@@ -288,7 +295,7 @@ unsafe impl<T: Persist, const N: usize> Persist for [T; N] {
     const BUILT_IN: bool = true;
 
     fn type_name() -> String {
-        format!("[{}; {N}]", T::type_name())
+        array_name(T::type_name, N)
     }
 
     fn describe(layout: &mut LayoutBuilder) {
@@ -302,7 +309,7 @@ unsafe impl<T: Persist> Persist for PhantomData<T> {
     const BUILT_IN: bool = true;
 
     fn type_name() -> String {
-        format!("PhantomData<{}>", T::type_name())
+        applied("PhantomData", T::type_name)
     }
 
     fn describe(_: &mut LayoutBuilder) {}
@@ -314,7 +321,7 @@ unsafe impl<T: Persist> Persist for Ptr<T> {
     const BUILT_IN: bool = true;
 
     fn type_name() -> String {
-        format!("Ptr<{}>", T::type_name())
+        applied("Ptr", T::type_name)
     }
 
     fn describe(layout: &mut LayoutBuilder) {
@@ -347,7 +354,7 @@ unsafe impl<H: Handle> Persist for Option<H> {
     const BUILT_IN: bool = H::BUILT_IN;
 
     fn type_name() -> String {
-        format!("Option<{}>", H::type_name())
+        applied("Option", H::type_name)
     }
 
     fn describe(layout: &mut LayoutBuilder) {

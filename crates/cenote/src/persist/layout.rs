@@ -60,6 +60,17 @@ impl Outline {
         }
     }
 
+    /// The type with its record, which `record` makes.
+    #[inline(never)]
+    pub(super) fn described(
+        &self,
+        record: fn() -> TypeRecord,
+        rust_type: core::any::TypeId,
+        rust_name: &'static str,
+    ) -> DescribedType {
+        DescribedType { record: record(), rust_type, rust_name, reaches: self.layout().reaches }
+    }
+
     /// A field of the type.
     pub(super) fn field(&self, name: &str, offset: usize) -> FieldRecord {
         FieldRecord {
