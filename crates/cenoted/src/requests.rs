@@ -132,7 +132,11 @@ fn try_answer(
         Request::DecideLogs { client, apply } => {
             let decision = if apply { LogDecision::Apply } else { LogDecision::Discard };
             store.decide_logs(credentials, client, decision).map_err(refusal)?;
-            tracing::warn!(uid = credentials.uid, %client, "logs that were set aside are decided about: {decision:?}");
+            tracing::warn!(
+                uid = credentials.uid,
+                %client,
+                "logs that were set aside are decided about: {decision:?}"
+            );
             done()
         }
         Request::Hello { .. } | Request::Goodbye => Err(malformed("the session has begun already")),

@@ -69,7 +69,7 @@ pub(crate) fn refused(reply: &Reply) -> &Refusal {
 }
 
 #[test]
-fn whatever_is_no_message_is_refused_and_ends_the_connection() {
+fn bytes_that_are_no_message_are_refused_and_end_the_connection() {
     let mut daemon = Daemon::start(&[]);
     let store = daemon.connect();
     let pool = store.pool("numbers").expect("pool");
@@ -182,8 +182,8 @@ fn what_was_not_granted_cannot_be_asked_for() {
     }
 }
 
-/// Requests that make sense one by one, in any order, with ids and ranges of anybody, from several
-/// clients at a time.
+/// Requests that make sense one by one, in any order, with ids and ranges of any client, from
+/// several clients at a time.
 #[test]
 fn requests_in_any_order_change_nothing_of_others_and_the_daemon_lives() {
     let mut daemon = Daemon::start(&["--client-puddles", "200", "--client-bytes", "200000000"]);
@@ -217,8 +217,8 @@ fn requests_in_any_order_change_nothing_of_others_and_the_daemon_lives() {
                     };
                     let request = match random(18) {
                         0 => Request::CreatePool { name, spec, token: raw.client },
-                        // Not what the owner of the numbers, who is this user too, may do: remove
-                        // them, when nobody has them.
+                        // The numbers are excluded: this user owns them, and may remove them while
+                        // no client has them.
                         1 if name != "numbers" => Request::RemovePool { name },
                         2 | 3 => Request::OpenPool { name, writable: random(2) == 0 },
                         4 | 5 => Request::SharePool { name },
@@ -259,7 +259,7 @@ fn requests_in_any_order_change_nothing_of_others_and_the_daemon_lives() {
 }
 
 #[test]
-fn silent_clients_and_too_many_of_them_keep_nobody_waiting() {
+fn silent_clients_and_too_many_of_them_keep_no_other_waiting() {
     let daemon = Daemon::start(&["--clients", "40"]);
     let silent: Vec<Channel> =
         (0..30).map(|_| Channel::connect(&daemon.socket()).expect("connect")).collect();
@@ -369,7 +369,7 @@ pub(crate) fn unmap(socket: &std::path::Path) {
 }
 
 #[test]
-fn a_client_that_unmaps_what_it_was_given_harms_nobody_else() {
+fn a_client_that_unmaps_what_it_was_given_harms_no_other() {
     let mut daemon = Daemon::start(&[]);
     let store = daemon.connect();
     {
@@ -438,8 +438,8 @@ fn a_log_that_fails_its_checks_is_set_aside_and_its_pools_are_for_looking_at() {
     }
 }
 
-/// Whoever may write a puddle may cut its file short. The daemon replays into it all the same, and
-/// lives.
+/// A client that may write a puddle may cut its file short. The daemon replays into the file all
+/// the same, and lives.
 #[test]
 fn files_that_are_cut_short_do_not_end_the_daemon() {
     let mut daemon = Daemon::start(&[]);
