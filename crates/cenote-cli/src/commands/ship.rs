@@ -1,9 +1,13 @@
 //! `cenote export` and `cenote import`: pools in archives.
 //!
-//! Ctrl-C ends both at the next step, with nothing left (and rewriting at once, which comes after
-//! an import, between two puddles); a second one at once: what an import leaves then is removed by
-//! the next who opens the store for writing, and an export leaves a file whose name ends in
-//! `.part`.
+//! | signal | export | import |
+//! | --- | --- | --- |
+//! | the first Ctrl-C | ends at the next step, with nothing left | the same |
+//! | the first, while `--eager` rewrites | | ends between two puddles; the pools stay |
+//! | a second | ends at once, and leaves a file `*.part` | ends at once, and leaves files |
+//!
+//! The next open for writing removes the files that an import left, and rewriting goes on with
+//! the next program that opens the pools.
 
 use crate::cli::{Export, Import};
 use crate::failure::{Failure, Verdict};
@@ -39,8 +43,8 @@ fn show(bar: &ProgressBar, at: ShipProgress, stop: &Stop) -> ControlFlow<()> {
     stop.flow()
 }
 
-/// Why an archive was not written or read, with its name; stopped, if the user asked for that,
-/// whatever came of it.
+/// Why an archive was not written or read, with its name. If the user asked to stop, that is the
+/// reason, and the error is not.
 fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
     match error {
         _ if stop.is_set() => Error::Ship(ShipError::Stopped).into(),
@@ -237,7 +241,7 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
                 .map_err(|failure| failure.after("all is imported, and not rewritten yet"))
         })
         .try_fold(true, |all, whole| whole.map(|whole| all && whole));
-    // Also when it was stopped: what is registered is there, and the next who opens it goes on.
+    // Also when it was stopped: what is registered is there, and the next open goes on.
     store.close()?;
     Ok(Verdict::found(!whole?))
 }
