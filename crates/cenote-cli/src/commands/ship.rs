@@ -171,20 +171,23 @@ fn named(pools: &[String]) -> String {
     format!("{} {}", if pools.len() == 1 { "pool" } else { "pools" }, names.join(", "))
 }
 
+/// An archive to be read: a file, or standard input.
+fn open_archive(path: &Path, stop: &Stop) -> Result<Box<dyn Read>, Failure> {
+    if !is_stream(path) {
+        let opened = File::open(path).map_err(|error| crate::keys::unreadable(path, &error))?;
+        return Ok(Box::new(Awaited { stream: opened, stop: stop.clone() }));
+    }
+    if std::io::stdin().is_terminal() {
+        return Err(Failure::Usage(
+            "an archive does not come from a terminal: name a file, or a pipe".into(),
+        ));
+    }
+    Ok(Box::new(Awaited { stream: std::io::stdin(), stop: stop.clone() }))
+}
+
 pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failure> {
     let stop = Stop::install();
-    let input: Box<dyn Read> = if is_stream(&arguments.file) {
-        if std::io::stdin().is_terminal() {
-            return Err(Failure::Usage(
-                "an archive does not come from a terminal: name a file, or a pipe".into(),
-            ));
-        }
-        Box::new(Awaited { stream: std::io::stdin(), stop: stop.clone() })
-    } else {
-        let opened = File::open(&arguments.file)
-            .map_err(|error| crate::keys::unreadable(&arguments.file, &error))?;
-        Box::new(Awaited { stream: opened, stop: stop.clone() })
-    };
+    let input = open_archive(&arguments.file, &stop)?;
     if arguments.dry_run {
         return inspect(arguments, input, &stop, out);
     }

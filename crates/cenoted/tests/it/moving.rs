@@ -304,10 +304,8 @@ fn a_pool_that_a_client_writes_is_not_copied_nor_exported_nor_moved() {
     let busy = |error: &StoreError| {
         matches!(error, StoreError::PoolBusy { .. } | StoreError::PoolInUse { .. })
     };
-    assert!(matches!(
-        &export(&store, &["numbers"]),
-        Err(Error::Ship(ShipError::Store(error))) if busy(error)
-    ));
+    let exported = export(&store, &["numbers"]);
+    assert!(matches!(&exported, Err(Error::Ship(ShipError::Store(error))) if busy(error)));
     assert!(
         matches!(&store.clone_pool("numbers", "copy"), Err(Error::Store(error)) if busy(error))
     );
