@@ -143,7 +143,7 @@ fn decide_logs(
     let decision = if apply { LogDecision::Apply } else { LogDecision::Discard };
     shared.store.decide_logs(credentials, client, decision).map_err(refusal)?;
     let uid = credentials.uid;
-    tracing::warn!(uid, %client, "an operator decided about logs that were set aside: {decision:?}");
+    tracing::warn!(uid, %client, "an operator decided about logs set aside: {decision:?}");
     done()
 }
 
