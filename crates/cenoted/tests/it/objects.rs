@@ -313,7 +313,7 @@ fn keys_and_plaintext_stay_in_the_client() {
         Keyring::new(MasterKey::from_bytes(&mut bytes).expect("a key"))
     };
     let (right, new) = (key(1), key(2));
-    let secret = b"only the client can ever read this".repeat(64);
+    let secret = b"only this client can read these.".repeat(64);
     {
         let store = daemon.connect();
         let objects = objects_of(&store);
