@@ -2,8 +2,8 @@
 //!
 //! Errors of the library are typed, and their texts advise programs: they name options of
 //! `Store::open_with`, policies and handles. Here, and nowhere else, such an error gets the text of
-//! a command. An error whose text is for everybody keeps it. A test compares this file with the
-//! library: each text there that names its interface has its variant here.
+//! a command. An error whose text suits programs and users keeps it. A test compares this file with
+//! the library: each text there that names its interface has its variant here.
 
 use crate::failure::Failure;
 use crate::keys::name_of;

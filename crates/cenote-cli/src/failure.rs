@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_one_line_whatever_an_error_says() {
+    fn a_message_is_one_line_even_if_an_error_has_several() {
         let failure = Failure::Failed("first\n   second\r\nthird".into());
         assert_eq!(failure.message().as_deref(), Some("first; second; third"));
     }

@@ -80,7 +80,7 @@ pub(crate) fn asked_or_change(store: &ChangedStore) -> Result<Store, Failure> {
     asked_to_change(store)?.map_or_else(|| to_change(store), Ok)
 }
 
-/// Opens a store to look at it, whatever is damaged. Nothing is written: recovery goes into private
+/// Opens a store to look at it, also a damaged one. Nothing is written: recovery goes into private
 /// memory.
 pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
     refuse_socket(store)?;

@@ -153,7 +153,7 @@ pub(crate) fn asked(question: &str) -> Result<bool, Failure> {
 }
 
 /// Whether there is a user to ask.
-pub(crate) fn somebody_is_there() -> bool {
+pub(crate) fn a_user_is_there() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 

@@ -1,9 +1,9 @@
 //! A terminal that shows one picture after another, and is afterwards as it was before.
 //!
 //! Pictures go to the terminal's other screen, without a cursor, and keys come one by one.
-//! **Whatever ends the command, the terminal is put back**: at the end, at an error, at Ctrl-C and
-//! other signals that ask a program to end (they are read from a pipe, like keys), at a panic, and
-//! while the command is suspended (Ctrl-Z). SIGKILL alone is beyond that; `reset` helps then.
+//! **The command puts the terminal back** at its end, at an error, at Ctrl-C and other signals that
+//! ask a program to end (it reads them from a pipe, like keys), at a panic, and while it is
+//! suspended (Ctrl-Z). After SIGKILL it cannot; `reset` helps then.
 
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec};

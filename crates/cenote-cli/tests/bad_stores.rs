@@ -58,7 +58,7 @@ fn looking_changes_no_file_of_a_store_whose_writer_was_killed() {
     let blocks =
         fixture.run("dump", &["--pool", "tour", "--blocks", "--json"]).exits(0).json_lines();
     assert!(blocks.iter().filter(|object| object["type"] == "cenote/ListNode<u64>").count() >= 950);
-    // Whoever writes recovers.
+    // An open for writing recovers.
     fixture.run("create", &["new"]).exits(0);
     assert_eq!(fixture.run("info", &["--json"]).exits(0).json()["clean"].as_bool(), Some(true));
 }
@@ -421,7 +421,7 @@ fn a_user_without_permission_is_told_what_may_not_be_read() {
     };
     mode(fixture.dir.path(), 0o755);
     // As another user, where this one may do everything.
-    let as_other = std::fs::read_link("/proc/self").is_ok() && nobody_can_run();
+    let as_other = std::fs::read_link("/proc/self").is_ok() && another_user_can_run();
     let ran = |command: &str, arguments: &[&str]| -> Ran {
         let mut child = cenote();
         child.arg(command).arg(&fixture.store).args(arguments);
@@ -436,7 +436,7 @@ fn a_user_without_permission_is_told_what_may_not_be_read() {
         mode(&path, 0o000);
         if !as_other && (std::fs::read(&path).is_ok() || std::fs::read_dir(&path).is_ok()) {
             mode(&path, was);
-            println!("skipped: this user may read everything, and nobody else can run the command");
+            println!("skipped: this user may read everything, and no other can run the command");
             return;
         }
         for command in ["info", "check", "ls"] {
@@ -461,9 +461,9 @@ fn a_user_without_permission_is_told_what_may_not_be_read() {
     }
 }
 
-/// Whether the user "nobody" can run the command: only if this user may become another, and the
+/// Whether user 65534 can run the command: only if this user may become another, and the
 /// command lies where all may go.
-fn nobody_can_run() -> bool {
+fn another_user_can_run() -> bool {
     let mut command = cenote();
     command.arg("--version").uid(65534).gid(65534);
     command.output().is_ok_and(|output| output.status.success())
@@ -561,7 +561,7 @@ fn what_was_decided_about_a_log_is_no_finding_any_more() {
     assert!(findings.len() == 1 && findings[0]["kind"] == "torn", "{check}");
     assert_eq!(fixture.run("info", &["--json"]).exits(1).json()["torn"][0], "tour");
     fixture.run("trim", &["tour"]).complains(3, &["declare-whole"]);
-    run(["logs", "declare-whole", dir, "nobody"]).complains(3, &["nobody"]);
+    run(["logs", "declare-whole", dir, "absent"]).complains(3, &["absent"]);
     run(["logs", "declare-whole", dir, "tour"]).exits(0);
     // Nothing is wrong with it: it was traced before it was refused.
     let text = fixture.run("check", &[]).exits(0).out;

@@ -71,7 +71,7 @@ fn chmod_and_chown_change_a_pool_and_say_why_not() {
         fixture.run("chmod", &["words", wrong]).complains(2, &["octal"]);
     }
     fixture.run("chown", &["words", ":"]).complains(2, &["alice:staff"]);
-    fixture.run("chown", &["words", "nobody-of-that-name"]).complains(2, &["/etc/passwd"]);
+    fixture.run("chown", &["words", "no-user-of-that-name"]).complains(2, &["/etc/passwd"]);
     fixture.run("chmod", &["nope", "640"]).complains(3, &["no pool \"nope\""]);
 }
 
@@ -260,7 +260,7 @@ fn an_unknown_pool_is_named_with_those_that_are_there() {
 }
 
 #[test]
-fn rm_removes_what_was_named_and_only_if_somebody_says_yes() {
+fn rm_removes_what_was_named_and_only_if_a_user_says_yes() {
     let fixture = with_pool();
     fixture.run("create", &["other"]).exits(0);
     let files = fixture.files();
@@ -270,7 +270,7 @@ fn rm_removes_what_was_named_and_only_if_somebody_says_yes() {
     fixture.run("rm", &["--store"]).complains(2, &["--yes"]);
     fixture.run("rm", &["--store", "-n"]).exits(0);
     fixture.run("rm", &[]).exits(2);
-    assert_eq!(fixture.files(), files, "something was changed that nobody had agreed to");
+    assert_eq!(fixture.files(), files, "something was changed without a yes");
     let object = fixture.run("rm", &["words", "-y", "--json"]).exits(0).json();
     assert_eq!((object["pool"].as_str(), object["bytes"].as_u64()), (Some("words"), Some(2 << 20)));
     assert_eq!(fixture.run("ls", &["--json"]).exits(0).json()["pool"], "other");
@@ -605,7 +605,7 @@ fn a_heap_is_drawn_within_80_columns_and_adds_up() {
         (stats["block_bytes"].as_u64(), stats["blocks"].as_u64())
     );
     assert!(bytes("largest_free_bytes") <= bytes("free_bytes"));
-    fixture.run("info", &["--heap", "nobody"]).complains(3, &["no pool \"nobody\"", "tour"]);
+    fixture.run("info", &["--heap", "absent"]).complains(3, &["no pool \"absent\"", "tour"]);
     assert_eq!(fixture.files(), files, "looking has changed something");
 }
 
@@ -616,7 +616,7 @@ fn a_pool_is_copied_and_moved_and_holds_what_it_held() {
         |pool: &str| fixture.run("stats", &[pool, "--json"]).exits(0).json()["blocks"].clone();
     let before = stats("tour");
     let files = fixture.files();
-    fixture.run("clone", &["nobody", "copy"]).complains(3, &["\"nobody\""]);
+    fixture.run("clone", &["absent", "copy"]).complains(3, &["\"absent\""]);
     assert_eq!(fixture.files(), files, "a pool that is not there changes nothing");
     let copy = fixture.run("clone", &["tour", "copy", "--json"]).exits(0).json();
     assert_eq!((&copy["pool"], &copy["from"]), (&"copy".into(), &"tour".into()));
@@ -650,7 +650,7 @@ fn trim_gives_free_space_back_and_says_how_much() {
     let would = fixture.run("trim", &["big", "-n", "--json"]).exits(0).json();
     assert_eq!(would["dry_run"], true);
     assert!(fixture.run("trim", &["-n"]).exits(0).out.contains("pool \"tour\""));
-    fixture.run("trim", &["nobody"]).complains(3, &["no pool \"nobody\""]);
+    fixture.run("trim", &["absent"]).complains(3, &["no pool \"absent\""]);
     assert_eq!(fixture.files(), files, "a dry run wrote something");
     let done = fixture.run("trim", &["big", "--json"]).exits(0).json();
     if done["supported"] == false {

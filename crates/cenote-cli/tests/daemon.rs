@@ -1,4 +1,4 @@
-//! Commands that ask a daemon: one in this process, which nobody has to start.
+//! Commands that ask a daemon: one in this process, which the test starts itself.
 
 use crate::common::{Fixture, run, with_pool};
 use cenoted::{Config, Server};
@@ -147,7 +147,7 @@ fn a_store_that_a_daemon_keeps_is_copied_by_the_daemon() {
 fn a_user_moves_its_own_pool_beside_others() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
-    const SOMEBODY: u32 = 54_321;
+    const OTHER_USER: u32 = 54_321;
     if cenote_sys::process::uid() != 0 {
         return println!("skipped: only root can be another user");
     }
@@ -159,10 +159,10 @@ fn a_user_moves_its_own_pool_beside_others() {
     with_daemon(&fixture, |socket| {
         run(["export", socket, "words", archive]).exits(0);
         std::fs::set_permissions(archive, open_to_all()).expect("changed");
-        let as_somebody = |arguments: &[&str]| {
+        let as_limited_user = |arguments: &[&str]| {
             let done = crate::common::cenote()
-                .uid(SOMEBODY)
-                .gid(SOMEBODY)
+                .uid(OTHER_USER)
+                .gid(OTHER_USER)
                 .args(arguments)
                 .output()
                 .expect("runs");
@@ -173,9 +173,9 @@ fn a_user_moves_its_own_pool_beside_others() {
             );
             String::from_utf8_lossy(&done.stdout).into_owned()
         };
-        as_somebody(&["import", socket, archive, "--as", "own"]);
+        as_limited_user(&["import", socket, archive, "--as", "own"]);
         // Once before, so that there is something to be rewritten in the other, too.
-        let out = as_somebody(&["randomize", socket, "own", "--eager"]);
+        let out = as_limited_user(&["randomize", socket, "own", "--eager"]);
         assert!(
             out.contains("has new addresses") && out.contains("the daemon has rewritten"),
             "{out}"

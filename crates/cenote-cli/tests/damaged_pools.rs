@@ -250,7 +250,7 @@ fn a_backup_of_a_store_with_a_damaged_pool_has_all_others() {
         POOLS.iter().position(|known| known == pool).expect("a pool") + 1
     });
     for (harmed, file) in &store.files {
-        // What a psync has left of a pool in shadowed mode is what is copied.
+        // The copy of a pool in shadowed mode has the state that a psync left.
         let copied = !file.starts_with(store.path.join("puddles"))
             || !["shadowed", "second"].contains(&&**harmed);
         for harm in [Harm::Remove, Harm::Flip(0)] {

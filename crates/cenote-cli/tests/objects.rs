@@ -159,8 +159,8 @@ fn protected_objects_are_filled_verified_and_put_under_another_key() {
     run(&["verify", &dir, "box", "--key-file", &key]).complains(3, &["not its key"]);
     run(&["verify", &dir, "box", "--key-file", &other]).exits(0);
 
-    // A snapshot in a file, of a store that nobody changes for it; protected as the object is, and
-    // refused while that is there.
+    // A snapshot in a file. Making it changes no file of the store. It is protected as the object
+    // is, and restoring it is refused while the object is there.
     let (snap, cut) = (path("snap"), path("cut"));
     let files = fixture.files();
     let taken = run(&["snapshot", &dir, "box", &snap, "--copy", "--json"]).exits(0).json();
@@ -388,7 +388,7 @@ fn verify_lists_every_damaged_page_of_an_object() {
 }
 
 /// What a writer that ended left behind, as the paper's letters: D, W, C and P. (R leaves nothing
-/// that another process could see, and while a writer is there nobody else is let in.)
+/// that another process could see, and while a writer is there, no other is let in.)
 #[test]
 fn the_letter_of_an_object_says_how_its_last_writer_ended() {
     use cenote_layout::object::JOURNAL_HALVES_OFFSET;
@@ -398,8 +398,7 @@ fn the_letter_of_an_object_says_how_its_last_writer_ended() {
     let dir = fixture.store.to_str().expect("text").to_owned();
     let run = |arguments: &[&str]| crate::common::run(arguments.iter().copied());
     run(&["object", "create", &dir, "a", "--size", "8K"]).exits(0);
-    // A session in which nothing is copied before somebody needs it, and which ends as if it were
-    // killed.
+    // A session that copies nothing before it must, and that ends as if it were killed.
     let session = |psyncs: bool, value: u8| {
         let medium =
             RealMedium::open(&fixture.store, &MediumOptions::default()).expect("a directory");

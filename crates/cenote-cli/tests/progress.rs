@@ -99,7 +99,7 @@ fn on_a_terminal(command: &mut Command) -> Result<Told, String> {
     std::thread::spawn(move || {
         let mut keyboard = File::from(keyboard);
         let mut bytes = [0; 4096];
-        // Once nobody has the screen any more, reading fails.
+        // Once no process has the screen any more, reading fails.
         while let Some(len) = keyboard.read(&mut bytes).ok().filter(|len| *len > 0) {
             let (told, changed) = &*tells.0;
             told.lock().expect("no panic").bytes.extend_from_slice(&bytes[..len]);
@@ -246,7 +246,7 @@ fn without_a_terminal_and_in_json_no_bar_is_drawn() {
         assert_eq!(ran.err, "", "{command}");
         is_plain(&ran.out);
     }
-    // A program reads what is on standard output, and a bar would be nobody's.
+    // A program reads standard output, and a bar is not for programs.
     let mut import = cenote();
     import
         .args(["import", text(&to.store), text(&archive), "--as", "third", "--json"])

@@ -1,5 +1,5 @@
 //! `cenote export` and `cenote import`: pools in files and through pipes, and what is left when
-//! somebody stops them.
+//! a user stops them.
 
 #[path = "../../cenote/tests/support/mounted.rs"]
 mod mounted;
@@ -122,7 +122,7 @@ fn everything(dir: &Path) -> std::collections::BTreeSet<std::path::PathBuf> {
 }
 
 /// The name of a pool is in the catalog, and in no path: one that looks like a way out of the store
-/// leads nowhere, whoever gives it.
+/// leads nowhere, be it from an archive or from `--as`.
 #[test]
 fn a_name_that_looks_like_a_path_makes_no_file_outside_the_store() {
     const NAMES: [&str; 3] = ["../../x", "/tmp/../x", "puddles/x"];
@@ -146,7 +146,7 @@ fn a_name_that_looks_like_a_path_makes_no_file_outside_the_store() {
         assert!(found(name) && found(&other), "{pools:?}");
         assert_eq!(outside(&to), before, "{name}");
         assert_eq!(everything(from.dir.path()), parent, "{name}");
-        // Nor does one inside have a name that somebody chose.
+        // Nor does a file inside have the name of a pool.
         for path in everything(&to.store) {
             let known = [
                 "superblock",
@@ -214,7 +214,7 @@ fn an_import_that_is_stopped_or_killed_leaves_nothing() {
 }
 
 #[test]
-fn one_signal_ends_an_export_that_nobody_reads() {
+fn one_signal_ends_an_export_that_no_program_reads() {
     let from = killed();
     let mut export = cenote()
         .args(["export", text(&from.store), "tour", "-"])
@@ -223,7 +223,7 @@ fn one_signal_ends_an_export_that_nobody_reads() {
         .spawn()
         .expect("cenote runs");
     let mut stdout = export.stdout.take().expect("piped");
-    // It has begun; from here on nobody reads, and the pipe is full at some time.
+    // It has begun. From here on no program reads, and the pipe fills up.
     let mut first = [0; 1];
     std::io::Read::read_exact(&mut stdout, &mut first).expect("an archive begins");
     std::thread::sleep(Duration::from_millis(300));

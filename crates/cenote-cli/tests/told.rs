@@ -1,6 +1,5 @@
-//! What commands that look tell of a damaged store: whatever makes a program's open fail is a
-//! finding of `check`, which names the file; `info`, `stats`, `ls` and `verify` do not pass over
-//! it.
+//! What commands that look tell of a damaged store. If damage makes a program's open fail, `check`
+//! has a finding that names the file; `info`, `stats`, `ls` and `verify` do not pass over it.
 
 use crate::common::{Fixture, Ran, empty, run};
 use cenote::{
@@ -208,7 +207,7 @@ const OF_STORE: [&str; 2] = ["damage", "journal"];
 const OF_POOL: [&str; 4] = ["damage", "heap", "root", "unreadable"];
 const OF_PROTECTED: [&str; 5] = ["damage", "journal", "object", "page", "unreadable"];
 
-/// Whatever `check` finds, `dump` and `verify` do not end with 0 where it is in their range.
+/// Where a finding of `check` is in the range of `dump` or `verify`, they do not end with 0.
 #[test]
 fn what_check_finds_in_files_is_found_by_dump_and_verify() {
     let fixture = filled();

@@ -282,7 +282,7 @@ fn a_builder_dies_with_its_tour() {
     wait_for_log(&mut child, &store);
     child.kill().expect("killed");
     child.wait().expect("reaped");
-    // Nobody has the store open soon: the lock is free, and recovery works.
+    // Soon no process has the store open: the lock is free, and recovery works.
     let object =
         run(["info", store.to_str().expect("text"), "--wait", "10", "--json"]).exits(0).json();
     assert_eq!(

@@ -70,11 +70,11 @@
 //!    then allocates, then logs, which are the steps that can fail or run code of the caller
 //!    (`Ord`, `Hash`, `Eq`, closures, iterators); then it writes, which cannot fail. So an error
 //!    that the caller ignores, or a panic that the caller catches inside the transaction, leaves
-//!    the collection as it was, and what was allocated is given back. What cannot be so (many
-//!    blocks are freed by `clear`, `destroy` and removals; a log that is full has no room for
-//!    giving back) is noted while it is half done: then the transaction aborts whatever its body
-//!    makes of the error ([`Error::HalfDone`](cenote::Error::HalfDone)). Blocks are unlinked before
-//!    they are freed, so even until then no link leads to a freed one.
+//!    the collection as it was, and what was allocated is given back. Some operations cannot
+//!    be like that: `clear`, `destroy` and removals free many blocks, and a full log has no room
+//!    for giving back. They note that they are half done, and then the transaction aborts, even if
+//!    its body ignores the error ([`Error::HalfDone`](cenote::Error::HalfDone)). Blocks are
+//!    unlinked before they are freed, so even until then no link leads to a freed one.
 //! 4. Keys may lie: with an `Ord` or `Hash` that contradicts itself things are not found, or found
 //!    in odd places, but every index is computed from what the node says, not from what a
 //!    comparison promised.
@@ -110,7 +110,8 @@
 //! | ... that splits a bucket too | 5 (one page whole), 3 if the entry is one that moves | 2 |
 //! | `HashMap::remove` | 3 (key and value, 8, 8) | 2 |
 //! | `entry`, until something is changed | none | 0 |
-//! | `iter_mut`, `values_mut`, `range_mut` of a map | 1 for each value, or 1 for each whole node where that is less | 2, and 1 for each 256 entries more |
+//! | `iter_mut`, `values_mut`, `range_mut` of a map | the lesser of 1 for each value | 2, and 1 |
+//! | | and 1 for each whole node | for each 256 entries more |
 //! | `Vec::push`, `pop` | 2 (element, 8) | 2 |
 //! | `Vec::push` that grows | 1 (24) | 2; 3 if the new array has more than 1 KiB |
 

@@ -52,8 +52,14 @@ impl<T: Persist> Header for ListHeader<T> {
     }
 }
 
-persist_block!("cenote/ListHeader", ListHeader<T> { first: Option<Ptr<Node<T>>>, len: u64, last: Option<Ptr<Node<T>>> });
-persist_block!("cenote/ListNode", Node<T> { next: Option<Ptr<Node<T>>>, previous: Option<Ptr<Node<T>>>, value: T });
+persist_block!(
+    "cenote/ListHeader",
+    ListHeader<T> { first: Option<Ptr<Node<T>>>, len: u64, last: Option<Ptr<Node<T>>> }
+);
+persist_block!(
+    "cenote/ListNode",
+    Node<T> { next: Option<Ptr<Node<T>>>, previous: Option<Ptr<Node<T>>>, value: T }
+);
 
 /// A doubly linked list; see [`std::collections::LinkedList`] for what the methods mean and the
 /// [crate] for handles.

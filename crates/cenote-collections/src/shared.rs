@@ -208,15 +208,22 @@ macro_rules! place {
 
 /// Implements `Persist` for a block type: every field with its name and its type as it is on media.
 macro_rules! persist_block {
-    ($name:literal, $type:ident<$($parameter:ident),+> { $($field:ident: $field_type:ty),+ $(,)? }) => {
-        // SAFETY: every field is described where it is (the pattern lacks none), with a type of the same layout and pointers; the name belongs
-        // to this crate, see `shared`. Fields that may be unused are zero then, which is no pointer.
-        unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Persist for $type<$($parameter),+> {
-            const TYPE_ID: cenote::persist::TypeId =
-                cenote::persist::TypeId::of_name($name)$(.apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0))+;
+    (
+        $name:literal,
+        $type:ident<$($parameter:ident),+> { $($field:ident: $field_type:ty),+ $(,)? }
+    ) => {
+        // SAFETY: every field is described where it is (the pattern lacks none), with a type of the
+        // same layout and pointers; the name belongs to this crate, see `shared`. Unused fields are
+        // zero, which is no pointer.
+        unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Persist
+            for $type<$($parameter),+>
+        {
+            const TYPE_ID: cenote::persist::TypeId = cenote::persist::TypeId::of_name($name)
+                $(.apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0))+;
 
             fn type_name() -> std::string::String {
-                let arguments = [$(<$parameter as cenote::persist::Persist>::type_name()),+].join(", ");
+                let arguments =
+                    [$(<$parameter as cenote::persist::Persist>::type_name()),+].join(", ");
                 format!("{}<{arguments}>", $name)
             }
 
@@ -225,7 +232,8 @@ macro_rules! persist_block {
                     let Self { $($field: _),+ } = value;
                 };
                 $(
-                    layout.field::<$field_type>(stringify!($field), core::mem::offset_of!(Self, $field));
+                    let offset = core::mem::offset_of!(Self, $field);
+                    layout.field::<$field_type>(stringify!($field), offset);
                 )+
             }
         }
@@ -236,12 +244,15 @@ macro_rules! persist_block {
 macro_rules! persist_handle {
     ($name:literal, $type:ident<$($parameter:ident),+>, $header:ty) => {
         // SAFETY: one pointer, described where it is; the name belongs to this crate, see `shared`.
-        unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Persist for $type<$($parameter),+> {
-            const TYPE_ID: cenote::persist::TypeId =
-                cenote::persist::TypeId::of_name($name)$(.apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0))+;
+        unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Persist
+            for $type<$($parameter),+>
+        {
+            const TYPE_ID: cenote::persist::TypeId = cenote::persist::TypeId::of_name($name)
+                $(.apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0))+;
 
             fn type_name() -> std::string::String {
-                let arguments = [$(<$parameter as cenote::persist::Persist>::type_name()),+].join(", ");
+                let arguments =
+                    [$(<$parameter as cenote::persist::Persist>::type_name()),+].join(", ");
                 format!("{}<{arguments}>", $name)
             }
 
@@ -251,7 +262,10 @@ macro_rules! persist_handle {
         }
 
         // SAFETY: transparent over one pointer, which `describe` lists and which is never null.
-        unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Handle for $type<$($parameter),+> {}
+        unsafe impl<$($parameter: cenote::persist::Persist),+> cenote::persist::Handle
+            for $type<$($parameter),+>
+        {
+        }
 
         impl<$($parameter),+> Clone for $type<$($parameter),+> {
             #[inline]
@@ -277,8 +291,10 @@ macro_rules! persist_handle {
             }
         }
 
-        const _: () = assert!(size_of::<$type<$(persist_handle!(@unit $parameter)),+>>() == 8);
-        const _: () = assert!(size_of::<Option<$type<$(persist_handle!(@unit $parameter)),+>>>() == 8);
+        const _: () = {
+            type OfBytes = $type<$(persist_handle!(@unit $parameter)),+>;
+            assert!(size_of::<OfBytes>() == 8 && size_of::<Option<OfBytes>>() == 8);
+        };
     };
     (@unit $parameter:ident) => { u8 };
 }

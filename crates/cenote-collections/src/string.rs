@@ -1,8 +1,8 @@
 //! [`String`], a growable text: a [`Vec`] of bytes that are UTF-8.
 //!
 //! Its bytes have a type of their own, which only this file can name. So the header of a string is
-//! never the header of a `Vec<u8>`, also if a block is reused while somebody still has a stale
-//! handle; else that could be used to write bytes into a text that are none.
+//! never the header of a `Vec<u8>`, also if a block is reused while a program still has a stale
+//! handle. Otherwise safe code could write bytes into a text that are no UTF-8.
 
 use crate::shared::build;
 use crate::vec::Vec;

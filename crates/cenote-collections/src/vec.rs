@@ -60,7 +60,10 @@ impl<T> VecHeader<T> {
     }
 }
 
-persist_block!("cenote/VecHeader", VecHeader<T> { array: Option<Ptr<ArrayOf<T>>>, len: u64, capacity: u64 });
+persist_block!(
+    "cenote/VecHeader",
+    VecHeader<T> { array: Option<Ptr<ArrayOf<T>>>, len: u64, capacity: u64 }
+);
 
 /// A growable array; see [`std::vec::Vec`] for what the methods mean and the [crate] for handles.
 /// An index that is out of bounds is an error or `None`, never a panic.

@@ -1,5 +1,5 @@
-//! Leaked collections die as a whole, whatever gives them back: a handle that a program kept finds
-//! its collection whole, or an error, and never a node that is free.
+//! Leaked collections die as a whole, by each way of giving back: a handle that a program kept
+//! finds its collection whole, or an error, and never a node that is free.
 //!
 //! Handles are kept in variables over close and reopen, and in a second store. The collections they
 //! name are given back by reclaim (to its end, broken off, in the background) and by collect

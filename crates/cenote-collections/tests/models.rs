@@ -1,6 +1,5 @@
 //! Every collection against its counterpart in std: random operations in transactions that commit,
-//! abort or panic, with the store closed and opened in between. All collections lie in one pool, so
-//! that one that writes where it must not is noticed in another.
+//! abort or panic, and reopened stores. All collections lie in one pool, to find stray writes.
 
 use crate::common::{assert_sound, directory, pool};
 use cenote::{Error, Persist, Pool, Reader, Tx};
@@ -111,7 +110,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (key(), any::<u64>()).prop_map(|(k, v)| TreeGetMut(k, v)),
         1 => any::<bool>().prop_map(TreePop),
         4 => (key(), 0u8..6, any::<u64>()).prop_map(|(k, kind, v)| TreeEntry(k, kind, v)),
-        1 => (any::<bool>(), any::<bool>(), any::<u64>()).prop_map(|(last, remove, v)| TreeEdge(last, remove, v)),
+        1 => (any(), any(), any()).prop_map(|(last, remove, v)| TreeEdge(last, remove, v)),
         1 => (key(), 0u16..300, any::<u64>()).prop_map(|(k, n, v)| TreeIterMut(k, n, v)),
         1 => (2u16..9).prop_map(TreeRetain),
         2 => (key(), 1u16..120).prop_map(|(k, n)| TreeFill(k, n)),
@@ -669,11 +668,12 @@ enum End {
 }
 
 fn end() -> impl Strategy<Value = End> {
-    prop_oneof![6 => Just(End::Commit), 2 => Just(End::Abort), 1 => Just(End::Panic), 1 => Just(End::Reopen)]
+    use End::{Abort, Commit, Panic, Reopen};
+    prop_oneof![6 => Just(Commit), 2 => Just(Abort), 1 => Just(Panic), 1 => Just(Reopen)]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2000, ..Default::default() })]
 
     #[test]
     fn collections_do_what_those_of_std_do(

@@ -121,8 +121,8 @@ impl Ord for Liar {
     }
 }
 
-/// Two references to one value would be undefined behaviour, whatever `Ord` says about where a
-/// range begins and ends.
+/// Two references to one value would be undefined behaviour, also where a wrong `Ord` decides where
+/// a range begins and ends.
 #[test]
 fn lying_keys_never_yield_a_value_twice() {
     let directory = directory();
@@ -140,7 +140,7 @@ fn lying_keys_never_yield_a_value_twice() {
             all.sort_unstable_by_key(|value| std::ptr::from_ref::<u64>(value).addr());
             all.dedup_by_key(|value| std::ptr::from_ref::<u64>(value).addr());
             assert_eq!(all.len(), count);
-            // Entries work on the place that was found, whatever the key says the second time.
+            // Entries work on the place that was found; a second comparison might find another.
             match tree.entry(tx, a)? {
                 btree::Entry::Occupied(entry) => drop(entry.remove_entry()?),
                 btree::Entry::Vacant(entry) => drop(entry.insert(1)?),

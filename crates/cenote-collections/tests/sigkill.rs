@@ -139,9 +139,9 @@ fn prepare(dir: &Path) -> Result<()> {
 /// runs `machine` in a virtual one.
 const MACHINE_DIR: &str = "CENOTE_MACHINE_DIR";
 
-/// Not a test of its own: what a virtual machine runs until it is stopped. Says which step it
-/// finds, after comparing all with the model at that step, and each step that is committed; whoever
-/// stops the machine compares the two.
+/// Not a test of its own: what a virtual machine runs until it is stopped. It prints
+/// the step that it finds, after comparing all with the model at that step, and each step that is
+/// committed. The program that stops the machine compares the two.
 #[test]
 fn machine() {
     let Some(dir) = std::env::var_os(MACHINE_DIR) else { return };

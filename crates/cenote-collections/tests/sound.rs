@@ -396,7 +396,7 @@ fn a_collection_lies_in_one_pool_and_other_pools_refuse_it() {
     a.write(|tx| in_a.extend(tx, 0..10)).unwrap();
     store
         .write(&[&a, &b], |tx| -> cenote::Result<()> {
-            // Whatever the transaction's first pool is, nodes go to the pool of their list.
+            // Nodes go to the pool of their list, not to the transaction's first pool.
             in_b.extend(tx, 10..20)?;
             in_b.append(tx, in_a)
         })

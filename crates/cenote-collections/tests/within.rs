@@ -413,7 +413,7 @@ fn is_whole(at: &Place) {
 }
 
 #[test]
-fn callers_code_that_is_called_calls_whatever_it_likes() {
+fn callers_code_may_call_any_operation_when_it_is_called() {
     let mut wrong: Vec<String> = Vec::new();
     for (from, within) in WITHIN {
         let (done, ended) = mpsc::channel::<&str>();

@@ -27,11 +27,11 @@ mod sync {
 
     pub(crate) const STEP: usize = 1;
 
-    /// Whoever waits goes to sleep at once.
+    /// A waiter goes to sleep at once.
     pub(crate) const LOOKS: u32 = 1;
 
-    /// Whether anybody is woken or wakes by himself is all the same here: the word is looked at
-    /// again, and it is time to ask for the owner.
+    /// A wake-up and the end of the time are the same here: the thread looks at the word again, and
+    /// asks the judge about the owner.
     pub(crate) fn sleep(_: &AtomicU64, _: u64) -> bool {
         loom::thread::yield_now();
         true
@@ -74,12 +74,12 @@ struct Superblock {
     /// A thread that has a block writes to it: the checker finds two that do so without one
     /// handing it to the other.
     blocks: Vec<UnsafeCell<u32>>,
-    /// As the blocks, for whoever owns the whole superblock.
+    /// As the blocks, for the owner of the whole superblock.
     whole: UnsafeCell<u32>,
 }
 
 impl Heap {
-    /// All blocks are CACHED by nobody in particular, superblocks FULL.
+    /// All blocks are CACHED, by no thread in particular; superblocks are FULL.
     fn new(superblocks: usize) -> Arc<Self> {
         let superblock = |_| Superblock {
             anchor: AtomicU64::new(anchor::FULL),
@@ -168,7 +168,7 @@ impl Heap {
             let here = marks::count(&superblock.marks, FREE) as usize;
             assert_eq!(state == anchor::LISTED, listed.contains(&(i as u32 + 1)));
             if state == anchor::LISTED || state == anchor::FULL {
-                assert!(here == 0 || state == anchor::LISTED, "free blocks that nobody gets");
+                assert!(here == 0 || state == anchor::LISTED, "free blocks that no thread gets");
                 free += here;
             }
         }
@@ -270,7 +270,7 @@ fn a_chain_that_is_swapped_out_and_put_back_is_whole() {
 }
 
 #[test]
-fn a_superblock_is_retired_only_when_nobody_has_a_block_of_it() {
+fn a_superblock_is_retired_only_when_no_thread_has_a_block_of_it() {
     model(4, || {
         let heap = Heap::new(1);
         heap.spill(1, 0);
@@ -426,7 +426,7 @@ fn writers_and_readers_of_a_robust_lock_are_never_in_together() {
 fn a_robust_lock_of_a_dead_process_goes_to_one_who_is_told() {
     model(3, || assert_eq!(both(&Robust::new(DEAD, 0), Robust::write, Robust::write), 1));
     model(3, || assert_eq!(both(&Robust::new(DEAD, 0), Robust::write, Robust::read), 1));
-    // A reader that died keeps nobody out, and nobody has to know.
+    // A reader that died keeps no thread out, and no thread is told.
     model(3, || assert_eq!(both(&Robust::new(0, DEAD), Robust::write, Robust::write), 0));
     model(3, || assert_eq!(both(&Robust::new(DEAD, DEAD), Robust::write, Robust::read), 1));
 }
@@ -460,7 +460,7 @@ struct Gate {
     living: AtomicU64,
 }
 
-/// What a sweep does with superblocks: whatever is LISTED and in no list was in hands of the dead.
+/// What a sweep does: a superblock that is LISTED and in no list was in the hands of the dead.
 fn sweep(heap: &Heap, gate: &Gate) {
     gate::close(&gate.closed);
     while !gate::is_quiet(&gate.living) {
@@ -480,7 +480,7 @@ fn sweep(heap: &Heap, gate: &Gate) {
         {
             heap.push(reference);
         }
-        // In nobody's hands.
+        // In no thread's hands.
         if anchor::state(superblock.anchor.load(Ordering::Acquire)) == anchor::LISTED {
             // SAFETY: the checker panics if two threads are here at a time.
             superblock.whole.with_mut(|value| unsafe { *value += 1 });

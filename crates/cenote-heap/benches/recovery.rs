@@ -177,7 +177,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let largest: u64 = arguments.next().map_or(Ok(10_000_000), |text| text.parse())?;
     println!(
-        "                              ns a node: traversal, recovery by one thread, all, all untyped"
+        "                              ns a node: traversal, recovery by one thread, all, all \
+         untyped"
     );
     println!(
         "shape               nodes     plain       one       all   untyped    all, whole one/plain"

@@ -8,7 +8,8 @@ use cenote_layout::id::TypeId;
 pub enum GroundError {
     /// The pool would grow beyond its limit.
     #[error(
-        "the pool has {bytes} bytes and may have {size_max}: a puddle of {requested} more does not fit; free something or raise the limit"
+        "the pool has {bytes} bytes and may have {size_max}: a puddle of {requested} more does not \
+         fit; free something or raise the limit"
     )]
     Limit {
         /// Bytes of the puddle that was asked for.
@@ -63,7 +64,8 @@ pub enum OpenError {
     },
     /// Other processes have let the pool grow, and this one cannot learn how.
     #[error(
-        "the pool has {puddles} puddles and this process knows {known}: the daemon that knows the others cannot be asked; try again when it runs"
+        "the pool has {puddles} puddles and this process knows {known}: the daemon that knows the \
+         others cannot be asked; try again when it runs"
     )]
     Behind {
         /// Puddles that this process knows.
@@ -218,7 +220,8 @@ pub enum ReclaimError {
     Puddle(#[from] OpenError),
     /// What the damaged part held may have led anywhere.
     #[error(
-        "the superblock at {addr:#x} is damaged ({reason}), and what it held may have led to any block: run check"
+        "the superblock at {addr:#x} is damaged ({reason}), and what it held may have led to any \
+         block: run check"
     )]
     Damaged {
         /// Its address.
@@ -243,9 +246,10 @@ pub enum ReclaimError {
     /// It was not begun, or something ended it: a recovery of the heap, a filter that panicked.
     #[error("no reclaim is under way on this heap, or it was broken off: begin it again")]
     NotUnderWay,
-    /// Other processes may use the heap: what they change is not heard of here.
+    /// Other processes may use the heap, and this one does not see what they change.
     #[error(
-        "the heap is one that several processes can use, and what others change is not heard of: recover it when nobody uses it"
+        "the heap is one that several processes can use, and what others change is not heard of: \
+         recover it when no other process uses it"
     )]
     Shared,
     /// The pool is open for reading only.
@@ -282,9 +286,10 @@ pub enum RecoverError {
     Unreadable(#[from] GroundError),
     /// Which blocks are allocated cannot be told.
     #[error(
-        "the root puddle at {addr:#x} does not say how far the last sweep of this heap has come, so \
-         nothing tells which blocks are allocated: it is damaged, or a later version wrote it; import \
-         the pool from an archive (`cenote import`), or restore the whole store from one copy"
+        "the root puddle at {addr:#x} does not say how far the last sweep of this heap has come, \
+         so nothing tells which blocks are allocated: it is damaged, or a later version wrote it; \
+         import the pool from an archive (`cenote import`), or restore the whole store from one \
+         copy"
     )]
     Sweep {
         /// Address of the root puddle.

@@ -102,7 +102,7 @@ pub unsafe trait Ground: Send + Sync + 'static {
     /// cannot be done here, and nothing has changed.
     ///
     /// # Safety
-    /// Nobody uses the range, or needs what is in it.
+    /// No thread uses the range, or needs what is in it.
     ///
     /// # Errors
     /// The medium reports an error. Part of the range may have been given back.
@@ -117,8 +117,8 @@ pub unsafe trait Ground: Send + Sync + 'static {
         true
     }
 
-    /// Takes space for whatever of a range has none, for good at the durability level: stores into
-    /// it cannot fail any more. Bytes stay as they are.
+    /// Takes space for those parts of a range that have none, for good at the durability level:
+    /// stores into the range cannot fail any more. Bytes stay as they are.
     ///
     /// # Errors
     /// No space, or an error of the medium.
@@ -176,7 +176,7 @@ pub trait Sharing: Send + Sync {
     /// It cannot be had.
     fn lock(&self) -> Result<(), GroundError>;
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     ///
     /// # Errors
     /// As `lock`.

@@ -1,4 +1,4 @@
-//! What every heap offers, whatever is behind it.
+//! The interface of every heap.
 
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
 use crate::error::{AllocError, FreeError, RecoverError, RootError};
@@ -10,8 +10,8 @@ use core::ptr::NonNull;
 
 /// A pool's allocator.
 ///
-/// All calls may come from any thread. Bad arguments are answered with an error and change nothing;
-/// no call panics on what media hold. Contents of a fresh block are whatever was there.
+/// All calls may come from any thread. A bad argument gets an error and changes nothing; no call
+/// panics on bytes of a medium. A fresh block holds the bytes that were there before.
 pub trait Heap: Send + Sync {
     /// Allocates at least `size` bytes (0 counts as 1) at a multiple of `align`, a power of two up
     /// to 2 MiB, for values of `type_id`.

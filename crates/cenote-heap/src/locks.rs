@@ -80,7 +80,7 @@ impl Drop for ReadGuard<'_> {
 }
 
 impl RobustMutex {
-    /// A lock that nobody has.
+    /// A free lock.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -89,8 +89,8 @@ impl RobustMutex {
     /// The mutex that lies there.
     ///
     /// # Safety
-    /// The 8 bytes are mapped for writing during `'a`, were zero once, and are used as a mutex by
-    /// everybody since.
+    /// The 8 bytes are mapped for writing during `'a`, were zero once, and since then all
+    /// processes use them as a mutex only.
     #[must_use]
     pub unsafe fn at<'a>(place: NonNull<u64>) -> &'a Self {
         // SAFETY: the caller's; a word is aligned as an atomic one is.
@@ -107,7 +107,7 @@ impl RobustMutex {
         Ok((MutexGuard(&self.0), taken))
     }
 
-    /// Takes the mutex if nobody living has it.
+    /// Takes the mutex if it is free, or its owner is dead.
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].
@@ -124,15 +124,15 @@ impl RobustRwLock {
     /// The lock that lies there.
     ///
     /// # Safety
-    /// The 512 bytes are aligned to 64 and mapped for writing during `'a`, were zero once, and are
-    /// used as such a lock by everybody since.
+    /// The 512 bytes are aligned to 64 and mapped for writing during `'a`, were zero once, and
+    /// since then all processes use them as such a lock only.
     #[must_use]
     pub unsafe fn at<'a>(place: NonNull<[u64; 64]>) -> &'a Self {
         // SAFETY: the caller's.
         unsafe { place.cast().as_ref() }
     }
 
-    /// Waits until nobody else has the lock, and takes it for writing.
+    /// Waits until the lock is free, and takes it for writing.
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].
@@ -141,7 +141,7 @@ impl RobustRwLock {
         Ok((WriteGuard(&self.writer), taken))
     }
 
-    /// Takes the lock for writing if nobody living has it.
+    /// Takes the lock for writing if it is free, or its owners are dead.
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].

@@ -1,4 +1,5 @@
-//! A ground of plain memory: for tests of whatever uses a heap, and for measurements without files.
+//! A ground of plain memory: for tests of code that uses a heap, and for measurements without
+//! files.
 //!
 //! One contiguous window of zeroed memory, puddles in 2 MiB slots of it, a table from slot to
 //! puddle: the lookups cost what a store's cost.
@@ -232,7 +233,7 @@ unsafe impl Ground for MemoryGround {
 
     unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
         let start = with_exposed_provenance_mut::<u8>(addr as usize);
-        // SAFETY: a part of the window that nobody uses, by the caller's promise.
+        // SAFETY: a part of the window that no thread uses, by the caller's promise.
         unsafe { start.write_bytes(0, len as usize) };
         self.holes().extend((addr..addr + len).step_by(PAGE_SIZE as usize));
         Ok(true)

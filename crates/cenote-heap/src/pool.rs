@@ -146,7 +146,8 @@ impl Sharing for PoolGround {
 
     fn has_ended(&self, who: u64) -> Result<bool, GroundError> {
         PoolHandle::has_ended(self, who).map_err(|error| GroundError::Store {
-            doing: "asking whether a process that had the pool has ended, and its logs are replayed",
+            doing: "asking whether a process that had the pool has ended, and its logs are \
+                    replayed",
             source: Box::new(error),
         })
     }

@@ -65,7 +65,9 @@ impl fmt::Display for Damage {
         {
             return write!(
                 f,
-                "{reason}: {marks} of blocks of {block_size} bytes of type {type_id}, the first {found:#04x} at {first:#x}; {blocks} blocks can be read, none is handed out or freed there until the pool is recovered by tracing"
+                "{reason}: {marks} of blocks of {block_size} bytes of type {type_id}, the first \
+                 {found:#04x} at {first:#x}; {blocks} blocks can be read, none is handed out or \
+                 freed there until the pool is recovered by tracing"
             );
         }
         write!(f, "descriptor damaged: {reason}; ")?;

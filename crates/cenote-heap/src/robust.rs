@@ -1,29 +1,32 @@
 //! Locks in shared memory that die with their owner: a mutex, and a lock for readers and writers.
 //!
 //! A lock is a word, or a word and a place for each reader. A word is 0, or the name of the
-//! *process* that has the lock ([`Judge::me`]), with bit 31 set while a thread sleeps on it. So who
-//! has the lock, and that a thread has it, is one store: a process may be killed between any two
-//! instructions, and the thread that comes next finds a free lock or a dead owner's name. What the
-//! words say outlives a loss of power and is not asked for then: no process of another boot lives.
+//! *process* that has the lock ([`Judge::me`]), with bit 31 set while a thread sleeps on it. One
+//! store takes the lock and names its owner. So a process may be killed between any two
+//! instructions, and the next thread finds a free lock or a dead owner's name. The words outlive a
+//! loss of power, and no thread trusts them then: no process of another boot lives.
 //!
 //! # States, and what commits
 //!
-//! | lock | states | the one store |
+//! | state | the words | the one store that leads there |
 //! | --- | --- | --- |
-//! | mutex | 0; a name | the swap of 0 for the name, or of a dead owner's for it, takes it; the store of 0 gives it back |
-//! | writer | *coming*: its name in the word, readers are there; *in*: no place of a reader has a name | the last reader's going, which the writer sees |
-//! | reader | its name in a place, the word not looked at yet; *in*: the word was 0 after that | the name in the place, if the word is 0 afterwards |
+//! | mutex, free | 0 | the owner's store of 0 |
+//! | mutex, taken | a name | the swap of 0, or of a dead owner's name, for the name |
+//! | writer, *coming* | its name in the word, a reader's in a place | as for a mutex |
+//! | writer, *in* | its name in the word, none in a place | the last reader clears its place |
+//! | reader, *coming* | its name in a place | the store of the name |
+//! | reader, *in* | its name in a place; after that store the word was 0 | the same store |
 //!
-//! **A writer and a reader are never in together.** Each first says that it is there, and then
-//! looks for the other, with a sequentially consistent fence in between; so one of them sees the
-//! other. A reader that sees a writer goes out again and waits; a writer that sees a reader waits.
+//! **A writer and a reader are never in together.** Each first stores its name, and then looks for
+//! the other, with a sequentially consistent fence in between; so one of them sees the other. A
+//! reader that sees a writer goes out again and waits; a writer that sees a reader waits.
 //!
-//! **No thread waits for the dead.** Who waits sleeps for some milliseconds at most, and then asks
-//! the judge whether the owner has ended *and what it left was dealt with*. If so, a writer's word
-//! is swapped for the waiter's own name, who is told ([`Taken::Recovered`]); a dead reader's place
-//! is cleared, which no thread needs to be told. A waiter that dies leaves nothing but bit 31. A
-//! lock whose next holder could not be told (an error came between) is *abandoned*: the word has a
-//! name that no process has, which counts as dead.
+//! **No thread waits for the dead.** A waiter sleeps for some milliseconds at most. Then it asks
+//! the judge whether the owner has ended *and what it left was dealt with*. If so, it swaps a
+//! writer's word for its own name and returns [`Taken::Recovered`]; a dead reader's place it only
+//! clears, because a reader leaves nothing half done. A waiter that dies leaves nothing but bit 31.
+//! If an error comes before a dead writer's next holder returns, the lock is *abandoned*: the word
+//! has a name that no process has, which counts as dead.
 //!
 //! **Writers come first**: a reader that comes while a writer waits, waits. So a thread that reads
 //! does not come again as a reader: it would wait for itself.
@@ -31,12 +34,12 @@
 use crate::sync::{AtomicU64, LOOKS, Ordering, fence, pause, sleep, wake_all};
 use cenote_medium::planted::{Bug, planted};
 
-/// Somebody sleeps on the word.
+/// A thread sleeps on the word.
 const WAITED: u64 = 1 << 31;
 /// A name that no process has: its number would be 0.
 const ABANDONED: u64 = 1 << 32;
 
-/// Who knows which owners live.
+/// Names this process, and tells which owners have ended.
 pub trait Judge {
     /// Why that cannot be known.
     type Error;
@@ -128,7 +131,7 @@ pub(crate) fn lock<J: Judge>(word: &AtomicU64, judge: &J) -> Result<Taken, J::Er
     Ok(if planted(Bug::TakenOverInSilence) { Taken::Clean } else { taken })
 }
 
-/// Takes a mutex that nobody living has.
+/// Takes a mutex that is free, or whose owner is dead.
 pub(crate) fn try_lock<J: Judge>(word: &AtomicU64, judge: &J) -> Result<Option<Taken>, J::Error> {
     let me = judge.me();
     match word.compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst) {
@@ -200,7 +203,7 @@ pub(crate) fn write<P: Places + ?Sized, J: Judge>(
     Ok(taken)
 }
 
-/// The same, if nobody living has the lock.
+/// The same without waiting, if the lock is free or its owners are dead.
 pub(crate) fn try_write<P: Places + ?Sized, J: Judge>(
     word: &AtomicU64,
     places: &P,
@@ -214,7 +217,7 @@ pub(crate) fn try_write<P: Places + ?Sized, J: Judge>(
         match over {
             Ok(true) if seen == 0 => {}
             Ok(true) => {
-                // It is the dead one's, and stays so: nobody else takes a place that is not 0.
+                // The place stays the dead reader's: no other takes a place that is not 0.
                 let _ =
                     places.place(at).compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed);
             }

@@ -239,7 +239,7 @@ fn what_members_left_is_named_if_a_bit_of_it_flips() {
 }
 
 #[test]
-fn what_only_running_processes_read_is_written_anew_whatever_stands_there() {
+fn what_only_running_processes_read_is_written_anew_over_any_bytes() {
     let left = Left::new(PUDDLE, KINDS[0]);
     let g = left.geometry();
     let volatile = [g.hints..g.hints + 8, g.lists..g.members];

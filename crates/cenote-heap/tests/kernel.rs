@@ -25,7 +25,12 @@ struct Marks([AtomicU8; 1024]);
 proptest! {
     #[test]
     fn scans_agree_with_a_look_at_each_byte(
-        bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(2), Just(0x80), Just(0xfe), Just(0xff), any::<u8>()], 1..1024)
+        bytes in prop::collection::vec(
+            prop_oneof![
+                Just(0u8), Just(1), Just(2), Just(0x80), Just(0xfe), Just(0xff), any::<u8>()
+            ],
+            1..1024,
+        )
     ) {
         let marks = Marks([const { AtomicU8::new(0) }; 1024]);
         for (mark, byte) in marks.0.iter().zip(&bytes) {
@@ -37,7 +42,8 @@ proptest! {
             prop_assert_eq!(marks::count(marks, value) as usize, expected);
             prop_assert_eq!(marks::all(marks, value), expected == bytes.len());
             for (i, &byte) in bytes.iter().enumerate() {
-                prop_assert_eq!(marks::bits(marks, i / 64, value) >> (i % 64) & 1 != 0, byte == value);
+                let bit = marks::bits(marks, i / 64, value) >> (i % 64) & 1;
+                prop_assert_eq!(bit != 0, byte == value);
             }
         }
         let mut claimed = [0; marks::WORDS];
@@ -114,10 +120,12 @@ proptest! {
         for (count, shift) in ops {
             let align = 1 << shift;
             let expected = (0..len).step_by(align).map(|a| a as usize).find(|&a| {
-                a + count as usize <= len as usize && flags[a..a + count as usize].iter().all(|&f| f)
+                let end = a + count as usize;
+                end <= len as usize && flags[a..end].iter().all(|&f| f)
             });
             let found = runs::take(&map, count, align as u32);
-            prop_assert_eq!(found, expected.map_or(runs::Taken::None, |at| runs::Taken::At(at as u32)));
+            let taken_at = |at| runs::Taken::At(at as u32);
+            prop_assert_eq!(found, expected.map_or(runs::Taken::None, taken_at));
             match expected {
                 Some(at) => {
                     flags[at..at + count as usize].fill(false);

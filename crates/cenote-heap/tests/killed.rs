@@ -221,7 +221,7 @@ fn settle(heap: &Heap, control: &Control, context: &str) {
     });
 }
 
-/// A pool of an earlier session, with two puddles half full; nobody is in it.
+/// A pool of an earlier session, with two puddles half full; no member is in it.
 fn used_pool(seed: u64) -> Files {
     let files = Files::new(common::room_for(15), 12 << 20);
     let heap = Heap::open(files.played(100)).unwrap();
@@ -256,12 +256,11 @@ fn kill_at_step(seed: u64, step: usize) {
     (0..400).for_each(|_| operate(&other, &control.workers[1], &mut random));
     let sweeps = STEPS.iter().position(|(s, _)| *s == Step::SweepClosed).unwrap();
     if step >= sweeps {
-        // Somebody has to be dead for a sweep: with a superblock in hands, and with blocks in
-        // caches.
+        // A sweep needs a dead member: with a superblock in hands, and with blocks in caches.
         kill_at(&files, control, 2, seed, 0);
     }
     kill_at(&files, control, 3, seed, step);
-    // Whoever is there goes on before anything is put right.
+    // The living members go on before anything is put right.
     (0..400).for_each(|_| operate(&other, &control.workers[1], &mut random));
     main.sweep_dead().unwrap();
     assert_eq!(main.sweep_dead().unwrap().members, 0, "{context}");
@@ -271,7 +270,7 @@ fn kill_at_step(seed: u64, step: usize) {
 }
 
 #[test]
-fn a_member_that_is_killed_at_any_step_loses_nothing_and_harms_nobody() {
+fn a_member_that_is_killed_at_any_step_loses_nothing_and_harms_no_other() {
     (1..=2).for_each(kill_at_each_step);
 }
 
@@ -359,7 +358,7 @@ fn kill_at_random(kills: u64, workers: usize, seed: u64) {
 }
 
 #[test]
-fn processes_that_are_killed_at_random_moments_harm_nobody() {
+fn processes_that_are_killed_at_random_moments_harm_no_other() {
     kill_at_random(200, 3, 1);
 }
 

@@ -11,7 +11,7 @@ fn addr(block: cenote_heap::Block) -> u64 {
 }
 
 #[test]
-fn neighbours_coalesce_in_whatever_order_they_are_freed() {
+fn neighbours_coalesce_in_each_order_of_being_freed() {
     let heap = heap(room_for(31), room_for(31));
     for order in 0..6u64 {
         let mut blocks: Vec<u64> =
@@ -91,7 +91,7 @@ fn idle_runs_are_free_after_a_crash_and_after_recovery() {
         let heap = TracedHeap::open(ground.clone()).unwrap();
         let blocks: Vec<u64> = (0..10).map(|_| addr(heap.alloc(3 * S, 16, A).unwrap())).collect();
         blocks.iter().for_each(|&block| heap.free(block).unwrap());
-        // One is used again; nothing else is said to anybody.
+        // One is used again. No thread is told of the others.
         addr(heap.alloc(3 * S, 16, A).unwrap())
     };
     let heap = TracedHeap::open(ground).unwrap();

@@ -21,7 +21,7 @@ struct Page {
     /// All zero is how they begin.
     lock: RobustRwLock,
     mutex: RobustMutex,
-    /// Changed under the lock, one after the other: whoever was killed between leaves them
+    /// Changed under the lock, one after the other: a process that was killed between leaves them
     /// different.
     one: AtomicU64,
     other: AtomicU64,
@@ -56,7 +56,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: reserved in `new`, and used by nobody any more.
+        // SAFETY: reserved in `new`, and not used any more.
         unsafe { release(self.0, LEN).unwrap() }
     }
 }
@@ -71,7 +71,8 @@ fn write(page: &Page, judge: &Processes, me: u64) {
     let (_guard, taken) = held(page.lock.write(judge));
     let before = page.writer.swap(me, Ordering::Relaxed);
     let (one, other) = (page.one.load(Ordering::Relaxed), page.other.load(Ordering::Relaxed));
-    // Only whoever is told may find it so; or a reader was told, which leaves `writer` as it was.
+    // Only a thread that was told may find a difference; or a reader was told, which leaves
+    // `writer` as it was.
     if taken == Taken::Clean && before == 0 && one != other {
         page.wrong.fetch_add(1, Ordering::Relaxed);
     }
@@ -156,7 +157,7 @@ fn locks_of_killed_processes_are_taken_over_and_no_two_are_in_together() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    // Nobody lives, and nobody waits for them.
+    // All owners are dead, and no thread waits for them.
     write(page, &judge, judge.me());
     drop(held(page.mutex.lock(&judge)));
     assert_eq!(page.wrong.load(Ordering::Relaxed), 0);
@@ -165,7 +166,7 @@ fn locks_of_killed_processes_are_taken_over_and_no_two_are_in_together() {
 }
 
 #[test]
-fn whoever_cannot_be_asked_for_stays_the_owner() {
+fn an_owner_that_cannot_be_judged_stays_the_owner() {
     struct Unknown;
     impl Judge for Unknown {
         type Error = &'static str;
@@ -175,7 +176,7 @@ fn whoever_cannot_be_asked_for_stays_the_owner() {
         }
 
         fn has_ended(&self, _: u64) -> Result<bool, &'static str> {
-            Err("nobody knows")
+            Err("not known")
         }
     }
     struct Known(u64);
@@ -192,14 +193,14 @@ fn whoever_cannot_be_asked_for_stays_the_owner() {
     }
     let mutex = RobustMutex::new();
     std::mem::forget(mutex.lock(&Unknown));
-    assert_eq!(mutex.lock(&Unknown).err(), Some("nobody knows"));
-    assert_eq!(mutex.try_lock(&Unknown).err(), Some("nobody knows"));
+    assert_eq!(mutex.lock(&Unknown).err(), Some("not known"));
+    assert_eq!(mutex.try_lock(&Unknown).err(), Some("not known"));
     assert!(held(mutex.try_lock(&Known(1))).is_none());
     let (guard, taken) = held(mutex.lock(&Known(7)));
     assert_eq!(taken, Taken::Recovered);
     drop(guard);
     assert_eq!(held(mutex.lock(&Known(7))).1, Taken::Clean);
-    // A writer that finds a dead writer, and a reader of whom nothing is known: whoever comes next
+    // A writer that finds a dead writer, and a reader of which nothing is known: the next thread
     // is told in its place.
     let lock = RobustRwLock::default();
     std::mem::forget(held(lock.read(&Known(0))));
@@ -212,12 +213,12 @@ fn whoever_cannot_be_asked_for_stays_the_owner() {
         }
 
         fn has_ended(&self, owner: u64) -> Result<bool, &'static str> {
-            if owner == 9 { Ok(true) } else { Err("nobody knows") }
+            if owner == 9 { Ok(true) } else { Err("not known") }
         }
     }
     // SAFETY: the lock's first word is the writer's; it is this thread's alone.
     unsafe { AtomicU64::from_ptr((&raw const lock).cast_mut().cast()) }.store(9, Ordering::SeqCst);
-    assert_eq!(lock.write(&Half).err(), Some("nobody knows"));
+    assert_eq!(lock.write(&Half).err(), Some("not known"));
     assert_eq!(held(lock.write(&Known(8))).1, Taken::Recovered);
     assert!(held(lock.try_write(&Known(0))).is_some_and(|(_, taken)| taken == Taken::Clean));
 }

@@ -153,7 +153,7 @@ fn what_a_dead_member_had_is_free_and_the_others_keep_theirs() {
 }
 
 #[test]
-fn a_sweep_that_forgets_hands_or_tells_nobody_is_noticed() {
+fn a_sweep_that_forgets_hands_or_tells_no_thread_is_noticed() {
     for (bug, work) in [
         (Bug::SweepForgetsHands, sweep_in_turn as fn()),
         (Bug::SweepNotAnnounced, sweep_in_turn),
@@ -212,7 +212,7 @@ fn the_first_member_after_all_have_died_begins_a_session() {
     for round in 0..3 {
         let (living, mine) = one_of_two_dies(&files);
         assert_eq!(living.member(), Some(1), "round {round}");
-        // Two puddles are in use, only one is looked at by whoever comes next.
+        // Two puddles are in use, and the next member looks at only one.
         let far: Vec<u64> = (0..20).map(|_| alloc(&living, 65_536)).collect();
         die(living);
         let next = Heap::open(files.played(3)).unwrap();
@@ -239,7 +239,7 @@ fn seats_are_limited_and_dead_ones_do_not_count() {
     let (cached, held) = (alloc(highest, 64), alloc(highest, 64));
     highest.clear_mark(&highest.find(held).unwrap());
     highest.free(cached).unwrap();
-    // Half of them die; whoever joins sweeps, so one free seat is enough.
+    // Half of them die. A member that joins sweeps, so one free seat is enough.
     let mut heaps = heaps;
     for heap in heaps.split_off(40) {
         die(heap);
@@ -283,7 +283,10 @@ fn a_member_that_is_stopped_on_a_slow_path_delays_the_sweep_and_nothing_else() {
     die(dying);
     let result = slow.alloc_inline(65_536, 16, TypeId(1), |_| {
         let refused = living.sweep_dead().unwrap_err();
-        assert!(matches!(refused, RecoverError::NotQuiet { member } if Some(member as u8) == slow.member()));
+        assert!(matches!(
+            refused,
+            RecoverError::NotQuiet { member } if Some(member as u8) == slow.member()
+        ));
         // The others go on.
         let block = alloc(&living, 3000);
         living.free(block).unwrap();

@@ -102,7 +102,7 @@ fn work(heap: &Heap, plan: Plan, me: u64, queues: &[Mutex<Vec<Sent>>], stamps: &
     mine.into_iter().for_each(|sent| free(sent, &mut random));
 }
 
-/// Runs a plan and looks at what is left: nothing, and no superblock whose free blocks nobody gets.
+/// Runs a plan and looks at what is left: nothing, and no superblock whose free blocks are lost.
 fn run(heap: &Heap, plan: Plan) {
     let queues: Vec<Mutex<Vec<Sent>>> = (0..plan.threads).map(|_| Mutex::new(Vec::new())).collect();
     let stamps = AtomicU64::new(1);
@@ -208,7 +208,7 @@ fn what_was_in_caches_when_a_process_was_killed_is_free_again() {
         heap.alloc(64, 16, TypeId(1)).unwrap();
         let held = heap.alloc(64, 16, TypeId(1)).unwrap();
         heap.clear_mark(&held);
-        // Nobody gives anything back: neither this thread nor those that end.
+        // No thread gives anything back: neither this one nor those that end.
         for me in 0..3 {
             std::thread::scope(|scope| {
                 let thread = scope.spawn(|| {

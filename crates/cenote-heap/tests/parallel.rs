@@ -31,7 +31,7 @@ const WIDE: TypeId = TypeId(4);
 const SUM: TypeId = TypeId(5);
 /// A number and a word that may be a pointer.
 const PERHAPS: TypeId = TypeId(6);
-/// Nobody knows it.
+/// No type map has it.
 const STRANGE: TypeId = TypeId(7);
 
 const KINDS: [(TypeId, u64); 8] = [
@@ -260,14 +260,27 @@ fn reachable(edges: &[Vec<usize>], roots: &[usize]) -> Vec<bool> {
     reached
 }
 
-/// What does not depend on who traced what.
+/// A block and its kind. Wide ones are rare, and some arrays are large blocks.
+fn new_of_any_kind(heap: &Heap, random: &mut Random) -> (u64, usize) {
+    let kind = match random.below(40) {
+        0 => 3,
+        k => [0, 0, 1, 2, 4, 5, 6, 7][k as usize % 8],
+    };
+    let large = kind == 2 && random.below(50) == 0;
+    let size = if large { 150_000 } else { KINDS[kind].1 };
+    (new(heap, size, KINDS[kind].0), kind)
+}
+
+/// The counts that do not depend on which thread traced what.
 fn comparable(mut counts: TraceCounts) -> TraceCounts {
     counts.findings.clear();
     counts
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 24, failure_persistence: None, ..ProptestConfig::default()
+    })]
     #[test]
     fn random_graphs_of_every_kind_are_recovered_exactly_by_any_number_of_threads(
         seed in any::<u64>(), count in 1usize..6000, degree in 0u64..6, roots in 1u16..40,
@@ -277,17 +290,7 @@ proptest! {
         let mut random = Random(seed);
         let (blocks, expected) = {
             let heap = TracedHeap::open(ground.clone()).unwrap();
-            let blocks: Vec<(u64, usize)> = (0..count)
-                .map(|_| {
-                    // The wide ones are rare, and some arrays are large blocks.
-                    let kind = match random.below(40) {
-                        0 => 3,
-                        k => [0, 0, 1, 2, 4, 5, 6, 7][k as usize % 8],
-                    };
-                    let size = if kind == 2 && random.below(50) == 0 { 150_000 } else { KINDS[kind].1 };
-                    (new(&heap, size, KINDS[kind].0), kind)
-                })
-                .collect();
+            let blocks: Vec<_> = (0..count).map(|_| new_of_any_kind(&heap, &mut random)).collect();
             let mut edges = vec![Vec::new(); count];
             for from in 0..count {
                 let wanted = if blocks[from].1 == 3 { 400 } else { random.below(degree + 1) };
@@ -303,12 +306,14 @@ proptest! {
                 }
                 mislead(blocks[from], blocks[random.below(count as u64) as usize].0);
             }
-            let chosen: Vec<usize> = (0..roots).map(|_| random.below(count as u64) as usize).collect();
+            let chosen: Vec<usize> =
+                (0..roots).map(|_| random.below(count as u64) as usize).collect();
             for (index, &root) in chosen.iter().enumerate() {
                 heap.set_root(index as u16 * 25, blocks[root].0, KINDS[blocks[root].1].0).unwrap();
             }
             let reached = reachable(&edges, &chosen);
-            let expected: BTreeSet<u64> = (0..count).filter(|i| reached[*i]).map(|i| blocks[i].0).collect();
+            let expected: BTreeSet<u64> =
+                (0..count).filter(|i| reached[*i]).map(|i| blocks[i].0).collect();
             (blocks, expected)
         };
         prop_assert!(count < 2000 || ground.plots().len() > 1);
@@ -322,7 +327,8 @@ proptest! {
             let check = heap.check_with(&types, by(workers)).unwrap();
             let checked = comparable(check.trace.unwrap());
             prop_assert_eq!(checked.blocks as usize, expected.len());
-            prop_assert_eq!(check.leaked_blocks as usize, allocated(&heap).difference(&expected).count());
+            let leaked = allocated(&heap).difference(&expected).count();
+            prop_assert_eq!(check.leaked_blocks as usize, leaked);
             let report = heap.recover_with(&types, &[], by(workers)).unwrap();
             prop_assert_eq!(&allocated(&heap), &expected, "by {} threads", workers);
             prop_assert_eq!(report.trace.faults, 0, "{:?}", report.trace.findings.first());
@@ -333,7 +339,8 @@ proptest! {
                 Some(first) => prop_assert_eq!(first, &counts, "by {} threads", workers),
             }
             prop_assert!(heap.check(Some(&types)).unwrap().is_sound());
-            // What is allocated next overlaps nothing that is reachable; it is not attached, so the next round frees it.
+            // What is allocated next overlaps nothing that is reachable; it is not attached, so the
+            // next round frees it.
             for (_, kind) in blocks.iter().take(200) {
                 let other = new(&heap, KINDS[*kind].1, KINDS[*kind].0);
                 prop_assert!(!expected.contains(&other));

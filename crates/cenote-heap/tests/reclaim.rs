@@ -68,7 +68,7 @@ fn types() -> Known {
     ])))
 }
 
-/// Only one test records at a time: whether anybody does is one question for the process.
+/// Only one test records at a time: recording is a state of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -210,8 +210,8 @@ fn history(seed: u64) -> Result<(), String> {
         for _ in 0..600 {
             blocks.push(Some(Block::make(&heap, &mut random)));
         }
-        // The first block leads to some; all others to some before or behind them. Some nobody
-        // leads to.
+        // The first block leads to some; all others to some before or behind them. No block leads
+        // to the rest.
         for at in 0..blocks.len() {
             let mut block = blocks[at].take().unwrap();
             for cell in 0..block.to.len() {
@@ -231,7 +231,7 @@ fn history(seed: u64) -> Result<(), String> {
         .filter(|at| !live.contains(at))
         .map(|at| blocks[at].as_ref().unwrap().addr)
         .collect();
-    // Nobody knows of leaks.
+    // The model forgets leaks.
     (0..600).filter(|at| !live.contains(at)).for_each(|at| blocks[at] = None);
 
     let heap = TracedHeap::open(ground).unwrap();
@@ -302,7 +302,7 @@ fn history(seed: u64) -> Result<(), String> {
 }
 
 #[test]
-fn whatever_changes_meanwhile_exactly_the_leaks_are_given_back() {
+fn exactly_the_leaks_are_given_back_while_the_heap_changes() {
     let _alone = alone();
     for seed in 0..120 {
         history(0x4ec1_a100 + seed).unwrap();
@@ -445,8 +445,8 @@ fn a_block_of_this_session_is_never_given_back() {
         };
         let heap = TracedHeap::open(ground).unwrap();
         begin(&heap);
-        // The place of a leak, freed by somebody who looked for it and given out again, is a new
-        // block too.
+        // The place of a leak that the program freed, and that was given out again, is a new block
+        // too.
         heap.free(old).unwrap();
         let mine: Vec<u64> = (0..100).map(|_| new(&heap, 32, A)).collect();
         assert!(mine.contains(&old), "the place was not given out again: the test tests nothing");

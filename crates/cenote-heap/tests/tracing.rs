@@ -35,20 +35,26 @@ fn scramble_marks(heap: &crate::common::Heap, seed: u64) {
     let words: BTreeSet<_> =
         allocated(heap).into_iter().map(|block| heap.find(block).unwrap().mark.word).collect();
     for word in words {
-        // SAFETY: the word is a bitmap's, of the heap under test, which nobody else uses.
+        // SAFETY: the word is a bitmap's, of the heap under test, which no other thread uses.
         unsafe { word.as_ref() }.store(random.next(), std::sync::atomic::Ordering::Relaxed);
     }
+}
+
+/// Nodes of 5 words: two pointers to nodes, one without a known target, a number that looks like a
+/// pointer, and a leaf.
+fn nodes_with_leaves() -> TypeMap {
+    let node = vec![field(0, 2, A), field(16, 1, TypeId::UNTYPED), field(32, 1, LEAF)];
+    let leaf = record(LEAF, 8, false, vec![]);
+    TypeMap::from([(A, record(A, 40, false, node)), (LEAF, leaf)])
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn random_graphs_are_recovered_exactly(seed in any::<u64>(), count in 1usize..1500, degree in 0u64..4) {
-        // Nodes of 5 words: two pointers to nodes, one without a known target, a number that looks like a pointer, and a leaf.
-        let types = TypeMap::from([
-            (A, record(A, 40, false, vec![field(0, 2, A), field(16, 1, TypeId::UNTYPED), field(32, 1, LEAF)])),
-            (LEAF, record(LEAF, 8, false, vec![])),
-        ]);
+    fn random_graphs_are_recovered_exactly(
+        seed in any::<u64>(), count in 1usize..1500, degree in 0u64..4,
+    ) {
+        let types = nodes_with_leaves();
         let ground = ground(256 << 10, 64 << 20);
         let mut random = Random(seed);
         let mut expected = BTreeSet::new();
@@ -62,7 +68,8 @@ proptest! {
                     if random.below(4) < degree {
                         let to = random.below(count as u64) as usize;
                         // The third has no known target: it may lead inside.
-                        write(node, slot * 8, nodes[to] + if slot == 2 { random.below(40) } else { 0 });
+                        let inside = if slot == 2 { random.below(40) } else { 0 };
+                        write(node, slot * 8, nodes[to] + inside);
                         edges[i].push(to);
                     }
                 }
@@ -260,7 +267,7 @@ fn a_root_slot_written_by_a_transaction_is_a_root() {
     let heap = heap(1 << 20, 1 << 20);
     let block = new(&heap, 64, A);
     let slot = heap.root_slot(9).unwrap();
-    // SAFETY: the slot lies in the root puddle, and nobody else uses it.
+    // SAFETY: the slot lies in the root puddle, and no other thread uses it.
     unsafe { slot.write(RootSlot::new(RootEntry { addr: block, type_id: A }).unwrap()) };
     assert_eq!(heap.root(9).unwrap().addr, block);
     heap.recover(&TypeMap::new(), &[]).unwrap();

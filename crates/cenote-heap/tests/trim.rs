@@ -142,7 +142,7 @@ fn threads_allocate_and_free_while_others_trim() {
                             assert_eq!(
                                 read(block, 0),
                                 stamp,
-                                "somebody wrote into a block, or took its space"
+                                "a block was overwritten, or lost its space"
                             );
                             assert_eq!(read(block, 8), !stamp);
                             heap.free(block).unwrap();
@@ -303,7 +303,7 @@ fn ends_without_space_are_known_to_the_next_opener_and_on_a_full_disk() {
     assert!(heap.owner(kept + (72 << 10)).is_none_or(|block| block.addr == kept));
     heap.free(freed).unwrap();
     drop(heap);
-    // Nobody has told the third that there are ends without space but the descriptors.
+    // The third learns only from the descriptors that there are ends without space.
     let heap = TracedHeap::open(ground.clone()).unwrap();
     ground.refuse_growth(true);
     while heap.alloc(SUPERBLOCK_SIZE, 16, B).is_ok() {}

@@ -13,8 +13,9 @@ use zerocopy::IntoBytes;
 
 /// The mapped body of one log segment.
 ///
-/// Whoever makes one promises that `len` bytes from `ptr` are mapped and stay mapped while it is
-/// used, that `ptr` is aligned to a cache line, and that `len` is at least [`Body::LEN_MIN`].
+/// Code that makes one promises that `len` bytes from `ptr` are mapped and stay mapped while the
+/// body is used, that `ptr` is aligned to a cache line, and that `len` is at least
+/// [`Body::LEN_MIN`].
 #[derive(Clone, Copy, Debug)]
 pub struct Body {
     /// First byte.
@@ -116,7 +117,7 @@ impl Body {
     /// All bytes, to read.
     ///
     /// # Safety
-    /// The body must be mapped, and nobody may write to it, while the slice lives.
+    /// The body must be mapped, and no thread may write to it, while the slice lives.
     #[must_use]
     pub unsafe fn bytes<'a>(self) -> &'a [u8] {
         // SAFETY: the caller's promise.
@@ -131,14 +132,14 @@ impl Body {
 }
 
 /// Makes a fresh segment: range `running(0)`, epoch 1, no entries. Durable on return at the level
-/// of `persistence`; until the log space names it nobody looks at it, so no single store commits
+/// of `persistence`. No code looks at it until the log space names it, so no single store commits
 /// it.
 ///
 /// The entry area is left as it is. Old entries in it never count, because `log_id` is mixed into
 /// every checksum: give a `log_id` that no log has had before in this memory.
 ///
 /// # Safety
-/// The body is mapped for writing, at least [`Body::LEN_MIN`] long, and nobody else uses it.
+/// The body is mapped for writing, at least [`Body::LEN_MIN`] long, and no other thread uses it.
 pub unsafe fn format_segment(
     body: Body,
     owner: Uuid,
@@ -187,8 +188,8 @@ pub unsafe fn format_segment(
 /// second step, so that they say nothing about base 0.
 ///
 /// # Safety
-/// The head's first lines are mapped for writing, nobody else uses them, and what the transaction
-/// did is durable.
+/// The head's first lines are mapped for writing, no other thread uses them, and the
+/// transaction's changes are durable.
 pub(crate) unsafe fn next_epoch(head: Body, persistence: Persistence) -> u32 {
     // SAFETY: mapped for writing by contract.
     unsafe {

@@ -1,5 +1,5 @@
-//! Logs: what a transaction writes before it changes data, and what anyone can do with that after a
-//! crash (PUD-2, PUD-4).
+//! Logs: what a transaction writes before it changes data, and how any process that may write the
+//! data recovers from it after a crash (PUD-2, PUD-4).
 //!
 //! [`writer`] appends entries and moves the sequence range; [`scan`] reads a log, believing
 //! nothing; [`mod@replay`] decides what a crash interrupted and rolls back or forward. Replay knows

@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | running | none, or not the contents of memory | roll back: undo-class entries, last first |
 //! | running | fits the contents of memory | committed: roll forward |
-//! | committed | fits the entries, or there is none: see below | roll forward: redo-class entries, in order |
+//! | committed | fits the entries, or there is none | roll forward: redo-class entries, in order |
 //!
 //! A committed log must be complete. After a crash of processes the tail word has its count. After
 //! a loss of power redo data must be sealed; without any, nothing is missing that counts.
@@ -79,14 +79,14 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The memory that a replay may touch: implemented by whoever knows the store.
+/// The memory that a replay may touch. Code that has the store implements it.
 pub trait ReplayTarget {
     /// A pointer to the mapped, writable range, if all of it lies in one puddle that `owner` held a
     /// writable lease on; never memory of a log. Asked for every entry before any is applied.
     ///
-    /// `owner` is what the log's header *says*, and whoever could write the log wrote the header:
-    /// an implementation compares it with the client whose log space names the log, and refuses
-    /// others (PUD-3).
+    /// `owner` comes from the log's header, and every process that can write the log can write the
+    /// header. So an implementation compares it with the client whose log space names the log, and
+    /// refuses others (PUD-3).
     ///
     /// # Errors
     /// Why not.
@@ -113,9 +113,8 @@ struct Action {
 /// including one of an earlier replay.
 ///
 /// # Safety
-/// `head` is mapped for writing and nobody else uses it; the pointers and bodies that `target`
-/// gives are mapped for writing (bodies at least for reading) and used by nobody else until the
-/// replay returns.
+/// `head` is mapped for writing. The pointers and bodies that `target` gives are mapped for writing
+/// (bodies at least for reading). No other thread uses any of them until the replay returns.
 pub unsafe fn replay(head: Body, crash: CrashKind, target: &mut dyn ReplayTarget) -> Outcome {
     // SAFETY: mapped by contract.
     if unsafe { head.state().load(Ordering::Relaxed) } == LOG_QUARANTINED {
@@ -171,8 +170,8 @@ unsafe fn attempt(
         // SAFETY: the log and its ranges are mapped.
         unsafe { persist_evidence(&scan, forward, persistence, target)? };
     }
-    // SAFETY: every action's pointer was checked to be a writable mapping of its range; nobody else
-    // uses it.
+    // SAFETY: every action's pointer was checked to be a writable mapping of its range; no other
+    // thread uses it.
     unsafe {
         if forward {
             actions.iter().for_each(|action| apply(action, persistence));
@@ -275,7 +274,7 @@ fn check(
             Kind::Volatile | Kind::Fresh | Kind::Seal | Kind::Jump => (false, false),
         };
         if applies {
-            // SAFETY: the entry lies in the log, which nobody changes (contract of `replay`).
+            // SAFETY: the entry lies in the log, and no thread changes that (contract of `replay`).
             let bits = unsafe { entry.bits() };
             let (addr, size) = bits.map_or((entry.addr, entry.size), |bits| (bits.word, 8));
             let target = locate(scan.owner, index, addr, size, target)?;
@@ -318,7 +317,7 @@ unsafe fn apply(action: &Action, persistence: Persistence) {
 }
 
 /// Moves the range on by two transactions; starts a new epoch where numbers run out. Tail and
-/// overflow words follow: whatever a damaged one says, it says nothing about the next transaction.
+/// overflow words follow, so a damaged one has no effect on the next transaction.
 unsafe fn move_on(head: Body, base: u32, persistence: Persistence) {
     // SAFETY: mapped for writing by contract of the callers.
     unsafe {

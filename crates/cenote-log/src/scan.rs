@@ -177,7 +177,7 @@ impl Head {
         EntryCheck { seed: entry_seed(self.header.log_id, self.epoch), base: self.range.base() }
     }
 
-    /// Whether a transaction has begun to write entries: nobody may begin another one then.
+    /// Whether a transaction has begun to write entries: no other may begin then.
     pub(crate) fn has_entries(&self, bytes: &[u8]) -> bool {
         bytes
             .get(self.first_area())
@@ -344,8 +344,7 @@ impl EntryCheck {
             .then_some(data)
     }
 
-    /// Whether header and data are what some writer of this log wrote in this epoch, whatever they
-    /// say.
+    /// Whether a writer of this log wrote header and data in this epoch. They may say anything.
     fn is_whole(&self, header: &EntryHeader, rest: &[u8]) -> bool {
         match Kind::from_u8(header.kind) {
             Some(kind) => self.data(header, rest, kind.data_len(header.size)).is_some(),
@@ -391,8 +390,8 @@ impl EntryCheck {
     /// Whether somewhere in `area`, behind the missing entry number `missing`, there is a whole
     /// entry of the same transaction that was written after `missing` had become durable; with
     /// `any`, whether there is any later one. Sizes of what is missing are unknown, so
-    /// every line is tried; the cheap checks come first. Work is limited: bytes that look like
-    /// entry headers everywhere are written by nobody but an attacker.
+    /// every line is tried; the cheap checks come first. Work is limited: only an
+    /// attacker writes bytes that look like entry headers everywhere.
     fn finds_later(&self, area: &[u8], missing: u32, any: bool) -> Later {
         let mut budget = 8 * area.len() + (16 << 20);
         for at in (0..area.len()).step_by(LINE_SIZE as usize) {

@@ -13,8 +13,8 @@
 //!   segment costs one fence.
 //!
 //! Entries are streamed past the cache at `power` (a log is written once and read only after a
-//! crash), and made durable by the fence of whoever needs them durable: the writer counts how many
-//! are not yet ([`EntryHeader::unfenced`]), which is how recovery tells a torn end from damage.
+//! crash). The next fence makes them durable, issued where that is needed. The writer counts how
+//! many are not durable yet ([`EntryHeader::unfenced`]): so recovery tells a torn end from damage.
 
 use crate::body::{Body, next_epoch};
 use crate::entry_checksum::INLINE_DATA_LEN;
@@ -105,18 +105,18 @@ impl LogWriter {
     ///
     /// # Errors
     /// [`LogError::NotWritable`] if the header is not that of a head segment, the log is set aside,
-    /// its range is not "running", or it holds entries of a transaction that nobody finished.
+    /// its range is not "running", or it holds entries of an unfinished transaction.
     ///
     /// # Safety
     /// `head` and every body that `source` gives are mapped for writing for as long as the writer
-    /// lives, and nobody else writes to them.
+    /// lives, and no other thread writes to them.
     pub unsafe fn attach(
         head: Body,
         persistence: Persistence,
         source: Box<dyn SegmentSource>,
     ) -> Result<Self, LogError> {
         let refuse = |why: String| LogError::NotWritable(why);
-        // SAFETY: mapped by contract; nobody writes while we look.
+        // SAFETY: mapped by contract; no thread writes during the look.
         let (bytes, state) = unsafe { (head.bytes(), head.state().load(Ordering::Relaxed)) };
         let lines =
             read_head(bytes, head.capacity(), true).map_err(|damage| refuse(damage.to_string()))?;
@@ -493,8 +493,8 @@ impl LogWriter {
     /// A segment from the source, if recovery would accept it.
     fn take_segment(&mut self, number: u32) -> Result<(u64, Body), LogError> {
         let (addr, body) = self.source.segment(number).map_err(LogError::Grow)?;
-        // SAFETY: bodies that the source gives are mapped, and nobody else writes to them (contract
-        // of `attach`).
+        // SAFETY: bodies that the source gives are mapped, and no other thread writes to them
+        // (contract of `attach`).
         let bytes = unsafe { body.bytes() };
         let capacity =
             check_segment(bytes, body.capacity(), &self.header, number).map_err(|why| {
@@ -561,7 +561,7 @@ impl LogWriter {
         self.store_range(SequenceRange::committed(self.base()));
     }
 
-    /// Finishes the transaction, whatever its entries: none of them counts any more, and the next
+    /// Finishes the transaction: none of its entries counts any more, and the next
     /// one may begin. Durable with the next fence; the caller fences where the next transaction
     /// could otherwise be mistaken (see `cenote-tx`).
     pub fn finish(&mut self) {

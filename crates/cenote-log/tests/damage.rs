@@ -152,7 +152,7 @@ fn after_a_crash_of_processes_every_flipped_bit_is_harmless_or_sets_the_log_asid
                     untouched(&world, &image),
                     "{name}: bit {bit}: {outcome:?} but something was applied"
                 );
-                // Everything but the mark is as it was, for whoever repairs it.
+                // All bytes but the mark are as they were, so that the log can be repaired.
                 let mut kept = world.image();
                 kept[128 + 8..128 + 16].copy_from_slice(&bad[128 + 8..128 + 16]);
                 assert!(kept == bad, "{name}: bit {bit}: the log was changed");
@@ -186,8 +186,8 @@ fn after_a_loss_of_power_every_flipped_bit_is_harmless_or_sets_the_log_aside_or_
         let (outcome, expected) = recovered(&image, CrashKind::Power);
         let without_seal = name == "committed without a seal";
         assert_eq!(quarantined(&outcome), without_seal, "{name}: {outcome:?}");
-        // A seal that looks torn was never acknowledged as far as anybody can know: rolled back as
-        // a whole.
+        // A seal that looks torn counts as never acknowledged: the transaction is rolled back as a
+        // whole.
         let mut allowed = vec![expected];
         if name == "sealed" {
             let mut unsealed = image.clone();
@@ -246,7 +246,7 @@ fn pairs_of_flipped_bits_are_harmless_or_set_the_log_aside() {
 }
 
 #[test]
-fn a_log_set_aside_stays_so_whatever_happens_to_the_reason() {
+fn a_log_set_aside_stays_so_when_the_reason_is_gone() {
     let (_, image) = crashed().swap_remove(0);
     let mut bad = image.clone();
     bad[entries(&image)[0].start + 40 - 8] ^= 1;
@@ -255,7 +255,7 @@ fn a_log_set_aside_stays_so_whatever_happens_to_the_reason() {
         world.replay(CrashKind::Process),
         Outcome::Quarantined(LogDamage::Entry { index: 0, .. })
     ));
-    // The damage is undone by somebody: still not applied behind their back.
+    // The damage is undone: the log stays set aside, and replay applies nothing.
     let mut healed = world.image();
     healed[ENTRIES_OFFSET as usize..SEGMENT]
         .copy_from_slice(&image[ENTRIES_OFFSET as usize..SEGMENT]);
@@ -308,7 +308,7 @@ fn entry_checksum(header: &EntryHeader, data: &[u8]) -> u64 {
     }
 }
 
-/// Writes entries with right checksums, whatever they say, as an attacker would.
+/// Writes entries of any content with right checksums, as an attacker would.
 struct Forger {
     world: World,
     at: usize,
@@ -406,7 +406,7 @@ fn foreign_ranges_are_refused_with_all_else_unchanged() {
                 continue;
             }
             let mut forger = Forger::new();
-            forger.undo(DATA_ADDR, &[0xee; 8]); // a harmless one first: it must not be applied either
+            forger.undo(DATA_ADDR, &[0xee; 8]); // harmless, and not to be applied either
             let header = forger.header(kind, addr, len as u32);
             let mark = AllocationMark { word: DATA_ADDR + 64, mask: 1 };
             forger.put(

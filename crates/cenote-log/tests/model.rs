@@ -11,7 +11,7 @@ use cenote_log::{CrashKind, LogWriter, Outcome};
 /// written.
 const OWNED: usize = 512;
 
-/// The word of the blocks' marks: what a loss of power leaves of it is nobody's business.
+/// The word of the blocks' marks. The test does not compare it after a loss of power.
 const MARKS_ADDR: u64 = DATA_ADDR + (DATA + OWNED) as u64;
 
 /// A state that may be found: the owned bytes, and the fresh block of the transaction that led to
@@ -49,7 +49,7 @@ fn range(random: &mut Random, taken: &[(u64, usize)]) -> Option<(u64, usize)> {
     free.then_some((addr, len))
 }
 
-/// One transaction; `block` is the number of a block that nobody has. Returns what is true once it
+/// One transaction; `block` is the number of a free block. Returns what is true once it
 /// is committed; `None` if it was aborted.
 fn transaction(
     world: &World,

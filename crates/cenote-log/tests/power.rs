@@ -278,7 +278,7 @@ fn power_may_fail_while_recovery_from_a_crash_of_processes_rolls_forward() {
                 let outcome = world.replay(CrashKind::Power);
                 let mut data = world.data();
                 if matches!(outcome, Outcome::RolledBack { .. }) {
-                    // Fresh blocks are nobody's then.
+                    // Fresh blocks are free then.
                     data[1024 + 64..1024 + 72].copy_from_slice(&before[1024 + 64..1024 + 72]);
                 }
                 assert!(data == before || data == after, "{outcome:?}");

@@ -71,7 +71,7 @@ fn redo_is_applied_first_to_last_once_committed_and_not_at_all_before() {
 fn one_store_decides_a_hybrid_transaction() {
     for committed in [false, true] {
         let w = world();
-        // Whoever frees a block has it: its bits are set.
+        // A transaction frees only allocated blocks: the bits are set.
         w.write(DATA_ADDR + 136, &[0xff]);
         let before = w.data();
         let mut writer = w.writer();
@@ -116,7 +116,7 @@ impl MoreBits for Tx<'_> {
 }
 
 #[test]
-fn recovery_skips_volatile_entries_whatever_address_they_name() {
+fn recovery_skips_volatile_entries_of_any_address() {
     let w = world();
     let before = w.data();
     let mut writer = w.writer();

@@ -184,7 +184,7 @@ pub(crate) fn rekey(
     };
     let (data_offset, rooted) = (info.data_offset(), rooted(info));
     let target = Target { id: info.id(), file: primary, data_offset, rooted };
-    // Whoever attaches it next reads its file.
+    // The next attach reads the file.
     let done = undurable.map_or(Ok(()), Err).and_then(|()| {
         journal.apply_later(ticket, changes, vec![target]).and_then(|()| journal.settle(info.id()))
     });

@@ -75,7 +75,7 @@ impl Attached {
             };
             Ok((primary, found, view))
         });
-        // Of a further reader, nobody maps it.
+        // A further reader does not map it again.
         // SAFETY: `ask_for` admitted it, under the door's lock, which is held: no other thread of
         // this process is about to map it.
         unsafe { shared.store.dismiss(&info.file()) };
@@ -138,7 +138,8 @@ impl Attached {
         let (primary, found) = Self::look(shared, &info, asked)?;
         shared.set_found(info.id(), found);
         if let Some(mechanism @ (Mechanism::WriteProtect | Mechanism::PrivateCopy)) = mechanism {
-            let reason = "pages of a protected object are decrypted by a handler of faults, which finds written ones too";
+            let reason = "pages of a protected object are decrypted by a handler of faults, which \
+                          finds written ones too";
             return Err(ObjectError::Mechanism {
                 name: info.record.name,
                 mechanism,
@@ -424,8 +425,8 @@ impl Attached {
     }
 
     /// The first byte. Readable for [`Attached::len`] bytes while `self` lives, and writable if it
-    /// is attached for writing. Whoever stores through it keeps the promise of the crate's
-    /// front page: not during a psync of this object, nor while a slice of
+    /// is attached for writing. Code that stores through it keeps the promise of the
+    /// crate's front page: no store during a psync of this object, nor while a slice of
     /// [`Attached::as_slice`] is in use.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -438,7 +439,7 @@ impl Attached {
         if self.shared.store.is_forked() {
             return &[];
         }
-        // SAFETY: mapped while `self` lives; private, or of a file that nobody writes: the store's
+        // SAFETY: mapped while `self` lives; private, or of a file without a writer: the store's
         // lock keeps other processes out, the table of attachments other writers of this
         // one.
         unsafe { core::slice::from_raw_parts(self.pointer(), self.len() as usize) }
@@ -467,7 +468,7 @@ impl Attached {
     pub fn snapshot(&self, path: &Path, blocks: Blocks) -> Result<Snapshot, ObjectError> {
         self.shared.store.check_usable()?;
         self.shared.refuse_connected("an object that is attached is copied into a snapshot")?;
-        // `psync` takes `&mut self`, and nobody else writes an object that is attached here.
+        // `psync` takes `&mut self`, and an object that is attached here has no other writer.
         if let Some(journal) = self.shared.journal_if_any() {
             journal.settle(self.info.id()).map_err(|error| not_copied(self.name(), error))?;
         }

@@ -1,26 +1,25 @@
-//! Pages that stay open after a psync: they are protected against stores again when nobody waits
-//! for it.
+//! Pages that stay open after a psync: a thread protects them against stores again, while no
+//! program waits for it.
 //!
 //! To protect a page costs microseconds, most of a psync of scattered pages: each is a mapping that
 //! is split or joined, or a range of addresses whose translations are forgotten. So a psync leaves
-//! what it has committed *open*, that is writable without anybody noting it, and a thread closes
-//! those pages afterwards. Meanwhile the program may have stored into them. Therefore:
+//! the pages that it has committed *open*: they are writable, and no store into them is noted. A
+//! thread closes them afterwards. Meanwhile the program may have stored into them. Therefore:
 //!
 //! 1. A page is closed: its note is taken (`Mprotect`), and it is protected. When that call
 //!    returns, every later store is noted.
 //! 2. **Then** it is compared with what was committed. If it is equal, no store has to be
-//!    remembered: whatever was stored before is what was committed, and whatever is stored from now
-//!    on is noted. If it is not, or cannot be compared, it is *in doubt*, and the next psync looks
-//!    at it.
+//!    remembered: earlier stores are committed, and later stores are noted. If it is not equal, or
+//!    cannot be compared, it is *in doubt*, and the next psync looks at it.
 //!
 //! Invariant: a page that differs from what was committed last is open, noted, in doubt, or waits
-//! in the queue (then it is open). What a psync looks at is all of these but the last: it empties
-//! the queue first.
+//! in the queue (then it is open). A psync empties the queue first, and then looks at all pages
+//! that are open, noted or in doubt.
 //!
 //! *Nothing is committed meanwhile.* A psync of the object goes through [`Closer::finish`] before
-//! it looks at anything, which returns when no page is being closed. So what a page is compared
-//! with is what the psync committed that queued it. Where that is read from, committed lines that
-//! are not in the file yet are laid over (`cenote-journal`, `apply.rs`).
+//! it looks at anything, which returns when no page is being closed. So a page is compared with the
+//! contents that the psync committed that queued it. They are read from the file, with committed
+//! lines that are not in the file yet laid over (`cenote-journal`, `apply.rs`).
 //!
 //! *Nothing here reads the shadow.* Safe code may hold a `&mut [u8]` of it while the thread works.
 //! The kernel copies the pages of a closed range (`bytes::copy_by_kernel`), and the copy is
@@ -29,12 +28,12 @@
 //! next psync looks at the page in any case. A kernel that refuses to copy leaves the range in
 //! doubt.
 //!
-//! *Hot pages* are not closed: what changed in three psyncs, one after the other, most likely
-//! changes before the fourth, and closing it buys a fault. Such a page is compared by every psync;
-//! one that is found unchanged is closed.
+//! *Hot pages* are not closed: a page that changed in three psyncs, one after the other, most
+//! likely changes before the fourth, and closing it costs a fault. Every psync compares hot pages,
+//! and closes those that have not changed.
 //!
 //! *A few ranges are closed at once*, by the psync itself, because waking a thread takes as long.
-//! Nobody stores during a psync, so that needs no comparison.
+//! No thread stores during a psync, so that needs no comparison.
 
 use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
@@ -145,7 +144,7 @@ impl Closer {
     }
 
     /// What a psync looked at is committed; of that, `changed` had changed. Both in order, no page
-    /// twice. Nobody has stored since.
+    /// twice. No thread has stored since.
     pub(crate) fn committed(&mut self, seen: &[Pages], changed: Vec<Pages>) {
         let hot = intersection(&changed, &self.warm);
         self.warm = intersection(&changed, &self.changed);
@@ -500,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_stored_while_pages_are_closed_is_found() {
+    fn each_store_while_pages_are_closed_is_found() {
         with_closer(|closer, notes, store| {
             let seen = scattered();
             for round in 0..200u64 {

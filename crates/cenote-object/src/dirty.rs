@@ -1,11 +1,16 @@
 //! Which pages of a shadow were written, without the application's help (PMO-5).
 //!
-//! | mechanism | a first store into a page | finding the pages | needs |
-//! | --- | --- | --- | --- |
-//! | `WriteProtect` | a fault that the kernel resolves by itself | a scan of page tables, which protects again in the same step | userfaultfd, Linux 6.7 |
-//! | `PrivateCopy` | the copy on write that a private mapping makes anyway | a scan of page tables; after the psync the copies are given back | Linux 6.7 |
-//! | `Mprotect` | a signal, whose handler notes the page and lets it be written | reading a bitmap | nothing |
-//! | `Compare` | nothing | comparing all pages with the primary | nothing |
+//! | mechanism | a first store into a page costs | finding the pages |
+//! | --- | --- | --- |
+//! | `WriteProtect` | a fault that the kernel resolves by itself | a scan of page tables, which |
+//! | | | protects again in the same step |
+//! | `PrivateCopy` | the copy on write of a private mapping | a scan of page tables; after the |
+//! | | | psync the copies are given back |
+//! | `Mprotect` | a signal; its handler notes and opens the page | reading a bitmap |
+//! | `Compare` | nothing | comparing all pages with the primary |
+//!
+//! `WriteProtect` needs userfaultfd and Linux 6.7, `PrivateCopy` Linux 6.7. The others need
+//! nothing.
 //!
 //! With `Mprotect`, a page that was not stored into yet cannot be written by the kernel either: a
 //! `read` from a file into the object fails with `EFAULT` there. Read into a buffer and copy.
@@ -181,8 +186,8 @@ impl Tracker {
         }
     }
 
-    /// Adds the pages that were stored into since the last call to `pages`, in order. Nobody stores
-    /// meanwhile.
+    /// Adds the pages that were stored into since the last call to `pages`, in order. No thread
+    /// stores meanwhile.
     ///
     /// # Errors
     /// What the system says; what was added counts all the same.
@@ -229,8 +234,8 @@ impl Tracker {
     /// committed before.
     ///
     /// # Safety
-    /// So it is, and it is in the primary's file if [`Tracker::reads_primary`];  nobody has a
-    /// reference into the shadow or stores into it.
+    /// So it is, and it is in the primary's file if [`Tracker::reads_primary`]. No thread has a
+    /// reference into the shadow, or stores into it.
     pub(crate) unsafe fn clean(&mut self, pages: &[Pages], changed: Vec<Pages>) -> io::Result<()> {
         if let Some(closer) = &mut self.closer {
             closer.committed(pages, changed);
@@ -334,7 +339,7 @@ mod tests {
                     }
                     let count: u64 = pages.iter().map(|range| range.end - range.start).sum();
                     if matches!(mechanism, Mechanism::WriteProtect | Mechanism::Mprotect) {
-                        assert_eq!(count, 20, "{mechanism}: pages that nobody wrote");
+                        assert_eq!(count, 20, "{mechanism}: pages without a store");
                     }
                 }
             });

@@ -29,9 +29,10 @@ pub enum ObjectError {
     /// The medium: a full disk, an I/O error.
     #[error(transparent)]
     Medium(#[from] MediumError),
-    /// Somebody has it attached in a way that excludes this one.
+    /// A process has it attached in a way that excludes this attachment.
     #[error(
-        "object \"{name}\" is attached for {what} by process {pid}: wait until it is detached, then try again"
+        "object \"{name}\" is attached for {what} by process {pid}: wait until it is detached, \
+         then try again"
     )]
     Busy {
         /// The object.
@@ -43,7 +44,8 @@ pub enum ObjectError {
     },
     /// The object's permission bits do not allow it.
     #[error(
-        "object \"{name}\" may not be attached for {what} by user {uid}: its mode is {mode:o}, its owner {owner}; let the owner change the mode"
+        "object \"{name}\" may not be attached for {what} by user {uid}: its mode is {mode:o}, its \
+         owner {owner}; let the owner change the mode"
     )]
     Denied {
         /// The object.
@@ -77,7 +79,8 @@ pub enum ObjectError {
     },
     /// A key was given, and the object is not protected: it may have been replaced.
     #[error(
-        "a key was given for object \"{name}\", which is not protected at rest: it may have been replaced; use no key if that is meant"
+        "a key was given for object \"{name}\", which is not protected at rest: it may have been \
+         replaced; use no key if that is meant"
     )]
     NotProtected {
         /// The object.
@@ -85,9 +88,9 @@ pub enum ObjectError {
     },
     /// A page fails its check. Other pages are not concerned.
     #[error(
-        "page {page} of object \"{name}\" is damaged: {fault}; read the others (`cenote object export \
-         --skip-damaged`), restore a snapshot of the object (`cenote restore`), or restore the whole \
-         store from one copy"
+        "page {page} of object \"{name}\" is damaged: {fault}; read the others (`cenote object \
+         export --skip-damaged`), restore a snapshot of the object (`cenote restore`), or restore \
+         the whole store from one copy"
     )]
     PageDamaged {
         /// The object.
@@ -100,7 +103,8 @@ pub enum ObjectError {
     /// An object of a copy of an open store that has no hash tree, which would show whether it is
     /// whole.
     #[error(
-        "object \"{name}\" is of a copy of a store that was open, and has nothing that shows whether it is whole; open the store with PowerLossPolicy::AsIs to use it all the same"
+        "object \"{name}\" is of a copy of a store that was open, and has nothing that shows \
+         whether it is whole; open the store with PowerLossPolicy::AsIs to use it all the same"
     )]
     NotCovered {
         /// The object.
@@ -108,7 +112,8 @@ pub enum ObjectError {
     },
     /// A protected object of a copy of an open store that was not verified since.
     #[error(
-        "object \"{name}\" is of a copy of a store that was open, and was not verified yet: attach it once, under its key"
+        "object \"{name}\" is of a copy of a store that was open, and was not verified yet: attach \
+         it once, under its key"
     )]
     Unverified {
         /// The object.
@@ -136,7 +141,8 @@ pub enum ObjectError {
     },
     /// The mechanism that was asked for does not work here.
     #[error(
-        "written pages of object \"{name}\" cannot be found by {mechanism}: {reason}; use another mechanism, or leave the choice open"
+        "written pages of object \"{name}\" cannot be found by {mechanism}: {reason}; use another \
+         mechanism, or leave the choice open"
     )]
     Mechanism {
         /// The object.
@@ -156,7 +162,8 @@ pub enum ObjectError {
     },
     /// One psync is larger than the journal may become.
     #[error(
-        "a psync of {needed} bytes is larger than half the journal may be ({limit} bytes): psync more often, or raise half_len_max"
+        "a psync of {needed} bytes is larger than half the journal may be ({limit} bytes): psync \
+         more often, or raise half_len_max"
     )]
     PsyncTooLarge {
         /// Bytes of its record.
@@ -179,8 +186,8 @@ pub enum ObjectError {
     },
     /// A committed record cannot be applied because the primary is damaged or missing.
     #[error(
-        "a committed psync of object \"{name}\" cannot be completed: {detail}; restore the whole store \
-         from one copy, or remove the object (`cenote object rm`)"
+        "a committed psync of object \"{name}\" cannot be completed: {detail}; restore the whole \
+         store from one copy, or remove the object (`cenote object rm`)"
     )]
     PrimaryDamaged {
         /// The object.
@@ -191,7 +198,8 @@ pub enum ObjectError {
     /// The psync is committed, and the primary could not be written. The store is poisoned; the
     /// next open completes the psync.
     #[error(
-        "the psync is committed, but the primary of object \"{name}\" was not written: {source}; close the store and open it again"
+        "the psync is committed, but the primary of object \"{name}\" was not written: {source}; \
+         close the store and open it again"
     )]
     NotCopied {
         /// The object.
@@ -209,7 +217,8 @@ pub enum ObjectError {
     },
     /// The object that a snapshot is of is still there.
     #[error(
-        "{file} was not restored: its object is protected and keeps its identity, which object \"{name}\" has: remove that first, or restore into another store"
+        "{file} was not restored: its object is protected and keeps its identity, which object \
+         \"{name}\" has: remove that first, or restore into another store"
     )]
     StillThere {
         /// The snapshot's file.
@@ -230,7 +239,8 @@ pub enum ObjectError {
     /// [`crate::Objects::abandon`] was called: what was psynced may come into the objects' files at
     /// any moment, so no program may look at them.
     #[error(
-        "the objects of this store were abandoned, as if this process had died: close the store and open it again"
+        "the objects of this store were abandoned, as if this process had died: close the store \
+         and open it again"
     )]
     Abandoned,
     /// The options make no sense.

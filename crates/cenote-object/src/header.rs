@@ -11,7 +11,7 @@ use cenote_medium::{FileHandle, Medium, MediumError};
 use cenote_sys::process;
 use zerocopy::IntoBytes;
 
-/// How whoever attached an object for writing before had left it.
+/// How the last writer of an object left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Found {
@@ -110,7 +110,7 @@ pub(crate) fn found(
     })
 }
 
-/// Writes that a process has the object attached for writing, or that nobody has.
+/// Writes that a process has the object attached for writing, or that none has.
 pub(crate) fn write(
     file: &FileHandle,
     offset: u64,

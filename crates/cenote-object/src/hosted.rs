@@ -1,27 +1,35 @@
 //! Objects through a daemon, on the daemon's side: it has the files and the journal, and its guests
 //! have memory (PMO-2 across processes, PUD-13).
 //!
-//! ```text
-//! attach    the lease is recorded (cenote_store::guest_objects); what is committed is brought into the file; the header says which process writes;
-//!           the guest gets a descriptor for reading, which it maps privately
-//! psync     the guest sends the pages that were stored into, or the sealed lines of a protected object, in a parcel (cenote_journal::Parcel);
-//!           they are compared with what was committed last, and journalled: the states P and C of the crate's front page, in this process
-//! detach    what was psynced is brought into the file, the header says so, the lease ends
-//! ```
+//! *Attach*:
+//!
+//! 1. The lease is recorded (`cenote_store::guest_objects`).
+//! 2. Committed records are brought into the file.
+//! 3. The header gets the process that writes.
+//! 4. The guest gets a descriptor for reading, which it maps privately.
+//!
+//! *Psync*:
+//!
+//! 1. The guest sends the pages that were stored into, or the sealed lines of a protected object,
+//!    in a parcel ([`cenote_journal::Parcel`]).
+//! 2. They are compared with what was committed last, and journalled: the states P and C of the
+//!    crate's front page, in this process.
+//!
+//! *Detach*: committed records are brought into the file, the header gets "detached", and the lease
+//! ends.
 //!
 //! *What a guest can damage* is its own object, and only the lines that its psyncs name: it has no
 //! writable descriptor of any file, and every line is checked to lie in an object that it has
 //! attached for writing. Keys and plaintext of protected objects stay in the guest; the parcel has
 //! sealed pages, and their tree.
 //!
-//! *A guest that dies* has psynced what was answered, and nothing else: its shadow was its private
-//! memory. Its last psync may have been committed without its knowing. Its lease ends with its
-//! session, so that whoever attaches the object waits until that is settled; the header tells them
-//! how it ended ([`Found`]).
+//! *A guest that dies* loses its shadow, which was its private memory. Its answered psyncs are
+//! committed; the last one may be committed without an answer. Its lease ends with its session, so
+//! the next attach waits until that is settled; the header tells how the guest ended ([`Found`]).
 //!
-//! *A daemon that dies* is followed by one that knows the leases, and recovers the journal before
-//! it answers. A psync that was not answered is sent again: pages are compared, so one that was
-//! committed changes nothing.
+//! *A daemon that dies* is followed by one that reads the leases from the catalog, and recovers the
+//! journal before it answers. A guest sends a psync again that was not answered: pages are
+//! compared, so one that was committed changes nothing.
 
 use crate::at_rest;
 use crate::copied;

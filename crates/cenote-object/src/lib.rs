@@ -2,38 +2,45 @@
 //! paper's section IV).
 //!
 //! An object is one contiguous puddle without a heap, at an address of the store's window that
-//! nothing else has. Whoever attaches it for writing gets a *shadow*: a private view of the
-//! object's file, the *primary*. Stores go into the shadow and nowhere else. [`Attached::psync`]
-//! makes all stores since the last one durable together; after a crash the primary is what the last
-//! psync left. **What was not psynced when the object was detached, dropped, or lost in a crash, is
-//! gone.**
+//! nothing else has. A writer that attaches it gets a *shadow*: a private view of the object's
+//! file, the *primary*. Stores go into the shadow and nowhere else. [`Attached::psync`] makes all
+//! stores since the last psync durable together; after a crash the primary has the state of the
+//! last psync. **Stores that were not psynced are gone when the object is detached or dropped, and
+//! after a crash.**
 //!
-//! ```text
-//! Objects::pcreate, attach, pdestroy          objects.rs
-//!   what their handles share, recovery        shared.rs
-//! Attached: psync, psync_all, detach          attached.rs
-//!   its memory                                mapping.rs
-//!   which pages were written                  dirty.rs     four mechanisms, chosen at run time
-//!   protecting them again, later              closer.rs
-//!   protected objects: sealed pages, keys     at_rest.rs   their memory, filled at first touch, is that of crate `cenote-sealed`
-//! Objects::snapshot, restore                  snapshot.rs
-//! through a daemon: what it does, and a client hosted.rs, connected.rs
-//!   which lines of them differ; one record,   crate `cenote-journal`: compare, append, group commit, halves, growth, recovery
-//!   one sync
-//! ```
+//! | concern | file or crate |
+//! | --- | --- |
+//! | `Objects`: `pcreate`, `attach`, `pdestroy` | `objects.rs` |
+//! | what their handles share; recovery | `shared.rs` |
+//! | `Attached`: `psync`, `psync_all`, `detach` | `attached.rs` |
+//! | its memory | `mapping.rs` |
+//! | which pages were written: four mechanisms, chosen at run time | `dirty.rs` |
+//! | protecting pages again, later | `closer.rs` |
+//! | protected objects: sealed pages, keys | `at_rest.rs` |
+//! | their memory, filled at first touch | `cenote-sealed` |
+//! | `Objects`: `snapshot`, `restore` | `snapshot.rs` |
+//! | through a daemon: the daemon, and a client | `hosted.rs`, `connected.rs` |
+//! | the journal: compare, append, group commit, halves, growth, recovery | `cenote-journal` |
 //!
 //! # The states, and what commits
 //!
 //! The paper's states (Figure 5), with what makes a file system do what its kernel did in memory:
 //! the paper's durable shadow is here a record in a *journal*, which all objects of a store share.
 //!
-//! | state | what is on the medium | the truth | recovery |
-//! | --- | --- | --- | --- |
-//! | D | the object's header says so, or nothing newer | primary | nothing |
-//! | R | nothing: readers write to no file | primary | nothing |
-//! | W | the object's header says who, and under which boot | primary | the shadow died with its process; the header is written anew |
-//! | P | the end of the journal holds a part of a record | primary | that record is not applied, its space is used again |
-//! | C | the journal holds a whole record; of the primary any part may be changed | record over primary | the record is applied again, all of it |
+//! | state | the medium has | the truth |
+//! | --- | --- | --- |
+//! | D | "detached" in the object's header, or nothing newer | primary |
+//! | R | nothing: readers write to no file | primary |
+//! | W | the writer and its boot in the object's header | primary |
+//! | P | a part of a record at the end of the journal | primary |
+//! | C | a whole record in the journal; the primary may be changed anywhere | record over primary |
+//!
+//! | state | recovery |
+//! | --- | --- |
+//! | D, R | nothing |
+//! | W | the shadow died with its process; the header is written anew |
+//! | P | the record is not applied, and its space is used again |
+//! | C | the record is applied again, all of it |
 //!
 //! One psync, step by step:
 //!
@@ -43,9 +50,9 @@
 //!    contents, and a commit record at its end.
 //! 3. P to C. The journal is synced: **this sync commits**. One sync serves every psync whose
 //!    record was written before it began. Then psync returns.
-//! 4. C to W. Off the caller's path the runs are written to the primary, without a sync. Whoever
-//!    compares with the primary before that sees it with the record laid over it; whoever needs the
-//!    file itself (a detach, a snapshot) waits for this step.
+//! 4. C to W. Off the caller's path the runs are written to the primary, without a sync. A psync
+//!    that compares with the primary before that sees it with the record laid over it. Work that
+//!    needs the file itself (a detach, a snapshot) waits for this step.
 //! 5. Some time later the primary is synced; only then may the record's space be used again.
 //!
 //! Why that is enough:
@@ -57,18 +64,18 @@
 //! * *After 3* the record is whole on the medium until its space is reused. Recovery writes all of
 //!   it over the primary. It holds absolute contents, so it does not matter which part of 4 had
 //!   happened, nor how often recovery is interrupted.
-//! * *Between the two* nobody knows, and nothing was acknowledged.
+//! * *Between the two* either may be the case, and nothing was acknowledged.
 //! * *Order.* Records of one object are applied in the order of its psyncs, by one thread at a
 //!   time, and records are replayed in the order of their numbers, from one whose contents are
 //!   certainly in the primaries. Two records of one object are never applied the other way round.
-//!   What a psync compares with is what the one before it committed, whether that is applied or
-//!   not: the argument is in `apply.rs` of `cenote-journal`.
+//!   A psync compares with the contents that the one before it committed, applied or not: the
+//!   argument is in `apply.rs` of `cenote-journal`.
 //! * *Reuse.* The journal has two halves. A half is written anew only after every record in it was
 //!   applied, every primary that they changed was synced (5), the journal's header says so, and
 //!   every record in the other half is durable. So at any time the records since the last reuse are
 //!   there without a gap, and recovery can tell a record that was never acknowledged (nothing after
 //!   it relies on it) from one that was and is damaged: every record says up to which number
-//!   records were durable when it was written. What is damaged is reported and not guessed.
+//!   records were durable when it was written. Damage is reported, never guessed around.
 //! * *Sessions.* A record that recovery dropped may lie whole behind a torn one. Records carry the
 //!   number of their session and the checksum of the record before them, so it never follows a
 //!   record of a later session.
@@ -78,10 +85,15 @@
 //!   poisoned. *A sync that fails* (3 or 5), or a primary that cannot be written (4), poisons the
 //!   store: nothing is acknowledged any more, and the next open recovers.
 //!
-//! **Recovery** (`Objects::open`): (1) the journal is read, believing nothing; (2) every committed
-//! record that may be missing in a primary is written there, and the primaries are synced; (3) the
-//! journal's header says, under a new epoch, that all of it is there: **the sync of that header
-//! commits the recovery**. Until then it starts again at 1 and does the same. A store that is open
+//! **Recovery** (`Objects::open`):
+//!
+//! 1. The journal is read, believing nothing.
+//! 2. Every committed record that may be missing in a primary is written there, and the primaries
+//!    are synced.
+//! 3. The journal's header says, under a new epoch, that all of it is there: **the sync of that
+//!    header commits the recovery**.
+//!
+//! After a crash before that sync it starts again at 1 and does the same. A store that is open
 //! read-only gets the records laid over private pages, and no file is written.
 //!
 //! **Growth.** A psync that is larger than a half waits until the journal holds nothing that a
@@ -97,15 +109,14 @@
 //! One writer or many readers. An embedded store is open for writing in one process, or for reading
 //! in many; its lock decides, and a process that dies loses it. Inside a process the rule holds for
 //! each object. Through a daemon it holds for each object between processes: the daemon records who
-//! has it attached (`hosted.rs`), and whoever asks for what a dead process had waits until that is
-//! settled. What is refused is [`ObjectError::Busy`] (`EAGAIN`), with the holder's process; a
+//! has it attached (`hosted.rs`), and an attach of an object that a dead process had waits until
+//! that is settled. A refusal is [`ObjectError::Busy`] (`EAGAIN`), with the holder's process; a
 //! missing permission is `EACCES`, a full disk or window `ENOSPC`. The object's header keeps boot
-//! id and process of its writer, so that the next one is told how that one ended:
-//! [`Attached::found`].
+//! id and process of its writer, and [`Attached::found`] tells the next writer how that one ended.
 //!
 //! # Writers during psync
 //!
-//! `psync` takes `&mut`, so that safe code stores nothing meanwhile. Whoever stores through raw
+//! `psync` takes `&mut`, so that safe code stores nothing meanwhile. Code that stores through raw
 //! pointers promises the same: no store into the object while one of its psyncs runs.
 
 mod at_rest;

@@ -1,9 +1,9 @@
 //! The memory of an attached object: its file's pages, or a view that verifies and decrypts them.
 //!
-//! Invariant: what is mapped at an object's address shows what was committed last, or nothing at
-//! all: records that recovery could not apply are laid over the file, and pages of a protected
-//! object appear when they are touched, or all at once if they are few (`cenote-sealed`). Nobody
-//! has a reference into it before the function here has returned.
+//! Invariant: the mapping at an object's address shows what was committed last, or nothing at all.
+//! Records that recovery could not apply are laid over the file. Pages of a protected object appear
+//! when they are touched, or all at once if they are few (`cenote-sealed`). No code has a reference
+//! into the mapping before the function here has returned.
 
 use crate::at_rest::{self, View};
 use crate::dirty::Mechanism;
@@ -45,11 +45,11 @@ pub(crate) fn map_view(
     };
     let protection = at_rest::open(shared, info, &source, key)?;
     let medium = shared.store.medium();
-    // SAFETY: the object's own range, and nobody has it attached. The medium has the range from now
+    // SAFETY: the object's own range, and it is not attached. The medium has the range from now
     // on; the view comes over the data.
     unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
     let (what, base) = (at_rest::named(name), info.data_addr() as usize);
-    // SAFETY: mapped just now, and given to nobody; `give_back` drops the view first.
+    // SAFETY: mapped just now, and not given away; `give_back` drops the view first.
     let view = unsafe {
         match writing {
             Some(Some(Mechanism::Mprotect)) => View::closed(&what, protection, source, base, true),
@@ -87,7 +87,7 @@ pub(crate) fn view_for_reading(
     if let Some(view) = made {
         return Ok(view);
     }
-    // Readers are there, so nobody changes header or key meanwhile.
+    // Readers are there, so no process changes header or key meanwhile.
     let opened = match at_rest::source_of(shared, info, Arc::clone(primary)) {
         Some(source) => at_rest::open(shared, info, &source, key).map(drop),
         None => Err(ObjectError::NotProtected { name: info.record.name.clone() }),
@@ -113,7 +113,7 @@ pub(crate) fn view_for_reading(
 pub(crate) fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), ObjectError> {
     let medium = shared.store.medium();
     let Some(patches) = shared.patches(info.id()) else {
-        // SAFETY: the object's own range, and nobody has it attached.
+        // SAFETY: the object's own range, and it is not attached.
         return Ok(unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::ReadOnly) }?);
     };
     // SAFETY: as above.
@@ -121,17 +121,17 @@ pub(crate) fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), 
     for (offset, bytes) in patches {
         let at = (info.data_addr() + offset) as usize;
         // SAFETY: mapped just now, private and writable; recovery has checked that the patch lies
-        // in the data; nobody has a reference yet.
+        // in the data; there is no reference yet.
         unsafe {
             let at = core::ptr::with_exposed_provenance_mut(at);
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
         }
     }
-    // SAFETY: this object's own mapping; nobody has a reference into it yet.
+    // SAFETY: this object's own mapping; there is no reference into it yet.
     let closed =
         unsafe { memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly)) };
     closed.map_err(|source| {
-        // SAFETY: mapped above; nobody has a reference yet.
+        // SAFETY: mapped above; there is no reference yet.
         let _ = unsafe { medium.unmap(info.addr, info.size) };
         ObjectError::Scan { name: info.record.name.clone(), source }
     })

@@ -1,9 +1,9 @@
 //! The objects of a store: creating, finding, attaching and removing them, and copies of them.
 //!
 //! Invariant: in a process, one [`Shared`] answers for all objects of an open store, so that there
-//! is one journal and one table of attachments, however often [`Objects::open`] is called. A handle
-//! of one store is never held by whoever opens the objects of another, not even for a
-//! moment: closing a store would find it in use. And who opens them while the last handle goes
+//! is one journal and one table of attachments, however often [`Objects::open`] is called. A call
+//! that opens the objects of one store never holds a handle of another, not even for a moment:
+//! closing that other store would find it in use. A call that opens them while the last handle goes
 //! waits until that has written what it has to write.
 
 use crate::at_rest;
@@ -177,8 +177,8 @@ impl Objects {
     ///
     /// # Errors
     /// `EACCES`: the old key is wrong, or the object's mode does not let this user write. `EINVAL`:
-    /// it has no key. `EAGAIN`: somebody has it attached. `ENOENT`. As of a psync. The old key
-    /// is the object's then, also if the store is poisoned.
+    /// it has no key. `EAGAIN`: it is attached. `ENOENT`. As of a psync. The old key is the
+    /// object's then, also if the store is poisoned.
     pub fn rekey(
         &self,
         name: &str,
@@ -220,13 +220,13 @@ impl Objects {
         done
     }
 
-    /// Writes a snapshot of an object that nobody has attached into a new file: the object as its
+    /// Writes a snapshot of an object that is not attached into a new file: the object as its
     /// last psync left it, protected as it is, so no key is needed. Of one that is attached:
     /// [`Attached::snapshot`]. The file, which only its owner can read, is durable on return.
     /// Through a daemon it is made by this process, from a descriptor for reading, and copied.
     ///
     /// # Errors
-    /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user read.
+    /// `EAGAIN`: it is attached. `EACCES`: its mode does not let this user read.
     /// `EEXIST`: the file is there. `ENOENT`. A damaged object; a full disk. There is no file
     /// then.
     pub fn snapshot(
@@ -235,8 +235,8 @@ impl Objects {
         path: &Path,
         blocks: Blocks,
     ) -> Result<Snapshot, ObjectError> {
-        // A daemon's client must not cost the object space that it has taken: whoever psyncs it
-        // next may be another.
+        // A daemon's client must not cost the object space that it has taken: another client may
+        // psync it next.
         let blocks = if self.0.store.is_connected() { Blocks::Copied } else { blocks };
         self.snapshot_by(name, |info| snapshot::take(&self.0, info, path, blocks))
     }
@@ -276,8 +276,8 @@ impl Objects {
         }
         shared.enter_writer(&info)?;
         shared.set_state(info.id(), ObjectState::Read);
-        // As one who reads, so that nobody psyncs meanwhile; what is committed is in the file that
-        // the daemon hands out.
+        // As a reader, so that no process psyncs meanwhile. The daemon hands the file out with all
+        // that is committed.
         let keeper = shared.keeper();
         let asked = keeper.map(|keeper| shared.ask_for(keeper, &info, false)).transpose();
         // Other objects may be attached while this one is copied.
@@ -348,10 +348,10 @@ impl Objects {
     }
 
     /// Removes an object and its data, durably. Pointers into it dangle; its address may be given
-    /// to another. A key is checked if one is given; nobody needs one to destroy.
+    /// to another. A key is checked if one is given; to destroy an object needs none.
     ///
     /// # Errors
-    /// `EAGAIN`: somebody has it attached. `EACCES`: its mode does not let this user write; the key
+    /// `EAGAIN`: it is attached. `EACCES`: its mode does not let this user write; the key
     /// is wrong. `ENOENT`.
     pub fn pdestroy(&self, name: &str, key: Option<&Keyring>) -> Result<(), ObjectError> {
         let shared = &*self.0;
@@ -373,7 +373,7 @@ impl Objects {
             at_rest::open(shared, &info, &source, key)?;
         }
         reach(Step::ObjectLookedUp);
-        // Held throughout, so that nobody attaches it meanwhile.
+        // Held throughout, so that no thread attaches it meanwhile.
         let uses = locked(&shared.uses);
         // Another object of this name may have come, and may be attached.
         shared.refuse_moved(&info)?;
@@ -390,7 +390,7 @@ impl Objects {
         Ok(())
     }
 
-    /// The same by a daemon, which cannot check the key: this process does, as whoever reads the
+    /// The same by a daemon, which cannot check the key: this process does, as a reader of the
     /// object.
     fn destroy_through(
         &self,
@@ -407,8 +407,8 @@ impl Objects {
     /// Makes an object accessible at its address, until the guard is detached or dropped.
     ///
     /// # Errors
-    /// `EAGAIN` with the holder's process: for writing, somebody has it attached; for reading,
-    /// somebody writes. `EACCES`: its mode does not allow it; a protected object needs its key,
+    /// `EAGAIN` with the holder's process: for writing, it is attached; for reading, it
+    /// has a writer. `EACCES`: its mode does not allow it; a protected object needs its key,
     /// and another one must not be given any. `ENOENT`. A damaged or missing file. A mechanism
     /// that was asked for and does not work.
     pub fn attach(

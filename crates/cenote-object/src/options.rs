@@ -4,7 +4,7 @@ use crate::dirty::Mechanism;
 use cenote_atrest::Mode;
 use cenote_layout::PAGE_SIZE;
 
-/// What somebody wants to do with an object.
+/// What an attachment may do with an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Permission {
     /// Read: many at a time. `psync` is ignored, as in the paper.
@@ -16,7 +16,7 @@ pub enum Permission {
 /// How a new object is made.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectOptions {
-    /// What protects it while nobody has it attached. For good: another mode is another object.
+    /// What protects it while it is not attached. For good: another mode is another object.
     pub at_rest: Mode,
     /// Permission bits, as of a file.
     pub permissions: u32,
@@ -36,8 +36,8 @@ pub enum Trim {
     /// A thread of its own: it applies at once, and syncs as soon as a half of the journal is full.
     #[default]
     Background,
-    /// Whoever needs it done: a psync that needs the space, a detach, a snapshot. For tests: what
-    /// is done depends on the calls alone.
+    /// The call that needs it done: a psync that needs the space, a detach, a snapshot. For tests:
+    /// the work depends on the calls alone.
     Inline,
 }
 

@@ -2,8 +2,8 @@
 //! what recovery found.
 //!
 //! Invariant: of an object that is attached, [`Shared::uses`] has an entry until its memory is
-//! given back; a writer is alone there. The journal is made when the first object is, and is gone
-//! through by recovery before anybody has a handle.
+//! given back; a writer is alone there. The journal is made when the first object is, and
+//! recovery goes through it before there is a handle.
 
 use crate::door::Door;
 use crate::error::ObjectError;
@@ -469,7 +469,7 @@ impl Shared {
         drop(locked(&self.views).remove(&object));
     }
 
-    /// Refuses what somebody of this process has to himself: a writer, or who copies it.
+    /// Refuses an object that one user of this process has alone: a writer, or a copy.
     pub(crate) fn refuse_written(&self, info: &ObjectInfo) -> Result<(), ObjectError> {
         match locked(&self.uses).get(&info.id()) {
             Some(used) if used.readers == 0 => Err(busy(&info.record.name, used)),
@@ -607,7 +607,7 @@ impl Shared {
             let _ = thread.join();
         }
         if !self.is_silent() {
-            // Nobody is left to tell; the next open recovers.
+            // No caller is left to tell; the next open recovers.
             let _ = journal.checkpoint();
         }
     }
@@ -622,7 +622,7 @@ impl Drop for Shared {
             return;
         }
         self.finish();
-        // One that failed to recover never was there, and whoever tried has the lock.
+        // One that failed to recover never was there, and the call that tried has the lock.
         if *self.registered.get_mut() {
             let this: *const Self = self;
             REGISTRY.lock().retain(|known| !core::ptr::eq(known.shared.as_ptr(), this));

@@ -2,32 +2,39 @@
 //!
 //! # What a snapshot holds
 //!
-//! The object's file followed by a trailer (`cenote_layout::snapshot`). The primary is what the
-//! last psync left whenever no psync is at work and what was psynced has been brought into it,
-//! which is waited for here: a psync returns when its record is durable. While a snapshot is made
-//! none is: [`crate::Attached::snapshot`] borrows what `psync` needs alone, and
-//! [`crate::Objects::snapshot`] keeps others from attaching. In a store that is open read-only,
-//! committed records that recovery could not write to the primary are written over the copy. What
-//! the copy holds is read back and summed up, also where it shares the primary's blocks.
+//! The object's file followed by a trailer (`cenote_layout::snapshot`). A psync returns when its
+//! record is durable, so the snapshot waits until all records are in the primary. No psync runs
+//! while it is made: [`crate::Attached::snapshot`] borrows what `psync` needs alone, and
+//! [`crate::Objects::snapshot`] keeps others from attaching. So the primary has the state of the
+//! last psync. In a store that is open read-only, committed records that recovery could not write
+//! to the primary are written over the copy. The copy is read back and summed up, also where it
+//! shares the primary's blocks.
 //!
 //! Sealed pages are copied as they are, with tree, tags and header: a snapshot is protected as its
 //! object is, and opens with the key that the object had then. Digests, tags and the encryption
 //! itself contain the object's identity, so a restored protected object has the identity of the one
 //! that the snapshot is of, and while that one is there it is refused.
 //!
-//! **Making one.** (1) the file is created, and must not be there; (2) contents; (3) the trailer,
-//! with the contents' sum; (4) **the file's sync commits**; (5) its directory is synced: then the
-//! snapshot is acknowledged. An error removes the file.
+//! # Making one
 //!
-//! | a crash | leaves | what becomes of it |
+//! 1. The file is created, and must not be there.
+//! 2. Contents.
+//! 3. The trailer, with the contents' sum.
+//! 4. **The file's sync commits.**
+//! 5. Its directory is synced: then the snapshot is acknowledged.
+//!
+//! An error removes the file.
+//!
+//! | a crash | leaves | a restore |
 //! | --- | --- | --- |
-//! | before 1 is durable | nothing, or an empty file | it has no trailer and is not restored |
-//! | in 2, 3 or 4 | a file whose parts are there, missing or torn | it has no trailer, or one whose sum does not fit, and is not restored; or all of it is there |
-//! | after 4, before 5 | the file, or no name for it | it is whole, or not there |
-//! | after 5 | the file, whole | it is restored |
+//! | before 1 is durable | nothing, or an empty file | is refused: no trailer |
+//! | in 2, 3 or 4 | parts of the file, perhaps torn | is refused: no trailer, or a wrong sum |
+//! | | or all of it | succeeds |
+//! | after 4, before 5 | the file, whole, or no name for it | succeeds, or finds no file |
+//! | after 5 | the file, whole | succeeds |
 //!
-//! The store is not changed by any of it. Nobody but whoever asked for the file removes what a
-//! crash leaves.
+//! None of this changes the store. The store does not remove the file that a crash leaves: the
+//! caller does.
 //!
 //! # What binds a protected snapshot
 //!
@@ -51,11 +58,12 @@
 //! # Restoring
 //!
 //! 1. The trailer is read and checked. Nothing is touched for a file that has none.
-//! 2. If the identity is kept: the journal is trimmed, so that no record of what had this identity
-//!    before is ever applied again. (Of an object that is gone, recovery skips records; of one that
-//!    is there again it would not.) Nobody else restores this identity meanwhile.
-//! 3. `Store::restore_object`: a file that nobody knows is made, filled, summed up and synced, and
-//!    **the catalog's batch commits**.
+//! 2. If the identity is kept: the journal is trimmed, so that no record of the object that had
+//!    this identity before is ever applied again. (Recovery skips records of an object that is
+//!    gone; it would not skip those of one that is there again.) No other thread restores this
+//!    identity meanwhile.
+//! 3. `Store::restore_object`: a file that no record names is made, filled, summed up and synced,
+//!    and **the catalog's batch commits**.
 //!
 //! | a crash | leaves | recovery |
 //! | --- | --- | --- |
@@ -278,7 +286,7 @@ fn sum_pieces(
     Ok(sum.value())
 }
 
-/// Makes a snapshot of an object that nobody psyncs meanwhile.
+/// Makes a snapshot of an object. No psync of it runs meanwhile.
 pub(crate) fn take(
     shared: &Shared,
     info: &ObjectInfo,
@@ -419,7 +427,7 @@ pub(crate) fn restore(
     if mode != Mode::None && name.is_none() && trailer.store != shared.store.uuid() {
         let of = trailer.store;
         return Err(wrong(&format!(
-            "it is of a protected object of store {of}: give the object a name here, and its key if it has one"
+            "it is of store {of} and protected: give the object a name, and its key if it has one"
         )));
     }
     let mut record = ObjectRecord {

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 const PROTECTED: [Mode; 4] =
     [Mode::Integrity, Mode::Encryption, Mode::EncryptionIntegrity, Mode::Authenticated];
-const PATTERN: &[u8] = b"the secret that nobody may find ";
+const PATTERN: &[u8] = b"a secret that no reader may find";
 
 fn key_for(mode: Mode) -> Option<&'static Keyring> {
     mode.has_key().then(the_key)
@@ -166,9 +166,8 @@ fn wrong_keys_missing_keys_and_keys_for_nothing_are_told_apart() {
         Err(ObjectError::NotProtected { .. })
     ));
     let error = create("x", Mode::Encryption, None).expect_err("no key");
-    assert!(
-        matches!(&error, ObjectError::AtRest { source, .. } if matches!(**source, AtRestError::NoKey { .. }))
-    );
+    let no_key = |source: &AtRestError| matches!(source, AtRestError::NoKey { .. });
+    assert!(matches!(&error, ObjectError::AtRest { source, .. } if no_key(source)));
     assert_eq!(error.errno(), 13);
     assert!(store.object("x").is_err(), "nothing was made");
 
@@ -409,8 +408,8 @@ fn pages_that_could_not_be_closed_are_found_again() {
     with_closed_pages(|_, o| {
         store(o, &[10, 20, 30, 40], 1);
         let page = o.as_slice()[20 * 4096..].as_ptr().expose_provenance();
-        // SAFETY: a page of the object's own memory, which nobody touches before there is another
-        // in its place. Its contents are at the alias.
+        // SAFETY: a page of the object's own memory, which no thread touches before there is
+        // another in its place. Its contents are at the alias.
         unsafe { memory::release(page, 4096) }.expect("released");
         o.psync().expect_err("nothing is there that could be protected");
         // SAFETY: nothing is mapped there; the addresses are the object's.

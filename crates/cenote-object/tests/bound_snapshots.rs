@@ -1,6 +1,6 @@
-//! Snapshots of protected objects are bound to object, name, length and store: whatever their
-//! trailers say, and whatever headers were exchanged, with sums that fit, who has the key gets the
-//! contents under the name that they had, or is told whose they are, or gets nothing.
+//! Snapshots of protected objects are bound to object, name, length and store. With forged trailers
+//! and exchanged headers, whose sums fit, a restore with the key gives the contents under the name
+//! that they had, or tells whose they are, or gives nothing.
 
 use crate::common::{self, key, own, protect, the_key, window_base};
 use cenote_layout::header::seal;

@@ -22,7 +22,7 @@ fn short(eighths: u8, then: Rest) -> FaultEffect {
     FaultEffect::Short { eighths, then }
 }
 
-/// A write that arrives in two parts: nobody may notice.
+/// A write that arrives in two parts: no caller may notice.
 const TWO_PARTS: FaultEffect = FaultEffect::Short { eighths: 4, then: Rest::Written };
 
 /// Where a path is taken.
@@ -49,7 +49,7 @@ struct Path {
     /// What comes before, without faults.
     prepare: fn(&mut Scene) -> Result<(), ObjectError>,
     take: fn(&mut Scene) -> Result<(), ObjectError>,
-    /// Whether it has been taken, by somebody who has just opened the store.
+    /// Whether it has been taken, as a program sees it that has just opened the store.
     seen: fn(&Scene) -> Seen,
 }
 
@@ -446,7 +446,7 @@ fn rekeys(mode: Mode, repeats: bool) -> Result<u64, String> {
 }
 
 #[test]
-fn a_change_of_a_key_says_which_key_it_is_whatever_fails() {
+fn a_change_of_a_key_says_which_key_it_is_when_a_call_fails() {
     for mode in [Mode::Encryption, Mode::Authenticated] {
         for repeats in [false, true] {
             let calls =

@@ -1,5 +1,5 @@
-//! Objects of a daemon's guests, crashed everywhere: after each crash an object is what the last
-//! answered psync left, or the one in flight, whole; and nobody has it attached.
+//! Objects of a daemon's guests, crashed everywhere: after each crash an object has the state of
+//! the last answered psync, or of the one in flight, whole; and it is not attached.
 
 use crate::common::{host, raw};
 use cenote_journal::Parcel;
@@ -182,7 +182,7 @@ fn the_identity_of_an_object_that_is_being_removed_is_not_given_again() {
         watch(Some(Box::new(move |step| {
             if step == Step::IdentityLookedUp {
                 // It would be over long before, if it could be.
-                here.send(()).expect("somebody hears");
+                here.send(()).expect("the test hears");
                 std::thread::sleep(std::time::Duration::from_millis(200));
             }
         })));
@@ -198,7 +198,7 @@ fn the_identity_of_an_object_that_is_being_removed_is_not_given_again() {
     assert!(store.objects().is_empty());
 }
 
-/// Numbers of processes are given again: whoever has the number of the one that died is another.
+/// Numbers of processes are given again: a process with the number of a dead one is another.
 #[test]
 fn a_writer_that_died_is_not_taken_for_the_one_that_has_its_number_now() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -226,7 +226,7 @@ fn a_writer_that_died_is_not_taken_for_the_one_that_has_its_number_now() {
         let (listed, _) = objects.attach_for(guest, "a", Permission::ReadWrite).expect("attach");
         listed.found
     };
-    assert_eq!(found(&first), (0, 0), "nobody had it");
+    assert_eq!(found(&first), (0, 0), "it was not attached");
     assert_eq!(found(&first), (0, 0), "asked again: it is its own");
     raw(&store).guest_end(first.client, false).expect("it died");
     let second = guest_of(2, 200);
@@ -235,7 +235,7 @@ fn a_writer_that_died_is_not_taken_for_the_one_that_has_its_number_now() {
 }
 
 #[test]
-fn a_simulated_medium_hands_no_file_out_and_nobody_has_the_object_then() {
+fn a_simulated_medium_hands_no_file_out_and_the_object_is_free_then() {
     let (sim, store, objects) = fresh(0x3702_0000_0000);
     // SAFETY: the simulation has no descriptors, and this one would be for reading.
     assert!(unsafe { sim.grant("superblock", false) }.expect("no error").is_none());

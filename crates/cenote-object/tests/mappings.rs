@@ -99,7 +99,7 @@ fn store(
     most.max(now())
 }
 
-/// What another session reads is what was psynced.
+/// Another session reads what was psynced.
 fn compare(dir: &Path, model: &[u8]) {
     let (store, objects) = open(dir);
     let object = objects.attach("object", Permission::Read, None).expect("attach");

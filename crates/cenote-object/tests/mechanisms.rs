@@ -34,11 +34,14 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let object = 0..OBJECTS.len();
+    let len = prop_oneof![1..64u64, 1..9000u64, 1..300_000u64];
     prop_oneof![
-        8 => (object.clone(), any::<u64>(), prop_oneof![1..64u64, 1..9000u64, 1..300_000u64], any::<u8>())
+        8 => (object.clone(), any::<u64>(), len, any::<u8>())
             .prop_map(|(object, at, len, value)| Step::Write(object, at, len, value)),
         3 => (object.clone(), any::<u64>(), 5..24u64, 2..9u64, any::<u8>())
-            .prop_map(|(object, at, count, apart, value)| Step::Scatter(object, at, count, apart, value)),
+            .prop_map(|(object, at, count, apart, value)| {
+                Step::Scatter(object, at, count, apart, value)
+            }),
         1 => object.clone().prop_map(Step::Read),
         4 => object.clone().prop_map(Step::Psync),
         2 => Just(Step::PsyncAll),

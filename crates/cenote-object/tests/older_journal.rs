@@ -1,5 +1,5 @@
-//! A journal, or a superblock, that was put back: refused, and nothing is replayed, whatever
-//! session and moment it is of. Every copy that sessions leave behind is put in the place of the
+//! A journal, or a superblock, that was put back, of any session and moment: it is refused, and
+//! nothing is replayed. Every copy that sessions leave behind is put in the place of the
 //! last one.
 
 use crate::common::{
@@ -201,7 +201,7 @@ fn an_older_superblock_is_refused_or_costs_a_recovery_and_loses_nothing() {
 }
 
 #[test]
-fn whoever_accepts_a_damaged_journal_gets_the_primaries_and_a_journal_that_is_newer_than_all() {
+fn an_accepted_damaged_journal_gives_the_primaries_and_a_journal_that_is_newer_than_all() {
     let past = past(true);
     let (_, first) = &past.journals[1];
     let sim = with(&past.image, "journal", first).expect("it was another one");

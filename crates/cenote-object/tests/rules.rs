@@ -55,7 +55,7 @@ fn one_writer_or_many_readers() {
     b1.detach().expect("detach");
     assert_eq!(errno(objects.attach("B", Permission::ReadWrite, None)), EAGAIN);
     drop(b2);
-    let b = objects.attach("B", Permission::ReadWrite, None).expect("nobody reads any more");
+    let b = objects.attach("B", Permission::ReadWrite, None).expect("no reader is left");
     // What is attached is not destroyed.
     assert_eq!(errno(objects.pdestroy("C", None)), EAGAIN);
     drop((b, c));
@@ -145,7 +145,7 @@ fn states_are_seen_as_the_paper_names_them() {
     assert_eq!((state(&objects), a.found()), (ObjectState::Write, Found::Detached));
     a.as_mut_slice().expect("writable")[0] = 1;
     a.psync().expect("psync");
-    // Committed. The primary is not written before somebody needs it.
+    // Committed. The primary is not written before a call needs it.
     assert_eq!(state(&objects), ObjectState::Copy);
     objects.checkpoint().expect("checkpoint");
     assert_eq!(state(&objects), ObjectState::Write);
@@ -159,8 +159,8 @@ fn states_are_seen_as_the_paper_names_them() {
     assert_eq!(raw(&store).medium().describe().path, "(simulated)");
 }
 
-/// What whoever only looks is told of an object whose psync was interrupted, at each moment: W (D,
-/// if the header that says so is lost), P or C, and never more than is on the medium.
+/// The state that an open to look gives for an object whose psync was interrupted, at each moment:
+/// W (D, if the header that says so is lost), P or C, and never more than is on the medium.
 #[test]
 fn an_interrupted_psync_is_seen_as_w_p_or_c_by_who_may_not_recover() {
     let sim = SimMedium::from_image(&base_image(16384));

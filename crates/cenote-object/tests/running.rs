@@ -421,7 +421,7 @@ fn child() {
     round.run(number("CENOTE_RUNNING_CHILD", 1), u64::MAX, &said);
 }
 
-/// What the store has is what was psynced last; new stamps are larger.
+/// The store has the state that was psynced last; new stamps are larger.
 fn check_known(round: &Round) {
     let mut psynced = round.psynced.lock().expect("no panic");
     for (name, _, mode) in OBJECTS {

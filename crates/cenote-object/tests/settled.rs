@@ -143,7 +143,7 @@ fn every_history(past: &[Moment], of: &mut Vec<Session>, depth: usize) -> Result
 }
 
 #[test]
-fn what_was_psynced_is_served_whatever_sessions_come_later() {
+fn what_was_psynced_is_served_after_any_later_sessions() {
     for mode in [Mode::None, Mode::Integrity, Mode::Authenticated] {
         assert_eq!(every_history(&begun(mode), &mut Vec::new(), 2), Ok(64), "{mode}");
     }
@@ -218,7 +218,8 @@ fn put_back(past: &[Moment], counts: &mut [u64; 2]) -> Result<(), String> {
                 counts[1] += 1;
                 if expected.is_ok() != after.is_ok() || expected.is_ok() && expected != after {
                     return Err(format!(
-                        "{file} of moment {number} of {}, then {sessions:?}: {before:?} before, {after:?} after",
+                        "{file} of moment {number} of {}, then {sessions:?}: {before:?} before, \
+                         {after:?} after",
                         past.len()
                     ));
                 }
@@ -267,7 +268,7 @@ fn a_superblock_that_was_put_back_and_is_forgotten_to_be_is_found() {
 }
 
 #[test]
-fn what_is_refused_or_served_stays_so_whatever_sessions_come_that_do_not_use_it() {
+fn what_is_refused_or_served_stays_so_after_sessions_that_do_not_use_it() {
     let [refused, of] =
         every_put_back(&begun(Mode::None), &mut Vec::new(), 1).unwrap_or_else(|e| panic!("{e}"));
     println!("{refused} of {of} are refused");

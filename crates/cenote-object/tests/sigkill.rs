@@ -185,7 +185,8 @@ fn kill_nine_loses_no_acknowledged_psync_and_mixes_none() {
         }
     }
     println!(
-        "{step} steps, {kills} kills, {recovered} records replayed, {in_flight} psyncs in flight survived"
+        "{step} steps, {kills} kills, {recovered} records replayed, {in_flight} psyncs in flight \
+         survived"
     );
     assert!(step > kills / 2, "the children hardly did anything");
 }

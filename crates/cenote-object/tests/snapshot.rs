@@ -186,7 +186,7 @@ fn what_is_no_whole_snapshot_is_refused_and_leaves_nothing() {
         bytes[at] ^= 4;
         refused(&bytes, "one bit");
     }
-    // Somebody gave it another identity, and summed it up again.
+    // An attacker gave it another identity, and summed it up again.
     let mut bytes = whole.clone();
     let at = whole.len() - 512;
     let mut trailer = SnapshotTrailer::read_from_bytes(&bytes[at..]).expect("a trailer");

@@ -8,17 +8,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Handles of the store: questions, and letting go of it.
-const HANDLE: &str = "open close abandon check_usable uuid info durability is_writable is_connected \
-    is_unchecked_copy damage objects object";
+const HANDLE: &str = "open close abandon check_usable uuid info durability is_writable \
+    is_connected is_unchecked_copy damage objects object";
 
 /// Objects: all but `open`, `store` and the questions enter the table of attachments before they
 /// touch an object's file or its record.
 const OBJECTS: &str = "open store recovery pcreate pcreate_with rekey snapshot snapshot_on restore \
-    restore_as pdestroy attach attach_with set_mode set_owner list info checkpoint journal_figures abandon";
+    restore_as pdestroy attach attach_with set_mode set_owner list info checkpoint journal_figures \
+    abandon";
 
 /// An attached object: slices that borrow from it, psyncs by `&mut`, and questions.
-const ATTACHED: &str = "name info found permission mechanism protection load anchor check_anchor verify \
-    read_at addr len as_ptr as_slice as_mut_slice snapshot detach";
+const ATTACHED: &str = "name info found permission mechanism protection load anchor check_anchor \
+    verify read_at addr len as_ptr as_slice as_mut_slice snapshot detach";
 
 /// An attached object's psync.
 const PSYNC: &str = "psync";

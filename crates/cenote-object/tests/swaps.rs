@@ -1,6 +1,6 @@
 //! Two protected things of one store change places, in some ways or in all: names, identities,
 //! places and lengths in the catalog, files, headers of puddles, entries in the journals' lists;
-//! each with checksums that fit. What is served under a name is what was written under it, or
+//! each with checksums that fit. Under a name the store serves what was written under it, or
 //! nothing, in every mode that claims integrity.
 
 use crate::catalog_ties::{Step, Things, run, seen_each};

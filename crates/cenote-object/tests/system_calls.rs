@@ -1,6 +1,7 @@
 //! How many system calls it takes to attach, use and detach a small object, with and without
 //! protection: counted by `strace`, where there is one. A child does it some times, and then more
-//! often; what is more is what one operation takes, whatever else the program does.
+//! often; the difference gives the calls of one operation, without those of the rest of the
+//! program.
 
 use crate::common::the_key;
 use cenote_atrest::Mode;
@@ -59,7 +60,7 @@ fn child() {
     child_does(mode, row, word().parse().expect("a number"));
 }
 
-/// All calls of all threads of a child; `None` where nobody counts.
+/// All calls of all threads of a child; `None` without `strace`.
 fn counted(mode: Mode, row: &str, times: u64) -> Option<u64> {
     let dir = tempfile::tempdir().expect("a directory");
     let out = dir.path().join("calls");

@@ -1,10 +1,10 @@
 //! The image of a heap puddle: its allocated blocks, the pointers in them, and the same image for
 //! another address.
 //!
-//! Everything here is a function of bytes. An image may come from an archive that nobody vouches
-//! for, so nothing in it is believed: descriptors count by their checksums, spans and classes are
-//! checked, and no word is read or written that is not inside a block inside the image. What
-//! descriptors and marks say together is decided as the heap decides it when it adopts a puddle
+//! Everything here is a function of bytes. An image may come from a hostile archive, so the code
+//! believes nothing in it: descriptors count by their checksums, spans and classes are checked, and
+//! no word is read or written that is not inside a block inside the image. The meaning of
+//! descriptors and marks together is decided as the heap decides it when it adopts a puddle
 //! (`cenote_heap`, adoption): a block is allocated if its superblock's descriptor is whole and its
 //! mark says ALLOCATED, and nothing else.
 //!
@@ -246,7 +246,7 @@ impl Program {
                     let start = value * size;
                     found.clear();
                     record.for_each_pointer(&block[start..start + size], &mut |offset, field| {
-                        // No value has more pointers than words, whatever its map says.
+                        // No value has more pointers than words, even if its map has.
                         if found.len() < size / 8 {
                             found.push(Slot {
                                 offset: start + offset,
@@ -324,8 +324,8 @@ fn each_block(
 pub struct Found {
     /// Bytes from the puddle's start to the word.
     pub offset: u64,
-    /// How it says where it leads. [`PointerKind::PERHAPS`]: nobody but a program knows whether it
-    /// is one.
+    /// How it says where it leads. [`PointerKind::PERHAPS`]: only a program's filter tells whether
+    /// it is one.
     pub kind: PointerKind,
     /// The address that it leads to, without tag bits; 0 for region pointers.
     pub target: u64,

@@ -1,13 +1,16 @@
 //! Location independence (PUD-8; Puddles paper, 3.3 and 4.2): the pointers of a puddle that has
 //! moved, found by pointer maps alone and made right.
 //!
-//! Two halves. The store knows where puddles went, which of them are still to be rewritten, and how
-//! a rewritten one takes the place of the old one whatever crashes when: `cenote_store::relocate`,
-//! which opens with the states. This crate is the other half: what is a pointer. It is a function
-//! over the bytes of one puddle, the store's types and the table of moves ([`image`]), and as
-//! [`PointerRewriter`] what the store asks when somebody touches a puddle. A store that is opened
-//! with it (`OpenOptions::relocation`, which crate `cenote` fills in by itself) rewrites at the
-//! first touch; no application's code is involved.
+//! | part | decides |
+//! | --- | --- |
+//! | `cenote_store::relocate` | where puddles went, and which of them are due; how a rewritten |
+//! | | puddle replaces the old one so that every crash leaves one of the two |
+//! | this crate | which words are pointers, and their new values |
+//!
+//! The work is a function over the bytes of one puddle, the store's types and the table of moves
+//! ([`image`]). The store calls it, as [`PointerRewriter`], when a thread touches a due puddle. A
+//! store that is opened with it (`OpenOptions::relocation`, which crate `cenote` fills in) rewrites
+//! at the first touch; no application's code is involved.
 //!
 //! What is to become part of a store goes through [`cenote_store::Store::begin_import`]; a copy
 //! inside a store is [`cenote_store::Store::clone_pool`], new addresses are
@@ -26,11 +29,11 @@
 //!
 //! # What cannot be
 //!
-//! Words of which nobody but a program knows whether they are pointers: in blocks without a type,
-//! and where a type says that a word *may* be one (`PointerKind::PERHAPS`, for types with a filter
-//! function). To change one that is a number would corrupt data, so they are kept as they are, and
-//! counted where they look like pointers to what
-//! moved ([`Rewritten::kept`](cenote_store::relocate::Rewritten)). A pool that has such words is
+//! Words that may be pointers or numbers, which only a program can tell: in blocks without a type,
+//! and where a type says that a word *may* be a pointer (`PointerKind::PERHAPS`, for types with a
+//! filter function). To change a number would corrupt data, so these words stay as they are. Those
+//! that look like pointers to what moved are counted
+//! ([`Rewritten::kept`](cenote_store::relocate::Rewritten)). A pool that has such words is
 //! for programs that put them right, or for import where its addresses are free.
 
 pub mod image;

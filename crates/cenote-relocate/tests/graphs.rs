@@ -138,9 +138,9 @@ fn get(addr: u64) -> u64 {
 }
 
 fn window_base(number: u64) -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    thread_local! { static MINE: u64 = 0x3700_0000_0000 + (NEXT.fetch_add(1, Ordering::Relaxed) << 36) }
+    thread_local! { static MINE: u64 = 0x3700_0000_0000 + (NEXT.fetch_add(1, Relaxed) << 36) }
     MINE.with(|base| *base) + (number << 32)
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn build(store: &Store, random: &mut Random) -> Graph {
             put(addr + offset, if type_id == LEAF { random.next() } else { 0 });
         }
         graph.objects.push(Object { pool, addr, size, type_id });
-        // Blocks that are free again are not looked at, whatever is in them.
+        // Nothing looks at the contents of blocks that are free again.
         if random.below(4) == 0 {
             let gone = heaps[pool].alloc(72, 16, NODE).unwrap().addr.as_ptr() as u64;
             put(gone + 8, addr);
@@ -647,8 +647,8 @@ fn hostile_images_change_nothing_but_words_of_blocks() {
     assert!(refused > 10 && rewritten > 100 && damaged > 10, "{refused} {rewritten} {damaged}");
 }
 
-/// What a crash leaves of a rewriting in the puddle's own file, any number of times: whatever words
-/// are new already, it ends the same. `Err`: it does not.
+/// What a crash leaves of a rewriting in the puddle's own file, any number of times: it ends the
+/// same, no matter which words are new already. `Err`: it does not.
 fn begun_again(random: &mut Random, distance: u64) -> Result<u64, String> {
     let (_medium, source) = store_on(&blank(0));
     let graph = build(&source, random);

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use tracing::Level;
 
 const AFTER: &str = "\
-The socket may be passed by a service manager (LISTEN_FDS): then --socket is not needed, and with Type=notify it is told when clients are served.
+A service manager may pass the socket (LISTEN_FDS): then --socket is not needed. With \
+Type=notify the daemon tells it when it serves clients.
 
-Exit status: 0 it was told to end; 1 it could not start, or cannot go on: start it again, and clients go on; 2 the command line makes no sense.";
+Exit status: 0 it was told to end; 1 it could not start, or cannot go on: start it again, and \
+clients go on; 2 the command line makes no sense.";
 
 /// Keep a store of persistent memory for the programs of a machine
 ///

@@ -163,7 +163,8 @@ pub(crate) fn make(
         BackedUp::Durable(_) => None,
     };
     let report = made.report();
-    tracing::info!(target = %target.display(), held_us = report.held.as_micros() as u64, "backed up");
+    let held_us = report.held.as_micros() as u64;
+    tracing::info!(target = %target.display(), held_us, "backed up");
     let reply = Reply::BackedUp {
         pools: report.pools,
         objects: report.objects,

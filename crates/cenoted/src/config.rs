@@ -75,7 +75,7 @@ pub struct Limits {
     pub puddles: u64,
     /// Bytes of those.
     pub bytes: u64,
-    /// Puddles that one user has, whatever sessions made them. The superuser has no such limit.
+    /// Puddles of one user, of all its sessions together. The superuser has no such limit.
     pub user_puddles: u64,
     /// Bytes of those.
     pub user_bytes: u64,

@@ -1,7 +1,7 @@
 //! One connection, from hello to its end.
 //!
-//! The thread waits for a message or for the end of the process, whichever comes first: a socket
-//! that a dead process's child has inherited is not closed.
+//! The thread waits for a message or for the end of the process. The socket alone is not enough: a
+//! child of a dead process may have inherited it, and then it stays open.
 
 use crate::ends;
 use crate::images::Sign;
@@ -31,10 +31,11 @@ const TURNED_AWAY: Duration = Duration::from_millis(200);
 /// How many of those there are at once.
 const TURNED_AWAY_MAX: usize = 64;
 
-/// Connections that are turned away and have not said anything yet, on the thread that accepts
-/// them: a hello that nobody has read when the socket is closed would take the answer with it.
-/// There are few, each for a short time; who comes when it is full takes the place of the one that
-/// has waited longest, which is closed without an answer.
+/// Connections that are turned away and have sent nothing yet, on the thread that accepts them.
+///
+/// The daemon reads a hello before it closes a socket: closing with a hello unread would discard
+/// the answer. There are few, each for a short time. When the list is full, a new connection takes
+/// the place of the one that has waited longest, which is closed without an answer.
 #[derive(Debug, Default)]
 pub(crate) struct TurnedAway(VecDeque<(Channel, Instant, Why)>);
 
@@ -109,7 +110,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, line: Channel, peer: Peer, counted: Co
     if channel.set_send_timeout(shared.limits.patience).is_err() {
         return;
     }
-    // Gone already: whom nobody can wait for is not let in.
+    // Gone already: the daemon lets no client in whose end it cannot wait for.
     let Some(start_ticks) = cenote_sys::process::start_ticks(peer.pid) else { return };
     let credentials = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups.clone() };
     let mut buffer = vec![0; 4096];

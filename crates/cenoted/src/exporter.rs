@@ -1,10 +1,10 @@
 //! Metrics for a collector: HTTP/1.1 at a UNIX socket or a loopback address, `GET /metrics` and
 //! nothing else.
 //!
-//! Off unless it is asked for. One thread, one connection at a time, each of which gets
-//! [`PATIENCE`] in all: a collector that is slow or silent keeps other collectors waiting that
-//! long, and nobody else. It reads no more than a few lines, keeps nothing, and shows what
-//! `Request::Metrics` shows to every client; so whoever may connect there learns nothing more.
+//! Off unless it is asked for. One thread serves one connection at a time and gives each
+//! [`PATIENCE`] in all. A collector that is slow or silent keeps other collectors waiting that
+//! long, and no client. The thread reads no more than a few lines and keeps nothing. It shows what
+//! `Request::Metrics` shows to every client, so a collector learns no more than a client does.
 
 use crate::config::{MetricsAt, StartError};
 use crate::metrics_page;
@@ -182,8 +182,7 @@ fn talk(
             Err(error) => return Err(error),
         }
     }
-    // What it has sent and nobody has read would take the answer with it when the connection is
-    // closed.
+    // Closing the connection with a request unread would discard the answer.
     rustix::net::shutdown(fd, rustix::net::Shutdown::Write)?;
     let end = end.min(Instant::now() + LINGER);
     let mut rest = [0; 4096];

@@ -1,18 +1,20 @@
-//! Whether the program that a session was begun for runs still.
+//! Whether the program that began a session still runs.
 //!
-//! A process outlives a program that calls `exec`: number and start time stay, its memory goes, and
-//! with it the program. So each client is given a descriptor that closes on `exec`, and that holds
-//! a byte of the file `clients` in the store's directory ([`cenote_sys::held_byte`]). The byte is
-//! the session's own, by its identity. The client keeps the descriptor as long as it has anything.
+//! A process outlives a program that calls `exec`: its number and start time stay, and its memory
+//! goes. So the daemon gives each client a descriptor that closes on `exec` and holds a byte of the
+//! file `clients` in the store's directory ([`cenote_sys::held_byte`]). The session's identity
+//! selects the byte. The client keeps the descriptor as long as it has anything.
 //!
-//! **A byte that is not held says that no thread is left that could store into a mapping of the
-//! session**: the kernel takes memory from a process before it closes its descriptors. A later
-//! daemon, which has no connection to the client yet, finds the same.
+//! **If the byte is not held, no thread is left that could store into a mapping of the session**:
+//! the kernel takes memory from a process before it closes its descriptors. A later daemon, which
+//! has no connection to the client yet, finds the same.
 //!
-//! A forked child closes its copy of the descriptor ([`cenote_sys::description_lock::NotForked`]).
-//! One that a raw `clone` made keeps the byte held: then the session ends with the process. A
-//! client that closes it by hand, and stores on, has what it has after a goodbye. One that holds
-//! the bytes of others makes their sessions end with their processes.
+//! | the client | consequence |
+//! | --- | --- |
+//! | forks | the child closes its copy ([`cenote_sys::description_lock::NotForked`]) |
+//! | calls a raw `clone` | the child keeps the byte held; the session ends with the process |
+//! | closes the descriptor by hand, and stores on | as after a goodbye |
+//! | holds the bytes of others | their sessions end with their processes |
 
 use cenote_layout::id::Uuid;
 use cenote_store::{CLIENTS, byte_of};
@@ -58,7 +60,7 @@ impl Images {
     /// A descriptor for a client, to be given away, that holds its byte. `None`: the file system
     /// has no such locks.
     pub(crate) fn give(&self, client: Uuid) -> io::Result<Option<OwnedFd>> {
-        // Another description of the very file, whatever is at its path now.
+        // Another description of the very file: its path may name another file now.
         let file = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?;
         Ok(held_byte::hold(file.as_fd(), byte_of(client))?.then(|| file.into()))
     }

@@ -1,11 +1,11 @@
 //! Pools that come in from clients, that are copied and moved for them ([`cenote_store::relocate`],
 //! hosted.rs). What is in a request is an allegation here, too.
 //!
-//! An import is a session's, and lives as long as its connection: who connects again begins again,
-//! and nothing is left of the other but files that the store removes. It counts against the
-//! session's limits from its beginning, with all that it will take, and no longer when it comes to
-//! nothing. What it costs the daemon beside that is its manifest; so their number is bounded, for
-//! each user and in all.
+//! An import belongs to a session and ends with its connection. A client that connects again begins
+//! again, and the store removes the files of the first import. An import counts against the
+//! session's limits from its beginning, with all that it will take; one that fails counts no more.
+//! Beside that it costs the daemon its manifest, so the number of imports is bounded, for each user
+//! and in all.
 
 use crate::answers::{Answer, done, malformed, refusal};
 use crate::metrics::LimitHit;
@@ -217,8 +217,8 @@ fn manifest(parcel: &File, len: u32) -> Result<ImportManifest, Refusal> {
     Ok(ImportManifest { pools: spec.pools.into_iter().map(pool).collect(), types: spec.types })
 }
 
-/// Copies stretches from a parcel, which whoever sent it may change meanwhile: what is copied is
-/// what it holds then.
+/// Copies stretches from a parcel. The client may change the parcel meanwhile: the import gets the
+/// bytes that the copy read.
 fn fill(
     import: &mut Import,
     slot: usize,

@@ -34,20 +34,23 @@
 //! service.rs      a service manager: sockets that it passes, and messages to it
 //! ```
 //!
-//! **A session is a process, until that calls `exec`.** The kernel says which (a pidfd of the
-//! socket's peer), and as whom it acts. It ends with a goodbye, or when the process or its program
-//! has ended; a connection that is closed ends nothing, because the process may live, with its
-//! mappings, and come back. So logs are replayed only when no process writes them any more.
+//! **A session is a process, until the process calls `exec`.** The kernel names the process (a
+//! pidfd of the socket's peer) and its user. A session ends with a goodbye, or when the process or
+//! its program has ended. A closed connection ends no session: the process may live, keep its
+//! mappings and connect again. So the daemon replays logs only when no process writes them any
+//! more.
 //!
-//! **Threads.** Each connection has one, which waits for its client and for nothing else: a client
-//! that is slow, silent or stopped keeps nobody waiting. Changes of the catalog exclude each other,
-//! as in any store. Memory is bounded by the number of connections, which is limited in all and for
-//! each user: each has a thread's stack, as far as it is used, and what the catalog says of its
-//! client. Buffers are shared, and so are the allocator's arenas ([`prepare_process`]). A
-//! connection that is one too many gets no thread.
+//! **Threads.** Each connection has one, which waits for its client and for nothing else: a slow,
+//! silent or stopped client keeps no other waiting. Changes of the catalog exclude each other, as
+//! in any store.
 //!
-//! **What a client has been given cannot be taken back** while its process lives: a mapping stays.
-//! Permissions count when a pool is granted.
+//! **Memory** is bounded by the number of connections, which is limited in all and for each user. A
+//! connection costs the used part of a thread's stack, and what the catalog records of its client.
+//! Connections share buffers and the allocator's arenas ([`prepare_process`]). A connection over
+//! the limit gets no thread.
+//!
+//! **The daemon cannot take back what it has given to a client** while the client's process lives:
+//! a mapping stays. Permissions count when a pool is granted.
 
 mod answers;
 mod backup;

@@ -3,15 +3,15 @@
 //! | where standard error goes | a line |
 //! | --- | --- |
 //! | a terminal | time, level in colour, message, fields |
-//! | the journal | `<priority>`, which the journal takes off and files the line under; message, fields |
+//! | the journal | `<priority>`, which the journal takes off and files by; message, fields |
 //! | elsewhere | `cenoted:`, level, message, fields |
 //!
-//! **What is never said**: contents of memory, of logs or of objects, and keys. What a client chose
-//! (names of pools, of its program) is a field in quotes, and no line of the log has a control
-//! character: a client cannot write lines of its own.
+//! **No line has** contents of memory, of logs or of objects, or keys. Text that a client chose
+//! (names of pools, of its program) is a field in quotes, and no line has a control character: a
+//! client cannot write lines of its own.
 //!
-//! **Who makes noise is not heard for long.** Lines that a client can cause are limited, by topic,
-//! to `LINES` in `WINDOW`; how many were left out is said afterwards.
+//! **A client cannot flood the log.** Lines that a client can cause are limited, by topic, to
+//! `LINES` in `WINDOW`; a later line says how many were left out.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -49,7 +49,7 @@ pub fn begin(level: Option<Level>) {
         .with_writer(|| AsFarAsItGoes)
         .event_format(Line(style))
         .finish();
-    // Whoever has set another one before, a test, keeps it.
+    // A test may have set another one before; then that one stays.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
@@ -172,9 +172,10 @@ impl Quiet {
 macro_rules! say {
     ($shared:expr, $topic:ident, $level:ident, $($said:tt)*) => {
         if tracing::enabled!(tracing::Level::$level) {
-            let (may, left_out) = $shared.quiet.admit($crate::log::Topic::$topic, std::time::Instant::now());
+            let topic = $crate::log::Topic::$topic;
+            let (may, left_out) = $shared.quiet.admit(topic, std::time::Instant::now());
             if left_out > 0 {
-                tracing::warn!("{left_out} lines about {:?} were left out", $crate::log::Topic::$topic);
+                tracing::warn!("{left_out} lines about {topic:?} were left out");
             }
             if may {
                 tracing::event!(tracing::Level::$level, $($said)*);

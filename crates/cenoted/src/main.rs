@@ -40,7 +40,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    // Files that it makes are nobody else's to read.
+    // No other user may read the files that it makes.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let done = passed.map_err(Into::into).and_then(|passed| run(&arguments.config(), passed));
     match done {
@@ -76,7 +76,7 @@ fn run(config: &Config, mut passed: Vec<OwnedFd>) -> Result<(), Box<dyn std::err
     let at = server
         .path()
         .map_or_else(|| "a socket that was passed".into(), |path| path.display().to_string());
-    // For whoever has started it by hand, or by a program that waits for this line.
+    // For a user who started it by hand, or a program that waits for this line.
     let _ = writeln!(std::io::stdout(), "cenoted: serving {} at {at}", config.store.display());
     manager.ready(&server.status());
     let served = attended(&manager, server, stop.as_fd());

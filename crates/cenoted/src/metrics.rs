@@ -176,7 +176,7 @@ impl Metrics {
         }
     }
 
-    /// Requests that were refused, for whatever reason.
+    /// Requests that were refused, for any reason.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.iter().map(Counter::get).sum()
     }

@@ -21,8 +21,8 @@ fn objects_of(shared: &Shared) -> Result<&Host, ObjectError> {
     if let Some(objects) = shared.objects.get() {
         return Ok(objects);
     }
-    // SAFETY: this daemon has objects only as their host (below), opens no heap, and gives no
-    // way to the store to anybody but by its requests, which are checked.
+    // SAFETY: this daemon has objects only as their host (below) and opens no heap. Clients reach
+    // the store only by requests, which the daemon checks.
     let store = unsafe { Handle::of(&shared.store) };
     let opened = Objects::open(&store, &ObjectsOptions::default())?;
     // SAFETY: the daemon attaches no object.

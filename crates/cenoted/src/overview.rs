@@ -1,5 +1,5 @@
-//! What the daemon says about itself and its clients: figures, and who is there. Any client may
-//! ask, as anybody may list processes and the names of pools.
+//! What the daemon tells about itself and its clients: figures, and who is connected. Any client
+//! may ask, as any user may list processes and the names of pools.
 
 use crate::answers::PAGE_LEN;
 use crate::session::Session;

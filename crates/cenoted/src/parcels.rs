@@ -1,9 +1,8 @@
 //! Files in memory that a session's psyncs come in ([`cenote_journal::Parcel`]).
 //!
-//! The daemon makes them and hands them out: a descriptor that a client had opened could be one
-//! whose closing gives up the daemon's lock on its store, or waits for a file system that
-//! the client serves. Each is for one psync. What is in them is the client's to fill, and counts as
-//! memory of whoever does.
+//! The daemon makes them and hands them out. It takes no descriptor that a client opened: closing
+//! that could give up the daemon's lock on its store, or wait for a file system that the client
+//! serves. Each parcel is for one psync. The client fills it, and it counts as the client's memory.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,8 +1,6 @@
-//! How many there are of something that has to be counted while it lives, in all and by user:
-//! connections, imports that are under way.
+//! Counts live values, in all and by user: connections, imports that are under way.
 //!
-//! **What is counted is a value that lives**: it counts no more when it is dropped, whichever way
-//! that comes. The superuser has no limit of its own.
+//! **A value counts until it is dropped**, on every path. The superuser has no limit of its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,17 +1,23 @@
-//! What one client, and one user, may make.
+//! Limits of one session and of one user.
 //!
-//! A session's limits count what it has made, whatever became of that: they stop a program that
-//! runs wild. A user's limits count what there is, as the catalog says: pools and objects that
-//! belong to the user, whichever program lets them grow, and logs of its programs. So they hold
-//! over sessions and over daemons, and removing something gives it back. **A thread that may come
-//! to a user's limit makes one thing at a time**: it has the turn from its look at the catalog to
-//! the batch that changes it. A copy or an import takes long, and has no turn meanwhile: what it
-//! will take is *promised* to it, and counts for its user until it is there, or the copy fails.
+//! | limit | counts | holds |
+//! | --- | --- | --- |
+//! | of a session | what it has made, also what is gone since | until the session ends |
+//! | of a user | the catalog: the user's pools and objects, the logs of its programs | always |
+//! | of a user, types | types that the user's programs registered | while the daemon runs |
 //!
-//! Types are for good, and the catalog does not name the user that registered them. They count for
-//! a user as long as the daemon runs. That bounds what one user's programs can add to the daemon's
-//! memory, and how many names of types they can take before an operator restarts the daemon, after
-//! reading the lines about it.
+//! A session's limits stop a program that runs wild. A user's limits hold over sessions and
+//! daemons, and removing something gives it back. A pool counts for its owner, also if another
+//! user's program lets it grow.
+//!
+//! **A thread that may come to a user's limit makes one thing at a time**: it has the turn from its
+//! look at the catalog to the batch that changes the catalog. A copy or an import takes long, and
+//! gives the turn back meanwhile. What it will take is *promised* to it: the promise counts for its
+//! user until the pools are there, or the copy fails.
+//!
+//! Types are for good, and the catalog does not name the user that registered them. The limit
+//! bounds what one user's programs can add to the daemon's memory, and how many names of types they
+//! can take before an operator reads the log's lines about it and restarts the daemon.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

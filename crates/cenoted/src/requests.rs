@@ -149,18 +149,22 @@ fn about_store(
             unsafe { store.register_types(&records) }.map_err(refusal)?;
             done()
         }
-        Request::DecideLogs { client, apply } => {
-            let decision = if apply { LogDecision::Apply } else { LogDecision::Discard };
-            store.decide_logs(credentials, client, decision).map_err(refusal)?;
-            tracing::warn!(
-                uid = credentials.uid,
-                %client,
-                "logs that were set aside are decided about: {decision:?}"
-            );
-            done()
-        }
+        Request::DecideLogs { client, apply } => decide_logs(shared, credentials, client, apply),
         _ => Err(malformed("it is not about the store")),
     }
+}
+
+fn decide_logs(
+    shared: &Shared,
+    credentials: &Credentials,
+    client: Uuid,
+    apply: bool,
+) -> Result<Answer, Refusal> {
+    let decision = if apply { LogDecision::Apply } else { LogDecision::Discard };
+    shared.store.decide_logs(credentials, client, decision).map_err(refusal)?;
+    let uid = credentials.uid;
+    tracing::warn!(uid, %client, "an operator decided about logs set aside: {decision:?}");
+    done()
 }
 
 fn failed_parcel(error: std::io::Error) -> StoreError {

@@ -98,8 +98,8 @@ impl Server {
                 let listener = Listener::bind(&config.socket).map_err(failed(
                     "choose a path in a directory that this user may write, of less than 108 bytes",
                 ))?;
-                // Whoever may reach the directory may connect; what they may have is decided pool
-                // by pool.
+                // Every user who may reach the directory may connect; each pool's permissions
+                // decide about that pool.
                 std::fs::set_permissions(&config.socket, Permissions::from_mode(0o666))
                     .map_err(failed("check the directory that it lies in"))?;
                 (listener, Some(config.socket.clone()))
@@ -128,7 +128,8 @@ impl Server {
         self.socket.clone().or_else(|| self.listener.path())
     }
 
-    /// One line about what the daemon is doing; whoever can say it has had the store's lock.
+    /// One line about what the daemon is doing. It takes the store's lock for that, so an answer
+    /// shows that the lock can be had.
     #[must_use]
     pub fn status(&self) -> String {
         self.pulse().status()
@@ -153,7 +154,7 @@ impl Server {
     }
 
     /// Serves clients until `stop` is readable, or closed at its other end. Then no further one is
-    /// let in; the store is closed if nobody is there, and otherwise left for the next
+    /// let in; the store is closed if no client is connected, and otherwise left for the next
     /// daemon, which takes the clients over.
     ///
     /// # Errors
@@ -202,7 +203,7 @@ impl Server {
         drop(self.exporter.take());
         self.shared.sessions.stop();
         if let Some(objects) = self.shared.objects.get() {
-            // Whoever opens the store next has nothing to recover. Should it fail, that recovers.
+            // Then the next open has nothing to recover. Should this fail, the next open recovers.
             let _ = objects.checkpoint();
         }
         if let Some(why) = self.shared.given_up() {

@@ -1,31 +1,31 @@
-//! Who is there, and what happens when they are not any more.
+//! All sessions, their states, and their ends.
 //!
-//! A session is *attached* while a connection serves it, and *detached* when its connection was
-//! closed without a goodbye. One thread, the undertaker, waits for the processes of detached
-//! sessions to end (their pidfds become readable) and ends their sessions in the store, which
-//! replays their logs.
+//! | state | meaning | next |
+//! | --- | --- | --- |
+//! | attached | a connection serves it | detached: the connection closes without a goodbye |
+//! | | | ending: a goodbye, or the end of the process |
+//! | detached | it has no connection | attached: the same process sends `Hello{resume}` |
+//! | | | ending: the process has ended |
+//! | ending | the store ends it and replays its logs | gone: the store is done |
+//! | | | failed: the store could not do it |
+//! | failed | it waits for another try | ending: the time has come |
 //!
-//! ```text
-//! attached --connection closed--> detached --process ended--> ending (logs replayed) --> gone
-//!     |  ^----same process, Hello{resume}----|                 |   ^
-//!     '------goodbye-------------------------------------------|   |
-//!                                     the store could not do it|   |it is time to try again
-//!                                                              '-> failed
-//! ```
+//! One thread, the undertaker, waits for the processes of detached sessions to end: their pidfds
+//! become readable. Then it ends their sessions in the store.
 //!
-//! A process has ended too, as far as its session goes, when the program that began the session is
-//! gone: by `exec` ([`crate::images`]). The undertaker asks for that when a client hangs up, when
-//! another client wants what the session has, and now and then.
+//! `exec` ends a session like the end of its process, because the program that began the session is
+//! gone ([`crate::images`]). The undertaker looks for that when a client hangs up, when another
+//! client wants what the session has, and now and then.
 //!
-//! **Each session is ended by one at a time**: whoever claims it. The entry stays, as *ending*,
-//! until the store is done: so a pool that the dead could write is in use until then, and
-//! whoever asks for it waits.
+//! **One thread at a time ends a session**: the one that claims it. The entry stays, as *ending*,
+//! until the store is done. So a pool that the ended process could write is in use until then, and
+//! clients that ask for it wait.
 //!
-//! **An end that fails is tried again**, by the undertaker: soon, then later and later, but at
-//! least every [`RETRY_MAX`]. The disk may be full, or the daemon short of descriptors; until it is
-//! done the dead client's pools and locks stay its own. Only where the store itself is of no use
-//! any more, because a sync has failed, there is nothing to be tried: the daemon ends with an
-//! error, and the next one recovers from what is on the medium.
+//! **The undertaker tries a failed end again**: soon, then later and later, but at least every
+//! [`RETRY_MAX`]. The disk may be full, or the daemon short of descriptors. Until the end succeeds,
+//! the dead client's pools and locks stay its own. If a sync has failed, the store is of no use any
+//! more and a retry is pointless: the daemon ends with an error, and the next daemon recovers from
+//! the medium.
 
 use crate::images::{Images, Sign};
 use crate::session::Session;
@@ -249,7 +249,7 @@ impl Sessions {
         }
     }
 
-    /// The session is about to be ended, by the caller. False: by somebody else.
+    /// Gives the end of the session to the caller. False: another thread has it, or it is gone.
     pub(crate) fn claim(&self, client: Uuid) -> bool {
         match self.table().get_mut(&client) {
             Some(entry) if matches!(entry.state, State::Attached | State::Detached) => {
@@ -260,7 +260,7 @@ impl Sessions {
         }
     }
 
-    /// It has been.
+    /// The session has ended: removes its entry.
     pub(crate) fn forget(&self, client: Uuid) {
         self.table().remove(&client);
     }

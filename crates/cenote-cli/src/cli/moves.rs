@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 /// Make a copy of a pool beside it
 ///
-/// Pointers in the copy lead into the copy. They are rewritten when they are first touched, by
-/// whatever program; by a daemon, when the pool is next opened.
+/// Pointers in the copy lead into the copy. The first program that touches them rewrites them; a
+/// daemon rewrites them when the pool is next opened.
 ///
 /// A protected pool is copied as it is sealed, for which no key is needed (only if it has moved and
 /// is still to be rewritten, or with --eager). The copy has the original's key, until `rekey` gives

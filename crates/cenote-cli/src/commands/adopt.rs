@@ -1,15 +1,17 @@
 //! `cenote adopt`: a copy of a store that was not closed becomes a store of its own.
 //!
-//! The store is opened for writing as with `--accept-copy`. Every pool and every object is opened,
-//! which checks it. **When all are found whole, the next copy of the superblock commits that**
-//! (`cenote_store::Store::pool_is_checked`), and the store opens without `--accept-copy`. What the
-//! copy may have torn keeps it what it is: each is named, and nothing is removed.
+//! 1. The command opens the store for writing, as with `--accept-copy`.
+//! 2. It opens every pool and every object, which checks each.
+//! 3. **If all are whole, the next copy of the superblock commits that**
+//!    (`cenote_store::Store::pool_is_checked`). From then on the store opens without
+//!    `--accept-copy`. If a pool or an object may be torn, the command names it, removes nothing,
+//!    and the store stays a copy.
 //!
 //! With `--of-one-moment` the operator says that no process had the store open while it was copied.
-//! Recovery does then what the logs say of pools that were in use, and one batch says that they are
-//! not "not covered" any more, and torn (`cenote_store::PowerLossPolicy::AsIs`). One batch a pool
-//! declares it whole, and the superblock commits as above. A crash in between leaves pools that are
-//! torn, which `cenote logs declare-whole` is for.
+//! Then recovery replays the logs of pools that were in use, and one batch turns their mark "not
+//! covered" into "torn" (`cenote_store::PowerLossPolicy::AsIs`). For each pool one more batch
+//! declares it whole, and the superblock commits as above. A crash in between leaves torn pools,
+//! which `cenote logs declare-whole` is for.
 
 use super::object::objects_of;
 use crate::cli::{Adopt, StoreDir};

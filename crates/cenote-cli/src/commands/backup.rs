@@ -1,7 +1,8 @@
 //! `cenote backup`: a consistent copy of a store.
 //!
-//! Ctrl-C ends it at the next step, with nothing left; a second one at once: what is left then has
-//! another name than the target, and the next backup to that target removes it.
+//! The first Ctrl-C ends it at the next step, with nothing left. A second one ends it at once. The
+//! files that it leaves then have another name than the target, and the next backup to that target
+//! removes them.
 
 use crate::cli::Backup;
 use crate::failure::{Failure, Verdict, closed};

@@ -1,11 +1,12 @@
 //! `cenote check`: looks at everything and changes nothing.
 //!
-//! Control data are judged when the store is opened (superblock, catalog, logs; a log that needs
-//! replay is replayed into private memory). Then come the files: puddles, primaries, both journals,
-//! as a program's open for writing looks at them. Then every pool's heap is checked: descriptors,
-//! marks, blocks that overlap, and by tracing from the roots, what is allocated and cannot be
-//! reached, what is reached and not allocated, pointers that are not as their types say, and bytes
-//! that are no value of their type. Of protected pools and objects every page is verified.
+//! 1. *Control data*, when the store is opened: superblock, catalog, logs. A log that needs replay
+//!    is replayed into private memory.
+//! 2. *Files*, as a program's open for writing looks at them: puddles, primaries, both journals.
+//! 3. *Every pool's heap*: descriptors, marks, blocks that overlap. Tracing from the roots finds
+//!    blocks that are allocated and not reached, or reached and not allocated; pointers that do not
+//!    fit their types; and bytes that are no value of their type.
+//! 4. *Every page* of protected pools and objects.
 //!
 //! Invariant: if a program's open of the store, of a pool or of an object fails, there is a
 //! finding, or the line of that pool or object says which key or permission is missing.

@@ -151,8 +151,7 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
         }),
         "faults are resolved by a signal handler instead",
     )?;
-    let private = report.dirty_by_private_copy.is_ok();
-    let instead = if private {
+    let instead = if report.dirty_by_private_copy.is_ok() {
         "changed pages of private mappings are found instead"
     } else {
         "mprotect and a fault handler find changed pages instead"

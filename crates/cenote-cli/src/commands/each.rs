@@ -1,4 +1,4 @@
-//! One pool after the other: what is wrong with one is said, and the others are dealt with.
+//! One pool after the other: a failure of one is printed, and the command goes on with the others.
 
 use crate::failure::{Failure, Verdict};
 use crate::output::Out;

@@ -2,7 +2,7 @@
 
 use crate::cli::Format;
 use crate::failure::{Failure, Verdict};
-use crate::output::{Out, asked, somebody_is_there};
+use crate::output::{Out, a_user_is_there, asked};
 use crate::units::bytes;
 use cenote::{FormatOptions, Medium as _, MediumOptions, RealMedium, Store};
 use serde_json::json;
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Format, out: &mut Out) -> Result<Verdict, Failure>
         }))?;
         return Ok(Verdict::Clean);
     }
-    if !arguments.care.yes && somebody_is_there() {
+    if !arguments.care.yes && a_user_is_there() {
         let question =
             format!("make a store in {shown}, on {}, durability {}?", info.fs, info.durability);
         if !asked(&question)? {
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Format, out: &mut Out) -> Result<Verdict, Failure>
     Ok(Verdict::Clean)
 }
 
-/// Says early, before anybody is asked, what `format` would say.
+/// Refuses as `format` would, before the user is asked.
 fn refuse_if_taken(dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
     if dir.join("superblock").exists() {

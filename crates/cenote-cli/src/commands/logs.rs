@@ -154,8 +154,8 @@ fn read_log(
         let body = image.body(record);
         (body.len >= Body::LEN_MIN).then_some(body)
     };
-    // SAFETY: the bodies lie in images that live until the end of this function; nobody else has
-    // them.
+    // SAFETY: the bodies lie in images that live until the end of this function; no other code
+    // has them.
     let summary =
         unsafe { inspect(body, crash, &mut segment) }.map_err(|damage| damage.to_string())?;
     let entries = summary

@@ -165,7 +165,9 @@ pub(crate) fn as_json(listed: &Listed) -> Value {
     let Listed { info: pool, roots } = listed;
     let record = &pool.record;
     let roots = roots.as_ref().ok().map(|roots| {
-        let root = |root: &NamedRoot| json!({ "name": root.name, "addr": root.addr, "type_id": root.type_id.to_string() });
+        let root = |root: &NamedRoot| {
+            json!({ "name": root.name, "addr": root.addr, "type_id": root.type_id.to_string() })
+        };
         roots.iter().map(root).collect::<Vec<_>>()
     });
     json!({

@@ -10,7 +10,7 @@ use crate::cli::{
 use crate::failure::{Failure, Verdict, closed};
 use crate::keys;
 use crate::opening;
-use crate::output::{Out, asked, somebody_is_there};
+use crate::output::{Out, a_user_is_there, asked};
 use crate::stop::{Awaited, Stop};
 use crate::table::{Align, Table};
 use crate::units::{bytes, date, plural};
@@ -220,7 +220,7 @@ fn confirm(arguments: &ObjectRm, what: &str) -> Result<(), Failure> {
     if arguments.care.yes {
         return Ok(());
     }
-    if !somebody_is_there() {
+    if !a_user_is_there() {
         return Err(Failure::Usage(format!(
             "{what} was not removed: no terminal to ask at: say --yes"
         )));

@@ -8,7 +8,7 @@ use super::stats::chosen;
 use crate::cli::Rm;
 use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
-use crate::output::{Out, asked, somebody_is_there};
+use crate::output::{Out, a_user_is_there, asked};
 use crate::units::{bytes, plural};
 use cenote::{MediumOptions, RealMedium};
 use cenote_layout::header::read;
@@ -27,7 +27,7 @@ fn confirm(arguments: &Rm, what: &str) -> Result<(), Failure> {
     if arguments.care.yes {
         return Ok(());
     }
-    if !somebody_is_there() {
+    if !a_user_is_there() {
         return Err(Failure::Usage(format!(
             "{what} was not removed: no terminal to ask at: say --yes"
         )));
@@ -161,7 +161,7 @@ fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
         if let Some((base, len)) = window {
             cenote_store::forget_window(base, len);
         }
-        // Whatever else is there stays, and its directory with it.
+        // Files of other kinds stay, and their directory with them.
         for directory in DIRECTORIES {
             let _ = std::fs::remove_dir(dir.join(directory));
         }

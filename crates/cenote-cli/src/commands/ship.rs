@@ -1,9 +1,13 @@
 //! `cenote export` and `cenote import`: pools in archives.
 //!
-//! Ctrl-C ends both at the next step, with nothing left (and rewriting at once, which comes after
-//! an import, between two puddles); a second one at once: what an import leaves then is removed by
-//! the next who opens the store for writing, and an export leaves a file whose name ends in
-//! `.part`.
+//! | signal | export | import |
+//! | --- | --- | --- |
+//! | the first Ctrl-C | ends at the next step, with nothing left | the same |
+//! | the first, while `--eager` rewrites | | ends between two puddles; the pools stay |
+//! | a second | ends at once, and leaves a file `*.part` | ends at once, and leaves files |
+//!
+//! The next open for writing removes the files that an import left, and rewriting goes on with
+//! the next program that opens the pools.
 
 use crate::cli::{Export, Import};
 use crate::failure::{Failure, Verdict};
@@ -39,8 +43,8 @@ fn show(bar: &ProgressBar, at: ShipProgress, stop: &Stop) -> ControlFlow<()> {
     stop.flow()
 }
 
-/// Why an archive was not written or read, with its name; stopped, if the user asked for that,
-/// whatever came of it.
+/// Why an archive was not written or read, with its name. If the user asked to stop, that is the
+/// reason, and the error is not.
 fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
     match error {
         _ if stop.is_set() => Error::Ship(ShipError::Stopped).into(),
@@ -167,20 +171,23 @@ fn named(pools: &[String]) -> String {
     format!("{} {}", if pools.len() == 1 { "pool" } else { "pools" }, names.join(", "))
 }
 
+/// An archive to be read: a file, or standard input.
+fn open_archive(path: &Path, stop: &Stop) -> Result<Box<dyn Read>, Failure> {
+    if !is_stream(path) {
+        let opened = File::open(path).map_err(|error| crate::keys::unreadable(path, &error))?;
+        return Ok(Box::new(Awaited { stream: opened, stop: stop.clone() }));
+    }
+    if std::io::stdin().is_terminal() {
+        return Err(Failure::Usage(
+            "an archive does not come from a terminal: name a file, or a pipe".into(),
+        ));
+    }
+    Ok(Box::new(Awaited { stream: std::io::stdin(), stop: stop.clone() }))
+}
+
 pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failure> {
     let stop = Stop::install();
-    let input: Box<dyn Read> = if is_stream(&arguments.file) {
-        if std::io::stdin().is_terminal() {
-            return Err(Failure::Usage(
-                "an archive does not come from a terminal: name a file, or a pipe".into(),
-            ));
-        }
-        Box::new(Awaited { stream: std::io::stdin(), stop: stop.clone() })
-    } else {
-        let opened = File::open(&arguments.file)
-            .map_err(|error| crate::keys::unreadable(&arguments.file, &error))?;
-        Box::new(Awaited { stream: opened, stop: stop.clone() })
-    };
+    let input = open_archive(&arguments.file, &stop)?;
     if arguments.dry_run {
         return inspect(arguments, input, &stop, out);
     }
@@ -237,7 +244,7 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
                 .map_err(|failure| failure.after("all is imported, and not rewritten yet"))
         })
         .try_fold(true, |all, whole| whole.map(|whole| all && whole));
-    // Also when it was stopped: what is registered is there, and the next who opens it goes on.
+    // Also when it was stopped: what is registered is there, and the next open goes on.
     store.close()?;
     Ok(Verdict::found(!whole?))
 }

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_fits_whatever_is_in_it_and_has_no_control_characters() {
+    fn a_picture_of_any_content_fits_and_has_no_control_characters() {
         for (width, height) in [(80, 24), (40, 10), (20, 5), (200, 60), (1, 1)] {
             for clients in [0, 1, 30, 200] {
                 let (mut before, now) = (moment(clients), moment(clients));

@@ -213,7 +213,7 @@ impl Looked<'_> {
         Ok(found)
     }
 
-    /// Nothing is wrong with it as far as anybody can see.
+    /// It was not verified: without its key no damage can be found.
     fn tell_locked(&mut self, kind: &str, name: &str, why: &AtRestError) -> Result<(), Failure> {
         let why = at_rest(why);
         let text = format!("{kind} \"{name}\": {why}");
@@ -259,7 +259,11 @@ impl Looked<'_> {
             .map(|(puddle, page, what)| json!({ "puddle": puddle, "page": page, "what": what }))
             .collect();
         out.object(&json!({
-            kind: name, "at_rest": keys::name_of(mode), "covered": covered, "pages": pages, "damaged": listed,
+            kind: name,
+            "at_rest": keys::name_of(mode),
+            "covered": covered,
+            "pages": pages,
+            "damaged": listed,
         }))?;
         self.damaged += wrong;
         Ok(())
@@ -292,7 +296,7 @@ pub(crate) fn rekey(arguments: &Rekey, out: &mut Out) -> Result<Verdict, Failure
         false => objects.rekey(name, &old, &new)?.unfinished().map(ToString::to_string),
     };
     drop(objects);
-    // From here on the new key is its key, whatever fails.
+    // From here on the new key is its key, also if something fails.
     let failed = failed.or(store.close().err().map(|error| error.to_string()));
     let said =
         out.line(format_args!("{} {kind} \"{name}\" is under the new key", out.good("done:")));

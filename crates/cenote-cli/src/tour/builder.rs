@@ -1,8 +1,8 @@
-//! The process that is killed: indexes words, and says after each commit how far it is.
+//! The process that is killed: it indexes words, and acknowledges each commit.
 //!
-//! It reads the text from standard input, and writes 8 bytes to standard output when it has found
-//! out where the last commit was, and after every commit: the number of words that are indexed.
-//! What it has written there it must never lose.
+//! It reads the text from standard input. An acknowledgement is 8 bytes on standard output: the
+//! number of words that are indexed. It writes one at its start, when it has found the last commit,
+//! and one after every commit. The index must never lose an acknowledged word.
 
 use super::{index, text};
 use crate::cli::TourBuild;

@@ -1,4 +1,4 @@
-//! The end of a tour: is what survived what should be there?
+//! The end of a tour: compares the index that survived with one that was never disturbed.
 
 use super::index;
 use crate::failure::Failure;

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_is_that_of_the_standard_library_whatever_the_batches() {
+    fn the_index_is_that_of_the_standard_library_for_batches_of_all_sizes() {
         let dir = tempfile::tempdir().expect("a directory");
         let pool = Store::open(dir.path()).expect("a store").pool(POOL).expect("a pool");
         let words = sample(3000);

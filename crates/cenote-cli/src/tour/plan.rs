@@ -1,9 +1,10 @@
 //! When to kill: random moments from a seed.
 //!
-//! Most kills are set to a place in the text: the builder is killed a random time after it has
-//! acknowledged that word. The others are set to a time after its start, to hit it while it opens
-//! the store. Places are spread over the whole text, so that the work does not end long before the
-//! kills do; how far a builder goes on before the signal reaches it is learned, and taken off.
+//! Most kills are set to a place in the text: the tour kills the builder a random time after it has
+//! acknowledged that word. The others are set to a time after the builder's start, to hit it while
+//! it opens the store. Places are spread over the whole text, so that the work does not end long
+//! before the kills do. A builder goes on until the signal reaches it: the plan measures how far,
+//! and sets places that much earlier.
 
 use std::time::Duration;
 

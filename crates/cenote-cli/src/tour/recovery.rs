@@ -187,7 +187,7 @@ fn build(mut command: Command, missing: bool) -> Result<(), String> {
     Err(said.lines().find(|line| line.starts_with("error")).unwrap_or("cargo failed").to_owned())
 }
 
-/// To standard error, whether anybody reads it or not.
+/// Writes a line to standard error. A failure to write is no error.
 pub(crate) fn eprint_line(line: &str) {
     use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "{line}");

@@ -1,10 +1,12 @@
 //! Nodes of the B+-tree.
 //!
 //! ```text
-//! Slots<S>:  permutation (8) | 15 slots             a node's entries, in any order; the permutation says which are used and in which order
+//! Slots<S>:  permutation (8) | 15 slots
 //! Leaf:      next | previous | Slots<key, value>
 //! Inner:     level is 1? (8) | first child | Slots<key, child>
 //! ```
+//!
+//! Slots hold a node's entries, in any order; the permutation gives the used slots and their order.
 //!
 //! The *permutation* is one 64-bit word (as in Masstree, Mao et al., EuroSys 2012): nibble 0 counts
 //! the used slots, nibbles 1 to 15 are a permutation of the slot numbers 0 to 14, the used ones
@@ -209,7 +211,11 @@ pub(crate) struct Leaf<K, V> {
 
 persist_block!(
     "cenote/BTreeLeaf",
-    Leaf<K, V> { next: Option<Ptr<Leaf<K, V>>>, previous: Option<Ptr<Leaf<K, V>>>, entries: Slots<Entry<K, V>> }
+    Leaf<K, V> {
+        next: Option<Ptr<Leaf<K, V>>>,
+        previous: Option<Ptr<Leaf<K, V>>>,
+        entries: Slots<Entry<K, V>>
+    }
 );
 
 impl<K, V> Leaf<K, V> {
@@ -240,7 +246,7 @@ impl<K, V> Leaf<K, V> {
     }
 
     /// Position of the first entry that is not less than `key`; `Ok` if it is equal. At most the
-    /// length, whatever `Ord` says.
+    /// length, also with a wrong `Ord`.
     #[inline]
     pub(crate) fn search<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
@@ -329,7 +335,7 @@ impl<K, V> Inner<K, V> {
     }
 
     /// Number of the child where `key` belongs: keys that are not greater. At most the number of
-    /// keys, whatever `Ord` says.
+    /// keys, also with a wrong `Ord`.
     #[inline]
     pub(crate) fn search<Q: Ord + ?Sized>(&self, key: &Q) -> usize
     where

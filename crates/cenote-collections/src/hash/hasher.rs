@@ -1,7 +1,7 @@
 //! The hash function of maps: SipHash-1-3, under a key that each map keeps.
 //!
-//! Hashes are part of what is on media. So the function never changes, whatever `std` makes of its
-//! own, and a test pins its values. The key is random: no outsider can choose keys that collide.
+//! Hashes are on media. So the function never changes, even if `std` changes its own, and a test
+//! pins its values. The key is random: no outsider can choose keys that collide.
 //!
 //! The `Hash` implementations of `std` decide which bytes are hashed: of numbers their bytes
 //! (little endian on every machine that can use a store), of `str` its bytes and 0xff. A program

@@ -205,7 +205,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     }
 
     /// As [`HashMap::new`], with a hash key of choice: for histories that can be repeated exactly.
-    /// Whoever knows it can choose keys that collide.
+    /// An attacker who knows it can choose keys that collide.
     ///
     /// # Errors
     /// As [`Tx::alloc`].

@@ -1,10 +1,13 @@
-//! What a hash map is made of.
+//! The blocks of a hash map.
 //!
 //! ```text
-//! Page:       tags (8) | next | 7 slots             entries of one bucket; more than 7 go to further pages
+//! Page:       tags (8) | next | 7 slots
 //! Segment:    128 first pages of buckets
-//! Directory:  over segments? (8) | 128 children     as many levels as it takes; a tree of fan-out 128 by bucket number
+//! Directory:  over segments? (8) | 128 children
 //! ```
+//!
+//! A page holds entries of one bucket; more than 7 go to further pages. Directories are a tree of
+//! fan-out 128 by bucket number, with as many levels as the map needs.
 //!
 //! Byte `i` of `tags` belongs to slot `i`: 0 if it is unused, else 0x80 and 7 bits of the hash,
 //! which tells nearly all keys apart without looking at them. Byte 7 is 0. Invariant: a used slot

@@ -96,8 +96,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
     pub fn retain(self, tx: &mut Tx<'_>, mut keep: impl FnMut(&K, &V) -> bool) -> Result<()> {
         let header = *open(tx, self.header)?;
         for bucket in 0..header.buckets {
-            // SAFETY: a live header. The pages stay, whatever `keep` does: it cannot get at the
-            // transaction.
+            // SAFETY: a live header. The pages stay: `keep` has no access to the transaction.
             let mut next = unsafe { header.first_page(bucket) }.or_lost(tx)?;
             while let Some(page) = next {
                 // SAFETY: a live page, logged before it is written; only used slots are looked at.

@@ -1,4 +1,5 @@
-//! [`CursorMut`]: a place in a list. It borrows the transaction, so nothing else can change the list meanwhile, and the node that it stands on stays one.
+//! [`CursorMut`]: a place in a list. It borrows the transaction, so nothing else can change the
+//! list meanwhile, and the node under the cursor stays in it.
 
 use super::{List, ListHeader, Node, value_mut};
 use crate::shared::{OrLost, open};

@@ -152,7 +152,7 @@ fn the_generator_finds_leaks_that_are_given_back_one_by_one() {
 }
 
 #[test]
-fn whatever_is_given_back_and_killed_kept_handles_find_whole_collections_or_none() {
+fn kept_handles_find_whole_collections_or_none_after_kills() {
     let _alone = alone();
     let number = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
     let (kills, first) = (number("CENOTE_LEAK_KILLS", 30), number("CENOTE_SEED", 1));

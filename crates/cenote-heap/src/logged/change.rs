@@ -1,7 +1,7 @@
 //! A change: what some cells hold now, and what they are to hold. It is planned in memory, and
 //! nothing is stored before it is complete ([`super::undo`] makes it).
 //!
-//! So a refusal needs no undoing, and each change has the same persistent steps, whatever it does.
+//! So a refusal needs no undoing, and changes of all kinds have the same persistent steps.
 
 use super::cells::Metadata;
 use super::error::Fault;

@@ -9,7 +9,7 @@
 //! | word of the lane | a crash here | the store that leads there |
 //! | --- | --- | --- |
 //! | its number, running | blocks that it allocated are freed | that of the transaction before |
-//! | its number, committed | blocks that it wants freed are freed | **the commit**, if it frees any |
+//! | its number, committed | blocks that it wants freed are freed | **the commit**, if it frees |
 //! | the next number | nothing is left of it | **the commit**, if it frees none; else the end |
 //!
 //! An abort frees what was allocated and then stores the next number. Both do so under the lock, so

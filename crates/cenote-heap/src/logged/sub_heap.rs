@@ -5,8 +5,8 @@
 //!
 //! **Opening** undoes the change that a crash broke off ([`super::undo`]), then ends the
 //! transactions that it broke off ([`super::micro`]). It reads the undo log, the level entries and
-//! the lanes, whatever the heap holds, and traces nothing. A crash while it does so leaves the same
-//! work, or less.
+//! the lanes, no matter how many blocks there are, and traces nothing. A crash while it does so
+//! leaves the same work, or less.
 //!
 //! **Refusals.** An address that is no allocated block is told as such before a change is planned:
 //! one lookup, or one for each class if it lies inside a block.
@@ -236,7 +236,7 @@ impl<G: Ground> SubHeap<G> {
     }
 
     /// Allocates at least `size` bytes (0 counts as 1) at a multiple of `align`, for values of
-    /// `type_id`. Durable on return. Contents are whatever was there.
+    /// `type_id`. Durable on return. The block holds the bytes that were there before.
     ///
     /// # Errors
     /// Why there is no block; nothing is allocated.

@@ -8,7 +8,7 @@
 //!   mean over all records does not grow with the number of levels. One of the oldest records may
 //!   lie in the smallest level: `levels * PROBE_WINDOW` slots;
 //! * finding that there is none, and finding room, look at `levels * PROBE_WINDOW` slots at most,
-//!   whatever the heap holds: that is a wrong free, or one more block.
+//!   however full the heap is: that is a wrong free, or one more block.
 
 use super::error::Fault;
 use super::plan::{Found, Plan};

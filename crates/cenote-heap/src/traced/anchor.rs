@@ -1,13 +1,21 @@
-//! Anchors: one word a superblock that says who may do what with it. All changes of hands go
-//! through these functions.
+//! Anchors: one word for each superblock, which decides which thread may use it. All changes of
+//! hands go through these functions.
 //!
-//! ```text
-//!           take                      set up                    (any thread that frees a block: `announce`)
-//!   FREE ----------> TAKEN (one thread's) ------> FULL ------------------------------> LISTED
-//!    ^                 |                           ^      in no list                     |   in exactly one list,
-//!    |      put        |                           +-------- `settle` -------------------+   or in the hands of the
-//!    +-----------------+ <---------------------------------- `retire` -------------------+   thread that popped it
-//! ```
+//! | state | who has the superblock |
+//! | --- | --- |
+//! | FREE | no thread |
+//! | TAKEN | one thread, to set it up or to give it back |
+//! | FULL | all threads that have blocks of it; it is in no list |
+//! | LISTED | exactly one list, or the thread that popped it |
+//!
+//! | from | to | step |
+//! | --- | --- | --- |
+//! | FREE | TAKEN | take |
+//! | TAKEN | FREE | put |
+//! | TAKEN | FULL | set up |
+//! | FULL | LISTED | `announce`, by any thread that frees a block |
+//! | LISTED | FULL | `settle` |
+//! | LISTED | TAKEN | `retire` |
 //!
 //! The low byte is the state; the rest is a tag that every step changes, or the span of a large
 //! block's head, or the distance of its tails.
@@ -32,7 +40,7 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Nobody uses it; whoever swaps it for `TAKEN` has it.
+/// No thread uses it; the thread that swaps it for `TAKEN` has it.
 pub(crate) const FREE: u64 = 0;
 /// One thread has it: to set it up, or to give it back.
 pub(crate) const TAKEN: u64 = 1;

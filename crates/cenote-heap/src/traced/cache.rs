@@ -378,7 +378,7 @@ impl Drop for Cache {
 /// A cache by its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owned(pub(crate) *mut Cache);
-// SAFETY: an address; whoever takes it off a list is the only one that uses it.
+// SAFETY: an address; only the thread that takes it off a list uses it.
 unsafe impl Send for Owned {}
 
 /// The caches of one heap.
@@ -477,9 +477,9 @@ impl Drop for Shared {
 thread_local! {
     /// The cache of the heap used last.
     static LAST: Cell<(u64, *mut Cache)> = const { Cell::new((0, null_mut())) };
-    /// Caches of heaps used last, by a hash of the heap's number: no destructor, so that reading it
-    /// is one load.
-    static FAST: [Cell<(u64, *mut Cache)>; HEAPS] = const { [const { Cell::new((0, null_mut())) }; HEAPS] };
+    /// Caches of heaps used last, by a hash of the number. No destructor: reading is one load.
+    static FAST: [Cell<(u64, *mut Cache)>; HEAPS] =
+        const { [const { Cell::new((0, null_mut())) }; HEAPS] };
     static ALL: RefCell<Caches> = const { RefCell::new(Caches(Vec::new())) };
 }
 

@@ -16,11 +16,11 @@
 //! reopen, or in another store. So they may not die one by one.
 //!
 //! 1. *The set is closed.* No live block outside of it leads into it by such a link. Collect traces
-//!    what is there now, with everybody stopped: what it reached leads to what it reached. Reclaim
-//!    traces what was there at its beginning, and all that a transaction has changed since, as it
-//!    was before the change. A collection that takes a node over changes a block that led to the
-//!    node, so the node was reached ([`super::reclaim`], 2). Copies that the tracer has not seen
-//!    keep reclaim from condemning.
+//!    the heap as it is, with all threads stopped: what it reached leads to blocks that it reached.
+//!    Reclaim traces what was there at its beginning, and all that a transaction has changed since,
+//!    as it was before the change. A collection that takes a node over changes a block that led to
+//!    the node, so the node was reached ([`super::reclaim`], 2). Copies that the tracer has not
+//!    seen keep reclaim from condemning.
 //! 2. *It dies at one moment.* The whole set is condemned while no view and no transaction of the
 //!    pool is open. [`mark::CONDEMNED`] is not live to any program, so each of them, in every
 //!    thread, finds all of the set live before that, and none of it after.
@@ -53,7 +53,7 @@
 //! live nor given out, so what leads to one finds what was written there; and nothing is condemned.
 //!
 //! A process that reads only decides nothing. Condemned blocks are not live to it, and no process
-//! writes to them: what a live header leads to is what was written there.
+//! writes to them: a live header leads to the values that were written there.
 //!
 //! Where processes share the pool, one that is alone condemns ([`super::recover`]). If it dies, the
 //! next one that gets its turn decides, before it looks at a value ([`TracedHeap::catch_up`]).

@@ -2,12 +2,14 @@
 //! is asked on the fast path, in one load.
 //!
 //! ```text
-//! bits  0 to 28   2^32 divided by the block size, rounded up: offset * this is the index in its upper half, exact for
-//!                 offsets below 64 KiB; its lower half is less than this exactly if the division leaves nothing
+//! bits  0 to 28   the reciprocal: 2^32 divided by the block size, rounded up
 //! bits 29 to 45   block size; 65,536 for a large block; 0: no blocks are here
 //! bits 46 to 62   generation: another one each time that the superblock is taken
 //! bit  63         the marks are tiny marks
 //! ```
+//!
+//! For offsets below 64 KiB, the upper half of `offset * reciprocal` is the block's index, exactly.
+//! Its lower half is less than the reciprocal if and only if a block begins at the offset.
 //!
 //! A superblock without blocks has the lower 46 bits and the last zero: no block begins at any
 //! offset, so every question is answered by no. One word says it all, so a reader that races with a

@@ -53,7 +53,7 @@ pub(crate) const fn large_kind(bytes: u64) -> u32 {
     1 << 31 | (bytes / 4096) as u32
 }
 
-/// A run that this thread has, and nobody uses yet; dropped, it is what it was before.
+/// A run that this thread has, and no thread uses yet; dropped, it is what it was before.
 struct Run<'a, G: Ground> {
     heap: &'a TracedHeap<G>,
     puddle: &'a PuddleHeap,
@@ -95,8 +95,7 @@ impl<G: Ground> TracedHeap<G> {
         };
         let mut inside = self.enter();
         let idle = if align <= SUPERBLOCK_SIZE { self.pop_idle(bytes, type_id) } else { None };
-        // Whatever happens before the mark is set, a panic of `before` included, gives the run
-        // back.
+        // If this ends before the mark is set, also by a panic of `before`, the run is given back.
         let run = match idle {
             Some(run) => run,
             None => {
@@ -266,7 +265,7 @@ impl<G: Ground> TracedHeap<G> {
         }
         let mark = &puddle.class_marks(number, 0)[0];
         let _inside = self.enter();
-        // Whoever changes the mark owns the run.
+        // The thread that changes the mark owns the run.
         if mark.compare_exchange(from, self.cached, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return Err(FreeError::NotAllocated { addr });
         }

@@ -120,7 +120,7 @@ pub(crate) fn replace(marks: &[AtomicU8], from: u8, to: u8) -> bool {
     found
 }
 
-/// How many blocks are in caches of whatever member.
+/// How many blocks are in caches, of all members together.
 pub(crate) fn count_cached(marks: &[AtomicU8]) -> u32 {
     let in_cache = |mark: &&AtomicU8| {
         matches!(meaning(mark.load(Ordering::Relaxed)), Some(Meaning::Cached(_)))

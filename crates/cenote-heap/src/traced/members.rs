@@ -2,23 +2,34 @@
 //!
 //! Everything that a heap needs from one operation to the next lies in the mapping: descriptors
 //! with their volatile words, marks, hints, lists. So several processes can work on one heap as
-//! several threads do, by the same kernel. What is added is this table, in the root puddle, and it
-//! serves one purpose: that a member may die anywhere.
+//! several threads do, by the same kernel. They need one thing more, this table in the root puddle,
+//! so that a member may die anywhere.
 //!
-//! ```text
-//! line 0    epoch (boot and store: the rest means something in this one only), session, gate, turn, writer, puddles, 2 words reserved
-//! then 62   who (0: nobody; an identity that the ground gives and judges), inside (threads on a slow path), reading, 1 word reserved
-//! ```
+//! | word of line 0 | meaning |
+//! | --- | --- |
+//! | epoch | boot and store: the rest has a meaning in this epoch only |
+//! | session | its number |
+//! | gate | [`super::gate`] |
+//! | turn | the pool's lock, if the ground has no other |
+//! | writer | of the lock for readers and writers |
+//! | puddles | how many puddles the pool has at least |
+//! | 2 words | reserved |
 //!
-//! `turn` is the pool's lock, if the ground has no other. `writer` and each seat's `reading` are a
-//! lock for readers and writers ([`crate::robust`]) that users of the pool may take: this module
-//! only keeps its words. `puddles` says how many puddles the pool has at least, so that a member
-//! sees with one load that others took some.
+//! | word of a seat (62 follow) | meaning |
+//! | --- | --- |
+//! | who | 0: the seat is free; else an identity that the ground gives and judges |
+//! | inside | threads on a slow path |
+//! | reading | of the lock for readers and writers |
+//! | 1 word | reserved |
 //!
-//! A member's *number* is its seat's, 1 to 62. It is in every mark of a block that its caches have,
-//! or that its transactions hold ([`cenote_layout::heap::mark`]). So what a dead member leaves is:
-//! marks with its number, which say whose they are; and superblocks that it had in hands, which
-//! [`super::sweep`] finds at a moment when no living member is on a slow path ([`super::gate`]).
+//! `writer` and each seat's `reading` are a lock ([`crate::robust`]) that users of the pool may
+//! take: this module only keeps its words. `puddles` shows a member with one load that others took
+//! some.
+//!
+//! A member's *number* is its seat's, 1 to 62. Every mark of a block that its caches have, or that
+//! its transactions hold, contains it ([`cenote_layout::heap::mark`]). So a dead member leaves two
+//! things: marks with its number; and superblocks that it had in hands, which [`super::sweep`]
+//! finds at a moment when no living member is on a slow path ([`super::gate`]).
 //!
 //! **Who writes what.** All of the table but `inside` is written by the thread that has the pool's
 //! lock ([`Sharing::lock`]). The kernel of the operating system takes that lock from a dead
@@ -38,11 +49,10 @@
 //!
 //! ## Dying, and leaving
 //!
-//! Whether a member lives is the ground's to say, and "no" is for ever. Seats of dead members are
-//! kept until a sweep is done with their blocks: **the seat's clearing ends the sweep**, and each
-//! step before can be repeated by another member. A member that leaves says that it is dead, and
-//! sweeps itself; if it is the last one, nothing is to be done, because the next one is a first
-//! member.
+//! The ground decides whether a member lives, and "no" is for ever. A dead member keeps its seat
+//! until a sweep is done with its blocks: **clearing the seat ends the sweep**, and another member
+//! can repeat each step before. A member that leaves marks its seat as dead, and sweeps itself. The
+//! last one does nothing, because the next one is a first member.
 
 use super::gate;
 use super::mutex::lock;
@@ -144,7 +154,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// The gate, closed, and nobody inside.
+/// The gate, closed, and no member inside.
 pub(crate) struct Closed<'a>(&'a AtomicU64);
 
 impl Drop for Closed<'_> {
@@ -218,7 +228,7 @@ impl Members {
         Ok(self.turn(locked, threads))
     }
 
-    /// The pool's lock, if nobody has it.
+    /// The pool's lock, if it is free.
     pub(crate) fn try_lock<'a>(
         &'a self,
         sharing: &'a dyn Sharing,
@@ -231,7 +241,7 @@ impl Members {
     }
 
     fn turn<'a>(&'a self, locked: Locked<'a>, threads: MutexGuard<'a, ()>) -> Turn<'a> {
-        // Whoever closed it had the lock, and has died.
+        // The member that closed it had the lock, and has died.
         if gate::is_closed(&self.table().gate) {
             gate::open(&self.table().gate);
         }
@@ -315,7 +325,7 @@ impl Members {
         }
     }
 
-    /// The word of whoever writes.
+    /// The writer's word.
     pub(crate) fn writer(&self) -> &AtomicU64 {
         &self.table().writer
     }

@@ -3,18 +3,18 @@
 //!
 //! A *leak* is a block that is allocated and that no thread can reach: no root leads to it, and no
 //! program has its address. It comes from a program that died, or forgot, between an allocation and
-//! the store that was to attach it. Recovery by tracing gives leaks back too, but stops everybody.
-//! This one runs in slices, with transactions between them.
+//! the store that was to attach it. Recovery by tracing gives leaks back too, but stops all
+//! threads. Reclaim runs in slices, with transactions between them.
 //!
 //! # The promise, and why it holds
 //!
-//! *What is given back is a leak of the moment at which reclaim began.* It is a
-//! snapshot-at-the-beginning collector (Yuasa): it finds all that could be reached **at the
-//! beginning**, whatever happens meanwhile, and gives back what was allocated at the beginning and
-//! is not among that.
+//! *Reclaim gives back only leaks of the moment at which it began.* It is a
+//! snapshot-at-the-beginning collector (Yuasa): it finds all blocks that could be reached **at the
+//! beginning**, no matter what changes meanwhile. It gives back blocks that were allocated at the
+//! beginning and are not among those.
 //!
 //! 1. *Candidates* are blocks whose mark said "allocated" when their puddle was adopted, before
-//!    anybody of this session allocated in it. A block that is allocated later never is one. A
+//!    this session allocated in it. A block that is allocated later never is one. A
 //!    program can have the address of a candidate that no root leads to: it has kept it in a
 //!    variable over close and reopen, or in another store. Such a pointer finds its value until
 //!    leaks are condemned, and is an error afterwards.
@@ -45,7 +45,7 @@
 //! * When [`TracedHeap::begin_reclaim`] is called, every allocated block that a thread is going to
 //!   use can be reached from a root; no thread allocates or frees during the call. (At the start of
 //!   a session, before its first transaction, that is so.)
-//! * Whoever changes data by other means than transactions calls [`before_change`] before.
+//! * Code that changes data by other means than transactions calls [`before_change`] before.
 //! * No thread changes data while [`TracedHeap::mark_slice`] runs: a lock that writers take and it
 //!   does. It runs for as long as it is told; that is the longest wait of a writer.
 //! * No thread uses the heap while [`TracedHeap::condemn`] and [`TracedHeap::give_back_slice`] run.
@@ -259,8 +259,8 @@ impl<G: Ground> TracedHeap<G> {
         Ok(self.recorder()?.pending().1)
     }
 
-    /// Condemns all leaks: from here on none of them is live to anybody, and a crash leaves all of
-    /// them or none. `false`: something is pending, so mark on. To be called when nothing is
+    /// Condemns all leaks: from here on none of them is live to any process, and a crash leaves all
+    /// of them or none. `false`: something is pending, so mark on. To be called when nothing is
     /// pending in any heap that may lead here. Takes some nanoseconds for each leak and each 64
     /// blocks of the snapshot.
     ///

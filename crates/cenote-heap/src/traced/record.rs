@@ -1,4 +1,4 @@
-//! What stood in blocks before they were changed: the barrier of [`super::reclaim`].
+//! Copies of blocks as they were before a change: the barrier of [`super::reclaim`].
 //!
 //! Invariant: from the moment at which recording begins until it ends, no byte of a block of the
 //! snapshot is changed or given to another owner before a copy of it is in `old`, or has been taken
@@ -7,9 +7,12 @@
 //! across the border). So the tracer may read a block at any time: either no thread has changed it,
 //! or the copy says what stood there, and what the tracer reads beside that is more, never less.
 //!
-//! In a puddle that the heap has not adopted yet it is not known where blocks begin: there the
-//! words of the range are copied, each time. What is not of the snapshot, blocks and puddles that
-//! are newer than it, is not copied at all. Roots were copied when recording began.
+//! | the change is in | copied |
+//! | --- | --- |
+//! | a block of the snapshot | once, as above |
+//! | a puddle that is not adopted yet: where blocks begin is not known | the range, each time |
+//! | a block or a puddle that is newer than the snapshot | nothing |
+//! | a root | nothing: roots were copied when recording began |
 //!
 //! Order: the copy comes before the change, in the thread that changes. Everything here is under
 //! the recorder's lock; it is taken after every other lock of heap and store, and nothing is waited
@@ -82,7 +85,7 @@ pub fn is_recording() -> bool {
 /// reclaim looks at, and of blocks that are younger than it, cost a look-up.
 ///
 /// # Safety
-/// The range is readable, and nobody writes to it during the call.
+/// The range is readable, and no thread writes to it during the call.
 #[cold]
 #[inline(never)]
 pub unsafe fn before_change(addr: u64, len: u64) {
@@ -102,14 +105,14 @@ pub(super) struct Snapshot {
     pub(super) claims: Vec<Claim>,
     /// Where in `allocated` and `copied` the words of each superblock begin; one more at the end.
     first: Vec<u32>,
-    /// Bit for each block: candidates, as long as nobody frees them.
+    /// Bit for each block: candidates, until they are freed.
     allocated: Vec<u64>,
     /// Bit for each block, and each superblock of a large one, that is copied.
     copied: Vec<u64>,
 }
 
 impl Snapshot {
-    /// Nobody uses the puddle meanwhile, or allocates and frees in it.
+    /// No thread uses the puddle meanwhile, or allocates and frees in it.
     fn of(puddle: &PuddleHeap) -> Result<Self, (u64, &'static str)> {
         let claims = classify(puddle);
         let holds = contents(puddle);
@@ -395,7 +398,7 @@ impl Recorder {
         unsafe { state.keep(&ranges) };
     }
 
-    /// A copy that nobody has looked at.
+    /// A copy that the tracer has not looked at.
     pub(super) fn take(&self) -> Option<Old> {
         let mut state = self.lock();
         let old = state.old.pop_front()?;

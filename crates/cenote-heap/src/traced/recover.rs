@@ -148,7 +148,7 @@ impl<G: Ground> TracedHeap<G> {
             let addr = self.root_puddle().map_or(0, |puddle| puddle.base);
             return Err(RecoverError::Sweep { addr });
         }
-        // Nobody joins meanwhile.
+        // No member joins meanwhile.
         let _alone = self.turn_alone()?;
         let _trimming = lock(&self.trimming);
         let _held = (lock(&self.growth), Held::new(&self.growth));
@@ -161,7 +161,7 @@ impl<G: Ground> TracedHeap<G> {
         self.ground.usable()?;
         let (trace, damaged_roots) = (traced.counts, traced.damaged_roots);
         let mut report = RecoveryReport { trace, damaged_roots, ..RecoveryReport::default() };
-        // What an earlier sweep has left is decided, whatever the roots say.
+        // What an earlier sweep has left is decided first, also if roots are damaged.
         self.decide_all();
         let keep = keep || !report.damaged_roots.is_empty();
         self.condemn_unreached(&tracer, &puddles, keep)?;
@@ -466,7 +466,7 @@ fn unallocated<G: Ground>(
     }
 }
 
-/// What a superblock holds, if it is what its descriptor says.
+/// What a superblock holds, if its descriptor is right.
 fn as_claimed(claim: Claim) -> Option<Holds> {
     match claim {
         Claim::Small { class, type_id } => Some(Holds::Small { class, type_id, used: 0 }),

@@ -197,7 +197,7 @@ impl<G: Ground> TracedHeap<G> {
     /// Makes all blocks of a cache free for all.
     ///
     /// # Safety
-    /// The cache is this thread's, or nobody's.
+    /// The cache is this thread's, or no thread's.
     pub(crate) unsafe fn empty(&self, cache: *mut Cache) {
         // SAFETY: the caller's.
         let bins: Vec<*mut Bin> = unsafe { &*cache }.bins().collect();
@@ -230,7 +230,7 @@ impl<G: Ground> TracedHeap<G> {
     #[inline]
     pub(crate) fn take_in_orphans(&self) {
         while let Some(orphan) = self.shared.take_orphan() {
-            // SAFETY: an orphan belongs to whoever took it off the list.
+            // SAFETY: an orphan belongs to the thread that took it off the list.
             unsafe { self.empty(orphan) };
             self.shared.rest(orphan);
         }

@@ -272,7 +272,7 @@ impl PuddleHeap {
         clear(self.outer_marks(number));
     }
 
-    /// Whether marks say that something is allocated in a superblock of whatever class, or one of
+    /// Whether marks say that something is allocated in a superblock of any class, or one of
     /// them is illegal.
     pub(crate) fn has_marks(&self, number: u32) -> bool {
         let says = |byte: &AtomicU8| match mark::meaning(byte.load(Ordering::Acquire)) {

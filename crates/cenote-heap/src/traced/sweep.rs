@@ -1,16 +1,20 @@
-//! The sweep: what dead members of a pool had is put right while the others go on.
+//! The sweep: it puts right what dead members of a pool had, while the others go on.
 //!
-//! A member that died is in one or more of these states, each of which is put right by a rule that
-//! looks at the heap alone, never at what the dead one meant to do:
+//! A dead member leaves one or more of these states. For each there is a rule that looks at the
+//! heap alone, never at what the member meant to do:
 //!
-//! | it died | what is there | the rule |
+//! | state | the rule | it died |
 //! | --- | --- | --- |
-//! | with blocks in caches, or held by a transaction | marks with its number | FREE; announced |
-//! | between freeing blocks and announcing them | FREE marks in a FULL superblock | announced |
-//! | between announcing and pushing; between popping and settling, or pushing back; scavenging; adopting | LISTED, in no list | pushed |
-//! | between taking and FULL, or LARGE; between retiring and giving back | TAKEN | given back |
-//! | while it made or freed a large block, or used a run that had stayed together | a head without a mark and in no list, or with its mark; tails without a head | given back |
-//! | between giving back and its hint | FREE, no hint | hint set |
+//! | marks with its number | FREE; announced | with blocks in caches, or held by a transaction |
+//! | FREE marks in a FULL superblock | announced | between freeing blocks and announcing them |
+//! | LISTED, in no list | pushed | between announcing and pushing, |
+//! | | | between popping and settling, or pushing back, |
+//! | | | scavenging, or adopting |
+//! | TAKEN | given back | between taking and FULL, or LARGE, |
+//! | | | or between retiring and giving back |
+//! | head without a mark and in no list; | given back | while it made or freed a large block, |
+//! | head with its mark; tails without a head | | or used a run that had stayed together |
+//! | FREE, no hint | hint set | between giving back and its hint |
 //!
 //! The rules need two things. *No living member is in one of these states*: the gate is closed
 //! ([`super::gate`]), and all of these states are inside it. *The table of members says who is
@@ -98,7 +102,7 @@ impl<G: Ground> TracedHeap<G> {
         self.sweep_locked(members, sharing)
     }
 
-    /// The same, by whoever has the lock and is outside the gate.
+    /// The same. The caller has the lock and is outside the gate.
     fn sweep_locked(
         &self,
         members: &Members,
@@ -109,7 +113,7 @@ impl<G: Ground> TracedHeap<G> {
         if dead == 0 {
             return Ok(swept);
         }
-        // Whoever adopts a puddle, or takes one, has the lock: after this there are no others.
+        // Adopting or taking a puddle needs the lock: after this there are no others.
         self.attach_adopted(&mut lock(&self.growth))?;
         let puddles = self.puddles.all();
         if !planted(Bug::SweepForgetsHands) {
@@ -144,7 +148,7 @@ impl<G: Ground> TracedHeap<G> {
         }
     }
 
-    /// Puts superblocks right that are in nobody's hands. The gate is closed.
+    /// Puts superblocks right that are in no thread's hands. The gate is closed.
     fn empty_hands(&self, puddles: &[Arc<PuddleHeap>], dead: u64, swept: &mut Swept) {
         let mut listed: Vec<Vec<u64>> = puddles
             .iter()
@@ -159,7 +163,7 @@ impl<G: Ground> TracedHeap<G> {
                     break;
                 };
                 let bit = 1 << (number % 64);
-                // A ring: somebody wrote over the list.
+                // A ring: the list was overwritten.
                 if *word & bit != 0 {
                     break;
                 }

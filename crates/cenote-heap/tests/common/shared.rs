@@ -204,7 +204,7 @@ struct Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: reserved in `new`, used by nobody any more.
+        // SAFETY: reserved in `new`, and not used any more.
         unsafe {
             release(self.base as usize, WINDOW as usize).unwrap();
             release(self.control as usize, CONTROL as usize).unwrap();

@@ -87,7 +87,7 @@ impl World {
             unsafe { world.memory.add(DATA_AT + i).write((i * 7 + i / 256) as u8) };
         }
         for segment in 0..SEGMENTS {
-            // SAFETY: the body is memory of ours that nobody else uses.
+            // SAFETY: the body is memory of ours that no other thread uses.
             unsafe {
                 format_segment(world.segment(segment), OWNER, LOG_ID, segment as u32, persistence)
             };
@@ -119,7 +119,7 @@ impl World {
     }
 
     pub fn image(&self) -> Image {
-        // SAFETY: nobody writes meanwhile: worlds are used by one thread.
+        // SAFETY: no thread writes meanwhile: one thread uses a world.
         unsafe { core::slice::from_raw_parts(self.memory, SIZE) }.to_vec()
     }
 

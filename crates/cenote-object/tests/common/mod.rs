@@ -64,9 +64,9 @@ pub(crate) fn own<'a>(
 
 /// A free window for this thread's simulations.
 pub(crate) fn window_base() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    thread_local! { static MINE: u64 = 0x5000_0000_0000 + (NEXT.fetch_add(1, Ordering::Relaxed) << 32) }
+    thread_local! { static MINE: u64 = 0x5000_0000_0000 + (NEXT.fetch_add(1, Relaxed) << 32) }
     MINE.with(|base| *base)
 }
 

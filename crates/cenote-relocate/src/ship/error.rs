@@ -25,7 +25,8 @@ pub enum ShipError {
     /// A session that wrote the pool ended without closing the store, and this one cannot recover
     /// it.
     #[error(
-        "pool \"{pool}\" was left by a program that did not close the store: open the store for writing once, which recovers it, then export"
+        "pool \"{pool}\" was left by a program that did not close the store: open the store for \
+         writing once, which recovers it, then export"
     )]
     NotRecovered {
         /// Its name.
@@ -33,7 +34,8 @@ pub enum ShipError {
     },
     /// Which blocks are allocated is not known after a loss of power.
     #[error(
-        "pool \"{pool}\" must be traced, after a loss of power or a decision about logs: open it for writing once, then export it"
+        "pool \"{pool}\" must be traced, after a loss of power or a decision about logs: open it \
+         for writing once, then export it"
     )]
     TraceDue {
         /// Its name.
@@ -49,8 +51,8 @@ pub enum ShipError {
     },
     /// Which pools are its pointers' targets is not known.
     #[error(
-        "pool \"{pool}\" is protected at rest, and without its key its pointers cannot be read: open \
-         the store with the key, or name the pools to be taken along"
+        "pool \"{pool}\" is protected at rest, and without its key its pointers cannot be read: \
+         open the store with the key, or name the pools to be taken along"
     )]
     NoKey {
         /// Its name.
@@ -108,8 +110,9 @@ pub enum ShipError {
     /// A type of the archive has another layout in this program, and the store has not decided yet
     /// which of the two it takes.
     #[error(
-        "type {} of the archive has another layout than in this program: import it by a program that has the archive's layout, \
-         or by the command, or give one of the two types another name\n{}", .0.offered.id, Layouts(&.0.known, &.0.offered)
+        "type {} of the archive has another layout than in this program: import it by a program \
+         that has the archive's layout, or by the command, or give one of the two types another \
+         name\n{}", .0.offered.id, Layouts(&.0.known, &.0.offered)
     )]
     ProgramType(Box<TypeMismatch>),
     /// Bytes in a pool are no values of their types, or its structures' links lead astray.
@@ -127,7 +130,7 @@ pub enum ShipError {
         /// The first of them, with addresses as in the archive.
         first: Vec<InvalidValue>,
     },
-    /// Whoever watched said so.
+    /// The caller that watched the progress stopped it.
     #[error("stopped; nothing was kept")]
     Stopped,
 }

@@ -1,11 +1,14 @@
 //! Export: what is in pools, as it lies in their files.
 //!
-//! Of pools in direct mode the puddles' files are the truth when nobody has them open and nothing
-//! is left to replay. Of pools in shadowed mode so are the shadows: a store that was closed has
-//! psynced them, so that shadow and primary are the same; after a crash of processes a writable
-//! open has recovered them. A session that may only look cannot recover, and refuses what a crash
-//! left. Of a store that a daemon keeps it hands the files out, to be read, of a pool that nobody
-//! writes as long as this session lasts.
+//! | pool | files that are read |
+//! | --- | --- |
+//! | direct mode | the puddles' files: no process has them open and nothing is left to replay |
+//! | shadowed mode | the shadows: a closed store has psynced them, so shadow and primary are the |
+//! | | same; after a crash of processes a writable open has recovered them |
+//! | of a daemon's store | the files that the daemon hands out, to be read; no client writes the |
+//! | | pool while this session lasts |
+//!
+//! A session that may only look cannot recover, and refuses what a crash left.
 //!
 //! Files are read from front to back, [`STEP`] bytes at a time, where they have data; what is zero
 //! is left out. If the store has no other pool than those that are taken, no pointer can lead to
@@ -176,7 +179,7 @@ pub unsafe fn export<W: Write>(
                 let known = store.types().into_iter().map(|record| (record.id, record)).collect();
                 closure(&found.types, &known)
             }
-            // Nobody knows which of them are used.
+            // Which of them are used is not known.
             false => {
                 let mut all: Vec<TypeRecord> =
                     store.types().into_iter().map(|record| (*record).clone()).collect();

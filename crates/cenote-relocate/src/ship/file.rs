@@ -1,9 +1,12 @@
-//! An archive in a file: nothing has its name before it is whole and on the disk.
+//! An archive in a file: it gets its name when it is whole and on the disk.
 //!
-//! States: (1) a file `.NAME.PID-NUMBER.part` beside it is made and filled; (2) it is synced; (3)
-//! **it is renamed**, which fails if there is a file of that name; (4) the directory is synced. An
-//! error removes the first file. So does a signal, if whoever waits for it stops the export; a
-//! process that is killed leaves a file that says by its name what it is.
+//! 1. A file `.NAME.PID-NUMBER.part` beside it is made and filled.
+//! 2. It is synced.
+//! 3. **It is renamed**, which fails if there is a file of that name.
+//! 4. The directory is synced.
+//!
+//! An error removes the first file. So does a caller that stops the export, at a signal for
+//! instance. A process that is killed leaves the `.part` file.
 
 use super::ShipError;
 use cenote_medium::planted::{Bug, planted};

@@ -55,7 +55,8 @@ pub struct Shipped {
     pub stale: Stale,
 }
 
-/// An archive that is read and checked, in files that nobody knows yet. Dropped, it leaves nothing.
+/// An archive that is read and checked, in files that no record names yet. Dropped, it leaves
+/// nothing.
 #[derive(Debug)]
 pub struct Unpacked {
     import: Import,
@@ -82,7 +83,7 @@ impl Unpacked {
 }
 
 /// Reads an archive to its end, checks all of it, and puts its puddles into files of a store that
-/// nobody knows before [`Unpacked::commit`].
+/// no record names before [`Unpacked::commit`].
 ///
 /// # Errors
 /// The archive: see [`cenote_archive::ArchiveError`]; values that are none ([`ShipError::Values`]).

@@ -3,11 +3,11 @@
 //!
 //! Invariants:
 //!
-//! * **Export** reads files and changes none. It takes only pools that nobody has open and whose
-//!   files are the truth: nothing is to be replayed, traced or rewritten in them. An archive of a
-//!   file has its name only when it is whole and on the disk.
-//! * **Import** puts everything into files that nobody knows, checks everything, syncs, and then
-//!   makes one batch of the catalog. Before that, the store is as it was, whatever ends the import.
+//! * **Export** reads files and changes none. It takes only pools that no process has open and
+//!   whose files are the truth: nothing is to be replayed, traced or rewritten in them. An archive
+//!   of a file has its name only when it is whole and on the disk.
+//! * **Import** puts everything into files that no record names, checks everything, syncs, and then
+//!   makes one batch of the catalog. An import that ends before that leaves the store as it was.
 //! * Neither knows the application: which types there are, and where their pointers lead, is read
 //!   from descriptors and pointer maps.
 

@@ -99,7 +99,7 @@ pub fn check_values(import: &Import) -> Result<Stale, ShipError> {
     Err(ShipError::Values { pool: found.pool, count, first })
 }
 
-/// What breaks rules in one puddle, whatever it holds: for tests, which have no archive.
+/// What breaks rules in one puddle of any content: for tests, which have no archive.
 ///
 /// # Errors
 /// What `read` says.

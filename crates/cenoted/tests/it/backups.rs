@@ -27,7 +27,7 @@ fn change(store: &Store, [a, b]: [&Pool; 2], [to_a, to_b]: [u64; 2]) -> u64 {
     changed.expect("changed")
 }
 
-/// What a counter stands at, whatever else is in its pool.
+/// The counter's value; its pool may hold other things too.
 fn counted(pool: &Pool) -> u64 {
     let view = pool.read().expect("read");
     let at = view.root::<Counter>().expect("root").expect("a counter");
@@ -226,7 +226,10 @@ fn a_backup_while_clients_commit_is_of_one_moment() {
     for (target, why) in [(&full, "not empty"), (&inside, "inside the store")] {
         let refused = store.backup(target);
         assert!(
-            matches!(&refused, Err(Error::Store(StoreError::Backup { detail })) if detail.contains(why)),
+            matches!(
+                &refused,
+                Err(Error::Store(StoreError::Backup { detail })) if detail.contains(why)
+            ),
             "{refused:?}"
         );
     }
@@ -248,7 +251,10 @@ fn a_client_that_does_not_stand_still_is_named_and_the_others_go_on() {
         let began = Instant::now();
         let refused = store.backup(&target);
         assert!(
-            matches!(&refused, Err(Error::Store(StoreError::NotStill { pids, .. })) if *pids == [pid]),
+            matches!(
+                &refused,
+                Err(Error::Store(StoreError::NotStill { pids, .. })) if *pids == [pid]
+            ),
             "{pid}: {refused:?}"
         );
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());

@@ -64,7 +64,7 @@ fn while_a_large_log_is_replayed_others_go_on() {
     let mut child = Actor::start("burdened", &daemon);
     assert_eq!(child.hear(), "inside");
     let store = daemon.connect();
-    // Somebody else has a pool, and lives.
+    // Another client has a pool, and lives.
     let mut other = crate::hostile::Raw::connect(&daemon);
     let (name, spec) = ("taken".to_owned(), crate::limits::spec(2 << 20));
     let made = other.ask(&Request::CreatePool { name: name.clone(), spec, token: other.client }).0;
@@ -90,7 +90,7 @@ fn while_a_large_log_is_replayed_others_go_on() {
         "{BURDEN} entries replayed in {took:?}; meanwhile {during} rounds, the longest {longest:?}"
     );
     if took < Duration::from_millis(80) {
-        println!("skipped: the log was replayed before anybody could have waited for that");
+        println!("skipped: the log was replayed before a client could wait for that");
         return;
     }
     assert!(during >= 2, "only {during} rounds in {took:?}: they waited for the replay");
@@ -118,7 +118,7 @@ fn a_client_that_is_killed_is_recovered_at_once_by_the_daemon() {
         let mut child = Actor::start("holder", &daemon);
         assert_eq!(child.hear(), "inside");
         child.kill();
-        // Nobody has asked for the pool: the daemon does it because the process has ended.
+        // No client has asked for the pool: the daemon replays because the process has ended.
         // The session of the round before may still be on its way out.
         daemon.wait_until("the client's logs are replayed", |stat| {
             stat.recoveries == round && stat.sessions == 1
@@ -131,7 +131,7 @@ fn a_client_that_is_killed_is_recovered_at_once_by_the_daemon() {
         assert_eq!(pool.check().expect("check").leaked_blocks, 0);
         assert_eq!(add(&pool), round + 1);
     }
-    // Whoever asks while that is going on waits for it.
+    // A client that asks for the pool meanwhile waits for the replay.
     for round in 6..=10 {
         let mut child = Actor::start("holder", &daemon);
         assert_eq!(child.hear(), "inside");
@@ -158,8 +158,8 @@ fn a_killed_writer_is_recovered_although_its_program_and_its_rights_are_gone() {
     assert_eq!(child.hear(), "inside");
     std::fs::remove_file(&program).expect("removed");
     let store = daemon.connect();
-    // The pool is another user's now, and nobody else's to open; only root may do that, and where
-    // the test is not root it takes the mode alone.
+    // From now on only another user, its new owner, may open the pool. Only root can give it away;
+    // a test that is not root changes the mode alone.
     let uid = crate::permissions::is_root().then_some(crate::permissions::ALICE);
     let change = cenote::PermissionChange {
         uid,
@@ -183,7 +183,7 @@ fn a_killed_writer_is_recovered_although_its_program_and_its_rights_are_gone() {
 }
 
 #[test]
-fn a_client_that_is_stopped_in_a_transaction_stops_nobody_else_and_goes_on() {
+fn a_client_that_is_stopped_in_a_transaction_stops_no_other_and_goes_on() {
     let daemon = Daemon::start(&[]);
     {
         let pool = daemon.connect().pool("numbers").expect("pool");
@@ -231,12 +231,16 @@ fn daemons_are_killed_under_load_and_clients_go_on() {
     for kill in 0..kills {
         (0..50 + kill % 7).for_each(|_| hear(&mut child, &mut acknowledged));
         daemon.kill();
-        // Without a daemon, transactions go on; and nobody else takes the store meanwhile.
+        // Without a daemon, transactions go on, and no other process takes the store.
         (0..20).for_each(|_| hear(&mut child, &mut acknowledged));
         if kill % 5 == 0 {
             let refused = Store::open(daemon.store());
             assert!(
-                matches!(&refused, Err(cenote::Error::Open(OpenError::Guests { pids, .. })) if *pids == [child.pid()]),
+                matches!(
+                    &refused,
+                    Err(cenote::Error::Open(OpenError::Guests { pids, .. }))
+                        if *pids == [child.pid()]
+                ),
                 "{refused:?}"
             );
         }
@@ -261,7 +265,7 @@ fn daemons_are_killed_under_load_and_clients_go_on() {
 }
 
 #[test]
-fn both_are_killed_and_whoever_comes_next_recovers() {
+fn both_are_killed_and_the_next_one_recovers() {
     let mut daemon = Daemon::start(&[]);
     {
         let pool = daemon.connect().pool("numbers").expect("pool");
@@ -344,7 +348,7 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
         assert!(still.contains("fail their checks still"), "{still}");
         assert_eq!(store.set_aside().expect("list"), found, "nothing has changed");
         damage_the_log(&daemon);
-        // Nobody looks at it meanwhile.
+        // No program looks at the log meanwhile.
         let other = Actor::start("reader", &daemon);
         let mut other = other;
         assert_eq!(other.hear(), "open");

@@ -71,7 +71,7 @@ pub(crate) fn refused(reply: &Reply) -> &Refusal {
 }
 
 #[test]
-fn whatever_is_no_message_is_refused_and_ends_the_connection() {
+fn bytes_that_are_no_message_are_refused_and_end_the_connection() {
     let mut daemon = Daemon::start(&[]);
     let store = daemon.connect();
     let pool = store.pool("numbers").expect("pool");
@@ -273,7 +273,7 @@ fn requests_in_any_order_change_nothing_of_others_and_the_daemon_lives() {
 }
 
 #[test]
-fn silent_clients_and_too_many_of_them_keep_nobody_waiting() {
+fn silent_clients_and_too_many_of_them_keep_no_other_waiting() {
     let daemon = Daemon::start(&["--clients", "40"]);
     let silent: Vec<Channel> =
         (0..30).map(|_| Channel::connect(&daemon.socket()).expect("connect")).collect();
@@ -383,7 +383,7 @@ pub(crate) fn unmap(socket: &std::path::Path) {
 }
 
 #[test]
-fn a_client_that_unmaps_what_it_was_given_harms_nobody_else() {
+fn a_client_that_unmaps_what_it_was_given_harms_no_other() {
     let mut daemon = Daemon::start(&[]);
     let store = daemon.connect();
     {
@@ -452,8 +452,8 @@ fn a_log_that_fails_its_checks_is_set_aside_and_its_pools_are_for_looking_at() {
     }
 }
 
-/// Whoever may write a puddle may cut its file short. The daemon replays into it all the same, and
-/// lives.
+/// A client that may write a puddle may cut its file short. The daemon replays into the file all
+/// the same, and lives.
 #[test]
 fn files_that_are_cut_short_do_not_end_the_daemon() {
     let mut daemon = Daemon::start(&[]);

@@ -102,8 +102,8 @@ fn connections_have_a_limit_in_all_and_for_each_user() {
     assert_eq!(figure(&daemon, "cenoted_limit_hits_total{limit=\"connections_of_user\"}"), 1.0);
 }
 
-/// Whether something is done as a user who has limits: root has none of these.
-pub(crate) fn as_somebody(work: impl FnOnce() + Send) {
+/// Does `work` as a user who has limits: root has none of these.
+pub(crate) fn as_limited_user(work: impl FnOnce() + Send) {
     match crate::permissions::is_root() {
         true => crate::permissions::as_user(61_011, 61_011, work),
         false => work(),
@@ -123,7 +123,7 @@ pub(crate) fn spec(puddle_size: u64) -> cenote_proto::PoolSpec {
 #[test]
 fn a_user_has_limits_over_all_sessions_and_what_is_gone_is_given_back() {
     let daemon = Daemon::start(&["--user-puddles", "4", "--user-bytes", "6000000"]);
-    as_somebody(|| {
+    as_limited_user(|| {
         let mut raws = [Raw::connect(&daemon), Raw::connect(&daemon)];
         let log = |raw: &mut Raw| raw.ask(&Request::LogPuddle { size: 8192 }).0;
         for at in 0..4 {
@@ -162,7 +162,7 @@ fn of_two_imports_at_once_that_a_user_has_no_room_for_one_is_refused() {
     let nothing = files(&daemon);
     // Made as a user who has limits; the files are not that user's to list.
     let mut connected = Vec::new();
-    as_somebody(|| connected.extend([Raw::connect(&daemon), Raw::connect(&daemon)]));
+    as_limited_user(|| connected.extend([Raw::connect(&daemon), Raw::connect(&daemon)]));
     let spec = |name: &str| import_spec(name, vec![(AT, 2 << 20)]);
     let begun = |reply: &Reply| match reply {
         Reply::Import { number } => Some(*number),
@@ -252,7 +252,7 @@ fn two_sessions_that_make_pools_at_once_never_have_more_than_their_user_may() {
             }
         }
     };
-    as_somebody(|| {
+    as_limited_user(|| {
         let mut raws = [Raw::connect(&daemon), Raw::connect(&daemon)];
         std::thread::scope(|scope| {
             for (thread, raw) in (0..).zip(&mut raws) {
@@ -279,12 +279,12 @@ fn two_sessions_that_make_pools_at_once_never_have_more_than_their_user_may() {
 }
 
 #[test]
-fn a_pool_that_grows_counts_for_its_owner_whoever_lets_it_grow() {
+fn a_pool_that_grows_counts_for_its_owner_also_if_another_lets_it_grow() {
     if !crate::permissions::is_root() {
         return println!("skipped: only root can be several users");
     }
     let daemon = Daemon::start(&["--user-puddles", "2"]);
-    as_somebody(|| {
+    as_limited_user(|| {
         let request = Request::CreatePool {
             name: "his".into(),
             spec: spec(128 << 10),
@@ -381,7 +381,7 @@ fn copies_count_for_their_user() {
     // As many as a session takes that writes a pool, with its logs.
     let daemon = Daemon::start(&["--user-puddles", "3"]);
     let mut counts = Vec::new();
-    as_somebody(|| {
+    as_limited_user(|| {
         let store = daemon.connect();
         make_counter(&store.create_pool("one", &cenote::PoolOptions::default()).expect("create"));
         drop(store);

@@ -57,7 +57,7 @@ pub(crate) fn look(socket: &Path) {
 }
 
 #[test]
-fn what_a_client_holds_stays_what_it_was_whatever_others_do() {
+fn what_a_client_holds_stays_as_it_was_when_others_meddle() {
     let mut daemon = Daemon::start(&[]);
     {
         let store = daemon.connect();

@@ -1,4 +1,4 @@
-//! Figures: what is counted is what has happened, and the text is what a collector reads.
+//! Figures: they count what has happened, and a collector can read the text.
 
 use crate::common::{Actor, Daemon, add, make_counter};
 use crate::hostile::Raw;
@@ -159,7 +159,7 @@ fn collectors_fetch_figures_by_http_and_a_slow_one_is_not_waited_for() {
     assert_eq!(page(&fetch(connect(), get))["cenoted_pools"], 0.0);
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     drop((silent, slow));
-    // Whoever uses the store does not notice.
+    // Clients of the store are served meanwhile.
     let store = daemon.connect();
     make_counter(&store.pool("numbers").expect("pool"));
     drop(store);

@@ -41,7 +41,7 @@ fn import(store: &Store, archive: &[u8], names: &[&str]) -> cenote::Result<cenot
     store.import(archive, ImportOptions { names, ..ImportOptions::default() })
 }
 
-/// Puddles that have files, of whatever.
+/// Puddles that have files, of all kinds.
 pub(crate) fn files(daemon: &Daemon) -> usize {
     std::fs::read_dir(daemon.store().join("puddles")).expect("list").count()
 }
@@ -106,7 +106,7 @@ fn a_pool_goes_into_an_archive_and_comes_back_beside_itself_and_in_another_windo
 
 /// Descriptors come by the page, and two that read one pool do not take them from each other.
 #[test]
-fn an_export_asks_for_descriptors_by_the_page_whoever_else_exports() {
+fn exports_at_one_time_ask_for_descriptors_by_the_page() {
     let daemon = Daemon::start(&[]);
     let options =
         PoolOptions { puddle_size: 128 << 10, size_max: 8 << 20, ..PoolOptions::default() };
@@ -256,7 +256,7 @@ fn an_export_with_targets_of_which_one_may_not_be_read_is_refused() {
             store.export(&["public"], Vec::new(), ExportOptions::default()).expect("export");
         let left: Vec<(&str, u64)> =
             exported.left.iter().map(|left| (&*left.name, left.pointers)).collect();
-        assert_eq!(left, [("hers", 1)], "its name stands in a list for everybody");
+        assert_eq!(left, [("hers", 1)], "every user may list its name");
         let with = ExportOptions { with_targets: true, ..ExportOptions::default() };
         let refused = store.export(&["public"], Vec::new(), with).map(drop);
         assert!(is_denied(&refused), "{refused:?}");
@@ -285,14 +285,14 @@ fn an_imported_pool_is_read_by_two_clients_and_written_by_none_meanwhile() {
     let store = daemon.connect();
     let busy = store.pool_with("numbers", Access::ReadWrite);
     assert!(matches!(busy, Err(Error::Store(StoreError::PoolBusy { .. }))), "{busy:?}");
-    // It can be copied though, because nobody writes it.
+    // It can be copied though, because no client writes it.
     store.clone_pool("numbers", "copy").expect("a copy");
     assert_eq!(count(&store.pool("copy").expect("open")), 20);
     readers.into_iter().for_each(|reader| assert!(reader.ends()));
 }
 
 #[test]
-fn a_pool_that_somebody_writes_is_not_copied_nor_exported_nor_moved() {
+fn a_pool_that_a_client_writes_is_not_copied_nor_exported_nor_moved() {
     let daemon = Daemon::start(&[]);
     {
         make(&daemon.connect(), "numbers", 1, &PoolOptions::default());
@@ -304,15 +304,14 @@ fn a_pool_that_somebody_writes_is_not_copied_nor_exported_nor_moved() {
     let busy = |error: &StoreError| {
         matches!(error, StoreError::PoolBusy { .. } | StoreError::PoolInUse { .. })
     };
-    assert!(
-        matches!(&export(&store, &["numbers"]), Err(Error::Ship(ShipError::Store(error))) if busy(error))
-    );
+    let exported = export(&store, &["numbers"]);
+    assert!(matches!(&exported, Err(Error::Ship(ShipError::Store(error))) if busy(error)));
     assert!(
         matches!(&store.clone_pool("numbers", "copy"), Err(Error::Store(error)) if busy(error))
     );
     assert!(matches!(&store.randomize_pool("numbers"), Err(Error::Store(error)) if busy(error)));
     assert_eq!(files(&daemon), before);
-    // It dies: whoever asks waits for its logs.
+    // It dies: a client that asks for the pool waits for the replay of its logs.
     writer.kill();
     store.clone_pool("numbers", "copy").expect("a copy");
     assert_eq!(count(&store.pool("copy").expect("open")), 1, "without the half of a transaction");
@@ -354,7 +353,7 @@ fn a_pool_gets_other_addresses_and_pointers_from_other_pools_follow() {
         daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
         daemon.connect().randomize_pool(name).expect("move");
     }
-    // Nobody has opened one of them since: what one move left, the next had to do first.
+    // No client has opened one of them since: what one move left, the next had to do first.
     assert!(figure(&daemon, "cenoted_pointers_rewritten_total") > 50.0);
     daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
     let store = daemon.connect();
@@ -368,7 +367,7 @@ fn a_pool_gets_other_addresses_and_pointers_from_other_pools_follow() {
 }
 
 #[test]
-fn a_descriptor_that_somebody_kept_from_before_a_move_writes_nowhere() {
+fn a_descriptor_that_a_client_kept_from_before_a_move_writes_nowhere() {
     let daemon = Daemon::start(&[]);
     make(&daemon.connect(), "numbers", 40, &PoolOptions::default());
     daemon.wait_until("the session has ended", |stat| stat.sessions == 1);
@@ -385,7 +384,7 @@ fn a_descriptor_that_somebody_kept_from_before_a_move_writes_nowhere() {
     let store = daemon.connect();
     let pool = store.pool("numbers").expect("open");
     assert_eq!(count(&pool), 40);
-    kept.write_all_at(&[0xff; 1 << 20], 4096).expect("into a file that nobody has any more");
+    kept.write_all_at(&[0xff; 1 << 20], 4096).expect("into a file that no pool has any more");
     kept.set_len(0).expect("and cut short");
     assert_eq!((count(&pool), add(&pool)), (40, 41));
     assert_eq!(pool.check().expect("check").leaked_blocks, 0);
@@ -685,9 +684,9 @@ fn an_answer_about_several_pools_that_was_lost_is_given_again() {
     assert_eq!(daemon.connect().pools().len(), 3);
 }
 
-/// What nobody has written is no heap that anybody could use, and no daemon falls over it.
+/// Random bytes are no heap that a client can use, and the daemon survives them.
 #[test]
-fn an_import_of_nonsense_is_opened_by_who_imported_it_and_hurts_nobody() {
+fn an_import_of_nonsense_is_opened_by_who_imported_it_and_hurts_no_other() {
     let daemon = Daemon::start(&[]);
     let mut raw = Raw::connect(&daemon);
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
@@ -775,7 +774,7 @@ fn import_during_a_crash_of_the_daemon() {
         let store = daemon.connect();
         let names: Vec<String> = store.pools().into_iter().map(|info| info.record.name).collect();
         let copies = names.iter().filter(|name| name.starts_with("copy")).count() as u64;
-        // One may be there whose answer nobody heard.
+        // One may be there whose answer did not arrive.
         assert!(copies == acknowledged || copies == acknowledged + 1, "{copies} of {acknowledged}");
         for number in 1..=copies {
             let pool = store.pool(&format!("copy {number}")).expect("whole, or not there");

@@ -1,5 +1,5 @@
-//! Objects through the daemon: one writer or many readers, whatever processes they are in; psyncs
-//! that survive whoever made them.
+//! Objects through the daemon: one writer or many readers, in one or several processes; psyncs
+//! that survive the processes that made them.
 
 use crate::common::{Actor, Daemon, listen, say};
 use crate::hostile::Raw;
@@ -117,7 +117,7 @@ fn one_process_writes_or_many_read_and_who_is_refused_hears_by_whom() {
     for mut reader in [one, two] {
         assert_eq!(told(&mut reader, "detach"), "detached");
     }
-    let mine = objects.attach("matrix", Permission::ReadWrite, None).expect("nobody has it");
+    let mine = objects.attach("matrix", Permission::ReadWrite, None).expect("free");
     assert_eq!(mine.found(), Found::Detached);
     drop(mine);
     objects.pdestroy("matrix", None).expect("destroy");
@@ -141,19 +141,19 @@ fn a_reader_of_the_writers_process_takes_nothing_from_the_writer() {
         let me = std::process::id();
         busy_by(objects.attach(name, Permission::Read, key), "writing", me);
         busy_by(objects.snapshot(name, &daemon.path("snapshot"), Blocks::Copied), "writing", me);
-        assert!(objects.pdestroy(name, key).is_err(), "somebody writes it");
+        assert!(objects.pdestroy(name, key).is_err(), "a writer has it");
         let done = writer.psync().expect("it has what it had");
         assert!(done.pages > 0, "{name}: {done:?}");
         writer.as_mut_slice().expect("for writing").fill(2);
         assert!(writer.psync().expect("still").pages > 0);
         writer.detach().expect("detach");
-        let reader = objects.attach(name, Permission::Read, key).expect("nobody writes");
+        let reader = objects.attach(name, Permission::Read, key).expect("no writer has it");
         assert_eq!(reader.found(), Found::Detached, "it was detached as it should be");
         assert!(reader.as_slice().iter().all(|byte| *byte == 2));
         // A snapshot has the object to itself, and no reader of the process takes its file away.
         busy_by(objects.snapshot(name, &daemon.path("snapshot"), Blocks::Copied), "reading", me);
     }
-    // Whoever does not keep to that is refused by the daemon.
+    // The daemon refuses clients that do not keep to that.
     let daemon = Daemon::start(&[]);
     objects_of(&daemon.connect()).pcreate("plain", LEN, None, 0o600).expect("create");
     let mut raw = Raw::connect(&daemon);
@@ -189,7 +189,7 @@ fn a_reader_that_is_refused_during_a_snapshot_does_not_take_its_file_away() {
     })));
     let made = objects.snapshot("matrix", &daemon.path("snapshot"), Blocks::Copied);
     watch(None);
-    made.expect("nobody hinders it");
+    made.expect("nothing hinders it");
     objects.attach("matrix", Permission::Read, None).expect("it is over");
 }
 
@@ -313,7 +313,7 @@ fn keys_and_plaintext_stay_in_the_client() {
         Keyring::new(MasterKey::from_bytes(&mut bytes).expect("a key"))
     };
     let (right, new) = (key(1), key(2));
-    let secret = b"nobody but the client reads this".repeat(64);
+    let secret = b"only this client can read these.".repeat(64);
     {
         let store = daemon.connect();
         let objects = objects_of(&store);
@@ -494,7 +494,7 @@ fn a_client_changes_nothing_but_what_it_has_attached() {
     assert!(matches!(raw.ask(&attach("mine", false)).0, Reply::Objects { .. } | Reply::Refused(_)));
     assert!(daemon.is_running());
     let attached = objects.attach("theirs", Permission::Read, None).expect("attach");
-    assert!(attached.as_slice().iter().all(|byte| *byte == 0), "nobody has changed it");
+    assert!(attached.as_slice().iter().all(|byte| *byte == 0), "it is unchanged");
 }
 
 /// The journal may hold records of an object that is gone: its identity is not to be had again, or

@@ -42,7 +42,7 @@ fn with_passed(daemon: &Daemon, socket: impl AsFd) -> Command {
 fn a_service_manager_passes_the_socket_and_hears_how_it_goes() {
     let mut daemon = Daemon::prepare(&["--log", "debug"]);
     let (manager, listener) = (manager(&daemon), Listener::bind(&daemon.socket()).expect("bind"));
-    // Whoever connects before the daemon runs is served when it does.
+    // A client that connects before the daemon runs is served when it does.
     let early = std::thread::scope(|scope| {
         let socket = daemon.socket();
         let early = scope.spawn(move || Store::connect(socket).expect("connect"));
@@ -173,8 +173,8 @@ fn limit_files(daemon: &Daemon, bytes: Option<u64>) {
     rustix::process::prlimit(Some(daemon.pid()), Resource::Fsize, limit).expect("limit");
 }
 
-/// A batch that cannot even be taken back leaves the store poisoned: nobody knows what is on the
-/// medium but who reads it.
+/// A batch that cannot even be taken back leaves the store poisoned: only reading the medium again
+/// tells what is on it.
 #[test]
 fn a_daemon_whose_store_is_poisoned_ends_and_the_next_one_recovers() {
     let mut daemon = Daemon::start(&[]);

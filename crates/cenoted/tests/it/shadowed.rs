@@ -1,5 +1,5 @@
-//! Pools in shadowed mode through the daemon: whatever ends, a pool goes on with its last
-//! transaction, or, after a loss of power, with its last psync.
+//! Pools in shadowed mode through the daemon: after the end of any process a pool goes on with its
+//! last transaction, and after a loss of power with its last psync.
 
 use crate::common::{Actor, Daemon, add, count, listen, make_counter, say};
 use crate::hostile::Raw;
@@ -149,7 +149,7 @@ fn pools_that_are_psynced_together_grow_and_outlive_daemons() {
     lose_power(&mut daemon);
     daemon.restart();
     assert_eq!((counted(&daemon, "numbers"), counted(&daemon, "others")), (40_001, 1));
-    daemon.wait_until("nobody is there", |stat| stat.sessions == 1);
+    daemon.wait_until("no client is there", |stat| stat.sessions == 1);
     daemon.stop();
     let pool = Store::open(daemon.store()).expect("open").pool("numbers").expect("pool");
     assert_eq!(count(&pool), 40_001, "an embedded store goes on");
@@ -171,7 +171,7 @@ fn one_process_writes_a_pool_in_shadowed_mode_and_others_wait_or_read() {
     assert_eq!(told(&mut client, "add"), 1);
     client.tell("end");
     assert!(client.ends());
-    let pool = store.pool_with("numbers", Access::ReadOnly).expect("nobody writes it");
+    let pool = store.pool_with("numbers", Access::ReadOnly).expect("no writer has it");
     assert_eq!(count(&pool), 1);
     assert!(pool.psync().is_err(), "who reads psyncs nothing");
 }
@@ -251,7 +251,7 @@ fn protected_pools_are_refused_as_such_and_keys_for_others_too() {
 }
 
 /// The journal has records of a puddle that is gone, whose identity a client has given to an object
-/// since: they are nobody's, also for who only looks.
+/// since: they count for no object, also when the store is open to look.
 #[test]
 fn records_of_a_pool_that_is_gone_are_not_taken_for_those_of_an_object() {
     let mut daemon = Daemon::start(&[]);

@@ -83,7 +83,7 @@ pub(crate) fn count_on(socket: &Path) {
     }
 }
 
-/// A pool with a counter, which somebody made who is gone.
+/// A pool with a counter, made by a client that is gone.
 fn daemon_with_counter() -> Daemon {
     let daemon = Daemon::start(&[]);
     make_counter(&daemon.connect().pool("numbers").expect("pool"));
@@ -100,7 +100,7 @@ fn several_processes_write_one_pool_and_see_what_the_others_wrote() {
     let pool = share(&store, "numbers");
     let mut others: Vec<Actor> = (0..3).map(|_| Actor::start("sharer", &daemon)).collect();
     others.iter_mut().for_each(|other| assert_eq!(other.hear(), "open"));
-    // All at once: each finds what the last one left, whoever that was.
+    // All at once: each finds what the last writer left.
     for round in 1..=3 {
         others.iter_mut().for_each(|other| other.tell("add 3000"));
         (0..3000).for_each(|_| assert!(add(&pool) > 0));
@@ -111,9 +111,9 @@ fn several_processes_write_one_pool_and_see_what_the_others_wrote() {
         others[0].tell("count");
         assert_eq!(others[0].hear(), (round * 12_000).to_string());
     }
-    // Puddles were taken by whoever needed one, and all have them.
+    // Each process took puddles as it needed them, and all have them.
     assert!(store.pools()[0].puddles > 1, "{:?}", store.pools());
-    // What is free goes to whoever needs it, of whatever process it was.
+    // Any process takes what is free, no matter which process freed it.
     pool.write(|tx| -> cenote::Result<()> {
         let at = tx.root::<Counter>()?.expect("a counter");
         let mut next = tx.get(at)?.list;
@@ -183,7 +183,7 @@ fn sharing_is_asked_for_by_all_or_by_none() {
     assert_eq!(count(&looked), 2);
     assert!(other.ends() && third.ends());
     drop((looked, store));
-    // An embedded store has nobody to share with.
+    // An embedded store has no other process to share with.
     daemon.stop();
     let store = Store::open(daemon.store()).expect("open");
     let pool = share(&store, "numbers");
@@ -206,7 +206,7 @@ fn views_of_a_process_keep_out_writers_of_others_and_not_their_views() {
     std::thread::sleep(Duration::from_millis(100));
     let at = view.root::<Counter>().expect("root").expect("a counter");
     assert_eq!(view.get(at).expect("counter").count, 0, "it is written under a view");
-    // Which this thread may have once more, although somebody waits to write.
+    // This thread may have a second view, although a writer waits.
     assert_eq!(count(&pool), 0);
     drop(view);
     assert_eq!(other.hear(), "1");
@@ -220,7 +220,7 @@ fn views_of_a_process_keep_out_writers_of_others_and_not_their_views() {
         });
         std::thread::sleep(Duration::from_millis(100));
         assert!(!done.load(Ordering::SeqCst), "it was written under another process's view");
-        // One that looks and is killed keeps nobody waiting.
+        // A process that looks and is killed keeps no other waiting.
         other.kill();
     });
     assert_eq!(count(&pool), 2);
@@ -390,7 +390,7 @@ fn a_mutex_in_a_pool_dies_with_its_owner_and_the_next_one_is_told() {
     for round in 0..5 {
         let mut one = Actor::start("locker", &daemon);
         assert_eq!(one.hear(), "Clean");
-        assert!(mutex.try_lock(&judge).expect("try").is_none(), "somebody has it");
+        assert!(mutex.try_lock(&judge).expect("try").is_none(), "the other has it");
         match round {
             0 => {
                 assert!(one.ends());
@@ -431,7 +431,7 @@ pub(crate) fn move_between(socket: &Path) {
 }
 
 #[test]
-fn transactions_over_two_shared_pools_are_whole_whoever_is_killed() {
+fn transactions_over_two_shared_pools_are_whole_when_either_process_is_killed() {
     let mut daemon = Daemon::start(&[]);
     let store = daemon.connect();
     let pools = ["a", "b"].map(|name| {

@@ -216,7 +216,7 @@ pub(crate) fn copy_into(addr: u64, len: u64, copy: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The word at `addr`, in a block, whatever it is: a pointer, padding, or half of one value and
+/// The word at `addr`, in a block. It may be a pointer, padding, or half of one value and
 /// half of the next. `None`: its page cannot be had.
 #[inline(always)]
 pub(super) fn load(addr: u64) -> Option<u64> {

@@ -4,7 +4,7 @@
 //! `shares` counts them, under the lock: a worker that gives makes one more, one that takes a gift
 //! makes it its own, one that has nothing left ends one. Two things follow.
 //!
-//! * No share is left: all is done. Nobody can make a new one.
+//! * No share is left: all is done. No worker can make a new one.
 //! * A busy worker that sees one share sees its own. Until it gives some of it away itself, no
 //!   thread else traces: it may note blocks with plain stores. It sees what the others have noted,
 //!   because they ended their shares after that (release), and it has read the count since
@@ -95,8 +95,8 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Whether somebody waits for whom there is no gift yet.
-    fn somebody_waits(&self) -> bool {
+    /// Whether a worker waits for which there is no gift yet.
+    fn a_worker_waits(&self) -> bool {
         self.hungry.load(Ordering::Relaxed) > 0 && {
             let gifts = self.lock();
             self.hungry.load(Ordering::Relaxed) > gifts.len()
@@ -182,7 +182,7 @@ impl<G: Ground> Member<'_, '_, '_, G> {
             self.report();
             if more {
                 self.batches += 1;
-                if self.shared.somebody_waits()
+                if self.shared.a_worker_waits()
                     && let Some(gift) = self.worker.give(self.batches.is_multiple_of(FEW_EVERY))
                 {
                     self.shared.give(gift);

@@ -24,7 +24,7 @@ const LARGE: u32 = 1;
 const TAIL: u32 = 2;
 const OTHER: u32 = 3;
 const KIND_SHIFT: u32 = 30;
-/// What `OTHER` is: nothing, or something that nobody can read.
+/// What `OTHER` is: nothing, or something that cannot be read.
 const NOTHING: u32 = 0;
 const INVALID: u32 = 1;
 

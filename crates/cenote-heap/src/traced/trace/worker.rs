@@ -124,7 +124,7 @@ pub(super) struct Worker<'t, 'g, G: Ground> {
     /// descriptor: in a list that is what each node would wait for.
     fixed: (u32, &'t [Slot]),
     pub(super) counts: TraceCounts,
-    /// Where pointers into other pools lead, if somebody wants to know.
+    /// Where pointers into other pools lead, if the caller wants to know.
     pub(super) foreign: Option<BTreeSet<u64>>,
     /// An address that could not be read. The traversal goes on, and counts for nothing.
     pub(super) lost: Option<u64>,
@@ -250,7 +250,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
                 Elsewhere::Outside
             });
         };
-        // SAFETY: a slot of this heap's pool; the heap is borrowed by whoever traces.
+        // SAFETY: a slot of this heap's pool; the tracer borrows the heap.
         let puddle = unsafe { PuddleHeap::from_slot(slot.load(Ordering::Acquire)) };
         let table = puddle.and_then(|puddle| self.tracer.tables.get(puddle.ordinal));
         table.filter(|table| table.contains(addr)).ok_or(Elsewhere::Nothing)
