@@ -31,14 +31,13 @@
 
 use crate::answers::{Answer, refusal};
 use crate::session::Session;
-use crate::sessions::Sessions;
 use crate::shared::Shared;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{Call, Channel, Refusal, Reply, Stance, decode, encode};
 use cenote_store::{BackedUp, PoolAtWork, StoreError};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long clients stand still at most.
@@ -53,54 +52,6 @@ const LATE: Duration = Duration::from_millis(200);
 const DYING: Duration = Duration::from_secs(1);
 /// Bytes of an answer, at most.
 const ANSWER_LEN_MAX: usize = 64;
-
-/// Whose turn it is: a daemon makes one backup at a time.
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
-    /// Held while a backup is made: its number.
-    number: Mutex<u32>,
-    /// The client of the newest backup.
-    client: Mutex<Uuid>,
-}
-
-/// The turn of a backup, until it is dropped.
-struct Turn<'t> {
-    number: u32,
-    _held: MutexGuard<'t, u32>,
-}
-
-impl Turns {
-    /// Takes the turn. A backup whose client has left is about to end: this waits for its end. It
-    /// refuses while the client of another backup waits for its answer.
-    fn take(
-        &self,
-        client: Uuid,
-        sessions: &Sessions,
-        more: &impl Fn() -> bool,
-    ) -> Result<Turn<'_>, Refusal> {
-        loop {
-            let held = match self.number.try_lock() {
-                Ok(held) => Some(held),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            };
-            let mut newest = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(mut held) = held {
-                *held = held.wrapping_add(1);
-                *newest = client;
-                return Ok(Turn { number: *held, _held: held });
-            }
-            if sessions.get(*newest).is_some_and(|session| !session.is_leaving()) {
-                return Err(failed("another one is being made: wait for its end"));
-            }
-            drop(newest);
-            if !more() {
-                return Err(failed("it was stopped"));
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-    }
-}
 
 fn failed(detail: impl Into<String>) -> Refusal {
     Refusal::Backup { detail: detail.into() }
@@ -138,7 +89,7 @@ pub(crate) fn make(
         return Err(failed("the target is named from the root"));
     }
     let more = || !session.is_leaving() && !shared.sessions.is_stopping();
-    let turn = shared.backups.take(session.client, &shared.sessions, &more)?;
+    let turn = shared.backups.take(session.client, &shared.sessions, &more).map_err(failed)?;
     let within = match within_ms {
         0 => shared.limits.standstill,
         ms => Duration::from_millis(ms.into()),

@@ -82,6 +82,7 @@ mod sessions;
 mod settling;
 mod shared;
 mod spending;
+mod turns;
 
 pub use config::{Config, Limits, MetricsAt, StartError};
 pub use server::{Pulse, Server};

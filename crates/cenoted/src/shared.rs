@@ -10,7 +10,6 @@ use cenote_object::Host;
 use cenote_store::Store;
 use rustix::event::EventfdFlags;
 
-use crate::backup::Turns;
 use crate::buffers::Buffers;
 use crate::config::Limits;
 use crate::log::{Quiet, say};
@@ -18,6 +17,7 @@ use crate::metrics::{LimitHit, Metrics};
 use crate::per_user::{Counted, Full, PerUser};
 use crate::quotas::Quotas;
 use crate::sessions::Sessions;
+use crate::turns::Turns;
 
 /// Stack of a connection's thread, in bytes: reserved, and used as far as it is needed.
 pub(crate) const STACK_BYTES: usize = 256 << 10;

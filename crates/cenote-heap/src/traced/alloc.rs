@@ -42,7 +42,7 @@ struct Chosen<'a, G: Ground> {
 impl<G: Ground> Drop for Chosen<'_, G> {
     #[cold]
     fn drop(&mut self) {
-        self.heap.put_in_cache(self.entry, self.type_id, self.class);
+        (self.heap.slow.put_in_cache)(self.heap, self.entry, self.type_id, self.class);
     }
 }
 
@@ -79,7 +79,7 @@ impl<G: Ground> TracedHeap<G> {
                 return self.commit(entry, u32::from(class), block_size, type_id, before);
             }
         }
-        self.alloc_slow(size, align, type_id, &mut before)
+        (self.slow.alloc)(self, (size, align), type_id, &mut before)
     }
 
     /// Allocates a block that was taken out of a bin.
@@ -109,10 +109,9 @@ impl<G: Ground> TracedHeap<G> {
 
     #[cold]
     #[inline(never)]
-    fn alloc_slow(
+    pub(super) fn alloc_slow(
         &self,
-        size: u64,
-        align: u64,
+        (size, align): (u64, u64),
         type_id: TypeId,
         before: &mut dyn FnMut(&Block) -> Result<Taking, Cancelled>,
     ) -> Result<Block, AllocError> {
@@ -161,7 +160,7 @@ impl<G: Ground> TracedHeap<G> {
     /// Puts a CACHED block into this thread's cache.
     #[cold]
     #[inline(never)]
-    fn put_in_cache(&self, entry: Entry, type_id: TypeId, class: u32) {
+    pub(super) fn put_in_cache(&self, entry: Entry, type_id: TypeId, class: u32) {
         let lease = self.lease();
         // SAFETY: the cache is this thread's; no reference into it is held across the spill.
         unsafe {
@@ -198,7 +197,7 @@ impl<G: Ground> TracedHeap<G> {
         if self.free_fast(addr, mark::ALLOCATED) {
             return Ok(());
         }
-        self.free_slow(addr, mark::ALLOCATED)
+        (self.slow.free)(self, addr, mark::ALLOCATED)
     }
 
     /// Makes the small block at `addr` CACHED, if its mark is `from`. False: it was not done.
@@ -222,7 +221,7 @@ impl<G: Ground> TracedHeap<G> {
     /// what cannot be freed.
     #[cold]
     #[inline(never)]
-    fn free_slow(&self, addr: u64, from: u8) -> Result<(), FreeError> {
+    pub(super) fn free_slow(&self, addr: u64, from: u8) -> Result<(), FreeError> {
         if addr == 0 {
             return Ok(());
         }
@@ -297,13 +296,13 @@ impl<G: Ground> TracedHeap<G> {
     pub(super) fn hold(&self, addr: u64) -> Result<(), FreeError> {
         match self.hot(addr) {
             Some((mark, _)) if change(mark, mark::ALLOCATED, self.held) => Ok(()),
-            _ => self.hold_slow(addr),
+            _ => (self.slow.hold)(self, addr),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn hold_slow(&self, addr: u64) -> Result<(), FreeError> {
+    pub(super) fn hold_slow(&self, addr: u64) -> Result<(), FreeError> {
         if !self.writable {
             return Err(FreeError::ReadOnly);
         }
@@ -329,6 +328,6 @@ impl<G: Ground> TracedHeap<G> {
     /// Lets the place of a block that this thread holds be given out again.
     #[inline]
     pub(crate) fn release_held(&self, addr: u64) -> bool {
-        self.free_fast(addr, self.held) || self.free_slow(addr, self.held).is_ok()
+        self.free_fast(addr, self.held) || (self.slow.free)(self, addr, self.held).is_ok()
     }
 }

@@ -55,6 +55,7 @@ mod refill;
 mod resolve;
 mod roots;
 mod runs;
+mod slow;
 mod state;
 mod superblock;
 mod survey;

@@ -10,6 +10,7 @@ use super::mutex::lock;
 use super::puddles::{Growth, Puddles};
 use super::record::Slot;
 use super::resolve::{Resolved, change, is_out_of_use, mark_of, pointer_to};
+use super::slow::Slow;
 use super::state::{IDLE_WORDS, TracedHeap, next_number};
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
 use crate::error::{AllocError, FreeError, OpenError, RecoverError, RootError};
@@ -56,6 +57,13 @@ impl<G: Ground> TracedHeap<G> {
             growth: Mutex::new(Growth::new(plots)),
             damage: Mutex::default(),
             trimming: Mutex::new(()),
+            slow: Slow {
+                alloc: Self::alloc_slow,
+                free: Self::free_slow,
+                hold: Self::hold_slow,
+                put_in_cache: Self::put_in_cache,
+                puddle_at: Self::puddle_at_first_touch,
+            },
             ground,
         };
         let Some(sharing) = heap.ground.sharing().filter(|_| heap.writable) else {

@@ -24,7 +24,7 @@ impl<G: Ground> TracedHeap<G> {
     pub(crate) fn puddle_at(&self, addr: u64) -> Result<&PuddleHeap, FreeError> {
         match self.known_puddle(addr) {
             Some(puddle) => Ok(puddle),
-            None => self.puddle_at_first_touch(addr),
+            None => (self.slow.puddle_at)(self, addr),
         }
     }
 
@@ -40,7 +40,7 @@ impl<G: Ground> TracedHeap<G> {
     }
 
     #[cold]
-    fn puddle_at_first_touch(&self, addr: u64) -> Result<&PuddleHeap, FreeError> {
+    pub(super) fn puddle_at_first_touch(&self, addr: u64) -> Result<&PuddleHeap, FreeError> {
         if self.ground.slot(addr).is_none()
             && self.members.is_some()
             && !self.ground.is_foreign(addr)

@@ -8,6 +8,7 @@ use super::cache::Shared;
 use super::members::{Inside, Members, Turn};
 use super::puddles::{Growth, Puddles};
 use super::record::Slot;
+use super::slow::Slow;
 use crate::error::{OpenError, RecoverError};
 use crate::exclusion::Exclusion;
 use crate::ground::Ground;
@@ -62,6 +63,7 @@ pub struct TracedHeap<G: Ground = PoolGround> {
     /// that is being trimmed for free. Before `growth`.
     pub(crate) trimming: Mutex<()>,
     pub(crate) reclaim: Slot,
+    pub(crate) slow: Slow<Self>,
 }
 
 impl<G: Ground> TracedHeap<G> {
