@@ -1,6 +1,6 @@
 //! The requests, in one table: what each is called in figures, which part of the daemon answers it,
-//! and who may ask it. The message, its number, the dispatch and the names in metrics come from this
-//! table, and so does what a test of hostile clients asks.
+//! and who may ask it. The message, its number, the dispatch and the names in metrics come from
+//! this table, and so do the requests of fuzzers and hostile clients.
 //!
 //! Names are for programs that read figures: once one is in a release it stays.
 

@@ -182,9 +182,9 @@ impl LayoutBuilder {
         self.words(offset, 1, PointerKind::REGION, 0, T::TYPE_ID);
     }
 
-    /// From `offset` on there are `count` words that may be pointers of any kind, or not. Whoever
-    /// traces looks at where they would lead, and keeps what is
-    /// there; a [`filter`](crate::filter) can say better.
+    /// From `offset` on there are `count` words that may be pointers of any kind, or not. Tracing
+    /// looks at where they would lead, and keeps the blocks there. A [`filter`](crate::filter) can
+    /// be more exact.
     pub fn possible_pointers(&mut self, offset: usize, count: usize) {
         if count > 0 {
             self.words(offset, count as u64, PointerKind::PERHAPS, 0, TypeId::UNTYPED);
