@@ -555,6 +555,7 @@ fn condemned_are_rewritten() -> bool {
             from: puddle.addr,
             moves: Arc::clone(&moves),
             types: Arc::clone(&types),
+            all_blocks: false,
         };
         let geometry = HeapGeometry::new(puddle.size, puddle.index == 0).unwrap();
         let marks = geometry.marks as usize..geometry.hints as usize;
@@ -608,6 +609,7 @@ fn hostile_images_change_nothing_but_words_of_blocks() {
             from: puddle.addr,
             moves: Arc::clone(&moves),
             types: Arc::clone(&types),
+            all_blocks: false,
         };
         let image = &original[&puddle.uuid];
         for round in 0..60 {
@@ -676,6 +678,7 @@ fn begun_again(random: &mut Random, distance: u64) -> Result<u64, String> {
             from: puddle.addr,
             moves: Arc::clone(&moves),
             types: Arc::clone(&types),
+            all_blocks: false,
         };
         let Some(stretches) = image::repeatable(old, &work) else { continue };
         let mut whole = old.clone();
@@ -753,6 +756,7 @@ fn a_pointer_map_with_more_pointers_than_words_changes_none_of_them_twice() {
                 from: puddle.addr,
                 moves: Arc::clone(&moves),
                 types,
+                all_blocks: false,
             };
             let mut image = original[&puddle.uuid].clone();
             let done = image::rewrite(&mut image, &work).unwrap();
