@@ -447,6 +447,8 @@ pub enum Bug {
     WaitingRewritten,
     /// A pool that is still to be traced is rewritten as if its marks were right.
     MarksBelievedEarly,
+    /// A reader takes what recovery made of a puddle that is rewritten for one that is not.
+    RewrittenHeldAsOld,
     /// Kept psyncs of a primary that has moved count as written, and are not.
     KeptNotInMoved,
     /// Cells of a logged heap change before their undo record is durable.

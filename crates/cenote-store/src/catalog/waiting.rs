@@ -16,9 +16,10 @@ impl State {
 
     /// A client with logs that have moved, and that may be about a pool.
     pub(crate) fn waits_for(&self, pool: PoolId) -> Option<Uuid> {
-        let of = |(client, leased): &(Uuid, PoolId)| (*leased == pool).then_some(*client);
-        let mut clients = self.leases.keys().filter_map(of);
-        let found = clients.find(|client| self.moved_since(*client).is_some());
+        let mut written =
+            self.leases.iter().filter(|((_, leased), writes)| **writes && *leased == pool);
+        let found = written.find(|((client, _), _)| self.moved_since(*client).is_some());
+        let found = found.map(|((client, _), _)| *client);
         found.filter(|_| !planted(Bug::WaitingRewritten))
     }
 

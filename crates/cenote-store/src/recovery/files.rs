@@ -121,9 +121,10 @@ impl Session<'_> {
         }
         let inner = self.inner;
         if let Some(due) = state.due.get(&record.uuid) {
-            // One that was damaged when it moved may have taken stores before.
+            // One that has moved in a lease that goes on may have taken stores before.
+            let counts = due.is_unknown() || !state.is_shadowed(record.pool);
             let found = || of_file(inner.look_at_file(record, due).map(Found::damage));
-            return Ok(due.is_unknown() && found()?.is_some());
+            return Ok(counts && found()?.is_some());
         }
         let shadowed = state.is_shadowed(record.pool);
         let damaged = self.problem(record)?.is_some();
@@ -132,9 +133,13 @@ impl Session<'_> {
     }
 
     /// Keeps what replay has made of a puddle that has moved, in a store that is open for reading:
-    /// its image is rewritten from that. Whether it has moved.
+    /// its image is rewritten from that. Whether it is still to be rewritten.
     pub(super) fn hold_moved(&self, puddle: &Puddle) -> Result<bool, MediumError> {
-        let moved = self.control.catalog.state.due.contains_key(&puddle.uuid());
+        let state = &self.control.catalog.state;
+        let known = state.puddles.get(&puddle.uuid()).zip(state.due.get(&puddle.uuid()));
+        let Some((record, due)) = known else { return Ok(false) };
+        let moved =
+            self.inner.look_at_file(record, due)? == Found::Old || planted(Bug::RewrittenHeldAsOld);
         if moved && puddle.is_mapped() {
             // SAFETY: recovery's own mapping, into which replay has stored and nothing else does.
             unsafe { self.inner.frontier.hold_mapped(puddle) }?;

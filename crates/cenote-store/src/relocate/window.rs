@@ -380,6 +380,10 @@ impl Inner {
                         done.push(Record::Relocated(puddle.uuid));
                         (puddle.addr, due.generation + 1, None)
                     }
+                    // Its root puddle may have been sealed anew, so that others need its key.
+                    Found::Damaged(detail) if self.writable && protected && !due.is_unknown() => {
+                        return Err(Failed::Stays(detail));
+                    }
                     _ => (due.from, due.generation, Some(due.relocation)),
                 },
             };
@@ -484,8 +488,10 @@ fn what_keeps(control: &Control) -> Option<String> {
     if let Some(client) = state.guests.keys().find(|client| **client != control.client) {
         return Some(format!("session {client} is not over: its process lives"));
     }
-    let others = state.leases.keys().filter(|(client, _)| *client != control.client);
-    let (client, pool) = others.into_iter().find(|(_, pool)| state.is_shadowed(*pool))?;
+    let mut written = state.leases.iter().filter(|(_, writes)| **writes).map(|(lease, _)| lease);
+    let waits =
+        |(client, pool): &&(Uuid, PoolId)| *client != control.client && state.is_shadowed(*pool);
+    let (client, pool) = written.find(waits)?;
     let name = name_of(state, *pool);
     Some(match state.clients.contains_key(client) {
         true => format!(
