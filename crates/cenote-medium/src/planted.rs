@@ -449,6 +449,8 @@ pub enum Bug {
     MarksBelievedEarly,
     /// A reader takes what recovery made of a puddle that is rewritten for one that is not.
     RewrittenHeldAsOld,
+    /// A shadow that is made anew long after its pool's session counts as durable at once.
+    RestoredNotLeased,
     /// Kept psyncs of a primary that has moved count as written, and are not.
     KeptNotInMoved,
     /// Cells of a logged heap change before their undo record is durable.

@@ -150,6 +150,7 @@ pub(crate) fn recover(
         let unproven = inner.unproven(state).into_iter().filter(|pool| not_covered.insert(*pool));
         records.extend(unproven.map(Record::PoolNotCovered));
     }
+    let (mut inherited, mut retired) = (BTreeSet::new(), BTreeSet::new());
     for pool in &void {
         if lost.contains(pool) {
             if not_covered.insert(*pool) {
@@ -157,6 +158,8 @@ pub(crate) fn recover(
             }
         } else if not_covered.remove(pool) {
             records.push(Record::PoolCovered(*pool));
+            // Its shadow is made anew, in the page cache so far, and no client has a lease on it.
+            inherited.extend(Some(*pool).filter(|_| !planted(Bug::RestoredNotLeased)));
         }
     }
     report.not_covered = not_covered
@@ -165,7 +168,6 @@ pub(crate) fn recover(
         .collect();
 
     let as_is = taken_as_is(inner, state, (&clients, &void), &not_covered);
-    let (mut inherited, mut retired) = (BTreeSet::new(), BTreeSet::new());
     let mut guests_gone = false;
     let mut session = Session::new(inner, control, &void);
     for client in clients {

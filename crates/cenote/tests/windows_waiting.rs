@@ -535,3 +535,38 @@ fn a_reader_does_not_rewrite_what_is_rewritten_once_more() -> Result<()> {
 fn planted_a_reader_that_rewrites_twice_is_found() {
     assert!(rewritten_and_replayed(Bug::RewrittenHeldAsOld).is_err());
 }
+
+/// A pool whose primary comes back in a later session, and each loss of power in that: how many
+/// show what no psync covers.
+fn restored_late(bug: Bug) -> Result<(usize, usize)> {
+    let case = kept()?;
+    let sim = SimMedium::from_image(&case.start);
+    Store::open_on(sim.clone(), &case.options)?.close()?;
+    let sim = SimMedium::from_image(&case.back(&sim.state_now().image_latest()));
+    plant(bug);
+    let store = Store::open_on(sim.clone(), &case.options)?;
+    plant(Bug::None);
+    case.holds(&store.pool_with("bad", Access::ReadOnly)?)?;
+    store.abandon();
+    let (mut all, mut lost) = (0, 0);
+    for events in 0..=sim.trace_len() {
+        all += 1;
+        let store = case.open(&sim.state_after(events).image_oldest())?;
+        lost += usize::from(case.holds(&store.pool("bad")?).is_err());
+        store.abandon();
+    }
+    Ok((all, lost))
+}
+
+#[test]
+fn a_shadow_that_is_restored_late_goes_back_again_after_another_loss_of_power() -> Result<()> {
+    let (all, lost) = restored_late(Bug::None)?;
+    assert!(all > 20 && lost == 0, "{lost} of {all}");
+    Ok(())
+}
+
+#[test]
+fn planted_a_restored_shadow_that_counts_as_durable_at_once_is_found() -> Result<()> {
+    assert!(restored_late(Bug::RestoredNotLeased)?.1 > 0);
+    Ok(())
+}
