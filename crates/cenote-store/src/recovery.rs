@@ -301,15 +301,7 @@ pub(crate) fn recover(
     control.logs.spare = match used {
         // A guest may have been given one that it has not listed yet.
         Some(_) if guests > 0 => Vec::new(),
-        Some(used) => control
-            .catalog
-            .state
-            .puddles
-            .values()
-            .filter(|p| matches!(p.role, Role::Log | Role::LogSpace) && !used.contains(&p.uuid))
-            .filter(|p| !control.catalog.state.due.contains_key(&p.uuid))
-            .copied()
-            .collect(),
+        Some(used) => files::spare_logs(&control.catalog.state, &used),
         // Which logs belong to a log space that cannot be read is not known: none is touched.
         None => Vec::new(),
     };

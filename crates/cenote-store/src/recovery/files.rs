@@ -8,6 +8,7 @@
 //! what it holds is right for the address that the entry means.
 
 use super::Session;
+use crate::catalog::State;
 use crate::puddle::{Puddle, file_name, text};
 use crate::relocate::Found;
 use crate::verify::of_file;
@@ -18,6 +19,16 @@ use cenote_layout::puddle::Role;
 use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
 use std::collections::BTreeSet;
+
+/// Log puddles that no client has, and that have not moved: they are empty.
+pub(super) fn spare_logs(state: &State, used: &BTreeSet<Uuid>) -> Vec<PuddleRecord> {
+    let spare = |log: &&PuddleRecord| {
+        matches!(log.role, Role::Log | Role::LogSpace)
+            && !used.contains(&log.uuid)
+            && !state.due.contains_key(&log.uuid)
+    };
+    state.puddles.values().filter(spare).copied().collect()
+}
 
 impl Session<'_> {
     /// This client is the one in hand.

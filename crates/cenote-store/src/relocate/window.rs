@@ -74,7 +74,8 @@
 //! a pool in shadowed mode on which a session that ended has a lease still: its shadow has more
 //! than its primary, and must neither be psynced, because half a transaction may be in it, nor
 //! rewritten, which would make one puddle's primary newer than another's; a protected pool that is
-//! partly due (its root puddle has room for the key of one earlier state). The open fails and says
+//! partly due (its root puddle has room for the key of one earlier state), or due with a file that
+//! was damaged since, which may have been sealed anew. The open fails and says
 //! which ([`OpenError::WindowStays`]).
 //!
 //! # An open for reading
