@@ -196,7 +196,9 @@ pub(crate) fn run(input: &mut Input<'_>) {
         addr: NEW,
         size,
     };
-    let job = RewriteJob { puddle, from: OLD, moves: Arc::new(moves), types: Arc::new(types) };
+    let all_blocks = puddle.index == 0;
+    let (moves, types) = (Arc::new(moves), Arc::new(types));
+    let job = RewriteJob { puddle, from: OLD, moves, types, all_blocks };
     let before = image.clone();
     values(&image, &puddle, &job.types);
     let looked = image::for_each_pointer(&mut image, &puddle, &job.types, &mut |found| {

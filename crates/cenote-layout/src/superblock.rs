@@ -51,6 +51,10 @@ pub const INCOMPAT_MOUNTING: u64 = 1 << 11;
 /// In every superblock: puddles have stamps ([`crate::puddle`]), and the catalog may name seals
 /// ([`crate::catalog::Record::Sealed`]).
 pub const INCOMPAT_STAMPS: u64 = 1 << 12;
+/// Incompatible feature: something may wait at addresses of before the window moved: logs that are
+/// due ([`crate::catalog::DueRecord`]), protected puddles whose generation is not known, and kept
+/// psyncs of puddles that are due.
+pub const INCOMPAT_WAITING_MOVED: u64 = 1 << 16;
 /// What every superblock has: stores of earlier builds have not, and are refused.
 pub const INCOMPAT_ALWAYS: u64 = INCOMPAT_CATALOG_TIED | INCOMPAT_STAMPS;
 
@@ -195,6 +199,7 @@ impl Header for Superblock {
         | INCOMPAT_CATALOG_TIED
         | INCOMPAT_TORN
         | INCOMPAT_MOUNTING
+        | INCOMPAT_WAITING_MOVED
         | INCOMPAT_STAMPS;
 
     fn check_fields(&self) -> Result<(), HeaderError> {

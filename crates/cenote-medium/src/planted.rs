@@ -441,6 +441,18 @@ pub enum Bug {
     TracedWithoutLost,
     /// A puddle that is damaged when it moves counts as one that has never moved before.
     GenerationGuessed,
+    /// A log that waits is read at its addresses, and not where its window has moved to.
+    MovedLogAtHome,
+    /// A pool is rewritten although a log about it waits at the addresses of before.
+    WaitingRewritten,
+    /// A pool that is still to be traced is rewritten as if its marks were right.
+    MarksBelievedEarly,
+    /// A reader takes what recovery made of a puddle that is rewritten for one that is not.
+    RewrittenHeldAsOld,
+    /// A shadow that is made anew long after its pool's session counts as durable at once.
+    RestoredNotLeased,
+    /// Kept psyncs of a primary that has moved count as written, and are not.
+    KeptNotInMoved,
     /// Cells of a logged heap change before their undo record is durable.
     UndoRecordNotFenced,
     /// A change of a logged heap does not flush its cells.

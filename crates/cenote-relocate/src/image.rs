@@ -19,7 +19,7 @@ use cenote_layout::heap::{
 };
 use cenote_layout::id::TypeId;
 use cenote_layout::mark;
-use cenote_layout::moves::{Cursor, Moves};
+use cenote_layout::moves::Cursor;
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::planted::{Bug, planted};
@@ -290,12 +290,13 @@ fn set_word(block: &mut [u8], offset: usize, value: u64) {
     }
 }
 
-/// Calls `visit` with every allocated block's offset, its bytes and how many values it has, and the
-/// program of its type; but not with those of an extent of which `all` says that it has seen to it.
+/// Calls `visit` with the offset of every block that is allocated, or may be, its bytes and how
+/// many values it has, and the program of its type; but not with those of an extent of which `all`
+/// says that it has seen to it.
 fn each_block(
     image: &mut [u8],
     contents: &Contents,
-    types: &TypeTable,
+    (types, all_blocks): (&TypeTable, bool),
     mut all: impl FnMut(&mut [u8], &Extent, &Program) -> bool,
     mut visit: impl FnMut(usize, (&mut [u8], usize), &Program),
 ) {
@@ -308,7 +309,10 @@ fn each_block(
         }
         let values = program.values(extent.block);
         for number in 0..extent.count {
-            if !image.get(extent.marks + number).is_some_and(|mark| is_kept(*mark)) {
+            // Words of which no type says what they are stay as they are, so they are not counted
+            // either where they may be no value.
+            let any = all_blocks && !matches!(program, Program::Words);
+            if !(any || image.get(extent.marks + number).is_some_and(|mark| is_kept(*mark))) {
                 continue;
             }
             let start = extent.start + number * extent.block;
@@ -357,7 +361,7 @@ pub fn for_each_pointer(
     each_block(
         image,
         &contents,
-        types,
+        (types, false),
         |_, _, _| false,
         |start, block, program| {
             program.run(block, &mut room, &mut |block, slot| {
@@ -406,11 +410,11 @@ pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> 
     let mut room = Vec::new();
     let (mut blocks, mut native) = (0, 0);
     let short = |image: &mut [u8], extent: &Extent, program: &Program| {
-        let counts = rewrite_native(image, extent, program, &job.moves).unwrap_or_default();
+        let counts = rewrite_native(image, extent, program, job).unwrap_or_default();
         (blocks, native) = (blocks + counts.0, native + counts.1);
         counts.0 > 0
     };
-    each_block(image, &contents, &job.types, short, |start, block, program| {
+    each_block(image, &contents, (&job.types, job.all_blocks), short, |start, block, program| {
         done.blocks += 1;
         program.run(block, &mut room, &mut |block, slot| {
             let old = word(block, slot.offset);
@@ -530,7 +534,7 @@ fn rewrite_native(
     image: &mut [u8],
     extent: &Extent,
     program: &Program,
-    moves: &Moves,
+    job: &RewriteJob,
 ) -> Option<(u64, u64)> {
     let Program::Fixed { size, slots, .. } = program else { return None };
     if slots.iter().any(|slot| slot.kind != PointerKind::NATIVE) {
@@ -541,7 +545,8 @@ fn rewrite_native(
     let (values, mut cursor, mut counts) =
         (program.values(extent.block), Cursor::default(), (0, 0));
     let blocks = blocks.chunks_exact_mut(extent.block).zip(&marks);
-    for (block, _) in blocks.filter(|(_, mark)| is_kept(**mark)) {
+    let moves = &job.moves;
+    for (block, _) in blocks.filter(|(_, mark)| job.all_blocks || is_kept(**mark)) {
         counts.0 += 1;
         let mut rest = block;
         for _ in 0..values {

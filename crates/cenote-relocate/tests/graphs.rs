@@ -532,6 +532,22 @@ fn roots_that_are_forgotten_are_found() {
     assert!(found.is_some_and(|what| what.contains("root")));
 }
 
+/// What is to be done to a puddle that moves by `distance`.
+fn job(
+    puddle: &PuddleRecord,
+    distance: u64,
+    moves: &Arc<Moves>,
+    types: &Arc<TypeTable>,
+) -> RewriteJob {
+    RewriteJob {
+        puddle: PuddleRecord { addr: puddle.addr + distance, ..*puddle },
+        from: puddle.addr,
+        moves: Arc::clone(moves),
+        types: Arc::clone(types),
+        all_blocks: false,
+    }
+}
+
 /// Whether puddles are rewritten alike when blocks in them are condemned: a sweep that was not
 /// committed makes them allocated again.
 fn condemned_are_rewritten() -> bool {
@@ -550,12 +566,7 @@ fn condemned_are_rewritten() -> bool {
         RelocationRecord { id: Uuid([1; 16]), moves: moves.collect(), pools: Vec::new() };
     let moves = Arc::new(Moves::new(&relocation).unwrap());
     graph.puddles.iter().all(|puddle| {
-        let job = RewriteJob {
-            puddle: PuddleRecord { addr: puddle.addr + (1 << 36), ..*puddle },
-            from: puddle.addr,
-            moves: Arc::clone(&moves),
-            types: Arc::clone(&types),
-        };
+        let job = job(puddle, 1 << 36, &moves, &types);
         let geometry = HeapGeometry::new(puddle.size, puddle.index == 0).unwrap();
         let marks = geometry.marks as usize..geometry.hints as usize;
         let mut plain = original[&puddle.uuid].clone();
@@ -603,12 +614,7 @@ fn hostile_images_change_nothing_but_words_of_blocks() {
     let moves = Arc::new(Moves::new(&relocation).unwrap());
     let (mut refused, mut rewritten, mut damaged) = (0, 0, 0);
     for puddle in &graph.puddles {
-        let job = RewriteJob {
-            puddle: PuddleRecord { addr: puddle.addr + (1 << 36), ..*puddle },
-            from: puddle.addr,
-            moves: Arc::clone(&moves),
-            types: Arc::clone(&types),
-        };
+        let job = job(puddle, 1 << 36, &moves, &types);
         let image = &original[&puddle.uuid];
         for round in 0..60 {
             let mut hostile = image.clone();
@@ -671,12 +677,7 @@ fn begun_again(random: &mut Random, distance: u64) -> Result<u64, String> {
     let original = files(&source);
     for puddle in &graph.puddles {
         let old = &original[&puddle.uuid];
-        let work = RewriteJob {
-            puddle: PuddleRecord { addr: puddle.addr + distance, ..*puddle },
-            from: puddle.addr,
-            moves: Arc::clone(&moves),
-            types: Arc::clone(&types),
-        };
+        let work = job(puddle, distance, &moves, &types);
         let Some(stretches) = image::repeatable(old, &work) else { continue };
         let mut whole = old.clone();
         image::rewrite(&mut whole, &work).unwrap();
@@ -748,12 +749,7 @@ fn a_pointer_map_with_more_pointers_than_words_changes_none_of_them_twice() {
     let mut native = 0;
     for puddle in &graph.puddles {
         let rewritten = |types| {
-            let work = RewriteJob {
-                puddle: PuddleRecord { addr: puddle.addr + (1 << 21), ..*puddle },
-                from: puddle.addr,
-                moves: Arc::clone(&moves),
-                types,
-            };
+            let work = job(puddle, 1 << 21, &moves, &types);
             let mut image = original[&puddle.uuid].clone();
             let done = image::rewrite(&mut image, &work).unwrap();
             (image, done)

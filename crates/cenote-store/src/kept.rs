@@ -22,6 +22,9 @@
 //!    pool, so that the runs are never written over a later one. A crash before starts again at 4,
 //!    which writes the same. Then the kept file is removed; one that a crash leaves has no record.
 //!
+//! Where the window moves meanwhile, the puddle becomes due as it is, and is not rewritten before
+//! state 5: the runs say offsets, and bytes that are right where the file's are.
+//!
 //! Removing the pool discards them. A reader lays the runs over the primary, before what the
 //! journal says.
 //!
@@ -34,12 +37,12 @@
 
 use crate::catalog::State;
 use crate::error::StoreError;
-use crate::puddle::{PRIMARY_DIR, primary_name, text};
+use crate::puddle::{PRIMARY_DIR, file_name, primary_name, text};
 use crate::shadow::{Patches, check_run, of_shadowed_pool};
 use crate::store::{Control, Inner};
-use crate::verify::RESTORE;
+use crate::verify::{RESTORE, of_file};
 use cenote_journal::Scan;
-use cenote_layout::catalog::Record;
+use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::header::{read, seal};
 use cenote_layout::id::Uuid;
 use cenote_layout::kept::{KeptHeader, add_run, runs};
@@ -161,10 +164,12 @@ impl Inner {
         for (puddle, kept) in &control.kept {
             let state = &control.catalog.state;
             let Some(record) = of_shadowed_pool(state, *puddle) else { continue };
-            let (Ok(all), Ok(primary)) = (kept, self.open_primary(state, record)?) else {
+            let due = state.due.get(puddle);
+            let (Ok(all), Ok(primary)) = (kept, self.open_kept_primary(state, record)?) else {
                 continue;
             };
-            for (offset, bytes) in runs(all).flatten() {
+            let skipped = due.is_some() && planted(Bug::KeptNotInMoved);
+            for (offset, bytes) in runs(all).flatten().filter(|_| !skipped) {
                 let offset = check_run(0, record, state.at_rest(record.pool), offset, bytes.len())?;
                 primary.write_in_pieces(offset, bytes)?;
             }
@@ -173,6 +178,28 @@ impl Inner {
         }
         self.forget_kept(control, &done)?;
         Ok(done)
+    }
+
+    /// The primary, if it is whole. One that has moved was not rewritten, because its pool is
+    /// refused: it is as it was, and so is what the runs say of it.
+    fn open_kept_primary(
+        &self,
+        state: &State,
+        record: &PuddleRecord,
+    ) -> Result<Result<FileHandle, String>, StoreError> {
+        let Some(due) = state.due.get(&record.uuid) else {
+            return self.open_primary(state, record);
+        };
+        if let Some(problem) = of_file(self.problem_of_old(state, record, due))? {
+            return Ok(Err(problem));
+        }
+        let protected = state.is_protected(record.pool);
+        let name = if protected { file_name(record.uuid) } else { primary_name(record.uuid) };
+        let file = FileHandle::open(&self.medium, text(&name))?;
+        if !protected {
+            self.mark_primary(record.uuid, &file)?;
+        }
+        Ok(Ok(file))
     }
 
     /// State 5; also what becomes of the kept files of pools that are removed. Of these the catalog

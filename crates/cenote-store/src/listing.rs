@@ -2,6 +2,7 @@
 
 use crate::store::Store;
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PuddleRecord};
+use cenote_layout::id::Uuid;
 
 impl Store {
     /// All puddles, those of logs included, by address.
@@ -24,6 +25,13 @@ impl Store {
         clients
             .map(|(client, log_space)| ClientRecord { client: *client, log_space: *log_space })
             .collect()
+    }
+
+    /// What is to be added to an address that the logs of a client say: they waited while the
+    /// window moved.
+    #[must_use]
+    pub fn log_distance(&self, client: Uuid) -> u64 {
+        self.inner().control().catalog.state.moved_since(client).unwrap_or(0)
     }
 
     /// Leases, by client and pool.

@@ -1,6 +1,7 @@
 //! What an opener finds of a pool: which of its puddles are sound, and what is wrong with others.
 
 use crate::error::StoreError;
+use crate::options::DamagePolicy;
 use crate::pool::PoolCore;
 use crate::pools::{lost_record, start_of};
 use crate::puddle::{Puddle, file_name, primary_name, text};
@@ -62,6 +63,18 @@ impl Store {
         let protection = control.catalog.state.at_rest(id);
         let mut looked = Looked { record: &record, protection, sound: Vec::new(), damage };
         inner.look_at_all(control, records, &mut looked)?;
+        if due > 0
+            && protection != AtRest::None
+            && !looked.damage.is_empty()
+            && inner.options.damage == DamagePolicy::Refuse
+        {
+            // Its root puddle is not sealed anew before all of it is there: the window may move
+            // again as long as all of the pool is due.
+            return Err(StoreError::PoolDamaged {
+                name: record.name.clone(),
+                damage: looked.damage,
+            });
+        }
         let mut sealed = None;
         if protection != AtRest::None {
             let all =

@@ -68,16 +68,16 @@
 //! * A pool that the caller takes as it is ([`PowerLossPolicy::AsIs`]), or whose logs go because of
 //!   that: it is torn for later sessions ([`crate::set_aside`]), by the batch of 3.
 
+mod files;
 mod problem;
 
 use crate::catalog::State;
 use crate::error::StoreError;
 use crate::options::PowerLossPolicy;
 use crate::puddle::Puddle;
-use crate::relocate::Found;
 use crate::report::{Damage, LogReport, OpenReport};
 use crate::store::{Control, Inner};
-use crate::verify::{about_file, of_file};
+use crate::verify::about_file;
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};
@@ -150,6 +150,7 @@ pub(crate) fn recover(
         let unproven = inner.unproven(state).into_iter().filter(|pool| not_covered.insert(*pool));
         records.extend(unproven.map(Record::PoolNotCovered));
     }
+    let (mut inherited, mut retired) = (BTreeSet::new(), BTreeSet::new());
     for pool in &void {
         if lost.contains(pool) {
             if not_covered.insert(*pool) {
@@ -157,6 +158,8 @@ pub(crate) fn recover(
             }
         } else if not_covered.remove(pool) {
             records.push(Record::PoolCovered(*pool));
+            // Its shadow is made anew, in the page cache so far, and no client has a lease on it.
+            inherited.extend(Some(*pool).filter(|_| !planted(Bug::RestoredNotLeased)));
         }
     }
     report.not_covered = not_covered
@@ -165,7 +168,6 @@ pub(crate) fn recover(
         .collect();
 
     let as_is = taken_as_is(inner, state, (&clients, &void), &not_covered);
-    let (mut inherited, mut retired) = (BTreeSet::new(), BTreeSet::new());
     let mut guests_gone = false;
     let mut session = Session::new(inner, control, &void);
     for client in clients {
@@ -299,14 +301,7 @@ pub(crate) fn recover(
     control.logs.spare = match used {
         // A guest may have been given one that it has not listed yet.
         Some(_) if guests > 0 => Vec::new(),
-        Some(used) => control
-            .catalog
-            .state
-            .puddles
-            .values()
-            .filter(|p| matches!(p.role, Role::Log | Role::LogSpace) && !used.contains(&p.uuid))
-            .copied()
-            .collect(),
+        Some(used) => files::spare_logs(&control.catalog.state, &used),
         // Which logs belong to a log space that cannot be read is not known: none is touched.
         None => Vec::new(),
     };
@@ -384,7 +379,7 @@ pub(crate) fn retry(
 ) -> Result<Option<Vec<PuddleRecord>>, MediumError> {
     let void = BTreeSet::new();
     let mut session = Session::new(inner, control, &void);
-    session.client = client;
+    session.begin(client);
     if let Err(error) = session.unmark(client) {
         session.finish()?;
         return Err(error);
@@ -421,9 +416,9 @@ fn note_dirty(control: &mut Control, pool: PoolId, kind: CrashKind) {
     }
 }
 
-/// Spare puddles, and log puddles that nobody uses, whose files are gone: nothing was in them, so
-/// they are reported once and forgotten. No log where it is not known which are used; none at all
-/// where records were lost.
+/// Spare puddles, and log puddles that no client uses, whose files are gone, or that have moved:
+/// nothing was in them, so they are reported once and forgotten. No log where it is not known which
+/// are used; none at all where records were lost.
 fn unused_and_missing(
     control: &Control,
     used: Option<&BTreeSet<Uuid>>,
@@ -437,8 +432,13 @@ fn unused_and_missing(
         Role::Spare => true,
         Role::Heap | Role::Object => false,
     };
-    let known = missing.iter().filter_map(|uuid| control.catalog.state.puddles.get(uuid));
-    known.filter(unused).copied().collect()
+    // One that has moved says the addresses of before, and is no log for another client.
+    let state = &control.catalog.state;
+    let gone = |puddle: &&PuddleRecord| {
+        missing.contains(&puddle.uuid)
+            || (puddle.role != Role::Spare && state.due.contains_key(&puddle.uuid))
+    };
+    state.puddles.values().filter(gone).filter(unused).copied().collect()
 }
 
 /// Puddles that were named as missing are in the catalog no more: their places are free, and the
@@ -469,7 +469,7 @@ struct Session<'a> {
     inner: &'a Inner,
     control: &'a mut Control,
     by_addr: BTreeMap<u64, PuddleRecord>,
-    verified: BTreeMap<Uuid, Option<String>>,
+    verified: BTreeMap<(Uuid, Option<u64>), Option<String>>,
     /// Mapped by recovery.
     mapped: BTreeSet<Uuid>,
     /// Pools that went back to their last psync.
@@ -477,6 +477,8 @@ struct Session<'a> {
     /// Of the client in hand.
     client: Uuid,
     pools: BTreeSet<PoolId>,
+    /// How far its logs have moved since they were written.
+    moved: Option<u64>,
     segments: BTreeMap<u64, PuddleRecord>,
     /// All puddles that its log space lists, and the catalog knows.
     listed: Vec<PuddleRecord>,
@@ -494,6 +496,7 @@ impl<'a> Session<'a> {
             void,
             client: Uuid::NIL,
             pools: BTreeSet::new(),
+            moved: None,
             segments: BTreeMap::new(),
             listed: Vec::new(),
         }
@@ -535,9 +538,7 @@ impl<'a> Session<'a> {
         };
         let Ok(listed) = sorted(self.read_space(client, space))? else { return Ok(()) };
         for entry in listed.entries.iter().filter(|entry| entry.state == ENTRY_HEAD) {
-            let known = self.control.catalog.state.puddles.get(&entry.puddle).copied();
-            let known =
-                known.filter(|puddle| puddle.role == Role::Log && puddle.addr == entry.addr);
+            let known = self.listed_puddle(entry);
             let Ok(body) = sorted(self.head(entry, known))? else { continue };
             // SAFETY: mapped for writing, and recovery alone uses it.
             let state = unsafe { body.state() };
@@ -549,63 +550,6 @@ impl<'a> Session<'a> {
             }
         }
         Ok(())
-    }
-
-    /// What is wrong with the file of a puddle, if something is.
-    fn problem(&mut self, record: &PuddleRecord) -> Result<Option<String>, MediumError> {
-        let inner = self.inner;
-        if self.control.catalog.state.is_protected(record.pool) {
-            let why =
-                "its pool is protected at rest: its logs are memory, and this is none of them";
-            return Ok(Some(why.into()));
-        }
-        if let Some(known) = self.verified.get(&record.uuid) {
-            return Ok(known.clone());
-        }
-        let found = match self.control.catalog.state.due.get(&record.uuid) {
-            None => inner.check_file(&self.control.catalog.state, record),
-            Some(due) => inner.look_at_file(record, due).map(|found| match found {
-                Found::New => None,
-                Found::Old => {
-                    Some("it has moved and was not touched since, so no log can be about it".into())
-                }
-                Found::Damaged(problem) => Some(problem),
-            }),
-        };
-        let found = of_file(found)?;
-        self.verified.insert(record.uuid, found.clone());
-        Ok(found)
-    }
-
-    /// Pools of which a file is damaged. Those that went back to their last psync, or have no
-    /// shadow to lose, are not among them; nor do puddles count that took no store since they
-    /// moved.
-    fn unusable(&mut self, pools: &BTreeSet<PoolId>) -> Result<BTreeSet<PoolId>, MediumError> {
-        let mut unusable = BTreeSet::new();
-        if !self.inner.writable || planted(Bug::DamagedInherited) {
-            return Ok(unusable);
-        }
-        for pool in pools {
-            for record in self.control.catalog.state.puddles_of(*pool) {
-                if self.is_damaged(&record)? {
-                    unusable.insert(*pool);
-                    break;
-                }
-            }
-        }
-        Ok(unusable)
-    }
-
-    fn is_damaged(&mut self, record: &PuddleRecord) -> Result<bool, MediumError> {
-        let state = &self.control.catalog.state;
-        if state.is_protected(record.pool) || state.due.contains_key(&record.uuid) {
-            return Ok(false);
-        }
-        let shadowed = state.is_shadowed(record.pool);
-        let inner = self.inner;
-        let damaged = self.problem(record)?.is_some();
-        let primary = || of_file(inner.check_primary(&self.control.catalog.state, record));
-        Ok(damaged || (shadowed && primary()?.is_some()))
     }
 
     fn map(&mut self, record: &PuddleRecord) -> Result<NonNull<Puddle>, MediumError> {
@@ -635,8 +579,7 @@ impl<'a> Session<'a> {
         crash: CrashKind,
         report: &mut OpenReport,
     ) -> Result<Verdict, MediumError> {
-        self.client = client;
-        self.pools = self.control.catalog.state.writable_pools(client);
+        self.begin(client);
         if !planted(Bug::VoidLogReplayed) {
             self.pools.retain(|pool| !self.void.contains(pool));
         }
@@ -667,8 +610,7 @@ impl<'a> Session<'a> {
         }
         let mut heads = Vec::new();
         for entry in listed.entries {
-            let known = self.control.catalog.state.puddles.get(&entry.puddle).copied();
-            let known = known.filter(|p| p.role == Role::Log && p.addr == entry.addr);
+            let known = self.listed_puddle(&entry);
             self.listed.extend(known);
             if entry.state == ENTRY_HEAD {
                 heads.push((entry, known));
@@ -874,11 +816,6 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    fn record_at(&self, addr: u64) -> Option<PuddleRecord> {
-        let (_, record) = self.by_addr.range(..=addr).next_back()?;
-        (addr - record.addr < record.size).then_some(*record)
-    }
-
     fn segment_body(&mut self, owner: Uuid, addr: u64) -> Option<Body> {
         if owner != self.client {
             return None;
@@ -921,7 +858,7 @@ impl<'a> Session<'a> {
             let Some(puddle) = self.control.puddles.get(&uuid) else { continue };
             // SAFETY: puddles live until the store is dropped.
             let puddle = unsafe { puddle.as_ref() };
-            if self.inner.writable || puddle.pool().0 == 0 {
+            if self.inner.writable || puddle.pool().0 == 0 || self.hold_moved(puddle)? {
                 puddle.unmap(&self.inner.medium)?;
                 continue;
             }
@@ -953,6 +890,7 @@ impl ReplayTarget for Target<'_, '_> {
     fn writable(&mut self, owner: Uuid, addr: u64, len: u64) -> Result<*mut u8, Refusal> {
         let session = &mut *self.0;
         let record = session.record_at(addr).ok_or(Refusal::Outside)?;
+        let addr = session.now_at(addr);
         let body = record.addr + header_space(record.size);
         let end = addr.checked_add(len).ok_or(Refusal::Outside)?;
         if addr < body
@@ -971,7 +909,7 @@ impl ReplayTarget for Target<'_, '_> {
             return Err(Refusal::Unusable(problem));
         }
         session.map(&record).map_err(|error| Refusal::Unusable(error.to_string()))?;
-        // A log says addresses of the catalog; the puddle may be mapped at a distance.
+        // The puddle may be mapped at a distance from what the catalog says.
         Ok(addr.wrapping_add(session.inner.window.distance()) as *mut u8)
     }
 

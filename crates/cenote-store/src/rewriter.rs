@@ -46,6 +46,9 @@ pub struct RewriteJob {
     pub moves: Arc<Moves>,
     /// The store's types.
     pub types: Arc<TypeTable>,
+    /// Whether blocks are rewritten whatever their marks say: which are allocated is to be found
+    /// later, by tracing, which may take any of them.
+    pub all_blocks: bool,
 }
 
 /// What was done to one puddle, or to several.

@@ -304,7 +304,7 @@ impl Inner {
         let mut keys = PoolKeys::default();
         let mut unsealed = Vec::new();
         let mut shown = false;
-        if let SealedFile::Due(due) = self.look_at_sealed(control, root, protection)? {
+        if let SealedFile::Due(due) = self.look_and_learn(control, root, protection)? {
             let inherits = (key, !others.is_empty());
             let resealed =
                 self.reseal_root(control, (name, mode), (root, due), inherits, &mut needs)?;
@@ -337,7 +337,7 @@ impl Inner {
         let mut any_due = shown;
         for record in others {
             let lost = |detail: String| Err((*record, detail));
-            let due = match self.look_at_sealed(control, record, protection)? {
+            let due = match self.look_and_learn(control, record, protection)? {
                 SealedFile::Own => None,
                 SealedFile::Due(due) => {
                     any_due = true;

@@ -795,9 +795,8 @@ fn map_primary(
     if let Some(due) = control.catalog.state.due.get(&record.uuid)
         && inner.look_at_primary(record, due)? != Found::New
     {
-        // It is rewritten from this file when it is touched; no psync has changed it since it
-        // moved.
-        return Ok(());
+        // It is rewritten from this file when it is touched, with kept psyncs laid over it.
+        return inner.frontier.hold_patched(record, puddle.file_name(), patches);
     }
     puddle.map(&inner.medium)?;
     for (offset, bytes) in patches.into_iter().flatten() {

@@ -221,6 +221,13 @@ impl Store {
         self.inner.store.client_records()
     }
 
+    /// What is to be added to an address that the logs of a session say: they waited while the
+    /// window moved.
+    #[must_use]
+    pub fn log_distance(&self, client: Uuid) -> u64 {
+        self.inner.store.log_distance(client)
+    }
+
     /// Which sessions may write to which pools.
     #[must_use]
     pub fn lease_records(&self) -> Vec<LeaseRecord> {

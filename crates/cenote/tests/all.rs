@@ -48,4 +48,5 @@ mod torn;
 mod values;
 mod windows;
 mod windows_damaged;
+mod windows_waiting;
 mod writers;

@@ -53,7 +53,7 @@ mod tests {
             size,
         };
         let (moves, types) = (Arc::new(Moves::default()), Arc::new(TypeTable::default()));
-        let job = RewriteJob { puddle, from: 1 << 42, moves, types };
+        let job = RewriteJob { puddle, from: 1 << 42, moves, types, all_blocks: false };
         let careful = Careful(Panics);
         assert_eq!(careful.rewrite(&mut [], &job), Ok(Rewritten::default()));
         let refused = careful.rewrite(&mut [0; 8], &job).expect_err("it panics");

@@ -125,7 +125,7 @@ fn read_space(
         if entry.state != ENTRY_HEAD {
             continue;
         }
-        let contents = read_log(store, puddles, &entry, crash);
+        let contents = read_log(store, puddles, &entry, (crash, store.log_distance(client)));
         logs.push(LogOnMedia { log_id: entry.log_id, puddle: entry.puddle, contents });
     }
     Ok(logs)
@@ -135,9 +135,12 @@ fn read_log(
     store: &Store,
     puddles: &[PuddleRecord],
     head: &LogSpaceEntry,
-    crash: CrashKind,
+    (crash, distance): (CrashKind, u64),
 ) -> Result<Contents, String> {
-    let log_puddle = |addr: u64| puddles.iter().find(|p| p.addr == addr && p.role == Role::Log);
+    // A log that waited while the window moved says addresses of before.
+    let now_at = |addr: u64| addr.wrapping_add(distance);
+    let log_puddle =
+        |addr: u64| puddles.iter().find(|p| p.addr == now_at(addr) && p.role == Role::Log);
     let record = log_puddle(head.addr).ok_or("the catalog has no record of its puddle")?;
     let mut image = Image::load(store, record)?;
     let body = image.body(record);
@@ -163,7 +166,7 @@ fn read_log(
         .iter()
         .map(|entry| EntryOnMedia {
             kind: format!("{:?}", entry.kind),
-            addr: entry.addr,
+            addr: now_at(entry.addr),
             size: entry.size,
         })
         .collect();

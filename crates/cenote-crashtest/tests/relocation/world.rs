@@ -423,11 +423,8 @@ pub(super) fn verify_where_taken(
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let (sim, world) = match open(access) {
             Ok(opened) => opened,
-            // What is to be opened at home first: pools that power may have torn, protected ones
-            // that are due in part.
-            Err(Error::Open(OpenError::WindowStays { why, .. }))
-                if why.contains("when power failed") || why.contains("in part") =>
-            {
+            // What is to be opened at home first: protected pools that are due in part.
+            Err(Error::Open(OpenError::WindowStays { why, .. })) if why.contains("in part") => {
                 continue;
             }
             Err(error) => return Err(format!("where its window is taken: {error}")),

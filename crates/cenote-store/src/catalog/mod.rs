@@ -24,6 +24,7 @@
 mod file;
 mod seals;
 mod state;
+mod waiting;
 
 pub(crate) use file::{FILES, Merged, NEW_FILES, merge};
 pub(crate) use state::State;

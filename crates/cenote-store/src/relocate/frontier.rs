@@ -108,9 +108,9 @@ pub(crate) struct Frontier {
     sum: Mutex<Rewritten>,
     /// What recovery made of puddles in private memory, in a store that is open for reading at a
     /// distance: their images are made of it, and not of their files.
-    held: Mutex<BTreeMap<Uuid, Image>>,
+    pub(super) held: Mutex<BTreeMap<Uuid, Image>>,
     /// What the journal lays over protected puddles in such a store.
-    patches: OnceLock<Patches>,
+    pub(super) patches: OnceLock<Patches>,
 }
 
 impl Frontier {
@@ -291,25 +291,6 @@ impl Frontier {
     /// What rewriting has done in this session.
     pub(crate) fn sum(&self) -> Rewritten {
         locked(&self.sum).clone()
-    }
-
-    /// Keeps what a puddle that becomes due holds in memory alone.
-    pub(super) fn hold(&self, puddle: Uuid, image: Image) {
-        locked(&self.held).insert(puddle, image);
-    }
-
-    pub(super) fn holds(&self, puddle: Uuid) -> bool {
-        locked(&self.held).contains_key(&puddle)
-    }
-
-    pub(super) fn keep_patches(&self, patches: Patches) {
-        // Set once, by the open of the store.
-        let _ = self.patches.set(patches);
-    }
-
-    /// What the journal lays over a puddle that is due.
-    pub(super) fn patches_of(&self, puddle: Uuid) -> Vec<(u64, Vec<u8>)> {
-        self.patches.get().and_then(|patches| patches.get(&puddle)).cloned().unwrap_or_default()
     }
 
     /// What a puddle that is due holds, in memory that may be changed.

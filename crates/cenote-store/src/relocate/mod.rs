@@ -69,6 +69,7 @@
 
 mod failed;
 pub(crate) mod frontier;
+mod held;
 pub(crate) mod hosted;
 pub(crate) mod import;
 mod in_place;
@@ -81,13 +82,15 @@ pub(crate) mod reseal;
 mod through;
 pub(crate) mod window;
 
+use crate::catalog::State;
 use crate::due_job::Job;
 use crate::error::StoreError;
 use crate::puddle::{DIR, Puddle, file_name, make_header_of, primary_name, text};
+use crate::sealed::file_len;
 use crate::store::{Control, Inner};
 use crate::verify::verify_all;
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{DueRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_layout::moves::Moves;
 use cenote_medium::planted::{Bug, planted};
@@ -216,6 +219,9 @@ impl Inner {
         if known.is_some_and(|known| known.job().is_some()) {
             return Ok(None);
         }
+        if let Some(waits) = self.waits(control, record) {
+            return Ok(Some(waits));
+        }
         let by_primary = known.is_some_and(Puddle::shows_primary);
         let due = match due.is_unknown() {
             false => due,
@@ -264,6 +270,22 @@ impl Inner {
         Ok(None)
     }
 
+    /// Why a puddle that is due must not be rewritten now: something that waits says what its file
+    /// holds at the addresses of before, and is settled first.
+    fn waits(&self, control: &Control, record: &PuddleRecord) -> Option<String> {
+        if !self.writable {
+            return None;
+        }
+        let waits = control.catalog.state.waits_for(record.pool).map(|client| {
+            format!(
+                "it has moved, and a log of client {client} that may be about it was not applied \
+                 yet: bring back what is damaged, decide about the log (`cenote logs`), or open \
+                 the store for reading"
+            )
+        });
+        waits.or_else(|| control.kept_problem(record.uuid, true))
+    }
+
     /// The generation of a puddle that moved while its file was damaged, and whose file is back, or
     /// what is wrong with it still. A writer makes that known before the puddle is rewritten: **the
     /// batch commits**. Before it the file is old and the generation unknown, after it the file is
@@ -283,12 +305,47 @@ impl Inner {
             return Ok(Err(detail));
         }
         let name = if by_primary { primary_name(record.uuid) } else { file_name(record.uuid) };
-        let generation = self.generation_in(text(&name), record)? + 1;
+        self.learn_from(control, record, due, text(&name)).map(Ok)
+    }
+
+    /// The same of a file that was looked at.
+    fn learn_from(
+        &self,
+        control: &mut Control,
+        record: &PuddleRecord,
+        due: DueRecord,
+        name: &str,
+    ) -> Result<DueRecord, StoreError> {
+        let generation = self.generation_in(name, record)? + 1;
         let due = DueRecord { generation, ..due };
         if self.writable {
             self.commit(control, &[Record::Due(due)])?;
         }
-        Ok(Ok(due))
+        Ok(due)
+    }
+
+    /// What is wrong with the file that kept psyncs of a puddle are written into, if it has moved:
+    /// it has to be as it was before.
+    pub(crate) fn problem_of_old(
+        &self,
+        state: &State,
+        record: &PuddleRecord,
+        due: &DueRecord,
+    ) -> Result<Option<String>, MediumError> {
+        let found = match (state.at_rest(record.pool), file_len(record, state.at_rest(record.pool)))
+        {
+            (AtRest::None, _) => self.look_at_primary(record, due)?,
+            (_, None) => return Ok(Some("the catalog gives it a size that no puddle has".into())),
+            (_, Some(len)) => {
+                let (name, store) = (file_name(record.uuid), (self.uuid, self.writable));
+                look_at_len(&self.medium, text(&name), store, (record, len), due)?
+            }
+        };
+        Ok(match found {
+            Found::Old => None,
+            Found::New => Some("it was rewritten, and psyncs of it wait still".into()),
+            Found::Damaged(problem) => Some(problem),
+        })
     }
 
     /// What is to be done to a puddle that is due, or why nobody knows.
@@ -314,7 +371,8 @@ impl Inner {
             }
         };
         let types = Arc::clone(needs.types.get_or_insert_with(|| Arc::new(state.types.clone())));
-        Ok(RewriteJob { puddle: *record, from: due.from, moves, types })
+        let all_blocks = state.marks_are_open(record.pool);
+        Ok(RewriteJob { puddle: *record, from: due.from, moves, types, all_blocks })
     }
 
     /// What the file of a puddle that is due is.

@@ -31,8 +31,8 @@ use cenote_layout::catalog::{
     Record, RelocationRecord,
 };
 use cenote_layout::header::read;
-use cenote_layout::id::PoolId;
-use cenote_layout::puddle::PuddleHeader;
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::puddle::{PuddleHeader, Role};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
@@ -248,7 +248,11 @@ impl Store {
         }
         let id = find(&control, name)?;
         inner.record_done(&mut control)?;
-        if let Some(due) = control.catalog.state.due.keys().next() {
+        // Logs that have moved are about none of these pools any more.
+        let of_heap = |id: &&Uuid| {
+            control.catalog.state.puddles.get(*id).is_none_or(|puddle| puddle.role == Role::Heap)
+        };
+        if let Some(due) = control.catalog.state.due.keys().find(of_heap) {
             // Of a pool that has come or moved since it was looked at: what is left to do of one
             // move is not known after another.
             let pool =

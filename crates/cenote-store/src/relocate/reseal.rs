@@ -262,6 +262,23 @@ impl Inner {
         })
     }
 
+    /// The same, before the pool is opened: the generation of one that was damaged when it moved is
+    /// known on return.
+    pub(crate) fn look_and_learn(
+        &self,
+        control: &mut Control,
+        record: &PuddleRecord,
+        protection: AtRest,
+    ) -> Result<SealedFile, StoreError> {
+        match self.look_at_sealed(control, record, protection)? {
+            SealedFile::Due(due) if due.is_unknown() => {
+                let name = file_name(record.uuid);
+                self.learn_from(control, record, due, text(&name)).map(SealedFile::Due)
+            }
+            found => Ok(found),
+        }
+    }
+
     /// Under which identity a puddle that is due is sealed.
     pub(crate) fn identity_of(&self, control: &Control, puddle: Uuid) -> Uuid {
         control.catalog.state.sealed_as.get(&puddle).copied().unwrap_or(puddle)

@@ -33,10 +33,35 @@
 //!
 //! # A puddle that is damaged
 //!
-//! The file of a puddle of an unprotected pool may be gone, or not as it should be. It moves as the
-//! others do, by its record alone; what its header says need not be known ([`crate::relocate`]).
-//! Its pool is refused then, as at home, and opens when the file is back, as it was before the
-//! move. No log is about it: a session that had it in use is not over, and keeps the store at home.
+//! The file of a puddle may be gone, or not as it should be. It moves as the others do, by its
+//! record alone; what its header says need not be known ([`crate::relocate`]). Its pool is refused
+//! then, as at home, and opens when the file is back, as it was before the move. A protected pool
+//! is sealed as before until then, all of it: its root puddle is sealed anew when all are there.
+//! That the file is no older one, the lists of puddles and of roots say, as at home: the new root
+//! names the one that it replaces.
+//!
+//! # What waits
+//!
+//! *A puddle that is due holds what it held at home, and its header says where that was.* So
+//! whatever speaks of addresses at home stays true of it, as long as it is not rewritten:
+//!
+//! * *Logs that are set aside, or wait* for a damaged file or a decision. They keep their client
+//!   record, their leases and their files. In the batch each becomes due, too: its `Due` says where
+//!   it was when it was written, whatever window it moves to, and is never carried out. From that,
+//!   recovery knows how far it has moved, and replays it where its puddles are now
+//!   (`recovery/files.rs`). No puddle of a pool that such a client has a lease on is rewritten by a
+//!   writer: the pool is refused ([`crate::relocate`], `waits`). When the last log is applied or
+//!   discarded, the batch that ends the client ends that, and the pool is due as any.
+//! * *Psyncs that are kept* for a damaged primary ([`crate::kept`]) are written into it when it is
+//!   back, at their offsets, before it is rewritten.
+//! * *A pool to be traced, or that a loss of power may have torn*, keeps that mark. Which of its
+//!   blocks are allocated is not known before it is traced, so pointers are rewritten in all of
+//!   them, whatever their marks say ([`crate::rewriter::RewriteJob::all_blocks`]).
+//!
+//! States of a log that waits: (1) at home; (2) moved, from the batch of step 3 on, once or often;
+//! (3) ended, with its client, by the batch of recovery or of a decision; (4) its puddles are
+//! removed by the next recovery, because their headers are of another address. A crash leaves one
+//! of them.
 //!
 //! # Objects
 //!
@@ -45,11 +70,13 @@
 //!
 //! # What keeps a store at home
 //!
-//! Damage of logs, of the catalog, of a protected pool or of a primary whose psyncs are kept
-//! ([`crate::kept`]), a pool that is to be traced or that a loss of power may have torn, logs that
-//! are set aside, clients of a daemon that live, a protected pool that is partly due (its root
-//! puddle has room for the key of one earlier state): their addresses may still be needed. The open
-//! fails and says which ([`OpenError::WindowStays`]).
+//! Lost records of the catalog, a journal of pools that is refused, clients of a daemon that live;
+//! a pool in shadowed mode on which a session that ended has a lease still: its shadow has more
+//! than its primary, and must neither be psynced, because half a transaction may be in it, nor
+//! rewritten, which would make one puddle's primary newer than another's; a protected pool that is
+//! partly due (its root puddle has room for the key of one earlier state), or due with a file that
+//! was damaged since, which may have been sealed anew. The open fails and says
+//! which ([`OpenError::WindowStays`]).
 //!
 //! # An open for reading
 //!
@@ -64,7 +91,7 @@
 //! knows to be pointers lead where they led. A program that has such words opens with
 //! [`WindowPolicy::Fixed`].
 
-use super::replace::{Image, NewFile, copy};
+use super::replace::{NewFile, copy};
 use super::{Found, look_at_len};
 use crate::catalog::State;
 use crate::error::{OpenError, StoreError};
@@ -83,7 +110,7 @@ use cenote_layout::catalog::{
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::moves::and_window;
 use cenote_layout::puddle::Role;
-use cenote_layout::superblock::{INCOMPAT_WINDOW_MOVED, Superblock};
+use cenote_layout::superblock::{INCOMPAT_WAITING_MOVED, INCOMPAT_WINDOW_MOVED, Superblock};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, Medium, MediumError};
 use std::collections::BTreeMap;
@@ -186,7 +213,10 @@ impl Inner {
         let (base, len) = home(&control.catalog.state, &control.superblock);
         let here = (self.window.base(), self.window.len());
         if (base, len) == here {
-            return Ok(());
+            return self.keep_kept(control).map_err(|error| OpenError::Medium {
+                path: self.info.path.clone(),
+                source: Box::new(error),
+            });
         }
         let moved = match (self.window.distance(), self.writable) {
             (0, _) => self.lengthen(control),
@@ -234,18 +264,16 @@ impl Inner {
         {
             self.pool_journal(control)?.trim_all().map_err(StoreError::from)?;
         }
-        // They say what a primary holds at home, and are written into it when it is whole.
-        if let Some(puddle) = control.catalog.state.kept.keys().next() {
-            return Err(Failed::Stays(format!(
-                "psyncs of puddle {puddle} are kept until its primary is whole"
-            )));
-        }
         let plan = self.plan_move(control, home)?;
         self.commit_move(control, plan)
     }
 
     fn commit_move(&self, control: &mut Control, plan: Plan) -> Result<(), Failed> {
-        self.announce(control, INCOMPAT_WINDOW_MOVED)?;
+        let waits = match waits_at_home(&control.catalog.state, &plan.records) {
+            true => INCOMPAT_WAITING_MOVED,
+            false => 0,
+        };
+        self.announce(control, INCOMPAT_WINDOW_MOVED | waits)?;
         self.commit(control, &plan.records)?;
         self.arrive(control, |_| true);
         control.logs.spare.clear();
@@ -283,12 +311,25 @@ impl Inner {
         for puddle in control.puddles.values().map(|puddle| unsafe { puddle.as_ref() }) {
             if puddle.is_mapped() && puddle.role() == Role::Heap {
                 // SAFETY: mapped, readable, and no thread stores into it: recovery has closed it.
-                let image = unsafe { Image::of_memory(puddle.addr() as usize, puddle.size()) };
-                self.frontier.hold(puddle.uuid(), image?);
+                unsafe { self.frontier.hold_mapped(puddle) }?;
             }
         }
         // One that is not mapped stays: it knows which file it shows.
         self.arrive(control, Puddle::is_mapped);
+        Ok(())
+    }
+
+    /// A reader lays kept psyncs over protected puddles that are due.
+    fn keep_kept(&self, control: &Control) -> Result<(), MediumError> {
+        if self.writable || control.catalog.state.kept.is_empty() {
+            return Ok(());
+        }
+        match self.patches_if_any(control) {
+            Ok(patches) => self.frontier.keep_patches(patches),
+            Err(StoreError::Medium(error)) => return Err(error),
+            // An open of a protected pool says so.
+            Err(_) => {}
+        }
         Ok(())
     }
 
@@ -319,24 +360,29 @@ impl Inner {
         let (mut done, mut records, mut dues, mut gone) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for puddle in state.puddles.values() {
-            if matches!(puddle.role, Role::Log | Role::LogSpace | Role::Spare) {
+            let is_log = matches!(puddle.role, Role::Log | Role::LogSpace);
+            if puddle.role == Role::Spare || (is_log && !is_waiting(control, puddle)) {
                 gone.push(*puddle);
                 continue;
             }
             let addr = puddle.addr.wrapping_add(distance);
             records.push(Record::Puddle(PuddleRecord { addr, ..*puddle }));
+            if is_log {
+                dues.push(composed.of_log(self, state, puddle)?);
+            }
             if puddle.role != Role::Heap {
                 continue;
             }
             let protected = state.is_protected(puddle.pool);
             let (from, generation, relocation) = match state.due.get(&puddle.uuid) {
-                None => (puddle.addr, self.generation_to_be(puddle, protected)?, None),
+                None => (puddle.addr, self.generation_to_be(puddle)?, None),
                 Some(due) => match self.settle_due(control, puddle, due)? {
                     Found::New => {
                         done.push(Record::Relocated(puddle.uuid));
                         (puddle.addr, due.generation + 1, None)
                     }
-                    Found::Damaged(detail) if self.writable && protected => {
+                    // Its root puddle may have been sealed anew, so that others need its key.
+                    Found::Damaged(detail) if self.writable && protected && !due.is_unknown() => {
                         return Err(Failed::Stays(detail));
                     }
                     _ => (due.from, due.generation, Some(due.relocation)),
@@ -365,16 +411,10 @@ impl Inner {
 
     /// The generation of a puddle that moves now; 0 where its header cannot be read, or is
     /// another's. Its pool is refused when it is opened, until the file is back.
-    fn generation_to_be(&self, puddle: &PuddleRecord, protected: bool) -> Result<u64, Failed> {
+    fn generation_to_be(&self, puddle: &PuddleRecord) -> Result<u64, Failed> {
         match self.generation_of(puddle) {
             Ok(generation) => Ok(generation + 1),
             Err(StoreError::Medium(error)) if error.is_passing() => Err(error.into()),
-            Err(StoreError::PuddleDamaged(damage)) if self.writable && protected => {
-                Err(Failed::Stays(damage.to_string()))
-            }
-            Err(StoreError::Medium(error)) if self.writable && protected => {
-                Err(Failed::Stays(error.to_string()))
-            }
             Err(StoreError::PuddleDamaged(_) | StoreError::Medium(_)) => {
                 Ok(if planted(Bug::GenerationGuessed) { 2 } else { 0 })
             }
@@ -439,39 +479,61 @@ impl Inner {
     }
 }
 
-/// Why a writer must not move the store now.
+/// Why a writer must not move the store now, and what is to be done where its window is free.
 fn what_keeps(control: &Control) -> Option<String> {
     let state = &control.catalog.state;
     let keeps = |damage: &&Damage| damage.is_lost() && !goes_along(state, damage);
     if let Some(damage) = control.damage.iter().find(keeps) {
         return Some(format!("something of it is damaged: {damage}"));
     }
-    if let Some(pool) = state.trace_due.iter().chain(&state.not_covered).next() {
-        return Some(format!(
-            "pool {} was in use when power failed, and is to be opened at home first",
-            name_of(state, *pool)
-        ));
+    if let Some(client) = state.guests.keys().find(|client| **client != control.client) {
+        return Some(format!("session {client} is not over: its process lives"));
     }
-    let sessions = state.clients.keys().chain(state.leases.keys().map(|(client, _)| client));
-    let mut sessions = sessions.chain(state.guests.keys());
-    if let Some(client) = sessions.find(|client| **client != control.client) {
-        return Some(format!(
-            "session {client} is not over: its logs are set aside, or its process lives"
-        ));
-    }
-    None
+    let mut written = state.leases.iter().filter(|(_, writes)| **writes).map(|(lease, _)| lease);
+    let waits =
+        |(client, pool): &&(Uuid, PoolId)| *client != control.client && state.is_shadowed(*pool);
+    let (client, pool) = written.find(waits)?;
+    let name = name_of(state, *pool);
+    Some(match state.clients.contains_key(client) {
+        true => format!(
+            "pool {name} is in shadowed mode, and a log of client {client} that may be about it \
+             is set aside or waits for a damaged file: bring the file back, or decide about the \
+             log (`cenote logs`)"
+        ),
+        false => format!(
+            "pool {name} is in shadowed mode, a file of it is damaged, and what its last session \
+             stored is not psynced: bring the file back, or remove the pool"
+        ),
+    })
 }
 
-/// Whether what is damaged moves with the rest: its file alone is.
+/// Whether what is damaged moves with the rest: files of puddles, logs and objects are as they are.
 fn goes_along(state: &State, damage: &Damage) -> bool {
-    let Damage::Puddle { uuid, .. } = damage else {
-        return matches!(damage, Damage::Object { .. });
-    };
-    state.puddles.get(uuid).is_some_and(|puddle| match puddle.role {
-        Role::Heap => !state.is_protected(puddle.pool),
-        Role::Object | Role::Spare => true,
+    match damage {
+        Damage::Puddle { uuid, .. } => state.puddles.contains_key(uuid),
+        Damage::Object { .. } | Damage::Log { .. } | Damage::LogSpace { .. } => true,
         _ => false,
-    })
+    }
+}
+
+/// Whether a log, or a log space, may be one of a client that stays.
+fn is_waiting(control: &Control, puddle: &PuddleRecord) -> bool {
+    let mut clients = control.catalog.state.clients.keys();
+    clients.any(|client| *client != control.client)
+        && !planted(Bug::MovedBeforeRecovery)
+        && control.logs.spare.iter().all(|spare| spare.uuid != puddle.uuid)
+}
+
+/// Whether programs that know nothing of what waits would misread a store that these records move.
+fn waits_at_home(state: &State, records: &[Record]) -> bool {
+    let misread = |due: &DueRecord| {
+        let of = state.puddles.get(&due.puddle);
+        of.is_some_and(|of| {
+            of.role != Role::Heap || due.is_unknown() && state.is_protected(of.pool)
+        })
+    };
+    !state.kept.is_empty()
+        || records.iter().any(|record| matches!(record, Record::Due(due) if misread(due)))
 }
 
 fn name_of(state: &State, pool: PoolId) -> String {
@@ -487,6 +549,18 @@ struct Composed {
 }
 
 impl Composed {
+    /// A log keeps what its header says, however often it moves, and is never rewritten.
+    fn of_log(
+        &mut self,
+        inner: &Inner,
+        state: &State,
+        log: &PuddleRecord,
+    ) -> Result<DueRecord, Failed> {
+        let from = state.due.get(&log.uuid).map_or(log.addr, |due| due.from);
+        let relocation = self.of(inner, state, None)?;
+        Ok(DueRecord { puddle: log.uuid, relocation, from, generation: 0 })
+    }
+
     fn of(&mut self, inner: &Inner, state: &State, before: Option<Uuid>) -> Result<Uuid, Failed> {
         if let Some(known) = self.known.get(&before) {
             return Ok(known.id);
