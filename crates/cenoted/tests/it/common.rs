@@ -357,6 +357,7 @@ fn a_child_plays_its_role() {
         "copy-client" => crate::copies::obey(&socket),
         "copy-daemon" => crate::copies::keep(&socket),
         "backup-asker" => crate::backups::ask(&socket),
+        "loser" => crate::lost::obey(&socket),
         "looker" => crate::meddling::look(&socket),
         "second-image" => crate::images::second(&socket),
         "count-and-exec" => crate::images::count_and_exec(&socket),

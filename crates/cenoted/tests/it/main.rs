@@ -12,6 +12,7 @@ mod ends;
 mod hostile;
 mod images;
 mod limits;
+mod lost;
 mod marks;
 mod meddling;
 mod metrics;
