@@ -24,11 +24,13 @@
 //! that it gives back stands in the file. One load; what it says of one log of a session holds for
 //! all of them, because a range that another log left to a later fence may be in the lost page.
 
+mod segments;
+
 use crate::body::{Body, next_epoch};
 use crate::entry_checksum::INLINE_DATA_LEN;
 use crate::line::{HEADER_WORDS, LINE_LEN, LINE_WORDS, Line, word};
 use crate::log_error::LogError;
-use crate::scan::{check_segment, read_head};
+use crate::scan::read_head;
 use crate::source::SegmentSource;
 use cenote_layout::checksum::checksum;
 use cenote_layout::log::{
@@ -232,7 +234,7 @@ impl LogWriter {
         }
         // SAFETY: the room was checked; `data` is readable by contract.
         let place = unsafe { self.put(kind, addr, size, data, data_len, total) };
-        if self.is_lost() { Err(LogError::Lost) } else { Ok(place) }
+        if self.is_lost() { Err(self.take_back(total)) } else { Ok(place) }
     }
 
     /// Makes room for entries that take `bytes` together (see [`entry_size`]), so that appending
@@ -270,7 +272,23 @@ impl LogWriter {
         }
         // SAFETY: the room was checked; `data` is readable by contract.
         let place = unsafe { self.put(kind, addr, size, data, data_len, LINE_LEN) };
-        (!self.is_lost()).then_some(place)
+        if self.is_lost() {
+            self.take_back(LINE_LEN);
+            return None;
+        }
+        Some(place)
+    }
+
+    /// The tail does not count the entry that was put last, which may have gone nowhere: a replay
+    /// would take it for one that is damaged. Nothing relies on it yet.
+    #[cold]
+    #[inline(never)]
+    fn take_back(&mut self, total: usize) -> LogError {
+        self.count -= 1 << 32;
+        self.cursor = self.cursor.wrapping_sub(total);
+        // SAFETY: the head is mapped as long as the writer lives.
+        unsafe { (*self.tail).store(self.count, Ordering::Relaxed) };
+        LogError::Lost
     }
 
     /// Appends entries for a range of any length: `len` bytes at `addr`, old or new contents at
@@ -439,56 +457,6 @@ impl LogWriter {
             self.persistence.stream(self.cursor, line.words.as_ptr().cast(), LINE_LEN);
             line.words[0]
         }
-    }
-
-    /// Goes on in the next segment, which gets room for at least `total` bytes.
-    #[cold]
-    fn next_segment(&mut self, total: usize) -> Result<(), LogError> {
-        let number = self.segment + 1;
-        if self.further.len() < number as usize {
-            let segment = self.take_segment(number)?;
-            self.further.push(segment);
-        }
-        let (addr, body) = self.further[self.segment as usize];
-        let area = (body.capacity() - entry_size(0)) as usize;
-        if total > area {
-            return Err(LogError::Grow(
-                format!("an entry of {total} bytes does not fit into a segment of {area} bytes")
-                    .into(),
-            ));
-        }
-        // SAFETY: room is kept free at the end of every segment for the jump.
-        unsafe { self.put(Kind::Jump, addr, 0, core::ptr::null(), 0, entry_size(0) as usize) };
-        // The overflow word is true only of a durable jump. It becomes durable with what follows.
-        if !planted(Bug::OverflowEarly) {
-            self.fence();
-        }
-        // SAFETY: the head is mapped as long as the writer lives; the body was checked.
-        unsafe {
-            let overflow = self.head.overflow();
-            overflow.store(
-                TailWord { base: self.base(), entries: number }.to_word(),
-                Ordering::Release,
-            );
-            self.persistence.flush(core::ptr::from_ref(overflow).cast(), 8);
-            self.cursor = body.ptr.add(ENTRIES_OFFSET as usize);
-            self.end = self.cursor.add(area);
-        }
-        self.segment = number;
-        Ok(())
-    }
-
-    /// A segment from the source, if recovery would accept it.
-    fn take_segment(&mut self, number: u32) -> Result<(u64, Body), LogError> {
-        let (addr, body) = self.source.segment(number).map_err(LogError::Grow)?;
-        // SAFETY: bodies that the source gives are mapped, and nobody else writes to them (contract
-        // of `attach`).
-        let bytes = unsafe { body.bytes() };
-        let capacity =
-            check_segment(bytes, body.capacity(), &self.header, number).map_err(|why| {
-                LogError::Grow(format!("segment {number} at {addr:#x}: {why}").into())
-            })?;
-        Ok((addr, Body { ptr: body.ptr, len: ENTRIES_OFFSET + capacity }))
     }
 
     /// Appends the seal: "if this is whole and memory's contents hash to `contents`, the

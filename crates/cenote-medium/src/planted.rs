@@ -517,6 +517,8 @@ pub enum Bug {
     LostNotAskedAgain,
     /// A thread waits for a lock between processes although the page of that is lost.
     LostLockAwaited,
+    /// A puddle counts as rewritten although a page of it was lost meanwhile.
+    LostImageBelieved,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -84,7 +84,8 @@ fn held(pool: &Pool) -> Result<(u64, u64)> {
             stamps.extend_from_slice(&node.stamps);
             next = node.next;
         }
-        assert!(stamps.iter().all(|stamp| *stamp == stamps[0]), "half a transaction: {stamps:?}");
+        let other = stamps.iter().find(|stamp| **stamp != stamps[0]);
+        assert!(other.is_none(), "half a transaction: {other:?} beside {}", stamps[0]);
         assert_eq!(stamps.len(), count * 40, "half a transaction");
         Ok::<_, Error>(stamps[0])
     };
@@ -168,7 +169,8 @@ fn open(dir: &Path) -> (Store, Pool) {
 }
 
 fn make(dir: &Path) {
-    let store = Store::open_with(dir, &options()).expect("a new store");
+    drop(Store::open(dir).expect("a new store"));
+    let store = Store::open_with(dir, &options()).expect("a store");
     let options = PoolOptions { puddle_size: PUDDLE, ..PoolOptions::default() };
     let pool = store.create_pool("p", &options).expect("a pool");
     let fill = |tx: &mut Tx<'_>, root: u16, count: usize| {
@@ -251,7 +253,7 @@ impl Random {
     fn chooses(&mut self) -> bool {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        std::env::var_os("CENOTE_ALL").is_some() || (self.0 >> 33).is_multiple_of(6)
+        std::env::var_os("CENOTE_ALL").is_some() || (self.0 >> 33).is_multiple_of(12)
     }
 }
 
@@ -451,24 +453,30 @@ fn run(what: &str) -> (bool, String) {
     (output.status.success(), end)
 }
 
-/// Each page at each moment of what finds a bug.
+/// Each page, at the moments that tell most first, of what finds a bug.
 fn planted_bug(dir: &Path, bug: Bug, cut: bool) {
     make(dir);
+    let moments = [
+        (true, Moment::At(Step::AbortBegun)),
+        (false, Moment::Done),
+        (true, Moment::Changed),
+        (false, Moment::At(Step::CommitStored)),
+        (false, Moment::At(Step::CommitEnds)),
+        (true, Moment::Begun),
+    ];
     let mut tried = 0;
     for (name, body) in [("pair", pair as Body), ("deferred", deferred), ("fresh", fresh)] {
-        for moment in MOMENTS {
-            for page in 0..12 {
-                for aborts in [false, true] {
-                    println!("{name}, aborts: {aborts}, {moment:?}, page {page}");
-                    tried += 1;
-                    let dir = if cut { dir.join(tried.to_string()) } else { dir.to_path_buf() };
-                    if cut {
-                        make(&dir);
-                    }
-                    plant(bug);
-                    case(&dir, Case { body, aborts, lost: (page, moment), cut });
-                    plant(Bug::None);
+        for page in 0..24 {
+            for (aborts, moment) in moments {
+                println!("{name}, aborts: {aborts}, {moment:?}, page {page}");
+                tried += 1;
+                let dir = if cut { dir.join(tried.to_string()) } else { dir.to_path_buf() };
+                if cut {
+                    make(&dir);
                 }
+                plant(bug);
+                case(&dir, Case { body, aborts, lost: (page, moment), cut });
+                plant(Bug::None);
             }
         }
     }
@@ -535,38 +543,38 @@ fn a_transaction_that_waits_for_one_that_loses_its_log_does_not_begin() {
     assert!(done, "{said}");
 }
 
-/// The child dies of what it finds, and not of the bug.
-fn is_found(what: &str, finding: &str) {
+/// The child dies of what it finds, one of these, and not of the bug.
+fn is_found(what: &str, findings: &[&str]) {
     let (done, said) = run(what);
-    assert!(!done && said.contains(finding), "{said}");
+    assert!(!done && findings.iter().any(|finding| said.contains(finding)), "{said}");
 }
 
 #[test]
 fn a_transaction_that_goes_on_without_its_log_is_found() {
-    is_found("written", "half a transaction");
+    is_found("written", &["half a transaction"]);
 }
 
 #[test]
 fn a_store_that_goes_on_after_it_lost_a_page_of_a_log_is_found() {
-    is_found("unpoisoned", "what was acknowledged is not there");
+    is_found("unpoisoned", &["what was acknowledged is not there", "half a transaction"]);
 }
 
 #[test]
 fn half_a_transaction_that_is_shown_is_found() {
-    is_found("read", "half a transaction");
+    is_found("read", &["half a transaction", "values are shown"]);
 }
 
 #[test]
 fn what_stands_in_the_place_of_a_page_of_a_log_and_gets_into_the_data_is_found() {
-    is_found("restored", "zeros beside stamps");
+    is_found("restored", &["zeros beside stamps"]);
 }
 
 #[test]
 fn a_replay_that_believes_what_took_the_place_of_a_page_is_found() {
-    is_found("believed", "");
+    is_found("believed", &["half a transaction", "a page that was lost is believed"]);
 }
 
 #[test]
 fn a_transaction_that_begins_on_what_one_left_in_its_log_is_found() {
-    is_found("unasked", "a transaction began on what one had left");
+    is_found("unasked", &["a transaction began on what one had left"]);
 }

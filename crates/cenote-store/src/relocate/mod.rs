@@ -70,6 +70,7 @@
 mod failed;
 pub(crate) mod frontier;
 pub(crate) mod hosted;
+mod image_memory;
 pub(crate) mod import;
 mod in_place;
 mod manifest;

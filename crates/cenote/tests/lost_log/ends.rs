@@ -63,10 +63,11 @@ fn pool_pages(dir: &Path) -> Vec<usize> {
     puddles.flat_map(|(_, addr, len)| (addr + (64 << 10)..addr + len).step_by(PAGE)).collect()
 }
 
-/// Ends in a transaction that has changed half of what it changes.
+/// Ends in a transaction that has changed values on several pages, and not all that it changes.
 pub(crate) fn end_within(dir: &Path) {
     let (_store, pool) = open(dir);
     let _: Result<()> = pool.write(|tx| {
+        all(tx, &|_| ())?;
         // SAFETY: ends this process, as a crash does.
         pair(tx, &|_| unsafe { libc::_exit(7) })
     });

@@ -5,6 +5,8 @@ use cenote::{Access, Error, Pool, Reader, Store};
 use cenote_layout::heap::HeapGeometry;
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::StoreError;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,16 +34,11 @@ fn mapped(len: Option<u64>, pool: u64) -> Vec<(usize, usize)> {
 
 /// Maps a file without bytes over a page.
 fn lose(addr: usize) {
+    let file = memfd_create("lost", MemfdFlags::CLOEXEC).expect("a file");
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+    let at = core::ptr::without_provenance_mut(addr);
     // SAFETY: a page of the store's window, which nothing but the library uses.
-    unsafe {
-        let file = libc::memfd_create(c"lost".as_ptr(), libc::MFD_CLOEXEC);
-        assert!(file >= 0);
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        let at = core::ptr::without_provenance_mut(addr);
-        assert!(libc::mmap(at, PAGE, access, flags, file, 0) != libc::MAP_FAILED);
-        libc::close(file);
-    }
+    unsafe { mmap(at, PAGE, access, flags, &file, 0) }.expect("mapped");
 }
 
 const PUDDLE: u64 = 1 << 20;

@@ -6,6 +6,7 @@ mod calls;
 mod clients;
 mod common;
 mod copies;
+mod cut;
 mod damaged;
 mod elsewhere;
 mod ends;
