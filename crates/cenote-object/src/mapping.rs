@@ -127,10 +127,8 @@ pub(crate) fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), 
     });
     let closed = laid_over.and_then(|()| {
         // SAFETY: this object's own mapping; nobody has a reference into it yet.
-        unsafe {
-            memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly))
-        }
-        .map_err(|source| ObjectError::Scan { name: info.record.name.clone(), source })
+        unsafe { memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly)) }
+            .map_err(|source| ObjectError::Scan { name: info.record.name.clone(), source })
     });
     closed.inspect_err(|_| {
         // SAFETY: mapped above; nobody has a reference yet.

@@ -6,8 +6,8 @@
 //! the store maps a file without bytes over a page of the image before it rewrites that.
 
 use cenote::{
-    Backend, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader,
-    RelocationOptions, Result, Store,
+    Backend, OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RelocationOptions,
+    Result, Store,
 };
 use cenote_medium::planted::{Bug, plant};
 use cenote_relocate::PointerRewriter;
@@ -41,7 +41,11 @@ struct Loses {
 
 // SAFETY: as `PointerRewriter`; an image of which a page is lost is not believed.
 unsafe impl Rewriter for Loses {
-    fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> core::result::Result<Rewritten, String> {
+    fn rewrite(
+        &self,
+        image: &mut [u8],
+        job: &RewriteJob,
+    ) -> core::result::Result<Rewritten, String> {
         let page = self.page.load(Ordering::SeqCst);
         if page != NONE {
             lose(image.as_ptr().addr() + page * PAGE);

@@ -105,9 +105,9 @@ impl Image {
         let stretches = data(source, len)?;
         let header = core::iter::once(&(0, PAGE_SIZE));
         let mut pages = header.chain(&stretches);
-        if pages
-            .any(|(from, to)| image.region.memory().populate(*from as usize, (to - from) as usize).is_err())
-        {
+        if pages.any(|(from, to)| {
+            image.region.memory().populate(*from as usize, (to - from) as usize).is_err()
+        }) {
             return Ok(None);
         }
         image.fill(source, &stretches)?;

@@ -53,12 +53,13 @@ fn ask(
         }
         5 => objects(&store, copy)?,
         // Its log is replayed.
-        6 => pool.write(|tx| -> cenote::Result<()> {
-            let at = tx.root::<Counter>()?.expect("a counter");
-            tx.get_mut(at)?.count += 1;
-            std::process::abort()
-        })
-        .ok()?,
+        6 => pool
+            .write(|tx| -> cenote::Result<()> {
+                let at = tx.root::<Counter>()?.expect("a counter");
+                tx.get_mut(at)?.count += 1;
+                std::process::abort()
+            })
+            .ok()?,
         _ => {
             drop(pool);
             drop(store);
