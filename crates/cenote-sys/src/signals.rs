@@ -30,8 +30,8 @@ pub(crate) fn block_all() {
     }
 }
 
-/// While it lives, this thread takes no signal but those that its own instructions raise, also where
-/// it took none of these before; others wait.
+/// While it lives, this thread takes no signal but those that its own instructions raise, which it
+/// takes even where it took none before; others wait.
 #[derive(Debug)]
 pub struct Blocked {
     before: libc::sigset_t,

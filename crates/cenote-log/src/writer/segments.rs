@@ -52,8 +52,8 @@ impl LogWriter {
     /// A segment from the source, if recovery would accept it.
     fn take_segment(&mut self, number: u32) -> Result<(u64, Body), LogError> {
         let (addr, body) = self.source.segment(number).map_err(LogError::Grow)?;
-        // SAFETY: bodies that the source gives are mapped, and nobody else writes to them (contract
-        // of `attach`).
+        // SAFETY: bodies that the source gives are mapped, and the writer alone writes to them
+        // (contract of `attach`).
         let bytes = unsafe { body.bytes() };
         let capacity =
             check_segment(bytes, body.capacity(), &self.header, number).map_err(|why| {
