@@ -24,7 +24,8 @@ pub(crate) fn obey(socket: &Path) {
     for round in first.. {
         let store = Store::connect(socket).expect("the daemon is there");
         let name = format!("cut {round}");
-        let mode = if round / KINDS % 2 == 0 { PoolMode::Direct } else { PoolMode::Shadowed };
+        let mode =
+            if (round / KINDS).is_multiple_of(2) { PoolMode::Direct } else { PoolMode::Shadowed };
         let options = PoolOptions { puddle_size: 192 << 10, mode, ..PoolOptions::default() };
         let pool = store.create_pool(&name, &options).expect("a pool");
         fill(&pool).expect("filled");
