@@ -66,7 +66,8 @@ impl<'h> Exclusion<'h> {
     /// # Errors
     /// [`OpenError::Lock`]: the owner has died, and what it left cannot be dealt with now.
     pub fn write(&self) -> Result<Taken, OpenError> {
-        robust::write(self.writer, self.places, &By(self.sharing)).map_err(failed)
+        let taken = robust::write(self.writer, self.places, &By(self.sharing)).map_err(failed)?;
+        self.intact(taken, Self::end_write)
     }
 
     /// The same, if no other process has it.
@@ -74,7 +75,16 @@ impl<'h> Exclusion<'h> {
     /// # Errors
     /// As [`Exclusion::write`].
     pub fn try_write(&self) -> Result<Option<Taken>, OpenError> {
-        robust::try_write(self.writer, self.places, &By(self.sharing)).map_err(failed)
+        let taken = robust::try_write(self.writer, self.places, &By(self.sharing));
+        let taken = taken.map_err(failed)?;
+        taken.map(|taken| self.intact(taken, Self::end_write)).transpose()
+    }
+
+    /// What was taken excludes others, and is no memory of this process in the place of a page that
+    /// was lost.
+    fn intact(&self, taken: Taken, give_back: impl FnOnce(&Self)) -> Result<Taken, OpenError> {
+        self.sharing.intact().map_err(failed).inspect_err(|_| give_back(self))?;
+        Ok(taken)
     }
 
     /// Gives the lock back.
@@ -91,13 +101,14 @@ impl<'h> Exclusion<'h> {
         let taken = robust::read(self.writer, self.places, self.own, &By(self.sharing));
         let (at, taken) = taken.map_err(failed)?;
         debug_assert_eq!(at, self.own, "a member's place is its own");
-        Ok(taken)
+        self.intact(taken, Self::end_read)
     }
 
     /// The same, if no other process writes or waits to.
     #[must_use]
     pub fn try_read(&self) -> bool {
         robust::try_read(self.writer, self.places, self.own, &By(self.sharing)).is_some()
+            && self.intact(Taken::Clean, Self::end_read).is_ok()
     }
 
     /// Gives the lock back.

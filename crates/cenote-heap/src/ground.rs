@@ -169,6 +169,15 @@ pub trait Sharing: Send + Sync {
         Ok(!self.lives(who))
     }
 
+    /// That the words which members share, locks among them, are those of all members, and not
+    /// memory of this process in the place of a page that was lost.
+    ///
+    /// # Errors
+    /// They are not.
+    fn intact(&self) -> Result<(), GroundError> {
+        Ok(())
+    }
+
     /// Waits for the pool's lock. It lets go of itself when its holder dies. Only one thread of
     /// this process comes here at a time.
     ///

@@ -7,10 +7,12 @@
 use crate::error::GroundError;
 use crate::ground::{Ground, Plot, Sharing};
 use crate::pool_ground::PoolGround;
-use crate::robust::{self, Judge};
+use crate::robust::{self, Judge, WAITED};
 use crate::traced::turn_word;
+use cenote_layout::heap::LOST_BYTE;
 use cenote_layout::pointer::RegionAddress;
 use cenote_layout::puddle::Role;
+use cenote_medium::planted::{Bug, planted};
 use cenote_store::PoolHandle;
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
@@ -144,7 +146,18 @@ impl Sharing for PoolGround {
         !self.has_ended(who).unwrap_or(false)
     }
 
+    fn intact(&self) -> Result<(), GroundError> {
+        match self.usable() {
+            Err(error) if !planted(Bug::LostLockAwaited) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     fn has_ended(&self, who: u64) -> Result<bool, GroundError> {
+        if who | WAITED == LOST_NAME | WAITED {
+            // Of no process: the page of the lock is lost.
+            return self.intact().map(|()| false);
+        }
         PoolHandle::has_ended(self, who).map_err(|error| GroundError::Store {
             doing: "asking whether a process that had the pool has ended, and its logs are \
                     replayed",
@@ -153,11 +166,17 @@ impl Sharing for PoolGround {
     }
 
     fn lock(&self) -> Result<(), GroundError> {
-        turn(self, |word, judge| robust::lock(word, judge).map(|_| true)).map(|_| ())
+        turn(self, |word, judge| robust::lock(word, judge).map(|_| true))?;
+        // Not one that another thread gave back in memory of this process.
+        self.intact().inspect_err(|_| self.unlock())
     }
 
     fn try_lock(&self) -> Result<bool, GroundError> {
-        turn(self, |word, judge| Ok(robust::try_lock(word, judge)?.is_some()))
+        let taken = turn(self, |word, judge| Ok(robust::try_lock(word, judge)?.is_some()))?;
+        if taken {
+            self.intact().inspect_err(|_| self.unlock())?;
+        }
+        Ok(taken)
     }
 
     fn unlock(&self) {
@@ -167,6 +186,9 @@ impl Sharing for PoolGround {
         });
     }
 }
+
+/// What stands in the place of a name whose page is lost.
+const LOST_NAME: u64 = u64::from_ne_bytes([LOST_BYTE; 8]);
 
 /// The pool's members judge each other through [`Sharing`].
 struct ByHandle<'p>(&'p PoolGround);

@@ -35,7 +35,7 @@ use crate::sync::{AtomicU64, LOOKS, Ordering, fence, pause, sleep, wake_all};
 use cenote_medium::planted::{Bug, planted};
 
 /// A thread sleeps on the word.
-const WAITED: u64 = 1 << 31;
+pub(crate) const WAITED: u64 = 1 << 31;
 /// A name that no process has: its number would be 0.
 const ABANDONED: u64 = 1 << 32;
 

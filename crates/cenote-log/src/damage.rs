@@ -55,6 +55,12 @@ pub enum LogDamage {
         /// What stands there.
         value: u64,
     },
+    /// A page of the log, or of what it writes, was lost while it was replayed: the file was cut
+    /// short, or its device fails. The log is not marked, and is replayed again.
+    #[error(
+        "a page was lost while the log was replayed: its file was cut short, or its disk fails"
+    )]
+    PageLost,
     /// The sequence range is none that is ever written.
     #[error("sequence range {0:#018x} is none that is ever written")]
     Range(u64),

@@ -12,6 +12,8 @@
 pub mod body;
 mod damage;
 mod entry_checksum;
+mod line;
+mod log_error;
 pub mod replay;
 pub mod scan;
 mod source;
@@ -19,7 +21,8 @@ pub mod writer;
 
 pub use body::{Body, format_segment};
 pub use damage::{CrashKind, LogDamage, Refusal};
+pub use log_error::LogError;
 pub use replay::{Outcome, ReplayTarget, replay};
 pub use scan::{LogSummary, inspect};
 pub use source::SegmentSource;
-pub use writer::{LogError, LogWriter};
+pub use writer::LogWriter;

@@ -33,6 +33,10 @@
 //! behind a torn one; and where the store that finished a transaction was not fenced, the range on
 //! media is that one's while entries of the *next* are already in the other half. Neither must ever
 //! count for a later transaction.
+//!
+//! *A page that is lost meanwhile*, of the log or of a range, is read as other bytes, and takes
+//! stores that go nowhere ([`ReplayTarget::is_lost`]). That is asked before 2 ends, before 4 and
+//! after it. Then the replay ends in the state that it is in, and the log is not marked.
 
 use crate::body::{Body, next_epoch};
 use crate::damage::{CrashKind, LogDamage, Refusal};
@@ -42,7 +46,7 @@ use cenote_layout::log::{
     ContentHash, Kind, LAST_BASE, LOG_QUARANTINED, LogRange, SequenceRange, Stage, TailWord,
 };
 use cenote_medium::Persistence;
-use cenote_medium::planted::{Bug, planted};
+use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -98,6 +102,12 @@ pub trait ReplayTarget {
 
     /// How writes to the ranges are made durable.
     fn persistence(&self) -> Persistence;
+
+    /// Whether a page of what this gave, or of the log's head, was lost, and memory that goes to no
+    /// file has taken its place. It says so before an access to that memory can succeed.
+    fn is_lost(&self) -> bool {
+        false
+    }
 }
 
 /// An entry with the checked pointer to what it changes.
@@ -125,6 +135,10 @@ pub unsafe fn replay(head: Body, crash: CrashKind, target: &mut dyn ReplayTarget
         Ok(outcome) => outcome,
         // What a newer release wrote is not for us to mark.
         Err(damage @ LogDamage::Unsupported(_)) => Outcome::Quarantined(damage),
+        // Nor what was not seen.
+        Err(_) if target.is_lost() && !planted(Bug::LostReplayBelieved) => {
+            Outcome::Quarantined(LogDamage::PageLost)
+        }
         Err(damage) => {
             // SAFETY: mapped for writing by contract. One 8-byte store: the log is set aside, or
             // not yet.
@@ -170,6 +184,9 @@ unsafe fn attempt(
         // SAFETY: the log and its ranges are mapped.
         unsafe { persist_evidence(&scan, forward, persistence, target)? };
     }
+    reach(Step::LogRead);
+    // The files have what was decided from.
+    refuse_lost(target)?;
     // SAFETY: every action's pointer was checked to be a writable mapping of its range; no other
     // thread uses it.
     unsafe {
@@ -184,8 +201,13 @@ unsafe fn attempt(
     if !planted(Bug::ReplayNotFenced) {
         persistence.fence();
     }
+    reach(Step::LogApplied);
+    // What was written is in the files.
+    refuse_lost(target)?;
     // SAFETY: mapped for writing by contract.
     unsafe { move_on(head, scan.range.base(), persistence) };
+    // The range too: else the log would be replayed over what comes later.
+    refuse_lost(target)?;
     let entries = actions.len() as u64;
     Ok(if scan.entries.is_empty() {
         Outcome::Idle
@@ -194,6 +216,14 @@ unsafe fn attempt(
     } else {
         Outcome::RolledBack { entries }
     })
+}
+
+/// Fails if a page was lost. What was done until then is a state of the replay, and is repeated.
+fn refuse_lost(target: &dyn ReplayTarget) -> Result<(), LogDamage> {
+    match target.is_lost() && !planted(Bug::LostReplayBelieved) {
+        true => Err(LogDamage::PageLost),
+        false => Ok(()),
+    }
 }
 
 /// Whether memory holds what the seal's transaction wrote.

@@ -1,6 +1,8 @@
 //! Where a log gets further segments from.
 
 use crate::body::Body;
+use core::sync::atomic::AtomicBool;
+use std::sync::Arc;
 
 /// Where a log gets further segments from.
 pub trait SegmentSource: Send {
@@ -18,5 +20,12 @@ pub trait SegmentSource: Send {
     /// transaction stays in its log, for the next opener to roll back.
     fn is_halted(&self) -> bool {
         false
+    }
+
+    /// What says that a page of a log of the session was lost while it was mapped, and that memory
+    /// which goes to no file has taken its place. It is set before an access to that memory can
+    /// succeed. Asked for once, when the log is attached.
+    fn lost(&self) -> Arc<AtomicBool> {
+        Arc::default()
     }
 }

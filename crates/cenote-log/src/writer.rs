@@ -14,35 +14,34 @@
 //!
 //! Entries are streamed past the cache at `power` (a log is written once and read only after a
 //! crash). The next fence makes them durable, issued where that is needed. The writer counts how
-//! many are not durable yet ([`EntryHeader::unfenced`]): so recovery tells a torn end from damage.
+//! many are not durable yet (`EntryHeader::unfenced`): so recovery tells a torn end from damage.
+//!
+//! # Pages of the log that are lost
+//!
+//! A store into a page that is lost (its file was cut short, its device fails) goes to memory that
+//! takes the page's place ([`SegmentSource::lost`]). So after each store on which a later one
+//! relies, the writer asks whether a page was lost, and if so it says [`LogError::Lost`]: an entry
+//! that it gives back stands in the file. One load; what it says of one log of a session holds for
+//! all of them, because a range that another log left to a later fence may be in the lost page.
+
+mod segments;
 
 use crate::body::{Body, next_epoch};
 use crate::entry_checksum::INLINE_DATA_LEN;
-use crate::scan::{check_segment, read_head};
+use crate::line::{HEADER_WORDS, LINE_LEN, LINE_WORDS, Line, word};
+use crate::log_error::LogError;
+use crate::scan::read_head;
 use crate::source::SegmentSource;
-use cenote_layout::LINE_SIZE;
 use cenote_layout::checksum::checksum;
 use cenote_layout::log::{
-    ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind, LAST_BASE, LogHeader, Seal,
-    SequenceRange, Stage, TailWord, entry_seed, entry_size,
+    ENTRIES_OFFSET, ENTRY_HEADER_SIZE, Kind, LAST_BASE, LogHeader, Seal, SequenceRange, Stage,
+    TailWord, entry_seed, entry_size,
 };
 use cenote_medium::Persistence;
 use cenote_medium::planted::{Bug, planted};
-use core::mem::offset_of;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
 use zerocopy::IntoBytes;
-
-/// Why an entry could not be written. The log is as it was before.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LogError {
-    /// The log is full and could not grow.
-    #[error("the log is full and cannot grow: {0}")]
-    Grow(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The head segment is not a log that can be written.
-    #[error("the log cannot be written: {0}")]
-    NotWritable(String),
-}
 
 /// Appends the entries of one transaction after the other to one log.
 pub struct LogWriter {
@@ -66,36 +65,13 @@ pub struct LogWriter {
     /// Puddle address and body of segments 1, 2, ...; each body is as long as its header says.
     further: Vec<(u64, Body)>,
     source: Box<dyn SegmentSource>,
+    /// [`SegmentSource::lost`].
+    lost: Arc<AtomicBool>,
 }
 
 // SAFETY: the writer owns its log; its pointers are into mappings that outlive it (contract of
 // `attach`), and nothing in them is tied to a thread.
 unsafe impl Send for LogWriter {}
-
-const LINE_LEN: usize = LINE_SIZE as usize;
-
-const LINE_WORDS: usize = LINE_LEN / 8;
-const HEADER_WORDS: usize = ENTRY_HEADER_SIZE as usize / 8;
-
-/// A line of an entry.
-#[repr(C, align(64))]
-struct Line {
-    words: [u64; LINE_WORDS],
-}
-
-/// The last word of an entry header: sequence number, kind, order, unfenced.
-#[inline(always)]
-const fn word(seq: u32, kind: Kind, unfenced: u32) -> u64 {
-    seq as u64 | ((kind as u64) << 32) | ((kind.order() as u64) << 40) | ((unfenced as u64) << 48)
-}
-
-// Where the fields of an entry header lie in its words.
-const _: () = assert!(cfg!(target_endian = "little"));
-const _: () = assert!(offset_of!(EntryHeader, checksum) == 0 && offset_of!(EntryHeader, addr) == 8);
-const _: () = assert!(offset_of!(EntryHeader, size) == 16 && offset_of!(EntryHeader, index) == 20);
-const _: () = assert!(offset_of!(EntryHeader, seq) == 24 && offset_of!(EntryHeader, kind) == 28);
-const _: () =
-    assert!(offset_of!(EntryHeader, order) == 29 && offset_of!(EntryHeader, unfenced) == 30);
 
 /// The least room worth filling with a part of a long range before going to the next segment.
 const PART_LEN_MIN: usize = 256;
@@ -150,6 +126,7 @@ impl LogWriter {
             header,
             head: Body { ptr: head.ptr, len: ENTRIES_OFFSET + header.capacity },
             further: Vec::new(),
+            lost: source.lost(),
             source,
         };
         writer.rewind();
@@ -160,6 +137,16 @@ impl LogWriter {
     #[must_use]
     pub fn is_halted(&self) -> bool {
         self.source.is_halted()
+    }
+
+    /// Whether a page of a log of this session was lost ([`SegmentSource::lost`]): then nothing
+    /// that relies on an earlier store to the log may happen.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        // The handler that sets it runs in the thread whose store it answers for.
+        cenote_sys::cpu::compiler_barrier();
+        self.lost.load(Ordering::Relaxed) && !planted(Bug::LostLogWritten)
     }
 
     /// The log's identity.
@@ -226,7 +213,7 @@ impl LogWriter {
     /// that have data. The entry is not durable before [`LogWriter::fence`].
     ///
     /// # Errors
-    /// [`LogError::Grow`] if the log is full; then nothing was appended.
+    /// [`LogError::Grow`] if the log is full; then nothing was appended. [`LogError::Lost`].
     ///
     /// # Safety
     /// As many bytes from `data` as [`Kind::data_len`] says are readable, and none is uninitialised
@@ -246,7 +233,8 @@ impl LogWriter {
             self.next_segment(total)?;
         }
         // SAFETY: the room was checked; `data` is readable by contract.
-        Ok(unsafe { self.put(kind, addr, size, data, data_len, total) })
+        let place = unsafe { self.put(kind, addr, size, data, data_len, total) };
+        if self.is_lost() { Err(self.take_back(total)) } else { Ok(place) }
     }
 
     /// Makes room for entries that take `bytes` together (see [`entry_size`]), so that appending
@@ -265,7 +253,8 @@ impl LogWriter {
     /// As [`LogWriter::append`] for an entry of one line, inlined, so that the compiler knows the
     /// caller's kind and size here. Its data has at most
     /// [`ENTRY_INLINE_DATA_MAX`](cenote_layout::log::ENTRY_INLINE_DATA_MAX) bytes. `None`, and
-    /// nothing has happened, if the segment is full.
+    /// nothing has happened, if the segment is full; or if a page is lost: [`LogWriter::append`]
+    /// says so then.
     ///
     /// # Safety
     /// As [`LogWriter::append`].
@@ -282,7 +271,24 @@ impl LogWriter {
             return None;
         }
         // SAFETY: the room was checked; `data` is readable by contract.
-        Some(unsafe { self.put(kind, addr, size, data, data_len, LINE_LEN) })
+        let place = unsafe { self.put(kind, addr, size, data, data_len, LINE_LEN) };
+        if self.is_lost() {
+            self.take_back(LINE_LEN);
+            return None;
+        }
+        Some(place)
+    }
+
+    /// The tail does not count the entry that was put last, which may have gone nowhere: a replay
+    /// would take it for one that is damaged. Nothing relies on it yet.
+    #[cold]
+    #[inline(never)]
+    fn take_back(&mut self, total: usize) -> LogError {
+        self.count -= 1 << 32;
+        self.cursor = self.cursor.wrapping_sub(total);
+        // SAFETY: the head is mapped as long as the writer lives.
+        unsafe { (*self.tail).store(self.count, Ordering::Relaxed) };
+        LogError::Lost
     }
 
     /// Appends entries for a range of any length: `len` bytes at `addr`, old or new contents at
@@ -451,56 +457,6 @@ impl LogWriter {
             self.persistence.stream(self.cursor, line.words.as_ptr().cast(), LINE_LEN);
             line.words[0]
         }
-    }
-
-    /// Goes on in the next segment, which gets room for at least `total` bytes.
-    #[cold]
-    fn next_segment(&mut self, total: usize) -> Result<(), LogError> {
-        let number = self.segment + 1;
-        if self.further.len() < number as usize {
-            let segment = self.take_segment(number)?;
-            self.further.push(segment);
-        }
-        let (addr, body) = self.further[self.segment as usize];
-        let area = (body.capacity() - entry_size(0)) as usize;
-        if total > area {
-            return Err(LogError::Grow(
-                format!("an entry of {total} bytes does not fit into a segment of {area} bytes")
-                    .into(),
-            ));
-        }
-        // SAFETY: room is kept free at the end of every segment for the jump.
-        unsafe { self.put(Kind::Jump, addr, 0, core::ptr::null(), 0, entry_size(0) as usize) };
-        // The overflow word is true only of a durable jump. It becomes durable with what follows.
-        if !planted(Bug::OverflowEarly) {
-            self.fence();
-        }
-        // SAFETY: the head is mapped as long as the writer lives; the body was checked.
-        unsafe {
-            let overflow = self.head.overflow();
-            overflow.store(
-                TailWord { base: self.base(), entries: number }.to_word(),
-                Ordering::Release,
-            );
-            self.persistence.flush(core::ptr::from_ref(overflow).cast(), 8);
-            self.cursor = body.ptr.add(ENTRIES_OFFSET as usize);
-            self.end = self.cursor.add(area);
-        }
-        self.segment = number;
-        Ok(())
-    }
-
-    /// A segment from the source, if recovery would accept it.
-    fn take_segment(&mut self, number: u32) -> Result<(u64, Body), LogError> {
-        let (addr, body) = self.source.segment(number).map_err(LogError::Grow)?;
-        // SAFETY: bodies that the source gives are mapped, and no other thread writes to them
-        // (contract of `attach`).
-        let bytes = unsafe { body.bytes() };
-        let capacity =
-            check_segment(bytes, body.capacity(), &self.header, number).map_err(|why| {
-                LogError::Grow(format!("segment {number} at {addr:#x}: {why}").into())
-            })?;
-        Ok((addr, Body { ptr: body.ptr, len: ENTRIES_OFFSET + capacity }))
     }
 
     /// Appends the seal: "if this is whole and memory's contents hash to `contents`, the

@@ -513,6 +513,24 @@ pub enum Bug {
     HalfDoneCommitted,
     /// What an operation that failed had allocated stays allocated.
     FailedKeepsBlocks,
+    /// A transaction goes on although a page of its log is lost.
+    LostLogWritten,
+    /// A page of a log that is lost is replaced, and the store goes on as before.
+    LostLogNotPoisoned,
+    /// An abort copies what stands in the place of a lost page of its log into the data.
+    LostLogRestored,
+    /// A replay believes what takes the place of a lost page, and ends.
+    LostReplayBelieved,
+    /// Values are shown after a page of a log was lost.
+    LostLogRead,
+    /// A transaction that stays in its log gives the lock between the processes back.
+    LostTurnGivenBack,
+    /// A transaction that has waited for a pool does not ask whether the store goes on.
+    LostNotAskedAgain,
+    /// A thread waits for a lock between processes although the page of that is lost.
+    LostLockAwaited,
+    /// A puddle counts as rewritten although a page of it was lost meanwhile.
+    LostImageBelieved,
 }
 
 #[cfg(feature = "planted-bugs")]

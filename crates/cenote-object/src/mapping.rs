@@ -10,8 +10,9 @@ use crate::dirty::Mechanism;
 use crate::error::ObjectError;
 use crate::shared::Shared;
 use cenote_atrest::{Keyring, Mode};
-use cenote_medium::{FileHandle, MapMode};
+use cenote_medium::{FileHandle, MapMode, MediumError, Operation};
 use cenote_store::ObjectInfo;
+use cenote_sys::bytes::store_by_kernel;
 use cenote_sys::memory::{self, Access};
 use std::sync::Arc;
 
@@ -118,21 +119,19 @@ pub(crate) fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), 
     };
     // SAFETY: as above.
     unsafe { medium.map(&info.file(), info.addr, info.size, MapMode::PrivateCopy) }?;
-    for (offset, bytes) in patches {
-        let at = (info.data_addr() + offset) as usize;
+    let laid_over = patches.iter().try_for_each(|(offset, bytes)| {
         // SAFETY: mapped just now, private and writable; recovery has checked that the patch lies
         // in the data; there is no reference yet.
-        unsafe {
-            let at = core::ptr::with_exposed_provenance_mut(at);
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
-        }
-    }
-    // SAFETY: this object's own mapping; there is no reference into it yet.
-    let closed =
-        unsafe { memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly)) };
-    closed.map_err(|source| {
+        unsafe { store_by_kernel((info.data_addr() + offset) as usize, bytes) }
+            .map_err(|error| MediumError::from_io(Operation::Read, &info.file(), error).into())
+    });
+    let closed = laid_over.and_then(|()| {
+        // SAFETY: this object's own mapping; there is no reference into it yet.
+        unsafe { memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly)) }
+            .map_err(|source| ObjectError::Scan { name: info.record.name.clone(), source })
+    });
+    closed.inspect_err(|_| {
         // SAFETY: mapped above; there is no reference yet.
         let _ = unsafe { medium.unmap(info.addr, info.size) };
-        ObjectError::Scan { name: info.record.name.clone(), source }
     })
 }

@@ -500,7 +500,6 @@ impl Store {
             stamps: crate::stamps::Stamps::default(),
             shadows: Shadows::default(),
             frontier,
-            guarded: AtomicBool::new(false),
             replaying: Mutex::default(),
             silent: AtomicBool::new(false),
             connection: Some(Connection {

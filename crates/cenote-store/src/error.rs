@@ -1,12 +1,13 @@
 //! What can go wrong, and what to do then. Damage is told from misuse; nothing is changed by what
 //! is refused.
 
+use crate::mismatch::TypeMismatch;
 use crate::report::Damage;
 use cenote_atrest::AtRestError;
 use cenote_journal::{JournalError, Stopped};
 use cenote_layout::header::HeaderError;
 use cenote_layout::id::Uuid;
-use cenote_layout::types::{TypeError, TypeRecord};
+use cenote_layout::types::TypeError;
 use cenote_medium::{Durability, MediumError};
 use cenote_sealed::SealedError;
 use core::fmt;
@@ -766,49 +767,14 @@ pub enum StoreError {
     /// A page of the metadata of a pool's heap was lost while the store was open.
     #[error("{0}")]
     MetadataLost(crate::lost_page::LostPage),
+    /// A page of a log was lost while the store was open.
+    #[error("{0}")]
+    LogLost(crate::lost_page::LostLog),
     /// This process is a fork of the one that opened the store.
     #[error(
         "this process was forked from the one that opened the store, and has no access to it: open the store again in this process"
     )]
     Forked,
-}
-
-/// A type id is known with another layout. Both are told, so that the difference is seen.
-#[derive(Debug)]
-pub struct TypeMismatch {
-    /// As the store knows it.
-    pub known: TypeRecord,
-    /// As it was offered.
-    pub offered: TypeRecord,
-}
-
-impl std::error::Error for TypeMismatch {}
-
-impl fmt::Display for TypeMismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (known, offered) = (&self.known, &self.offered);
-        writeln!(
-            f,
-            "type {} is known to the store with another layout: give the new type another name, or open the store with \
-             the program that wrote it",
-            offered.id
-        )?;
-        write!(f, "{}", Layouts(known, offered))
-    }
-}
-
-/// Two layouts, and where they differ.
-#[derive(Clone, Copy, Debug)]
-pub struct Layouts<'a>(pub &'a TypeRecord, pub &'a TypeRecord);
-
-impl fmt::Display for Layouts<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(known, offered) = self;
-        for difference in known.differences(offered) {
-            writeln!(f, "  {difference}")?;
-        }
-        write!(f, "known:   {known}\noffered: {offered}")
-    }
 }
 
 /// What to do about a file that is no superblock.

@@ -54,7 +54,6 @@ use cenote_layout::superblock::ORIGIN_COPY;
 use cenote_log::{CrashKind, Outcome};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation};
-use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::{Arc, PoisonError};
@@ -738,10 +737,7 @@ impl Store {
         // is said here of it changes meanwhile.
         let recovered = {
             let _replaying = inner.replaying.lock().unwrap_or_else(PoisonError::into_inner);
-            inner.guarded.store(true, Ordering::Release);
-            let recovered = recover_guest(inner, &mut apart, client, &mut report);
-            inner.guarded.store(false, Ordering::Release);
-            recovered
+            recover_guest(inner, &mut apart, client, &mut report)
         };
         let mut guard = inner.begin_write("end a client")?;
         let control = &mut *guard;
@@ -950,26 +946,5 @@ impl Inner {
         }
         let detail = "the store was not opened to serve guests (OpenOptions::hosting)";
         Err(StoreError::Refused { detail: detail.into() })
-    }
-
-    /// Whether recovery of a guest has a puddle mapped there.
-    pub(crate) fn guarding(&self, address: usize) -> bool {
-        let guarded = self.guarded.load(Ordering::Acquire);
-        let within = (address as u64).wrapping_sub(self.window.base());
-        guarded && within < self.window.len()
-    }
-
-    /// Whether a fault of the daemon's own is a guest's doing: it has cut a file short that
-    /// recovery has mapped. Then the page is made one of zeros, which nobody else sees: what is
-    /// replayed into it goes nowhere, and what is read from it fails its checks.
-    pub(crate) fn stand_in(&self, address: usize) -> bool {
-        if self.options.hosting.is_none() {
-            return false;
-        }
-        let page = address & !(cenote_layout::PAGE_SIZE as usize - 1);
-        // SAFETY: the page is in our window, where only recovery, which is at work, has anything
-        // mapped: a file that was cut short.
-        unsafe { cenote_sys::memory::map_anonymous(page, cenote_layout::PAGE_SIZE as usize) }
-            .is_ok()
     }
 }

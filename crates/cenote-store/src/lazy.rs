@@ -11,7 +11,8 @@
 //! One whose pointers are still to be rewritten is handed to a thread first
 //! ([`crate::relocate::frontier`]).
 //!
-//! A page of metadata that is lost has memory put in its place ([`crate::lost`]).
+//! A page of metadata that is lost has memory put in its place ([`crate::lost`]), and so has one of
+//! a log, or of what recovery has mapped ([`crate::watch`]).
 //!
 //! A puddle that is mapped already was mapped by another thread while this one faulted: the access
 //! is tried again. A stray write to a read-only puddle looks the same; `cenote_sys::fault` tries
@@ -40,13 +41,15 @@ pub(crate) fn register(inner: &Arc<Inner>) -> Result<fault::Registration, fault:
 pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
     // SAFETY: registered with the store's `Inner`, which unregisters before it is freed.
     let inner = unsafe { &*context.cast::<Inner>() };
-    let Some(puddle) = inner.window.find(address as u64) else {
-        return inner.guarding(address) && inner.stand_in(address);
-    };
+    let is_bus_error = fault::is_bus_error();
+    if is_bus_error && let Some(stands_in) = inner.stand_in(address) {
+        return stands_in;
+    }
+    let Some(puddle) = inner.window.find(address as u64) else { return false };
     if puddle.is_due() {
         return inner.frontier.ask(puddle);
     }
-    if fault::is_bus_error() && replace(inner, puddle, address) {
+    if is_bus_error && replace(inner, puddle, address) {
         return true;
     }
     puddle.resolve(&inner.medium, address)
@@ -58,7 +61,7 @@ fn replace(inner: &Inner, puddle: &Puddle, address: usize) -> bool {
     if fault::is_peek() || inner.options.hosting.is_some() {
         return false;
     }
-    let Some(page) = Replaceable::of(puddle.record(), address, inner.connection.is_some()) else {
+    let Some(page) = Replaceable::of(puddle.record(), address) else {
         return false;
     };
     // SAFETY: in the puddle's own mapping, which `while_mapped` keeps others from changing, and of

@@ -55,6 +55,8 @@ mod looked_at;
 mod lost;
 mod lost_page;
 mod making;
+mod mismatch;
+mod notice;
 mod object;
 mod open;
 mod options;
@@ -80,19 +82,21 @@ mod stamps;
 mod store;
 mod superblock;
 mod verify;
+mod watch;
 mod window;
 
 pub use alive::{CLIENTS, byte_of};
 pub use backup::{BackedUp, Backup, BackupReport, PoolAtWork};
 pub use connection::{Grant, Granted, Home, Keeper, Listed, MemberList, PermissionChange};
-pub use error::{FormatError, Layouts, OpenError, StoreError, TypeMismatch};
+pub use error::{FormatError, OpenError, StoreError};
 pub use format::{check_directory, check_options, format};
 pub use guest_objects::{ListedObject, NewObject};
 pub use guests::{Credentials, GuestEnd, PoolGrant};
 pub use handle::Handle;
 pub use known::{forget_window, known_windows, known_windows_file};
 pub use logs::LogLease;
-pub use lost_page::LostPage;
+pub use lost_page::{LostLog, LostPage};
+pub use mismatch::{Layouts, TypeMismatch};
 pub use object::ObjectInfo;
 pub use options::{
     Access, CopyPolicy, DamagePolicy, FormatOptions, Hosting, JournalPolicy, OpenOptions,

@@ -21,6 +21,7 @@
 //! formatted anew under another log id, so that no old entry counts.
 
 use crate::error::StoreError;
+use crate::notice::Watcher;
 use crate::puddle::{Puddle, file_name};
 use crate::store::{Control, Inner, Store};
 use crate::verify::{of_file, verify_file};
@@ -253,11 +254,15 @@ impl Inner {
         let body = body_of(puddle);
         // SAFETY: mapped for writing just now, and nobody else knows the puddle.
         unsafe { format_segment(body, control.client, log_id, segment, self.persistence) };
+        // Who reads it is not led to a log of which a page is lost already.
+        self.check_poisoned()?;
         let state = if segment == 0 { ENTRY_HEAD } else { ENTRY_CONTINUATION };
         let entry = LogSpaceEntry::new(state, record.uuid, record.addr, log_id, u64::from(segment));
         // SAFETY: the log space is mapped for writing, the entry lies inside it (`used <
         // capacity`), and is written under the control lock only.
         unsafe { self.write_entry(space, used, &entry) };
+        // An entry that went nowhere names no log.
+        self.check_poisoned()?;
         if let Some((_, used)) = &mut control.logs.space {
             *used += 1;
         }
@@ -270,7 +275,10 @@ impl Inner {
     /// Makes the ends of transactions durable that were left to later fences. Before a pool is
     /// removed: a transaction of it that is over must not be found unfinished when its
     /// addresses are another pool's.
-    pub(crate) fn settle_logs(&self, control: &Control) {
+    ///
+    /// # Errors
+    /// A page of a log is lost: what is not durable will not be.
+    pub(crate) fn settle_logs(&self, control: &Control) -> Result<(), StoreError> {
         for head in &control.logs.heads {
             // SAFETY: heads stay mapped until the store is dropped, and each has room for its
             // range.
@@ -279,6 +287,7 @@ impl Inner {
         if !control.logs.heads.is_empty() {
             self.persistence.fence();
         }
+        self.check_poisoned()
     }
 
     /// Writes one entry: all but `state`, durable; then `state`, which is durable with the next
@@ -334,6 +343,7 @@ impl Inner {
             body.copy_from_nonoverlapping(header.as_bytes().as_ptr(), size_of::<LogSpaceHeader>());
             self.persistence.persist(body, len);
         }
+        self.check_poisoned()?;
         let client =
             Record::Client(ClientRecord { client: control.client, log_space: record.uuid });
         if new {
@@ -392,6 +402,8 @@ impl Inner {
         let puddle = unsafe { puddle.as_ref() };
         puddle.set_mode(&self.medium, MapMode::ReadWrite).map_err(|e| self.failed(e))?;
         puddle.map(&self.medium).map_err(|e| self.failed(e))?;
+        // SAFETY: mapped until the store is dropped; the writers of logs and log spaces ask.
+        unsafe { self.watch(puddle, Watcher::Session) };
         Ok(puddle)
     }
 

@@ -39,21 +39,28 @@
 //! | a root | the same | damaged |
 //! | head of a list | the same | leads nowhere: the list is dropped |
 //! | state of the sweep | the same | unknown: nothing is condemned |
+//! | members, and locks between them | the same | living ones, which have each lock |
 //!
 //! A superblock that a thread has in its hands stays in its hands: it is set up there, or given
 //! back, as if its descriptor had been whole; the store is poisoned.
 //!
 //! # What is left to the signal
 //!
-//! Data of the program, into which references may lead. Logs: an abort copies what they say into
-//! data. Where processes share a pool, the pages with the locks between them: in memory of one
-//! process they would exclude no other. A daemon, whose guests could poison it.
+//! Data of the program, into which references may lead. For logs see [`crate::watch`].
+//!
+//! # Locks between processes
+//!
+//! They lie in the root puddle's metadata. In memory of one process they exclude no other one. So
+//! what stands there is a lock that a member has which is none ([`LOST_BYTE`]): each thread that
+//! comes waits, asks whether that member has ended, and gets the error. A thread that gives a lock
+//! back there takes the name away; so each asks once more when it has the lock. Other processes
+//! come to the page that is lost too, or find the lock in it as it was.
 
 use crate::lost_page::LostPage;
 use crate::poison::{Poison, Poisoned};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
-use cenote_layout::heap::{Descriptor, HeapGeometry, LOST_BYTE, SUPERBLOCK_SIZE, SWEEP_SIZE};
+use cenote_layout::heap::{Descriptor, HeapGeometry, LOST_BYTE, SUPERBLOCK_SIZE};
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::{bytes, memory};
@@ -69,9 +76,8 @@ pub(crate) struct Replaceable {
 }
 
 impl Replaceable {
-    /// The page of an address in a puddle, if it is one. `shared`: other processes may have the
-    /// pool.
-    pub(crate) fn of(record: &PuddleRecord, address: usize, shared: bool) -> Option<Self> {
+    /// The page of an address in a puddle, if it is one.
+    pub(crate) fn of(record: &PuddleRecord, address: usize) -> Option<Self> {
         if record.role != Role::Heap {
             return None;
         }
@@ -80,11 +86,10 @@ impl Replaceable {
         let at = page as u64 - record.addr;
         let geometry = HeapGeometry::new(record.size, root)?;
         let end = at + len as u64;
-        let locks = root && geometry.members < end && at < geometry.sweep + SWEEP_SIZE;
         let (pool, puddle, index) = (record.pool, record.uuid, record.index);
         let lost = LostPage { pool, puddle, index, page: at / PAGE_SIZE };
         let is_metadata = end <= geometry.first_usable * SUPERBLOCK_SIZE;
-        (is_metadata && !(locks && shared)).then_some(Self { page, at, geometry, lost })
+        is_metadata.then_some(Self { page, at, geometry, lost })
     }
 
     /// Poisons the store, and puts memory in the page's place. Whether accesses can succeed now.

@@ -187,7 +187,6 @@ impl Store {
             shadows: Shadows::default(),
             stamps: Stamps::default(),
             frontier,
-            guarded: AtomicBool::new(false),
             replaying: Mutex::default(),
             silent: AtomicBool::new(true),
             connection: None,
@@ -357,6 +356,11 @@ impl Inner {
         if planted(Bug::MovedBeforeRecovery) && self.writable && self.window.distance() != 0 {
             self.move_before_recovery(control);
         }
+        // Recovery answers for pages that are lost under it.
+        let registration = crate::lazy::register(self).map_err(|error| {
+            MediumError::from_io(Operation::Map, "the window", std::io::Error::other(error))
+        })?;
+        control.registration = Some(registration);
         crate::recovery::recover(self, control, crash, &missing, report)?;
         if self.writable {
             for name in &orphans {
@@ -380,11 +384,6 @@ impl Inner {
             self.silent.store(false, Ordering::Release);
         }
         control.damage = report.damage.clone();
-        let registration = crate::lazy::register(self).map_err(|error| {
-            self.silent.store(true, Ordering::Release);
-            MediumError::from_io(Operation::Map, "the window", std::io::Error::other(error))
-        })?;
-        control.registration = Some(registration);
         self.give_up_early(control)
     }
 

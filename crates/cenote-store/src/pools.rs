@@ -297,7 +297,7 @@ impl Store {
         if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) {
             return Err(StoreError::PoolInUse { name: name.into() });
         }
-        inner.settle_logs(&control);
+        inner.settle_logs(&control)?;
         if let Some(connection) = &inner.connection {
             connection.keeper.remove_pool(name)?;
         }

@@ -15,6 +15,7 @@
 mod turn;
 
 use crate::due_job::Job;
+use crate::notice::Notice;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::header::{self, HeaderPrefix};
@@ -66,6 +67,7 @@ pub struct Puddle {
     /// mapped as long as it is so.
     due: AtomicBool,
     job: OnceLock<Job>,
+    pub(crate) notice: Notice,
 }
 
 /// What a puddle's mapping shows.
@@ -100,6 +102,7 @@ impl Puddle {
             is_stamped: AtomicBool::new(false),
             due: AtomicBool::new(false),
             job: OnceLock::new(),
+            notice: Notice::default(),
         }
     }
 

@@ -70,9 +70,11 @@
 
 mod files;
 mod problem;
+mod target;
 
 use crate::catalog::State;
 use crate::error::StoreError;
+use crate::notice::Watcher;
 use crate::options::PowerLossPolicy;
 use crate::puddle::Puddle;
 use crate::report::{Damage, LogReport, OpenReport};
@@ -85,17 +87,18 @@ use cenote_layout::log::{LOG_QUARANTINED, LogHeader};
 use cenote_layout::log_space::{
     ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, Listing, LogSpaceEntry, LogSpaceHeader,
 };
-use cenote_layout::puddle::{Role, header_space};
+use cenote_layout::puddle::Role;
 use cenote_layout::superblock::DURABILITY_POWER;
-use cenote_log::{Body, CrashKind, Outcome, Refusal, ReplayTarget, inspect, replay};
+use cenote_log::{Body, CrashKind, Outcome, inspect, replay};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{Durability, MapMode, MediumError, Operation, Persistence};
+use cenote_medium::{Durability, MapMode, MediumError, Operation};
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering as AtomicOrdering;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::FromBytes;
 
 use problem::{Problem, sorted};
+use target::Target;
 
 /// What recovery decides about one client.
 #[derive(Clone, PartialEq, Eq)]
@@ -555,10 +558,25 @@ impl<'a> Session<'a> {
     fn map(&mut self, record: &PuddleRecord) -> Result<NonNull<Puddle>, MediumError> {
         let mode = if self.inner.writable { MapMode::ReadWrite } else { MapMode::PrivateCopy };
         let puddle = self.inner.own(self.control, *record, mode);
-        // SAFETY: puddles live until the store is dropped.
-        unsafe { puddle.as_ref() }.map(&self.inner.medium)?;
-        self.mapped.insert(record.uuid);
+        // SAFETY: puddles live until the store is dropped. Recovery alone uses it, until `finish`,
+        // and asks `lost`.
+        unsafe {
+            if self.mapped.insert(record.uuid) {
+                self.inner.watch(puddle.as_ref(), Watcher::Recovery);
+            }
+            puddle.as_ref().map(&self.inner.medium)?;
+        }
         Ok(puddle)
+    }
+
+    /// A puddle of which a page was lost since it was mapped, and the page: then what was read of
+    /// it may be other bytes, and what was stored there is not in the file.
+    fn lost(&self) -> Option<(Uuid, u64)> {
+        self.mapped.iter().find_map(|uuid| {
+            // SAFETY: puddles live until the store is dropped.
+            let puddle = unsafe { self.control.puddles.get(uuid)?.as_ref() };
+            Some((*uuid, puddle.notice.lost()?))
+        })
     }
 
     /// The body of a log puddle of this store, if it is sound.
@@ -709,7 +727,10 @@ impl<'a> Session<'a> {
             more |= !entry.is_free();
         }
         listed.entries.reverse();
-        Ok(listed)
+        match puddle.notice.lost() {
+            Some(page) => Err(lost_page(puddle.uuid(), page).into()),
+            None => Ok(listed),
+        }
     }
 
     /// The head body of a log, if its puddle is sound and its header says that it is this client's.
@@ -858,8 +879,14 @@ impl<'a> Session<'a> {
             let Some(puddle) = self.control.puddles.get(&uuid) else { continue };
             // SAFETY: puddles live until the store is dropped.
             let puddle = unsafe { puddle.as_ref() };
+            self.inner.unwatch(puddle);
             if self.inner.writable || puddle.pool().0 == 0 || self.hold_moved(puddle)? {
                 puddle.unmap(&self.inner.medium)?;
+                continue;
+            }
+            if puddle.notice.lost().is_some() {
+                // What took the page's place is shown to no reader.
+                puddle.refuse(&self.inner.medium)?;
                 continue;
             }
             let (addr, len) = (puddle.addr() as usize, puddle.size() as usize);
@@ -875,49 +902,18 @@ impl<'a> Session<'a> {
     }
 }
 
+/// Why what was read is not believed, and what was written is not relied on.
+fn lost_page(puddle: Uuid, page: u64) -> String {
+    format!(
+        "page {page} of puddle {puddle} was lost while it was read: its file was cut short, or its \
+         disk fails"
+    )
+}
+
 /// What a log space lists.
 struct Listed {
     /// Sound entries.
     entries: Vec<LogSpaceEntry>,
     /// Number of a damaged entry, if there is one.
     damaged: Option<usize>,
-}
-
-/// What `cenote_log` may touch on behalf of the client in hand.
-struct Target<'s, 'a>(&'s mut Session<'a>);
-
-impl ReplayTarget for Target<'_, '_> {
-    fn writable(&mut self, owner: Uuid, addr: u64, len: u64) -> Result<*mut u8, Refusal> {
-        let session = &mut *self.0;
-        let record = session.record_at(addr).ok_or(Refusal::Outside)?;
-        let addr = session.now_at(addr);
-        let body = record.addr + header_space(record.size);
-        let end = addr.checked_add(len).ok_or(Refusal::Outside)?;
-        if addr < body
-            || end > record.addr + record.size
-            || !matches!(record.role, Role::Heap | Role::Object)
-        {
-            return Err(Refusal::Outside);
-        }
-        let leased = owner == session.client && session.pools.contains(&record.pool);
-        if !leased && !planted(Bug::LeaseIgnored) {
-            return Err(Refusal::NotLeased(record.pool));
-        }
-        // What is leased was mapped by `prepare`, so neither of these fails.
-        let problem = session.problem(&record).unwrap_or_else(|error| Some(error.to_string()));
-        if let Some(problem) = problem {
-            return Err(Refusal::Unusable(problem));
-        }
-        session.map(&record).map_err(|error| Refusal::Unusable(error.to_string()))?;
-        // The puddle may be mapped at a distance from what the catalog says.
-        Ok(addr.wrapping_add(session.inner.window.distance()) as *mut u8)
-    }
-
-    fn segment(&mut self, owner: Uuid, puddle_addr: u64) -> Option<Body> {
-        self.0.segment_body(owner, puddle_addr)
-    }
-
-    fn persistence(&self) -> Persistence {
-        self.0.inner.persistence
-    }
 }

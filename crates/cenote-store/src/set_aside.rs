@@ -51,7 +51,6 @@ use cenote_layout::puddle::Role;
 use cenote_log::CrashKind;
 use cenote_medium::MapMode;
 use cenote_medium::planted::{Bug, planted};
-use core::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 /// A client whose logs are set aside.
@@ -163,9 +162,7 @@ impl Store {
                 }
             }
             let mut report = OpenReport::default();
-            inner.guarded.store(true, Ordering::Release);
             let retried = retry(inner, control, client, &mut report);
-            inner.guarded.store(false, Ordering::Release);
             let retried = retried.map_err(|error| inner.failed(error))?;
             let Some(listed) = retried else {
                 let why: Vec<String> = report.damage.iter().map(ToString::to_string).collect();

@@ -52,6 +52,7 @@ use cenote_layout::superblock::JournalMark;
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind, Operation};
+use cenote_sys::bytes::store_by_kernel;
 use cenote_sys::fork_guard;
 use cenote_sys::memory::{self, Access};
 use core::ops::Range;
@@ -802,10 +803,8 @@ fn map_primary(
     for (offset, bytes) in patches.into_iter().flatten() {
         // SAFETY: mapped just now, private and writable; `check_run` saw to the range; nobody has a
         // reference yet.
-        unsafe {
-            let at = core::ptr::with_exposed_provenance_mut((addr + offset) as usize);
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
-        }
+        unsafe { store_by_kernel((addr + offset) as usize, bytes) }
+            .map_err(|error| MediumError::from_io(Operation::Read, puddle.file_name(), error))?;
     }
     // SAFETY: the puddle's own range, mapped by this store; nothing writes to it any more.
     unsafe { memory::protect(addr as usize, record.size as usize, Some(Access::ReadOnly)) }

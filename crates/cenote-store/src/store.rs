@@ -2,7 +2,6 @@
 
 use crate::catalog::{self, Catalog};
 use crate::connection::Connection;
-use crate::error::{StoreError, TypeMismatch};
 use crate::fence::Fence;
 use crate::guests::Hosted;
 use crate::journals::Journals;
@@ -19,6 +18,7 @@ use crate::shadow::Shadows;
 use crate::spare::Ahead;
 use crate::stamps::Stamps;
 use crate::window::{Space, Window};
+use crate::{error::StoreError, mismatch::TypeMismatch};
 use cenote_journal::Journal;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::FORMAT_VERSION;
@@ -73,8 +73,6 @@ pub(crate) struct Inner {
     pub(crate) frontier: Arc<Frontier>,
     /// Nothing is written on drop: the store is not open yet, or abandoned, or closed already.
     pub(crate) silent: AtomicBool,
-    /// A guest's logs are being replayed, which may have cut short what is mapped for that.
-    pub(crate) guarded: AtomicBool,
     /// Held by who replays a guest's logs: one after the other, since they may have shared a pool.
     /// Taken before the control lock, which is not held meanwhile.
     pub(crate) replaying: Mutex<()>,
@@ -163,7 +161,8 @@ impl Store {
     /// its opener.
     ///
     /// # Errors
-    /// [`StoreError::Forked`], [`StoreError::Poisoned`], [`StoreError::MetadataLost`].
+    /// [`StoreError::Forked`], [`StoreError::Poisoned`], [`StoreError::MetadataLost`],
+    /// [`StoreError::LogLost`].
     #[inline]
     pub fn check_usable(&self) -> Result<(), StoreError> {
         self.0.poisoned.check_usable()

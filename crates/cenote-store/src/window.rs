@@ -26,6 +26,8 @@ pub(crate) struct Window {
     base: u64,
     len: u64,
     slots: Box<[AtomicUsize]>,
+    /// The same of puddles that are watched ([`crate::watch`]).
+    watched: Box<[AtomicUsize]>,
     distance: AtomicU64,
     _named: Option<Named>,
 }
@@ -34,12 +36,8 @@ impl Window {
     /// A table for the window at `base`; both are multiples of [`SLOT_SIZE`].
     pub(crate) fn new(base: u64, len: u64) -> Self {
         let count = usize::try_from(len / SLOT_SIZE).unwrap_or(0);
-        // Zeroed by the kernel, page by page, on first use.
-        let zeroes = vec![0usize; count].into_boxed_slice();
-        // SAFETY: `AtomicUsize` has the size and alignment of `usize`, and any value is valid; the
-        // box is ours.
-        let slots = unsafe { Box::from_raw(Box::into_raw(zeroes) as *mut [AtomicUsize]) };
-        Self { base, len, slots, distance: AtomicU64::new(0), _named: None }
+        let (slots, watched) = (empty_slots(count), empty_slots(count));
+        Self { base, len, slots, watched, distance: AtomicU64::new(0), _named: None }
     }
 
     /// The same for the store in `path`, whose catalog says addresses that lie lower by `distance`.
@@ -69,10 +67,25 @@ impl Window {
     /// The puddle that holds the byte at `addr`.
     #[inline]
     pub(crate) fn find(&self, addr: u64) -> Option<&Puddle> {
-        let slot = (addr.wrapping_sub(self.base) / SLOT_SIZE) as usize;
-        let entry = self.slots.get(slot)?.load(Ordering::Acquire) as *const Puddle;
         // SAFETY: an entry is null or a puddle entered by `insert`, which lives as long as the
         // window is used.
+        unsafe { self.find_in(&self.slots, addr) }
+    }
+
+    /// The puddle that is watched, and holds the byte at `addr`.
+    pub(crate) fn watched(&self, addr: u64) -> Option<&Puddle> {
+        // SAFETY: an entry is null or a puddle that is watched, and lives meanwhile. A thread asks
+        // for an address that it is using.
+        unsafe { self.find_in(&self.watched, addr) }
+    }
+
+    /// # Safety
+    /// Entries are null, or of puddles that live.
+    #[inline]
+    unsafe fn find_in(&self, slots: &[AtomicUsize], addr: u64) -> Option<&Puddle> {
+        let slot = (addr.wrapping_sub(self.base) / SLOT_SIZE) as usize;
+        let entry = slots.get(slot)?.load(Ordering::Acquire) as *const Puddle;
+        // SAFETY: the caller's.
         let puddle = unsafe { entry.as_ref()? };
         (addr - puddle.addr() < puddle.size()).then_some(puddle)
     }
@@ -82,21 +95,36 @@ impl Window {
     /// # Safety
     /// It must live as long as `self` is used, and its range must lie in the window.
     pub(crate) unsafe fn insert(&self, puddle: &Puddle) {
-        self.fill(puddle, core::ptr::from_ref(puddle) as usize);
+        self.fill(&self.slots, puddle, core::ptr::from_ref(puddle) as usize);
     }
 
     /// Makes `puddle` unfindable; references that were found before stay valid.
     pub(crate) fn remove(&self, puddle: &Puddle) {
-        self.fill(puddle, 0);
+        self.fill(&self.slots, puddle, 0);
     }
 
-    fn fill(&self, puddle: &Puddle, value: usize) {
+    /// Lists `puddle` as one that is watched, or no more. It stays where it is as long as it is
+    /// listed.
+    pub(crate) fn watch(&self, puddle: &Puddle, watched: bool) {
+        let entry = if watched { core::ptr::from_ref(puddle) as usize } else { 0 };
+        self.fill(&self.watched, puddle, entry);
+    }
+
+    fn fill(&self, slots: &[AtomicUsize], puddle: &Puddle, value: usize) {
         let first = ((puddle.addr() - self.base) / SLOT_SIZE) as usize;
         let count = puddle.size().div_ceil(SLOT_SIZE) as usize;
-        for slot in self.slots.iter().skip(first).take(count) {
+        for slot in slots.iter().skip(first).take(count) {
             slot.store(value, Ordering::Release);
         }
     }
+}
+
+/// Entries that are null, zeroed by the kernel, page by page, on first use.
+fn empty_slots(count: usize) -> Box<[AtomicUsize]> {
+    let zeroes = vec![0usize; count].into_boxed_slice();
+    // SAFETY: `AtomicUsize` has the size and alignment of `usize`, and any value is valid; the box
+    // is ours.
+    unsafe { Box::from_raw(Box::into_raw(zeroes) as *mut [AtomicUsize]) }
 }
 
 /// The window's free slots.

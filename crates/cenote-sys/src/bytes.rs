@@ -10,6 +10,8 @@
 //! | [`load_word`] | that others read too, word by word | a load |
 //! | [`copy_by_kernel`], [`write_by_kernel`] | that safe code of another thread may write at this moment | a system call |
 //!
+//! [`store_by_kernel`] stores where a page may be lost: it says so, and a store is `SIGBUS`.
+//!
 //! # Safety argument
 //!
 //! *Assembly has no uninitialised bytes.* A block of assembly counts as having done whatever its
@@ -127,6 +129,39 @@ pub fn copy_by_kernel(addr: usize, to: &mut [u8]) -> io::Result<()> {
     let from = core::ptr::with_exposed_provenance::<u8>(addr);
     // SAFETY: if the bytes are no memory, Miri says so.
     unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
+    Ok(())
+}
+
+/// Has the kernel store bytes into memory of this process, where a page may be lost.
+///
+/// # Errors
+/// `EIO`: a page cannot be had. Then some of the bytes may be there.
+///
+/// # Safety
+/// `from.len()` bytes at `addr` are mapped to be written, and nothing else uses them.
+pub unsafe fn store_by_kernel(addr: usize, from: &[u8]) -> io::Result<()> {
+    #[cfg(not(miri))]
+    {
+        // The call does not write to what it names as its source.
+        let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+        let at = core::ptr::without_provenance_mut::<core::ffi::c_void>(addr);
+        let remote = libc::iovec { iov_base: at, iov_len: from.len() };
+        // SAFETY: the caller may write there. Where that cannot be, nothing is written.
+        let stored = unsafe {
+            libc::process_vm_writev(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
+        };
+        if usize::try_from(stored).is_ok_and(|stored| stored == from.len()) {
+            return Ok(());
+        }
+        let is_lost = || io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT);
+        if stored >= 0 || is_lost() {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+    }
+    // A sandbox may refuse the call.
+    let at = core::ptr::with_exposed_provenance_mut::<u8>(addr);
+    // SAFETY: by contract.
+    unsafe { at.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
     Ok(())
 }
 

@@ -30,8 +30,8 @@ pub(crate) fn block_all() {
     }
 }
 
-/// While it lives, this thread takes no signal but those that its own instructions raise; others
-/// wait.
+/// While it lives, this thread takes no signal but those that its own instructions raise, which it
+/// takes even where it took none before; others wait.
 #[derive(Debug)]
 pub struct Blocked {
     before: libc::sigset_t,
@@ -59,7 +59,7 @@ impl Blocked {
             for signal in BY_INSTRUCTIONS {
                 libc::sigdelset(most.as_mut_ptr(), signal);
             }
-            libc::pthread_sigmask(libc::SIG_BLOCK, most.as_ptr(), before.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, most.as_ptr(), before.as_mut_ptr());
             Self { before: before.assume_init(), _not_send: PhantomData }
         }
     }

@@ -13,7 +13,7 @@ use cenote_layout::log::{
     AllocationMark, ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, Seal, entry_size,
 };
 use cenote_log::LogError;
-use cenote_medium::planted::{Bug, is_refused, planted};
+use cenote_medium::planted::{Bug, Step, is_refused, planted, reach};
 use cenote_sys::bytes::{self, settle};
 use core::sync::atomic::Ordering;
 use std::ptr::NonNull;
@@ -99,7 +99,7 @@ impl<'c> Transaction<'c> {
         if unsafe { if len == 8 { self.add_word(ptr)? } else { self.add_unfenced(ptr, len)? } }
             && !planted(Bug::UndoNotFenced)
         {
-            self.fence();
+            self.fence()?;
         }
         Ok(())
     }
@@ -116,7 +116,7 @@ impl<'c> Transaction<'c> {
         // SAFETY: passed on.
         let (logged, result) = unsafe { self.add_all_unfenced(ranges) };
         if logged && !planted(Bug::UndoNotFenced) {
-            self.fence();
+            self.fence()?;
         }
         result
     }
@@ -144,7 +144,7 @@ impl<'c> Transaction<'c> {
             result = unsafe { self.free(heap, addr) };
         }
         if logged && !planted(Bug::UndoNotFenced) {
-            self.fence();
+            self.fence()?;
         }
         result
     }
@@ -168,9 +168,10 @@ impl<'c> Transaction<'c> {
     }
 
     #[inline]
-    fn fence(&mut self) {
+    fn fence(&mut self) -> Result<(), LogError> {
         self.context.writer.fence();
         self.context.range_pending = false;
+        refuse_lost(self.context)
     }
 
     #[inline(never)]
@@ -463,7 +464,8 @@ impl<'c> Transaction<'c> {
     /// Commits: on return all changes are durable at the level of the medium.
     ///
     /// # Errors
-    /// [`TxError::Log`] if the log has no room for the seal; then the transaction is aborted.
+    /// [`TxError::Log`] if the log has no room for the seal; then the transaction is aborted. With
+    /// [`LogError::Lost`] the next opener decides whether it was committed.
     #[inline]
     pub fn commit(mut self) -> Result<(), TxError> {
         if self.context.writer.entries() != 0 {
@@ -476,13 +478,13 @@ impl<'c> Transaction<'c> {
 
     fn commit_logged(&mut self) -> Result<(), TxError> {
         let context = &mut *self.context;
-        if context.persistence.is_power() {
-            commit_power(context)?
-        } else {
-            commit_process(context)
+        reach(Step::CommitBegun);
+        let power = context.persistence.is_power();
+        let done = if power { commit_power(context) } else { commit_process(context) };
+        if done.is_ok() || context.writer.entries() == 0 {
+            context.clear();
         }
-        context.clear();
-        Ok(())
+        done.map_err(TxError::Log)
     }
 
     /// Undoes everything, in reverse; gives allocations back; process memory logged with
@@ -534,18 +536,29 @@ unsafe fn log_allocation(
 
 /// States after a crash of processes: before `mark_committed` (or, without redo-class entries,
 /// `finish`): rolled back. Between the two: rolled forward. After `finish`: done. Each is one
-/// 8-byte store.
-fn commit_process(context: &mut TxContext) {
+/// 8-byte store. If that store went nowhere, nothing that relies on it happens.
+fn commit_process(context: &mut TxContext) -> Result<(), LogError> {
     if !context.redo.is_empty() || !context.freed.is_empty() {
         context.writer.mark_committed();
+        reach(Step::CommitStored);
+        refuse_lost(context)?;
         apply_redo(context);
         clear_marks(&context.freed);
     }
+    reach(Step::CommitEnds);
     context.writer.finish();
+    refuse_lost(context)?;
     release(&context.freed);
+    Ok(())
 }
 
-fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
+/// Fails if a page of a log was lost: what relies on the log must not happen.
+#[inline(always)]
+fn refuse_lost(context: &TxContext) -> Result<(), LogError> {
+    if context.writer.is_lost() { Err(LogError::Lost) } else { Ok(()) }
+}
+
+fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
     // A transaction may be finished lazily if nothing that its seal covers can change before this
     // log's next fence; a covered block that is given back could. (A further segment is written
     // only after a jump, whose fence makes the range durable.) Without need for redo and without
@@ -560,7 +573,7 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
         // Nothing may fail once marks are changed.
         context.writer.reserve(entry_size(size_of::<Seal>() as u64))?;
     }
-    change_marks(context);
+    change_marks(context)?;
     if planted(Bug::RangeMovedEarly) {
         context.writer.finish();
         context.writer.fence();
@@ -577,12 +590,15 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
         context.writer.fence();
         context.range_pending = false;
     }
+    refuse_lost(context)?;
     // State 2, sealed: committed. Marked: contents and marks durable, still rolled back until the
     // range moves.
     if !context.redo.is_empty() {
         // From here a crash of processes rolls forward. A loss of power is decided by the seal, so
         // this store needs no fence.
         context.writer.mark_committed();
+        reach(Step::CommitStored);
+        refuse_lost(context)?;
         apply_redo(context);
         if !planted(Bug::RedoNotFenced) {
             // Of the data alone: whether the range on media says "committed" or still "running" is
@@ -591,6 +607,7 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
             context.persistence.fence();
         }
     }
+    reach(Step::CommitEnds);
     // State 3: everything is in place and durable; the range says so.
     context.writer.finish();
     // Asked again, now that the range is stored: a log that has joined since the first time may
@@ -602,6 +619,7 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
     } else {
         context.writer.fence();
     }
+    refuse_lost(context)?;
     release(&context.freed);
     Ok(())
 }
@@ -610,9 +628,12 @@ fn commit_power(context: &mut TxContext) -> Result<(), TxError> {
 /// flushes it. Not before the entries that take it back are durable: a line may reach memory at any
 /// time after it was changed. For blocks that it took *and* frees there is nothing to do: they are
 /// free on the medium all the time.
-fn change_marks(context: &mut TxContext) {
+///
+/// # Errors
+/// A page of a log is lost: nothing has changed.
+fn change_marks(context: &mut TxContext) -> Result<(), LogError> {
     if context.allocated.is_empty() && context.freed.is_empty() {
-        return;
+        return Ok(());
     }
     let is_own = |held: &&HeapBlock| mark_byte(held).load(Ordering::Relaxed) == mark::TAKEN;
     let both = context.freed.iter().filter(is_own).count();
@@ -621,6 +642,7 @@ fn change_marks(context: &mut TxContext) {
         context.writer.fence();
         context.range_pending = false;
     }
+    refuse_lost(context)?;
     // Frees first: what the transaction took and frees is not TAKEN any more then.
     clear_marks(&context.freed);
     for held in &context.allocated {
@@ -628,7 +650,7 @@ fn change_marks(context: &mut TxContext) {
         unsafe { held.heap.as_ref().set_mark(&held.block) };
     }
     if !changes || planted(Bug::MarkNotFlushed) {
-        return;
+        return Ok(());
     }
     const LINE: usize = cenote_layout::LINE_SIZE as usize;
     // Neighbours in memory have neighbouring marks.
@@ -642,6 +664,7 @@ fn change_marks(context: &mut TxContext) {
             unsafe { context.persistence.flush(byte, 1) };
         }
     }
+    Ok(())
 }
 
 /// Flushes every line that holds a byte of what was logged or allocated; a line that small ranges

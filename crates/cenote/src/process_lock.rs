@@ -10,7 +10,8 @@
 //! So safe code means the same in a shared pool as in one of its own. What a process had begun when
 //! it died is taken back by the daemon before its lock is taken over: whoever gets the lock finds
 //! what the last commit left. If that cannot be (a log of it is set aside), nobody gets the lock
-//! any more, and every transaction and view says why.
+//! any more, and every transaction and view says why. A process whose store acknowledges nothing
+//! more keeps the lock of the transaction that it was in, until it has ended.
 //!
 //! **Whoever waits has nothing that others wait for**, as far as this module can see to that: a
 //! transaction over several pools takes the locks between processes all or none ([`turns`]). A
@@ -20,8 +21,11 @@
 use crate::error::{Error, Result};
 use crate::open_pool::PoolInner;
 use crate::readers::Readers;
+use crate::session::refuse_unusable;
 use crate::viewed::is_any_viewed_here;
 use cenote_heap::{Exclusion, OpenError};
+use cenote_medium::planted::{Bug, planted};
+use cenote_store::Store;
 use std::sync::PoisonError;
 
 /// How long a reader leaves the way to a writer of another process, where others of its own read
@@ -30,11 +34,15 @@ const COURTESY: core::time::Duration = core::time::Duration::from_millis(100);
 
 /// This process writes.
 #[derive(Debug)]
-pub(crate) struct WriteTurn<'p>(Exclusion<'p>);
+pub(crate) struct WriteTurn<'p>(Exclusion<'p>, &'p Store);
 
 impl Drop for WriteTurn<'_> {
+    /// Where the store is poisoned, the transaction may have stayed in its log, which is replayed
+    /// when this process has ended. No other process works on the pool before that.
     fn drop(&mut self) {
-        self.0.end_write();
+        if self.1.check_usable().is_ok() || planted(Bug::LostTurnGivenBack) {
+            self.0.end_write();
+        }
     }
 }
 
@@ -57,6 +65,13 @@ impl Drop for ReadTurn<'_> {
 }
 
 impl PoolInner {
+    /// Fails if the store acknowledges nothing more: then the transaction that this thread has
+    /// waited for may stay in its log.
+    #[inline]
+    pub(crate) fn refuse_left(&self) -> Result<()> {
+        if planted(Bug::LostNotAskedAgain) { Ok(()) } else { refuse_unusable(&self.store.store) }
+    }
+
     /// Waits until no other process reads or writes. The caller has the pool's own lock. `None`:
     /// there are no others.
     #[inline]
@@ -70,7 +85,7 @@ impl PoolInner {
     #[cold]
     fn wait_to_write<'p>(&'p self, exclusion: Exclusion<'p>) -> Result<WriteTurn<'p>> {
         let _ = exclusion.write().map_err(|error| self.not_recovered(error))?;
-        self.after(WriteTurn(exclusion))
+        self.after(WriteTurn(exclusion, &self.store.store))
     }
 
     /// The same without waiting; `Err(None)`: others have it.
@@ -79,7 +94,7 @@ impl PoolInner {
         exclusion: Exclusion<'p>,
     ) -> core::result::Result<WriteTurn<'p>, Option<Error>> {
         match exclusion.try_write() {
-            Ok(Some(_)) => self.after(WriteTurn(exclusion)).map_err(Some),
+            Ok(Some(_)) => self.after(WriteTurn(exclusion, &self.store.store)).map_err(Some),
             Ok(None) => Err(None),
             Err(error) => Err(Some(self.not_recovered(error))),
         }
@@ -97,6 +112,8 @@ impl PoolInner {
 
     #[cold]
     fn wait_to_read<'p>(&'p self, exclusion: Exclusion<'p>) -> Result<ReadTurn<'p>> {
+        // This process may have kept the lock, and would wait for itself.
+        refuse_unusable(&self.store.store)?;
         let readers = &self.readers;
         let mut count = readers.locked();
         // Others write too: they would wait for ever if there is always some thread here that
@@ -137,6 +154,9 @@ impl PoolInner {
 
     /// Why the lock is not taken over from a dead process.
     fn not_recovered(&self, error: OpenError) -> Error {
+        if let Err(error) = refuse_unusable(&self.store.store) {
+            return error;
+        }
         let why = self.handle.doubts();
         match why.is_empty() {
             true => error.into(),

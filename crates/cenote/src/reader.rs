@@ -37,6 +37,9 @@ pub trait Reader: sealed::Sealed {
     /// The value that a pointer leads to, after a check that there is a live value of this type: a
     /// few instructions.
     ///
+    /// The reference is a plain one: if a page that it leads to is lost later (the file is cut
+    /// short, or the device fails), a load through it is `SIGBUS`, after a message, and no error.
+    ///
     /// # Errors
     /// [`crate::Error::Dangling`]; [`crate::Error::Store`] if a page of the value cannot be had.
     fn get<T: Persist>(&self, ptr: Ptr<T>) -> Result<&T>;

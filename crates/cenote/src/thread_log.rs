@@ -9,6 +9,7 @@ use cenote_tx::{LogGroup, TxContext};
 use core::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// One thread's log on one store.
 pub(crate) struct ThreadLog {
@@ -59,6 +60,11 @@ impl SegmentSource for Segments {
 
     fn is_halted(&self) -> bool {
         self.store.check_usable().is_err()
+    }
+
+    fn lost(&self) -> Arc<AtomicBool> {
+        // SAFETY: for a writer of a log, which reads it.
+        unsafe { self.store.log_is_lost() }
     }
 }
 

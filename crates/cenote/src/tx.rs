@@ -91,6 +91,7 @@ impl<'p> Tx<'p> {
             Covered::One(pool) => Turns::One(pool.write_turn()?),
             Covered::Many(pools) => Turns::Many(turns(pools)?),
         };
+        first.refuse_left()?;
         // SAFETY: `active` is what makes this the only user of the context.
         let Some(context) = (unsafe { &mut (*log.as_ptr()).context }) else {
             return Err(Error::from(StoreError::Forked).into());
@@ -100,16 +101,9 @@ impl<'p> Tx<'p> {
         let (covered, faults) = (CoveredIn(covered), Faults::default());
         let half_done = HalfDone::default();
         let mut tx = Tx { raw, covered, faults, half_done, _not_send: PhantomData };
-        let result = body(&mut tx);
-        match result {
+        match body(&mut tx) {
             Ok(value) => {
-                if let Err(error) = tx.may_commit() {
-                    tx.raw.abort();
-                    return Err(error.into());
-                }
-                tx.raw.commit().map_err(Error::from)?;
-                // Marks that it wrote may be of a page that was lost.
-                refuse_unusable(&first.store.store)?;
+                tx.commit()?;
                 drop(active);
                 Ok(value)
             }
@@ -121,23 +115,31 @@ impl<'p> Tx<'p> {
         }
     }
 
-    /// The pool of roots that name none.
-    pub(crate) fn first_pool(&self) -> &'p PoolInner {
-        self.covered.0.first()
-    }
-
-    /// Whether nothing speaks against a commit.
+    /// Commits, if all was seen that there was to see, and the store acknowledges it.
     #[inline]
-    fn may_commit(&self) -> Result<()> {
+    fn commit(self) -> Result<()> {
+        let store = &self.covered.0.first().store.store;
         // The store may have been poisoned meanwhile, by the transaction itself when a pool could
-        // not grow: nothing is acknowledged then.
-        refuse_unusable(&self.first_pool().store.store)?;
+        // not grow: nothing is acknowledged then. What is dropped aborts.
+        refuse_unusable(store)?;
         if let Some(lost) = self.faults.first()
             && !planted(Bug::LostPageCommitted)
         {
             return Err(self.unreadable(lost));
         }
-        self.half_done.refuse()
+        self.half_done.refuse()?;
+        if let Err(error) = self.raw.commit() {
+            // Of a page of the log that is lost the store says which.
+            refuse_unusable(store)?;
+            return Err(error.into());
+        }
+        // Marks that it wrote may be of a page that was lost.
+        refuse_unusable(store)
+    }
+
+    /// The pool of roots that name none.
+    pub(crate) fn first_pool(&self) -> &'p PoolInner {
+        self.covered.0.first()
     }
 
     pub(crate) fn raw_mut(&mut self) -> &mut Transaction<'p> {

@@ -11,6 +11,7 @@ use crate::ptr::Ptr;
 use crate::reader::{NamedRoot, Reader, sealed};
 use crate::viewed;
 use cenote_layout::pointer::RegionAddress;
+use cenote_medium::planted::{Bug, planted};
 use core::marker::PhantomData;
 use parking_lot::RwLockReadGuard;
 
@@ -86,6 +87,15 @@ impl Drop for View<'_> {
     }
 }
 
+/// Fails if a transaction may be half done in memory, because a page of its log was lost.
+#[inline]
+fn refuse_unreadable(pool: &PoolInner) -> Result<()> {
+    if planted(Bug::LostLogRead) {
+        return Ok(());
+    }
+    Ok(pool.store.store.check_readable()?)
+}
+
 impl Pool {
     /// A view: the pool as it is, unchanged as long as the view lives. Waits for a transaction of
     /// another thread on this pool.
@@ -93,8 +103,8 @@ impl Pool {
     /// # Errors
     /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool: read through the
     /// transaction; and where a transaction is waited for that waits, over others, for what this
-    /// thread has; [`Error::Store`] in a forked process, and if a loss of power may have torn
-    /// the pool's values; [`Error::NotWhole`] if it is damaged.
+    /// thread has; [`Error::Store`] in a forked process, if a loss of power may have torn the
+    /// pool's values, and after a page of a log was lost; [`Error::NotWhole`] if it is damaged.
     pub fn read(&self) -> Result<View<'_>> {
         self.inner.refuse_doubt()?;
         self.view()
@@ -103,6 +113,7 @@ impl Pool {
     /// A view of values or of blocks.
     pub(crate) fn view(&self) -> Result<View<'_>> {
         self.inner.refuse_forked()?;
+        refuse_unreadable(&self.inner)?;
         if covers_here(&self.inner) {
             return Err(Error::WouldDeadlock {
                 pool: self.inner.handle.name().to_string(),
@@ -113,6 +124,8 @@ impl Pool {
         // another one: the writer may wait for that view. Nor where it has a transaction on another
         // pool: a psync may wait for that, whose thread has a view that the writer waits for.
         let guard = self.inner.lock_to_read()?;
+        // The transaction that this thread has waited for may have ended so.
+        refuse_unreadable(&self.inner)?;
         let turn = self.inner.read_turn()?;
         Ok(View::new(&self.inner, guard, turn))
     }

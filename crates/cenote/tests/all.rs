@@ -22,6 +22,8 @@ mod limits;
 mod linked;
 mod log_full;
 mod lost;
+mod lost_image;
+mod lost_log;
 mod lost_metadata;
 mod lower;
 mod mounted_anew;

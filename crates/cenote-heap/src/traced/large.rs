@@ -93,7 +93,8 @@ impl<G: Ground> TracedHeap<G> {
         let Ok(span) = u32::try_from(bytes.div_ceil(SUPERBLOCK_SIZE)) else {
             return Err(too_large);
         };
-        let mut inside = self.enter();
+        let entered = self.enter().map_err(Shortage::Ground);
+        let mut inside = entered.map_err(|e| e.for_block(size, type_id, size_max))?;
         let idle = if align <= SUPERBLOCK_SIZE { self.pop_idle(bytes, type_id) } else { None };
         // If this ends before the mark is set, also by a panic of `before`, the run is given back.
         let run = match idle {
@@ -147,7 +148,7 @@ impl<G: Ground> TracedHeap<G> {
                     Taken::Outside(errand) => {
                         drop(core::mem::replace(inside, Inside::ALONE));
                         self.step_out(errand, &mut tries).map_err(Shortage::Puddle)?;
-                        *inside = self.enter();
+                        *inside = self.enter().map_err(Shortage::Ground)?;
                     }
                 }
             }
@@ -264,7 +265,8 @@ impl<G: Ground> TracedHeap<G> {
             return Err(self.explain(puddle, addr));
         }
         let mark = &puddle.class_marks(number, 0)[0];
-        let _inside = self.enter();
+        // Else it stays this member's until a sweep: it does nothing more that counts.
+        let Ok(_inside) = self.enter() else { return Ok(()) };
         // The thread that changes the mark owns the run.
         if mark.compare_exchange(from, self.cached, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return Err(FreeError::NotAllocated { addr });

@@ -249,7 +249,10 @@ impl Members {
     }
 
     /// Goes inside the gate, as soon as it is open.
-    pub(crate) fn enter<'a>(&'a self, sharing: &'a dyn Sharing) -> Inside<'a> {
+    ///
+    /// # Errors
+    /// The gate is lost, and with it what it keeps apart ([`Sharing::intact`]).
+    pub(crate) fn enter<'a>(&'a self, sharing: &'a dyn Sharing) -> Result<Inside<'a>, GroundError> {
         let mut tries = 0u32;
         while !gate::enter(&self.table().gate, &self.seat().inside) {
             tries += 1;
@@ -262,8 +265,9 @@ impl Members {
             if !matches!(self.try_lock(sharing), Ok(Some(_))) {
                 std::thread::sleep(Duration::from_micros(100));
             }
+            sharing.intact()?;
         }
-        Inside(Some(&self.seat().inside))
+        Ok(Inside(Some(&self.seat().inside)))
     }
 
     /// Closes the gate and waits until no living member is inside. The caller has the lock.

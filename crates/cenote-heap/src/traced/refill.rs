@@ -56,7 +56,7 @@ impl<G: Ground> TracedHeap<G> {
     #[inline(never)]
     pub(crate) unsafe fn refill(&self, cache: *mut Cache, bin: *mut Bin) -> Result<(), Shortage> {
         let mut tries = Tries::default();
-        let mut inside = self.enter();
+        let mut inside = self.enter().map_err(Shortage::Ground)?;
         self.take_in_orphans();
         // SAFETY: the caller's. Nothing below but `take_run` reaches the cache by itself, and no
         // reference is held across it.
@@ -79,7 +79,7 @@ impl<G: Ground> TracedHeap<G> {
                     Taken::Outside(errand) => {
                         drop(inside);
                         self.step_out(errand, &mut tries).map_err(Shortage::Puddle)?;
-                        inside = self.enter();
+                        inside = self.enter().map_err(Shortage::Ground)?;
                     }
                 }
             }
@@ -163,11 +163,15 @@ impl<G: Ground> TracedHeap<G> {
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn spill(&self, bin: *mut Bin) {
-        let _inside = self.enter();
-        self.take_in_orphans();
+        let inside = self.enter();
         // SAFETY: the caller's; nothing below reaches the bin by another way.
         let bin = unsafe { &mut *bin };
         let count = bin.len.div_ceil(2);
+        let Ok(_inside) = inside else {
+            // They stay this member's until a sweep: it does nothing more that counts.
+            return bin.forget(count as usize);
+        };
+        self.take_in_orphans();
         let mut freed = Freed::new(self, bin.list);
         let (entries, current) = bin.oldest(count);
         for entry in entries {

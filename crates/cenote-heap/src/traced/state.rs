@@ -9,7 +9,7 @@ use super::members::{Inside, Members, Turn};
 use super::puddles::{Growth, Puddles};
 use super::record::Slot;
 use super::slow::Slow;
-use crate::error::{OpenError, RecoverError};
+use crate::error::{GroundError, OpenError, RecoverError};
 use crate::exclusion::Exclusion;
 use crate::ground::Ground;
 use crate::pool_ground::PoolGround;
@@ -68,11 +68,14 @@ pub struct TracedHeap<G: Ground = PoolGround> {
 
 impl<G: Ground> TracedHeap<G> {
     /// Goes inside the gate, if there is one: to where superblocks change hands.
+    ///
+    /// # Errors
+    /// See [`Members::enter`].
     #[inline]
-    pub(crate) fn enter(&self) -> Inside<'_> {
+    pub(crate) fn enter(&self) -> Result<Inside<'_>, GroundError> {
         match (&self.members, self.ground.sharing()) {
             (Some(members), Some(sharing)) => members.enter(sharing),
-            _ => Inside::ALONE,
+            _ => Ok(Inside::ALONE),
         }
     }
 

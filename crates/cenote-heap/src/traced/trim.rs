@@ -110,7 +110,7 @@ impl<G: Ground> TracedHeap<G> {
         {
             let _trimming = lock(&self.trimming);
             let lease = self.lease();
-            let _inside = self.enter();
+            let _inside = self.enter()?;
             self.take_in_orphans();
             // SAFETY: the lease's cache is this thread's, and no reference into it is held.
             unsafe { self.empty(lease.cache) };
@@ -151,7 +151,7 @@ impl<G: Ground> TracedHeap<G> {
         let _trimming = lock(&self.trimming);
         // What another process's sweep must not take for a dead member's is held inside the gate
         // only.
-        let _inside = self.enter();
+        let _inside = self.enter()?;
         let end = puddle.superblocks().min(from + RUN_MAX);
         let mut start = from;
         while start < end && !self.take_for_trim(puddle, start, report) {

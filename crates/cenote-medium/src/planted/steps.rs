@@ -140,6 +140,18 @@ pub enum Step {
     EntryDone,
     /// A block of a transaction is allocated, and in no entry.
     MicroEntryLate,
+    /// A transaction that has entries is about to commit.
+    CommitBegun,
+    /// Its range says that it is committed, and nothing was done that relies on that.
+    CommitStored,
+    /// Nothing is left of it but its end in the log.
+    CommitEnds,
+    /// What an abort puts back is about to be read from the log.
+    AbortBegun,
+    /// A log was read, and nothing of it is applied.
+    LogRead,
+    /// All of it is applied, and its range has not moved on.
+    LogApplied,
 }
 
 /// What hears of steps.

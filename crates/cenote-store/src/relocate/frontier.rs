@@ -439,12 +439,14 @@ impl Frontier {
         if !image.in_file {
             first.write(image.bytes())?;
         }
+        image.intact(source.name())?;
         if both {
             // All of a primary has its space, so that no psync finds the disk full after it has
             // committed.
             first.take_name(&[])?;
             let second = NewFile::create(&self.medium, file, record.size)?;
             second.write(image.bytes())?;
+            image.intact(source.name())?;
             second.take_name(&rewritten.holes)?;
         } else {
             first.take_name(&rewritten.holes)?;

@@ -35,7 +35,6 @@ use super::manifest::{
 use super::neighbours::add_neighbours;
 use super::remote::Remote;
 use super::replace::copy;
-use crate::error::{StoreError, TypeMismatch};
 use crate::pools::{check_size, why_no_name};
 use crate::puddle::{
     DIR, PRIMARY_DIR, create_primary, file_name, first_page, make_header, primary_name, text,
@@ -43,6 +42,7 @@ use crate::puddle::{
 use crate::rewriter::TypeTable;
 use crate::store::{Control, Inner, Store};
 use crate::window::Space;
+use crate::{error::StoreError, mismatch::TypeMismatch};
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{
     AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,

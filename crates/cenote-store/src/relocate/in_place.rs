@@ -113,6 +113,8 @@ impl<'a> InPlace<'a> {
                 file.write_at(from, &image.bytes()[from as usize..to as usize])?;
             }
         }
+        // Else words that are old stay so, behind a header that says new.
+        image.intact(file.name())?;
         drop(image);
         for (offset, len) in holes {
             // SAFETY: what is due is mapped by nobody, and what lies in these parts is nobody's.

@@ -71,6 +71,7 @@ mod failed;
 pub(crate) mod frontier;
 mod held;
 pub(crate) mod hosted;
+mod image_memory;
 pub(crate) mod import;
 mod in_place;
 mod manifest;

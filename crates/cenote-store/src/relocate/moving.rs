@@ -262,7 +262,7 @@ impl Store {
             let name = record.map_or_else(|| pool.to_string(), |record| record.name.clone());
             return Err(StoreError::RelocationDue { name, puddles });
         }
-        inner.settle_logs(&control);
+        inner.settle_logs(&control)?;
         let shadowed = |pool: &PoolRecord| pool.mode == PoolMode::Shadowed;
         if control.catalog.state.pools.values().any(shadowed) && !planted(Bug::MovedNotTrimmed) {
             crate::psync::psync_leased(inner, &mut control)?;

@@ -10,11 +10,12 @@
 //! Invariant: until [`NewFile::take_name`] the file has a name that nobody knows, and dropping the
 //! value removes it.
 
+use super::image_memory::ImageMemory;
 use crate::puddle::{DIR, file_name, primary_name, text};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation, OwnedMedium};
-use cenote_sys::memory::{self, OwnedRegion};
+use cenote_sys::memory;
 
 /// Bytes that are looked at, and written, at once.
 const STEP: usize = 64 << 10;
@@ -22,7 +23,7 @@ const STEP: usize = 64 << 10;
 /// A puddle's image, which is this value's alone.
 #[derive(Debug)]
 pub(super) struct Image {
-    region: OwnedRegion,
+    region: ImageMemory,
     len: usize,
     /// It is the contents of the new file, and needs no writing.
     pub(super) in_file: bool,
@@ -33,6 +34,7 @@ impl Image {
     pub(super) fn in_memory(source: &FileHandle, len: u64) -> Result<Self, MediumError> {
         let region = memory::anonymous(len as usize)
             .map_err(|error| MediumError::from_io(Operation::Read, source.name(), error))?;
+        let region = ImageMemory::of_memory(region);
         let mut image = Self { region, len: len as usize, in_file: false };
         image.fill(source, &data(source, len)?)?;
         Ok(image)
@@ -46,6 +48,7 @@ impl Image {
     pub(super) unsafe fn of_memory(addr: usize, len: u64) -> Result<Self, MediumError> {
         let region = memory::anonymous(len as usize)
             .map_err(|error| MediumError::from_io(Operation::Read, "memory", error))?;
+        let region = ImageMemory::of_memory(region);
         let mut image = Self { region, len: len as usize, in_file: false };
         let at = core::ptr::with_exposed_provenance::<u8>(addr);
         // SAFETY: readable and unchanging by the caller's promise; the image is new memory and no
@@ -57,7 +60,8 @@ impl Image {
     /// The file itself, to be changed; or what it holds, in memory, if the system does not map it.
     pub(super) fn itself(file: &FileHandle, len: u64) -> Result<Self, MediumError> {
         // SAFETY: a puddle that is due: nobody has mapped it, and only who has the turn writes it.
-        let Some(region) = (unsafe { file.whole(len as usize) }) else {
+        let region = unsafe { file.whole(len as usize) };
+        let Some(region) = region.and_then(ImageMemory::of_file) else {
             return Self::in_memory(file, len);
         };
         Ok(Self { region, len: len as usize, in_file: true })
@@ -78,13 +82,13 @@ impl Image {
             stretches(file, from / PAGE_SIZE * PAGE_SIZE, to.next_multiple_of(PAGE_SIZE))?
                 .into_iter();
         Ok(stretches.all(|(from, to)| {
-            self.region.populate_to_read(from as usize, (to - from) as usize).is_ok()
+            self.region.memory().populate_to_read(from as usize, (to - from) as usize).is_ok()
         }))
     }
 
     /// The same for stores.
     pub(super) fn can_be_stored(&self, (from, to): (u64, u64)) -> bool {
-        !self.in_file || self.region.populate(from as usize, (to - from) as usize).is_ok()
+        !self.in_file || self.region.memory().populate(from as usize, (to - from) as usize).is_ok()
     }
 
     /// The same in another file of that length, of zeros, that nobody knows. `None`: what is stored
@@ -95,18 +99,24 @@ impl Image {
         len: u64,
     ) -> Result<Option<Self>, MediumError> {
         // SAFETY: a new file under a name that nobody knows, made as long as this.
-        let Some(region) = (unsafe { target.whole(len as usize) }) else { return Ok(None) };
+        let region = unsafe { target.whole(len as usize) };
+        let Some(region) = region.and_then(ImageMemory::of_file) else { return Ok(None) };
         let mut image = Self { region, len: len as usize, in_file: true };
         let stretches = data(source, len)?;
         let header = core::iter::once(&(0, PAGE_SIZE));
         let mut pages = header.chain(&stretches);
-        if pages
-            .any(|(from, to)| image.region.populate(*from as usize, (to - from) as usize).is_err())
-        {
+        if pages.any(|(from, to)| {
+            image.region.memory().populate(*from as usize, (to - from) as usize).is_err()
+        }) {
             return Ok(None);
         }
         image.fill(source, &stretches)?;
         Ok(Some(image))
+    }
+
+    /// Fails if a page of the file was lost while the image was used.
+    pub(super) fn intact(&self, name: &str) -> Result<(), MediumError> {
+        self.region.intact(name)
     }
 
     fn fill(&mut self, source: &FileHandle, stretches: &[(u64, u64)]) -> Result<(), MediumError> {
@@ -120,7 +130,7 @@ impl Image {
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: memory of this value's alone, as long as that says: zeros, or a file's that
         // nobody else writes.
-        unsafe { core::slice::from_raw_parts_mut(self.region.as_ptr(), self.len) }
+        unsafe { core::slice::from_raw_parts_mut(self.region.memory().as_ptr(), self.len) }
     }
 }
 

@@ -56,3 +56,29 @@ fn the_kernel_copies_what_is_there_and_says_what_is_not() {
     // SAFETY: our own reservation.
     unsafe { memory::release(base, 3 * 4096) }.expect("release");
 }
+
+#[test]
+fn the_kernel_stores_what_fits_and_says_where_a_page_is_lost() {
+    let file = tempfile::tempfile().expect("a file");
+    file.set_len(2 * 4096).expect("a length");
+    let base = memory::reserve_anywhere(2 * 4096, 4096).expect("address space");
+    // SAFETY: our own reservation.
+    unsafe { memory::map_file(file.as_fd(), base, 2 * 4096, Access::ReadWrite, Sharing::Private) }
+        .expect("map");
+    file.set_len(4096).expect("cut short");
+    // SAFETY: mapped to be written; nothing else uses it.
+    unsafe {
+        store_by_kernel(base + 4000, &[7; 96]).expect("stored");
+        assert!(store_by_kernel(base + 4000, &[7; 97]).is_err());
+        assert!(store_by_kernel(base + 4096, &[7]).is_err());
+        store_by_kernel(base, &[]).expect("nothing");
+    }
+    let mut found = [0; 97];
+    copy_by_kernel(base + 3999, &mut found).expect("copied");
+    assert_eq!((found[0], found[1], found[96]), (0, 7, 7));
+    let mut in_file = [1; 96];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut in_file, 4000).expect("read");
+    assert_eq!(in_file, [0; 96], "a private copy");
+    // SAFETY: our own reservation.
+    unsafe { memory::release(base, 2 * 4096) }.expect("release");
+}

@@ -262,6 +262,17 @@ impl Heard {
         self.last.load(Ordering::SeqCst)
     }
 
+    /// How it has ended by itself; `None`: it runs.
+    pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().expect("wait")
+    }
+
+    /// Kills it, if it has not ended by itself.
+    pub(crate) fn stop(mut self) {
+        let _ = self.child.kill();
+        self.child.wait().expect("wait");
+    }
+
     /// Kills it; the last number that it said.
     pub(crate) fn kill(mut self) -> u64 {
         self.child.kill().expect("kill");
@@ -357,6 +368,8 @@ fn a_child_plays_its_role() {
         "copy-client" => crate::copies::obey(&socket),
         "copy-daemon" => crate::copies::keep(&socket),
         "backup-asker" => crate::backups::ask(&socket),
+        "loser" => crate::lost::obey(&socket),
+        "cut-client" => crate::cut::obey(&socket),
         "looker" => crate::meddling::look(&socket),
         "second-image" => crate::images::second(&socket),
         "count-and-exec" => crate::images::count_and_exec(&socket),
