@@ -78,6 +78,17 @@ pub enum Bug {
     SealOfAny,
     /// A close that finds a damaged puddle keeps the era for the whole store.
     EraKept,
+    /// A file whose pointers are rewritten keeps the stamp of the last close.
+    RewrittenUnmarked,
+    /// A damaged puddle counts as written by a session that has a dead one's lease on its pool.
+    LeftByLease,
+    /// A close after one that was not finished gives files the seal that this one gave them.
+    SealOfUnfinished,
+    /// A file of control data that cannot be read fails the open, whatever the other copy says.
+    UnreadableNotRead,
+    /// A session that finds one copy of the superblock open leaves the other one clean until it has
+    /// recovered the store.
+    OtherCopyClean,
     /// A close forgets which files were marked in pools that no session leased.
     MarkForgotten,
     /// Files are compared with the seals of a catalog that lost records.

@@ -54,6 +54,7 @@ impl Inner {
         // Whoever opens the store next goes on from here, and may lose power before its first
         // psync.
         crate::psync::psync_leased(self, control)?;
+        self.end_unfinished(control)?;
         let (seals, era) = self.seal(control)?;
         let ahead = self.name_ahead(control);
         self.check_poisoned()?;

@@ -27,6 +27,7 @@ use crate::journals::JournalOf;
 use crate::options::JournalPolicy;
 use crate::report::Damage;
 use crate::store::{Control, Inner};
+use crate::verify::about_control;
 use cenote_journal::{Journal, Settings, look};
 use cenote_layout::catalog::Record;
 use cenote_medium::planted::{Bug, planted};
@@ -97,7 +98,11 @@ impl Inner {
     pub(crate) fn next_epoch(&self, control: &Control, of: JournalOf) -> Result<u64, StoreError> {
         let named = control.superblock.journals[of as usize].epoch;
         let found = match self.medium.exists(of.file())? {
-            true => look(&FileHandle::open(&self.medium, of.file())?, self.uuid)?.ok(),
+            true => {
+                let file = FileHandle::open(&self.medium, of.file());
+                let looked = file.and_then(|file| look(&file, self.uuid));
+                looked.or_else(|error| about_control(error).map(Err))?.ok()
+            }
             false => None,
         };
         Ok(found.map_or(0, |found| found.mark.epoch).max(named).saturating_add(1))

@@ -7,7 +7,7 @@ use crate::puddle::{file_name, primary_name, text};
 use crate::report::{Damage, OpenReport};
 use crate::stamps::{self, Expected, is_stamped, read_stamp, write_stamp};
 use crate::store::{Control, Inner};
-use crate::verify::{of_file, verify_stamped};
+use crate::verify::{about_file, of_file, verify_stamped};
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{ERA_ANY, Role, seal_of};
@@ -141,6 +141,39 @@ impl Inner {
         (names, Record::sealed(seal_of(era), &ids))
     }
 
+    /// Before step 3 of [`crate::stamps`]: where a close of this era was begun and not finished,
+    /// its files have the era's seal, and every stamp is accepted until this close has another.
+    pub(crate) fn end_unfinished(&self, control: &mut Control) -> Result<(), StoreError> {
+        let seal = seal_of(self.stamps.era());
+        if !self.stamps.is_continued() || seal == seal_of(ERA_ANY) {
+            return Ok(());
+        }
+        let state = &control.catalog.state;
+        let stamped = state.puddles.values().filter(|record| is_stamped(state, record));
+        let mut begun = state.seals.values().any(|named| *named == seal);
+        for record in stamped {
+            let shadowed = state.is_shadowed(record.pool);
+            let primary = Some(primary_name(record.uuid)).filter(|_| shadowed);
+            for name in [Some(file_name(record.uuid)), primary].iter().flatten() {
+                let file = FileHandle::open(&self.medium, text(name));
+                match file.and_then(|file| read_stamp(&file)) {
+                    Ok(stamp) => begun |= stamp == seal,
+                    // One that cannot be looked at is left.
+                    Err(error) => drop(about_file(error).map_err(|error| self.failed(error))?),
+                }
+            }
+        }
+        if !begun || planted(Bug::SealOfUnfinished) {
+            return Ok(());
+        }
+        control.superblock.era = ERA_ANY;
+        // Neither copy names the era alone when the first file has another seal.
+        self.store_superblock(&mut control.superblock)?;
+        self.store_superblock(&mut control.superblock)?;
+        self.stamps.accept_all();
+        Ok(())
+    }
+
     /// Step 3 of [`crate::stamps`], and the syncs of a close. The records of step 4, and the era of
     /// step 5.
     pub(crate) fn seal(&self, control: &Control) -> Result<(Vec<Record>, u64), StoreError> {
@@ -159,8 +192,11 @@ impl Inner {
         let (mut sealed, mut left) = (Vec::new(), BTreeMap::<u64, Vec<Uuid>>::new());
         for record in state.puddles.values() {
             let synced = leased.contains(&record.pool);
-            let written = all || scanned.contains(&record.pool) || marked.contains(&record.uuid);
-            let known = written || state.left.contains_key(&record.uuid);
+            // A lease alone may be that of a session which wrote the pool before its file was
+            // damaged, and waits for it.
+            let written = all || marked.contains(&record.uuid);
+            let held = scanned.contains(&record.pool);
+            let known = written || held || state.left.contains_key(&record.uuid);
             let looked = names && known && is_stamped(state, record);
             if !synced && !looked {
                 continue;
@@ -174,6 +210,7 @@ impl Inner {
                     if self.is_whole(state, record).map_err(|error| self.failed(error))? {
                         return Err(self.failed(error));
                     }
+                    let written = written || held && planted(Bug::LeftByLease);
                     let left_before = state.left.get(&record.uuid);
                     let of = match left_before {
                         Some(before) if *before != era => ERA_ANY,

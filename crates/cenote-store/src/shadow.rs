@@ -29,7 +29,7 @@ use crate::catalog::State;
 use crate::differing::compare;
 use crate::error::StoreError;
 use crate::fence::Fence;
-use crate::journals::JournalOf;
+use crate::journals::{JournalOf, readable};
 use crate::options::DamagePolicy;
 use crate::psync::Gate;
 use crate::puddle::{
@@ -359,8 +359,8 @@ impl Inner {
     ) -> Result<Journal, StoreError> {
         const OF: JournalOf = JournalOf::Pools;
         if self.medium.exists(JOURNAL)? {
-            let file = Arc::new(FileHandle::open(&self.medium, JOURNAL)?);
-            let scan = match scan(&file, self.uuid, true)? {
+            let file = Arc::new(readable(FileHandle::open(&self.medium, JOURNAL))?);
+            let scan = match readable(scan(&file, self.uuid, true))? {
                 Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
                     return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
                 }
@@ -759,7 +759,7 @@ fn past(inner: &Inner, control: &Control) -> Result<(Patches, Option<Roots>), St
         }
         error.into()
     })?;
-    let scan = match scan(&file, inner.uuid, false)? {
+    let scan = match readable(scan(&file, inner.uuid, false))? {
         Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
             return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
         }

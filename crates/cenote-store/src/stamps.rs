@@ -25,6 +25,10 @@
 //!    the stamp which the catalog names, gets the era's seal. The sync that the close makes of that
 //!    file anyway covers it; a primary has a sync of its own.
 //!
+//!    A close that was begun in this era and not finished has given files that seal already, and a
+//!    file of that moment must not pass for one of this close. So where any has it the superblock
+//!    says [`ERA_ANY`] first, in both copies, and the files get another seal.
+//!
 //!    **Every mark is known to the close**, whether a lease comes to its pool or not: there are two
 //!    ways to the era, and both are remembered. [`Stamps::claim`] and [`Stamps::mark_file`] note
 //!    the puddle before the stamp is written; a [`crate::Puddle`] that is mapped says it by itself.
@@ -32,10 +36,10 @@
 //! 5. *Closed.* The superblock says "clean" and era 0: **its sync commits**, as that of any close.
 //!    Where records of the catalog are lost, nothing is sealed or named, and it keeps the era.
 //!
-//! A puddle whose files are damaged at step 3 is *left*: step 4 names the era for it. When its
-//! files are whole again, they have the stamp that was named before, that era, or its seal. The
-//! next close that finds them whole seals them. So damage of one pool costs the proof of that pool
-//! alone.
+//! A puddle whose files are damaged at step 3 is *left*: step 4 names the era for it, and it stays
+//! that era as long as no session writes the files again. When they are whole again, they have the
+//! stamp that was named before, that era, or its seal. The next close that finds them whole seals
+//! them. So damage of one pool costs the proof of that pool alone.
 //!
 //! # Crash points
 //!
@@ -62,8 +66,9 @@
 //! files have the seals that the copied catalog names was not in use when it was copied. Every
 //! other unprotected pool counts as torn. Its stamps are accepted whatever they are.
 //!
-//! Files that are made by rewriting a puddle that has moved keep the stamp of what they were made
-//! from. Files of new puddles have none.
+//! A puddle that is due is marked before it is rewritten, in its file or by a new one: its header
+//! may say the same address before and after, and a file of before must not pass. Files of new
+//! puddles have no stamp.
 //!
 //! What stamps do not tell: two moments of one era, in a store that was not closed; and the halves
 //! of one file that was copied while a session began to write it, beside a catalog and a superblock
@@ -166,6 +171,14 @@ pub(crate) fn read_stamp(file: &FileHandle) -> Result<u64, MediumError> {
     Ok(u64::from_le_bytes(stamp))
 }
 
+/// Puts a stamp into the image of a file; 0: it keeps its own.
+pub(crate) fn stamp_image(image: &mut [u8], stamp: u64) {
+    let at = STAMP_AT as usize;
+    if let (true, Some(word)) = (stamp != 0, image.get_mut(at..at + size_of::<u64>())) {
+        word.copy_from_slice(&stamp.to_le_bytes());
+    }
+}
+
 pub(crate) fn write_stamp(file: &FileHandle, stamp: u64) -> Result<(), MediumError> {
     file.write_at(STAMP_AT, &stamp.to_le_bytes())
 }
@@ -176,6 +189,11 @@ impl Stamps {
         self.era.store(era, Ordering::Release);
         self.continued.store(continued, Ordering::Release);
         self.marks.store(writes, Ordering::Release);
+    }
+
+    /// From here on every stamp is accepted, as the superblock says.
+    pub(crate) fn accept_all(&self) {
+        self.era.store(ERA_ANY, Ordering::Release);
     }
 
     pub(crate) fn set_new_copy(&self, is: bool) {
@@ -205,6 +223,12 @@ impl Stamps {
             marked.insert((uuid, false), true);
         }
         mark
+    }
+
+    /// A puddle that was marked is forgotten: its file may have the mark.
+    pub(crate) fn note_marked(&self, uuid: Uuid) {
+        let mut marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
+        marked.entry((uuid, false)).or_default();
     }
 
     /// Puddles of which a file was marked, but for those that were mapped.

@@ -73,6 +73,11 @@ pub(crate) fn about_file(error: MediumError) -> Result<String, MediumError> {
     if error.is_passing() || error.is_failed_sync() { Err(error) } else { Ok(error.to_string()) }
 }
 
+/// The same of a file of control data. That a user may not read it is no damage.
+pub(crate) fn about_control(error: MediumError) -> Result<String, MediumError> {
+    if matches!(error, MediumError::Denied { .. }) { Err(error) } else { about_file(error) }
+}
+
 /// Takes an error that is about one file for what is wrong with it.
 pub(crate) fn of_file(
     found: Result<Option<String>, MediumError>,

@@ -7,6 +7,7 @@ use crate::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
 use crate::report::Damage;
 use crate::sealed::file_len;
 use crate::store::{Control, Inner};
+use crate::verify::about_file;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::Uuid;
@@ -105,8 +106,21 @@ pub(super) fn plan(
         }
         plan.push(planned);
     }
+    for (id, kept) in &control.kept {
+        if let (Err(detail), Some(puddle)) = (kept, state.puddles.get(id)) {
+            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
+            damage.push(Damage::Puddle { uuid, pool, index, detail: detail.clone() });
+        }
+    }
     for from in control.kept_files() {
-        let len = inner.medium.len(&from)?;
+        let len = match inner.medium.len(&from) {
+            Ok(len) => len,
+            // It costs its pool, in the copy as in the store.
+            Err(error) => {
+                about_file(error)?;
+                continue;
+            }
+        };
         plan.push(Planned { to: from.clone(), from, twin: None, len });
     }
     for of in JournalOf::ALL {
