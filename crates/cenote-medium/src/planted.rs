@@ -82,6 +82,8 @@ pub enum Bug {
     RewrittenUnmarked,
     /// A damaged puddle counts as written by a session that has a dead one's lease on its pool.
     LeftByLease,
+    /// A puddle that is away though its files were marked may have the seal of the last close.
+    NamedStaysForMarked,
     /// A close after one that was not finished gives files the seal that this one gave them.
     SealOfUnfinished,
     /// A file of control data that cannot be read fails the open, whatever the other copy says.

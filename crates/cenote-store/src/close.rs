@@ -54,7 +54,6 @@ impl Inner {
         // Whoever opens the store next goes on from here, and may lose power before its first
         // psync.
         crate::psync::psync_leased(self, control)?;
-        self.end_unfinished(control)?;
         let (seals, era) = self.seal(control)?;
         let ahead = self.name_ahead(control);
         self.check_poisoned()?;
@@ -68,7 +67,7 @@ impl Inner {
         }
         self.name_closed_journals(control)?;
         control.superblock.state = STATE_CLEAN;
-        control.superblock.era = era;
+        (control.superblock.era, control.superblock.unclosed) = (era, 0);
         control.superblock.catalog_batch = control.catalog.batch();
         self.store_superblock(&mut control.superblock)?;
         // The store is closed. The other copy says it too, so that the loss of one costs nothing;

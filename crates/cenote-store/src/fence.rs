@@ -21,7 +21,7 @@
 
 use crate::origin::Place;
 use crate::poison::Poisoned;
-use crate::superblock::{self, FILE};
+use crate::superblock::{self, Copies, FILE};
 use cenote_layout::superblock::Superblock;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, FileId, FileName, MediumError, OwnedMedium};
@@ -92,16 +92,17 @@ impl Fence {
         if planted(Bug::FenceNotChecked) {
             return Ok(());
         }
-        let [first, second] = superblock::read_copies(|at, copy| self.file.read_at(at, copy))?;
+        let Copies { bytes: [first, second], unread } =
+            superblock::read_copies(|at, copy| self.file.read_at(at, copy))?;
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = &*known.newest;
         let other = match (first == newest, second == newest) {
             (true, _) => &*second,
             (_, true) => &*first,
             _ => {
-                return Err(
-                    self.fenced(FILE, "its newest copy is not the one that this session left")
-                );
+                // Of a copy that cannot be read now it is not known.
+                let other = "its newest copy is not the one that this session left";
+                return Err(unread.unwrap_or_else(|| self.fenced(FILE, other)));
             }
         };
         if superblock::is_later(other, known.generation) && known.tried.as_deref() != Some(other) {

@@ -403,6 +403,7 @@ impl Inner {
         };
         control.superblock.client = control.client;
         control.superblock.era = self.stamps.era();
+        control.superblock.unclosed = self.stamps.unclosed();
         control.superblock.catalog_batch = control.catalog.batch();
         let pid = cenote_sys::process::pid();
         control.superblock.opener_pid = u64::from(pid);

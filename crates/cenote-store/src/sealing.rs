@@ -7,7 +7,7 @@ use crate::puddle::{file_name, primary_name, text};
 use crate::report::{Damage, OpenReport};
 use crate::stamps::{self, Expected, is_stamped, read_stamp, write_stamp};
 use crate::store::{Control, Inner};
-use crate::verify::{about_file, of_file, verify_stamped};
+use crate::verify::{of_file, verify_stamped};
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{ERA_ANY, Role, seal_of};
@@ -92,7 +92,7 @@ impl Inner {
 
     /// Marks a puddle's file before a descriptor of it is given away.
     pub(crate) fn mark_granted(&self, record: &PuddleRecord) -> Result<(), MediumError> {
-        let is_marked = || self.stamps.has_mark(record.uuid);
+        let is_marked = || self.stamps.has_mark(record.uuid, false);
         if record.role != Role::Heap || self.connection.is_some() || is_marked() {
             return Ok(());
         }
@@ -138,40 +138,7 @@ impl Inner {
         };
         let names = stamped.iter().filter(|puddle| !is_damaged(puddle)).map(copied).collect();
         let ids: Vec<Uuid> = stamped.iter().map(|puddle| puddle.uuid).collect();
-        (names, Record::sealed(seal_of(era), &ids))
-    }
-
-    /// Before step 3 of [`crate::stamps`]: where a close of this era was begun and not finished,
-    /// its files have the era's seal, and every stamp is accepted until this close has another.
-    pub(crate) fn end_unfinished(&self, control: &mut Control) -> Result<(), StoreError> {
-        let seal = seal_of(self.stamps.era());
-        if !self.stamps.is_continued() || seal == seal_of(ERA_ANY) {
-            return Ok(());
-        }
-        let state = &control.catalog.state;
-        let stamped = state.puddles.values().filter(|record| is_stamped(state, record));
-        let mut begun = state.seals.values().any(|named| *named == seal);
-        for record in stamped {
-            let shadowed = state.is_shadowed(record.pool);
-            let primary = Some(primary_name(record.uuid)).filter(|_| shadowed);
-            for name in [Some(file_name(record.uuid)), primary].iter().flatten() {
-                let file = FileHandle::open(&self.medium, text(name));
-                match file.and_then(|file| read_stamp(&file)) {
-                    Ok(stamp) => begun |= stamp == seal,
-                    // One that cannot be looked at is left.
-                    Err(error) => drop(about_file(error).map_err(|error| self.failed(error))?),
-                }
-            }
-        }
-        if !begun || planted(Bug::SealOfUnfinished) {
-            return Ok(());
-        }
-        control.superblock.era = ERA_ANY;
-        // Neither copy names the era alone when the first file has another seal.
-        self.store_superblock(&mut control.superblock)?;
-        self.store_superblock(&mut control.superblock)?;
-        self.stamps.accept_all();
-        Ok(())
+        (names, Record::sealed(seal_of(era, 0), &ids))
     }
 
     /// Step 3 of [`crate::stamps`], and the syncs of a close. The records of step 4, and the era of
@@ -179,8 +146,7 @@ impl Inner {
     pub(crate) fn seal(&self, control: &Control) -> Result<(Vec<Record>, u64), StoreError> {
         let state = &control.catalog.state;
         let leased = state.writable_pools(control.client);
-        let era = self.stamps.era();
-        let seal = stamps::seal(era, control.client);
+        let (era, seal) = (self.stamps.era(), self.stamps.seal(control.client));
         let (scanned, mut marked) = (self.stamps.leased(), self.stamps.marked());
         // SAFETY: they live until the store is dropped.
         let mapped =
@@ -190,6 +156,7 @@ impl Inner {
         let names = !control.catalog.is_damaged();
         let all = self.stamps.is_continued();
         let (mut sealed, mut left) = (Vec::new(), BTreeMap::<u64, Vec<Uuid>>::new());
+        let mut damaged = false;
         for record in state.puddles.values() {
             let synced = leased.contains(&record.pool);
             // A lease alone may be that of a session which wrote the pool before its file was
@@ -210,14 +177,21 @@ impl Inner {
                     if self.is_whole(state, record).map_err(|error| self.failed(error))? {
                         return Err(self.failed(error));
                     }
+                    if !looked {
+                        continue;
+                    }
+                    damaged = true;
                     let written = written || held && planted(Bug::LeftByLease);
-                    let left_before = state.left.get(&record.uuid);
-                    let of = match left_before {
-                        Some(before) if *before != era => ERA_ANY,
-                        _ => era,
-                    };
-                    if looked && (written || left_before.is_none()) && left_before != Some(&of) {
-                        left.entry(of).or_default().push(record.uuid);
+                    let surely = era != ERA_ANY && self.is_surely_marked(control, record);
+                    match state.left.get(&record.uuid) {
+                        _ if surely => {
+                            // None of its files is as the last close left it.
+                            sealed.push(record.uuid);
+                            left.entry(era).or_default().push(record.uuid);
+                        }
+                        None => left.entry(era).or_default().push(record.uuid),
+                        Some(before) if !written || [era, ERA_ANY].contains(before) => {}
+                        Some(_) => left.entry(ERA_ANY).or_default().push(record.uuid),
                     }
                 }
             }
@@ -227,8 +201,18 @@ impl Inner {
         }
         let mut records = Record::sealed(seal, &sealed);
         records.extend(left.iter().flat_map(|(era, puddles)| Record::sealed(*era, puddles)));
-        let kept = !names || !left.is_empty() && planted(Bug::EraKept);
+        let kept = !names || damaged && planted(Bug::EraKept);
         Ok((records, if kept { era } else { 0 }))
+    }
+
+    /// Whether it is known of all files of a puddle that this session has marked them.
+    fn is_surely_marked(&self, control: &Control, record: &PuddleRecord) -> bool {
+        let has_mark = |primary: bool| self.stamps.has_mark(record.uuid, primary);
+        // SAFETY: they live until the store is dropped.
+        let mapped = control.puddles.get(&record.uuid).map(|puddle| unsafe { puddle.as_ref() });
+        let file = has_mark(false) || mapped.is_some_and(Puddle::has_stamp);
+        let shadowed = control.catalog.state.is_shadowed(record.pool);
+        file && (!shadowed || has_mark(true)) && !planted(Bug::NamedStaysForMarked)
     }
 
     /// Seals the files of a puddle that have not the stamp which is named, and syncs them; whether

@@ -750,15 +750,13 @@ pub(crate) fn of_shadowed_pool(state: &State, id: Uuid) -> Option<&PuddleRecord>
 
 /// Reads the journal without changing a file.
 fn past(inner: &Inner, control: &Control) -> Result<(Patches, Option<Roots>), StoreError> {
-    let file = FileHandle::open(&inner.medium, JOURNAL).map_err(|error| {
-        if error.is_not_found() {
-            return StoreError::JournalDamaged {
-                file: JOURNAL,
-                detail: "the file is missing".into(),
-            };
+    let file = match FileHandle::open(&inner.medium, JOURNAL) {
+        Err(error) if error.is_not_found() => {
+            let detail = "the file is missing".into();
+            return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
         }
-        error.into()
-    })?;
+        opened => readable(opened)?,
+    };
     let scan = match readable(scan(&file, inner.uuid, false))? {
         Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
             return Err(StoreError::JournalDamaged { file: JOURNAL, detail });

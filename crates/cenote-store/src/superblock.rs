@@ -34,7 +34,7 @@
 
 use crate::error::OpenError;
 use crate::report::Damage;
-use crate::verify::about_control;
+use crate::verify::of_control;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
 use cenote_layout::superblock::{COPY_SIZE, INCOMPAT_ALWAYS, STATE_CLEAN, Superblock};
 use cenote_medium::planted::{Bug, planted};
@@ -83,8 +83,11 @@ pub(crate) fn initial(mut block: Superblock) -> Vec<u8> {
 /// Reads both copies.
 pub(crate) fn load(medium: &OwnedMedium, writing: bool) -> Result<Found, OpenError> {
     let path = || medium.describe().path;
-    let bytes = read_copies(|at, copy| medium.read_at(FILE, at, copy))
+    let Copies { bytes, unread } = read_copies(|at, copy| medium.read_at(FILE, at, copy))
         .map_err(|source| OpenError::Medium { path: path(), source: Box::new(source) })?;
+    let why = |error: &HeaderError| {
+        unread.as_ref().map_or_else(|| error.to_string(), MediumError::to_string)
+    };
     let copies = bytes.map(|copy| read::<Superblock>(&copy, writing));
 
     // A feature or a version that a whole copy names is a decision of a newer release, not damage.
@@ -102,29 +105,38 @@ pub(crate) fn load(medium: &OwnedMedium, writing: bool) -> Result<Found, OpenErr
             Err(HeaderError::Magic { .. } | HeaderError::Truncated { .. }),
         ] => Err(OpenError::Superblock { path: path(), source: first }),
         [Err(first), Err(second)] => Err(OpenError::SuperblockLost { path: path(), first, second }),
-        [Ok(block), Err(error)] => Ok(single(block, 1, &error)),
-        [Err(error), Ok(block)] => Ok(single(block, 0, &error)),
+        [Ok(block), Err(error)] => Ok(single(block, 1, why(&error))),
+        [Err(error), Ok(block)] => Ok(single(block, 0, why(&error))),
         [Ok(a), Ok(b)] => Ok(both(a, b)),
     }
 }
 
-/// Reads both copies by `read`. One that cannot be read, and for a reason that is the file's, is as
+/// Both copies as they were read.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    /// Empty: it could not be read.
+    pub(crate) bytes: [Vec<u8>; 2],
+    /// Why one could not be read.
+    pub(crate) unread: Option<MediumError>,
+}
+
+/// Reads both copies by `read`. One that cannot be read, for a reason that is the file's, counts as
 /// one that is not there.
 ///
 /// # Errors
 /// Neither can be read; or why says nothing of the file.
 pub(crate) fn read_copies(
     read: impl Fn(u64, &mut [u8]) -> Result<usize, MediumError>,
-) -> Result<[Vec<u8>; 2], MediumError> {
+) -> Result<Copies, MediumError> {
     let mut both = vec![0; 2 * COPY_SIZE as usize];
     match read(0, &mut both) {
         Ok(len) => {
             both.truncate(len);
             let second = both.split_off(len.min(COPY_SIZE as usize));
-            return Ok([both, second]);
+            return Ok(Copies { bytes: [both, second], unread: None });
         }
         Err(error) if planted(Bug::UnreadableNotRead) => return Err(error),
-        Err(error) => drop(about_control(error)?),
+        Err(error) => of_control(error).map(drop)?,
     }
     // Which of the two it is shows by reading each alone.
     let one = |at: u64| {
@@ -133,22 +145,23 @@ pub(crate) fn read_copies(
         copy.truncate(len);
         Ok(copy)
     };
-    match [one(0), one(COPY_SIZE)] {
-        [Err(error), Err(_)] => Err(error),
-        copies => {
-            let [first, second] = copies.map(|copy: Result<Vec<u8>, MediumError>| {
-                copy.or_else(|error| about_control(error).map(|_| Vec::new()))
-            });
-            Ok([first?, second?])
+    match (one(0), one(COPY_SIZE)) {
+        (Err(error), Err(_)) => Err(error),
+        (Ok(first), Ok(second)) => Ok(Copies { bytes: [first, second], unread: None }),
+        (Ok(first), Err(error)) => {
+            Ok(Copies { bytes: [first, Vec::new()], unread: Some(of_control(error)?) })
+        }
+        (Err(error), Ok(second)) => {
+            Ok(Copies { bytes: [Vec::new(), second], unread: Some(of_control(error)?) })
         }
     }
 }
 
-fn single(newest: Superblock, damaged: u8, error: &HeaderError) -> Found {
+fn single(newest: Superblock, damaged: u8, detail: String) -> Found {
     Found {
         newest,
         clean: newest.state == STATE_CLEAN,
-        damage: vec![Damage::Superblock { copy: damaged, detail: error.to_string() }],
+        damage: vec![Damage::Superblock { copy: damaged, detail }],
         lost: true,
         half_open: false,
     }
@@ -247,7 +260,8 @@ mod tests {
             tied_batch: 0,
             mounting: 0,
             era: 0,
-            reserved1: [0; 3800],
+            unclosed: 0,
+            reserved1: [0; 3792],
             journals: [JournalMark::NONE; 2],
         };
         header::seal(&mut block);
@@ -271,9 +285,14 @@ mod tests {
             })
         };
         let (whole, eio, emfile) = (vec![7; COPY_SIZE as usize], 5, 24);
-        assert_eq!(read(&[], eio).unwrap(), [whole.clone(), whole.clone()]);
-        assert_eq!(read(&[0], eio).unwrap(), [Vec::new(), whole.clone()]);
-        assert_eq!(read(&[1], eio).unwrap(), [whole, Vec::new()]);
+        let read_of = |bad: &'static [u64]| {
+            let Copies { bytes, unread } = read(bad, eio).unwrap();
+            assert_eq!(unread.is_some(), !bad.is_empty());
+            bytes
+        };
+        assert_eq!(read_of(&[]), [whole.clone(), whole.clone()]);
+        assert_eq!(read_of(&[0]), [Vec::new(), whole.clone()]);
+        assert_eq!(read_of(&[1]), [whole, Vec::new()]);
         assert!(read(&[0, 1], eio).is_err());
         assert!(read(&[1], emfile).is_err(), "it says nothing of the file");
     }
@@ -286,8 +305,8 @@ mod tests {
         assert!(!both(block(2, STATE_CLEAN), block(5, STATE_CLEAN)).clean);
         assert!(!both(block(4, STATE_CLEAN), block(1, STATE_CLEAN)).clean);
         let error = HeaderError::Truncated { what: "x", found: 0, expected: 1 };
-        assert!(single(block(2, STATE_CLEAN), 1, &error).clean);
-        assert!(!single(block(2, STATE_OPEN), 1, &error).clean);
+        assert!(single(block(2, STATE_CLEAN), 1, error.to_string()).clean);
+        assert!(!single(block(2, STATE_OPEN), 1, error.to_string()).clean);
     }
 
     #[test]

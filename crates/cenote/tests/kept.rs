@@ -259,14 +259,14 @@ fn a_file_of_kept_psyncs_that_is_gone_keeps_no_backup_from_the_other_pools() {
     let dir = tempfile::tempdir().unwrap();
     let (path, target) = (dir.path().join("store"), dir.path().join("copy"));
     let store = open(&path).unwrap();
-    let good = store.create_pool("good", &PoolOptions::default()).unwrap();
-    good.write(|tx| tx.alloc(7_u64).and_then(|value| tx.set_root(value))).unwrap();
     steps(&make(&store, "bad"), 1, 1);
-    drop(good);
     store.close().unwrap();
     let (kept, _) = kept_once(&path, 2);
     std::fs::remove_file(&kept).unwrap();
     let store = open(&path).unwrap();
+    let good = store.create_pool("good", &PoolOptions::default()).unwrap();
+    good.write(|tx| tx.alloc(7_u64).and_then(|value| tx.set_root(value))).unwrap();
+    drop(good);
     let made = store.backup(&target).unwrap().durable().unwrap();
     assert!(matches!(made.damage[..], [Damage::Puddle { index: 0, .. }]), "{:?}", made.damage);
     store.close().unwrap();

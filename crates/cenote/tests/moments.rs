@@ -31,13 +31,14 @@ enum By {
     Finish,
 }
 
-/// Follows the pointer to the list.
+/// The pointer leads to the list.
 fn follow(store: &Store, access: Access) -> Result<()> {
-    let pool = store.pool_with("across", access)?;
+    let (pool, list) = (store.pool_with("across", access)?, store.pool_with("list", access)?);
+    let first = list.read()?.root::<Node>()?.expect("a root");
     let view = pool.read()?;
     let across = view.root::<Across>()?.expect("a root");
-    let there = view.get(across)?.there.expect("it leads somewhere");
-    view.get(there).map(drop)
+    assert_eq!(view.get(across)?.there.expect("it leads somewhere").addr(), first.addr());
+    Ok(())
 }
 
 /// A closed store with a list, and a pool that leads into it. The number of that one.
@@ -126,15 +127,15 @@ fn unfinished(last: &[&str], bug: Bug) -> (usize, usize) {
         fs::write(dir.join(name), bytes).unwrap();
     }
     let older = files(&dir);
+    plant(bug);
     let store = opened(&dir, CopyPolicy::Refuse).unwrap();
     drop(written(&store));
-    plant(bug);
     store.close().unwrap();
     plant(Bug::None);
+    let shown = put_back(&dir, &older, CopyPolicy::Refuse);
     let store = opened(&dir, CopyPolicy::Refuse).unwrap();
     assert_eq!(["direct", "shadowed", "idle"].map(|name| shows(&store, name).unwrap()), [3, 3, 1]);
     store.close().unwrap();
-    let shown = put_back(&dir, &older, CopyPolicy::Refuse);
     (shown.len(), refused(&shown))
 }
 
@@ -148,22 +149,35 @@ fn a_file_of_a_close_that_was_not_finished_is_refused_after_the_next_one() {
     }
 }
 
+/// How the session ends whose file is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Closed,
+    Killed,
+}
+
 /// The file of a pool is away when its session ends, and for so many sessions after it. Whether an
 /// older one is refused then, and what the file itself shows.
-fn away(sessions: u64, bug: Bug) -> (bool, Result<u64>) {
+fn away(end: End, sessions: u64, bug: Bug) -> (bool, Result<u64>) {
     let keep = directory();
     let dir = made(keep.path());
     let store = opened(&dir, CopyPolicy::Refuse).unwrap();
-    drop(written(&store));
     let file = root_file(&dir, &store, "direct");
+    let mut older = fs::read(&file).unwrap();
+    drop(written(&store));
     store.close().unwrap();
-    let older = fs::read(&file).unwrap();
+    if end == End::Closed {
+        older = fs::read(&file).unwrap();
+    }
     let store = opened(&dir, CopyPolicy::Refuse).unwrap();
     drop(written(&store));
     let own = fs::read(&file).unwrap();
     fs::remove_file(&file).unwrap();
     plant(bug);
-    store.close().unwrap();
+    match end {
+        End::Closed => store.close().unwrap(),
+        End::Killed => store.abandon(),
+    }
     for _ in 0..sessions {
         let store = opened(&dir, CopyPolicy::Refuse).unwrap();
         assert!(shows(&store, "direct").is_err());
@@ -171,22 +185,25 @@ fn away(sessions: u64, bug: Bug) -> (bool, Result<u64>) {
         store.close().unwrap();
     }
     plant(Bug::None);
-    let mut shown = [&older, &own].map(|bytes| {
+    let [older, own] = [&older, &own].map(|bytes| {
         fs::write(&file, bytes).unwrap();
         let store = opened(&dir, CopyPolicy::Refuse).unwrap();
         let shown = shows(&store, "direct");
         store.abandon();
         shown
     });
-    (damaged(&shown[0]), core::mem::replace(&mut shown[1], Ok(0)))
+    (damaged(&older), own)
 }
 
 #[test]
 fn an_older_file_of_a_puddle_that_was_away_is_refused_after_any_number_of_sessions() {
-    for sessions in 0..4 {
-        let (refused, own) = away(sessions, Bug::None);
-        assert!(refused, "{sessions}");
-        assert_eq!(own.unwrap(), 3, "{sessions}: its own file");
+    for (end, sessions) in [End::Closed, End::Killed].into_iter().flat_map(|end| {
+        (0..4).map(move |sessions| (end, sessions))
+    }) {
+        let (refused, own) = away(end, sessions, Bug::None);
+        assert!(refused, "{end:?}, {sessions}");
+        assert_eq!(own.unwrap(), 3, "{end:?}, {sessions}: its own file");
     }
-    assert!(!away(2, Bug::LeftByLease).0);
+    assert!(!away(End::Closed, 0, Bug::NamedStaysForMarked).0);
+    assert!(!away(End::Killed, 2, Bug::LeftByLease).0);
 }

@@ -18,7 +18,8 @@ pub(crate) type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 pub(crate) fn files(dir: &Path) -> Files {
     let directories = ["puddles", "primary"].map(|name| dir.join(name));
-    let entries = directories.iter().flat_map(|of| fs::read_dir(of).unwrap());
+    let there = directories.iter().filter(|of| of.exists());
+    let entries = there.flat_map(|of| fs::read_dir(of).unwrap());
     let read = entries.map(|entry| entry.unwrap().path()).map(|path| {
         let bytes = fs::read(&path).unwrap();
         (path.strip_prefix(dir).unwrap().to_owned(), bytes)

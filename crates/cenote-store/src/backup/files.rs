@@ -106,22 +106,17 @@ pub(super) fn plan(
         }
         plan.push(planned);
     }
-    for (id, kept) in &control.kept {
-        if let (Err(detail), Some(puddle)) = (kept, state.puddles.get(id)) {
-            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
-            damage.push(Damage::Puddle { uuid, pool, index, detail: detail.clone() });
-        }
-    }
-    for from in control.kept_files() {
-        let len = match inner.medium.len(&from) {
-            Ok(len) => len,
-            // It costs its pool, in the copy as in the store.
-            Err(error) => {
-                about_file(error)?;
-                continue;
-            }
+    for (id, from, kept) in control.kept_files() {
+        let (len, problem) = match inner.medium.len(&from) {
+            Ok(len) => (Some(len), kept.as_ref().err().cloned()),
+            Err(error) => (None, Some(about_file(error)?)),
         };
-        plan.push(Planned { to: from.clone(), from, twin: None, len });
+        // It costs its pool, in the copy as in the store.
+        if let (Some(detail), Some(puddle)) = (problem, state.puddles.get(&id)) {
+            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
+            damage.push(Damage::Puddle { uuid, pool, index, detail });
+        }
+        plan.extend(len.map(|len| Planned { to: from.clone(), from, twin: None, len }));
     }
     for of in JournalOf::ALL {
         let journal = of.file();

@@ -372,7 +372,7 @@ impl Backup {
         let era = era_of(u128::from_le_bytes(inner.random_uuid()?.0) as u64);
         let (names, sealed) = inner.sealed_copies(&control.catalog.state, &self.report.damage, era);
         head.records.extend(sealed);
-        self.sealed = (names, seal_of(era));
+        self.sealed = (names, seal_of(era, 0));
         self.control = Some(head);
         self.report.held = started.elapsed();
         Ok(true)
@@ -415,7 +415,8 @@ impl Backup {
         (block.boot_id, block.mounting) = (Uuid::NIL, 0);
         (block.opener_pid, block.opener_start_ticks, block.client) = (0, 0, Uuid::NIL);
         (block.device, block.directory_inode, block.superblock_inode) = (0, 0, 0);
-        (block.era, block.catalog_batch) = (0, control.catalog.batch());
+        (block.era, block.unclosed) = (0, 0);
+        block.catalog_batch = control.catalog.batch();
         if inner.writable {
             inner.name_copied_journals(control, &mut block)?;
         }

@@ -48,6 +48,16 @@ impl Puddle {
         stamp & !MARKED
     }
 
+    /// Its files have been rewritten, and have the stamp that was claimed.
+    pub(crate) fn set_rewritten(&self, claimed: u64) {
+        self.is_stamped.fetch_or(claimed != 0, Ordering::Release);
+    }
+
+    /// Whether it is known that its file has the stamp.
+    pub(crate) fn has_stamp(&self) -> bool {
+        self.is_stamped.load(Ordering::Acquire)
+    }
+
     /// Whether its file may have got the stamp for a mapping, or by a rewriting.
     pub(crate) fn is_marked(&self) -> bool {
         self.mark.load(Ordering::Acquire) & MARKED != 0 && !planted(Bug::MarkForgotten)

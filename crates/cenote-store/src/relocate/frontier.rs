@@ -453,6 +453,7 @@ impl Frontier {
             }
             let rewritten = rewrite(own.bytes())?;
             own.finish(&self.medium, &header, &rewritten.holes)?;
+            puddle.set_rewritten(mark);
             puddle.set_done();
             self.note_done(puddle.uuid());
             return Ok(rewritten);
@@ -478,6 +479,7 @@ impl Frontier {
         } else {
             first.take_name(&rewritten.holes)?;
         }
+        puddle.set_rewritten(mark);
         puddle.set_done();
         self.note_done(puddle.uuid());
         Ok(rewritten)
