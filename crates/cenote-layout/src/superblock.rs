@@ -55,8 +55,7 @@ pub const INCOMPAT_STAMPS: u64 = 1 << 12;
 /// In every superblock: each close of an era has a seal of its own ([`crate::puddle::seal_of`]).
 pub const INCOMPAT_SEALS_APART: u64 = 1 << 13;
 /// What every superblock has: stores of earlier builds have not, and are refused.
-pub const INCOMPAT_ALWAYS: u64 =
-    INCOMPAT_CATALOG_TIED | INCOMPAT_STAMPS | INCOMPAT_SEALS_APART;
+pub const INCOMPAT_ALWAYS: u64 = INCOMPAT_CATALOG_TIED | INCOMPAT_STAMPS | INCOMPAT_SEALS_APART;
 
 /// No writer has opened the store yet.
 pub const DURABILITY_UNSAID: u32 = 0;

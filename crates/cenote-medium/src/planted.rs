@@ -82,6 +82,10 @@ pub enum Bug {
     RewrittenUnmarked,
     /// A damaged puddle counts as written by a session that has a dead one's lease on its pool.
     LeftByLease,
+    /// A close without a journal of pools ends leases on pools that it could not psync.
+    LeaseEndedUnpsynced,
+    /// A backup of a store that is open to look copies primaries without what the journal has.
+    CopyWithoutJournal,
     /// A puddle that is away though its files were marked may have the seal of the last close.
     NamedStaysForMarked,
     /// A close after one that was not finished gives files the seal that this one gave them.

@@ -10,7 +10,7 @@
 //! | | superblock | files, shadow and primary alike |
 //! | --- | --- | --- |
 //! | closed | era 0 | the seal that the catalog names; 0 where it names none |
-//! | open, or ended without a close | an era | the seal that is named, the era, or one of its seals |
+//! | open, or ended without a close | an era | the named seal, the era, or one of its seals |
 //!
 //! # The order of writes
 //!
@@ -167,7 +167,6 @@ pub(crate) fn era(found: &Superblock, clean: bool, unknown: bool, client: Uuid) 
 fn era_by(client: Uuid) -> u64 {
     era_of(u128::from_le_bytes(client.0) as u64)
 }
-
 
 /// Whether a puddle of this role and pool has a stamp.
 pub(crate) fn is_stamped(state: &State, record: &PuddleRecord) -> bool {

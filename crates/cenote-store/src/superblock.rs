@@ -7,8 +7,8 @@
 //!
 //! *Invariant: while a session stores anything, both copies say "open", and name that session.* It
 //! says "open" twice, one copy after the other, before its first store, and every later copy says
-//! it too, until it closes. A close says "clean" twice. A session that finds the newer copy open and
-//! the older one clean says "open" in that, too, before it recovers the store.
+//! it too, until it closes. A close says "clean" twice. A session that finds the newer copy open
+//! and the older one clean says "open" in that, too, before it recovers the store.
 //!
 //! So a copy that is lost costs nothing, at whatever moment:
 //!

@@ -197,9 +197,10 @@ fn away(end: End, sessions: u64, bug: Bug) -> (bool, Result<u64>) {
 
 #[test]
 fn an_older_file_of_a_puddle_that_was_away_is_refused_after_any_number_of_sessions() {
-    for (end, sessions) in [End::Closed, End::Killed].into_iter().flat_map(|end| {
-        (0..4).map(move |sessions| (end, sessions))
-    }) {
+    for (end, sessions) in [End::Closed, End::Killed]
+        .into_iter()
+        .flat_map(|end| (0..4).map(move |sessions| (end, sessions)))
+    {
         let (refused, own) = away(end, sessions, Bug::None);
         assert!(refused, "{end:?}, {sessions}");
         assert_eq!(own.unwrap(), 3, "{end:?}, {sessions}: its own file");
