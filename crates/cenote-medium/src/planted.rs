@@ -82,6 +82,10 @@ pub enum Bug {
     RewrittenUnmarked,
     /// A damaged puddle counts as written by a session that has a dead one's lease on its pool.
     LeftByLease,
+    /// A pool that no close has sealed counts as untouched in a copy, whatever is in its files.
+    UntouchedNotRead,
+    /// A backup does not tell that a file of kept psyncs is gone.
+    KeptGoneNotTold,
     /// A close without a journal of pools ends leases on pools that it could not psync.
     LeaseEndedUnpsynced,
     /// A backup of a store that is open to look copies primaries without what the journal has.

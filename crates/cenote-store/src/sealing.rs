@@ -8,12 +8,29 @@ use crate::report::{Damage, OpenReport};
 use crate::stamps::{self, Expected, is_stamped, read_stamp, write_stamp};
 use crate::store::{Control, Inner};
 use crate::verify::{of_file, verify_stamped};
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{ERA_ANY, Role, seal_of};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Whether a file has nothing but zeros in this range.
+fn is_zero(file: &FileHandle, from: u64, to: u64) -> Result<bool, MediumError> {
+    let mut piece = vec![0; 1 << 16];
+    let mut at = from;
+    while let Some((start, end)) = file.next_data(at, to)? {
+        let end = end.min(start + piece.len() as u64);
+        let bytes = &mut piece[..(end - start) as usize];
+        file.read_exact_at(start, bytes)?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        at = end;
+    }
+    Ok(true)
+}
 
 impl Inner {
     /// A session begins: the superblock's era goes on, or a new one begins. `lost`: records of the
@@ -114,7 +131,26 @@ impl Inner {
             !(proves(text(&file_name(record.uuid)))
                 && (!state.is_shadowed(record.pool) || primary()))
         });
-        unproven.map(|record| record.pool).collect()
+        let mut unproven: BTreeSet<PoolId> = unproven.map(|record| record.pool).collect();
+        unproven.retain(|pool| !self.is_untouched(state, *pool));
+        unproven
+    }
+
+    /// Whether all files of a pool are as they were made, so that nothing in them is of any moment:
+    /// no close has sealed one, and behind their headers are zeros. A daemon makes them with the
+    /// mark of a session, for the client that is to have them.
+    fn is_untouched(&self, state: &State, pool: PoolId) -> bool {
+        let is_new = |record: &PuddleRecord| {
+            let is_zero = |name: &str| {
+                let file = FileHandle::open(&self.medium, name)?;
+                is_zero(&file, PAGE_SIZE, record.size)
+            };
+            let zeros = |name: &str| is_zero(name).unwrap_or(false);
+            !state.seals.contains_key(&record.uuid)
+                && zeros(text(&file_name(record.uuid)))
+                && (!state.is_shadowed(pool) || zeros(text(&primary_name(record.uuid))))
+        };
+        planted(Bug::UntouchedNotRead) || state.puddles_of(pool).iter().all(is_new)
     }
 
     /// Of a backup: the files whose copies get the seal of a new era, but for those that are

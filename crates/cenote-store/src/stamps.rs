@@ -64,7 +64,8 @@
 //! puddle that was left twice, in two eras, is left in [`ERA_ANY`].
 //!
 //! *A copy of an open store that the caller accepts* ([`crate::CopyPolicy`]): a pool all of whose
-//! files have the seals that the copied catalog names was not in use when it was copied. Every
+//! files have the seals that the copied catalog names was not in use when it was copied. One all of
+//! whose files are zeros behind their headers, and were never sealed, is as it was made. Every
 //! other unprotected pool counts as torn. Its stamps are accepted whatever they are.
 //!
 //! A puddle that is due is marked before it is rewritten, in its file or by a new one: its header

@@ -267,6 +267,10 @@ fn a_file_of_kept_psyncs_that_is_gone_keeps_no_backup_from_the_other_pools() {
     let good = store.create_pool("good", &PoolOptions::default()).unwrap();
     good.write(|tx| tx.alloc(7_u64).and_then(|value| tx.set_root(value))).unwrap();
     drop(good);
+    plant(Bug::KeptGoneNotTold);
+    let untold = store.backup(&dir.path().join("untold")).unwrap().durable().unwrap();
+    plant(Bug::None);
+    assert!(untold.damage.is_empty(), "{:?}", untold.damage);
     let made = store.backup(&target).unwrap().durable().unwrap();
     assert!(matches!(made.damage[..], [Damage::Puddle { index: 0, .. }]), "{:?}", made.damage);
     store.close().unwrap();

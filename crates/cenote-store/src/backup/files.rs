@@ -112,7 +112,9 @@ pub(super) fn plan(
             Err(error) => (None, Some(about_file(error)?)),
         };
         // It costs its pool, in the copy as in the store.
-        if let (Some(detail), Some(puddle)) = (problem, state.puddles.get(&id)) {
+        if let (Some(detail), Some(puddle)) = (problem, state.puddles.get(&id))
+            && !planted(Bug::KeptGoneNotTold)
+        {
             let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
             damage.push(Damage::Puddle { uuid, pool, index, detail });
         }
