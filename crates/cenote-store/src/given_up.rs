@@ -22,12 +22,12 @@
 //! Psyncs that the catalog says are kept ([`crate::kept`]) are in files of their own, and are
 //! brought back between 2 and 3, as in any open of the journal.
 
+use crate::about::about_control;
 use crate::error::StoreError;
 use crate::journals::JournalOf;
 use crate::options::JournalPolicy;
 use crate::report::Damage;
 use crate::store::{Control, Inner};
-use crate::verify::about_control;
 use cenote_journal::{Journal, Settings, look};
 use cenote_layout::catalog::Record;
 use cenote_medium::planted::{Bug, planted};

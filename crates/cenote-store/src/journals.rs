@@ -72,11 +72,11 @@
 //! session and from which batch on names count (`tied_from`, `tied_batch`), and the sync of that
 //! copy, with which the session begins, commits that too.
 
+use crate::about::about_control;
 use crate::error::StoreError;
 use crate::report::{Damage, OpenReport};
 use crate::store::{Control, Inner, Store};
 use crate::superblock;
-use crate::verify::about_control;
 use cenote_journal::{Found, Scan, TIED, Tie, look, scan};
 use cenote_layout::superblock::{
     JOURNAL_BITS, JOURNAL_REFUSED, JOURNAL_SETTLED, JournalMark, Superblock,

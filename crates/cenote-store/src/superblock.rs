@@ -32,9 +32,9 @@
 //! would otherwise pass. What a session has appended since it opened the store is claimed from its
 //! close, or from the next open, on.
 
+use crate::about::of_control;
 use crate::error::OpenError;
 use crate::report::Damage;
-use crate::verify::of_control;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
 use cenote_layout::superblock::{COPY_SIZE, INCOMPAT_ALWAYS, STATE_CLEAN, Superblock};
 use cenote_medium::planted::{Bug, planted};

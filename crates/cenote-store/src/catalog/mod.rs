@@ -28,10 +28,10 @@ mod state;
 pub(crate) use file::{FILES, Merged, NEW_FILES, merge};
 pub(crate) use state::State;
 
+use crate::about::about_control;
 use crate::error::StoreError;
 use crate::fence::Fence;
 use crate::report::Damage;
-use crate::verify::about_control;
 use cenote_journal::Tie;
 use cenote_layout::catalog::{Record, encode_frame};
 use cenote_medium::planted::{Bug, planted};
