@@ -268,7 +268,7 @@ fn a_file_of_kept_psyncs_that_is_gone_keeps_no_backup_from_the_other_pools() {
     good.write(|tx| tx.alloc(7_u64).and_then(|value| tx.set_root(value))).unwrap();
     drop(good);
     plant(Bug::KeptGoneNotTold);
-    let untold = store.backup(&dir.path().join("untold")).unwrap().durable().unwrap();
+    let untold = store.backup(dir.path().join("untold")).unwrap().durable().unwrap();
     plant(Bug::None);
     assert!(untold.damage.is_empty(), "{:?}", untold.damage);
     let made = store.backup(&target).unwrap().durable().unwrap();
