@@ -66,7 +66,8 @@ fn superblock(input: &mut Input<'_>) -> Superblock {
         tied_batch: input.below(3) as u64,
         mounting: input.word(),
         era: input.word(),
-        reserved1: [0; 3800],
+        unclosed: input.below(2) as u64,
+        reserved1: [0; 3792],
         journals: [JournalMark {
             epoch: input.below(3) as u64,
             generation: input.below(3) as u64,

@@ -105,19 +105,40 @@ pub const STAMP_AT: u64 = size_of::<PuddleHeader>() as u64;
 /// The superblock's era where it is not known which one it was: every stamp is accepted.
 pub const ERA_ANY: u64 = u64::MAX - 1;
 
-/// The era that a random number makes: even, and neither 0 nor [`ERA_ANY`].
+/// Bits of a stamp that say which close of the era sealed the file.
+const SEAL_BITS: u64 = 0xff;
+
+/// Most sessions of one era that end without a close.
+pub const UNCLOSED_MAX: u64 = SEAL_BITS / 2;
+
+/// The era that a random number makes: its lowest byte is 0, and it is neither 0 nor that of
+/// [`ERA_ANY`].
 #[must_use]
 pub const fn era_of(random: u64) -> u64 {
-    match random & !1 {
-        0 | ERA_ANY => 2,
+    match random & !SEAL_BITS {
+        0 => SEAL_BITS + 1,
+        era if era == ERA_ANY & !SEAL_BITS => SEAL_BITS + 1,
         era => era,
     }
 }
 
-/// The seal that ends an era.
+/// The seal of a close in this era, after so many sessions that did not close the store: a file of
+/// a close that was begun and not finished has another one.
 #[must_use]
-pub const fn seal_of(era: u64) -> u64 {
-    era | 1
+pub const fn seal_of(era: u64, unclosed: u64) -> u64 {
+    era | 1 | (unclosed << 1 & SEAL_BITS)
+}
+
+/// Whether a stamp is this era, or one of its seals.
+#[must_use]
+pub const fn is_stamp_of(era: u64, stamp: u64) -> bool {
+    stamp & !SEAL_BITS == era
+}
+
+/// Whether a superblock may name this era.
+#[must_use]
+pub const fn is_named_era(era: u64) -> bool {
+    era == ERA_ANY || era & SEAL_BITS == 0
 }
 
 /// Whether a stamp is an era, and no seal.

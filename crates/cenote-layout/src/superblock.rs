@@ -13,6 +13,7 @@
 
 use crate::header::{Header, HeaderError, HeaderPrefix};
 use crate::id::Uuid;
+use crate::puddle::{UNCLOSED_MAX, is_named_era};
 use crate::{PAGE_SIZE, SLOT_SIZE};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -51,12 +52,14 @@ pub const INCOMPAT_MOUNTING: u64 = 1 << 11;
 /// In every superblock: puddles have stamps ([`crate::puddle`]), and the catalog may name seals
 /// ([`crate::catalog::Record::Sealed`]).
 pub const INCOMPAT_STAMPS: u64 = 1 << 12;
+/// In every superblock: each close of an era has a seal of its own ([`crate::puddle::seal_of`]).
+pub const INCOMPAT_SEALS_APART: u64 = 1 << 13;
 /// Incompatible feature: something may wait at addresses of before the window moved: logs that are
 /// due ([`crate::catalog::DueRecord`]), protected puddles whose generation is not known, and kept
 /// psyncs of puddles that are due.
 pub const INCOMPAT_WAITING_MOVED: u64 = 1 << 16;
 /// What every superblock has: stores of earlier builds have not, and are refused.
-pub const INCOMPAT_ALWAYS: u64 = INCOMPAT_CATALOG_TIED | INCOMPAT_STAMPS;
+pub const INCOMPAT_ALWAYS: u64 = INCOMPAT_CATALOG_TIED | INCOMPAT_STAMPS | INCOMPAT_SEALS_APART;
 
 /// No writer has opened the store yet.
 pub const DURABILITY_UNSAID: u32 = 0;
@@ -140,11 +143,13 @@ pub struct Superblock {
     /// numbers them until the next boot; 0: not known. Another one means that what was not
     /// synced may be lost, as another boot does. Only with [`INCOMPAT_MOUNTING`].
     pub mounting: u64,
-    /// The era of stamps ([`crate::puddle`]): files that say it, or its seal, may have been
+    /// The era of stamps ([`crate::puddle`]): files that say it, or one of its seals, may have been
     /// written since the last close that sealed all of them. 0: there are none.
     pub era: u64,
+    /// Sessions of that era before this one, none of which closed the store.
+    pub unclosed: u64,
     /// Zero.
-    pub reserved1: [u8; 3800],
+    pub reserved1: [u8; 3792],
 }
 
 /// What the superblock says about a journal. All zero: nothing.
@@ -184,7 +189,8 @@ const _: () = assert!(core::mem::offset_of!(Superblock, journal_states) == 264);
 const _: () = assert!(core::mem::offset_of!(Superblock, tied_batch) == 272);
 const _: () = assert!(core::mem::offset_of!(Superblock, mounting) == 280);
 const _: () = assert!(core::mem::offset_of!(Superblock, era) == 288);
-const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 296);
+const _: () = assert!(core::mem::offset_of!(Superblock, unclosed) == 296);
+const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) == 304);
 const _: () = assert!(core::mem::offset_of!(Superblock, reserved1) <= 512);
 
 impl Header for Superblock {
@@ -200,7 +206,8 @@ impl Header for Superblock {
         | INCOMPAT_TORN
         | INCOMPAT_MOUNTING
         | INCOMPAT_WAITING_MOVED
-        | INCOMPAT_STAMPS;
+        | INCOMPAT_STAMPS
+        | INCOMPAT_SEALS_APART;
 
     fn check_fields(&self) -> Result<(), HeaderError> {
         let bad = |field, value| Err(HeaderError::Field { what: Self::NAME, field, value });
@@ -241,8 +248,11 @@ impl Header for Superblock {
         if self.journal_states >> (2 * JOURNAL_BITS) != 0 {
             return bad("journal_states", self.journal_states);
         }
-        if self.era & 1 != 0 {
+        if !is_named_era(self.era) {
             return bad("era", self.era);
+        }
+        if self.unclosed > UNCLOSED_MAX || self.era == 0 && self.unclosed != 0 {
+            return bad("number of sessions that did not close it", self.unclosed);
         }
         if self.reserved1.iter().any(|&b| b != 0) {
             return Err(HeaderError::Reserved { what: Self::NAME });

@@ -67,6 +67,7 @@ fn assert_superblock_drawn(text: &str) {
             (offset_of!(Superblock, tied_batch), "tied_batch"),
             (offset_of!(Superblock, mounting), "mounting"),
             (offset_of!(Superblock, era), "era"),
+            (offset_of!(Superblock, unclosed), "unclosed"),
             (offset_of!(Superblock, reserved1), "zero"),
             (size_of::<Superblock>(), ""),
         ],

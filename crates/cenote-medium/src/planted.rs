@@ -78,6 +78,27 @@ pub enum Bug {
     SealOfAny,
     /// A close that finds a damaged puddle keeps the era for the whole store.
     EraKept,
+    /// A file whose pointers are rewritten keeps the stamp of the last close.
+    RewrittenUnmarked,
+    /// A damaged puddle counts as written by a session that has a dead one's lease on its pool.
+    LeftByLease,
+    /// A pool that no close has sealed counts as untouched in a copy, whatever is in its files.
+    UntouchedNotRead,
+    /// A backup does not tell that a file of kept psyncs is gone.
+    KeptGoneNotTold,
+    /// A close without a journal of pools ends leases on pools that it could not psync.
+    LeaseEndedUnpsynced,
+    /// A backup of a store that is open to look copies primaries without what the journal has.
+    CopyWithoutJournal,
+    /// A puddle that is away though its files were marked may have the seal of the last close.
+    NamedStaysForMarked,
+    /// A close after one that was not finished gives files the seal that this one gave them.
+    SealOfUnfinished,
+    /// A file of control data that cannot be read fails the open, whatever the other copy says.
+    UnreadableNotRead,
+    /// A session that finds one copy of the superblock open leaves the other one clean until it has
+    /// recovered the store.
+    OtherCopyClean,
     /// A close forgets which files were marked in pools that no session leased.
     MarkForgotten,
     /// Files are compared with the seals of a catalog that lost records.

@@ -29,3 +29,4 @@ mod swaps;
 mod system_calls;
 mod threads;
 mod ties;
+mod untouched;

@@ -1,18 +1,30 @@
 //! Closing a store, and letting go of one.
 //!
 //! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools
-//! synced; (2) a batch ends the leases and removes the client; (3) the journals that this session
+//! synced; (2) a batch ends the leases and removes the client, **which commits the end of the
+//! leases**; (3) the journals that this session
 //! has opened are trimmed ([`crate::journals`]); (4) the superblock says "clean", that the catalog
 //! has this batch, and which headers those journals have: **its sync commits**; (5) its other copy
 //! says the same. A crash before (4) leaves a store that is recovered, with nothing to do. A
 //! journal that this session has not opened is as it was before it, recovered or not.
+//!
+//! *The journal of pools cannot be used.* Then this session has written no pool in shadowed mode,
+//! and holds those alone that it inherited from a session that was killed. They wait: nothing is
+//! psynced at (1), but their shadows are synced and sealed with the others, and the batch of (2)
+//! keeps the leases on them. So each later open finds them as this one did, until the journal is
+//! back, or is given up ([`crate::given_up`]): then the first psync compares all pages.
 
 use crate::error::StoreError;
-use crate::store::Inner;
+use crate::psync::psync_leased;
+use crate::store::{Control, Inner};
+use cenote_layout::catalog::{LeaseRecord, Record};
+use cenote_layout::id::PoolId;
 use cenote_layout::superblock::STATE_CLEAN;
+use cenote_medium::planted::{Bug, planted};
 use cenote_sealed::View;
 use cenote_sys::fork_guard;
 use core::sync::atomic::Ordering;
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 impl Inner {
@@ -37,7 +49,7 @@ impl Inner {
             self.persistence.fence();
             // A goodbye says that what was stored is psynced; without one the next to have the
             // pools looks for what is not.
-            crate::psync::psync_leased(self, &mut self.control())?;
+            psync_leased(self, &mut self.control())?;
             return connection.keeper.goodbye();
         }
         let mut guard = self.control();
@@ -53,11 +65,15 @@ impl Inner {
         self.persistence.fence();
         // Whoever opens the store next goes on from here, and may lose power before its first
         // psync.
-        crate::psync::psync_leased(self, control)?;
+        let waiting = self.psync_to_close(control)?;
         let (seals, era) = self.seal(control)?;
         let ahead = self.name_ahead(control);
         self.check_poisoned()?;
         let (mut records, surplus) = self.closing_records(control);
+        let client = control.client;
+        let waits =
+            |pool: &PoolId| Record::Lease(LeaseRecord { client, pool: *pool, writable: true });
+        records.extend(waiting.iter().map(waits));
         records.extend(ahead);
         records.extend(seals);
         self.commit(control, &records)?;
@@ -67,13 +83,35 @@ impl Inner {
         }
         self.name_closed_journals(control)?;
         control.superblock.state = STATE_CLEAN;
-        control.superblock.era = era;
+        (control.superblock.era, control.superblock.unclosed) = (era, 0);
         control.superblock.catalog_batch = control.catalog.batch();
         self.store_superblock(&mut control.superblock)?;
         // The store is closed. The other copy says it too, so that the loss of one costs nothing;
         // an error costs that.
         let _ = self.store_superblock(&mut control.superblock);
         Ok(())
+    }
+
+    /// Psyncs the pools in shadowed mode that this session holds. Those that have to wait, because
+    /// the journal cannot be used.
+    fn psync_to_close(&self, control: &mut Control) -> Result<BTreeSet<PoolId>, StoreError> {
+        let state = &control.catalog.state;
+        let mut held: BTreeSet<PoolId> = state.writable_pools(control.client).into_iter().collect();
+        held.retain(|pool| state.is_shadowed(*pool) && !state.is_protected(*pool));
+        if !held.is_empty() && self.shadows.journal().is_none() {
+            match self.pool_journal(control) {
+                Err(StoreError::JournalDamaged { .. } | StoreError::JournalRolledBack { .. }) => {
+                    return Ok(if planted(Bug::LeaseEndedUnpsynced) {
+                        BTreeSet::new()
+                    } else {
+                        held
+                    });
+                }
+                opened => opened.map(drop)?,
+            }
+        }
+        psync_leased(self, control)?;
+        Ok(BTreeSet::new())
     }
 }
 

@@ -19,9 +19,10 @@
 //! Stores into mappings and records of journals are not checked: they go to inodes that this
 //! session opened, and no other session opens these while its locks are held.
 
+use crate::origin::Place;
 use crate::poison::Poisoned;
-use crate::superblock::{self, FILE};
-use cenote_layout::superblock::{COPY_SIZE, Superblock};
+use crate::superblock::{self, Copies, FILE};
+use cenote_layout::superblock::Superblock;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, FileId, FileName, MediumError, OwnedMedium};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,7 +56,7 @@ impl Known {
 
 impl Fence {
     /// For a session that holds the superblock `id` and has read `block` from it.
-    pub(crate) fn new(
+    fn new(
         medium: &OwnedMedium,
         id: FileId,
         block: &Superblock,
@@ -70,25 +71,38 @@ impl Fence {
         })
     }
 
+    /// The same for a session that may write before it says "open". Where a session died between
+    /// its two copies, the other one says "clean" still, and would be believed if the newer one
+    /// were lost: it says "open", too, before anything else is written.
+    pub(crate) fn begin(
+        medium: &OwnedMedium,
+        (site, half_open): (Place, bool),
+        (block, poisoned): (&mut Superblock, &Arc<Poisoned>),
+    ) -> Result<Self, MediumError> {
+        let fence = Self::new(medium, site.superblock, block, poisoned)?;
+        if half_open && !planted(Bug::OtherCopyClean) {
+            fence.store_next(block)?;
+        }
+        Ok(fence)
+    }
+
     /// Fails, and poisons the store, unless the superblock is as this session left it.
     pub(crate) fn check(&self) -> Result<(), MediumError> {
         self.check_named(FILE, self.id)?;
         if planted(Bug::FenceNotChecked) {
             return Ok(());
         }
-        let mut bytes = vec![0; 2 * COPY_SIZE as usize];
-        let len = self.file.read_at(0, &mut bytes)?;
-        bytes.truncate(len);
+        let Copies { bytes: [first, second], unread } =
+            superblock::read_copies(|at, copy| self.file.read_at(at, copy))?;
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = &*known.newest;
-        let (first, second) = bytes.split_at(bytes.len().min(COPY_SIZE as usize));
         let other = match (first == newest, second == newest) {
-            (true, _) => second,
-            (_, true) => first,
+            (true, _) => &*second,
+            (_, true) => &*first,
             _ => {
-                return Err(
-                    self.fenced(FILE, "its newest copy is not the one that this session left")
-                );
+                // Of a copy that cannot be read now it is not known.
+                let other = "its newest copy is not the one that this session left";
+                return Err(unread.unwrap_or_else(|| self.fenced(FILE, other)));
             }
         };
         if superblock::is_later(other, known.generation) && known.tried.as_deref() != Some(other) {

@@ -110,7 +110,8 @@ fn first_superblock(
         tied_batch: 0,
         mounting: 0,
         era: 0,
-        reserved1: [0; 3800],
+        unclosed: 0,
+        reserved1: [0; 3792],
         journals: [JournalMark::NONE; 2],
     }
 }

@@ -22,6 +22,7 @@
 //! Psyncs that the catalog says are kept ([`crate::kept`]) are in files of their own, and are
 //! brought back between 2 and 3, as in any open of the journal.
 
+use crate::about::about_control;
 use crate::error::StoreError;
 use crate::journals::JournalOf;
 use crate::options::JournalPolicy;
@@ -97,7 +98,11 @@ impl Inner {
     pub(crate) fn next_epoch(&self, control: &Control, of: JournalOf) -> Result<u64, StoreError> {
         let named = control.superblock.journals[of as usize].epoch;
         let found = match self.medium.exists(of.file())? {
-            true => look(&FileHandle::open(&self.medium, of.file())?, self.uuid)?.ok(),
+            true => {
+                let file = FileHandle::open(&self.medium, of.file());
+                let looked = file.and_then(|file| look(&file, self.uuid));
+                looked.or_else(|error| about_control(error).map(Err))?.ok()
+            }
             false => None,
         };
         Ok(found.map_or(0, |found| found.mark.epoch).max(named).saturating_add(1))

@@ -72,6 +72,7 @@
 //! session and from which batch on names count (`tied_from`, `tied_batch`), and the sync of that
 //! copy, with which the session begins, commits that too.
 
+use crate::about::about_control;
 use crate::error::StoreError;
 use crate::report::{Damage, OpenReport};
 use crate::store::{Control, Inner, Store};
@@ -144,6 +145,21 @@ fn say(block: &mut Superblock, of: JournalOf, bit: u64, on: bool) {
         if on { block.journal_states | bit } else { block.journal_states & !bit };
 }
 
+/// What was read of a journal; `None` where its file cannot be read, which its opener says, and
+/// which costs those alone that need it.
+fn of_opener<T>(read: Result<T, MediumError>) -> Result<Option<T>, MediumError> {
+    match read {
+        Err(error) if !planted(Bug::UnreadableNotRead) => about_control(error).map(|_| None),
+        read => read.map(Some),
+    }
+}
+
+/// What was read of the journal of pools. One that cannot be read is damaged.
+pub(crate) fn readable<T>(read: Result<T, MediumError>) -> Result<T, StoreError> {
+    let file = JournalOf::Pools.file();
+    read.or_else(|error| Err(StoreError::JournalDamaged { file, detail: about_control(error)? }))
+}
+
 impl Journals {
     /// What one journal and the other, and the catalog, know of each other.
     pub(crate) fn tie(&self, of: JournalOf) -> &Tie {
@@ -190,9 +206,10 @@ impl Journals {
             if !medium.exists(of.file())? {
                 continue; // it has no record that another one could lack
             }
-            let file = FileHandle::open(medium, of.file())?;
+            let scanned = FileHandle::open(medium, of.file())
+                .and_then(|file| Ok((scan(&file, block.store, false)?, file)));
             // What is wrong with it is said by its opener.
-            let Ok(scan) = scan(&file, block.store, false)? else { continue };
+            let Some((Ok(scan), file)) = of_opener(scanned)? else { continue };
             let found = scan.found();
             if found.session >= block.tied_from {
                 self.tie(of).names(found.names);
@@ -326,14 +343,20 @@ impl Inner {
         if named == JournalMark::NONE || !self.medium.exists(of.file())? {
             return Ok(()); // the opener that needs it reports that it is missing
         }
-        let file = FileHandle::open(&self.medium, of.file())?;
+        let looked = FileHandle::open(&self.medium, of.file()).and_then(|file| {
+            let mut found = look(&file, self.uuid)?;
+            let differs = |found: &Found| {
+                found.mark != named || control.journals.tie(of).named().0 > found.last
+            };
+            if found.as_ref().is_ok_and(differs)
+                && let Ok(scan) = scan(&file, self.uuid, false)?
+            {
+                found = Ok(scan.found());
+            }
+            Ok(found)
+        });
         // One without a whole header is reported by its opener.
-        let Ok(mut found) = look(&file, self.uuid)? else { return Ok(()) };
-        if (found.mark != named || control.journals.tie(of).named().0 > found.last)
-            && let Ok(scan) = scan(&file, self.uuid, false)?
-        {
-            found = scan.found();
-        }
+        let Some(Ok(found)) = of_opener(looked)? else { return Ok(()) };
         let Some(detail) = self.problem(control, of, &found) else { return Ok(()) };
         if whole && put_back(control.superblock.generation, false, &found).is_some() {
             say(&mut control.superblock, of, JOURNAL_REFUSED, !planted(Bug::RefusalForgotten));

@@ -228,9 +228,11 @@ impl Inner {
 }
 
 impl Control {
-    /// Names of the kept files.
-    pub(crate) fn kept_files(&self) -> impl Iterator<Item = String> {
-        self.kept.keys().map(|puddle| name_of(*puddle))
+    /// The kept files: of which puddle, their names, and what they hold.
+    pub(crate) fn kept_files(
+        &self,
+    ) -> impl Iterator<Item = (Uuid, String, &Result<Vec<u8>, String>)> {
+        self.kept.iter().map(|(puddle, kept)| (*puddle, name_of(*puddle), kept))
     }
 
     /// Why a puddle cannot be used although its file is whole. A reader lays the runs over it.

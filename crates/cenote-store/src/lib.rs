@@ -26,6 +26,7 @@
 //!
 //! Every update in several steps names in its doc comment the one store or sync that commits it.
 
+mod about;
 mod alive;
 mod apart;
 mod backup;

@@ -131,11 +131,9 @@ impl Store {
         let writable = wants_write && !report.demoted;
         let poisoned = Arc::default();
         let mut block = found.newest;
-        let fence = match writable {
-            true => Some(Fence::new(&medium, site.superblock, &block, &poisoned).map_err(failed)?),
-            false => None,
-        }
-        .map(Arc::new);
+        let half_open = found.half_open && !copied;
+        let begin = || Fence::begin(&medium, (site, half_open), (&mut block, &poisoned));
+        let fence = writable.then(begin).transpose().map_err(failed)?.map(Arc::new);
         site.record(&mut block);
         block.origin = if copied { ORIGIN_COPY } else { ORIGIN_OWN };
         let catalog = Catalog::new(
@@ -404,6 +402,7 @@ impl Inner {
         };
         control.superblock.client = control.client;
         control.superblock.era = self.stamps.era();
+        control.superblock.unclosed = self.stamps.unclosed();
         control.superblock.catalog_batch = control.catalog.batch();
         let pid = cenote_sys::process::pid();
         control.superblock.opener_pid = u64::from(pid);

@@ -12,6 +12,7 @@
 //! REFUSED                          damaged, or removed: never mapped
 //! ```
 
+mod mark;
 mod turn;
 
 use crate::due_job::Job;
@@ -20,9 +21,9 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::header::{self, HeaderPrefix};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::{INCOMPAT_MARKS_APART, PuddleHeader, Role, STAMP_AT, header_space};
+use cenote_layout::puddle::{INCOMPAT_MARKS_APART, PuddleHeader, Role, header_space};
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileWord, MapMode, MediumError, OwnedMedium};
+use cenote_medium::{MapMode, MediumError, OwnedMedium};
 use cenote_sealed::View;
 use cenote_sys::aside;
 use cenote_sys::notes::Notes;
@@ -104,37 +105,6 @@ impl Puddle {
             job: OnceLock::new(),
             notice: Notice::default(),
         }
-    }
-
-    /// Its file gets this stamp before the first store into it. Said before it is mapped.
-    pub(crate) fn set_mark(&self, stamp: u64) {
-        self.mark.store(stamp, Ordering::Release);
-    }
-
-    /// Maps its file, where nothing is mapped. Its stamp is written before, once, by a call, which
-    /// can fail. A store into the mapping could not: where the page is lost, or the disk full, it
-    /// is a `SIGBUS` of this thread, which has the turn to map. Allocates nothing.
-    ///
-    /// # Safety
-    /// This thread has the turn (MAPPING).
-    unsafe fn map_stamped(&self, medium: &OwnedMedium, mode: MapMode) -> Result<(), MediumError> {
-        let stamp = self.mark.load(Ordering::Acquire);
-        let is_due =
-            stamp != 0 && mode.is_shared_writable() && !self.is_stamped.load(Ordering::Acquire);
-        let word = is_due.then_some(FileWord { offset: STAMP_AT, value: stamp & !MARKED });
-        if is_due {
-            self.mark.store(stamp | MARKED, Ordering::Release);
-        }
-        // SAFETY: the puddle's own range, where nothing is mapped, by contract. The word lies in
-        // the header space, behind the header: nothing refers to it.
-        unsafe { medium.map_written(self.file_name(), self.addr(), self.size(), mode, word) }?;
-        self.is_stamped.fetch_or(is_due, Ordering::Release);
-        Ok(())
-    }
-
-    /// Whether its file may have got the stamp for a mapping.
-    pub(crate) fn is_marked(&self) -> bool {
-        self.mark.load(Ordering::Acquire) & MARKED != 0 && !planted(Bug::MarkForgotten)
     }
 
     /// It is to be rewritten before it is mapped. Said before it can be found.

@@ -8,12 +8,29 @@ use crate::report::{Damage, OpenReport};
 use crate::stamps::{self, Expected, is_stamped, read_stamp, write_stamp};
 use crate::store::{Control, Inner};
 use crate::verify::{of_file, verify_stamped};
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{ERA_ANY, Role, seal_of};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Whether a file has nothing but zeros in this range.
+fn is_zero(file: &FileHandle, from: u64, to: u64) -> Result<bool, MediumError> {
+    let mut piece = vec![0; 1 << 16];
+    let mut at = from;
+    while let Some((start, end)) = file.next_data(at, to)? {
+        let end = end.min(start + piece.len() as u64);
+        let bytes = &mut piece[..(end - start) as usize];
+        file.read_exact_at(start, bytes)?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        at = end;
+    }
+    Ok(true)
+}
 
 impl Inner {
     /// A session begins: the superblock's era goes on, or a new one begins. `lost`: records of the
@@ -92,7 +109,7 @@ impl Inner {
 
     /// Marks a puddle's file before a descriptor of it is given away.
     pub(crate) fn mark_granted(&self, record: &PuddleRecord) -> Result<(), MediumError> {
-        let is_marked = || self.stamps.has_mark(record.uuid);
+        let is_marked = || self.stamps.has_mark(record.uuid, false);
         if record.role != Role::Heap || self.connection.is_some() || is_marked() {
             return Ok(());
         }
@@ -114,7 +131,26 @@ impl Inner {
             !(proves(text(&file_name(record.uuid)))
                 && (!state.is_shadowed(record.pool) || primary()))
         });
-        unproven.map(|record| record.pool).collect()
+        let mut unproven: BTreeSet<PoolId> = unproven.map(|record| record.pool).collect();
+        unproven.retain(|pool| !self.is_untouched(state, *pool));
+        unproven
+    }
+
+    /// Whether all files of a pool are as they were made, so that nothing in them is of any moment:
+    /// no close has sealed one, and behind their headers are zeros. A daemon makes them with the
+    /// mark of a session, for the client that is to have them.
+    fn is_untouched(&self, state: &State, pool: PoolId) -> bool {
+        let is_new = |record: &PuddleRecord| {
+            let is_zero = |name: &str| {
+                let file = FileHandle::open(&self.medium, name)?;
+                is_zero(&file, PAGE_SIZE, record.size)
+            };
+            let zeros = |name: &str| is_zero(name).unwrap_or(false);
+            !state.seals.contains_key(&record.uuid)
+                && zeros(text(&file_name(record.uuid)))
+                && (!state.is_shadowed(pool) || zeros(text(&primary_name(record.uuid))))
+        };
+        planted(Bug::UntouchedNotRead) || state.puddles_of(pool).iter().all(is_new)
     }
 
     /// Of a backup: the files whose copies get the seal of a new era, but for those that are
@@ -138,7 +174,7 @@ impl Inner {
         };
         let names = stamped.iter().filter(|puddle| !is_damaged(puddle)).map(copied).collect();
         let ids: Vec<Uuid> = stamped.iter().map(|puddle| puddle.uuid).collect();
-        (names, Record::sealed(seal_of(era), &ids))
+        (names, Record::sealed(seal_of(era, 0), &ids))
     }
 
     /// Step 3 of [`crate::stamps`], and the syncs of a close. The records of step 4, and the era of
@@ -146,8 +182,7 @@ impl Inner {
     pub(crate) fn seal(&self, control: &Control) -> Result<(Vec<Record>, u64), StoreError> {
         let state = &control.catalog.state;
         let leased = state.writable_pools(control.client);
-        let era = self.stamps.era();
-        let seal = stamps::seal(era, control.client);
+        let (era, seal) = (self.stamps.era(), self.stamps.seal(control.client));
         let (scanned, mut marked) = (self.stamps.leased(), self.stamps.marked());
         // SAFETY: they live until the store is dropped.
         let mapped =
@@ -157,10 +192,14 @@ impl Inner {
         let names = !control.catalog.is_damaged();
         let all = self.stamps.is_continued();
         let (mut sealed, mut left) = (Vec::new(), BTreeMap::<u64, Vec<Uuid>>::new());
+        let mut damaged = false;
         for record in state.puddles.values() {
             let synced = leased.contains(&record.pool);
-            let written = all || scanned.contains(&record.pool) || marked.contains(&record.uuid);
-            let known = written || state.left.contains_key(&record.uuid);
+            // A lease alone may be that of a session which wrote the pool before its file was
+            // damaged, and waits for it.
+            let written = all || marked.contains(&record.uuid);
+            let held = scanned.contains(&record.pool);
+            let known = written || held || state.left.contains_key(&record.uuid);
             let looked = names && known && is_stamped(state, record);
             if !synced && !looked {
                 continue;
@@ -174,13 +213,21 @@ impl Inner {
                     if self.is_whole(state, record).map_err(|error| self.failed(error))? {
                         return Err(self.failed(error));
                     }
-                    let left_before = state.left.get(&record.uuid);
-                    let of = match left_before {
-                        Some(before) if *before != era => ERA_ANY,
-                        _ => era,
-                    };
-                    if looked && (written || left_before.is_none()) && left_before != Some(&of) {
-                        left.entry(of).or_default().push(record.uuid);
+                    if !looked {
+                        continue;
+                    }
+                    damaged = true;
+                    let written = written || held && planted(Bug::LeftByLease);
+                    let surely = era != ERA_ANY && self.is_surely_marked(control, record);
+                    match state.left.get(&record.uuid) {
+                        _ if surely => {
+                            // None of its files is as the last close left it.
+                            sealed.push(record.uuid);
+                            left.entry(era).or_default().push(record.uuid);
+                        }
+                        None => left.entry(era).or_default().push(record.uuid),
+                        Some(before) if !written || [era, ERA_ANY].contains(before) => {}
+                        Some(_) => left.entry(ERA_ANY).or_default().push(record.uuid),
                     }
                 }
             }
@@ -190,8 +237,18 @@ impl Inner {
         }
         let mut records = Record::sealed(seal, &sealed);
         records.extend(left.iter().flat_map(|(era, puddles)| Record::sealed(*era, puddles)));
-        let kept = !names || !left.is_empty() && planted(Bug::EraKept);
+        let kept = !names || damaged && planted(Bug::EraKept);
         Ok((records, if kept { era } else { 0 }))
+    }
+
+    /// Whether it is known of all files of a puddle that this session has marked them.
+    fn is_surely_marked(&self, control: &Control, record: &PuddleRecord) -> bool {
+        let has_mark = |primary: bool| self.stamps.has_mark(record.uuid, primary);
+        // SAFETY: they live until the store is dropped.
+        let mapped = control.puddles.get(&record.uuid).map(|puddle| unsafe { puddle.as_ref() });
+        let file = has_mark(false) || mapped.is_some_and(Puddle::has_stamp);
+        let shadowed = control.catalog.state.is_shadowed(record.pool);
+        file && (!shadowed || has_mark(true)) && !planted(Bug::NamedStaysForMarked)
     }
 
     /// Seals the files of a puddle that have not the stamp which is named, and syncs them; whether

@@ -29,7 +29,7 @@ use crate::catalog::State;
 use crate::differing::compare;
 use crate::error::StoreError;
 use crate::fence::Fence;
-use crate::journals::JournalOf;
+use crate::journals::{JournalOf, readable};
 use crate::options::DamagePolicy;
 use crate::psync::Gate;
 use crate::puddle::{
@@ -360,8 +360,8 @@ impl Inner {
     ) -> Result<Journal, StoreError> {
         const OF: JournalOf = JournalOf::Pools;
         if self.medium.exists(JOURNAL)? {
-            let file = Arc::new(FileHandle::open(&self.medium, JOURNAL)?);
-            let scan = match scan(&file, self.uuid, true)? {
+            let file = Arc::new(readable(FileHandle::open(&self.medium, JOURNAL))?);
+            let scan = match readable(scan(&file, self.uuid, true))? {
                 Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
                     return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
                 }
@@ -751,16 +751,14 @@ pub(crate) fn of_shadowed_pool(state: &State, id: Uuid) -> Option<&PuddleRecord>
 
 /// Reads the journal without changing a file.
 fn past(inner: &Inner, control: &Control) -> Result<(Patches, Option<Roots>), StoreError> {
-    let file = FileHandle::open(&inner.medium, JOURNAL).map_err(|error| {
-        if error.is_not_found() {
-            return StoreError::JournalDamaged {
-                file: JOURNAL,
-                detail: "the file is missing".into(),
-            };
+    let file = match FileHandle::open(&inner.medium, JOURNAL) {
+        Err(error) if error.is_not_found() => {
+            let detail = "the file is missing".into();
+            return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
         }
-        error.into()
-    })?;
-    let scan = match scan(&file, inner.uuid, false)? {
+        opened => readable(opened)?,
+    };
+    let scan = match readable(scan(&file, inner.uuid, false))? {
         Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
             return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
         }

@@ -10,20 +10,23 @@
 //! | | superblock | files, shadow and primary alike |
 //! | --- | --- | --- |
 //! | closed | era 0 | the seal that the catalog names; 0 where it names none |
-//! | open, or ended without a close | an era | the seal that is named, the era, or its seal |
+//! | open, or ended without a close | an era | the named seal, the era, or one of its seals |
 //!
 //! # The order of writes
 //!
 //! 1. *Open.* The superblock's copies that say "open" name the era: a new random one after a close,
-//!    the same as before where the last session did not close the store.
+//!    the same as before where the last session did not close the store. With it they name how many
+//!    sessions of that era have ended so: each session has a seal of its own.
 //! 2. *Marked.* A session writes the era into a file before the first store or write into it: when
 //!    a puddle is mapped for writing, a descriptor is granted for writing, a primary is opened for
 //!    a psync or by recovery, a shadow is brought back. No sync, no flush: a copy reads what the
 //!    kernel has, and after a loss of power either stamp is right, since the store is open.
 //! 3. *Sealed*, by a close, after psyncs, before the puddles are synced: every file of the pools
 //!    that were leased since the era began, or that was marked without a lease, and that has not
-//!    the stamp which the catalog names, gets the era's seal. The sync that the close makes of that
-//!    file anyway covers it; a primary has a sync of its own.
+//!    the stamp which the catalog names, gets the session's seal. The sync that the close makes of
+//!    that file anyway covers it; a primary has a sync of its own. A close of this era that was
+//!    begun and not finished has given files another seal: they pass until this close, and no
+//!    longer.
 //!
 //!    **Every mark is known to the close**, whether a lease comes to its pool or not: there are two
 //!    ways to the era, and both are remembered. [`Stamps::claim`] and [`Stamps::mark_file`] note
@@ -32,16 +35,18 @@
 //! 5. *Closed.* The superblock says "clean" and era 0: **its sync commits**, as that of any close.
 //!    Where records of the catalog are lost, nothing is sealed or named, and it keeps the era.
 //!
-//! A puddle whose files are damaged at step 3 is *left*: step 4 names the era for it. When its
-//! files are whole again, they have the stamp that was named before, that era, or its seal. The
-//! next close that finds them whole seals them. So damage of one pool costs the proof of that pool
-//! alone.
+//! A puddle whose files are damaged at step 3 is *left*: step 4 names the era for it, and it stays
+//! that era as long as no session writes the files again. When they are whole again, they have the
+//! stamp that was named before, that era, or one of its seals. The next close that finds them whole
+//! seals them. So damage of one pool costs the proof of that pool alone. Where this session has
+//! written the era into all files of the puddle, none of them is as the last close left it: step 4
+//! names this session's seal before the era, and a file with the seal of before is refused.
 //!
 //! # Crash points
 //!
 //! * Before 1: as before. Between 1 and 5 the superblock has the era, and accepts what 2 and 3
-//!   leave in any order and in part. After 4 the seal is named, and the era is accepted still.
-//!   Where the era is [`ERA_ANY`], the next session may seal anew, by another seal.
+//!   leave in any order and in part. After 4 the seal is named, and the era is accepted still. The
+//!   next session of the era counts one more, and seals by another seal.
 //! * A stamp is one word, and is never half there. One that a loss of power took back is that of
 //!   the last close, which the catalog names.
 //! * After 5 all that is named is on the medium, because 3 has synced it.
@@ -55,15 +60,17 @@
 //!
 //! A copy of the superblock that is lost hides no era: both name it while the store is open. Where
 //! records of the catalog are lost, it is not known which seals it named. [`ERA_ANY`] accepts
-//! all, until a close has sealed all. A puddle that was left twice, in two eras, is left in
-//! [`ERA_ANY`].
+//! all, until a close has sealed all. So does it after [`UNCLOSED_MAX`] sessions without a close. A
+//! puddle that was left twice, in two eras, is left in [`ERA_ANY`].
 //!
 //! *A copy of an open store that the caller accepts* ([`crate::CopyPolicy`]): a pool all of whose
-//! files have the seals that the copied catalog names was not in use when it was copied. Every
+//! files have the seals that the copied catalog names was not in use when it was copied. One all of
+//! whose files are zeros behind their headers, and were never sealed, is as it was made. Every
 //! other unprotected pool counts as torn. Its stamps are accepted whatever they are.
 //!
-//! Files that are made by rewriting a puddle that has moved keep the stamp of what they were made
-//! from. Files of new puddles have none.
+//! A puddle that is due is marked before it is rewritten, in its file or by a new one: its header
+//! may say the same address before and after, and a file of before must not pass. Files of new
+//! puddles have no stamp.
 //!
 //! What stamps do not tell: two moments of one era, in a store that was not closed; and the halves
 //! of one file that was copied while a session began to write it, beside a catalog and a superblock
@@ -72,7 +79,7 @@
 use crate::catalog::State;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::{ERA_ANY, Role, STAMP_AT, era_of, seal_of};
+use cenote_layout::puddle::{ERA_ANY, Role, STAMP_AT, UNCLOSED_MAX, era_of, is_stamp_of, seal_of};
 use cenote_layout::superblock::Superblock;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
@@ -87,7 +94,9 @@ pub(crate) struct Stamps {
     era: AtomicU64,
     /// Whether this session marks files.
     marks: AtomicBool,
-    /// Whether sessions of this era have ended without a close.
+    /// Sessions of this era that have ended without a close.
+    unclosed: AtomicU64,
+    /// Whether there are any, or it is not known what files have.
     continued: AtomicBool,
     /// Whether the store is a copy of an open one that no session has opened yet.
     new_copy: AtomicBool,
@@ -111,12 +120,12 @@ pub(crate) struct Expected {
 
 impl Expected {
     pub(crate) fn allows(self, stamp: u64) -> bool {
-        let is_of = |era: u64| era == ERA_ANY || era != 0 && stamp & !1 == era;
+        let is_of = |era: u64| era == ERA_ANY || era != 0 && is_stamp_of(era, stamp);
         stamp == self.named || is_of(self.era) || is_of(self.left) || planted(Bug::StampNotCompared)
     }
 
     pub(crate) fn is_of_era(self, stamp: u64) -> bool {
-        self.era != 0 && stamp & !1 == self.era
+        self.era != 0 && is_stamp_of(self.era, stamp)
     }
 
     /// Why a file with this stamp is refused.
@@ -130,29 +139,34 @@ impl Expected {
     }
 }
 
-/// The era that a session goes on in, and whether it began before; `unknown`: what the files may
-/// have is not known.
-pub(crate) fn era(found: &Superblock, clean: bool, unknown: bool, client: Uuid) -> (u64, bool) {
+/// The era of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Era {
+    era: u64,
+    /// Sessions of it that have ended without a close.
+    unclosed: u64,
+    /// It began before this session.
+    continued: bool,
+}
+
+/// The era that a session goes on in, or begins; `unknown`: what the files may have is not known.
+pub(crate) fn era(found: &Superblock, clean: bool, unknown: bool, client: Uuid) -> Era {
+    let continued = |era: u64, unclosed: u64| Era { era, unclosed, continued: true };
     match found.era {
-        _ if unknown => (ERA_ANY, true),
-        0 if clean || found.boot_id.is_nil() => (era_by(client), false),
-        0 => (ERA_ANY, true),
-        era => (era, true),
+        _ if unknown => continued(ERA_ANY, 0),
+        0 if clean || found.boot_id.is_nil() => {
+            Era { era: era_by(client), unclosed: 0, continued: false }
+        }
+        0 | ERA_ANY => continued(ERA_ANY, 0),
+        _ if found.unclosed >= UNCLOSED_MAX => continued(ERA_ANY, 0),
+        era if planted(Bug::SealOfUnfinished) => continued(era, 0),
+        era => continued(era, found.unclosed + 1),
     }
 }
 
 /// The era that a session begins.
 fn era_by(client: Uuid) -> u64 {
     era_of(u128::from_le_bytes(client.0) as u64)
-}
-
-/// The seal of the close that ends this era. Each close has one of its own: a file of an earlier
-/// close has another. [`ERA_ANY`] may end more than once.
-pub(crate) fn seal(era: u64, client: Uuid) -> u64 {
-    match era {
-        ERA_ANY if !planted(Bug::SealOfAny) => seal_of(era_by(client)),
-        _ => seal_of(era),
-    }
 }
 
 /// Whether a puddle of this role and pool has a stamp.
@@ -166,14 +180,23 @@ pub(crate) fn read_stamp(file: &FileHandle) -> Result<u64, MediumError> {
     Ok(u64::from_le_bytes(stamp))
 }
 
+/// Puts a stamp into the image of a file; 0: it keeps its own.
+pub(crate) fn stamp_image(image: &mut [u8], stamp: u64) {
+    let at = STAMP_AT as usize;
+    if let (true, Some(word)) = (stamp != 0, image.get_mut(at..at + size_of::<u64>())) {
+        word.copy_from_slice(&stamp.to_le_bytes());
+    }
+}
+
 pub(crate) fn write_stamp(file: &FileHandle, stamp: u64) -> Result<(), MediumError> {
     file.write_at(STAMP_AT, &stamp.to_le_bytes())
 }
 
 impl Stamps {
     /// A session begins, which `writes`, in this era.
-    pub(crate) fn begin(&self, (era, continued): (u64, bool), writes: bool) {
+    pub(crate) fn begin(&self, Era { era, unclosed, continued }: Era, writes: bool) {
         self.era.store(era, Ordering::Release);
+        self.unclosed.store(unclosed, Ordering::Release);
         self.continued.store(continued, Ordering::Release);
         self.marks.store(writes, Ordering::Release);
     }
@@ -207,21 +230,41 @@ impl Stamps {
         mark
     }
 
+    /// A puddle that was marked is forgotten: its file may have the mark.
+    pub(crate) fn note_marked(&self, uuid: Uuid) {
+        let mut marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
+        marked.entry((uuid, false)).or_default();
+    }
+
     /// Puddles of which a file was marked, but for those that were mapped.
     pub(crate) fn marked(&self) -> BTreeSet<Uuid> {
         let marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
         marked.keys().map(|(puddle, _)| *puddle).collect()
     }
 
-    /// Whether it is known that a puddle's file has the mark.
-    pub(crate) fn has_mark(&self, uuid: Uuid) -> bool {
+    /// Whether it is known that a puddle's file, or its primary, has the mark.
+    pub(crate) fn has_mark(&self, uuid: Uuid, primary: bool) -> bool {
         let marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
-        marked.get(&(uuid, false)).is_some_and(|known| *known)
+        marked.get(&(uuid, primary)).is_some_and(|known| *known)
     }
 
     /// What the superblock says while the store is open.
     pub(crate) fn era(&self) -> u64 {
         self.era.load(Ordering::Acquire)
+    }
+
+    /// The same: sessions of that era before this one.
+    pub(crate) fn unclosed(&self) -> u64 {
+        self.unclosed.load(Ordering::Acquire)
+    }
+
+    /// The seal of this session's close. Each close has one of its own: a file of an earlier close
+    /// has another. [`ERA_ANY`] may end more than once.
+    pub(crate) fn seal(&self, client: Uuid) -> u64 {
+        match self.era() {
+            ERA_ANY if !planted(Bug::SealOfAny) => seal_of(era_by(client), 0),
+            era => seal_of(era, self.unclosed()),
+        }
     }
 
     /// What a puddle that is mapped for writing is marked with; 0: it is not. The caller remembers

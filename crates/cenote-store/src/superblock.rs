@@ -7,7 +7,8 @@
 //!
 //! *Invariant: while a session stores anything, both copies say "open", and name that session.* It
 //! says "open" twice, one copy after the other, before its first store, and every later copy says
-//! it too, until it closes. A close says "clean" twice.
+//! it too, until it closes. A close says "clean" twice. A session that finds the newer copy open
+//! and the older one clean says "open" in that, too, before it recovers the store.
 //!
 //! So a copy that is lost costs nothing, at whatever moment:
 //!
@@ -31,11 +32,13 @@
 //! would otherwise pass. What a session has appended since it opened the store is claimed from its
 //! close, or from the next open, on.
 
+use crate::about::of_control;
 use crate::error::OpenError;
 use crate::report::Damage;
 use cenote_layout::header::{self, Header, HeaderError, HeaderPrefix, read};
 use cenote_layout::superblock::{COPY_SIZE, INCOMPAT_ALWAYS, STATE_CLEAN, Superblock};
-use cenote_medium::OwnedMedium;
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{MediumError, OwnedMedium};
 use zerocopy::IntoBytes;
 
 /// The file.
@@ -54,6 +57,8 @@ pub(crate) struct Found {
     pub(crate) damage: Vec<Damage>,
     /// A copy is not whole, and may have been the next after the newest whole one.
     pub(crate) lost: bool,
+    /// The newest copy says "open", and the one before it "clean".
+    pub(crate) half_open: bool,
 }
 
 /// The start of every superblock.
@@ -78,13 +83,12 @@ pub(crate) fn initial(mut block: Superblock) -> Vec<u8> {
 /// Reads both copies.
 pub(crate) fn load(medium: &OwnedMedium, writing: bool) -> Result<Found, OpenError> {
     let path = || medium.describe().path;
-    let mut bytes = vec![0; 2 * COPY_SIZE as usize];
-    let len = medium
-        .read_at(FILE, 0, &mut bytes)
+    let Copies { bytes, unread } = read_copies(|at, copy| medium.read_at(FILE, at, copy))
         .map_err(|source| OpenError::Medium { path: path(), source: Box::new(source) })?;
-    bytes.truncate(len);
-    let (first, second) = bytes.split_at(len.min(COPY_SIZE as usize));
-    let copies = [read::<Superblock>(first, writing), read::<Superblock>(second, writing)];
+    let why = |error: &HeaderError| {
+        unread.as_ref().map_or_else(|| error.to_string(), MediumError::to_string)
+    };
+    let copies = bytes.map(|copy| read::<Superblock>(&copy, writing));
 
     // A feature or a version that a whole copy names is a decision of a newer release, not damage.
     for copy in &copies {
@@ -101,18 +105,65 @@ pub(crate) fn load(medium: &OwnedMedium, writing: bool) -> Result<Found, OpenErr
             Err(HeaderError::Magic { .. } | HeaderError::Truncated { .. }),
         ] => Err(OpenError::Superblock { path: path(), source: first }),
         [Err(first), Err(second)] => Err(OpenError::SuperblockLost { path: path(), first, second }),
-        [Ok(block), Err(error)] => Ok(single(block, 1, &error)),
-        [Err(error), Ok(block)] => Ok(single(block, 0, &error)),
+        [Ok(block), Err(error)] => Ok(single(block, 1, why(&error))),
+        [Err(error), Ok(block)] => Ok(single(block, 0, why(&error))),
         [Ok(a), Ok(b)] => Ok(both(a, b)),
     }
 }
 
-fn single(newest: Superblock, damaged: u8, error: &HeaderError) -> Found {
+/// Both copies as they were read.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    /// Empty: it could not be read.
+    pub(crate) bytes: [Vec<u8>; 2],
+    /// Why one could not be read.
+    pub(crate) unread: Option<MediumError>,
+}
+
+/// Reads both copies by `read`. One that cannot be read, for a reason that is the file's, counts as
+/// one that is not there.
+///
+/// # Errors
+/// Neither can be read; or why says nothing of the file.
+pub(crate) fn read_copies(
+    read: impl Fn(u64, &mut [u8]) -> Result<usize, MediumError>,
+) -> Result<Copies, MediumError> {
+    let mut both = vec![0; 2 * COPY_SIZE as usize];
+    match read(0, &mut both) {
+        Ok(len) => {
+            both.truncate(len);
+            let second = both.split_off(len.min(COPY_SIZE as usize));
+            return Ok(Copies { bytes: [both, second], unread: None });
+        }
+        Err(error) if planted(Bug::UnreadableNotRead) => return Err(error),
+        Err(error) => of_control(error).map(drop)?,
+    }
+    // Which of the two it is shows by reading each alone.
+    let one = |at: u64| {
+        let mut copy = vec![0; COPY_SIZE as usize];
+        let len = read(at, &mut copy)?;
+        copy.truncate(len);
+        Ok(copy)
+    };
+    match (one(0), one(COPY_SIZE)) {
+        (Err(error), Err(_)) => Err(error),
+        (Ok(first), Ok(second)) => Ok(Copies { bytes: [first, second], unread: None }),
+        (Ok(first), Err(error)) => {
+            Ok(Copies { bytes: [first, Vec::new()], unread: Some(of_control(error)?) })
+        }
+        (Err(error), Ok(second)) => {
+            Ok(Copies { bytes: [Vec::new(), second], unread: Some(of_control(error)?) })
+        }
+    }
+}
+
+fn single(newest: Superblock, damaged: u8, detail: String) -> Found {
     Found {
         newest,
         clean: newest.state == STATE_CLEAN,
-        damage: vec![Damage::Superblock { copy: damaged, detail: error.to_string() }],
+        damage: vec![Damage::Superblock { copy: damaged, detail }],
         lost: true,
+        half_open: false,
     }
 }
 
@@ -144,7 +195,10 @@ fn both(a: Superblock, b: Superblock) -> Found {
             detail: "it is of another store".into(),
         });
     }
-    Found { clean: damage.is_empty() && newest.state == STATE_CLEAN, newest, damage, lost: false }
+    let (is_clean, was_clean) = (newest.state == STATE_CLEAN, other.state == STATE_CLEAN);
+    let clean = damage.is_empty() && is_clean;
+    let half_open = damage.is_empty() && was_clean && !is_clean;
+    Found { clean, newest, damage, lost: false, half_open }
 }
 
 /// Where the copy of this generation lies in the file.
@@ -206,11 +260,41 @@ mod tests {
             tied_batch: 0,
             mounting: 0,
             era: 0,
-            reserved1: [0; 3800],
+            unclosed: 0,
+            reserved1: [0; 3792],
             journals: [JournalMark::NONE; 2],
         };
         header::seal(&mut block);
         block
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_read_is_as_one_that_is_not_there() {
+        let error = |errno| {
+            let error = std::io::Error::from_raw_os_error(errno);
+            MediumError::from_io(cenote_medium::Operation::Read, FILE, error)
+        };
+        let read = |bad: &'static [u64], errno: i32| {
+            read_copies(move |at, copy| {
+                let pages = at / COPY_SIZE..(at + copy.len() as u64) / COPY_SIZE;
+                copy.fill(7);
+                match pages.clone().any(|page| bad.contains(&page)) {
+                    true => Err(error(errno)),
+                    false => Ok(copy.len()),
+                }
+            })
+        };
+        let (whole, eio, emfile) = (vec![7; COPY_SIZE as usize], 5, 24);
+        let read_of = |bad: &'static [u64]| {
+            let Copies { bytes, unread } = read(bad, eio).unwrap();
+            assert_eq!(unread.is_some(), !bad.is_empty());
+            bytes
+        };
+        assert_eq!(read_of(&[]), [whole.clone(), whole.clone()]);
+        assert_eq!(read_of(&[0]), [Vec::new(), whole.clone()]);
+        assert_eq!(read_of(&[1]), [whole, Vec::new()]);
+        assert!(read(&[0, 1], eio).is_err());
+        assert!(read(&[1], emfile).is_err(), "it says nothing of the file");
     }
 
     #[test]
@@ -221,8 +305,8 @@ mod tests {
         assert!(!both(block(2, STATE_CLEAN), block(5, STATE_CLEAN)).clean);
         assert!(!both(block(4, STATE_CLEAN), block(1, STATE_CLEAN)).clean);
         let error = HeaderError::Truncated { what: "x", found: 0, expected: 1 };
-        assert!(single(block(2, STATE_CLEAN), 1, &error).clean);
-        assert!(!single(block(2, STATE_OPEN), 1, &error).clean);
+        assert!(single(block(2, STATE_CLEAN), 1, error.to_string()).clean);
+        assert!(!single(block(2, STATE_OPEN), 1, error.to_string()).clean);
     }
 
     #[test]

@@ -255,6 +255,34 @@ fn a_file_of_kept_psyncs_that_was_put_back_or_is_gone_refuses_its_pool() {
 }
 
 #[test]
+fn a_file_of_kept_psyncs_that_is_gone_keeps_no_backup_from_the_other_pools() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, target) = (dir.path().join("store"), dir.path().join("copy"));
+    let store = open(&path).unwrap();
+    steps(&make(&store, "bad"), 1, 1);
+    store.close().unwrap();
+    let (kept, _) = kept_once(&path, 2);
+    std::fs::remove_file(&kept).unwrap();
+    let store = open(&path).unwrap();
+    let good = store.create_pool("good", &PoolOptions::default()).unwrap();
+    good.write(|tx| tx.alloc(7_u64).and_then(|value| tx.set_root(value))).unwrap();
+    drop(good);
+    plant(Bug::KeptGoneNotTold);
+    let untold = store.backup(dir.path().join("untold")).unwrap().durable().unwrap();
+    plant(Bug::None);
+    assert!(untold.damage.is_empty(), "{:?}", untold.damage);
+    let made = store.backup(&target).unwrap().durable().unwrap();
+    assert!(matches!(made.damage[..], [Damage::Puddle { index: 0, .. }]), "{:?}", made.damage);
+    store.close().unwrap();
+    let copy = open(&target).unwrap();
+    let good = copy.pool("good").unwrap();
+    assert_eq!(*good.read().unwrap().get(number(&good).unwrap()).unwrap(), 7);
+    drop(good);
+    refused(copy.pool("bad"), &kept);
+    copy.close().unwrap();
+}
+
+#[test]
 fn a_file_of_kept_psyncs_that_is_not_compared_is_found() {
     let (served, _) = kept_file_put_back(Bug::KeptNotCompared);
     assert_ne!(served, [None; 4]);

@@ -27,10 +27,10 @@ const OF_FILES: [i32; 2] = [EIO, EACCES];
 
 /// Nodes that were psynced, and that were committed.
 const PSYNCED: u64 = 4;
-const COMMITTED: u64 = 7;
+pub(crate) const COMMITTED: u64 = 7;
 
 /// A store that crashed in a transaction.
-fn crashed(kind: CrashKind) -> Image {
+pub(crate) fn crashed(kind: CrashKind) -> Image {
     let sim = SimMedium::new(SimOptions::new(Durability::Power));
     let medium: Arc<dyn Medium> = sim.clone();
     let format = FormatOptions {
@@ -82,7 +82,11 @@ fn attempt(sim: &Arc<SimMedium>, close: bool) -> Result<()> {
 }
 
 /// Opens the store again, without a fault.
-fn check(image: &Image, kind: CrashKind, what: &str) -> core::result::Result<(), String> {
+pub(crate) fn check(
+    image: &Image,
+    kind: CrashKind,
+    what: &str,
+) -> core::result::Result<(), String> {
     let sim: Arc<dyn Medium> = SimMedium::from_image_unrecorded(image);
     let store = Store::open_on(sim, &OpenOptions::default()).map_err(|e| format!("{what}: {e}"))?;
     let (damage, aside) = (&store.report().damage, underneath(&store).set_aside());

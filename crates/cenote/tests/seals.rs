@@ -14,11 +14,12 @@ use std::process::Command;
 use zerocopy::FromBytes;
 
 /// Contents of the files of heaps, by their paths within the store.
-type Files = BTreeMap<PathBuf, Vec<u8>>;
+pub(crate) type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-fn files(dir: &Path) -> Files {
+pub(crate) fn files(dir: &Path) -> Files {
     let directories = ["puddles", "primary"].map(|name| dir.join(name));
-    let entries = directories.iter().flat_map(|of| fs::read_dir(of).unwrap());
+    let there = directories.iter().filter(|of| of.exists());
+    let entries = there.flat_map(|of| fs::read_dir(of).unwrap());
     let read = entries.map(|entry| entry.unwrap().path()).map(|path| {
         let bytes = fs::read(&path).unwrap();
         (path.strip_prefix(dir).unwrap().to_owned(), bytes)
@@ -28,7 +29,7 @@ fn files(dir: &Path) -> Files {
 
 /// What the pools of copies of a closed store show, in each of which one file that has changed is
 /// as it was before.
-fn put_back(dir: &Path, older: &Files, policy: CopyPolicy) -> Vec<[Result<u64>; 3]> {
+pub(crate) fn put_back(dir: &Path, older: &Files, policy: CopyPolicy) -> Vec<[Result<u64>; 3]> {
     let newer = files(dir);
     let changed = newer.iter().filter(|(path, bytes)| older.get(*path) != Some(bytes));
     let shown = changed.map(|(path, _)| {
@@ -43,7 +44,7 @@ fn put_back(dir: &Path, older: &Files, policy: CopyPolicy) -> Vec<[Result<u64>; 
     shown.collect()
 }
 
-fn refused(shown: &[[Result<u64>; 3]]) -> usize {
+pub(crate) fn refused(shown: &[[Result<u64>; 3]]) -> usize {
     shown.iter().filter(|pools| pools.iter().any(damaged)).count()
 }
 
@@ -111,7 +112,7 @@ fn closes_that_end_the_era_of_all_stamps_have_seals_of_their_own() {
 }
 
 /// The file of a pool that is in use.
-fn root_file(dir: &Path, store: &Store, name: &str) -> PathBuf {
+pub(crate) fn root_file(dir: &Path, store: &Store, name: &str) -> PathBuf {
     let pool = store.pool(name).unwrap().id();
     let is_of = |bytes: &[u8]| PuddleHeader::read_from_prefix(bytes).unwrap().0.pool == pool;
     let mut files = files(dir).into_iter();

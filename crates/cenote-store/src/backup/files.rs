@@ -7,6 +7,7 @@ use crate::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
 use crate::report::Damage;
 use crate::sealed::file_len;
 use crate::store::{Control, Inner};
+use crate::verify::about_file;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::Uuid;
@@ -105,9 +106,19 @@ pub(super) fn plan(
         }
         plan.push(planned);
     }
-    for from in control.kept_files() {
-        let len = inner.medium.len(&from)?;
-        plan.push(Planned { to: from.clone(), from, twin: None, len });
+    for (id, from, kept) in control.kept_files() {
+        let (len, problem) = match inner.medium.len(&from) {
+            Ok(len) => (Some(len), kept.as_ref().err().cloned()),
+            Err(error) => (None, Some(about_file(error)?)),
+        };
+        // It costs its pool, in the copy as in the store.
+        if let (Some(detail), Some(puddle)) = (problem, state.puddles.get(&id))
+            && !planted(Bug::KeptGoneNotTold)
+        {
+            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
+            damage.push(Damage::Puddle { uuid, pool, index, detail });
+        }
+        plan.extend(len.map(|len| Planned { to: from.clone(), from, twin: None, len }));
     }
     for of in JournalOf::ALL {
         let journal = of.file();

@@ -54,6 +54,7 @@ mod files;
 
 use crate::catalog;
 use crate::error::StoreError;
+use crate::puddle::{primary_name, text};
 use crate::report::Damage;
 use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock;
@@ -368,14 +369,38 @@ impl Backup {
                 self.medium.remove(copied.file.name())?;
             }
         }
+        self.lay_journal_over(inner, &control)?;
         let mut head = self.control_of(inner, &control)?;
         let era = era_of(u128::from_le_bytes(inner.random_uuid()?.0) as u64);
         let (names, sealed) = inner.sealed_copies(&control.catalog.state, &self.report.damage, era);
         head.records.extend(sealed);
-        self.sealed = (names, seal_of(era));
+        self.sealed = (names, seal_of(era, 0));
         self.control = Some(head);
         self.report.held = started.elapsed();
         Ok(true)
+    }
+
+    /// Of a store that is open to look, and was closed: lays psyncs that the journal of pools alone
+    /// has over the copies of primaries, from which the copies of shadows are made. A session that
+    /// wrote would have brought them into the primaries before. The copy's journal has them, too:
+    /// who opens it writes the same again.
+    fn lay_journal_over(&self, inner: &Inner, control: &Control) -> Result<(), StoreError> {
+        let state = &control.catalog.state;
+        let any = state.pools.keys().any(|pool| state.is_shadowed(*pool));
+        if inner.writable || !any || planted(Bug::CopyWithoutJournal) {
+            return Ok(());
+        }
+        for (puddle, runs) in inner.patches_if_any(control)? {
+            let copied = self.copied.get(text(&primary_name(puddle)));
+            // What is kept of one goes along in a file of its own.
+            let Some(copied) = copied.filter(|_| !control.kept.contains_key(&puddle)) else {
+                continue;
+            };
+            for (offset, bytes) in &runs {
+                copied.file.write_at(*offset, bytes)?;
+            }
+        }
+        Ok(())
     }
 
     /// Superblock and catalog of the copy. The catalog is one batch, of the number that the store's
@@ -415,7 +440,8 @@ impl Backup {
         (block.boot_id, block.mounting) = (Uuid::NIL, 0);
         (block.opener_pid, block.opener_start_ticks, block.client) = (0, 0, Uuid::NIL);
         (block.device, block.directory_inode, block.superblock_inode) = (0, 0, 0);
-        (block.era, block.catalog_batch) = (0, control.catalog.batch());
+        (block.era, block.unclosed) = (0, 0);
+        block.catalog_batch = control.catalog.batch();
         if inner.writable {
             inner.name_copied_journals(control, &mut block)?;
         }
@@ -480,9 +506,10 @@ impl Drop for Backup {
 }
 
 impl Inner {
-    /// A store that is open to look can be copied if its last writer closed it: then no file is
-    /// behind a journal, no log is to be replayed, and the superblock says of both journals what is
-    /// so. Its lock keeps writers out.
+    /// A store that is open to look can be copied if its last writer closed it: then no log is to
+    /// be replayed, and the superblock says of both journals what is so. Primaries may be behind
+    /// the journal of pools, if sessions have closed the store since that did not use it. Its lock
+    /// keeps writers out.
     fn refuse_unless_closed(&self) -> Result<(), StoreError> {
         let control = self.control();
         let block = &control.superblock;

@@ -29,8 +29,10 @@ mod waiting;
 pub(crate) use file::{FILES, Merged, NEW_FILES, merge};
 pub(crate) use state::State;
 
+use crate::about::about_control;
 use crate::error::StoreError;
 use crate::fence::Fence;
+use crate::report::Damage;
 use cenote_journal::Tie;
 use cenote_layout::catalog::{Record, encode_frame};
 use cenote_medium::planted::{Bug, planted};
@@ -94,18 +96,29 @@ pub(crate) fn initial() -> Vec<u8> {
     encode(INITIAL_BATCH, [0; 2], &State { next_pool: 1, ..State::default() }.snapshot())
 }
 
-/// Reads both files, of which one at least has had batch `at_least`. A file that is not there is
-/// damage, not an error.
+/// Reads both files, of which one at least has had batch `at_least`. A file that is not there, or
+/// cannot be read, is damage, not an error.
 pub(crate) fn load(medium: &OwnedMedium, at_least: u64) -> Result<(Merged, Contents), MediumError> {
-    let mut bytes = [None, None];
-    for (slot, name) in bytes.iter_mut().zip(FILES) {
-        *slot = match medium.read(name) {
-            Ok(bytes) => Some(bytes),
-            Err(error) if error.is_not_found() => None,
-            Err(error) => return Err(error),
-        };
+    let (mut bytes, mut unread) = ([None, None], [None, None]);
+    for (file, name) in FILES.into_iter().enumerate() {
+        match medium.read(name) {
+            Ok(read) => bytes[file] = Some(read),
+            Err(error) if error.is_not_found() => {}
+            Err(error) if planted(Bug::UnreadableNotRead) => return Err(error),
+            Err(error) => unread[file] = Some(about_control(error)?),
+        }
     }
-    Ok((merge([bytes[0].as_deref(), bytes[1].as_deref()], at_least), bytes))
+    let mut merged = merge([bytes[0].as_deref(), bytes[1].as_deref()], at_least);
+    for (name, why) in FILES.into_iter().zip(unread) {
+        let is_it =
+            |damage: &&mut Damage| matches!(damage, Damage::Catalog { file, .. } if *file == name);
+        if let (Some(why), Some(Damage::Catalog { detail, .. })) =
+            (why, merged.damage.iter_mut().find(is_it))
+        {
+            *detail = why;
+        }
+    }
+    Ok((merged, bytes))
 }
 
 impl Catalog {
@@ -185,7 +198,7 @@ impl Catalog {
         let Some(canonical) = &merged.canonical else {
             // Appending needs both files to be there.
             for (name, bytes) in FILES.iter().zip(bytes) {
-                if bytes.is_none() {
+                if bytes.is_none() && !self.medium.exists(name)? {
                     self.medium.create(name, 0)?;
                     self.medium.sync_dir("")?;
                 }

@@ -32,6 +32,7 @@ use crate::rewriter::{
 };
 use crate::sealed::at_rest;
 use crate::shadow::{Patches, locked};
+use crate::stamps::{stamp_image, write_stamp};
 use crate::store::{Control, Inner};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{PuddleRecord, Record};
@@ -391,7 +392,7 @@ impl Frontier {
     ) -> Result<Rewritten, Failed> {
         let rewritten = Self::careful(image, work, rewriter)?;
         let header = make_header_of(&work.puddle, self.store, generation);
-        // The stamp behind it stays.
+        // The stamp behind it is the caller's.
         if let Some(page) = image.get_mut(..size_of_val(&header)) {
             page.copy_from_slice(header.as_bytes());
         }
@@ -410,7 +411,13 @@ impl Frontier {
         let record = &job.work.puddle;
         let rewrite = |image: &mut [u8]| Self::careful(image, &job.work, rewriter);
         let header = make_header_of(record, self.store, job.due.generation);
-        let change = |image: &mut [u8]| self.change(image, &job.work, job.due.generation, rewriter);
+        // What is rewritten is written: no seal of the last close may pass for it.
+        let mark = puddle.claim_mark();
+        let change = |image: &mut [u8]| {
+            let rewritten = self.change(image, &job.work, job.due.generation, rewriter)?;
+            stamp_image(image, mark);
+            Ok::<_, Failed>(rewritten)
+        };
         let source = FileHandle::open(&self.medium, puddle.file_name())?;
         if !self.writable {
             let mut image = self.image_of(record, &source)?;
@@ -422,8 +429,12 @@ impl Frontier {
         if !(job.shadowed || job.hosting || planted(Bug::RewrittenInPlace))
             && let Some(mut own) = InPlace::begin(&source, &job.work, rewriter)?
         {
+            if mark != 0 {
+                write_stamp(&source, mark)?;
+            }
             let rewritten = rewrite(own.bytes())?;
             own.finish(&self.medium, &header, &rewritten.holes)?;
+            puddle.set_rewritten(mark);
             puddle.set_done();
             self.note_done(puddle.uuid());
             return Ok(rewritten);
@@ -451,6 +462,7 @@ impl Frontier {
         } else {
             first.take_name(&rewritten.holes)?;
         }
+        puddle.set_rewritten(mark);
         puddle.set_done();
         self.note_done(puddle.uuid());
         Ok(rewritten)

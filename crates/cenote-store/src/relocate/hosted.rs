@@ -485,6 +485,10 @@ impl Inner {
     /// from it: a daemon may live long, and nothing of it is needed any more.
     fn forget_unmapped(&self, control: &mut Control, record: &PuddleRecord) {
         let Some(puddle) = control.puddles.remove(&record.uuid) else { return };
+        // SAFETY: it is freed below.
+        if unsafe { puddle.as_ref() }.is_marked() {
+            self.stamps.note_marked(record.uuid);
+        }
         // SAFETY: made by `Box::leak` in `own`, for the holder of the hold alone: in no slot of the
         // window, among those whose faults are waited for, or mapped.
         drop(unsafe { Box::from_raw(puddle.as_ptr()) });
