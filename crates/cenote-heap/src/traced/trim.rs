@@ -114,7 +114,7 @@ impl<G: Ground> TracedHeap<G> {
             self.take_in_orphans();
             // SAFETY: the lease's cache is this thread's, and no reference into it is held.
             unsafe { self.empty(lease.cache) };
-            // Scavenging makes lists shorter for a moment: who finds none would take a puddle.
+            // Scavenging makes lists shorter for a moment: a thread that finds none takes a puddle.
             self.scavenge(&mut lock(&self.growth));
         }
         let puddles = self.puddles.all();
