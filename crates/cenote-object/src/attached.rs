@@ -60,8 +60,8 @@ impl Attached {
         MediumError::room_to_map(&info.file())?;
         let _inside = shared.door.enter();
         let protected = is_protected(shared, &info, key)?;
-        // A daemon tells processes apart, and not handles of one process: it would let a reader have
-        // an object that a writer here has.
+        // A daemon tells processes apart, not handles of one process: it would give a reader an
+        // object that a writer here has.
         shared.refuse_written(&info)?;
         let asked =
             shared.keeper().map(|keeper| shared.ask_for(keeper, &info, false)).transpose()?;

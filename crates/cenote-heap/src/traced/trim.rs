@@ -3,8 +3,8 @@
 //! The thread that trims takes free superblocks by their anchors, as an allocation does, a few at a
 //! time, and gives them back as holes; so no thread waits for it, and it waits for none. Marks and
 //! descriptors lie in the puddle's metadata and are never punched; marks that lie inside a
-//! superblock (TINY) belong to blocks that it does not have. What a free superblock contains is
-//! needed by no thread.
+//! superblock (TINY) belong to blocks that it does not have. No thread needs the contents of a free
+//! superblock.
 //!
 //! ## The states of a superblock
 //!
