@@ -132,8 +132,8 @@ fn as_it_is(store: &StoreDir, options: OpenOptions) -> Result<Store, Failure> {
     Ok(with_progress(opened))
 }
 
-/// How a store is opened that is changed. It keeps no spare puddles: who removes a pool by a
-/// command wants its space back.
+/// How a store is opened that is changed. It keeps no spare puddles: a user who removes a pool by a
+/// command expects its space back.
 fn changing(store: &ChangedStore, copy: CopyPolicy) -> Result<OpenOptions, Failure> {
     refuse_socket(store)?;
     Ok(OpenOptions {

@@ -21,7 +21,7 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 pub(crate) enum Woken {
     /// It is time.
     Time,
-    /// The user, or the system, wants it to end.
+    /// The user, or the system, asks it to end.
     End,
     /// The window has another size, or another picture is wanted now.
     Redraw,

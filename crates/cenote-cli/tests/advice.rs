@@ -92,7 +92,7 @@ fn each_text_of_the_library_that_names_its_interface_has_one_for_commands() {
     assert!(wrong.is_empty(), "no text for commands in advice.rs:\n{}", wrong.join("\n"));
 }
 
-/// A text that a program's author passes on: who has the store open can copy it while it goes on.
+/// A text that a program's author passes on: a program can copy its open store while it goes on.
 const PASSED_ON: &str = "Store::backup";
 
 #[test]

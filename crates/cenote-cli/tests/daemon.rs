@@ -142,7 +142,7 @@ fn a_store_that_a_daemon_keeps_is_copied_by_the_daemon() {
     run(["check", target]).exits(0);
 }
 
-/// Who may write one pool moves it, and need not be able to open the others.
+/// A user who may write one pool moves it, and need not be able to open the others.
 #[test]
 fn a_user_moves_its_own_pool_beside_others() {
     use std::os::unix::fs::PermissionsExt;

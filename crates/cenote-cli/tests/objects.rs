@@ -418,7 +418,7 @@ fn the_letter_of_an_object_says_how_its_last_writer_ended() {
         store.abandon();
     };
     let shows = |letter: &str, meaning: &str, value: u8| {
-        // Looking changes nothing, so that it is there again for who looks next.
+        // Looking changes nothing, so that the next look finds the same.
         let files = fixture.files();
         for _ in 0..2 {
             let info = run(&["object", "info", &dir, "a", "--json"]).exits(0).json();
@@ -454,7 +454,7 @@ fn the_letter_of_an_object_says_how_its_last_writer_ended() {
     bytes[end - 512..end].fill(0);
     std::fs::write(&journal, bytes).expect("written");
     shows("P", "as the one before left it", 0);
-    // Who writes next goes on from there, and leaves it as it should be.
+    // The next writer goes on from there, and leaves it as it should be.
     let input = fixture.dir.path().join("in");
     std::fs::write(&input, [3; 6000]).expect("written");
     run(&["object", "import", &dir, "a", "--input", input.to_str().expect("text")]).exits(0);

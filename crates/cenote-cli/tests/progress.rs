@@ -57,7 +57,7 @@ struct Screen {
     over: bool,
 }
 
-/// The same, for who waits for it.
+/// The same, for a thread that waits for it.
 #[derive(Clone, Default)]
 struct Told(Arc<(Mutex<Screen>, Condvar)>);
 

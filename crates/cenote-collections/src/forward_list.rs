@@ -1,5 +1,5 @@
-//! [`ForwardList`], a singly linked list that knows its end: a stack and a queue at 8 bytes an
-//! element.
+//! [`ForwardList`], a singly linked list with a pointer to its end: a stack and a queue at 8 bytes
+//! an element.
 //!
 //! ```text
 //! header:  first | len | last            node:  next | value

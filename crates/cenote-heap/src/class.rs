@@ -9,7 +9,7 @@
 //!
 //! Class numbers are stored in descriptors: they are part of the format. Never change the table; a
 //! new one needs a feature bit. Number 0 stands for large blocks. Numbers rise with sizes up to 16
-//! KiB; above, they are in the order in which classes were thought of.
+//! KiB; above, they are in the order in which classes were added.
 
 pub use cenote_layout::heap::{large_size, small_end};
 

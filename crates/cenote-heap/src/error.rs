@@ -64,11 +64,11 @@ pub enum OpenError {
     },
     /// Other processes have let the pool grow, and this one cannot learn how.
     #[error(
-        "the pool has {puddles} puddles and this process knows {known}: the daemon that knows the \
-         others cannot be asked; try again when it runs"
+        "the pool has {puddles} puddles and this process has {known}: the daemon has the others \
+         and cannot be asked; try again when it runs"
     )]
     Behind {
-        /// Puddles that this process knows.
+        /// Puddles that this process has found.
         known: u64,
         /// Puddles that there are.
         puddles: u64,

@@ -116,7 +116,7 @@ impl<'h> Exclusion<'h> {
         robust::unlock(self.places.place(self.own));
     }
 
-    /// Whether some process writes, or waits for those who read to end.
+    /// Whether a process writes, or waits for the end of readers.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.writer.load(Ordering::Relaxed) != 0

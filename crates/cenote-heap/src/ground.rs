@@ -142,7 +142,7 @@ pub unsafe trait Ground: Send + Sync + 'static {
     fn fence(&self);
 }
 
-/// Several processes on one pool: who they are, who lives, and a lock between them.
+/// Several processes on one pool: their identities, which of them live, and a lock between them.
 ///
 /// What a [`Ground`] that has one promises: two members never have the same identity in one epoch,
 /// also one after the other; `lives` is right; the lock excludes.

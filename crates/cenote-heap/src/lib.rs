@@ -5,7 +5,7 @@
 //!
 //! * [`ground`]: what a heap stands on, as a small trait: puddles, flush, fence. A store's pool
 //!   implements it (`pool`); [`MemoryGround`] is plain memory, for tests and measurements;
-//! * [`block`], [`class`], [`heap`], [`trace`], [`report`], [`error`]: what a caller sees;
+//! * [`block`], [`class`], [`heap`], [`trace`], [`report`], [`error`]: a caller's interface;
 //! * `robust`, [`locks`], `exclusion`: locks between processes, which die with their owner;
 //! * `sync`: the atomics, so that a model checker runs the same code (`cenote-heap-models`).
 //!

@@ -2,15 +2,14 @@
 //! that processes share.
 //!
 //! A lock is used where it lies, by its address: 8 bytes for a mutex, 512 for readers and writers,
-//! all zero to begin with. It is no value that a transaction changes: **no transaction adds its
-//! bytes to its log**, else an abort or a recovery would bring back who had it once. What a lock
-//! protects is for its users to say.
+//! all zero to begin with. **No transaction adds a lock's bytes to its log**: an abort or a
+//! recovery would bring a former owner back. Its users decide which data a lock protects.
 //!
-//! A lock does not make a change whole, and a transaction does: so change what it protects in
-//! transactions that begin and end while the lock is held. Then the thread that takes it over from
-//! a dead process finds the data as the last commit left them, and [`Taken::Recovered`] is news,
-//! not trouble. That this is so already when the lock is taken over is what the [`Judge`] is for:
-//! the one of a pool ([`PoolJudge`]) says that a process has ended when its logs are replayed.
+//! A lock does not make a change whole; a transaction does. So change the protected data in
+//! transactions that begin and end while the lock is held. Then a thread that takes the lock over
+//! from a dead process finds the data as the last commit left them, and [`Taken::Recovered`] is
+//! news, not trouble. The [`Judge`] ensures that: the one of a pool ([`PoolJudge`]) counts a
+//! process as ended only when its logs are replayed.
 
 pub use crate::robust::{Judge, Taken};
 

@@ -113,7 +113,7 @@ fn acquire<J: Judge>(word: &AtomicU64, judge: &J, take: bool) -> Result<Taken, J
         if looks < LOOKS {
             pause();
         } else if doze(word, seen) && is_over(judge, seen & !WAITED)? {
-            // Those who slept before sleep on, and ask for this owner then.
+            // Threads that slept before sleep on, and then ask about this owner.
             let over = judge.me() | WAITED;
             if word
                 .compare_exchange(seen | WAITED, over, Ordering::SeqCst, Ordering::Relaxed)

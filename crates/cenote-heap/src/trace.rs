@@ -103,7 +103,7 @@ fn cores() -> NonZero<usize> {
     *CORES.get_or_init(|| std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN))
 }
 
-/// What knows types: the store, or a map in tests.
+/// A source of types: the store, or a map in tests.
 pub trait Types: Sync {
     /// The record of a type, if it is registered.
     fn record(&self, id: TypeId) -> Option<Arc<TypeRecord>>;

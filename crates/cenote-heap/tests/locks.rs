@@ -25,7 +25,7 @@ struct Page {
     /// different.
     one: AtomicU64,
     other: AtomicU64,
-    /// Who writes, as long as it does.
+    /// The process that writes, as long as it does.
     writer: AtomicU64,
     /// Under the mutex.
     counted: AtomicU64,
@@ -93,7 +93,7 @@ fn read(page: &Page, judge: &Processes) {
     if page.one.load(Ordering::Relaxed) != first {
         page.wrong.fetch_add(1, Ordering::Relaxed);
     }
-    // A reader that is told cannot repair. It says so by leaving the word of who writes as the dead
+    // A reader that is told cannot repair. It shows that by leaving `writer` as the dead
     // one left it.
     let same = page.other.load(Ordering::Relaxed) == first;
     if taken == Taken::Clean && !same && page.writer.load(Ordering::Relaxed) == 0 {

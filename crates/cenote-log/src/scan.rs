@@ -13,8 +13,8 @@
 //! * a whole entry further on that says that the missing one was durable when it was written
 //!   ([`EntryHeader::unfenced`]); where the range says "committed", any whole entry further on.
 //!
-//! So what cannot be told from a torn end is damage, after a loss of power, to entries behind which
-//! no entry was written after their fence.
+//! One case remains: after a loss of power, damage to an entry looks like a torn end if no entry
+//! was written behind it after its fence.
 
 use crate::body::Body;
 use crate::damage::{CrashKind, LogDamage};

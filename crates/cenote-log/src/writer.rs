@@ -537,7 +537,7 @@ impl LogWriter {
         self.rewind();
     }
 
-    /// Address of the range word, for those who flush it on another thread's behalf.
+    /// Address of the range word, for code that flushes it on another thread's behalf.
     #[must_use]
     pub fn range_word(&self) -> *const AtomicU64 {
         // SAFETY: the head is mapped as long as the writer lives.

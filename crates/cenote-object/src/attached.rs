@@ -60,8 +60,8 @@ impl Attached {
         MediumError::room_to_map(&info.file())?;
         let _inside = shared.door.enter();
         let protected = is_protected(shared, &info, key)?;
-        // A daemon knows this process, and not who in it has what: it would give a reader what a
-        // writer here has.
+        // A daemon tells processes apart, not handles of one process: it would give a reader an
+        // object that a writer here has.
         shared.refuse_written(&info)?;
         let asked =
             shared.keeper().map(|keeper| shared.ask_for(keeper, &info, false)).transpose()?;
@@ -524,7 +524,7 @@ impl Attached {
         self.tracker = None;
         // If this fails the addresses stay taken, and so does the object.
         self.unmap()?;
-        // Who attaches it next reads its file.
+        // The next attach reads its file.
         let settled = match self.shared.journal_if_any() {
             Some(journal) if !self.shared.is_silent() && !planted(Bug::DetachNotSettled) => {
                 journal.settle(self.info.id())

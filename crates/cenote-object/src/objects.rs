@@ -168,10 +168,10 @@ impl Objects {
         keeper.create_object(&new).map_err(connected::of_daemon)
     }
 
-    /// Puts an object that is not attached under another key, in constant time: an error says
-    /// that the old key is the object's, the answer that the new one is, durably if it is
-    /// [`Rekeyed::Done`]. Its data is not written again. Who had the old key *and* a copy of what
-    /// lay on the medium then can still read that copy, and derive the key of the data: to end
+    /// Puts an object that is not attached under another key, in constant time: an error says that
+    /// the old key is the object's, the answer that the new one is, durably if it is
+    /// [`Rekeyed::Done`]. Its data is not written again. A user who had the old key *and* a copy of
+    /// what lay on the medium then can still read that copy, and derive the key of the data: to end
     /// that, make a new object. The journal keeps the header of before until its space is used
     /// again.
     ///

@@ -29,8 +29,8 @@ impl Default for ObjectOptions {
     }
 }
 
-/// Who brings what was psynced to the primaries, and syncs them, so that the journal's space can be
-/// used again.
+/// Which thread brings what was psynced to the primaries, and syncs them, so that the journal's
+/// space can be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Trim {
     /// A thread of its own: it applies at once, and syncs as soon as a half of the journal is full.
@@ -52,7 +52,7 @@ pub struct ObjectsOptions {
     pub half_len: u64,
     /// Most bytes of each half of the journal: a psync that needs more fails.
     pub half_len_max: u64,
-    /// Who applies what was psynced, and syncs the primaries.
+    /// Which thread applies what was psynced, and syncs the primaries.
     pub trim: Trim,
     /// Use the primaries as they are although records are lost in a damaged journal, or the list
     /// of the states of protected objects. They may hold parts of a psync, or be of different

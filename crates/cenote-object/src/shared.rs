@@ -1,5 +1,5 @@
-//! What all handles of one store's objects share: the journal, who has which object attached, and
-//! what recovery found.
+//! What all handles of one store's objects share: the journal, the table of attachments, and what
+//! recovery found.
 //!
 //! Invariant: of an object that is attached, [`Shared::uses`] has an entry until its memory is
 //! given back; a writer is alone there. The journal is made when the first object is, and
@@ -51,7 +51,7 @@ pub struct Info {
     pub found: Found,
 }
 
-/// Who has one object attached in this process.
+/// The attachments of one object in this process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Use {
     pub(crate) readers: u32,

@@ -49,11 +49,11 @@
 //! Headers, tree and tags are under the object's key, if it has one.
 //!
 //! So a snapshot whose trailer says another name, length, store or identity than it was taken with
-//! is refused by the restore that has the key, or else by who attaches the object. The name of the
+//! is refused by the restore that has the key, or else by the attach of the object. The name of the
 //! *file* binds nothing: [`Restored::of`] says of which object the file was. An object whose own
 //! file was put back is found before a snapshot of it is made: it is not the one that the journal
 //! lists. In a mode without a key all of this holds against files that were exchanged, and not
-//! against who computes sums anew.
+//! against an attacker who computes sums anew.
 //!
 //! # Restoring
 //!
@@ -75,7 +75,7 @@
 //! A restored object always takes space of its own. An object of which a snapshot shares blocks
 //! does not have all of its own any more: until the snapshot is removed, a psync may find the disk
 //! full after it has committed, when it writes the primary, which poisons the store and loses
-//! nothing ([`ObjectError::NotCopied`]). Who does not want that asks for [`Blocks::Copied`].
+//! nothing ([`ObjectError::NotCopied`]). [`Blocks::Copied`] avoids that.
 
 use crate::at_rest;
 use crate::error::ObjectError;
@@ -458,7 +458,7 @@ pub(crate) fn restore(
     if let Some(id) = kept {
         reach(Step::ObjectLookedUp);
         // Looked at again: another restore may have made it meanwhile, and what follows would
-        // change what the journal knows of it.
+        // change the journal's entry of it.
         let there = || match planted(Bug::ObjectNotLookedUpAgain) {
             true => Ok(()),
             false => shared.refuse_there(id, path),
@@ -515,8 +515,8 @@ pub(crate) fn restore(
 }
 
 /// The header of a protected object that gets another name or store than it had when the snapshot
-/// was taken: bound to that, if it was bound to what the trailer says. With a key only who has it
-/// can make one.
+/// was taken: bound to that, if it was bound to what the trailer says. With a key, only a program
+/// that has it can make one.
 fn rebound(
     file: &File,
     trailer: &SnapshotTrailer,
@@ -549,8 +549,8 @@ fn rebound(
     Ok(Some(protection.header()))
 }
 
-/// Whether the protection that a snapshot holds is that of its object. Who has the key is told more
-/// when it is attached.
+/// Whether the protection that a snapshot holds is that of its object. A program with the key is
+/// told more when it attaches the object.
 fn check_header(
     file: &File,
     trailer: &SnapshotTrailer,

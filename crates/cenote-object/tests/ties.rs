@@ -37,7 +37,7 @@ const SMALL: u64 = 16384;
 /// A record of the larger pool fits, and the journal need not grow.
 const MEDIUM: u64 = 1 << 15;
 
-/// Opens for writing. Only who makes a journal says how long its halves are.
+/// Opens for writing. Only the open that makes a journal chooses the length of its halves.
 fn open_with(sim: &Arc<SimMedium>, half_len: u64) -> Result<(Store, Objects), String> {
     let opening = OpenOptions { journal_half_len: half_len, ..OpenOptions::default() };
     let (store, _) = Store::open(sim.clone(), opening).map_err(|error| error.to_string())?;

@@ -15,9 +15,9 @@ clients go on; 2 the command line makes no sense.";
 /// Keep a store of persistent memory for the programs of a machine
 ///
 /// Keeps the store in DIR, which it makes if it is missing or empty, and serves programs that
-/// connect to PATH. The store's files are closed to other users; who may read or write a pool, its
-/// owner, group and mode say. It ends at SIGTERM or SIGINT, and may be killed at any time: clients
-/// go on with their mappings, and with their sessions once it runs again.
+/// connect to PATH. The store's files are closed to other users; a pool's owner, group and mode
+/// decide who may read or write it. It ends at SIGTERM or SIGINT, and may be killed at any time:
+/// clients go on with their mappings, and with their sessions once it runs again.
 #[derive(Debug, Parser)]
 #[command(name = "cenoted", version, max_term_width = 100, after_help = AFTER)]
 pub(crate) struct Arguments {

@@ -22,7 +22,7 @@
 //! Clients go on after each: [`Crowd`] says so when it is dropped, and a client whose ear is closed
 //! by the daemon's end needs no word. One that hears nothing goes on after [`LONGEST`].
 //!
-//! *Who misses the time is not put out.* A mapping cannot be taken from a process that lives, so
+//! *A client that misses the time stays.* A mapping cannot be taken from a process that lives, so
 //! the only way would be to kill it, and with that a program that is only slow loses its work. A
 //! backup can be tried again.
 //!
@@ -281,7 +281,8 @@ impl<'s> Crowd<'s> {
         self.listen()
     }
 
-    /// Who has kept it waiting: those that do not answer, or else those that could not.
+    /// Refuses, and names the clients that have kept it waiting: those that do not answer, or else
+    /// those that could not.
     fn late(&self, missing: &[PoolAtWork]) -> Refusal {
         let guests: BTreeMap<Uuid, u32> =
             missing.iter().flat_map(|pool| pool.guests.iter().copied()).collect();

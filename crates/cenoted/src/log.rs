@@ -145,7 +145,7 @@ struct Window {
     left_out: u64,
 }
 
-/// Who keeps lines back.
+/// Keeps lines back.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet([Mutex<Window>; TOPICS]);
 

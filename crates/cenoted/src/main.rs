@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// How often a service manager that wants no heartbeat hears what the daemon is doing.
+/// How often a service manager that expects no heartbeat is told what the daemon is doing.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {

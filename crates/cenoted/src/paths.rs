@@ -32,7 +32,7 @@ pub(crate) fn make_room(socket: &Path, answers: impl Fn(&Path) -> bool) -> Resul
 
 /// Takes the rights of others from the store's directory and files. The directory's would do
 /// against opening by path; but a descriptor that was handed out for reading could be opened again
-/// for writing through `/proc/self/fd` by whom the file's own mode lets.
+/// for writing through `/proc/self/fd` by any user whom the file's own mode lets.
 pub(crate) fn close_to_others(dir: &Path) -> Result<(), StartError> {
     let failed = |path: &Path| {
         let path = path.to_path_buf();

@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What is counted for users.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
-    /// What is promised to users: puddles and bytes. Held by who makes something for a user that
-    /// has a limit.
+    /// What is promised to users: puddles and bytes. Locked by a thread that makes something for a
+    /// user that has a limit.
     turn: Arc<Mutex<Promised>>,
     /// Types and bytes of their descriptions, by user. No more users than have registered one.
     types: Mutex<HashMap<u32, (u64, u64)>>,

@@ -190,7 +190,7 @@ impl Server {
             match self.listener.accept() {
                 Ok(channel) => self.serve(channel, &mut turned_away),
                 Err(error) => {
-                    // Out of descriptors, say: those who are there go on, and one of them may
+                    // Out of descriptors, say: the clients go on, and one of them may
                     // leave.
                     say!(self.shared, Failures, ERROR, "a connection was not accepted: {error}");
                     std::thread::sleep(Duration::from_millis(10));
@@ -223,7 +223,7 @@ impl Server {
         Ok(())
     }
 
-    /// Has a thread serve a connection, if it counts. Who is one too many takes no thread.
+    /// Has a thread serve a connection, if it counts. One that is too many takes no thread.
     fn serve(&self, channel: Channel, turned_away: &mut TurnedAway) {
         let peer = match peer::of(channel.as_fd()) {
             Ok(peer) => peer,

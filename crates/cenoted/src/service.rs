@@ -57,13 +57,13 @@ impl Manager {
         Ok(Self { socket: Some((socket, address)), watchdog })
     }
 
-    /// Whether a manager wants to hear of this process.
+    /// Whether a manager expects messages from this process.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.socket.is_some()
     }
 
-    /// How often it wants a heartbeat: half the time after which it takes the daemon for dead.
+    /// How often it expects a heartbeat: half the time after which it takes the daemon for dead.
     #[must_use]
     pub fn heartbeat(&self) -> Option<Duration> {
         self.watchdog.map(|watchdog| watchdog / 2)

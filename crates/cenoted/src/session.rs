@@ -21,7 +21,7 @@ pub(crate) struct Session {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
     pub(crate) start_ticks: u64,
-    /// Since when this daemon knows it.
+    /// When this daemon began to serve it.
     pub(crate) known: Instant,
     /// The process; `None` if it was gone before it could be held.
     process: Option<OwnedFd>,

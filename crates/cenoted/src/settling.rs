@@ -9,7 +9,7 @@ use cenote_store::{Credentials, StoreError};
 use crate::answers::refusal;
 use crate::shared::Shared;
 
-/// How long a grant waits for the recovery of those who had the pool.
+/// How long a grant waits for the recovery of clients that had the pool.
 const ENDING: Duration = Duration::from_secs(10);
 
 /// Returns what is wanted of a pool, as soon as it can be had. It waits while the logs of a dead

@@ -67,7 +67,7 @@ pub(crate) struct Relocate {
 ///
 /// Where the file system can share blocks (xfs, btrfs) and the file is in the same one, no data is
 /// copied and hardly any space taken; the command says which it was. A protected object stays
-/// protected, and no key is needed. Its headers and contents are summed up, so that restore knows a
+/// protected, and no key is needed. Its headers and contents are summed up, so that restore finds a
 /// whole snapshot from a damaged one.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.

@@ -36,7 +36,7 @@ pub(crate) fn of(store: &Store) -> Result<Vec<Damage>, Failure> {
     Ok(all)
 }
 
-/// The name of the first pool that is touched by it, if the store knows one.
+/// The name of the first pool that is touched by it, if the catalog has one.
 pub(crate) fn pool_of(store: &Store, damage: &Damage) -> Option<String> {
     let touched = damage.pools();
     let pool = store.pools().into_iter().find(|pool| touched.contains(&pool.record.id));

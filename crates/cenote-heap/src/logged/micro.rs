@@ -1,5 +1,5 @@
 //! The micro log of a sub-heap (POS-6, POS-7; section 5.3): which blocks a transaction allocated,
-//! and which it wants freed.
+//! and which it is to free.
 //!
 //! The log has *lanes*; a thread holds one ([`MicroLog`]), and its transactions follow each other
 //! in it. An entry is a part of the change that allocates its block, so there is no moment at which
@@ -9,7 +9,7 @@
 //! | word of the lane | a crash here | the store that leads there |
 //! | --- | --- | --- |
 //! | its number, running | blocks that it allocated are freed | that of the transaction before |
-//! | its number, committed | blocks that it wants freed are freed | **the commit**, if it frees |
+//! | its number, committed | blocks that it is to free are freed | **the commit**, if it frees |
 //! | the next number | nothing is left of it | **the commit**, if it frees none; else the end |
 //!
 //! An abort frees what was allocated and then stores the next number. Both do so under the lock, so

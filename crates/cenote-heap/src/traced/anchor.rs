@@ -120,7 +120,7 @@ pub(crate) fn announce(anchor: &AtomicU64) -> bool {
     }
 }
 
-/// By the holder of a LISTED superblock, who has claimed all FREE marks since it loaded `seen`:
+/// By the holder of a LISTED superblock that has claimed all FREE marks since it loaded `seen`:
 /// FULL, unless a thread has announced more. False: it is LISTED and still in the caller's hands.
 #[must_use]
 pub(crate) fn settle(anchor: &AtomicU64, seen: u64) -> bool {

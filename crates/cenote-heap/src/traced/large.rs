@@ -209,8 +209,8 @@ impl<G: Ground> TracedHeap<G> {
         self.push_to(list, puddle, number);
         let span = line.block_size().div_ceil(SUPERBLOCK_SIZE) as i64;
         self.puddles.idle.fetch_add(span, Ordering::Relaxed);
-        // After the push: a bit that is missing hides the run from those who need space until the
-        // next scavenging only, one that is set too much costs a look.
+        // After the push: a bit that is missing hides the run from threads that need space until
+        // the next scavenging only, one that is set too much costs a look.
         let (word, bit) = (&self.idle[list as usize / 64 % IDLE_WORDS], 1 << (list % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Release);

@@ -80,9 +80,9 @@ pub fn is_recording() -> bool {
     RECORDING.load(Ordering::Relaxed) != 0
 }
 
-/// A range of a pool is about to be changed in place. Transactions call it themselves; who changes
-/// data of a pool by other means while [`is_recording`] calls it first. Ranges of pools that no
-/// reclaim looks at, and of blocks that are younger than it, cost a look-up.
+/// A range of a pool is about to be changed in place. Transactions call it themselves; code that
+/// changes data of a pool by other means while [`is_recording`] calls it first. Ranges of pools
+/// that no reclaim looks at, and of blocks that are younger than it, cost a look-up.
 ///
 /// # Safety
 /// The range is readable, and no thread writes to it during the call.

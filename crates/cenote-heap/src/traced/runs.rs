@@ -6,8 +6,8 @@
 //! superblock is set, or the thread that made it FREE is about to set it. So a set bit may be
 //! stale, which costs a failed swap, and a clear bit never hides free space for good. It holds
 //! because only owners write: the thread that takes a superblock clears its bit before it does
-//! anything else with it, the thread that gives one back sets its bit after the anchor, and one who
-//! finds a stale bit leaves it alone.
+//! anything else with it, the thread that gives one back sets its bit after the anchor, and one
+//! that finds a stale bit leaves it alone.
 
 use super::anchor;
 use crate::sync::{AtomicU64, Ordering};

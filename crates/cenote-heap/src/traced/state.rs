@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 /// Words that have a bit for every list: set if there may be idle runs in it.
 pub(crate) const IDLE_WORDS: usize = (LIST_COUNT / 64) as usize;
 
-/// Numbers heaps, and the caches of one after the other: so that a puddle knows whose it is, and a
+/// Numbers heaps, and the caches of one after the other: so that a puddle names its heap, and a
 /// thread which caches are dead.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
@@ -48,7 +48,7 @@ pub struct TracedHeap<G: Ground = PoolGround> {
     pub(crate) held: u8,
     pub(crate) writable: bool,
     pub(crate) members: Option<Members>,
-    /// Puddles that this process knows, where others may take some.
+    /// Puddles that this process has found, where others may take some.
     pub(crate) known: AtomicU64,
     pub(crate) shared: Arc<Shared>,
     pub(crate) puddles: Puddles,

@@ -64,7 +64,7 @@ use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use zerocopy::FromZeros;
 
-/// What the heap knows of one of its puddles. It hangs on the puddle (`Ground::slot`) and lives as
+/// The heap's state of one of its puddles. It hangs on the puddle (`Ground::slot`) and lives as
 /// long as the heap.
 #[derive(Debug)]
 pub struct PuddleHeap {

@@ -17,8 +17,8 @@
 //! | FREE, no hint | hint set | between giving back and its hint |
 //!
 //! The rules need two things. *No living member is in one of these states*: the gate is closed
-//! ([`super::gate`]), and all of these states are inside it. *The table of members says who is
-//! dead*: from the caller's [`crate::ground::Sharing`]. A log of the dead member is replayed before
+//! ([`super::gate`]), and all of these states are inside it. *The caller tells which members
+//! are dead*, by [`crate::ground::Sharing`]. A log of the dead member is replayed before
 //! it is said to be dead, so what a transaction held or took is decided: a mark that replay cleared
 //! is FREE in a FULL superblock, or of a large head, and the rules above cover it.
 //!

@@ -3,8 +3,8 @@
 //! The thread that trims takes free superblocks by their anchors, as an allocation does, a few at a
 //! time, and gives them back as holes; so no thread waits for it, and it waits for none. Marks and
 //! descriptors lie in the puddle's metadata and are never punched; marks that lie inside a
-//! superblock (TINY) belong to blocks that it does not have. What a free superblock contains is
-//! needed by no thread.
+//! superblock (TINY) belong to blocks that it does not have. No thread needs the contents of a free
+//! superblock.
 //!
 //! ## The states of a superblock
 //!
@@ -114,7 +114,7 @@ impl<G: Ground> TracedHeap<G> {
             self.take_in_orphans();
             // SAFETY: the lease's cache is this thread's, and no reference into it is held.
             unsafe { self.empty(lease.cache) };
-            // Scavenging makes lists shorter for a moment: who finds none would take a puddle.
+            // Scavenging makes lists shorter for a moment: a thread that finds none takes a puddle.
             self.scavenge(&mut lock(&self.growth));
         }
         let puddles = self.puddles.all();

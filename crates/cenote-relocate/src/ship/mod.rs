@@ -8,8 +8,8 @@
 //!   of a file has its name only when it is whole and on the disk.
 //! * **Import** puts everything into files that no record names, checks everything, syncs, and then
 //!   makes one batch of the catalog. An import that ends before that leaves the store as it was.
-//! * Neither knows the application: which types there are, and where their pointers lead, is read
-//!   from descriptors and pointer maps.
+//! * Neither has code of the application: both read types, and where their pointers lead, from
+//!   descriptors and pointer maps.
 
 mod error;
 mod export;

@@ -288,7 +288,7 @@ fn a_client_that_does_not_stand_still_is_named_and_the_others_go_on() {
     scene.end();
 }
 
-/// Who is killed, or stopped for a while, at a random moment of a backup.
+/// The process that is killed, or stopped for a while, at a random moment of a backup.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
     Writer,

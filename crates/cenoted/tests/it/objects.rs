@@ -581,12 +581,12 @@ fn a_snapshot_through_a_daemon_is_what_the_last_psync_left() {
         busy_by(busy, "writing", writer.pid());
         assert!(!file.exists(), "nothing is left of what was refused");
         writer.kill();
-        // Who asks waits for the end of the dead.
+        // The call waits for the end of the dead client.
         let made = objects.snapshot("matrix", &file, Blocks::SharedIfPossible).expect("snapshot");
         assert!(!made.shared && made.bytes > LEN);
         let again = objects.snapshot("matrix", &file, Blocks::Copied).expect_err("it is there");
         assert_eq!(again.errno(), 17);
-        // It was given back: who writes has it at once, and meanwhile there is no snapshot.
+        // It was given back: a writer has it at once, and meanwhile there is no snapshot.
         let mut writer = start(&daemon, "write");
         assert_eq!(told(&mut writer, "sum"), "7");
         let refused = objects.restore(&file, Some("again")).expect_err("through a daemon");

@@ -388,7 +388,7 @@ impl Round {
         self.daemon.restart();
         for _ in 0..=self.below(2) {
             self.session(true)?;
-            // A client that was killed is recovered by and by; who asks is a session.
+            // A client that was killed is recovered by and by; the question is a session, too.
             self.daemon.wait_until("no client", |stat| stat.sessions <= 1);
         }
         if self.one_in(3) {

@@ -152,7 +152,7 @@ fn sharing_is_asked_for_by_all_or_by_none() {
     };
     let ask = |request| Ok(Raw::connect(&daemon).ask(&request).0);
     assert!(busy(ask(Request::SharePool { name: "numbers".into() })), "one writer is the default");
-    // Asking again, by who has it: the same pool, as long as it is open.
+    // The client that has it asks again: the same pool, as long as it is open.
     assert!(!store.pool_with("numbers", Access::Shared).expect("the same").is_shared());
     drop(pool);
     let pool = share(&store, "numbers");

@@ -1,4 +1,4 @@
-//! What a tracer knows of a puddle: 16 bytes for each superblock, from its descriptor, and one bit
+//! A tracer's table of a puddle: 16 bytes for each superblock, from its descriptor, and one bit
 //! for each block that was reached.
 //!
 //! The invariant that makes lookups safe: a cell of kind `TAIL` at index `i` has a distance of at

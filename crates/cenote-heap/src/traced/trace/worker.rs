@@ -30,7 +30,7 @@ const PART: u64 = 256;
 const QUEUE: usize = 16;
 
 /// Words, or pointers of a map, that are looked at before the rest of a block is put off all the
-/// same: who traces in slices waits no longer.
+/// same: that bounds the wait of threads beside a traversal in slices.
 const STRETCH: u64 = 1024;
 
 /// Bytes between a pointer and its target that count as near.
