@@ -1,7 +1,7 @@
 //! What a daemon answers: replies, what they list, and why a request is refused.
 
 #[cfg(doc)]
-use super::Request;
+use crate::Request;
 use crate::clients::ClientItem;
 use cenote_layout::catalog::{ObjectRecord, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
