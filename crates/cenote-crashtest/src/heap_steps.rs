@@ -20,7 +20,7 @@
 use crate::explore::{Tally, When, guarded, name_image};
 use crate::rig::{SMALL_LOG, WINDOW_LEN};
 use crate::units::{Grain, Images, Reach};
-use cenote_heap::{Heap, PoolGround, TracedHeap};
+use cenote_heap::{Heap, PoolGround, Trace, TracedHeap};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{PointerField, RECORD_VERSION, TypeRecord};

@@ -9,7 +9,7 @@ use crate::explore::{Tally, When};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::walk::Walk;
 use cenote::Persist;
-use cenote_heap::{Heap, PoolGround, TracedHeap};
+use cenote_heap::{PoolGround, Trace, TracedHeap};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::read;
 use cenote_layout::puddle::{PuddleHeader, Role};

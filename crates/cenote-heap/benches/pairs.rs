@@ -1,7 +1,9 @@
 //! Nanoseconds of the heap's fast paths, one thread, plain memory.
 //! `cargo bench -p cenote-heap --bench pairs`.
 
-use cenote_heap::{Ground as _, Heap as _, MemoryGround, MemoryOptions, PuddleHeap, TracedHeap};
+use cenote_heap::{
+    Ground as _, Heap as _, MemoryGround, MemoryOptions, PuddleHeap, Trace, TracedHeap,
+};
 use cenote_layout::id::TypeId;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};

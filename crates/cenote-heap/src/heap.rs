@@ -22,7 +22,7 @@ pub trait Heap: Send + Sync {
     ///
     /// Durability: the mark survives a crash of the process and is not flushed. A caller that wants
     /// "allocated" believed after a loss of power flushes the mark; transactions do, at commit.
-    /// Without that, [`Heap::recover`] decides by what is reached.
+    /// Without that, [`Trace::recover`] decides by what is reached.
     ///
     /// # Errors
     /// Why there is no block; [`AllocError::Cancelled`] if `before` failed.
@@ -86,6 +86,30 @@ pub trait Heap: Send + Sync {
     /// The allocated block that contains `addr`, if one does.
     fn owner(&self, addr: u64) -> Option<BlockInfo>;
 
+    /// Numbered root `index` of 1,024 (RAL-6).
+    ///
+    /// # Errors
+    /// There is no such root.
+    fn root(&self, index: u16) -> Result<RootEntry, RootError>;
+
+    /// Where root `index` lies, for a transaction to log and write.
+    ///
+    /// # Errors
+    /// There is no such root.
+    fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError>;
+
+    /// Sets root `index` outside a transaction: durable on return. The address is written last and
+    /// decides.
+    ///
+    /// # Errors
+    /// There is no such root, or the pool is read-only.
+    fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError>;
+}
+
+/// What a heap can do that knows its blocks by tracing and by marks: walking, checking, counting,
+/// recovering. Apart from [`Heap`], because transactions need none of it, and what a transaction
+/// names is compiled into each program.
+pub trait Trace: Heap {
     /// Calls `visit` for every allocated block, in order of addresses within a puddle. Blocks that
     /// are allocated or freed meanwhile may be seen or not.
     ///
@@ -118,23 +142,4 @@ pub trait Heap: Send + Sync {
     /// A puddle cannot be mapped, or the pool is read-only. Damage is no error: the report names
     /// it.
     fn recover(&self, types: &dyn Types, roots: &[u64]) -> Result<RecoveryReport, RecoverError>;
-
-    /// Numbered root `index` of 1,024 (RAL-6).
-    ///
-    /// # Errors
-    /// There is no such root.
-    fn root(&self, index: u16) -> Result<RootEntry, RootError>;
-
-    /// Where root `index` lies, for a transaction to log and write.
-    ///
-    /// # Errors
-    /// There is no such root.
-    fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError>;
-
-    /// Sets root `index` outside a transaction: durable on return. The address is written last and
-    /// decides.
-    ///
-    /// # Errors
-    /// There is no such root, or the pool is read-only.
-    fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError>;
 }

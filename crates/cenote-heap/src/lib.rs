@@ -35,7 +35,7 @@ pub use error::{
 };
 pub use exclusion::Exclusion;
 pub use ground::{Ground, Plot, Sharing};
-pub use heap::Heap;
+pub use heap::{Heap, Trace};
 pub use memory::{Counts, MemoryGround, MemoryOptions};
 pub use pool_ground::PoolGround;
 pub use report::{BinStats, Damage, Finding, HeapReport, HeapStats, RecoveryReport, ValueReport};

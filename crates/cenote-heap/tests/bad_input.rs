@@ -3,7 +3,7 @@
 use crate::common::{A, ground, heap, room_for};
 use cenote_heap::{
     AllocError, Cancelled, FreeError, GroundError, Heap as _, OpenError, RecoverError, RootError,
-    TracedHeap,
+    Trace, TracedHeap,
 };
 use cenote_layout::id::TypeId;
 

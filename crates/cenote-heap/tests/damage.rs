@@ -1,7 +1,7 @@
 //! Damaged and interrupted descriptors: what is lost is named, and the rest goes on.
 
 use crate::common::{A, B, TypeMap, field, ground, read, record, room_for, write, zero};
-use cenote_heap::{FreeError, Ground as _, Heap as _, MemoryGround, TracedHeap};
+use cenote_heap::{FreeError, Ground as _, Heap as _, MemoryGround, Trace, TracedHeap};
 use cenote_layout::heap::{Descriptor, HeapGeometry, MARKS_SIZE, SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
 

@@ -7,7 +7,8 @@
 
 use crate::common::{A, B, Heap, Random, TypeMap, field, ground, record, zero};
 use cenote_heap::{
-    Cancelled, FreeError, Ground as _, Heap as _, MemoryGround, RootError, TraceOptions, TracedHeap,
+    Cancelled, FreeError, Ground as _, Heap as _, MemoryGround, RootError, Trace, TraceOptions,
+    TracedHeap,
 };
 use cenote_layout::heap::{
     Descriptor, HeapGeometry, MEMBERS_SIZE, ROOT_COUNT, SUPERBLOCK_SIZE, SuperblockState,

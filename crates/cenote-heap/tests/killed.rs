@@ -6,7 +6,7 @@
 
 mod common;
 
-use cenote_heap::{Heap as _, TracedHeap};
+use cenote_heap::{Heap as _, Trace, TracedHeap};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, plant, watch};
 use common::Random;

@@ -4,7 +4,9 @@
 
 use crate::common::room_for;
 use crate::common::shared::{Files, SharedGround};
-use cenote_heap::{AllocError, Heap as _, OpenError, RecoverError, Sharing as _, TracedHeap};
+use cenote_heap::{
+    AllocError, Heap as _, OpenError, RecoverError, Sharing as _, Trace, TracedHeap,
+};
 use cenote_layout::heap::MEMBER_COUNT;
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, plant};

@@ -5,8 +5,8 @@ use crate::common::{Random, TypeMap, field, ground, pointers, read, record, writ
 use cenote_heap::report::{Fault, TraceCounts};
 use cenote_heap::trace::{Filter, Progress, Scanned, Visitor};
 use cenote_heap::{
-    Ground, GroundError, Heap as _, MemoryGround, Plot, RecoverError, TraceOptions, TracedHeap,
-    Types,
+    Ground, GroundError, Heap as _, MemoryGround, Plot, RecoverError, Trace, TraceOptions,
+    TracedHeap, Types,
 };
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::pointer::{PointerKind, RegionAddress, encode_relative};

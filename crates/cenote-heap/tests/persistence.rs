@@ -1,7 +1,7 @@
 //! What is flushed and fenced, exactly; and what a crash between any two steps leaves.
 
 use crate::common::{A, B, ground};
-use cenote_heap::{Counts, Heap as _, TracedHeap};
+use cenote_heap::{Counts, Heap as _, Trace, TracedHeap};
 use cenote_layout::id::TypeId;
 
 fn since(ground: &cenote_heap::MemoryGround, before: Counts) -> (u64, u64, u64) {

@@ -4,7 +4,7 @@
 use crate::common::{A, Heap, Random, TypeMap, field, ground, pointers, read, record, write, zero};
 use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::trace::{Filter, Scanned, Visitor};
-use cenote_heap::{Heap as _, MemoryGround, ReclaimError, TracedHeap, Types};
+use cenote_heap::{Heap as _, MemoryGround, ReclaimError, Trace, TracedHeap, Types};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::{PointerKind, encode_relative};
 use cenote_layout::types::{Condition, PointerField, TypeRecord};

@@ -3,7 +3,7 @@
 
 use crate::common::{A, B, TypeMap, field, read, record, write, zero};
 use cenote_heap::{
-    AllocError, FreeError, GroundError, Heap as _, OpenError, PoolGround, TracedHeap,
+    AllocError, FreeError, GroundError, Heap as _, OpenError, PoolGround, Trace, TracedHeap,
 };
 use cenote_layout::id::{TypeId, Uuid};
 use cenote_medium::planted::{Bug, plant};

@@ -2,7 +2,8 @@
 
 use crate::common::{A, B, TypeMap, ground, read, record, write};
 use cenote_heap::{
-    AllocError, Ground as _, Heap as _, MemoryGround, RecoverError, TracedHeap, TrimProgress, Use,
+    AllocError, Ground as _, Heap as _, MemoryGround, RecoverError, Trace, TracedHeap,
+    TrimProgress, Use,
 };
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use std::ops::ControlFlow;

@@ -18,7 +18,7 @@ use crate::registry::StoreTypes;
 use crate::tx::Tx;
 use cenote_heap::{
     BlockInfo, Damage as HeapDamage, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo,
-    TraceOptions, TrimProgress, TrimReport,
+    Trace, TraceOptions, TrimProgress, TrimReport,
 };
 use cenote_layout::heap::RootEntry;
 use cenote_layout::id::PoolId;

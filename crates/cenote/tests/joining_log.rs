@@ -7,10 +7,7 @@
 
 use cenote::raw::{Block, Heap, TxContext};
 use cenote::{MediumOptions, OpenOptions, Persist, Pool, RealMedium, Result, Store, TypeId};
-use cenote_heap::{
-    AllocError, BlockInfo, Cancelled, FreeError, HeapReport, HeapStats, RecoverError,
-    RecoveryReport, RootError, Taking, Types,
-};
+use cenote_heap::{AllocError, BlockInfo, Cancelled, FreeError, RootError, Taking};
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_log::{Body, LogWriter, SegmentSource};
 use cenote_medium::counters;
@@ -56,22 +53,6 @@ impl Heap for Interrupting<'_> {
     }
     fn owner(&self, addr: u64) -> Option<BlockInfo> {
         self.heap.owner(addr)
-    }
-    fn walk(&self, visit: &mut dyn FnMut(BlockInfo)) -> std::result::Result<(), RecoverError> {
-        self.heap.walk(visit)
-    }
-    fn check(&self, types: Option<&dyn Types>) -> std::result::Result<HeapReport, RecoverError> {
-        self.heap.check(types)
-    }
-    fn stats(&self) -> std::result::Result<HeapStats, RecoverError> {
-        self.heap.stats()
-    }
-    fn recover(
-        &self,
-        types: &dyn Types,
-        roots: &[u64],
-    ) -> std::result::Result<RecoveryReport, RecoverError> {
-        self.heap.recover(types, roots)
     }
     fn root(&self, index: u16) -> std::result::Result<RootEntry, RootError> {
         self.heap.root(index)

@@ -33,7 +33,7 @@ use crate::random::Random;
 use crate::runner::Row;
 use crate::traced::Traced;
 use cenote::Durability;
-use cenote_heap::Heap;
+use cenote_heap::Trace as _;
 use cenote_heap::class::block_size;
 use std::collections::VecDeque;
 use std::io::Write;

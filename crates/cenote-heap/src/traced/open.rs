@@ -15,7 +15,7 @@ use super::state::{IDLE_WORDS, TracedHeap, next_number};
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
 use crate::error::{AllocError, FreeError, OpenError, RecoverError, RootError};
 use crate::ground::Ground;
-use crate::heap::Heap;
+use crate::heap::{Heap, Trace};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
 use crate::trace::{TraceOptions, Types};
 use cenote_layout::heap::{RootEntry, RootSlot, mark};
@@ -63,6 +63,7 @@ impl<G: Ground> TracedHeap<G> {
                 hold: Self::hold_slow,
                 put_in_cache: Self::put_in_cache,
                 puddle_at: Self::puddle_at_first_touch,
+                close: Self::close,
             },
             ground,
         };
@@ -91,8 +92,9 @@ impl<G: Ground> TracedHeap<G> {
     }
 }
 
-impl<G: Ground> Drop for TracedHeap<G> {
-    fn drop(&mut self) {
+impl<G: Ground> TracedHeap<G> {
+    /// What a heap does when it is dropped.
+    fn close(&self) {
         self.end_reclaim();
         self.shared.renew(0);
         self.leave();
@@ -103,6 +105,12 @@ impl<G: Ground> Drop for TracedHeap<G> {
                 let _ = slot.compare_exchange(own, null_mut(), Ordering::AcqRel, Ordering::Relaxed);
             }
         }
+    }
+}
+
+impl<G: Ground> Drop for TracedHeap<G> {
+    fn drop(&mut self) {
+        (self.slow.close)(self);
     }
 }
 
@@ -174,6 +182,20 @@ impl<G: Ground> Heap for TracedHeap<G> {
         }
     }
 
+    fn root(&self, index: u16) -> Result<RootEntry, RootError> {
+        self.read_root(index)
+    }
+
+    fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError> {
+        self.slot_of_root(index)
+    }
+
+    fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError> {
+        self.write_root(index, addr, type_id)
+    }
+}
+
+impl<G: Ground> Trace for TracedHeap<G> {
     fn walk(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
         self.walk_blocks(visit)
     }
@@ -188,18 +210,6 @@ impl<G: Ground> Heap for TracedHeap<G> {
 
     fn recover(&self, types: &dyn Types, roots: &[u64]) -> Result<RecoveryReport, RecoverError> {
         self.recover_heap(types, roots, TraceOptions::default())
-    }
-
-    fn root(&self, index: u16) -> Result<RootEntry, RootError> {
-        self.read_root(index)
-    }
-
-    fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError> {
-        self.slot_of_root(index)
-    }
-
-    fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError> {
-        self.write_root(index, addr, type_id)
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) struct Slow<H> {
     pub(super) hold: fn(&H, u64) -> Result<(), FreeError>,
     pub(super) put_in_cache: fn(&H, Entry, TypeId, u32),
     pub(super) puddle_at: fn(&H, u64) -> Result<&PuddleHeap, FreeError>,
+    pub(super) close: fn(&H),
 }
 
 impl<H> core::fmt::Debug for Slow<H> {
