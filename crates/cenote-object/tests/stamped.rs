@@ -8,9 +8,7 @@ use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
-use cenote_object::{
-    Blocks, Guest, ObjectError, Objects, ObjectsOptions, Permission, Store, Trim,
-};
+use cenote_object::{Blocks, Guest, ObjectError, Objects, ObjectsOptions, Permission, Store, Trim};
 use cenote_store::{
     AtRest, BackedUp, Credentials, Damage, FormatOptions, NewObject, OpenOptions, StoreError,
 };
@@ -335,9 +333,11 @@ fn hosted(bug: Bug) -> Result<BTreeSet<u8>, ObjectError> {
     let name: Vec<u8> = Uuid([0x60; 16]).to_hex().to_vec();
     image.roll_back(&format!("puddles/{}", String::from_utf8(name).expect("hex")), &before);
     let session = opened_on(SimMedium::from_image_unrecorded(&image), true);
-    let found = session.1.snapshot_on("guest's", &*SimMedium::new(SimOptions::new(
-        Durability::Process,
-    )), "copy");
+    let found = session.1.snapshot_on(
+        "guest's",
+        &*SimMedium::new(SimOptions::new(Durability::Process)),
+        "copy",
+    );
     closed(session);
     plant(Bug::None);
     found.map(|_| BTreeSet::new())

@@ -30,8 +30,8 @@ use cenote_layout::header::seal;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::object::{ObjectHeader, object_data_offset};
 use cenote_layout::puddle::{Role, header_space};
-use cenote_medium::{FileHandle, MediumError};
 use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError};
 use zerocopy::IntoBytes;
 
 /// An object as the catalog has it.
