@@ -81,7 +81,8 @@ fn a_journal_or_superblock_that_was_put_back_is_named_and_not_used() {
         std::fs::write(fixture.store.join(name), contents).expect("written");
         let before = fixture.files();
         fixture.run("check", &[]).exits(1);
-        object(&["export", "a", "--output", output.to_str().expect("text")]).complains(3, &[said]);
+        object(&["export", "a", "--output", output.to_str().expect("text")])
+            .complains(3, &["put back"]);
         assert!(fixture.files() == before, "{name}: looking at it wrote something");
         object(&["rm", "a", "-y"]).complains(3, &[said]);
         std::fs::write(fixture.store.join(name), newer).expect("written");
