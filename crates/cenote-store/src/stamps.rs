@@ -21,9 +21,9 @@
 //!    sessions of that era have ended so: each session has a seal of its own.
 //! 2. *Marked.* A session writes the era into a file before the first store or write into it: when
 //!    a puddle is mapped for writing, a descriptor is granted for writing, a primary is opened for
-//!    a psync or by recovery, a shadow is brought back, an object is attached for writing or a psync
-//!    of it is replayed. No sync, no flush: a copy reads what the
-//!    kernel has, and after a loss of power either stamp is right, since the store is open.
+//!    a psync or by recovery, a shadow is brought back, an object is attached for writing, a psync
+//!    of it is replayed. No sync, no flush: a copy reads what the kernel has, and after a loss of
+//!    power either stamp is right, since the store is open.
 //! 3. *Sealed*, by a close, after psyncs, before the puddles are synced: every file of the pools
 //!    that were leased since the era began, or that was marked without a lease, and that has not
 //!    the stamp which the catalog names, gets the session's seal. The sync that the close makes of
