@@ -310,7 +310,8 @@ fn by_guest(sim: &Arc<SimMedium>, value: u8) {
     assert!(granted.is_err());
     let shadow = vec![value; 4096];
     let mut parcel = Parcel::new(8).expect("parcel");
-    parcel.add_pages(0, shadow.as_ptr().addr(), &[0..1]).expect("pages");
+    let pages = core::slice::from_ref(&(0..1));
+    parcel.add_pages(0, shadow.as_ptr().addr(), pages).expect("pages");
     let (file, runs) = parcel.finish().expect("finished");
     hosted.psync_for(&guest, &[id], (&file, runs), true).expect("psynced");
     hosted.detach_for(&guest, id).expect("detached");
