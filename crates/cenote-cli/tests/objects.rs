@@ -72,11 +72,11 @@ fn a_journal_or_superblock_that_was_put_back_is_named_and_not_used() {
     };
     object(&["create", "a", "--size", "10000"]).exits(0);
     fill(1);
-    let names = ["journal", "superblock"];
-    let older = names.map(|name| std::fs::read(fixture.store.join(name)).expect("readable"));
+    let names = [("journal", "put back"), ("superblock", "rolled back")];
+    let older = names.map(|(name, _)| std::fs::read(fixture.store.join(name)).expect("readable"));
     fill(2);
     let output = fixture.dir.path().join("out");
-    for (name, contents) in names.iter().zip(older) {
+    for ((name, said), contents) in names.iter().zip(older) {
         let newer = std::fs::read(fixture.store.join(name)).expect("readable");
         std::fs::write(fixture.store.join(name), contents).expect("written");
         let before = fixture.files();
@@ -84,7 +84,7 @@ fn a_journal_or_superblock_that_was_put_back_is_named_and_not_used() {
         object(&["export", "a", "--output", output.to_str().expect("text")])
             .complains(3, &["put back"]);
         assert!(fixture.files() == before, "{name}: looking at it wrote something");
-        object(&["rm", "a", "-y"]).complains(3, &["put back"]);
+        object(&["rm", "a", "-y"]).complains(3, &[said]);
         std::fs::write(fixture.store.join(name), newer).expect("written");
     }
     fixture.run("check", &[]).exits(0);
@@ -459,4 +459,47 @@ fn the_letter_of_an_object_says_how_its_last_writer_ended() {
     std::fs::write(&input, [3; 6000]).expect("written");
     run(&["object", "import", &dir, "a", "--input", input.to_str().expect("text")]).exits(0);
     shows("D", "detached", 3);
+}
+
+/// The file of an object without protection that was there before the last close is put back: every
+/// command that would use it says so, and none serves it.
+#[test]
+fn an_older_file_of_an_object_is_named_and_not_used() {
+    let fixture = empty();
+    let dir = fixture.store.to_str().expect("text").to_owned();
+    let input = fixture.dir.path().join("in");
+    let to = |name: &str| fixture.dir.path().join(name).to_str().expect("text").to_owned();
+    let object = |rest: &[&str]| {
+        crate::common::run([&["object", rest[0], dir.as_str()], &rest[1..]].concat())
+    };
+    object(&["create", "o", "--size", "256K"]).exits(0);
+    let fill = |byte: u8| {
+        std::fs::write(&input, vec![byte; 256 << 10]).expect("written");
+        object(&["import", "o", "--input", input.to_str().expect("text")]).exits(0);
+    };
+    fill(1);
+    let mut files = std::fs::read_dir(fixture.store.join("puddles")).expect("read");
+    let file = files.next().expect("the object's").expect("an entry").path();
+    let older = std::fs::read(&file).expect("read");
+    fill(2);
+    fixture.run("check", &[]).exits(0);
+    std::fs::write(&file, older).expect("put back");
+    let said = "of another moment than the catalog";
+    let tells = |ran: crate::common::Ran| {
+        let words: Vec<&str> = ran.out.split_whitespace().collect();
+        assert!(words.join(" ").contains(said), "{}", ran.out);
+        ran.exits(1);
+    };
+    for command in ["check", "ls", "info"] {
+        tells(fixture.run(command, &[]));
+    }
+    tells(object(&["ls"]));
+    fixture.run("verify", &["o"]).complains(3, &[said]);
+    object(&["export", "o", "--output", &to("out")]).complains(3, &[said]);
+    object(&["import", "o", "--input", input.to_str().expect("text")]).complains(3, &[said]);
+    fixture.run("snapshot", &["o", &to("snapshot")]).complains(3, &[said]);
+    tells(fixture.run("backup", &[&to("copy")]));
+    tells(crate::common::run(["check", &to("copy")]));
+    object(&["rm", "o", "-y"]).exits(0);
+    fixture.run("check", &[]).exits(0);
 }

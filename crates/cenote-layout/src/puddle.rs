@@ -9,8 +9,8 @@
 //! # The stamp
 //!
 //! A word of its own, which no checksum of the header covers: one store or one write changes it,
-//! and no crash tears it. Of heap puddles of unprotected pools, and of their primaries, it tells
-//! files of different moments apart. It says one of:
+//! and no crash tears it. Of heap puddles of unprotected pools, of their primaries, and of objects
+//! without protection, it tells files of different moments apart. It says one of:
 //!
 //! * 0: no session has written the file.
 //! * An *era*, which is even: a session that began in this era may write it, or was writing it. The

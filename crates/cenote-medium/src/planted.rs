@@ -68,6 +68,10 @@ pub enum Bug {
     OverflowEarly,
     /// A file is written without the era's stamp.
     NotMarked,
+    /// Files of unprotected objects have no stamps.
+    ObjectsUnstamped,
+    /// An object's file is written without the era's stamp.
+    ObjectNotMarked,
     /// A close names a seal before the files that have it are synced.
     SealNotSynced,
     /// A close does not name the seal that files got.

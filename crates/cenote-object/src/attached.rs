@@ -261,6 +261,9 @@ impl Attached {
         if self.shared.store.is_connected() {
             return Ok(()); // the daemon's
         }
+        if writing {
+            self.shared.store.mark_object(&self.info, &self.primary)?;
+        }
         let (medium, writer) = (self.shared.store.medium(), writing.then(Writer::this));
         header::write(&self.primary, self.info.header_offset(), self.info.id(), writer, &**medium)
     }

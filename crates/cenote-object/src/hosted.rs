@@ -189,6 +189,7 @@ impl Host {
         let found = header::found(&primary, info.header_offset(), info.id(), medium, asks)?;
         if writable {
             shared.journal()?;
+            store.mark_object(info, &primary)?;
             header::write(&primary, info.header_offset(), info.id(), Some(writer), medium)?;
         }
         let state = if writable { ObjectState::Write } else { ObjectState::Read };

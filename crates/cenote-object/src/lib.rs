@@ -131,6 +131,7 @@ mod header;
 mod hosted;
 mod look;
 mod mapping;
+mod marked;
 mod objects;
 mod options;
 mod psync;

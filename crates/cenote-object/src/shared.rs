@@ -266,15 +266,7 @@ impl Shared {
                 }
                 let primary = match primaries.entry(id) {
                     Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(new) => {
-                        self.store.verify_object(info).map_err(|error| match error {
-                            StoreError::ObjectDamaged { name, detail } => {
-                                ObjectError::PrimaryDamaged { name, detail }
-                            }
-                            error => error.into(),
-                        })?;
-                        new.insert(FileHandle::open(self.files(), &info.file())?)
-                    }
+                    Entry::Vacant(new) => new.insert(self.primary_to_replay(info)?),
                 };
                 primary.write_in_pieces(info.data_offset() + offset, bytes)?;
                 Ok(())

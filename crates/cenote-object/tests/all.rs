@@ -23,6 +23,7 @@ mod rules;
 mod running;
 mod settled;
 mod snapshot;
+mod stamped;
 mod stamps;
 mod surface;
 mod swaps;

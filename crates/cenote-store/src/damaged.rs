@@ -12,7 +12,7 @@ use crate::pools::lost_record;
 use crate::puddle::{file_name, primary_name, text};
 use crate::report::Damage;
 use crate::store::{Control, Inner, Store};
-use crate::verify::{RESTORE, verify_file};
+use crate::verify::RESTORE;
 use cenote_journal::{Scan, scan};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::puddle::Role;
@@ -49,7 +49,8 @@ impl Store {
                 }
                 Err(error) => return Err(error),
                 Ok(info) => {
-                    let detail = verify_file(&inner.medium, &info.puddle(), inner.uuid, true)?;
+                    let (state, file) = (&control.catalog.state, info.file());
+                    let detail = inner.check_named(state, &info.puddle(), &file, true)?;
                     damage
                         .extend(detail.map(|detail| Damage::Object { name: name.clone(), detail }));
                 }

@@ -23,15 +23,15 @@ use crate::error::StoreError;
 use crate::pools::why_no_name;
 use crate::puddle::{DIR, file_name};
 use crate::store::{Control, Inner, Store};
-use crate::verify::verify_file;
+use crate::verify::verify_stamped;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord, Record};
 use cenote_layout::header::seal;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::object::{ObjectHeader, object_data_offset};
 use cenote_layout::puddle::{Role, header_space};
-use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileHandle, MediumError};
 use zerocopy::IntoBytes;
 
 /// An object as the catalog has it.
@@ -399,8 +399,20 @@ impl Store {
         inner.medium.sync_dir(DIR).map_err(|error| inner.failed(error))
     }
 
+    /// Says in an object's file that this session may write it, unless its protection shows what
+    /// is of another moment. Before the first write; later calls write nothing.
+    ///
+    /// # Errors
+    /// The medium.
+    pub fn mark_object(&self, object: &ObjectInfo, file: &FileHandle) -> Result<(), MediumError> {
+        match object.record.at_rest {
+            AtRest::None => self.inner().mark_object(object.id(), file),
+            _ => Ok(()),
+        }
+    }
+
     /// Compares an object's file with what the catalog says: there, as long as it should be, with
-    /// its own header.
+    /// its own header, and without protection with a stamp of this moment.
     ///
     /// # Errors
     /// It is damaged, another one's or missing; the medium.
@@ -409,7 +421,9 @@ impl Store {
         if inner.connection.is_some() {
             return Ok(()); // the daemon does, before it hands the file out
         }
-        match verify_file(&inner.medium, &object.puddle(), inner.uuid, inner.writable)? {
+        let (record, name) = (object.puddle(), object.file());
+        let stamps = inner.expected(&inner.control().catalog.state, &record);
+        match verify_stamped(&inner.medium, &name, &record, inner.uuid, inner.writable, stamps)? {
             None => Ok(()),
             Some(detail) => {
                 Err(StoreError::ObjectDamaged { name: object.record.name.clone(), detail })

@@ -107,6 +107,14 @@ impl Inner {
         self.stamps.mark_file(file, uuid, true)
     }
 
+    /// Marks an object's file before it is written.
+    pub(crate) fn mark_object(&self, object: Uuid, file: &FileHandle) -> Result<(), MediumError> {
+        if self.connection.is_some() || planted(Bug::ObjectNotMarked) {
+            return Ok(());
+        }
+        self.stamps.mark_file(file, object, false)
+    }
+
     /// Marks a puddle's file before a descriptor of it is given away.
     pub(crate) fn mark_granted(&self, record: &PuddleRecord) -> Result<(), MediumError> {
         let is_marked = || self.stamps.has_mark(record.uuid, false);
@@ -121,6 +129,8 @@ impl Inner {
     /// was made.
     pub(crate) fn unproven(&self, state: &State) -> BTreeSet<PoolId> {
         let stamped = state.puddles.values().filter(|record| is_stamped(state, record));
+        // Objects of a copy are checked one by one.
+        let stamped = stamped.filter(|record| record.role == Role::Heap);
         let unproven = stamped.filter(|record| {
             let named = state.seals.get(&record.uuid).copied().unwrap_or(0);
             let has = |name: &str| {

@@ -1,7 +1,9 @@
-//! Stamps: which files of unprotected pools are of one moment ([`cenote_layout::puddle`]).
+//! Stamps: which files of unprotected pools and objects are of one moment
+//! ([`cenote_layout::puddle`]).
 //!
 //! A copy of a store is made file by file, and an operator may put back one file alone. Files of
-//! protected pools notice; those of others have no checksum over their contents. Each has a
+//! protected pools and objects notice; those of others, and of objects without protection, have no
+//! checksum over their contents. Each has a
 //! *stamp* instead: an *era*, if a session may write it, or a *seal*, if none has since a close.
 //! The catalog names the seal of each puddle, and the superblock the era.
 //!
@@ -19,8 +21,9 @@
 //!    sessions of that era have ended so: each session has a seal of its own.
 //! 2. *Marked.* A session writes the era into a file before the first store or write into it: when
 //!    a puddle is mapped for writing, a descriptor is granted for writing, a primary is opened for
-//!    a psync or by recovery, a shadow is brought back. No sync, no flush: a copy reads what the
-//!    kernel has, and after a loss of power either stamp is right, since the store is open.
+//!    a psync or by recovery, a shadow is brought back, an object is attached for writing, a psync
+//!    of it is replayed. No sync, no flush: a copy reads what the kernel has, and after a loss of
+//!    power either stamp is right, since the store is open.
 //! 3. *Sealed*, by a close, after psyncs, before the puddles are synced: every file of the pools
 //!    that were leased since the era began, or that was marked without a lease, and that has not
 //!    the stamp which the catalog names, gets the session's seal. The sync that the close makes of
@@ -77,7 +80,7 @@
 //! that were copied before.
 
 use crate::catalog::State;
-use cenote_layout::catalog::{PuddleRecord, Record};
+use cenote_layout::catalog::{AtRest, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{ERA_ANY, Role, STAMP_AT, UNCLOSED_MAX, era_of, is_stamp_of, seal_of};
 use cenote_layout::superblock::Superblock;
@@ -169,9 +172,17 @@ fn era_by(client: Uuid) -> u64 {
     era_of(u128::from_le_bytes(client.0) as u64)
 }
 
-/// Whether a puddle of this role and pool has a stamp.
+/// Whether a puddle has a stamp: a heap's of an unprotected pool, or an unprotected object.
 pub(crate) fn is_stamped(state: &State, record: &PuddleRecord) -> bool {
-    record.role == Role::Heap && !state.is_protected(record.pool)
+    match record.role {
+        Role::Heap => !state.is_protected(record.pool),
+        Role::Object => {
+            let object = state.objects.get(&record.uuid);
+            object.is_some_and(|object| object.at_rest == AtRest::None)
+                && !planted(Bug::ObjectsUnstamped)
+        }
+        Role::Log | Role::LogSpace | Role::Spare => false,
+    }
 }
 
 pub(crate) fn read_stamp(file: &FileHandle) -> Result<u64, MediumError> {
@@ -293,15 +304,18 @@ impl Stamps {
         self.leased.lock().unwrap_or_else(PoisonError::into_inner).extend(pools);
     }
 
-    /// A batch was made of them. Files of a puddle that became spare are made anew.
+    /// A batch was made of them. Files of a puddle that became spare are made anew. An object may
+    /// have a new file, or its window has moved.
     pub(crate) fn note_made(&self, records: &[Record]) {
         for record in records {
-            let spare = |puddle: &PuddleRecord| puddle.role != Role::Heap;
-            if let Record::Puddle(puddle) = record
-                && spare(puddle)
-            {
-                let mut marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
-                marked.retain(|(uuid, _), _| *uuid != puddle.uuid);
+            let Record::Puddle(puddle) = record else { continue };
+            let mut marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
+            match puddle.role {
+                Role::Heap => {}
+                Role::Object => {
+                    marked.entry((puddle.uuid, false)).and_modify(|known| *known = false);
+                }
+                _ => marked.retain(|(uuid, _), _| *uuid != puddle.uuid),
             }
         }
     }

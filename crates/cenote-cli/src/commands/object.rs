@@ -18,6 +18,7 @@ use cenote::Store;
 use cenote_object::{
     Attached, Info, Mode, ObjectError, ObjectOptions, Objects, ObjectsOptions, Permission,
 };
+use cenote_store::{Damage, StoreError};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{IsTerminal as _, Read, Write};
@@ -86,7 +87,17 @@ fn ls(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
     let (store, objects) = to_look(&arguments.store)?;
     // One by one: an object's file may be missing.
     let there = store.handle().objects().into_iter();
-    let found: Vec<_> = there.map(|object| (objects.info(&object.record.name), object)).collect();
+    let damage = store.damaged_files()?;
+    let look = |name: &str| {
+        let info = objects.info(name)?;
+        let of_it = damage.iter().find_map(|damage| match damage {
+            Damage::Object { name: damaged, detail } if damaged == name => Some(detail.clone()),
+            _ => None,
+        });
+        let refused = |detail| StoreError::ObjectDamaged { name: name.into(), detail };
+        of_it.map_or(Ok(info), |detail| Err(ObjectError::from(refused(detail))))
+    };
+    let found: Vec<_> = there.map(|object| (look(&object.record.name), object)).collect();
     let list: Vec<&Info> = found.iter().filter_map(|(info, _)| info.as_ref().ok()).collect();
     if found.is_empty() {
         let dir = arguments.store.dir.display();

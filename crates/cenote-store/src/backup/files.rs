@@ -157,7 +157,10 @@ fn planned(
     if puddle.role != Role::Heap {
         // An object may have regions of its protection behind its data.
         return Ok(match inner.medium.len(&to) {
-            Ok(len) => (of(to, len), None),
+            Ok(len) => {
+                let problem = inner.check_stamp(state, puddle, &to)?;
+                (of(to, len), problem)
+            }
             Err(error) => (of(to, puddle.size), Some(error.to_string())),
         });
     }

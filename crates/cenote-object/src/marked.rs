@@ -1,0 +1,46 @@
+//! Files of objects without protection are marked before they are written.
+//!
+//! A protected object shows by itself what is of another moment. Another one has a stamp in its
+//! puddle's header, as files of unprotected pools have (`stamps.rs` of `cenote-store`). It is the
+//! primary that is copied and put back, and its stamp says:
+//!
+//! | | stamp |
+//! | --- | --- |
+//! | made or restored, never attached for writing | 0 |
+//! | *marked*: a session may write it, or was writing it | the session's era |
+//! | *sealed*: none has since a close | the close's seal, which the catalog names |
+//!
+//! *Marked* by an attach for writing (for a daemon's client by the daemon), once in a session,
+//! before the header says who writes; and by recovery, before it replays a psync. A psync marks
+//! nothing: its object is attached. *Sealed* by the store's close, after the journal has brought
+//! all psyncs to the primaries, because the last handle of the objects goes before the store does.
+//! The store's close syncs the file. **Its superblock's sync commits**: until then the era is
+//! accepted, and so are its seals.
+//!
+//! Compared wherever an object's file is looked at before it is used ([`Store::verify_object`]):
+//! attach, snapshot, replay, what a daemon hands out; and by a look at all files, and a backup.
+//!
+//! The header's state is no such stamp: a session that is killed leaves "attached for writing", and
+//! sessions that do not use the object close the store properly after it.
+//!
+//! [`Store::verify_object`]: cenote_store::Store::verify_object
+
+use crate::error::ObjectError;
+use crate::shared::Shared;
+use cenote_medium::FileHandle;
+use cenote_store::{ObjectInfo, StoreError};
+
+impl Shared {
+    /// An object's file, which recovery is about to write.
+    pub(crate) fn primary_to_replay(&self, info: &ObjectInfo) -> Result<FileHandle, ObjectError> {
+        self.store.verify_object(info).map_err(|error| match error {
+            StoreError::ObjectDamaged { name, detail } => {
+                ObjectError::PrimaryDamaged { name, detail }
+            }
+            error => error.into(),
+        })?;
+        let primary = FileHandle::open(self.files(), &info.file())?;
+        self.store.mark_object(info, &primary)?;
+        Ok(primary)
+    }
+}
