@@ -14,9 +14,12 @@ use cenote_layout::id::TypeId;
 /// What a transaction does with a block that was chosen, before it is given out.
 type Before<'b> = &'b mut dyn FnMut(&Block) -> Result<Taking, Cancelled>;
 
+/// Allocates so many bytes at such an alignment.
+type Alloc<H> = fn(&H, (u64, u64), TypeId, Before<'_>) -> Result<Block, AllocError>;
+
 /// The slow paths of a heap of type `H`.
 pub(crate) struct Slow<H> {
-    pub(super) alloc: fn(&H, (u64, u64), TypeId, Before<'_>) -> Result<Block, AllocError>,
+    pub(super) alloc: Alloc<H>,
     pub(super) free: fn(&H, u64, u8) -> Result<(), FreeError>,
     pub(super) hold: fn(&H, u64) -> Result<(), FreeError>,
     pub(super) put_in_cache: fn(&H, Entry, TypeId, u32),
