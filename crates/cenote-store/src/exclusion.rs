@@ -17,8 +17,8 @@
 //! another store may share it: here the superblock, the catalog and the journals, and puddles where
 //! they are opened ([`crate::verify::verify_all`]).
 //!
-//! An opener that shares none of these inodes has a copy before it, or a store that was put back from one:
-//! [`crate::origin`].
+//! An opener that shares none of these inodes has a copy before it, or a store that was put back
+//! from one: [`crate::origin`].
 
 use crate::catalog;
 use crate::error::OpenError;
@@ -42,7 +42,7 @@ pub(crate) fn take(
     medium: &OwnedMedium,
     exclusive: bool,
     timeout: Duration,
-) -> Result<(Locks, Place), OpenError> {
+) -> Result<([LockGuard; 5], Place), OpenError> {
     let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
     let path = || medium.describe().path;
     let failed = |source| OpenError::Medium { path: path(), source: Box::new(source) };
@@ -78,10 +78,7 @@ fn refuse_links(medium: &OwnedMedium) -> Result<(), MediumError> {
     Ok(())
 }
 
-/// What an open store holds.
-pub(crate) type Locks = [LockGuard; 5];
-
-type Taken = Result<(Locks, Place), Holder>;
+type Taken = Result<([LockGuard; 5], Place), Holder>;
 
 fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> {
     let lock = match medium.lock(LOCK, kind)? {

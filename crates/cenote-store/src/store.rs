@@ -2,7 +2,6 @@
 
 use crate::catalog::{self, Catalog};
 use crate::connection::Connection;
-use crate::exclusion::Locks;
 use crate::fence::Fence;
 use crate::guests::Hosted;
 use crate::journals::Journals;
@@ -28,7 +27,9 @@ use cenote_layout::puddle::Role;
 use cenote_layout::superblock::{ORIGIN_COPY, ORIGIN_OWN, Superblock};
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
-use cenote_medium::{Durability, Medium, MediumError, MediumInfo, OwnedMedium, Persistence};
+use cenote_medium::{
+    Durability, LockGuard, Medium, MediumError, MediumInfo, OwnedMedium, Persistence,
+};
 use cenote_sys::{fault, fork_guard};
 use core::fmt;
 use core::ptr::NonNull;
@@ -121,7 +122,7 @@ pub(crate) struct Control {
     /// This session.
     pub(crate) client: Uuid,
     pub(crate) registration: Option<fault::Registration>,
-    pub(crate) lock: Option<Locks>,
+    pub(crate) lock: Option<[LockGuard; 5]>,
 }
 
 // SAFETY: the pointers are to `Puddle`s, which are `Sync`, owned by this value, and freed only with

@@ -16,7 +16,9 @@ use crate::stop::{Awaited, Stop};
 use crate::table::{Align, Table};
 use crate::units::{bytes, date, plural};
 use cenote::Store;
-use cenote_object::{Attached, Info, Mode, ObjectOptions, Objects, ObjectsOptions, Permission};
+use cenote_object::{
+    Attached, Info, Mode, ObjectError, ObjectOptions, Objects, ObjectsOptions, Permission,
+};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{IsTerminal as _, Read, Write};
