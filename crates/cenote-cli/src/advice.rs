@@ -251,13 +251,13 @@ fn pool_damaged(name: &str, damage: &str) -> String {
     format!("pool \"{name}\" is damaged: {damage}; {restore}or remove the pool with `cenote rm`")
 }
 
-/// A journal of psyncs that cannot be used. That of objects cannot be given up.
+/// A journal of psyncs that cannot be used. Commands that can give up that of objects say so.
 fn journal(file: &str, detail: &str) -> String {
-    let other = match file {
-        "journal" => "copy the pools out with `cenote export`",
-        _ => "give the journal up, and what it has of psyncs, with --give-up-journal",
+    let (of, other) = match file {
+        "journal" => ("objects", "copy the pools out with `cenote export`"),
+        _ => ("pools", "give the journal up, and what it has of psyncs, with --give-up-journal"),
     };
-    format!("the journal of psyncs, {file}, cannot be used: {detail}; {RESTORE_ALL}, or {other}")
+    format!("the journal of {of}, {file}, cannot be used: {detail}; {RESTORE_ALL}, or {other}")
 }
 
 /// What is wrong with a pool, or with the rest of the store.

@@ -112,3 +112,85 @@ fn each_command_with_the_option_gives_up_a_journal() {
         assert!(!help.contains("--give-up-journal"), "{command}");
     }
 }
+
+/// A copy of a store that was in use, with an object, whose journal of objects is of an earlier
+/// session.
+fn with_older_journal() -> (Fixture, String) {
+    let fixture = empty();
+    with_object(&fixture);
+    let bytes = fixture.dir.path().join("bytes");
+    std::fs::write(&bytes, [7; 4096]).expect("written");
+    let store = fixture.store.to_str().expect("text").to_owned();
+    let bytes = bytes.to_str().expect("text").to_owned();
+    let import = || run(["object", "import", &store, "raw", "--input", &bytes]).exits(0);
+    import();
+    let older = std::fs::read(fixture.store.join("journal")).expect("read");
+    std::fs::write(&bytes, [8; 4096]).expect("written");
+    import();
+    let copy = {
+        let _store = cenote::Store::open(&fixture.store).expect("opened");
+        copied(&fixture)
+    };
+    std::fs::write(format!("{copy}/journal"), older).expect("written");
+    (fixture, copy)
+}
+
+#[test]
+fn a_copy_with_an_older_journal_of_objects_is_adopted_if_that_is_given_up() {
+    let (_keep, copy) = with_older_journal();
+    for command in [&["adopt", &copy][..], &["object", "rm", &copy, "raw", "-y", "--accept-copy"]] {
+        let words = ["the journal of objects, journal,", "--give-up-journal", "half a psync"];
+        run(command).complains(3, &words);
+    }
+    run(["object", "ls", &copy, "--accept-copy"])
+        .complains(3, &["the journal of objects, journal"]);
+    let out = run(["adopt", &copy, "--give-up-journal"]).exits(1).out;
+    assert!(out.contains("given up:") && out.contains("half a psync"), "{out}");
+    assert!(out.contains("not whole: object \"raw\""), "{out}");
+    // The next needs it no more.
+    let out = run(["adopt", &copy, "--of-one-moment"]).exits(0).out;
+    assert!(!out.contains("given up"), "{out}");
+    run(["object", "export", &copy, "raw", "--output", &format!("{copy}.raw")]).exits(0);
+}
+
+#[test]
+fn an_object_is_removed_from_a_copy_whose_journal_of_objects_is_given_up() {
+    let (_keep, copy) = with_older_journal();
+    let rm = ["object", "rm", &copy, "raw", "-y", "--accept-copy", "--give-up-journal", "--json"];
+    let out = run(rm).exits(0).out;
+    assert!(out.contains("\"given_up\":\"journal\"") && out.contains("[\"raw\"]"), "{out}");
+    run(["adopt", &copy]).exits(0);
+    run(["check", &copy]).exits(0);
+}
+
+#[test]
+fn a_copy_whose_journal_of_pools_cannot_be_used_is_said_to_be_so() {
+    let fixture = empty();
+    fixture.run("create", &["a", "--mode", "shadowed"]).exits(0);
+    fixture.run("rm", &["a", "-y"]).exits(0);
+    let copy = {
+        let _store = cenote::Store::open(&fixture.store).expect("opened");
+        copied(&fixture)
+    };
+    std::fs::write(format!("{copy}/journal.pools"), [0x55; 64]).expect("written");
+    // Adopted, and a store of its own already.
+    for words in ["done:", "already"] {
+        let out = run(["adopt", &copy]).exits(1).out;
+        assert!(out.contains(words) && out.contains("journal of psyncs"), "{out}");
+        assert!(out.contains("--mode shadowed --give-up-journal"), "{out}");
+    }
+    run(["create", &copy, "b", "--mode", "shadowed", "--give-up-journal"]).exits(0);
+    run(["adopt", &copy]).exits(0);
+    run(["check", &copy]).exits(0);
+}
+
+#[test]
+fn a_copy_that_looks_closed_is_said_to_be_unchecked() {
+    let fixture = empty();
+    let out = fixture.run("adopt", &[]).exits(0).out;
+    assert!(out.contains("already") && out.contains("were not checked: `cenote check"), "{out}");
+    std::fs::remove_file(fixture.store.join("catalog.0")).expect("removed");
+    let out = fixture.run("adopt", &[]).exits(1).out;
+    assert!(out.contains("already") && out.contains("damaged: catalog.0"), "{out}");
+    fixture.run("adopt", &[]).exits(0);
+}

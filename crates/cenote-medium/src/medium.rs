@@ -389,6 +389,18 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
         Ok(Ok((LockGuard::new(()), self.file_id(name)?)))
     }
 
+    /// As [`hold`](Medium::hold), of a directory in the store, for two system calls: which one it
+    /// is is not told. Nothing is held if it is missing, or its file system does not lock
+    /// directories.
+    fn hold_dir(
+        &self,
+        name: &str,
+        kind: LockKind,
+    ) -> Result<core::result::Result<LockGuard, Holder>> {
+        let _ = (name, kind);
+        Ok(Ok(LockGuard::new(())))
+    }
+
     /// Which file or directory (`""`: the store's own) has that name now; [`FileId::UNKNOWN`] where
     /// files have no identity.
     fn file_id(&self, name: &str) -> Result<FileId> {

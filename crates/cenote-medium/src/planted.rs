@@ -420,6 +420,8 @@ pub enum Bug {
     ImportNotRemembered,
     /// A store's directory and superblock are not locked: its file `lock` alone keeps others out.
     StoreNotHeld,
+    /// A store's directories of puddles and primaries are not locked: another store may have them.
+    DirectoriesNotHeld,
     /// A control write does not look whether the superblock still names its session.
     FenceNotChecked,
     /// A control write does not look whether its file still has its name.

@@ -1,7 +1,7 @@
 //! One writer, or many readers: the locks of an open, and what is opened only if the caller asks
 //! for it.
 //!
-//! Three locks, taken in this order, all or none:
+//! Five locks, taken in this order, all or none:
 //!
 //! 1. A record lock on the file `lock`. It names its holder, for messages. Code of this process
 //!    that opens and closes the file drops it; a program that removes the file is not excluded by
@@ -10,19 +10,22 @@
 //!    does to files drops them ([`Medium::hold`]). Every opener of the store touches both inodes,
 //!    so two that share one of them exclude each other, by whatever path they came and whatever
 //!    became of the other files.
+//! 4. A lock on the directory `puddles`, and 5. one on `primary`, where there is one. A bind mount
+//!    puts them into a second store, which shares neither inode with the first.
 //!
 //! A writer refuses, under these locks, a file that it writes and that has several names, since
 //! another store may share it: here the superblock, the catalog and the journals, and puddles where
 //! they are opened ([`crate::verify::verify_all`]).
 //!
-//! An opener that shares neither inode has a copy before it, or a store that was put back from one:
-//! [`crate::origin`].
+//! An opener that shares none of these inodes has a copy before it, or a store that was put back
+//! from one: [`crate::origin`].
 
 use crate::catalog;
 use crate::error::OpenError;
 use crate::journals::JournalOf;
 use crate::options::CopyPolicy;
 use crate::origin::{Origin, Place, living_opener};
+use crate::puddle::{DIR, PRIMARY_DIR};
 use crate::store::LOCK;
 use crate::superblock::{FILE, Found, load};
 use cenote_layout::id::Uuid;
@@ -39,7 +42,7 @@ pub(crate) fn take(
     medium: &OwnedMedium,
     exclusive: bool,
     timeout: Duration,
-) -> Result<([LockGuard; 3], Place), OpenError> {
+) -> Result<([LockGuard; 5], Place), OpenError> {
     let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
     let path = || medium.describe().path;
     let failed = |source| OpenError::Medium { path: path(), source: Box::new(source) };
@@ -75,7 +78,7 @@ fn refuse_links(medium: &OwnedMedium) -> Result<(), MediumError> {
     Ok(())
 }
 
-type Taken = Result<([LockGuard; 3], Place), Holder>;
+type Taken = Result<([LockGuard; 5], Place), Holder>;
 
 fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> {
     let lock = match medium.lock(LOCK, kind)? {
@@ -86,10 +89,17 @@ fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> 
         Ok(held) => held,
         Err(holder) => return Ok(Err(holder)),
     };
-    Ok(match medium.hold(FILE, kind)? {
-        Ok((also, superblock)) => Ok(([lock, held, also], Place { directory, superblock })),
-        Err(holder) => Err(holder),
-    })
+    let (also, superblock) = match medium.hold(FILE, kind)? {
+        Ok(held) => held,
+        Err(holder) => return Ok(Err(holder)),
+    };
+    let puddles = match medium.hold_dir(DIR, kind)? {
+        Ok(guard) => guard,
+        Err(holder) => return Ok(Err(holder)),
+    };
+    Ok(medium
+        .hold_dir(PRIMARY_DIR, kind)?
+        .map(|primaries| ([lock, held, also, puddles, primaries], Place { directory, superblock })))
 }
 
 /// A holder that its lock does not name: a writer, by what the superblock says.

@@ -122,7 +122,7 @@ pub(crate) struct Control {
     /// This session.
     pub(crate) client: Uuid,
     pub(crate) registration: Option<fault::Registration>,
-    pub(crate) lock: Option<[LockGuard; 3]>,
+    pub(crate) lock: Option<[LockGuard; 5]>,
 }
 
 // SAFETY: the pointers are to `Puddle`s, which are `Sync`, owned by this value, and freed only with

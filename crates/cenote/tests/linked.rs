@@ -1,4 +1,5 @@
-//! Two directories that share files of a store by hard links have one writer.
+//! Two directories that share files of a store by hard links, or directories by bind mounts, have
+//! one writer.
 //!
 //! The generator links one file, or one directory's files, at a time, and copies the rest; one
 //! store is open, or closed, when the links are made.
@@ -12,6 +13,7 @@ use cenote_store::{OpenError, StoreError};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// What is linked, each with the pools that cannot be written then; `None`: the store cannot.
 const LINKED: [(&str, Option<&[&str]>); 6] = [
@@ -173,5 +175,96 @@ fn planted_a_writer_of_a_file_with_two_names_changes_a_view_of_the_other_store()
     assert_eq!(written?, POOLS);
     let seen = catch_unwind(AssertUnwindSafe(|| count(&pool)));
     assert_ne!(seen.ok(), Some(3), "another store's transaction is seen, or half of it");
+    Ok(())
+}
+
+/// One directory of a store that is mounted at another place too, until this is dropped.
+struct Bound(PathBuf);
+
+impl Bound {
+    /// `None` where this process may not mount.
+    fn new(from: &Path, to: &Path) -> Option<Self> {
+        let done = Command::new("mount").arg("--bind").args([from, to]).output();
+        done.is_ok_and(|done| done.status.success()).then(|| Self(to.to_owned()))
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// Opens a store to write, or to read.
+fn opened(dir: &Path, access: Access) -> Result<Store> {
+    Store::open_with(dir, &OpenOptions { access, ..OpenOptions::default() })
+}
+
+fn is_locked<T>(opened: &Result<T>) -> bool {
+    matches!(opened, Err(Error::Open(OpenError::Locked { .. })))
+}
+
+const DIRECTORIES: [&str; 2] = ["puddles", "primary"];
+
+#[test]
+fn directories_that_are_mounted_into_two_stores_have_one_writer() -> Result<()> {
+    for what in DIRECTORIES {
+        let keep = directory();
+        let (dir, other) = (made(keep.path()), keep.path().join("other"));
+        linked(&dir, &other, "nothing");
+        let Some(_bound) = Bound::new(&dir.join(what), &other.join(what)) else {
+            println!("skipped: no bind mounts here");
+            return Ok(());
+        };
+        let store = opened(&dir, Access::ReadWrite)?;
+        for access in [Access::ReadWrite, Access::ReadOnly] {
+            let second = opened(&other, access);
+            assert!(is_locked(&second), "{what}, {access:?}: {second:?}");
+            let said = second.unwrap_err().to_string();
+            assert!(said.contains(&format!("\"{what}\"")) && said.contains("bind mount"), "{said}");
+        }
+        store.close()?;
+        // Readers go together, and keep a writer out.
+        let readers = (opened(&dir, Access::ReadOnly)?, opened(&other, Access::ReadOnly)?);
+        assert!(is_locked(&opened(&other, Access::ReadWrite)), "{what}");
+        drop(readers);
+        opened(&other, Access::ReadWrite)?.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_directories_of_an_open_store_are_locked_whatever_else_is_closed() -> Result<()> {
+    for what in DIRECTORIES {
+        let keep = directory();
+        let dir = made(keep.path());
+        let asked = || fs::File::open(dir.join(what)).unwrap();
+        let store = opened(&dir, Access::ReadWrite)?;
+        drop(asked());
+        assert!(asked().try_lock_shared().is_err(), "{what}");
+        store.close()?;
+        let store = opened(&dir, Access::ReadOnly)?;
+        assert!(asked().try_lock_shared().is_ok() && asked().try_lock().is_err(), "{what}");
+        drop(store);
+        let other = asked();
+        other.try_lock().unwrap();
+        assert!(is_locked(&opened(&dir, Access::ReadOnly)), "{what}");
+        drop(other);
+        opened(&dir, Access::ReadWrite)?.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn planted_directories_that_are_not_held_let_a_second_writer_in() -> Result<()> {
+    let keep = directory();
+    let dir = made(keep.path());
+    let other = fs::File::open(dir.join("puddles")).unwrap();
+    other.try_lock().unwrap();
+    plant(Bug::DirectoriesNotHeld);
+    let store = opened(&dir, Access::ReadWrite);
+    plant(Bug::None);
+    store?.close()?;
+    assert!(is_locked(&opened(&dir, Access::ReadWrite)));
     Ok(())
 }

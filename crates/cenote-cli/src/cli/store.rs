@@ -56,8 +56,8 @@ pub(crate) struct StoreDir {
 pub(crate) struct ChangedStore {
     #[command(flatten)]
     pub(crate) at: StoreDir,
-    /// Make a new journal of psyncs of pools if the old one cannot be used; all pools in shadowed
-    /// mode may be torn then
+    /// Make a new journal of psyncs, of pools or of objects, if the old one cannot be used; all
+    /// pools in shadowed mode, or all objects, may be torn then
     #[arg(long)]
     pub(crate) give_up_journal: bool,
 }

@@ -6,6 +6,8 @@
 //!    (`cenote_store::Store::pool_is_checked`). From then on the store opens without
 //!    `--accept-copy`. If a pool or an object may be torn, the command names it, removes nothing,
 //!    and the store stays a copy.
+//! 4. It looks at the files that no pool and no object of the store needed: a journal of pools that
+//!    cannot be used makes the status 1.
 //!
 //! With `--of-one-moment` the operator says that no process had the store open while it was copied.
 //! Then recovery replays the logs of pools that were in use, and one batch turns their mark "not
@@ -13,13 +15,15 @@
 //! declares it whole, and the superblock commits as above. A crash in between leaves torn pools,
 //! which `cenote logs declare-whole` is for.
 
-use super::object::objects_of;
-use crate::cli::{Adopt, StoreDir};
+use super::damage;
+use super::given_up::objects_to_change;
+use crate::cli::{Adopt, ChangedStore};
 use crate::failure::{Failure, Verdict, closed};
 use crate::opening;
 use crate::output::Out;
 use cenote::{Access, PoolId, Store};
 use cenote_object::Permission;
+use cenote_store::Damage;
 use serde_json::json;
 
 pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> {
@@ -29,10 +33,14 @@ pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> 
     };
     let path = arguments.store.dir.display().to_string();
     if !store.handle().is_unchecked_copy() {
+        out.line(format_args!(
+            "{path} is a store of its own already: nothing was changed, and the contents of pools \
+             and objects were not checked: `cenote check {path}` does that"
+        ))?;
+        let damaged = tell_damage(&store, &damage::of(&store)?, &path, out)?;
+        out.object(&json!({ "path": path, "adopted": false, "left": [], "damage": damaged }))?;
         closed(store.close())?;
-        out.line(format_args!("{path} is a store of its own already: nothing was changed"))?;
-        out.object(&json!({ "path": path, "adopted": false, "left": [] }))?;
-        return Ok(Verdict::Clean);
+        return Ok(Verdict::found(!damaged.is_empty()));
     }
     if arguments.of_one_moment {
         for (_, name) in &store.report().not_covered {
@@ -41,7 +49,7 @@ pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> 
             unsafe { store.declare_whole(name) }?;
         }
     }
-    let left = not_whole(&store, &arguments.store)?;
+    let left = not_whole(&store, &arguments.store, out)?;
     if left.is_empty() {
         // Of a store without pools nothing else says that all are checked.
         // SAFETY: it notes a pool that is not there as checked; all others were.
@@ -68,19 +76,43 @@ pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> 
              `cenote export` copies out what is whole"
         ))?;
     }
+    let damage = if adopted { store.damaged_files()? } else { Vec::new() };
+    let damaged = tell_damage(&store, &damage, &path, out)?;
     let listed: Vec<_> = left
         .iter()
         .map(|(kind, name, why)| json!({ "kind": kind, "name": name, "error": why }))
         .collect();
-    out.object(&json!({ "path": path, "adopted": adopted, "left": listed }))?;
+    out.object(&json!({ "path": path, "adopted": adopted, "left": listed, "damage": damaged }))?;
     closed(store.close())?;
-    Ok(Verdict::found(!adopted))
+    Ok(Verdict::found(!adopted || !damaged.is_empty()))
+}
+
+/// Says what is damaged: what opening the store found, or files that a later command needs, as the
+/// journal of pools when no pool uses it.
+fn tell_damage(
+    store: &Store,
+    damage: &[Damage],
+    path: &str,
+    out: &mut Out,
+) -> Result<Vec<String>, Failure> {
+    let said: Vec<String> = damage.iter().map(|damage| damage::text(store, damage)).collect();
+    for text in &said {
+        out.line(format_args!("{} {text}", out.bad("damaged:")))?;
+    }
+    if damage.iter().any(|damage| matches!(damage, Damage::Journal { .. })) {
+        out.line(format_args!(
+            "the next command that needs the journal of pools makes a new one with \
+             --give-up-journal: `cenote create {path} NAME --mode shadowed --give-up-journal`"
+        ))?;
+    }
+    Ok(said)
 }
 
 /// Opens all, and says of what is not found whole why: kind, name, reason.
 fn not_whole(
     store: &Store,
-    dir: &StoreDir,
+    dir: &ChangedStore,
+    out: &mut Out,
 ) -> Result<Vec<(&'static str, String, String)>, Failure> {
     let mut left = Vec::new();
     let text = |failure: Failure| failure.message().unwrap_or_default();
@@ -95,7 +127,7 @@ fn not_whole(
         }
     }
     let key = crate::keys::given(&dir.key)?;
-    let objects = objects_of(store)?;
+    let objects = objects_to_change(store, dir, &[], out)?;
     for object in store.handle().objects() {
         let key = key.as_ref().filter(|_| object.record.at_rest.mode().has_key());
         if let Err(error) = objects.attach(&object.record.name, Permission::Read, key) {

@@ -10,6 +10,7 @@ pub(crate) mod dump;
 pub(crate) mod each;
 pub(crate) mod findings;
 pub(crate) mod format;
+mod given_up;
 pub(crate) mod heap;
 pub(crate) mod info;
 pub(crate) mod logs;

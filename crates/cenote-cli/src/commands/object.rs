@@ -3,6 +3,7 @@
 //! `ls`, `info` and `export` open read-only: what an interrupted psync left is shown, and completed
 //! in memory only.
 
+use super::given_up::objects_to_change;
 use crate::cli::{
     ChangedStore, Ls, Object, ObjectCommand, ObjectCreate, ObjectExport, ObjectImport,
     ObjectInfo as InfoOf, ObjectRm, StoreDir,
@@ -45,9 +46,9 @@ pub(crate) fn to_look(dir: &StoreDir) -> Result<(Store, Objects), Failure> {
     Ok((store, objects))
 }
 
-pub(crate) fn to_change(dir: &ChangedStore) -> Result<(Store, Objects), Failure> {
+pub(crate) fn to_change(dir: &ChangedStore, out: &mut Out) -> Result<(Store, Objects), Failure> {
     let store = opening::to_change(dir)?;
-    let objects = objects_of(&store)?;
+    let objects = objects_to_change(&store, dir, &[], out)?;
     Ok((store, objects))
 }
 
@@ -55,7 +56,7 @@ fn create(arguments: &ObjectCreate, out: &mut Out) -> Result<Verdict, Failure> {
     let key = keys::given(&arguments.store.key)?;
     let at_rest =
         arguments.at_rest.unwrap_or(if key.is_some() { Mode::Authenticated } else { Mode::None });
-    let (store, objects) = to_change(&arguments.store)?;
+    let (store, objects) = to_change(&arguments.store, out)?;
     let options = ObjectOptions { at_rest, permissions: arguments.mode };
     let made = objects.pcreate_with(&arguments.object, arguments.size, key.as_ref(), &options)?;
     let info = objects.info(&arguments.object)?;
@@ -192,7 +193,7 @@ fn rm(arguments: &ObjectRm, out: &mut Out) -> Result<Verdict, Failure> {
     } else {
         confirm(arguments, &what)?;
         let store = opening::to_change(&arguments.store)?;
-        let objects = remove_damaged(&store, &found)?;
+        let objects = objects_to_change(&store, &arguments.store, &found, out)?;
         for (_, name) in &found {
             match objects.pdestroy(name, None) {
                 // Removed because it was damaged.
@@ -208,23 +209,6 @@ fn rm(arguments: &ObjectRm, out: &mut Out) -> Result<Verdict, Failure> {
         out.object(&json!({ "object": name, "bytes": size, "dry_run": arguments.care.dry_run }))?;
     }
     Ok(Verdict::Clean)
-}
-
-/// The objects of a store. Those to be removed may be damaged, so that nothing can be opened while
-/// they are there: they go first.
-fn remove_damaged(store: &Store, wanted: &[(u64, String)]) -> Result<Objects, Failure> {
-    loop {
-        match Objects::open(&store.handle(), &ObjectsOptions::default()) {
-            Err(ObjectError::PrimaryDamaged { name, .. })
-                if wanted.iter().any(|(_, other)| *other == name) =>
-            {
-                // SAFETY: no process has the object attached: this process alone writes the store,
-                // and here its objects could not be opened.
-                unsafe { store.as_raw().remove_object(&name) }?;
-            }
-            opened => return Ok(opened?),
-        }
-    }
 }
 
 fn confirm(arguments: &ObjectRm, what: &str) -> Result<(), Failure> {
@@ -264,7 +248,7 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
         None => Box::new(Awaited { stream: std::io::stdin(), stop: stop.clone() }),
     };
     let key = keys::given(&arguments.store.key)?;
-    let (store, objects) = to_change(&arguments.store)?;
+    let (store, objects) = to_change(&arguments.store, out)?;
     let mut object = objects.attach(&arguments.object, Permission::ReadWrite, key.as_ref())?;
     let (mut done, mut psyncs, mut pages) = (0u64, 0u64, 0u64);
     // Not straight into the object: the system cannot write there if its pages are protected.

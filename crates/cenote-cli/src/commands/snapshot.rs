@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Snapshot, out: &mut Out) -> Result<Verdict, Failur
 }
 
 pub(crate) fn restore(arguments: &Restore, out: &mut Out) -> Result<Verdict, Failure> {
-    let (store, objects) = to_change(&arguments.store)?;
+    let (store, objects) = to_change(&arguments.store, out)?;
     let key = keys::given(&arguments.store.key)?;
     let made = match (&arguments.name, &key) {
         (Some(name), Some(key)) => objects.restore_as(&arguments.file, name, key)?,

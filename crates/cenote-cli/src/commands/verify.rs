@@ -282,7 +282,7 @@ pub(crate) fn rekey(arguments: &Rekey, out: &mut Out) -> Result<Verdict, Failure
     let new = new.ok_or_else(|| {
         Failure::Usage("name the new key with --new-key-file or --new-passphrase-file".into())
     })?;
-    let (store, objects) = to_change(&arguments.store)?;
+    let (store, objects) = to_change(&arguments.store, out)?;
     let name = &arguments.name;
     let is_pool =
         store.pools().iter().any(|pool| pool.record.name == *name) && objects.info(name).is_err();

@@ -413,6 +413,14 @@ impl Files {
         super::hold::hold(self.dir(), name, kind)
     }
 
+    pub(super) fn hold_dir(
+        &self,
+        name: &str,
+        kind: LockKind,
+    ) -> Result<core::result::Result<LockGuard, Holder>> {
+        super::hold::hold_dir(self.dir(), name, kind)
+    }
+
     pub(super) fn file_id(&self, name: &str) -> Result<FileId> {
         super::hold::file_id(self.dir(), name)
     }

@@ -1,4 +1,4 @@
-//! Locks on a store that no closing of other descriptors drops: on the store's directory, and on
+//! Locks on a store that no closing of other descriptors drops: on the store's directories, and on
 //! its superblock.
 //!
 //! `lock.rs` has a record lock on the file `lock`, which names its holder and has a trap: any code
@@ -9,6 +9,8 @@
 //!   whatever became of the files in it. Where its file system has no locks on directories, there
 //!   is none.
 //! * The *superblock* is one inode for every directory that it is linked into.
+//! * The directories of *puddles* and *primaries* are one inode each for every store that they are
+//!   mounted into ([`hold_dir`]). Each costs an open and a lock, or an open if it is missing.
 //!
 //! A name may be given to another file between opening and locking; so the name is looked up again
 //! under the lock, and all begins anew if it leads elsewhere.
@@ -40,16 +42,13 @@ pub(super) fn hold(
     if planted(Bug::StoreNotHeld) {
         return Ok(Ok((LockGuard::new(()), file_id(dir, name)?)));
     }
-    let kind = match kind {
-        LockKind::Shared => Kind::Shared,
-        LockKind::Exclusive => Kind::Exclusive,
-    };
+    let kind = in_system(kind);
     let scope = if name.is_empty() { Scope::Directory } else { Scope::File };
     for _ in 0..ATTEMPTS {
         let taken = DescriptionLock::try_take(scope, kind, || open(dir, name, kind));
         let lock = match taken {
             Ok(Some(lock)) => lock,
-            Ok(None) => return Ok(Err(unknown())),
+            Ok(None) => return Ok(Err(unknown("its directory or its superblock"))),
             Err(error) if scope == Scope::Directory && has_no_locks(&error) => {
                 return Ok(Ok((LockGuard::new(()), file_id(dir, name)?)));
             }
@@ -63,7 +62,41 @@ pub(super) fn hold(
             return Ok(Ok((LockGuard::new(lock), id)));
         }
     }
-    Ok(Err(unknown()))
+    Ok(Err(unknown("its directory or its superblock")))
+}
+
+/// See [`Medium::hold_dir`](crate::Medium::hold_dir).
+pub(super) fn hold_dir(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    kind: LockKind,
+) -> Result<core::result::Result<LockGuard, Holder>> {
+    let op = Operation::Lock;
+    FileName::check(op, name)?;
+    if planted(Bug::StoreNotHeld) || planted(Bug::DirectoriesNotHeld) {
+        return Ok(Ok(LockGuard::new(())));
+    }
+    let open = || {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+    };
+    match DescriptionLock::try_take(Scope::Directory, in_system(kind), open) {
+        Ok(Some(lock)) => Ok(Ok(LockGuard::new(lock))),
+        Ok(None) => Ok(Err(unknown(&format!(
+            "its directory \"{name}\", which may be another store's too (a bind mount)"
+        )))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound || has_no_locks(&error) => {
+            Ok(Ok(LockGuard::new(())))
+        }
+        Err(source) => Err(MediumError::from_io(op, name, source)),
+    }
+}
+
+fn in_system(kind: LockKind) -> Kind {
+    match kind {
+        LockKind::Shared => Kind::Shared,
+        LockKind::Exclusive => Kind::Exclusive,
+    }
 }
 
 /// See [`Medium::file_id`](crate::Medium::file_id).
@@ -113,6 +146,6 @@ fn has_no_locks(error: &io::Error) -> bool {
     none.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-fn unknown() -> Holder {
-    Holder { pid: None, text: "a process that holds its directory or its superblock".to_owned() }
+fn unknown(what: &str) -> Holder {
+    Holder { pid: None, text: format!("a process that holds {what}") }
 }

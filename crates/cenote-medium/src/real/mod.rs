@@ -294,6 +294,14 @@ unsafe impl Medium for RealMedium {
         self.files.hold(name, kind)
     }
 
+    fn hold_dir(
+        &self,
+        name: &str,
+        kind: LockKind,
+    ) -> Result<core::result::Result<LockGuard, Holder>> {
+        self.files.hold_dir(name, kind)
+    }
+
     fn file_id(&self, name: &str) -> Result<FileId> {
         self.files.file_id(name)
     }
