@@ -1,7 +1,5 @@
 //! What a daemon answers: replies, what they list, and why a request is refused.
 
-#[cfg(doc)]
-use crate::Request;
 use crate::clients::ClientItem;
 use cenote_layout::catalog::{ObjectRecord, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
@@ -215,7 +213,7 @@ pub enum Refusal {
 /// What the daemon answers. The order of variants is part of the protocol: add at the end only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// To [`Request::Hello`].
+    /// To `Request::Hello`.
     Welcome {
         /// The session.
         client: Uuid,
@@ -232,18 +230,18 @@ pub enum Reply {
     },
     /// It is done.
     Done,
-    /// To [`Request::Stat`].
+    /// To `Request::Stat`.
     Stat(Stat),
-    /// To [`Request::Pools`].
+    /// To `Request::Pools`.
     Pools {
         /// The page.
         items: Vec<PoolItem>,
         /// Whether there are more.
         more: bool,
     },
-    /// To [`Request::CreatePool`].
+    /// To `Request::CreatePool`.
     Created(PoolId),
-    /// To [`Request::OpenPool`].
+    /// To `Request::OpenPool`.
     Pool {
         /// What the catalog says.
         record: PoolRecord,
@@ -256,14 +254,14 @@ pub enum Reply {
         /// How many types the store knows.
         types: u64,
     },
-    /// To [`Request::Puddles`], with a descriptor for each; and to requests for one.
+    /// To `Request::Puddles`, with a descriptor for each; and to requests for one.
     Puddles {
         /// The page.
         records: Vec<PuddleRecord>,
         /// Whether there are more.
         more: bool,
     },
-    /// To [`Request::Types`].
+    /// To `Request::Types`.
     Types {
         /// The page.
         records: Vec<TypeRecord>,
@@ -272,7 +270,7 @@ pub enum Reply {
     },
     /// It is not done, and nothing has changed.
     Refused(Refusal),
-    /// To [`Request::SharePool`].
+    /// To `Request::SharePool`.
     Shared {
         /// As in [`Reply::Pool`].
         record: PoolRecord,
@@ -287,31 +285,31 @@ pub enum Reply {
         /// What this process is called in locks that others see.
         member: u64,
     },
-    /// To [`Request::Members`].
+    /// To `Request::Members`.
     Members {
         /// Names of the processes that have the pool, and live or are not recovered yet.
         living: Vec<u64>,
         /// Why its values may not be what its transactions made them.
         doubts: Vec<String>,
     },
-    /// To [`Request::SetAside`].
+    /// To `Request::SetAside`.
     SetAside {
         /// As many as fit into a message: when they are decided about, the others follow.
         items: Vec<SetAsideItem>,
     },
-    /// To [`Request::Clients`].
+    /// To `Request::Clients`.
     Clients {
         /// The page.
         items: Vec<ClientItem>,
         /// Whether there are more.
         more: bool,
     },
-    /// To [`Request::Metrics`].
+    /// To `Request::Metrics`.
     Metrics {
         /// The text.
         text: String,
     },
-    /// To [`Request::Objects`], and to requests about one; to [`Request::AttachObject`] with a
+    /// To `Request::Objects`, and to requests about one; to `Request::AttachObject` with a
     /// descriptor for reading.
     Objects {
         /// The page.
@@ -319,7 +317,7 @@ pub enum Reply {
         /// Whether there are more.
         more: bool,
     },
-    /// To [`Request::PsyncPools`] and [`Request::PsyncObjects`].
+    /// To `Request::PsyncPools` and `Request::PsyncObjects`.
     Psynced {
         /// Its number in the journal; 0 if nothing had changed.
         seq: u64,
@@ -330,33 +328,33 @@ pub enum Reply {
         /// Bytes that the record took.
         journal_bytes: u64,
     },
-    /// To [`Request::Parcel`], with its descriptor.
+    /// To `Request::Parcel`, with its descriptor.
     Parcel {
         /// Its number in this session.
         number: u64,
     },
-    /// To [`Request::Places`].
+    /// To `Request::Places`.
     Places {
         /// The page.
         items: Vec<Place>,
         /// Whether there are more.
         more: bool,
     },
-    /// To [`Request::BeginImport`].
+    /// To `Request::BeginImport`.
     Import {
         /// Its number in this session.
         number: u64,
     },
-    /// To [`Request::CommitImport`] and [`Request::ClonePool`]: the pools in the order of the
+    /// To `Request::CommitImport` and `Request::ClonePool`: the pools in the order of the
     /// request.
     Imported {
         /// Their numbers, whether they have other addresses now, and how many puddles are to be
         /// rewritten.
         pools: Vec<(PoolId, bool, u64)>,
     },
-    /// To [`Request::Attend`], with its descriptor.
+    /// To `Request::Attend`, with its descriptor.
     Ear,
-    /// To [`Request::Backup`]: there is a copy.
+    /// To `Request::Backup`: there is a copy.
     BackedUp {
         /// Pools in it.
         pools: u64,
