@@ -62,7 +62,7 @@ unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
 
-/// What [`crate::Heap::walk`] and [`crate::Heap::owner`] tell of an allocated block.
+/// What [`crate::Trace::walk`] and [`crate::Heap::owner`] tell of an allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockInfo {
     /// Where it begins.

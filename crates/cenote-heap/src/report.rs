@@ -164,7 +164,7 @@ pub struct ValueReport {
     pub findings: Vec<InvalidValue>,
 }
 
-/// What [`crate::Heap::recover`] did.
+/// What [`crate::Trace::recover`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveryReport {
@@ -194,7 +194,7 @@ pub struct RecoveryReport {
     pub took: Duration,
 }
 
-/// What [`crate::Heap::check`] saw.
+/// What [`crate::Trace::check`] saw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HeapReport {
@@ -229,7 +229,7 @@ pub struct HeapReport {
     /// wrote over the heap's metadata, or a member of the pool died and no member has swept. May
     /// name a superblock wrongly that others use meanwhile.
     pub miscounted: Vec<u64>,
-    /// Values, if they were looked at: `cenote::Pool::check` does so, [`crate::Heap::check`] not.
+    /// Values, if they were looked at: `cenote::Pool::check` does so, [`crate::Trace::check`] not.
     pub values: Option<ValueReport>,
 }
 

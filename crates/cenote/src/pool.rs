@@ -345,7 +345,7 @@ pub struct Blocks<'p>(&'p PoolInner);
 
 impl Blocks<'_> {
     /// Calls `visit` for every allocated block, in order of addresses within a puddle; see
-    /// [`Heap::walk`].
+    /// [`cenote_heap::Trace::walk`].
     ///
     /// # Errors
     /// A puddle cannot be mapped.

@@ -332,7 +332,7 @@ impl<G: Ground> TracedHeap<G> {
 
     /// Superblocks that are out of use in the puddles that were looked at so far: because bits of
     /// their descriptors or marks have flipped. A puddle is looked at when it is first touched;
-    /// [`Heap::check`](crate::Heap::check) looks at all.
+    /// [`Trace::check`](crate::Trace::check) looks at all.
     #[must_use]
     pub fn damage(&self) -> Vec<Damage> {
         lock(&self.damage).clone()

@@ -29,7 +29,7 @@ impl<G: Ground> TracedHeap<G> {
     /// Opens the heap of a pool. Only the root puddle is looked at; others follow when they are
     /// needed. Where processes share the pool, this one becomes a member.
     ///
-    /// After a loss of power, [`Heap::recover`] must be called before anything else.
+    /// After a loss of power, [`Trace::recover`] must be called before anything else.
     ///
     /// # Errors
     /// The pool has no usable root puddle, its heap is open already, or in as many processes as can

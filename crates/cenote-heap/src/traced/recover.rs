@@ -67,10 +67,10 @@ impl<G: Ground> TracedHeap<G> {
         Ok(traced)
     }
 
-    /// [`crate::Heap::recover`], by as many threads as `options` allow, with progress reported.
+    /// [`crate::Trace::recover`], by as many threads as `options` allow, with progress reported.
     ///
     /// # Errors
-    /// As [`crate::Heap::recover`]; [`RecoverError::Cancelled`]. The heap is as before then.
+    /// As [`crate::Trace::recover`]; [`RecoverError::Cancelled`]. The heap is as before then.
     pub fn recover_with(
         &self,
         types: &dyn Types,
@@ -80,11 +80,11 @@ impl<G: Ground> TracedHeap<G> {
         self.recover_heap(types, roots, options)
     }
 
-    /// [`crate::Heap::check`] with types, by as many threads as `options` allow, with progress
+    /// [`crate::Trace::check`] with types, by as many threads as `options` allow, with progress
     /// reported.
     ///
     /// # Errors
-    /// As [`crate::Heap::check`]; [`RecoverError::Cancelled`].
+    /// As [`crate::Trace::check`]; [`RecoverError::Cancelled`].
     pub fn check_with(
         &self,
         types: &dyn Types,
@@ -93,7 +93,7 @@ impl<G: Ground> TracedHeap<G> {
         self.check_heap(Some(types), &[], options)
     }
 
-    /// [`TracedHeap::check_with`], with further roots, as [`crate::Heap::recover`] has: addresses
+    /// [`TracedHeap::check_with`], with further roots, as [`crate::Trace::recover`] has: addresses
     /// that something outside of the pool leads to. What only they lead to is no leak.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl<G: Ground> TracedHeap<G> {
 
     /// The addresses in other pools that something leads to which can be reached from this pool's
     /// roots and from `roots`. Changes nothing, and believes no mark. A pool whose values others
-    /// point to is recovered with these as roots ([`Heap::recover`](crate::Heap::recover)): what
+    /// point to is recovered with these as roots ([`Trace::recover`](crate::Trace::recover)): what
     /// only another pool leads to is allocated as well. The other pools must be open, or their
     /// addresses are not known to be theirs.
     ///
