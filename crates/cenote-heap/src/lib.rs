@@ -1,4 +1,4 @@
-//! Heaps of pools: kinds behind one trait ([`Heap`]).
+//! Heaps of pools: kinds behind one trait ([`Heap`]), and what tracing adds ([`Trace`]).
 //!
 //! A kind is a folder: [`traced`] (Ralloc, RAL-1 to RAL-7), and [`logged`] (Poseidon), which no
 //! pool has yet. Beside the folders lies what every kind needs:

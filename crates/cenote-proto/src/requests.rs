@@ -72,6 +72,14 @@ macro_rules! requests {
                 }
             }
 
+            /// What its kind is called in figures and messages.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$variant $({ $($field: _),+ })? => $name,)+
+                }
+            }
+
             /// Which part of the daemon answers it.
             #[must_use]
             pub const fn topic(&self) -> Topic {

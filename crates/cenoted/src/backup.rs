@@ -32,6 +32,7 @@
 use crate::answers::{Answer, refusal};
 use crate::session::Session;
 use crate::shared::Shared;
+use crate::turns::LOOK_EVERY;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{Call, Channel, Refusal, Reply, Stance, decode, encode};
 use cenote_store::{BackedUp, PoolAtWork, StoreError};
@@ -44,8 +45,6 @@ use std::time::{Duration, Instant};
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 /// For how long of that files are copied: so that a client never goes on before the daemon stops.
 const COPYING: Duration = Duration::from_secs(50);
-/// How often answers are looked for.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
 /// How much later than its time a client's answer may come.
 const LATE: Duration = Duration::from_millis(200);
 /// How long a process whose ear has closed may take to be known as dead.

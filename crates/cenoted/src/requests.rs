@@ -46,7 +46,7 @@ pub(crate) fn answer(
     request: Request,
 ) -> Answer {
     shared.metrics.request(&request);
-    let kind = Request::KINDS.get(request.kind()).copied().unwrap_or_default();
+    let kind = request.name();
     match try_answer(shared, session, credentials, request) {
         Ok(answer) => answer,
         Err(refusal) => {
@@ -75,7 +75,7 @@ fn try_answer(
     request: Request,
 ) -> Result<Answer, Refusal> {
     if request.rights() == Rights::Keeper && !is_keeper(credentials) {
-        let kind = Request::KINDS.get(request.kind()).copied().unwrap_or_default();
+        let kind = request.name();
         return Err(Refusal::Other {
             detail: format!("only the superuser and the user of the daemon may ask for a {kind}"),
         });

@@ -5,8 +5,8 @@ use cenote_layout::id::Uuid;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// How often a waiting backup looks.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+/// How often a backup that waits looks: for its turn, and for answers of clients.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// Whose turn it is: a daemon makes one backup at a time.
 #[derive(Debug, Default)]

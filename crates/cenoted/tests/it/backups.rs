@@ -288,6 +288,38 @@ fn a_client_that_does_not_stand_still_is_named_and_the_others_go_on() {
     scene.end();
 }
 
+#[test]
+fn while_a_client_waits_for_its_backup_another_one_is_refused() {
+    let scene = Scene::start();
+    std::fs::create_dir(scene.daemon.path("copies")).expect("made");
+    let store = scene.daemon.connect();
+    make_counter(&store.create_pool("numbers", &PoolOptions::default()).expect("pool"));
+    store.close().expect("closed");
+    // It stays in its transaction, so the first backup waits for it, and ends with an error.
+    let mut holder = Actor::start("holder", &scene.daemon);
+    assert_eq!(holder.hear(), "inside");
+    let mut asker = Actor::start("backup-asker", &scene.daemon);
+    assert_eq!(asker.hear(), "connected");
+    let mut other = Actor::start("backup-asker", &scene.daemon);
+    assert_eq!(other.hear(), "connected");
+    let (first, second) = (scene.target(1), scene.target(2));
+    asker.tell(first.to_str().expect("text"));
+    let end = Instant::now() + Duration::from_secs(20);
+    while left_of(&first) == 0 {
+        assert!(Instant::now() < end, "no backup has begun");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    other.tell(second.to_str().expect("text"));
+    let said = other.hear();
+    assert!(said.starts_with("failed") && said.contains("another one is being made"), "{said}");
+    let said = asker.hear();
+    assert!(said.starts_with("failed") && said.contains("process"), "{said}");
+    assert!(!first.exists() && !second.exists());
+    holder.tell("go on");
+    assert!(holder.ends());
+    scene.end();
+}
+
 /// The process that is killed, or stopped for a while, at a random moment of a backup.
 #[derive(Clone, Copy, Debug)]
 enum Victim {

@@ -100,6 +100,28 @@ fn owner_group_and_mode_decide_who_may_read_and_write() {
 }
 
 #[test]
+fn only_the_keeper_of_a_store_has_it_copied() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(&[]);
+    std::fs::create_dir(daemon.path("copies")).expect("made");
+    let target = daemon.path("copies").join("copy");
+    let request = Request::Backup { target: target.display().to_string(), within_ms: 0 };
+    as_user(BOB, BOB, || {
+        let denied = Raw::connect(&daemon).ask(&request).0;
+        let is_denied = |detail: &str| detail.contains("only the superuser and the user");
+        assert!(
+            matches!(&denied, Reply::Refused(Refusal::Other { detail }) if is_denied(detail)),
+            "{denied:?}"
+        );
+    });
+    assert!(!target.exists());
+    let made = Raw::connect(&daemon).ask(&request).0;
+    assert!(matches!(made, Reply::BackedUp { .. }) && target.exists(), "{made:?}");
+}
+
+#[test]
 fn a_descriptor_for_reading_cannot_be_opened_again_for_writing() {
     if !is_root() {
         return;
