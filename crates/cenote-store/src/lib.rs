@@ -89,7 +89,7 @@ mod window;
 pub use alive::{CLIENTS, byte_of};
 pub use backup::{BackedUp, Backup, BackupReport, PoolAtWork};
 pub use connection::{Grant, Granted, Home, Keeper, Listed, MemberList, PermissionChange};
-pub use error::{FormatError, OpenError, StoreError};
+pub use error::{BY_DAEMON, FormatError, OpenError, StoreError};
 pub use format::{check_directory, check_options, format};
 pub use guest_objects::{ListedObject, NewObject};
 pub use guests::{Credentials, GuestEnd, PoolGrant};

@@ -4,13 +4,15 @@ use std::time::{Duration, Instant};
 
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::Refusal;
-use cenote_store::{Credentials, StoreError};
+use cenote_store::{BY_DAEMON, Credentials, StoreError};
 
 use crate::answers::refusal;
 use crate::shared::Shared;
 
 /// How long a grant waits for the recovery of clients that had the pool.
 const ENDING: Duration = Duration::from_secs(10);
+/// How long it sleeps before it looks again.
+const PAUSE: Duration = Duration::from_micros(500);
 
 /// Returns what is wanted of a pool, as soon as it can be had. It waits while the logs of a dead
 /// holder are replayed, and while the daemon copies the pool or rewrites its pointers for another
@@ -32,28 +34,32 @@ pub(crate) fn granted<R>(
         };
         let over = began.elapsed() > ENDING;
         match error {
-            StoreError::PoolBusy { name, .. } | StoreError::PoolInUse { name }
-                if !over && (ending(shared, &name) || shared.store.is_held(&name)) =>
-            {
-                std::thread::sleep(Duration::from_micros(500));
+            StoreError::PoolBusy { by, .. } if !over && by == BY_DAEMON => {
+                std::thread::sleep(PAUSE);
             }
-            StoreError::RelocationDue { .. } if !over => match shared
-                .store
-                .guest_finish(credentials, name)
+            StoreError::PoolBusy { name, .. } | StoreError::PoolInUse { name }
+                if !over && passes(shared, &name) =>
             {
-                Ok(rewritten) => shared.metrics.rewritten(&rewritten),
-                Err(StoreError::PoolBusy { .. }) => std::thread::sleep(Duration::from_micros(500)),
-                Err(error) => return Err(refusal(error)),
-            },
+                std::thread::sleep(PAUSE);
+            }
+            StoreError::RelocationDue { .. } if !over => {
+                match shared.store.guest_finish(credentials, name) {
+                    Ok(rewritten) => shared.metrics.rewritten(&rewritten),
+                    Err(StoreError::PoolBusy { .. }) => std::thread::sleep(PAUSE),
+                    Err(error) => return Err(refusal(error)),
+                }
+            }
             error => return Err(refusal(error)),
         }
     }
 }
 
-/// Whether a holder of the pool is about to lose it.
-fn ending(shared: &Shared, name: &str) -> bool {
-    let holders = shared.store.pool_id(name).map(|pool| shared.store.guest_holders(pool));
-    holders.is_ok_and(|holders| shared.sessions.any_ended_of(&holders))
+/// Whether what keeps the pool from the caller passes by itself: a holder is about to lose it, the
+/// daemon copies or rewrites it, or that was so when the caller asked and is over.
+fn passes(shared: &Shared, name: &str) -> bool {
+    let Ok(pool) = shared.store.pool_id(name) else { return false };
+    let holders = shared.store.guest_holders(pool);
+    holders.is_empty() || shared.sessions.any_ended_of(&holders) || shared.store.is_held(name)
 }
 
 /// Waits until dead holders of the pool are recovered. If that fails, the caller finds them in the
@@ -71,6 +77,6 @@ pub(crate) fn settle(shared: &Shared, client: Uuid, pool: PoolId) {
 pub(crate) fn settle_those(shared: &Shared, holders: impl Fn() -> Vec<Uuid>) {
     let began = Instant::now();
     while shared.sessions.any_ended_of(&holders()) && began.elapsed() < ENDING {
-        std::thread::sleep(Duration::from_micros(500));
+        std::thread::sleep(PAUSE);
     }
 }

@@ -96,7 +96,11 @@ pub(super) fn plan(
         if !goes {
             continue;
         }
-        let (planned, problem) = planned(inner, state, puddle)?;
+        let (mut planned, mut problem) = self::planned(inner, state, puddle)?;
+        // A device may fail once. The copy of what is taken for damaged is damaged for good.
+        if problem.is_some() {
+            (planned, problem) = self::planned(inner, state, puddle)?;
+        }
         if let Some(detail) = problem {
             let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
             damage.push(Damage::Puddle { uuid, pool, index, detail });

@@ -44,7 +44,7 @@ use super::Needs;
 use super::import::Import;
 use super::manifest::{ImportManifest, Imported, ImportedPool, QuiescentPool};
 use super::moving::refuse_doubtful;
-use crate::error::StoreError;
+use crate::error::{BY_DAEMON, StoreError};
 use crate::guests::{Credentials, bad_permissions};
 use crate::options::Access;
 use crate::pools::find;
@@ -429,9 +429,7 @@ impl Control {
     ) -> Result<Held, StoreError> {
         match self.held.add(id, hold) {
             true => Ok(Held { store: store.clone(), pool: id }),
-            false => {
-                Err(StoreError::PoolBusy { name: name.into(), by: "the daemon itself".into() })
-            }
+            false => Err(StoreError::PoolBusy { name: name.into(), by: BY_DAEMON.into() }),
         }
     }
 }
