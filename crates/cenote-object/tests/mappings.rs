@@ -21,6 +21,11 @@ const EVERY: usize = 1000;
 /// change their protection in chunks; a count of other threads' mappings may be as old as 512.
 const ROOM: u64 = 4000;
 
+/// A directory in memory if there is one: a disk takes minutes to free what is written page by page.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
+}
+
 /// Held by the test that runs.
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -174,7 +179,7 @@ fn near_the_limit(dir: &Path) {
 #[test]
 fn stores_here_and_there_leave_the_program_its_mappings_and_every_psync_is_exact() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = directory();
     format(dir.path(), PAGES);
     let limit = now() + ROOM;
     let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
@@ -203,7 +208,7 @@ fn at_the_kernels_own_limit_the_program_goes_on() {
     }
     mappings::set_limit(limit as u64);
     let pages = 2 * (limit + 6000);
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = directory();
     format(dir.path(), pages);
     let (store_of_it, objects) = open(dir.path());
     let mut object = objects.attach("object", Permission::ReadWrite, None).expect("attach");
