@@ -259,7 +259,7 @@ impl Scene<'_> {
     /// Lets everything open it. What came of it.
     fn judge(&self, place: Place, touched: &str) -> Outcome<&'static str> {
         if matches!(place, Place::Archive | Place::Snapshot) {
-            return self.judge_shipped(place, touched);
+            return self.judge_archived(place, touched);
         }
         for line in LOOKING {
             self.command(line)?;
@@ -303,7 +303,7 @@ impl Scene<'_> {
     }
 
     /// Takes a changed archive or snapshot in.
-    fn judge_shipped(&self, place: Place, touched: &str) -> Outcome<&'static str> {
+    fn judge_archived(&self, place: Place, touched: &str) -> Outcome<&'static str> {
         let lines = match place {
             Place::Archive => [
                 format!("import {{s}} {{d}}/{touched} --dry-run"),

@@ -5,7 +5,7 @@ use crate::allocator::Allocator;
 use crate::case::{Failure, POWER, PROCESS};
 use crate::place::{self, Settings};
 use cenote::{Access, Durability, FormatOptions, OpenOptions, PoolOptions, TypeId};
-use cenote_heap::{AllocError, PoolGround, Taking, TracedHeap};
+use cenote_heap::{AllocError, PoolBacking, Taking, TracedHeap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ impl Traced {
         let (store, _) = cenote_store::Store::open(medium, options)?;
         store.create_pool("bench", &PoolOptions::default())?;
         // SAFETY: the store is this benchmark's own, and nothing else opens the pool.
-        let ground = unsafe { PoolGround::of(store.open_pool("bench", Access::ReadWrite)?) };
-        let heap = TracedHeap::open(ground)?;
+        let backing = unsafe { PoolBacking::of(store.open_pool("bench", Access::ReadWrite)?) };
+        let heap = TracedHeap::open(backing)?;
         let level = match durability {
             Durability::Process => PROCESS,
             Durability::Power => POWER,

@@ -7,7 +7,7 @@
 
 use crate::failure::Failure;
 use crate::keys::name_of;
-use cenote::{Error, ReclaimRefused, ShipError};
+use cenote::{ArchivingError, Error, ReclaimRefused};
 use cenote_medium::MediumError;
 use cenote_object::ObjectError;
 use cenote_sealed::SealedError;
@@ -428,18 +428,18 @@ impl From<MediumError> for Failure {
     }
 }
 
-impl From<ShipError> for Failure {
-    fn from(error: ShipError) -> Self {
+impl From<ArchivingError> for Failure {
+    fn from(error: ArchivingError) -> Self {
         match error {
-            ShipError::Store(error) => error.into(),
-            ShipError::Medium(error) => error.into(),
-            ShipError::Stopped => Self::Interrupted("stopped; nothing was kept".into()),
-            ShipError::NoKey { pool } => Self::Failed(format!(
+            ArchivingError::Store(error) => error.into(),
+            ArchivingError::Medium(error) => error.into(),
+            ArchivingError::Stopped => Self::Interrupted("stopped; nothing was kept".into()),
+            ArchivingError::NoKey { pool } => Self::Failed(format!(
                 "pool \"{pool}\" is protected at rest, and without its key nothing says where its \
                  pointers lead: name it with --key-file or --passphrase-file, or name the pools \
                  to be taken along"
             )),
-            ShipError::NotRecovered { pool } | ShipError::TraceDue { pool } => {
+            ArchivingError::NotRecovered { pool } | ArchivingError::TraceDue { pool } => {
                 Self::Failed(format!(
                     "pool \"{pool}\" waits for its recovery: `cenote reclaim` does that; then say \
                      the command again"
@@ -457,7 +457,7 @@ impl From<Error> for Failure {
             Error::Open(error) => error.into(),
             Error::Format(error) => error.into(),
             Error::Store(error) => error.into(),
-            Error::Ship(error) => error.into(),
+            Error::Archive(error) => error.into(),
             Error::NotWhole { pool, why } => Self::Failed(format!(
                 "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it with \
                  `cenote check` and `cenote dump`, or {RESTORE_ALL}",

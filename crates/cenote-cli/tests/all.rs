@@ -1,6 +1,7 @@
 //! The command, run as users run it: one program, because each program is linked for itself.
 
 mod advice;
+mod archives;
 mod backup;
 mod bad_stores;
 mod commands;
@@ -12,7 +13,6 @@ mod newcomer;
 mod objects;
 mod out_of_use;
 mod progress;
-mod ship;
 mod stopped;
 mod table;
 mod told;

@@ -372,8 +372,7 @@ fn a_full_disk_is_said_so_and_leaves_the_store_as_it_was() {
     fixture.run("create", &["x", "--size", "256K"]).complains(3, &["space"]);
     run(["format", dir.path().join("other").to_str().expect("text"), "-y"])
         .complains(3, &["space"]);
-    drop(rest);
-    // A child of another test, forked and not yet another program, may have the file open.
+    // Emptied, not removed: a forked child of another test may have the file open.
     std::fs::write(dir.path().join("rest"), []).expect("emptied");
     fixture.run("create", &["x", "--size", "256K"]).exits(0);
     fixture.run("check", &[]).exits(0);

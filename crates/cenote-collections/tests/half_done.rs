@@ -257,7 +257,7 @@ impl Place {
     }
 
     /// An archive of the pool is imported and read.
-    fn ship(&mut self) -> Result<()> {
+    fn archive(&mut self) -> Result<()> {
         self.pool = None;
         let (archive, _) = self.store.export(&["p"], Vec::new(), ExportOptions::default())?;
         self.pool = Some(self.store.pool("p")?);
@@ -301,7 +301,7 @@ struct Seen {
     /// Operations that left a part of what they do, as documented.
     partly: u32,
     aborted: u32,
-    shipped: u32,
+    archived: u32,
 }
 
 /// Runs an operation with so much room, ignores its error, and commits. Whether there was room.
@@ -343,8 +343,8 @@ fn run(
         seen.partly += 1;
     }
     if after != before || seen.committed % 40 == 1 && ended.is_ok() {
-        place.ship().unwrap_or_else(|error| panic!("{about}: {error}"));
-        seen.shipped += 1;
+        place.archive().unwrap_or_else(|error| panic!("{about}: {error}"));
+        seen.archived += 1;
     }
     if after != before {
         *place = Place::new().expect("another");

@@ -10,8 +10,8 @@
 use crate::common::{directory, random};
 use cenote::persist::{Rule, TypeId};
 use cenote::{
-    Error, ExportOptions, ImportOptions, OpenOptions, Persist, Pool, PoolOptions, Reader, Result,
-    ShipError, Store,
+    ArchivingError, Error, ExportOptions, ImportOptions, OpenOptions, Persist, Pool, PoolOptions,
+    Reader, Result, Store,
 };
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, String, Vec};
 use cenote_layout::archive::{SectionHeader, section_sum};
@@ -378,7 +378,7 @@ fn take_in((part, parts): (u64, u64), which: Which) -> Result<(u64, u64)> {
             store.import(&bytes[..], ImportOptions { names, ..ImportOptions::default() });
         plant(Bug::None);
         match imported {
-            Err(Error::Ship(ShipError::Values { .. })) => refused += 1,
+            Err(Error::Archive(ArchivingError::Values { .. })) => refused += 1,
             Err(error) => panic!("{}: {error}", change.what),
             Ok(_) => {
                 used += 1;
@@ -518,7 +518,8 @@ fn a_block_of_a_type_that_nothing_describes_is_refused() -> Result<()> {
     let (bytes, _) = store.export(&["p"], std::vec::Vec::new(), ExportOptions::default())?;
     let other = Store::open(elsewhere.path())?;
     let refused = other.import(&bytes[..], ImportOptions::default()).map(drop);
-    let is_it = matches!(&refused, Err(Error::Ship(ShipError::Values { count: 1, first, .. }))
+    let is_it = matches!(&refused,
+            Err(Error::Archive(ArchivingError::Values { count: 1, first, .. }))
         if matches!(first[0].rule, Rule::Structure(_)));
     assert!(is_it, "{refused:?}");
     Ok(())

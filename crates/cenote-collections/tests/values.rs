@@ -4,7 +4,7 @@
 use crate::common::{directory, random};
 use cenote::persist::Rule;
 use cenote::{
-    Error, ExportOptions, ImportOptions, OpenOptions, Persist, PoolOptions, Result, ShipError,
+    ArchivingError, Error, ExportOptions, ImportOptions, OpenOptions, Persist, PoolOptions, Result,
     Store,
 };
 use cenote_collections::{BTreeMap, ForwardList, HashMap, InlineStr, List, String, Vec};
@@ -167,7 +167,7 @@ fn bytes_of_a_text_that_are_no_utf8_are_found_by_check_import_and_open() -> Resu
         let target = Store::open(other.path())?;
         let refused = target.import(archive.as_slice(), ImportOptions::default());
         assert!(
-            matches!(refused, Err(Error::Ship(ShipError::Values { count: 1, .. }))),
+            matches!(refused, Err(Error::Archive(ArchivingError::Values { count: 1, .. }))),
             "{refused:?}"
         );
         let options = OpenOptions { verify_values: true, ..OpenOptions::default() };

@@ -20,7 +20,7 @@
 use crate::explore::{Tally, When, guarded, name_image};
 use crate::rig::{SMALL_LOG, WINDOW_LEN};
 use crate::units::{Grain, Images, Reach};
-use cenote_heap::{Heap, PoolGround, Trace, TracedHeap};
+use cenote_heap::{Heap, PoolBacking, Trace, TracedHeap};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{PointerField, RECORD_VERSION, TypeRecord};
@@ -132,7 +132,7 @@ fn open_store(sim: &Arc<SimMedium>) -> Result<Store, String> {
 fn open_heap(store: &Store) -> Result<(PoolHandle, TracedHeap), String> {
     let pool = store.open_pool("p", Access::ReadWrite).map_err(text)?;
     // SAFETY: the store is on a simulated medium, and nothing else opens its pools.
-    let heap = TracedHeap::open(unsafe { PoolGround::of(pool.clone()) }).map_err(text)?;
+    let heap = TracedHeap::open(unsafe { PoolBacking::of(pool.clone()) }).map_err(text)?;
     if pool.trace_due() {
         let report = heap.recover(&types(), &[]).map_err(text)?;
         if !report.damage.is_empty() || report.trace.faults != 0 {

@@ -11,7 +11,7 @@
 
 use crate::explore::guarded;
 use cenote_heap::logged::{MicroLog, Place, SubHeap};
-use cenote_heap::{Ground, GroundError, MemoryGround, MemoryOptions, Plot};
+use cenote_heap::{Backing, BackingError, Extent, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::SubHeapGeometry;
 use cenote_medium::planted::{Bug, plant, watch};
@@ -75,8 +75,8 @@ pub struct Script {
 /// Allocated blocks: address, and size and type.
 type Held = BTreeMap<u64, (u64, u64)>;
 
-/// The two files of a sub-heap as its ground.
-struct SimGround {
+/// The two files of a sub-heap as its backing.
+struct SimBacking {
     medium: OwnedMedium,
     persistence: Persistence,
     base: u64,
@@ -84,7 +84,7 @@ struct SimGround {
     slots: [AtomicPtr<()>; 2],
 }
 
-impl SimGround {
+impl SimBacking {
     /// Maps the files; makes them if they are not there.
     fn new(sim: &Arc<SimMedium>, base: u64) -> Result<Self, String> {
         let geometry = SubHeapGeometry::new(DATA_LEN, LANES).ok_or("no geometry")?;
@@ -125,26 +125,26 @@ impl SimGround {
     }
 }
 
-fn ground_error(doing: &'static str) -> impl Fn(cenote_medium::MediumError) -> GroundError {
-    move |error| GroundError::Store { doing, source: Box::new(error) }
+fn backing_error(doing: &'static str) -> impl Fn(cenote_medium::MediumError) -> BackingError {
+    move |error| BackingError::Store { doing, source: Box::new(error) }
 }
 
 // SAFETY: both files are mapped as long as the simulation lives, of which this has a reference.
-unsafe impl Ground for SimGround {
-    fn plots(&self) -> Vec<Plot> {
+unsafe impl Backing for SimBacking {
+    fn extents(&self) -> Vec<Extent> {
         let Place { data, data_len, metadata, metadata_len } = self.place;
         vec![
-            Plot { index: 0, addr: data, size: data_len },
-            Plot { index: 1, addr: metadata, size: metadata_len },
+            Extent { index: 0, addr: data, size: data_len },
+            Extent { index: 1, addr: metadata, size: metadata_len },
         ]
     }
 
-    fn map(&self, _: &Plot) -> Result<(), GroundError> {
+    fn map(&self, _: &Extent) -> Result<(), BackingError> {
         Ok(())
     }
 
-    fn take(&self, size: u64) -> Result<Plot, GroundError> {
-        Err(GroundError::Limit { requested: size, bytes: DATA_LEN, size_max: DATA_LEN })
+    fn take(&self, size: u64) -> Result<Extent, BackingError> {
+        Err(BackingError::Limit { requested: size, bytes: DATA_LEN, size_max: DATA_LEN })
     }
 
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {
@@ -168,16 +168,17 @@ unsafe impl Ground for SimGround {
         DATA_LEN
     }
 
-    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
+    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, BackingError> {
         let (file, offset) = self.file(addr);
         // SAFETY: the caller's promise that nothing uses the range.
-        unsafe { self.medium.release(file, offset, len) }.map_err(ground_error("giving back space"))
+        unsafe { self.medium.release(file, offset, len) }
+            .map_err(backing_error("giving back space"))
     }
 
-    fn ensure(&self, addr: u64, len: u64) -> Result<(), GroundError> {
+    fn ensure(&self, addr: u64, len: u64) -> Result<(), BackingError> {
         let (file, offset) = self.file(addr);
-        self.medium.ensure(file, offset, len).map_err(ground_error("taking space"))?;
-        self.medium.sync(file).map_err(ground_error("taking space"))
+        self.medium.ensure(file, offset, len).map_err(backing_error("taking space"))?;
+        self.medium.sync(file).map_err(backing_error("taking space"))
     }
 
     fn is_power(&self) -> bool {
@@ -194,17 +195,17 @@ unsafe impl Ground for SimGround {
     }
 }
 
-type Heap = SubHeap<SimGround>;
+type Heap = SubHeap<SimBacking>;
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
 fn open(sim: &Arc<SimMedium>, base: u64) -> Result<Heap, String> {
-    let ground = SimGround::new(sim, base)?;
-    let place = ground.place;
-    // SAFETY: the ground maps both regions, and nothing else uses them.
-    Ok(unsafe { SubHeap::open(ground, &place) }.map_err(|e| format!("open: {e}"))?.0)
+    let backing = SimBacking::new(sim, base)?;
+    let place = backing.place;
+    // SAFETY: the backing maps both regions, and nothing else uses them.
+    Ok(unsafe { SubHeap::open(backing, &place) }.map_err(|e| format!("open: {e}"))?.0)
 }
 
 fn held(heap: &Heap) -> Result<Held, String> {
@@ -218,7 +219,7 @@ fn held(heap: &Heap) -> Result<Held, String> {
 /// A heap at work.
 struct Run<'a> {
     heap: &'a Heap,
-    log: MicroLog<'a, SimGround>,
+    log: MicroLog<'a, SimBacking>,
     kind: u64,
 }
 
@@ -269,11 +270,12 @@ impl Run<'_> {
 /// Blocks of 64 bytes, after one of 8 KiB, up to the one whose record needs another level.
 fn allocations_until_growth() -> Result<u32, String> {
     let metadata_len = SubHeapGeometry::new(DATA_LEN, LANES).ok_or("no geometry")?.metadata_len;
-    let ground = MemoryGround::new(MemoryOptions::default());
-    let metadata = ground.take(metadata_len).map_err(text)?.addr;
-    let place = Place { data: ground.plots()[0].addr, data_len: DATA_LEN, metadata, metadata_len };
+    let backing = MemoryBacking::new(MemoryOptions::default());
+    let metadata = backing.take(metadata_len).map_err(text)?.addr;
+    let place =
+        Place { data: backing.extents()[0].addr, data_len: DATA_LEN, metadata, metadata_len };
     // SAFETY: two puddles of memory of this function's own, which the sub-heap keeps.
-    let heap = unsafe { SubHeap::format(ground, &place, 0, LANES) }.map_err(text)?;
+    let heap = unsafe { SubHeap::format(backing, &place, 0, LANES) }.map_err(text)?;
     heap.alloc(8192, 1, TypeId(1)).map_err(text)?;
     let mut count = 0;
     while heap.stats().map_err(text)?.levels == 1 {
@@ -308,10 +310,10 @@ pub struct Tally {
 /// Makes a sub-heap and plays what comes before the crashes. The history begins with what follows.
 fn prepared(script: &Script, level: Durability, base: u64) -> Result<Arc<SimMedium>, String> {
     let sim = SimMedium::new(SimOptions::new(level));
-    let ground = SimGround::new(&sim, base)?;
-    let (place, medium) = (ground.place, ground.medium.clone());
-    // SAFETY: the ground maps both regions, which nothing else uses; new files are zeros.
-    let heap = unsafe { SubHeap::format(ground, &place, 0, LANES) }.map_err(text)?;
+    let backing = SimBacking::new(&sim, base)?;
+    let (place, medium) = (backing.place, backing.medium.clone());
+    // SAFETY: the backing maps both regions, which nothing else uses; new files are zeros.
+    let heap = unsafe { SubHeap::format(backing, &place, 0, LANES) }.map_err(text)?;
     let mut run = Run { heap: &heap, log: heap.micro_log().map_err(text)?, kind: 0 };
     script.before.iter().try_for_each(|&step| run.step(step))?;
     drop(run);

@@ -9,7 +9,7 @@ use crate::explore::{Tally, When};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::walk::Walk;
 use cenote::Persist;
-use cenote_heap::{PoolGround, Trace, TracedHeap};
+use cenote_heap::{PoolBacking, Trace, TracedHeap};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::read;
 use cenote_layout::puddle::{PuddleHeader, Role};
@@ -412,7 +412,7 @@ impl Check {
                 ));
             }
             // SAFETY: the store is on a simulated medium, and nothing else opens its pools.
-            let heap = TracedHeap::open(unsafe { PoolGround::of(pool) })
+            let heap = TracedHeap::open(unsafe { PoolBacking::of(pool) })
                 .map_err(|e| format!("heap of pool {name}: {e}"))?;
             let report = heap.check(None).map_err(text)?;
             if !report.is_sound() {

@@ -16,8 +16,8 @@ use cenote_layout::puddle::Role;
 use cenote_layout::types::{
     Condition, FieldRecord, PointerField, RECORD_VERSION, TypeRecord, VariantRecord,
 };
+use cenote_relocate::archiving::values_in;
 use cenote_relocate::image;
-use cenote_relocate::ship::values_in;
 use cenote_store::relocate::{RewriteJob, TypeTable};
 use std::sync::Arc;
 use zerocopy::IntoBytes;

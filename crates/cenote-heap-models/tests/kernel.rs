@@ -317,7 +317,7 @@ struct Puddle {
     owned: Vec<UnsafeCell<u32>>,
 }
 
-impl runs::Ground for Puddle {
+impl runs::Backing for Puddle {
     fn anchor(&self, number: u32) -> &AtomicU64 {
         &self.anchors[number as usize]
     }
@@ -367,7 +367,7 @@ const DEAD: u64 = 9;
 
 struct Process(u64);
 
-impl robust::Judge for Process {
+impl robust::OwnerLiveness for Process {
     type Error = core::convert::Infallible;
 
     fn me(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Nanoseconds an operation of the patterns that the fast path is made for, one thread and two,
 //! plain memory. `cargo bench -p cenote-heap --bench fast_path`.
 
-use cenote_heap::{MemoryGround, MemoryOptions, Taking, TracedHeap};
+use cenote_heap::{MemoryBacking, MemoryOptions, Taking, TracedHeap};
 use cenote_layout::id::TypeId;
 use std::hint::black_box;
 use std::time::Instant;
@@ -36,7 +36,7 @@ fn order() -> [usize; 100] {
 
 fn main() {
     let options = MemoryOptions { puddle_size: 64 << 20, size_max: 1 << 30, writable: true };
-    let heap = match TracedHeap::open(MemoryGround::new(options)) {
+    let heap = match TracedHeap::open(MemoryBacking::new(options)) {
         Ok(heap) => heap,
         Err(error) => return eprintln!("{error}"),
     };

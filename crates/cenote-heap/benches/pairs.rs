@@ -2,7 +2,7 @@
 //! `cargo bench -p cenote-heap --bench pairs`.
 
 use cenote_heap::{
-    Ground as _, Heap as _, MemoryGround, MemoryOptions, PuddleHeap, Trace, TracedHeap,
+    Backing as _, Heap as _, MemoryBacking, MemoryOptions, PuddleHeap, Trace, TracedHeap,
 };
 use cenote_layout::id::TypeId;
 use std::hint::black_box;
@@ -28,8 +28,8 @@ fn measure(name: &str, operations: u64, mut run: impl FnMut()) {
 
 fn main() {
     let options = MemoryOptions { puddle_size: 64 << 20, size_max: 1 << 30, writable: true };
-    let ground = MemoryGround::new(options);
-    let heap = match TracedHeap::open(ground.clone()) {
+    let backing = MemoryBacking::new(options);
+    let heap = match TracedHeap::open(backing.clone()) {
         Ok(heap) => heap,
         Err(error) => return eprintln!("{error}"),
     };
@@ -103,7 +103,7 @@ fn main() {
     });
     measure("is_live, puddle known", 10 * N, || {
         // SAFETY: the slot is this heap's, which is alive.
-        let puddle = ground
+        let puddle = backing
             .slot(live[0])
             .and_then(|s| unsafe { PuddleHeap::from_slot(s.load(Ordering::Relaxed)) });
         let Some(puddle) = puddle else { return };

@@ -13,7 +13,7 @@
 //! space) with one thread, with all cores, and with all cores and no types (every word of a block
 //! is looked at). The best of five runs.
 
-use cenote_heap::{Heap as _, MemoryGround, MemoryOptions, TraceOptions, TracedHeap};
+use cenote_heap::{Heap as _, MemoryBacking, MemoryOptions, TraceOptions, TracedHeap};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
 use cenote_layout::types::{PointerField, RECORD_VERSION, TypeRecord};
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 const NODE: TypeId = TypeId(0x6e0d);
 type Types = HashMap<TypeId, Arc<TypeRecord>>;
-type Heap = TracedHeap<MemoryGround>;
+type Heap = TracedHeap<MemoryBacking>;
 
 /// Two pointers, at 0 and 8, and a number at 16.
 fn types() -> Types {
@@ -124,7 +124,7 @@ fn link(shape: &str, nodes: &mut [u64]) {
 
 fn run(shape: &str, count: u64) -> Result<(), Box<dyn std::error::Error>> {
     let options = MemoryOptions { puddle_size: 64 << 20, size_max: 8 << 30, writable: true };
-    let heap: Heap = TracedHeap::open(MemoryGround::new(options))?;
+    let heap: Heap = TracedHeap::open(MemoryBacking::new(options))?;
     let mut nodes = Vec::new();
     for i in 0..count {
         let node = heap.alloc(64, 8, NODE)?.addr.as_ptr() as u64;

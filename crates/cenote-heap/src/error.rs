@@ -5,7 +5,7 @@ use cenote_layout::id::TypeId;
 /// Why there is no more memory under the heap.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum GroundError {
+pub enum BackingError {
     /// The pool would grow beyond its limit.
     #[error(
         "the pool has {bytes} bytes and may have {size_max}: a puddle of {requested} more does not \
@@ -60,7 +60,7 @@ pub enum OpenError {
     #[error("the lock between the processes that have this pool open cannot be taken: {source}")]
     Lock {
         /// Why.
-        source: GroundError,
+        source: BackingError,
     },
     /// Other processes have let the pool grow, and this one cannot learn how.
     #[error(
@@ -78,13 +78,13 @@ pub enum OpenError {
     AlreadyOpen,
     /// A puddle cannot be used.
     #[error("heap puddle {index} at {addr:#x} cannot be used: {source}")]
-    Ground {
+    Backing {
         /// Its number in the pool.
         index: u32,
         /// Its address.
         addr: u64,
         /// Why.
-        source: GroundError,
+        source: BackingError,
     },
 }
 
@@ -114,7 +114,7 @@ pub enum AllocError {
         /// For which type.
         type_id: TypeId,
         /// Why the pool does not grow.
-        source: GroundError,
+        source: BackingError,
     },
     /// A puddle of the pool cannot be used.
     #[error(transparent)]
@@ -231,7 +231,7 @@ pub enum ReclaimError {
     },
     /// A page of the pool cannot be had, and what it held may have led to any block.
     #[error("{0}")]
-    Unreadable(#[from] GroundError),
+    Unreadable(#[from] BackingError),
     /// What a damaged root led to is not known.
     #[error("root {index} is damaged, and may have led to any block: run check")]
     Root {
@@ -283,7 +283,7 @@ pub enum RecoverError {
     /// A page of the pool cannot be had: a file is cut short, its disk fails, or a sealed page
     /// fails its check. Nothing has changed.
     #[error("{0}")]
-    Unreadable(#[from] GroundError),
+    Unreadable(#[from] BackingError),
     /// Which blocks are allocated cannot be told.
     #[error(
         "the root puddle at {addr:#x} does not say how far the last sweep of this heap has come, \
@@ -306,6 +306,6 @@ pub enum RecoverError {
         /// Its address.
         addr: u64,
         /// Why.
-        source: GroundError,
+        source: BackingError,
     },
 }

@@ -9,9 +9,9 @@
 //! Invariant: a process that has taken the lock sees all that its former holders stored, and has
 //! attached all puddles that they took.
 
-use crate::error::{GroundError, OpenError};
-use crate::ground::Sharing;
-use crate::robust::{self, Judge, Places, Taken};
+use crate::backing::Sharing;
+use crate::error::{BackingError, OpenError};
+use crate::robust::{self, OwnerLiveness, ReaderSlots, Taken};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// The lock, for one member. Threads of this process exclude each other by other means: it does not
@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy)]
 pub struct Exclusion<'h> {
     writer: &'h AtomicU64,
-    places: &'h dyn Places,
+    places: &'h dyn ReaderSlots,
     /// This member's place.
     own: usize,
     sharing: &'h dyn Sharing,
@@ -33,19 +33,19 @@ impl core::fmt::Debug for Exclusion<'_> {
 
 struct By<'h>(&'h dyn Sharing);
 
-impl Judge for By<'_> {
-    type Error = GroundError;
+impl OwnerLiveness for By<'_> {
+    type Error = BackingError;
 
     fn me(&self) -> u64 {
         self.0.me()
     }
 
-    fn has_ended(&self, owner: u64) -> Result<bool, GroundError> {
+    fn has_ended(&self, owner: u64) -> Result<bool, BackingError> {
         self.0.has_ended(owner)
     }
 }
 
-fn failed(source: GroundError) -> OpenError {
+fn failed(source: BackingError) -> OpenError {
     OpenError::Lock { source }
 }
 
@@ -53,7 +53,7 @@ impl<'h> Exclusion<'h> {
     /// The lock whose words are `writer` and `places`, for the member with place `own`.
     pub(crate) fn new(
         writer: &'h AtomicU64,
-        places: &'h dyn Places,
+        places: &'h dyn ReaderSlots,
         own: usize,
         sharing: &'h dyn Sharing,
     ) -> Self {

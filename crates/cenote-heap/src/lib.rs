@@ -3,8 +3,8 @@
 //! A kind is a folder: [`traced`] (Ralloc, RAL-1 to RAL-7), and [`logged`] (Poseidon), which no
 //! pool has yet. Beside the folders lies what every kind needs:
 //!
-//! * [`ground`]: what a heap stands on, as a small trait: puddles, flush, fence. A store's pool
-//!   implements it (`pool`); [`MemoryGround`] is plain memory, for tests and measurements;
+//! * [`backing`]: what a heap stands on, as a small trait: puddles, flush, fence. A store's pool
+//!   implements it (`pool`); [`MemoryBacking`] is plain memory, for tests and measurements;
 //! * [`block`], [`class`], [`heap`], [`trace`], [`report`], [`error`]: a caller's interface;
 //! * `robust`, [`locks`], `exclusion`: locks between processes, which die with their owner;
 //! * `sync`: the atomics, so that a model checker runs the same code (`cenote-heap-models`).
@@ -12,32 +12,32 @@
 //! A reader who follows one allocation begins with [`heap`], then [`class`] (size to class), then
 //! `traced/alloc.rs`.
 
+pub mod backing;
 pub mod block;
 pub mod class;
 pub mod error;
 mod exclusion;
-pub mod ground;
 pub mod heap;
 pub mod locks;
 pub mod logged;
 mod memory;
 mod pool;
-mod pool_ground;
+mod pool_backing;
 pub mod report;
 mod robust;
 mod sync;
 pub mod trace;
 pub mod traced;
 
+pub use backing::{Backing, Extent, Sharing};
 pub use block::{Block, BlockInfo, Cancelled, Mark, Taking};
 pub use error::{
-    AllocError, FreeError, GroundError, OpenError, ReclaimError, RecoverError, RootError,
+    AllocError, BackingError, FreeError, OpenError, ReclaimError, RecoverError, RootError,
 };
 pub use exclusion::Exclusion;
-pub use ground::{Ground, Plot, Sharing};
 pub use heap::{Heap, Trace};
-pub use memory::{Counts, MemoryGround, MemoryOptions};
-pub use pool_ground::PoolGround;
+pub use memory::{Counts, MemoryBacking, MemoryOptions};
+pub use pool_backing::PoolBacking;
 pub use report::{BinStats, Damage, Finding, HeapReport, HeapStats, RecoveryReport, ValueReport};
 pub use trace::{Progress, TraceOptions, Types};
 pub use traced::reclaim::{self, Marked};

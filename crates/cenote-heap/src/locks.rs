@@ -8,10 +8,11 @@
 //! A lock does not make a change whole; a transaction does. So change the protected data in
 //! transactions that begin and end while the lock is held. Then a thread that takes the lock over
 //! from a dead process finds the data as the last commit left them, and [`Taken::Recovered`] is
-//! news, not trouble. The [`Judge`] ensures that: the one of a pool ([`PoolJudge`]) counts a
+//! news, not trouble. The [`OwnerLiveness`] ensures that: the one of a pool ([`PoolLiveness`])
+//! counts a
 //! process as ended only when its logs are replayed.
 
-pub use crate::robust::{Judge, Taken};
+pub use crate::robust::{OwnerLiveness, Taken};
 
 use crate::robust;
 use cenote_store::{PoolHandle, StoreError};
@@ -99,10 +100,11 @@ impl RobustMutex {
     /// Waits for the mutex; how it was found is said with it.
     ///
     /// # Errors
-    /// The judge's: the owner has died, and what it left cannot be dealt with now. The lock stays
+    /// That of [`OwnerLiveness`]: the owner has died, and what it left cannot be dealt with now.
+    /// The lock stays
     /// the dead one's.
-    pub fn lock<J: Judge>(&self, judge: &J) -> Result<(MutexGuard<'_>, Taken), J::Error> {
-        let taken = robust::lock(&self.0, judge)?;
+    pub fn lock<O: OwnerLiveness>(&self, owners: &O) -> Result<(MutexGuard<'_>, Taken), O::Error> {
+        let taken = robust::lock(&self.0, owners)?;
         Ok((MutexGuard(&self.0), taken))
     }
 
@@ -110,11 +112,11 @@ impl RobustMutex {
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].
-    pub fn try_lock<J: Judge>(
+    pub fn try_lock<O: OwnerLiveness>(
         &self,
-        judge: &J,
-    ) -> Result<Option<(MutexGuard<'_>, Taken)>, J::Error> {
-        let taken = robust::try_lock(&self.0, judge)?;
+        owners: &O,
+    ) -> Result<Option<(MutexGuard<'_>, Taken)>, O::Error> {
+        let taken = robust::try_lock(&self.0, owners)?;
         Ok(taken.map(|taken| (MutexGuard(&self.0), taken)))
     }
 }
@@ -135,8 +137,8 @@ impl RobustRwLock {
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].
-    pub fn write<J: Judge>(&self, judge: &J) -> Result<(WriteGuard<'_>, Taken), J::Error> {
-        let taken = robust::write(&self.writer, &self.readers, judge)?;
+    pub fn write<O: OwnerLiveness>(&self, owners: &O) -> Result<(WriteGuard<'_>, Taken), O::Error> {
+        let taken = robust::write(&self.writer, &self.readers, owners)?;
         Ok((WriteGuard(&self.writer), taken))
     }
 
@@ -144,11 +146,11 @@ impl RobustRwLock {
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].
-    pub fn try_write<J: Judge>(
+    pub fn try_write<O: OwnerLiveness>(
         &self,
-        judge: &J,
-    ) -> Result<Option<(WriteGuard<'_>, Taken)>, J::Error> {
-        let taken = robust::try_write(&self.writer, &self.readers, judge)?;
+        owners: &O,
+    ) -> Result<Option<(WriteGuard<'_>, Taken)>, O::Error> {
+        let taken = robust::try_write(&self.writer, &self.readers, owners)?;
         Ok(taken.map(|taken| (WriteGuard(&self.writer), taken)))
     }
 
@@ -157,10 +159,10 @@ impl RobustRwLock {
     ///
     /// # Errors
     /// As [`RobustMutex::lock`].
-    pub fn read<J: Judge>(&self, judge: &J) -> Result<(ReadGuard<'_>, Taken), J::Error> {
+    pub fn read<O: OwnerLiveness>(&self, owners: &O) -> Result<(ReadGuard<'_>, Taken), O::Error> {
         // Threads begin at different places, so that they do not all look at the first.
         let first = cenote_sys::cpu_number::current() as usize % READERS_MAX;
-        let (at, taken) = robust::read(&self.writer, &self.readers, first, judge)?;
+        let (at, taken) = robust::read(&self.writer, &self.readers, first, owners)?;
         Ok((ReadGuard(&self.readers[at]), taken))
     }
 }
@@ -180,7 +182,7 @@ impl Processes {
     }
 }
 
-impl Judge for Processes {
+impl OwnerLiveness for Processes {
     type Error = Infallible;
 
     fn me(&self) -> u64 {
@@ -195,12 +197,12 @@ impl Judge for Processes {
 /// Says which processes that have a pool live, or have logs that are not replayed yet. In a store
 /// of this process alone, there is no other.
 #[derive(Clone, Debug)]
-pub struct PoolJudge {
+pub struct PoolLiveness {
     pool: PoolHandle,
     me: u64,
 }
 
-impl PoolJudge {
+impl PoolLiveness {
     /// For this process and a pool that it has.
     ///
     /// # Errors
@@ -211,7 +213,7 @@ impl PoolJudge {
     }
 }
 
-impl Judge for PoolJudge {
+impl OwnerLiveness for PoolLiveness {
     type Error = StoreError;
 
     fn me(&self) -> u64 {

@@ -1,11 +1,11 @@
-//! A ground of plain memory: for tests of code that uses a heap, and for measurements without
+//! A backing of plain memory: for tests of code that uses a heap, and for measurements without
 //! files.
 //!
 //! One contiguous window of zeroed memory, puddles in 2 MiB slots of it, a table from slot to
 //! puddle: the lookups cost what a store's cost.
 
-use crate::error::GroundError;
-use crate::ground::{Ground, Plot};
+use crate::backing::{Backing, Extent};
+use crate::error::BackingError;
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};
 use core::ptr::{null_mut, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a [`MemoryGround`] is like.
+/// What a [`MemoryBacking`] is like.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryOptions {
     /// Bytes of the first puddle.
@@ -49,7 +49,7 @@ struct Window {
     layout: Layout,
     base: u64,
     slots: Box<[Slot]>,
-    plots: Mutex<Vec<Plot>>,
+    extents: Mutex<Vec<Extent>>,
     options: MemoryOptions,
     refuse: AtomicBool,
     /// Pages that were given back.
@@ -67,7 +67,7 @@ struct Slot {
 }
 
 // SAFETY: the raw memory is owned; it is freed when the last clone goes, and used through
-// `Ground`'s contract otherwise.
+// `Backing`'s contract otherwise.
 unsafe impl Send for Window {}
 // SAFETY: everything else in it is atomic or behind a lock.
 unsafe impl Sync for Window {}
@@ -79,16 +79,16 @@ impl Drop for Window {
     }
 }
 
-/// Plain memory as the ground of a heap. A clone is the same memory: opening a heap on a clone,
+/// Plain memory as the backing of a heap. A clone is the same memory: opening a heap on a clone,
 /// after the first heap was dropped, is what a next process finds after a crash of the first.
 #[derive(Clone, Debug)]
-pub struct MemoryGround {
+pub struct MemoryBacking {
     window: Arc<Window>,
     writable: bool,
     power: bool,
 }
 
-impl MemoryGround {
+impl MemoryBacking {
     /// An empty pool with its first puddle. Memory is taken from the system as it is touched.
     #[must_use]
     pub fn new(options: MemoryOptions) -> Self {
@@ -113,16 +113,16 @@ impl MemoryGround {
             layout,
             base,
             slots: (0..len / SLOT_SIZE).map(slot).collect(),
-            plots: Mutex::new(Vec::new()),
+            extents: Mutex::new(Vec::new()),
             options,
             refuse: AtomicBool::new(false),
             holes: Mutex::default(),
             counts: [const { AtomicU64::new(0) }; 4],
         };
-        let ground = Self { window: Arc::new(window), writable: options.writable, power: true };
-        // A first puddle beyond the limit is a ground without puddles: the heap says so at open.
-        let _ = ground.take(options.puddle_size);
-        ground
+        let backing = Self { window: Arc::new(window), writable: options.writable, power: true };
+        // A first puddle beyond the limit is a backing without puddles: the heap says so at open.
+        let _ = backing.take(options.puddle_size);
+        backing
     }
 
     /// What was asked for so far.
@@ -192,46 +192,46 @@ impl MemoryGround {
 
 // SAFETY: the window is one allocation that lives as long as any clone; puddles are disjoint parts
 // of it; `slot` answers from the table.
-unsafe impl Ground for MemoryGround {
-    fn plots(&self) -> Vec<Plot> {
-        self.window.plots.lock().unwrap_or_else(PoisonError::into_inner).clone()
+unsafe impl Backing for MemoryBacking {
+    fn extents(&self) -> Vec<Extent> {
+        self.window.extents.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn map(&self, _plot: &Plot) -> Result<(), GroundError> {
+    fn map(&self, _extent: &Extent) -> Result<(), BackingError> {
         Ok(())
     }
 
-    fn take(&self, size: u64) -> Result<Plot, GroundError> {
-        let mut plots = self.window.plots.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes: u64 = plots.iter().map(|p| p.size).sum();
+    fn take(&self, size: u64) -> Result<Extent, BackingError> {
+        let mut extents = self.window.extents.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: u64 = extents.iter().map(|p| p.size).sum();
         let size_max = self.window.options.size_max;
         if bytes.checked_add(size).is_none_or(|sum| sum > size_max) {
-            return Err(GroundError::Limit { requested: size, bytes, size_max });
+            return Err(BackingError::Limit { requested: size, bytes, size_max });
         }
         if self.window.refuse.load(Ordering::Relaxed) {
-            return Err(GroundError::Store {
+            return Err(BackingError::Store {
                 doing: "taking a puddle",
                 source: "no space left on device".into(),
             });
         }
-        let addr = plots
+        let addr = extents
             .last()
             .map_or(self.window.base, |p| (p.addr + p.size).next_multiple_of(SLOT_SIZE));
         let first = (addr - self.window.base) / SLOT_SIZE;
         let last = first + size.div_ceil(SLOT_SIZE);
         let Some(slots) = self.window.slots.get(first as usize..last as usize) else {
-            return Err(GroundError::Limit { requested: size, bytes, size_max });
+            return Err(BackingError::Limit { requested: size, bytes, size_max });
         };
-        let plot = Plot { index: plots.len() as u32, addr, size };
-        plots.push(plot);
+        let extent = Extent { index: extents.len() as u32, addr, size };
+        extents.push(extent);
         for slot in slots {
             slot.puddle.store(addr, Ordering::Release);
         }
         self.window.counts[3].fetch_add(1, Ordering::Relaxed);
-        Ok(plot)
+        Ok(extent)
     }
 
-    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
+    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, BackingError> {
         let start = with_exposed_provenance_mut::<u8>(addr as usize);
         // SAFETY: a part of the window that no thread uses, by the caller's promise.
         unsafe { start.write_bytes(0, len as usize) };
@@ -239,11 +239,11 @@ unsafe impl Ground for MemoryGround {
         Ok(true)
     }
 
-    fn ensure(&self, addr: u64, len: u64) -> Result<(), GroundError> {
+    fn ensure(&self, addr: u64, len: u64) -> Result<(), BackingError> {
         let mut holes = self.holes();
         let missing: Vec<u64> = holes.range(addr..addr + len).copied().collect();
         if !missing.is_empty() && self.window.refuse.load(Ordering::Relaxed) {
-            return Err(GroundError::Store {
+            return Err(BackingError::Store {
                 doing: "taking space",
                 source: "no space left on device".into(),
             });

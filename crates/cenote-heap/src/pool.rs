@@ -1,13 +1,13 @@
-//! A store's pool as the ground of a heap.
+//! A store's pool as the backing of a heap.
 //!
 //! A pool that a daemon has granted to several writers is one that processes share: who lives is
 //! the daemon's to say, which has replayed the logs of all others; the pool's lock is a word in its
 //! root puddle, of the kind that dies with its owner.
 
-use crate::error::GroundError;
-use crate::ground::{Ground, Plot, Sharing};
-use crate::pool_ground::PoolGround;
-use crate::robust::{self, Judge, WAITED};
+use crate::backing::{Backing, Extent, Sharing};
+use crate::error::BackingError;
+use crate::pool_backing::PoolBacking;
+use crate::robust::{self, OwnerLiveness, WAITED};
 use crate::traced::turn_word;
 use cenote_layout::heap::LOST_BYTE;
 use cenote_layout::pointer::RegionAddress;
@@ -17,10 +17,11 @@ use cenote_store::PoolHandle;
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
 // SAFETY: puddles stay in the store's window, at their address, as long as the store is open, which
-// a handle keeps it; only the heap uses a heap puddle's body (contract of `PoolGround::of`), and it
-// hangs its data on `heap_slot`. A puddle that is refused is not among the plots.
-unsafe impl Ground for PoolGround {
-    fn plots(&self) -> Vec<Plot> {
+// a handle keeps it; only the heap uses a heap puddle's body (contract of `PoolBacking::of`), and
+// it
+// hangs its data on `heap_slot`. A puddle that is refused is not among the extents.
+unsafe impl Backing for PoolBacking {
+    fn extents(&self) -> Vec<Extent> {
         if self.member().is_some() {
             // What cannot be learned now is learned later: `catch_up` says so.
             let _ = self.learn_puddles();
@@ -28,13 +29,17 @@ unsafe impl Ground for PoolGround {
         self.puddles()
             .into_iter()
             .filter(|puddle| puddle.role() == Role::Heap && !puddle.is_refused())
-            .map(|puddle| Plot { index: puddle.index(), addr: puddle.addr(), size: puddle.size() })
+            .map(|puddle| Extent {
+                index: puddle.index(),
+                addr: puddle.addr(),
+                size: puddle.size(),
+            })
             .collect()
     }
 
-    fn map(&self, plot: &Plot) -> Result<(), GroundError> {
-        let failed = |source| GroundError::Store { doing: "mapping a puddle", source };
-        match self.store().puddle_of(plot.addr) {
+    fn map(&self, extent: &Extent) -> Result<(), BackingError> {
+        let failed = |source| BackingError::Store { doing: "mapping a puddle", source };
+        match self.store().puddle_of(extent.addr) {
             Some(puddle) => {
                 self.store().ensure_mapped(puddle).map_err(|error| failed(Box::new(error)))
             }
@@ -42,17 +47,17 @@ unsafe impl Ground for PoolGround {
         }
     }
 
-    fn unreadable(&self, addr: u64) -> GroundError {
+    fn unreadable(&self, addr: u64) -> BackingError {
         let source = Box::new(PoolHandle::unreadable(self, addr));
-        GroundError::Store { doing: "reading a puddle", source }
+        BackingError::Store { doing: "reading a puddle", source }
     }
 
-    fn take(&self, size: u64) -> Result<Plot, GroundError> {
-        let puddle = self.take_puddle(size).map_err(|error| GroundError::Store {
+    fn take(&self, size: u64) -> Result<Extent, BackingError> {
+        let puddle = self.take_puddle(size).map_err(|error| BackingError::Store {
             doing: "taking a puddle",
             source: Box::new(error),
         })?;
-        Ok(Plot { index: puddle.index(), addr: puddle.addr(), size: puddle.size() })
+        Ok(Extent { index: puddle.index(), addr: puddle.addr(), size: puddle.size() })
     }
 
     fn expect(&self, size: u64) {
@@ -64,17 +69,17 @@ unsafe impl Ground for PoolGround {
         !self.store().is_connected()
     }
 
-    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
+    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, BackingError> {
         // SAFETY: the caller's.
         let released = unsafe { self.release_space(addr, len) };
-        released.map_err(|error| GroundError::Store {
+        released.map_err(|error| BackingError::Store {
             doing: "giving back space",
             source: Box::new(error),
         })
     }
 
-    fn ensure(&self, addr: u64, len: u64) -> Result<(), GroundError> {
-        self.ensure_space(addr, len).map_err(|error| GroundError::Store {
+    fn ensure(&self, addr: u64, len: u64) -> Result<(), BackingError> {
+        self.ensure_space(addr, len).map_err(|error| BackingError::Store {
             doing: "taking space for a part of a puddle that has none",
             source: Box::new(error),
         })
@@ -100,9 +105,9 @@ unsafe impl Ground for PoolGround {
         self.member().map(|_| self as &dyn Sharing)
     }
 
-    fn usable(&self) -> Result<(), GroundError> {
+    fn usable(&self) -> Result<(), BackingError> {
         let failed =
-            |error| GroundError::Store { doing: "changing a pool", source: Box::new(error) };
+            |error| BackingError::Store { doing: "changing a pool", source: Box::new(error) };
         self.store().check_usable().map_err(failed)
     }
 
@@ -132,7 +137,7 @@ unsafe impl Ground for PoolGround {
     }
 }
 
-impl Sharing for PoolGround {
+impl Sharing for PoolBacking {
     fn epoch(&self) -> u64 {
         self.store().epoch()
     }
@@ -146,33 +151,33 @@ impl Sharing for PoolGround {
         !self.has_ended(who).unwrap_or(false)
     }
 
-    fn intact(&self) -> Result<(), GroundError> {
+    fn intact(&self) -> Result<(), BackingError> {
         match self.usable() {
             Err(error) if !planted(Bug::LostLockAwaited) => Err(error),
             _ => Ok(()),
         }
     }
 
-    fn has_ended(&self, who: u64) -> Result<bool, GroundError> {
+    fn has_ended(&self, who: u64) -> Result<bool, BackingError> {
         if who | WAITED == LOST_NAME | WAITED {
             // Of no process: the page of the lock is lost.
             return self.intact().map(|()| false);
         }
-        PoolHandle::has_ended(self, who).map_err(|error| GroundError::Store {
+        PoolHandle::has_ended(self, who).map_err(|error| BackingError::Store {
             doing: "asking whether a process that had the pool has ended, and its logs are \
                     replayed",
             source: Box::new(error),
         })
     }
 
-    fn lock(&self) -> Result<(), GroundError> {
-        turn(self, |word, judge| robust::lock(word, judge).map(|_| true))?;
+    fn lock(&self) -> Result<(), BackingError> {
+        turn(self, |word, owners| robust::lock(word, owners).map(|_| true))?;
         // Not one that another thread gave back in memory of this process.
         self.intact().inspect_err(|_| self.unlock())
     }
 
-    fn try_lock(&self) -> Result<bool, GroundError> {
-        let taken = turn(self, |word, judge| Ok(robust::try_lock(word, judge)?.is_some()))?;
+    fn try_lock(&self) -> Result<bool, BackingError> {
+        let taken = turn(self, |word, owners| Ok(robust::try_lock(word, owners)?.is_some()))?;
         if taken {
             self.intact().inspect_err(|_| self.unlock())?;
         }
@@ -191,32 +196,34 @@ impl Sharing for PoolGround {
 const LOST_NAME: u64 = u64::from_ne_bytes([LOST_BYTE; 8]);
 
 /// The pool's members judge each other through [`Sharing`].
-struct ByHandle<'p>(&'p PoolGround);
+struct ByHandle<'p>(&'p PoolBacking);
 
-impl Judge for ByHandle<'_> {
-    type Error = GroundError;
+impl OwnerLiveness for ByHandle<'_> {
+    type Error = BackingError;
 
     fn me(&self) -> u64 {
         Sharing::me(self.0)
     }
 
-    fn has_ended(&self, owner: u64) -> Result<bool, GroundError> {
+    fn has_ended(&self, owner: u64) -> Result<bool, BackingError> {
         Sharing::has_ended(self.0, owner)
     }
 }
 
 /// Does something with the word of the pool's lock.
 fn turn(
-    pool: &PoolGround,
-    act: impl FnOnce(&AtomicU64, &ByHandle<'_>) -> Result<bool, GroundError>,
-) -> Result<bool, GroundError> {
+    pool: &PoolBacking,
+    act: impl FnOnce(&AtomicU64, &ByHandle<'_>) -> Result<bool, BackingError>,
+) -> Result<bool, BackingError> {
     let root = pool.root_puddle().filter(|root| !root.is_refused());
     let word = root.and_then(|root| {
         // SAFETY: a daemon's client has puddles mapped when they are granted, those of shared pools
         // for writing; they stay so until the store is dropped.
         unsafe { turn_word(root.addr(), root.size()) }
     });
-    let none =
-        || GroundError::Store { doing: "locking the pool", source: "it has no root puddle".into() };
+    let none = || BackingError::Store {
+        doing: "locking the pool",
+        source: "it has no root puddle".into(),
+    };
     act(word.ok_or_else(none)?, &ByHandle(pool))
 }

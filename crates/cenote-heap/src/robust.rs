@@ -1,7 +1,8 @@
 //! Locks in shared memory that die with their owner: a mutex, and a lock for readers and writers.
 //!
 //! A lock is a word, or a word and a place for each reader. A word is 0, or the name of the
-//! *process* that has the lock ([`Judge::me`]), with bit 31 set while a thread sleeps on it. One
+//! *process* that has the lock ([`OwnerLiveness::me`]), with bit 31 set while a thread sleeps on
+//! it. One
 //! store takes the lock and names its owner. So a process may be killed between any two
 //! instructions, and the next thread finds a free lock or a dead owner's name. The words outlive a
 //! loss of power, and no thread trusts them then: no process of another boot lives.
@@ -22,7 +23,8 @@
 //! reader that sees a writer goes out again and waits; a writer that sees a reader waits.
 //!
 //! **No thread waits for the dead.** A waiter sleeps for some milliseconds at most. Then it asks
-//! the judge whether the owner has ended *and what it left was dealt with*. If so, it swaps a
+//! [`OwnerLiveness`] whether the owner has ended *and what it left was dealt with*. If so, it swaps
+//! a
 //! writer's word for its own name and returns [`Taken::Recovered`]; a dead reader's place it only
 //! clears, because a reader leaves nothing half done. A waiter that dies leaves nothing but bit 31.
 //! If an error comes before a dead writer's next holder returns, the lock is *abandoned*: the word
@@ -40,7 +42,7 @@ pub(crate) const WAITED: u64 = 1 << 31;
 const ABANDONED: u64 = 1 << 32;
 
 /// Names this process, and tells which owners have ended.
-pub trait Judge {
+pub trait OwnerLiveness {
     /// Why that cannot be known.
     type Error;
 
@@ -68,13 +70,13 @@ pub enum Taken {
 }
 
 /// The places of readers.
-pub(crate) trait Places: Sync {
+pub(crate) trait ReaderSlots: Sync {
     fn len(&self) -> usize;
 
     fn place(&self, at: usize) -> &AtomicU64;
 }
 
-impl<const N: usize> Places for [AtomicU64; N] {
+impl<const N: usize> ReaderSlots for [AtomicU64; N] {
     fn len(&self) -> usize {
         N
     }
@@ -84,8 +86,8 @@ impl<const N: usize> Places for [AtomicU64; N] {
     }
 }
 
-fn is_over<J: Judge>(judge: &J, owner: u64) -> Result<bool, J::Error> {
-    Ok(owner == ABANDONED || judge.has_ended(owner)?)
+fn is_over<O: OwnerLiveness>(owners: &O, owner: u64) -> Result<bool, O::Error> {
+    Ok(owner == ABANDONED || owners.has_ended(owner)?)
 }
 
 /// Says on the word that a thread sleeps on it, and sleeps; whether it is time to ask for the
@@ -97,13 +99,15 @@ fn doze(word: &AtomicU64, seen: u64) -> bool {
 }
 
 /// Waits until the word is 0, and takes it if `take`; or takes it over from the dead, in any case.
-fn acquire<J: Judge>(word: &AtomicU64, judge: &J, take: bool) -> Result<Taken, J::Error> {
+fn acquire<O: OwnerLiveness>(word: &AtomicU64, owners: &O, take: bool) -> Result<Taken, O::Error> {
     let mut looks = 0;
     loop {
         let seen = word.load(Ordering::SeqCst);
         if seen == 0 {
             if !take
-                || word.compare_exchange(0, judge.me(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
+                || word
+                    .compare_exchange(0, owners.me(), Ordering::SeqCst, Ordering::Relaxed)
+                    .is_ok()
             {
                 return Ok(Taken::Clean);
             }
@@ -112,9 +116,9 @@ fn acquire<J: Judge>(word: &AtomicU64, judge: &J, take: bool) -> Result<Taken, J
         looks += 1;
         if looks < LOOKS {
             pause();
-        } else if doze(word, seen) && is_over(judge, seen & !WAITED)? {
+        } else if doze(word, seen) && is_over(owners, seen & !WAITED)? {
             // Threads that slept before sleep on, and then ask about this owner.
-            let over = judge.me() | WAITED;
+            let over = owners.me() | WAITED;
             if word
                 .compare_exchange(seen | WAITED, over, Ordering::SeqCst, Ordering::Relaxed)
                 .is_ok()
@@ -126,17 +130,20 @@ fn acquire<J: Judge>(word: &AtomicU64, judge: &J, take: bool) -> Result<Taken, J
 }
 
 /// Takes a mutex.
-pub(crate) fn lock<J: Judge>(word: &AtomicU64, judge: &J) -> Result<Taken, J::Error> {
-    let taken = acquire(word, judge, true)?;
+pub(crate) fn lock<O: OwnerLiveness>(word: &AtomicU64, owners: &O) -> Result<Taken, O::Error> {
+    let taken = acquire(word, owners, true)?;
     Ok(if planted(Bug::TakenOverInSilence) { Taken::Clean } else { taken })
 }
 
 /// Takes a mutex that is free, or whose owner is dead.
-pub(crate) fn try_lock<J: Judge>(word: &AtomicU64, judge: &J) -> Result<Option<Taken>, J::Error> {
-    let me = judge.me();
+pub(crate) fn try_lock<O: OwnerLiveness>(
+    word: &AtomicU64,
+    owners: &O,
+) -> Result<Option<Taken>, O::Error> {
+    let me = owners.me();
     match word.compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst) {
         Ok(_) => Ok(Some(Taken::Clean)),
-        Err(seen) if is_over(judge, seen & !WAITED)? => {
+        Err(seen) if is_over(owners, seen & !WAITED)? => {
             let over = me | (seen & WAITED);
             let swapped = word.compare_exchange(seen, over, Ordering::SeqCst, Ordering::Relaxed);
             Ok(swapped.is_ok().then_some(Taken::Recovered))
@@ -167,7 +174,7 @@ fn give_back(word: &AtomicU64, taken: Taken) {
 }
 
 /// Waits until a reader's place is free.
-fn wait_out<J: Judge>(place: &AtomicU64, judge: &J) -> Result<(), J::Error> {
+fn wait_out<O: OwnerLiveness>(place: &AtomicU64, owners: &O) -> Result<(), O::Error> {
     let mut looks = 0;
     loop {
         let seen = place.load(Ordering::SeqCst);
@@ -177,25 +184,25 @@ fn wait_out<J: Judge>(place: &AtomicU64, judge: &J) -> Result<(), J::Error> {
         looks += 1;
         if looks < LOOKS {
             pause();
-        } else if doze(place, seen) && is_over(judge, seen & !WAITED)? {
+        } else if doze(place, seen) && is_over(owners, seen & !WAITED)? {
             let _ = place.compare_exchange(seen | WAITED, 0, Ordering::SeqCst, Ordering::Relaxed);
         }
     }
 }
 
 /// Takes a lock for writing: waits for the writer that is there, then for readers.
-pub(crate) fn write<P: Places + ?Sized, J: Judge>(
+pub(crate) fn write<P: ReaderSlots + ?Sized, O: OwnerLiveness>(
     word: &AtomicU64,
     places: &P,
-    judge: &J,
-) -> Result<Taken, J::Error> {
-    let taken = lock(word, judge)?;
+    owners: &O,
+) -> Result<Taken, O::Error> {
+    let taken = lock(word, owners)?;
     if planted(Bug::ReadersNotAwaited) {
         return Ok(taken);
     }
     fence(Ordering::SeqCst);
     for at in 0..places.len() {
-        if let Err(error) = wait_out(places.place(at), judge) {
+        if let Err(error) = wait_out(places.place(at), owners) {
             give_back(word, taken);
             return Err(error);
         }
@@ -204,16 +211,16 @@ pub(crate) fn write<P: Places + ?Sized, J: Judge>(
 }
 
 /// The same without waiting, if the lock is free or its owners are dead.
-pub(crate) fn try_write<P: Places + ?Sized, J: Judge>(
+pub(crate) fn try_write<P: ReaderSlots + ?Sized, O: OwnerLiveness>(
     word: &AtomicU64,
     places: &P,
-    judge: &J,
-) -> Result<Option<Taken>, J::Error> {
-    let Some(taken) = try_lock(word, judge)? else { return Ok(None) };
+    owners: &O,
+) -> Result<Option<Taken>, O::Error> {
+    let Some(taken) = try_lock(word, owners)? else { return Ok(None) };
     fence(Ordering::SeqCst);
     for at in 0..places.len() {
         let seen = places.place(at).load(Ordering::SeqCst);
-        let over = if seen == 0 { Ok(true) } else { is_over(judge, seen & !WAITED) };
+        let over = if seen == 0 { Ok(true) } else { is_over(owners, seen & !WAITED) };
         match over {
             Ok(true) if seen == 0 => {}
             Ok(true) => {
@@ -235,7 +242,7 @@ pub(crate) fn try_write<P: Places + ?Sized, J: Judge>(
 }
 
 /// A place of a reader, taken: the first that is free from `first` on.
-fn claim<P: Places + ?Sized>(places: &P, first: usize, me: u64) -> Option<usize> {
+fn claim<P: ReaderSlots + ?Sized>(places: &P, first: usize, me: u64) -> Option<usize> {
     (first..places.len()).chain(0..first).find(|&at| {
         let place = places.place(at);
         place.load(Ordering::Relaxed) == 0
@@ -244,19 +251,19 @@ fn claim<P: Places + ?Sized>(places: &P, first: usize, me: u64) -> Option<usize>
 }
 
 /// Takes a lock for reading; the place that it has then. `first`: where to look for one first.
-pub(crate) fn read<P: Places + ?Sized, J: Judge>(
+pub(crate) fn read<P: ReaderSlots + ?Sized, O: OwnerLiveness>(
     word: &AtomicU64,
     places: &P,
     first: usize,
-    judge: &J,
-) -> Result<(usize, Taken), J::Error> {
+    owners: &O,
+) -> Result<(usize, Taken), O::Error> {
     let first = if first < places.len() { first } else { 0 };
     let mut full = 0;
     loop {
         // A dead writer's word is this thread's now: no other thread comes in, and readers that
         // come go out again.
-        let taken = acquire(word, judge, false)?;
-        let claimed = claim(places, first, judge.me());
+        let taken = acquire(word, owners, false)?;
+        let claimed = claim(places, first, owners.me());
         if taken == Taken::Recovered {
             match claimed {
                 Some(at) => {
@@ -280,7 +287,7 @@ pub(crate) fn read<P: Places + ?Sized, J: Judge>(
             if full % LOOKS == 0 {
                 for at in 0..places.len() {
                     let seen = places.place(at).load(Ordering::SeqCst);
-                    if seen != 0 && is_over(judge, seen & !WAITED)? {
+                    if seen != 0 && is_over(owners, seen & !WAITED)? {
                         let place = places.place(at);
                         let _ =
                             place.compare_exchange(seen, 0, Ordering::SeqCst, Ordering::Relaxed);
@@ -292,16 +299,16 @@ pub(crate) fn read<P: Places + ?Sized, J: Judge>(
 }
 
 /// The same, if no writer is there or waits, and a place is free.
-pub(crate) fn try_read<P: Places + ?Sized, J: Judge>(
+pub(crate) fn try_read<P: ReaderSlots + ?Sized, O: OwnerLiveness>(
     word: &AtomicU64,
     places: &P,
     first: usize,
-    judge: &J,
+    owners: &O,
 ) -> Option<usize> {
     if word.load(Ordering::SeqCst) != 0 {
         return None;
     }
-    let at = claim(places, if first < places.len() { first } else { 0 }, judge.me())?;
+    let at = claim(places, if first < places.len() { first } else { 0 }, owners.me())?;
     fence(Ordering::SeqCst);
     if word.load(Ordering::SeqCst) == 0 {
         return Some(at);

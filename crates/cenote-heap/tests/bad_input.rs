@@ -1,8 +1,8 @@
 //! Bad input is answered with a typed error and changes nothing.
 
-use crate::common::{A, ground, heap, room_for};
+use crate::common::{A, backing, heap, room_for};
 use cenote_heap::{
-    AllocError, Cancelled, FreeError, GroundError, Heap as _, OpenError, RecoverError, RootError,
+    AllocError, BackingError, Cancelled, FreeError, Heap as _, OpenError, RecoverError, RootError,
     Trace, TracedHeap,
 };
 use cenote_layout::id::TypeId;
@@ -21,14 +21,14 @@ fn freeing_null_is_nothing() {
 
 #[test]
 fn every_wrong_address_is_named_and_nothing_changes() {
-    let ground = ground(1 << 20, 4 << 20);
-    let foreign = ground.foreign_puddle();
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(1 << 20, 4 << 20);
+    let foreign = backing.foreign_puddle();
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let small = addr(heap.alloc(100, 16, A).unwrap());
     let freed = addr(heap.alloc(100, 16, A).unwrap());
     heap.free(freed).unwrap();
     let large = addr(heap.alloc(150_000, 16, A).unwrap());
-    let base = ground_base(&ground);
+    let base = backing_base(&backing);
     let before = heap.stats().unwrap();
     let cases = [
         (small + 1, FreeError::InsideBlock { addr: small + 1, block: small }),
@@ -64,9 +64,9 @@ fn every_wrong_address_is_named_and_nothing_changes() {
     assert_eq!(heap.stats().unwrap().blocks, 0);
 }
 
-fn ground_base(ground: &cenote_heap::MemoryGround) -> u64 {
-    use cenote_heap::Ground as _;
-    ground.plots()[0].addr
+fn backing_base(backing: &cenote_heap::MemoryBacking) -> u64 {
+    use cenote_heap::Backing as _;
+    backing.extents()[0].addr
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn impossible_sizes_and_alignments_are_refused() {
     }
     assert!(matches!(
         heap.alloc(8 << 20, 8, A),
-        Err(AllocError::Full { source: GroundError::Limit { .. }, .. })
+        Err(AllocError::Full { source: BackingError::Limit { .. }, .. })
     ));
     assert_eq!(heap.stats().unwrap().puddles, 1);
 }
@@ -123,7 +123,7 @@ fn a_cancelled_allocation_leaves_nothing() {
         let mut seen = None;
         let result = heap.alloc_with(size, 16, A, &mut |block| {
             // The mark is not set yet.
-            seen = Some(heap.ground().clone());
+            seen = Some(heap.backing().clone());
             // SAFETY: the mark's word lies in the heap.
             let word =
                 unsafe { block.mark.word.as_ref() }.load(std::sync::atomic::Ordering::Relaxed);
@@ -156,13 +156,13 @@ fn a_panic_in_before_leaves_a_working_heap() {
 
 #[test]
 fn a_read_only_heap_answers_and_refuses_changes() {
-    let ground = ground(1 << 20, 1 << 20);
+    let backing = backing(1 << 20, 1 << 20);
     let block = {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         heap.set_root(3, 77, A).unwrap();
         addr(heap.alloc(64, 16, A).unwrap())
     };
-    let heap = TracedHeap::open(ground.read_only()).unwrap();
+    let heap = TracedHeap::open(backing.read_only()).unwrap();
     assert!(heap.is_live(block, A));
     assert_eq!(heap.root(3).unwrap().addr, 77);
     assert_eq!(heap.stats().unwrap().blocks, 1);
@@ -180,36 +180,36 @@ fn a_read_only_heap_answers_and_refuses_changes() {
 
 #[test]
 fn a_heap_is_open_once_and_needs_a_puddle() {
-    let ground = ground(1 << 20, 1 << 20);
-    let first = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(1 << 20, 1 << 20);
+    let first = TracedHeap::open(backing.clone()).unwrap();
     let block = addr(first.alloc(64, 16, A).unwrap());
-    assert!(matches!(TracedHeap::open(ground.clone()), Err(OpenError::AlreadyOpen)));
+    assert!(matches!(TracedHeap::open(backing.clone()), Err(OpenError::AlreadyOpen)));
     // The failed open has not taken the puddle from the first.
     assert!(first.is_live(block, A));
     first.free(block).unwrap();
     drop(first);
-    TracedHeap::open(ground).unwrap();
+    TracedHeap::open(backing).unwrap();
     assert!(matches!(
-        TracedHeap::open(crate::common::ground(2 << 20, 1 << 20)),
+        TracedHeap::open(crate::common::backing(2 << 20, 1 << 20)),
         Err(OpenError::NoPuddle)
     ));
     assert!(matches!(
-        TracedHeap::open(crate::common::ground(64 << 10, 1 << 20)),
+        TracedHeap::open(crate::common::backing(64 << 10, 1 << 20)),
         Err(OpenError::TooSmall { .. })
     ));
 }
 
 #[test]
 fn roots_are_typed_and_numbered_to_1023() {
-    let ground = ground(1 << 20, 1 << 20);
+    let backing = backing(1 << 20, 1 << 20);
     {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         for index in 0..1024 {
             assert_eq!(heap.root(index).unwrap().addr, 0);
             heap.set_root(index, u64::from(index) + 1, TypeId(u64::from(index) + 2)).unwrap();
         }
     }
-    let heap = TracedHeap::open(ground).unwrap();
+    let heap = TracedHeap::open(backing).unwrap();
     for index in 0..1024 {
         let root = heap.root(index).unwrap();
         assert_eq!((root.addr, root.type_id), (u64::from(index) + 1, TypeId(u64::from(index) + 2)));

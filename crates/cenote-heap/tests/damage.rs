@@ -1,26 +1,26 @@
 //! Damaged and interrupted descriptors: what is lost is named, and the rest goes on.
 
-use crate::common::{A, B, TypeMap, field, ground, read, record, room_for, write, zero};
-use cenote_heap::{FreeError, Ground as _, Heap as _, MemoryGround, Trace, TracedHeap};
+use crate::common::{A, B, TypeMap, backing, field, read, record, room_for, write, zero};
+use cenote_heap::{Backing as _, FreeError, Heap as _, MemoryBacking, Trace, TracedHeap};
 use cenote_layout::heap::{Descriptor, HeapGeometry, MARKS_SIZE, SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
 
 /// Address of the descriptor of the superblock at `addr`.
-fn descriptor_of(ground: &MemoryGround, addr: u64) -> u64 {
-    let plot =
-        ground.plots().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
-    let geometry = HeapGeometry::new(plot.size, plot.index == 0).unwrap();
-    plot.addr
+fn descriptor_of(backing: &MemoryBacking, addr: u64) -> u64 {
+    let extent =
+        backing.extents().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
+    let geometry = HeapGeometry::new(extent.size, extent.index == 0).unwrap();
+    extent.addr
         + geometry.descriptors
-        + (addr - plot.addr) / SUPERBLOCK_SIZE * size_of::<Descriptor>() as u64
+        + (addr - extent.addr) / SUPERBLOCK_SIZE * size_of::<Descriptor>() as u64
 }
 
 /// Address of the marks of the superblock at `addr`.
-fn marks_of(ground: &MemoryGround, addr: u64) -> u64 {
-    let plot =
-        ground.plots().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
-    let geometry = HeapGeometry::new(plot.size, plot.index == 0).unwrap();
-    plot.addr + geometry.marks + (addr - plot.addr) / SUPERBLOCK_SIZE * MARKS_SIZE
+fn marks_of(backing: &MemoryBacking, addr: u64) -> u64 {
+    let extent =
+        backing.extents().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
+    let geometry = HeapGeometry::new(extent.size, extent.index == 0).unwrap();
+    extent.addr + geometry.marks + (addr - extent.addr) / SUPERBLOCK_SIZE * MARKS_SIZE
 }
 
 fn new(heap: &crate::common::Heap, size: u64, type_id: TypeId) -> u64 {
@@ -32,14 +32,14 @@ fn new(heap: &crate::common::Heap, size: u64, type_id: TypeId) -> u64 {
 #[test]
 fn every_flipped_bit_of_a_descriptor_in_use_is_named_and_the_rest_goes_on() {
     for bit in 0..40 * 8 {
-        let ground = ground(room_for(15), room_for(15));
+        let backing = backing(room_for(15), room_for(15));
         let (hit, other) = {
-            let heap = TracedHeap::open(ground.clone()).unwrap();
+            let heap = TracedHeap::open(backing.clone()).unwrap();
             (new(&heap, 64, A), new(&heap, 64, B))
         };
-        let descriptor = descriptor_of(&ground, hit);
+        let descriptor = descriptor_of(&backing, hit);
         write(descriptor, bit / 64 * 8, read(descriptor, bit / 64 * 8) ^ (1 << (bit % 64)));
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         assert!(heap.is_live(other, B));
         assert!(
             !heap.is_live(hit, A) && !heap.is_live(hit, TypeId(A.0 ^ (1 << (bit % 64)))),
@@ -78,9 +78,9 @@ fn damage_in_every_field_of_a_descriptor_loses_what_it_held_and_nothing_else() {
     ];
     for (at, value) in damages {
         for recover in [false, true] {
-            let ground = ground(2 << 20, 2 << 20);
+            let backing = backing(2 << 20, 2 << 20);
             let (root, lost, large, kept) = {
-                let heap = TracedHeap::open(ground.clone()).unwrap();
+                let heap = TracedHeap::open(backing.clone()).unwrap();
                 let root = new(&heap, 64, A);
                 let lost: Vec<u64> = (0..4).map(|_| new(&heap, 128, B)).collect();
                 let (large, kept) = (new(&heap, 200_000, B), new(&heap, 1000, B));
@@ -91,8 +91,8 @@ fn damage_in_every_field_of_a_descriptor_loses_what_it_held_and_nothing_else() {
                 heap.set_root(0, root, A).unwrap();
                 (root, lost, large, kept)
             };
-            write(descriptor_of(&ground, lost[0]), at, value);
-            let heap = TracedHeap::open(ground.clone()).unwrap();
+            write(descriptor_of(&backing, lost[0]), at, value);
+            let heap = TracedHeap::open(backing.clone()).unwrap();
             let damaged = lost[0] & !0xffff;
             if recover {
                 let report = heap.recover(&types, &[]).unwrap();
@@ -127,18 +127,18 @@ fn a_taking_that_a_dead_process_left_unfinished_is_free() {
     for written in 0..=8 {
         // Once on a superblock that was never used, once on one that another type had.
         for used_before in [false, true] {
-            let ground = ground(128 << 10, 128 << 10);
-            let superblock = ground.plots()[0].addr + SUPERBLOCK_SIZE;
+            let backing = backing(128 << 10, 128 << 10);
+            let superblock = backing.extents()[0].addr + SUPERBLOCK_SIZE;
             if used_before {
-                let heap = TracedHeap::open(ground.clone()).unwrap();
+                let heap = TracedHeap::open(backing.clone()).unwrap();
                 let block = new(&heap, 100, B);
                 heap.free(block).unwrap();
             }
-            let descriptor = descriptor_of(&ground, superblock);
+            let descriptor = descriptor_of(&backing, superblock);
             for word in (8 - written..8).rev() {
                 write(descriptor, word * 8, target[word as usize]);
             }
-            let heap = TracedHeap::open(ground.clone()).unwrap();
+            let heap = TracedHeap::open(backing.clone()).unwrap();
             let report = heap.check(None).unwrap();
             assert!(report.damage.iter().all(|d| !d.lost), "{written} words: {report:?}");
             assert_eq!(new(&heap, 5000, B) & !0xffff, superblock);
@@ -156,9 +156,9 @@ fn zerocopy_words(descriptor: &Descriptor) -> [u64; 8] {
 #[test]
 fn recovery_frees_torn_takings_and_names_damage_that_something_points_into() {
     let types = TypeMap::from([(A, record(A, 64, false, vec![field(0, 8, TypeId::UNTYPED)]))]);
-    let ground = ground(1 << 20, 1 << 20);
+    let backing = backing(1 << 20, 1 << 20);
     let (root, lost, torn) = {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         let (root, lost, torn) = (new(&heap, 64, A), new(&heap, 64, B), new(&heap, 64, TypeId(7)));
         write(root, 0, lost);
         write(root, 8, lost + 16);
@@ -166,12 +166,12 @@ fn recovery_frees_torn_takings_and_names_damage_that_something_points_into() {
         (root, lost, torn)
     };
     for addr in [lost, torn] {
-        let descriptor = descriptor_of(&ground, addr);
+        let descriptor = descriptor_of(&backing, addr);
         write(descriptor, 16, 12_345);
     }
     // After a loss of power marks say nothing: here they are gone.
-    write(marks_of(&ground, lost), 0, 0);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    write(marks_of(&backing, lost), 0, 0);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let report = heap.recover(&types, &[]).unwrap();
     assert_eq!(report.interrupted, 1);
     assert_eq!(report.damage.len(), 1);
@@ -179,7 +179,7 @@ fn recovery_frees_torn_takings_and_names_damage_that_something_points_into() {
     assert!(heap.is_live(root, A) && !heap.is_live(lost, B));
     drop(heap);
     // Later opens remember: the damaged one is not used, the torn one is free.
-    let heap = TracedHeap::open(ground).unwrap();
+    let heap = TracedHeap::open(backing).unwrap();
     let check = heap.check(None).unwrap();
     assert_eq!(
         check.damage.iter().map(|d| (d.addr, d.lost)).collect::<Vec<_>>(),
@@ -191,13 +191,13 @@ fn recovery_frees_torn_takings_and_names_damage_that_something_points_into() {
 
 #[test]
 fn a_damaged_head_takes_its_tails_along() {
-    let ground = ground(1 << 20, 1 << 20);
+    let backing = backing(1 << 20, 1 << 20);
     let (large, after) = {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         (new(&heap, 3 * SUPERBLOCK_SIZE, A), new(&heap, 2 * SUPERBLOCK_SIZE, B))
     };
-    write(descriptor_of(&ground, large), 32, 99);
-    let heap = TracedHeap::open(ground).unwrap();
+    write(descriptor_of(&backing, large), 32, 99);
+    let heap = TracedHeap::open(backing).unwrap();
     assert_eq!(heap.stats().unwrap().damaged_superblocks, 3);
     assert!(heap.is_live(after, B));
     assert_eq!(
@@ -211,15 +211,15 @@ fn a_damaged_head_takes_its_tails_along() {
 #[test]
 fn a_damaged_tail_is_named_and_its_block_is_whole() {
     let types = TypeMap::new();
-    let ground = ground(1 << 20, 1 << 20);
+    let backing = backing(1 << 20, 1 << 20);
     let large = {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         let large = new(&heap, 3 * SUPERBLOCK_SIZE, A);
         heap.set_root(0, large, A).unwrap();
         large
     };
-    write(descriptor_of(&ground, large + SUPERBLOCK_SIZE), 0, 5);
-    let heap = TracedHeap::open(ground).unwrap();
+    write(descriptor_of(&backing, large + SUPERBLOCK_SIZE), 0, 5);
+    let heap = TracedHeap::open(backing).unwrap();
     assert!(heap.is_live(large, A));
     let damage = heap.check(None).unwrap().damage;
     assert_eq!(
@@ -233,8 +233,8 @@ fn a_damaged_tail_is_named_and_its_block_is_whole() {
 
 #[test]
 fn a_large_block_whose_superblocks_were_taken_again_never_comes_back() {
-    let ground = ground(room_for(7), room_for(7));
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(room_for(7), room_for(7));
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let large = new(&heap, 7 * SUPERBLOCK_SIZE, A);
     heap.free(large).unwrap();
     // The head's descriptor stays; superblocks 2 and 3 of it are taken by others.
@@ -244,10 +244,10 @@ fn a_large_block_whose_superblocks_were_taken_again_never_comes_back() {
     heap.free(first).unwrap();
     heap.set_root(0, middle, B).unwrap();
     // A conservative root that still leads into the old block, and marks that say nonsense.
-    write(marks_of(&ground, large), 0, u64::from(mark::ALLOCATED));
-    write(marks_of(&ground, large + 4 * SUPERBLOCK_SIZE), 0, u64::MAX);
+    write(marks_of(&backing, large), 0, u64::from(mark::ALLOCATED));
+    write(marks_of(&backing, large + 4 * SUPERBLOCK_SIZE), 0, u64::MAX);
     drop(heap);
-    let heap = TracedHeap::open(ground).unwrap();
+    let heap = TracedHeap::open(backing).unwrap();
     let report = heap.recover(&TypeMap::new(), &[large + 5 * SUPERBLOCK_SIZE]).unwrap();
     assert_eq!(report.trace.blocks, 1);
     let mut blocks = Vec::new();
@@ -259,27 +259,27 @@ fn a_large_block_whose_superblocks_were_taken_again_never_comes_back() {
 fn nonsense_everywhere_in_the_metadata_never_panics() {
     let mut random = crate::common::Random(42);
     for round in 0..300 {
-        let ground = ground(512 << 10, 512 << 10);
+        let backing = backing(512 << 10, 512 << 10);
         {
-            let heap = TracedHeap::open(ground.clone()).unwrap();
+            let heap = TracedHeap::open(backing.clone()).unwrap();
             let mut i = 0;
             while let Ok(block) = heap.alloc(1 << random.below(17), 16, TypeId(u64::from(i) % 2)) {
                 heap.set_root(i, block.addr.as_ptr() as u64, block.type_id).unwrap();
                 i += 1;
             }
         }
-        let plot = ground.plots()[0];
-        let geometry = HeapGeometry::new(plot.size, true).unwrap();
+        let extent = backing.extents()[0];
+        let geometry = HeapGeometry::new(extent.size, true).unwrap();
         let metadata = geometry.first_usable * SUPERBLOCK_SIZE - geometry.descriptors;
         for _ in 0..1 + random.below(60) {
             let offset = geometry.descriptors + random.below(metadata / 8) * 8;
             write(
-                plot.addr,
+                extent.addr,
                 offset,
                 if round % 2 == 0 { random.next() } else { 1 << random.below(64) },
             );
         }
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         heap.check(Some(&TypeMap::new())).unwrap();
         for i in 0..40 {
             let Ok(root) = heap.root(i) else { continue };

@@ -5,9 +5,9 @@
 //! for byte, what it is after an open of the heap without the flip. In the second case nothing that
 //! happens later can be different.
 
-use crate::common::{A, B, Heap, Random, TypeMap, field, ground, record, zero};
+use crate::common::{A, B, Heap, Random, TypeMap, backing, field, record, zero};
 use cenote_heap::{
-    Cancelled, FreeError, Ground as _, Heap as _, MemoryGround, RootError, Trace, TraceOptions,
+    Backing as _, Cancelled, FreeError, Heap as _, MemoryBacking, RootError, Trace, TraceOptions,
     TracedHeap,
 };
 use cenote_layout::heap::{
@@ -26,11 +26,11 @@ const KINDS: [&[u64]; 3] = [&[16, 64], &[48, 4096], &[100_000, 32]];
 
 /// All of the puddle: tests play the part of stray stores.
 #[allow(clippy::mut_from_ref)]
-fn bytes(ground: &MemoryGround) -> &mut [u8] {
-    let plot = ground.plots()[0];
-    let start = std::ptr::with_exposed_provenance_mut::<u8>(plot.addr as usize);
+fn bytes(backing: &MemoryBacking) -> &mut [u8] {
+    let extent = backing.extents()[0];
+    let start = std::ptr::with_exposed_provenance_mut::<u8>(extent.addr as usize);
     // SAFETY: the only puddle; no other thread uses it, and the caller keeps no reference into it.
-    unsafe { std::slice::from_raw_parts_mut(start, plot.size as usize) }
+    unsafe { std::slice::from_raw_parts_mut(start, extent.size as usize) }
 }
 
 fn believing(marks: bool) -> TraceOptions<'static> {
@@ -41,7 +41,7 @@ fn believing(marks: bool) -> TraceOptions<'static> {
 
 /// A heap of one puddle that no process has open, and what is allocated in it.
 struct Left {
-    ground: MemoryGround,
+    backing: MemoryBacking,
     image: Vec<u8>,
     live: Vec<(u64, u64, TypeId)>,
     kinds: Vec<u64>,
@@ -51,8 +51,8 @@ impl Left {
     /// Blocks of these sizes, some of them freed. Half of the heaps are left as a dead process
     /// leaves them: with blocks in caches, held and taken.
     fn new(puddle: u64, kinds: &[u64]) -> Self {
-        let ground = ground(puddle, puddle);
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let backing = backing(puddle, puddle);
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         let mut live = Vec::new();
         for (i, &size) in kinds.iter().enumerate() {
             let type_id = TypeId(A.0 + i as u64);
@@ -69,7 +69,7 @@ impl Left {
         }
         heap.set_root(0, live[0].0, A).unwrap();
         drop(heap);
-        Self { image: bytes(&ground).to_vec(), ground, live, kinds: kinds.to_vec() }
+        Self { image: bytes(&backing).to_vec(), backing, live, kinds: kinds.to_vec() }
     }
 
     fn geometry(&self) -> HeapGeometry {
@@ -84,13 +84,13 @@ impl Left {
     /// All metadata as it was. (What is in blocks does not change meanwhile, or is of no account.)
     fn restore(&self) {
         let metadata = self.metadata();
-        bytes(&self.ground)[metadata.clone()].copy_from_slice(&self.image[metadata]);
+        bytes(&self.backing)[metadata.clone()].copy_from_slice(&self.image[metadata]);
     }
 
     /// Whether the metadata is what it is in `opened`, but for words that tell one life of a
     /// superblock from another, and for descriptors of metadata, which openers write again.
     fn is_as(&self, opened: &[u8]) -> bool {
-        let (g, now) = (self.geometry(), &*bytes(&self.ground));
+        let (g, now) = (self.geometry(), &*bytes(&self.backing));
         let line = |image: &[u8], i: u64| {
             let (d, _) =
                 Descriptor::read_from_prefix(&image[(g.descriptors + 64 * i) as usize..]).unwrap();
@@ -113,11 +113,11 @@ impl Left {
     }
 
     fn flip(&self, bit: u64) {
-        bytes(&self.ground)[bit as usize / 8] ^= 1 << (bit % 8);
+        bytes(&self.backing)[bit as usize / 8] ^= 1 << (bit % 8);
     }
 
     fn open(&self) -> Heap {
-        TracedHeap::open(self.ground.clone()).unwrap()
+        TracedHeap::open(self.backing.clone()).unwrap()
     }
 
     /// Allocates all that there is: how many blocks overlap with one that lives, or with each
@@ -164,7 +164,7 @@ struct Counts {
 fn flip_each(left: &Left, bits: impl Iterator<Item = u64>) -> Counts {
     left.restore();
     drop(left.open());
-    let opened = bytes(&left.ground).to_vec();
+    let opened = bytes(&left.backing).to_vec();
     let mut counts = Counts::default();
     for (n, bit) in bits.enumerate() {
         left.restore();
@@ -223,13 +223,13 @@ fn every_flipped_bit_of_descriptors_and_marks_is_named_or_harmless() {
 fn what_members_left_is_named_if_a_bit_of_it_flips() {
     let left = Left::new(PUDDLE, &[64]);
     let first = left.geometry().marks
-        + (left.live[0].0 - left.ground.plots()[0].addr) / SUPERBLOCK_SIZE * 1024;
+        + (left.live[0].0 - left.backing.extents()[0].addr) / SUPERBLOCK_SIZE * 1024;
     let marks =
         (1..=56).flat_map(|member| [mark::cached(member), mark::held(member)]).chain([mark::TAKEN]);
     for mark in marks {
         let mut left = Left {
             image: left.image.clone(),
-            ground: left.ground.clone(),
+            backing: left.backing.clone(),
             ..Left::new(PUDDLE, &[64])
         };
         left.image[first as usize + 100] = mark;
@@ -317,8 +317,8 @@ fn blocks_of_a_quarantined_superblock_can_be_read_and_are_not_freed_until_tracin
     for size in [16, 64] {
         let left = Left::new(PUDDLE, &[size]);
         let (hit, other) = (left.live[1].0, left.live[2].0);
-        let plot = left.ground.plots()[0];
-        let number = (hit - plot.addr) / SUPERBLOCK_SIZE;
+        let extent = left.backing.extents()[0];
+        let number = (hit - extent.addr) / SUPERBLOCK_SIZE;
         let at = left.geometry().marks_at(number, size) + hit % SUPERBLOCK_SIZE / size;
         for bit in 0..8 {
             left.restore();
@@ -359,8 +359,8 @@ fn blocks_of_a_quarantined_superblock_can_be_read_and_are_not_freed_until_tracin
 /// Writes over what is behind the last block of a superblock with blocks of `size` bytes; all of
 /// them but one are allocated.
 fn overflow(size: u64, len: usize) -> Left {
-    let ground = ground(PUDDLE, PUDDLE);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(PUDDLE, PUDDLE);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let mut live: Vec<(u64, u64, TypeId)> = Vec::new();
     loop {
         let block = heap.alloc(size, 16, A).unwrap();
@@ -373,10 +373,10 @@ fn overflow(size: u64, len: usize) -> Left {
     }
     let last = live.iter().map(|(addr, ..)| *addr).max().unwrap();
     drop(heap);
-    let at = (last + size - ground.plots()[0].addr) as usize;
-    bytes(&ground)[at..at + len].fill(0x5a);
-    let image = bytes(&ground).to_vec();
-    Left { ground, image, live, kinds: vec![size] }
+    let at = (last + size - backing.extents()[0].addr) as usize;
+    bytes(&backing)[at..at + len].fill(0x5a);
+    let image = bytes(&backing).to_vec();
+    Left { backing, image, live, kinds: vec![size] }
 }
 
 #[test]
@@ -398,12 +398,12 @@ fn garbage_in_marks_is_named_and_nothing_is_handed_out_there() {
     for kinds in KINDS {
         let left = Left::new(PUDDLE, kinds);
         let (addr, size, _) = left.live[random.below(left.live.len() as u64) as usize];
-        let number = (addr - left.ground.plots()[0].addr) / SUPERBLOCK_SIZE;
+        let number = (addr - left.backing.extents()[0].addr) / SUPERBLOCK_SIZE;
         let first = left.geometry().marks_at(number, size) as usize;
         for len in 1..=64 {
             left.restore();
             let garbage: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
-            bytes(&left.ground)[first..first + len].copy_from_slice(&garbage);
+            bytes(&left.backing)[first..first + len].copy_from_slice(&garbage);
             let heap = left.open();
             let legal = |mark: &u8| !mark::is_illegal(*mark);
             if garbage.iter().any(|mark| !legal(mark)) {
@@ -426,7 +426,7 @@ fn random_bits_of_a_large_heap_are_named_and_nothing_is_handed_out_twice() {
     let bits: Vec<u64> = (0..400)
         .map(|i| {
             let (addr, size, _) = left.live[random.below(left.live.len() as u64) as usize];
-            let number = (addr - left.ground.plots()[0].addr) / SUPERBLOCK_SIZE;
+            let number = (addr - left.backing.extents()[0].addr) / SUPERBLOCK_SIZE;
             match i % 2 {
                 0 => (g.marks_at(number, size) + random.below(8)) * 8 + random.below(8),
                 _ => {
@@ -447,9 +447,9 @@ fn a_zeroed_descriptor_with_marks_behind_it_is_damage() {
         let left = Left::new(PUDDLE, kinds);
         for (addr, ..) in &left.live {
             left.restore();
-            let number = (addr - left.ground.plots()[0].addr) / SUPERBLOCK_SIZE;
+            let number = (addr - left.backing.extents()[0].addr) / SUPERBLOCK_SIZE;
             let at = (left.geometry().descriptors + number * 64) as usize;
-            bytes(&left.ground)[at..at + 64].fill(0);
+            bytes(&left.backing)[at..at + 64].fill(0);
             let heap = left.open();
             assert!(heap.damage().iter().any(|d| d.lost && u64::from(d.superblock) == number));
             assert_eq!(heap.free(*addr), Err(FreeError::Damaged { addr: *addr }));
@@ -462,12 +462,12 @@ fn a_zeroed_descriptor_with_marks_behind_it_is_damage() {
 fn tiny_marks_that_a_dead_process_left_take_no_block_from_the_next() {
     for bug in [Bug::None, Bug::MarksNotCleared] {
         // One superblock for blocks.
-        let ground = ground(128 << 10, 128 << 10);
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let backing = backing(128 << 10, 128 << 10);
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         // All its blocks are in a cache, and none is allocated.
         assert!(heap.alloc_with(16, 16, A, &mut |_| Err(Cancelled)).is_err());
         drop(heap);
-        let heap = TracedHeap::open(ground).unwrap();
+        let heap = TracedHeap::open(backing).unwrap();
         plant(bug);
         let blocks = std::iter::from_fn(|| heap.alloc(16, 16, B).ok()).take(5000).count();
         plant(Bug::None);
@@ -479,7 +479,7 @@ fn tiny_marks_that_a_dead_process_left_take_no_block_from_the_next() {
 fn faults_that_are_planted_are_caught() {
     let left = Left::new(PUDDLE, KINDS[0]);
     let (addr, _, _) = left.live[0];
-    let number = (addr - left.ground.plots()[0].addr) / SUPERBLOCK_SIZE;
+    let number = (addr - left.backing.extents()[0].addr) / SUPERBLOCK_SIZE;
     let g = left.geometry();
     for (bug, at, len) in [
         (Bug::IllegalMarkIsFree, g.marks_at(number, 16), 1),
@@ -488,8 +488,8 @@ fn faults_that_are_planted_are_caught() {
         left.restore();
         let part = at as usize..at as usize + len;
         match bug {
-            Bug::IllegalMarkIsFree => bytes(&left.ground)[part][0] ^= 0x10,
-            _ => bytes(&left.ground)[part].fill(0),
+            Bug::IllegalMarkIsFree => bytes(&left.backing)[part][0] ^= 0x10,
+            _ => bytes(&left.backing)[part].fill(0),
         }
         plant(bug);
         let heap = left.open();

@@ -16,7 +16,7 @@ mod sync;
 use cenote_layout::heap::mark;
 use cenote_medium::planted::{Bug, plant};
 use proptest::prelude::*;
-use runs::Ground as _;
+use runs::Backing as _;
 use sync::{AtomicU8, AtomicU64, Ordering};
 
 #[repr(align(64))]
@@ -64,16 +64,16 @@ struct Plain {
 
 impl Plain {
     fn new(len: u32) -> Self {
-        let ground = Self {
+        let backing = Self {
             anchors: (0..len).map(|_| AtomicU64::new(anchor::TAKEN)).collect(),
             hints: (0..len.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
         };
-        runs::put(&ground, 0, len);
-        ground
+        runs::put(&backing, 0, len);
+        backing
     }
 }
 
-impl runs::Ground for Plain {
+impl runs::Backing for Plain {
     fn anchor(&self, number: u32) -> &AtomicU64 {
         &self.anchors[number as usize]
     }

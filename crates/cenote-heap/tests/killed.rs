@@ -10,12 +10,12 @@ use cenote_heap::{Heap as _, Trace, TracedHeap};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, plant, watch};
 use common::Random;
-use common::shared::{Control, Files, KEPT, SharedGround, WORKERS, Worker};
+use common::shared::{Control, Files, KEPT, SharedBacking, WORKERS, Worker};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-type Heap = TracedHeap<SharedGround>;
+type Heap = TracedHeap<SharedBacking>;
 
 const SIZES: [u64; 12] = [16, 48, 64, 64, 64, 200, 400, 1000, 3000, 14_000, 70_000, 190_000];
 
@@ -91,13 +91,13 @@ fn child() {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     let Some(base) = number("MEMBERS_BASE") else { return };
     let files = Files::found(&std::env::var("MEMBERS_PATH").unwrap(), base);
-    let ground = files.real();
-    let control: *const Control = ground.control();
+    let backing = files.real();
+    let control: *const Control = backing.control();
     CONTROL.store(control.cast_mut(), Ordering::Release);
     // SAFETY: mapped until this process ends: `files` and the pool stay.
     let control = unsafe { &*control };
     let mine = workers_of(control, number("MEMBERS_WORKER").unwrap() as usize);
-    mine.iter().for_each(|worker| worker.who.store(ground.who, Ordering::Release));
+    mine.iter().for_each(|worker| worker.who.store(backing.who, Ordering::Release));
     let step = number("MEMBERS_STEP").map(|step| STEPS[step as usize]);
     let trims = step.is_some_and(|(step, _)| TRIMS.contains(&step));
     if let Some((step, times)) = step {
@@ -108,7 +108,7 @@ fn child() {
             }
         })));
     }
-    let heap = Heap::open(ground).unwrap();
+    let heap = Heap::open(backing).unwrap();
     let (seed, operations) =
         (number("MEMBERS_SEED").unwrap(), number("MEMBERS_OPERATIONS").unwrap());
     let work = |worker: &Worker, seed: u64| {
@@ -225,7 +225,7 @@ fn settle(heap: &Heap, control: &Control, context: &str) {
 fn used_pool(seed: u64) -> Files {
     let files = Files::new(common::room_for(15), 12 << 20);
     let heap = Heap::open(files.played(100)).unwrap();
-    let worker = &heap.ground().control().workers[0];
+    let worker = &heap.backing().control().workers[0];
     let mut random = Random(seed);
     for at in 0..KEPT / 4 {
         let size = SIZES[random.below(SIZES.len() as u64) as usize];
@@ -234,7 +234,7 @@ fn used_pool(seed: u64) -> Files {
             worker.free(&heap, at);
         }
     }
-    heap.ground().kill();
+    heap.backing().kill();
     std::mem::forget(heap);
     files
 }
@@ -248,7 +248,7 @@ fn kill_at_step(seed: u64, step: usize) {
     let name = STEPS[step].0;
     let files = used_pool(seed);
     let main = Heap::open(files.played(1)).unwrap();
-    let control = main.ground().control();
+    let control = main.backing().control();
     let context = format!("{name:?}, seed {seed}");
     // Another one of the living, which has blocks and caches of its own.
     let other = Heap::open(files.played(2)).unwrap();
@@ -308,7 +308,7 @@ fn hands_that_a_sweep_forgets_are_noticed() {
 fn kill_at_random(kills: u64, workers: usize, seed: u64) {
     let files = Files::new(1 << 20, 12 << 20);
     let main = Heap::open(files.played(1)).unwrap();
-    let control = main.ground().control();
+    let control = main.backing().control();
     let mut random = Random(seed);
     let mut children: Vec<Child> =
         (1..=workers).map(|w| start(&files, w, random.next(), u64::MAX, None)).collect();
@@ -376,7 +376,7 @@ fn a_sweep_of_a_large_heap_holds_others_up_for_a_moment() {
         }
     }
     let step = STEPS.iter().position(|(step, _)| *step == Step::SetUp).unwrap();
-    kill_at(&files, main.ground().control(), 3, 1, step);
+    kill_at(&files, main.backing().control(), 3, 1, step);
     let swept = main.sweep_dead().unwrap();
     println!("among {blocks} blocks: {swept:?}");
     assert!(swept.members == 1 && blocks > 3_000_000);

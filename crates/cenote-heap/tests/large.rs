@@ -1,7 +1,7 @@
 //! Large blocks, alignment, and growth to the limit.
 
-use crate::common::{A, B, Random, ground, heap, room_for};
-use cenote_heap::{AllocError, GroundError, Heap as _, Trace, TracedHeap};
+use crate::common::{A, B, Random, backing, heap, room_for};
+use cenote_heap::{AllocError, BackingError, Heap as _, Trace, TracedHeap};
 use cenote_medium::planted::{Bug, plant};
 
 const S: u64 = 65_536;
@@ -86,15 +86,15 @@ fn an_idle_run_that_is_not_taken_after_all_is_idle_again() {
 
 #[test]
 fn idle_runs_are_free_after_a_crash_and_after_recovery() {
-    let ground = ground(room_for(31), room_for(31));
+    let backing = backing(room_for(31), room_for(31));
     let kept = {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         let blocks: Vec<u64> = (0..10).map(|_| addr(heap.alloc(3 * S, 16, A).unwrap())).collect();
         blocks.iter().for_each(|&block| heap.free(block).unwrap());
         // One is used again. No thread is told of the others.
         addr(heap.alloc(3 * S, 16, A).unwrap())
     };
-    let heap = TracedHeap::open(ground).unwrap();
+    let heap = TracedHeap::open(backing).unwrap();
     assert!(heap.is_live(kept, A));
     assert_eq!(
         (heap.stats().unwrap().large_blocks, heap.stats().unwrap().free_superblocks),
@@ -186,20 +186,20 @@ fn all_alignments_up_to_2_mib_are_kept() {
 
 #[test]
 fn puddles_double_up_to_the_limit_and_not_beyond() {
-    use cenote_heap::Ground as _;
-    let ground = ground(256 << 10, 10 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    use cenote_heap::Backing as _;
+    let backing = backing(256 << 10, 10 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let error = loop {
         match heap.alloc(1000, 16, A) {
             Ok(_) => {}
             Err(error) => break error,
         }
     };
-    let AllocError::Full { source: GroundError::Limit { bytes, size_max, .. }, .. } = error else {
+    let AllocError::Full { source: BackingError::Limit { bytes, size_max, .. }, .. } = error else {
         panic!("{error}")
     };
     assert_eq!(size_max, 10 << 20);
-    let sizes: Vec<u64> = ground.plots().iter().map(|p| p.size >> 10).collect();
+    let sizes: Vec<u64> = backing.extents().iter().map(|p| p.size >> 10).collect();
     assert_eq!(sizes, [256, 512, 1024, 2048, 4096, 10_240 - 7936]);
     assert_eq!(bytes, 10 << 20);
     // Full, and still in order: something freed can be had again.
@@ -212,43 +212,43 @@ fn puddles_double_up_to_the_limit_and_not_beyond() {
 
 #[test]
 fn a_large_pool_grows_by_a_thirty_second_of_what_it_has() {
-    use cenote_heap::Ground as _;
-    let ground = ground(2 << 20, 256 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    use cenote_heap::Backing as _;
+    let backing = backing(2 << 20, 256 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     while heap.alloc(1 << 19, 16, A).is_ok() {}
-    let plots = ground.plots();
+    let extents = backing.extents();
     let mut bytes = 0;
-    for plot in &plots {
+    for extent in &extents {
         if bytes >= 32 << 20 {
-            assert!(plot.size <= bytes / 32 + (2 << 20), "{} after {bytes}", plot.size);
+            assert!(extent.size <= bytes / 32 + (2 << 20), "{} after {bytes}", extent.size);
         }
-        bytes += plot.size;
+        bytes += extent.size;
     }
     assert_eq!(bytes, 256 << 20);
-    assert!((40..80).contains(&plots.len()), "{}", plots.len());
+    assert!((40..80).contains(&extents.len()), "{}", extents.len());
 }
 
 #[test]
 fn one_large_block_gets_a_puddle_that_fits() {
-    use cenote_heap::Ground as _;
-    let ground = ground(256 << 10, 300 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    use cenote_heap::Backing as _;
+    let backing = backing(256 << 10, 300 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let block = heap.alloc(100 << 20, 2 << 20, A).unwrap();
     assert_eq!(addr(block) % (2 << 20), 0);
-    assert_eq!(ground.plots().len(), 2);
+    assert_eq!(backing.extents().len(), 2);
     heap.free(addr(block)).unwrap();
     // Its space serves the next ones.
     for _ in 0..100 {
         heap.alloc(1 << 20, 16, B).unwrap();
     }
-    assert_eq!(ground.plots().len(), 2);
+    assert_eq!(backing.extents().len(), 2);
 }
 
 #[test]
 fn a_full_disk_is_an_error_and_no_harm() {
-    let ground = ground(256 << 10, 64 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
-    ground.refuse_growth(true);
+    let backing = backing(256 << 10, 64 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
+    backing.refuse_growth(true);
     let mut blocks = Vec::new();
     let error = loop {
         match heap.alloc(5000, 16, A) {
@@ -256,10 +256,10 @@ fn a_full_disk_is_an_error_and_no_harm() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, AllocError::Full { source: GroundError::Store { .. }, .. }));
+    assert!(matches!(error, AllocError::Full { source: BackingError::Store { .. }, .. }));
     assert!(error.to_string().contains("no space left"));
     assert!(heap.alloc(1 << 20, 16, A).is_err());
-    ground.refuse_growth(false);
+    backing.refuse_growth(false);
     heap.alloc(1 << 20, 16, A).unwrap();
     blocks.into_iter().for_each(|b| heap.free(b).unwrap());
     assert_eq!(heap.stats().unwrap().blocks, 1);

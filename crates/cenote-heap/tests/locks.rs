@@ -2,7 +2,7 @@
 //!
 //! The other processes are this program again, told by the environment what to do.
 
-use cenote_heap::locks::{Judge, Processes, RobustMutex, RobustRwLock, Taken};
+use cenote_heap::locks::{OwnerLiveness, Processes, RobustMutex, RobustRwLock, Taken};
 use cenote_sys::memory::{Access, Sharing, map_file, release, reserve_anywhere};
 use std::convert::Infallible;
 use std::fs::File;
@@ -67,8 +67,8 @@ fn held<T>(taken: Result<T, Infallible>) -> T {
 }
 
 /// Writes once, and repairs what a dead writer left.
-fn write(page: &Page, judge: &Processes, me: u64) {
-    let (_guard, taken) = held(page.lock.write(judge));
+fn write(page: &Page, owners: &Processes, me: u64) {
+    let (_guard, taken) = held(page.lock.write(owners));
     let before = page.writer.swap(me, Ordering::Relaxed);
     let (one, other) = (page.one.load(Ordering::Relaxed), page.other.load(Ordering::Relaxed));
     // Only a thread that was told may find a difference; or a reader was told, which leaves
@@ -86,8 +86,8 @@ fn write(page: &Page, judge: &Processes, me: u64) {
 }
 
 /// Reads once.
-fn read(page: &Page, judge: &Processes) {
-    let (_guard, taken) = held(page.lock.read(judge));
+fn read(page: &Page, owners: &Processes) {
+    let (_guard, taken) = held(page.lock.read(owners));
     let first = page.one.load(Ordering::Relaxed);
     (0..20).for_each(|_| std::hint::spin_loop());
     if page.one.load(Ordering::Relaxed) != first {
@@ -106,16 +106,16 @@ fn read(page: &Page, judge: &Processes) {
 fn a_child_locks() {
     let Some(path) = std::env::var_os("LOCKS_PATH") else { return };
     let me: usize = std::env::var("LOCKS_ME").unwrap().parse().unwrap();
-    let (mapped, judge) = (Mapped::new(Path::new(&path)), Processes::new().unwrap());
+    let (mapped, owners) = (Mapped::new(Path::new(&path)), Processes::new().unwrap());
     let page = mapped.page();
     loop {
-        let (_guard, _) = held(page.mutex.lock(&judge));
+        let (_guard, _) = held(page.mutex.lock(&owners));
         page.counted.fetch_add(1, Ordering::Relaxed);
         drop(_guard);
         if page.done[me].fetch_add(1, Ordering::Relaxed) % 3 == 0 {
-            write(page, &judge, judge.me());
+            write(page, &owners, owners.me());
         } else {
-            read(page, &judge);
+            read(page, &owners);
         }
     }
 }
@@ -132,7 +132,7 @@ fn locks_of_killed_processes_are_taken_over_and_no_two_are_in_together() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("page");
     File::create_new(&path).unwrap().set_len(LEN as u64).unwrap();
-    let (mapped, judge) = (Mapped::new(&path), Processes::new().unwrap());
+    let (mapped, owners) = (Mapped::new(&path), Processes::new().unwrap());
     let page = mapped.page();
     let mut children: Vec<Child> = (0..CHILDREN).map(|me| start(&path, me)).collect();
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
@@ -145,8 +145,8 @@ fn locks_of_killed_processes_are_taken_over_and_no_two_are_in_together() {
         let end = Instant::now() + Duration::from_secs(60);
         while page.done[victim].load(Ordering::Relaxed) < before + 20 {
             assert!(Instant::now() < end, "child {victim} waits for ever, kill {kill}");
-            write(page, &judge, judge.me());
-            read(page, &judge);
+            write(page, &owners, owners.me());
+            read(page, &owners);
         }
         std::thread::sleep(Duration::from_nanos(seed >> 44));
         children[victim].kill().unwrap();
@@ -158,17 +158,17 @@ fn locks_of_killed_processes_are_taken_over_and_no_two_are_in_together() {
         child.wait().unwrap();
     }
     // All owners are dead, and no thread waits for them.
-    write(page, &judge, judge.me());
-    drop(held(page.mutex.lock(&judge)));
+    write(page, &owners, owners.me());
+    drop(held(page.mutex.lock(&owners)));
     assert_eq!(page.wrong.load(Ordering::Relaxed), 0);
     assert_eq!(page.one.load(Ordering::Relaxed), page.other.load(Ordering::Relaxed));
-    assert!(held(page.lock.try_write(&judge)).is_some_and(|(_, taken)| taken == Taken::Clean));
+    assert!(held(page.lock.try_write(&owners)).is_some_and(|(_, taken)| taken == Taken::Clean));
 }
 
 #[test]
 fn an_owner_that_cannot_be_judged_stays_the_owner() {
     struct Unknown;
-    impl Judge for Unknown {
+    impl OwnerLiveness for Unknown {
         type Error = &'static str;
 
         fn me(&self) -> u64 {
@@ -180,7 +180,7 @@ fn an_owner_that_cannot_be_judged_stays_the_owner() {
         }
     }
     struct Known(u64);
-    impl Judge for Known {
+    impl OwnerLiveness for Known {
         type Error = Infallible;
 
         fn me(&self) -> u64 {
@@ -205,7 +205,7 @@ fn an_owner_that_cannot_be_judged_stays_the_owner() {
     let lock = RobustRwLock::default();
     std::mem::forget(held(lock.read(&Known(0))));
     struct Half;
-    impl Judge for Half {
+    impl OwnerLiveness for Half {
         type Error = &'static str;
 
         fn me(&self) -> u64 {

@@ -2,7 +2,7 @@
 //! worst fragmentation, and what operations cost.
 
 use cenote_heap::logged::{AllocRefused, FreeRefused, Place, SubHeap};
-use cenote_heap::{Counts, FreeError, Ground, MemoryGround, MemoryOptions};
+use cenote_heap::{Backing, Counts, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
     CLASS_MAX, CLASS_MIN, LANE_ENTRIES, LANES_OFFSET, LEVELS_OFFSET, LISTS_OFFSET, SubHeapGeometry,
@@ -12,33 +12,33 @@ use cenote_medium::planted::{Bug, plant};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-type Heap = SubHeap<MemoryGround>;
+type Heap = SubHeap<MemoryBacking>;
 
 /// Memory for a sub-heap, and where its regions lie in it.
-fn memory(data_len: u64, lanes: u32) -> (MemoryGround, Place) {
+fn memory(data_len: u64, lanes: u32) -> (MemoryBacking, Place) {
     let geometry = SubHeapGeometry::new(data_len, lanes).expect("a geometry");
     let puddle_size = data_len.next_multiple_of(64 << 10);
     let size_max = (puddle_size + geometry.metadata_len).next_multiple_of(1 << 20) + (2 << 20);
-    let ground = MemoryGround::new(MemoryOptions { puddle_size, size_max, writable: true });
-    let meta = ground.take(geometry.metadata_len.next_multiple_of(64 << 10)).expect("memory");
-    let (data, metadata) = (ground.plots()[0].addr, meta.addr);
-    (ground, Place { data, data_len, metadata, metadata_len: geometry.metadata_len })
+    let backing = MemoryBacking::new(MemoryOptions { puddle_size, size_max, writable: true });
+    let meta = backing.take(geometry.metadata_len.next_multiple_of(64 << 10)).expect("memory");
+    let (data, metadata) = (backing.extents()[0].addr, meta.addr);
+    (backing, Place { data, data_len, metadata, metadata_len: geometry.metadata_len })
 }
 
-fn format(ground: &MemoryGround, place: &Place, lanes: u32) -> Heap {
-    // SAFETY: two puddles of memory that nothing else uses; a clone of the ground keeps them.
-    unsafe { SubHeap::format(ground.clone(), place, 0, lanes) }.expect("a sub-heap")
+fn format(backing: &MemoryBacking, place: &Place, lanes: u32) -> Heap {
+    // SAFETY: two puddles of memory that nothing else uses; a clone of the backing keeps them.
+    unsafe { SubHeap::format(backing.clone(), place, 0, lanes) }.expect("a sub-heap")
 }
 
-fn open(ground: &MemoryGround, place: &Place) -> Heap {
+fn open(backing: &MemoryBacking, place: &Place) -> Heap {
     // SAFETY: as in `format`; the sub-heap that was open there is dropped, or is only read.
-    unsafe { SubHeap::open(ground.clone(), place) }.expect("a sub-heap").0
+    unsafe { SubHeap::open(backing.clone(), place) }.expect("a sub-heap").0
 }
 
-fn new(data_len: u64) -> (MemoryGround, Place, Heap) {
-    let (ground, place) = memory(data_len, 4);
-    let heap = format(&ground, &place, 4);
-    (ground, place, heap)
+fn new(data_len: u64) -> (MemoryBacking, Place, Heap) {
+    let (backing, place) = memory(data_len, 4);
+    let heap = format(&backing, &place, 4);
+    (backing, place, heap)
 }
 
 /// Steps of a generator, from a seed.
@@ -87,7 +87,7 @@ fn any(random: &mut Random, model: &Model) -> Option<u64> {
 fn random_work(seed: u64, steps: u64) {
     let mut random = Random(seed);
     let data_len = [256 << 10, (1 << 20) + 4096 + 64, 3 << 20][random.below(3) as usize];
-    let (ground, place, mut heap) = new(data_len);
+    let (backing, place, mut heap) = new(data_len);
     let mut model = Model::new();
     for step in 0..steps {
         let kind = 1 + random.below(9);
@@ -123,7 +123,7 @@ fn random_work(seed: u64, steps: u64) {
             98 => drop(heap.compact().expect("whole")),
             _ => {
                 drop(heap);
-                heap = open(&ground, &place);
+                heap = open(&backing, &place);
             }
         }
         if step % 64 == 0 {
@@ -181,7 +181,7 @@ fn random_work_matches_an_interval_map() {
 
 #[test]
 fn threads_share_a_sub_heap_and_blocks_of_each_other() {
-    let (_ground, _place, heap) = new(4 << 20);
+    let (_backing, _place, heap) = new(4 << 20);
     let freed = std::sync::Mutex::new(Vec::<u64>::new());
     std::thread::scope(|scope| {
         for seed in 1..=3u64 {
@@ -220,11 +220,11 @@ fn metadata(place: &Place) -> Vec<u8> {
 
 #[test]
 fn every_wrong_free_is_named_and_changes_nothing() {
-    let (ground, place, heap) = new(1 << 20);
+    let (backing, place, heap) = new(1 << 20);
     let block = heap.alloc(1000, 1, TypeId(1)).expect("room").addr;
     let gone = heap.alloc(64, 1, TypeId(1)).expect("room").addr;
     heap.free(gone).expect("allocated");
-    let foreign = ground.foreign_puddle();
+    let foreign = backing.foreign_puddle();
     let before = metadata(&place);
     let refused = |addr: u64| match heap.free(addr) {
         Err(FreeRefused::NoBlock(error)) => error,
@@ -252,7 +252,7 @@ fn every_wrong_free_is_named_and_changes_nothing() {
 
 #[test]
 fn a_double_free_that_is_accepted_is_found() {
-    let (_ground, _place, heap) = new(64 << 10);
+    let (_backing, _place, heap) = new(64 << 10);
     let block = heap.alloc(64, 1, TypeId(1)).expect("room").addr;
     heap.free(block).expect("allocated");
     plant(Bug::DoubleFreeAccepted);
@@ -263,7 +263,7 @@ fn a_double_free_that_is_accepted_is_found() {
 
 /// Whether a place is given out again before all older free places of its class.
 fn reuses_at_once() -> bool {
-    let (_ground, _place, heap) = new(256 << 10);
+    let (_backing, _place, heap) = new(256 << 10);
     let all: Vec<u64> = (0..32).map(|_| heap.alloc(64, 1, TypeId(1)).expect("room").addr).collect();
     all.iter().for_each(|&addr| heap.free(addr).expect("allocated"));
     heap.free(heap.alloc(64, 1, TypeId(1)).expect("room").addr).expect("allocated");
@@ -282,7 +282,7 @@ fn a_freed_place_is_used_after_all_older_ones_of_its_class() {
 
 #[test]
 fn after_the_worst_fragmentation_the_largest_request_succeeds() {
-    let (_ground, place, heap) = new(1 << 20);
+    let (_backing, place, heap) = new(1 << 20);
     let fill = || -> Vec<u64> {
         core::iter::from_fn(|| heap.alloc(64, 1, TypeId(1)).ok().map(|block| block.addr)).collect()
     };
@@ -301,26 +301,26 @@ fn after_the_worst_fragmentation_the_largest_request_succeeds() {
 
 #[test]
 fn levels_are_holes_while_they_are_absent() {
-    let (ground, place, heap) = new(1 << 20);
-    let holes = ground.hole_bytes();
+    let (backing, place, heap) = new(1 << 20);
+    let holes = backing.hole_bytes();
     let geometry = SubHeapGeometry::new(1 << 20, 4).expect("a geometry");
     assert_eq!(holes, place.metadata_len - geometry.level_range(1).0);
     let all: Vec<u64> =
         (0..5000).map(|_| heap.alloc(64, 1, TypeId(1)).expect("room").addr).collect();
-    assert!(ground.hole_bytes() < holes);
+    assert!(backing.hole_bytes() < holes);
     all.iter().for_each(|&addr| heap.free(addr).expect("allocated"));
     assert!(heap.compact().expect("whole") > 0);
-    assert_eq!(ground.hole_bytes(), holes);
+    assert_eq!(backing.hole_bytes(), holes);
     // A full disk: the table cannot grow, and says so.
-    ground.refuse_growth(true);
+    backing.refuse_growth(true);
     let refused = (0..5000).find_map(|_| heap.alloc(64, 1, TypeId(1)).err());
-    assert!(matches!(refused, Some(AllocRefused::Ground(_))), "{refused:?}");
+    assert!(matches!(refused, Some(AllocRefused::Backing(_))), "{refused:?}");
     assert_eq!(heap.check().damage, []);
 }
 
 #[test]
 fn lanes_and_their_entries_are_bounded() {
-    let (_ground, _place, heap) = new(1 << 20);
+    let (_backing, _place, heap) = new(1 << 20);
     let mut logs: Vec<_> = (0..4).map(|_| heap.micro_log().expect("a lane")).collect();
     assert!(matches!(heap.micro_log(), Err(AllocRefused::Lanes { lanes: 4 })));
     let log = &mut logs[0];
@@ -352,7 +352,7 @@ fn cells_in_use(heap: &Heap, place: &Place) -> Vec<u64> {
 
 #[test]
 fn one_flipped_bit_of_any_cell_is_found_and_never_followed() {
-    let (ground, place, heap) = new(64 << 10);
+    let (backing, place, heap) = new(64 << 10);
     let blocks: Vec<u64> =
         (0..40).map(|i| heap.alloc(64 << (i % 4), 1, TypeId(i)).expect("room").addr).collect();
     blocks.iter().step_by(2).for_each(|&addr| heap.free(addr).expect("allocated"));
@@ -367,7 +367,7 @@ fn one_flipped_bit_of_any_cell_is_found_and_never_followed() {
         // SAFETY: a byte of the test's memory, which no thread uses meanwhile.
         unsafe { *at ^= bit };
         // SAFETY: as in `open`.
-        match unsafe { SubHeap::open(ground.clone(), &place) } {
+        match unsafe { SubHeap::open(backing.clone(), &place) } {
             // A level entry is read at open.
             Err(error) => assert!(error.to_string().contains("damaged"), "{error}"),
             Ok((heap, _)) => {
@@ -405,35 +405,35 @@ fn restore(place: &Place, before: &[u8]) {
 }
 
 /// Flushed lines and fences of what `act` does.
-fn cost<T>(ground: &MemoryGround, act: impl FnOnce() -> T) -> (u64, u64) {
-    let before = ground.counts();
+fn cost<T>(backing: &MemoryBacking, act: impl FnOnce() -> T) -> (u64, u64) {
+    let before = backing.counts();
     let _ = act();
-    let Counts { flushed_lines, fences, .. } = ground.counts();
+    let Counts { flushed_lines, fences, .. } = backing.counts();
     (flushed_lines - before.flushed_lines, fences - before.fences)
 }
 
 #[test]
 fn operations_flush_and_fence_exactly_so_often() {
-    let (ground, _place, heap) = new(1 << 20);
+    let (backing, _place, heap) = new(1 << 20);
     let alloc = |size: u64| heap.alloc(size, 1, TypeId(1)).expect("room").addr;
     let mut blocks = Vec::new();
     // One block of 1 MiB is split into all classes.
-    let first = cost(&ground, || blocks.push(alloc(64)));
+    let first = cost(&backing, || blocks.push(alloc(64)));
     // Its list has this one block. The next request splits one block once.
-    let alone = cost(&ground, || blocks.push(alloc(64)));
-    let split = cost(&ground, || blocks.push(alloc(64)));
+    let alone = cost(&backing, || blocks.push(alloc(64)));
+    let split = cost(&backing, || blocks.push(alloc(64)));
     blocks.extend((0..30).map(|_| alloc(64)));
     blocks.drain(..20).for_each(|addr| heap.free(addr).expect("allocated"));
     // Its list has others, so the record behind it changes, or the one before.
-    let exact = cost(&ground, || blocks.push(alloc(64)));
+    let exact = cost(&backing, || blocks.push(alloc(64)));
     let addr = blocks.pop().expect("a block");
-    let free = cost(&ground, || heap.free(addr).expect("allocated"));
+    let free = cost(&backing, || heap.free(addr).expect("allocated"));
     let mut log = heap.micro_log().expect("a lane");
-    let entry = cost(&ground, || log.alloc(64, 1, TypeId(1), false));
-    let commit = cost(&ground, || log.commit());
-    let is_end = cost(&ground, || log.alloc(64, 1, TypeId(1), true));
+    let entry = cost(&backing, || log.alloc(64, 1, TypeId(1), false));
+    let commit = cost(&backing, || log.commit());
+    let is_end = cost(&backing, || log.alloc(64, 1, TypeId(1), true));
     // Refusals store nothing.
-    let refused = cost(&ground, || assert!(heap.free(addr).is_err()));
+    let refused = cost(&backing, || assert!(heap.free(addr).is_err()));
     assert_eq!(
         [first, alone, split, exact, free, entry, commit, is_end, refused],
         [(44, 2), (6, 2), (10, 2), (7, 2), (7, 2), (9, 2), (1, 1), (10, 3), (0, 0)]
@@ -442,9 +442,9 @@ fn operations_flush_and_fence_exactly_so_often() {
 
 /// Mean probes of the frees and allocations of a heap with so many blocks, and nanoseconds.
 fn probes_with(blocks: u64) -> (f64, f64) {
-    let (ground, place) = memory((blocks * 2 * UNIT_SIZE).next_power_of_two(), 1);
-    drop(format(&ground.at_process(), &place, 1));
-    let heap = open(&ground.at_process(), &place);
+    let (backing, place) = memory((blocks * 2 * UNIT_SIZE).next_power_of_two(), 1);
+    drop(format(&backing.at_process(), &place, 1));
+    let heap = open(&backing.at_process(), &place);
     let mut all: Vec<u64> =
         (0..blocks).map(|_| heap.alloc(64, 1, TypeId(1)).expect("room").addr).collect();
     let before = heap.stats().expect("counts").probes;

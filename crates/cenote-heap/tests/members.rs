@@ -3,7 +3,7 @@
 //! whose identity is said to be dead. (`killed.rs` has real processes, killed anywhere.)
 
 use crate::common::room_for;
-use crate::common::shared::{Files, SharedGround};
+use crate::common::shared::{Files, SharedBacking};
 use cenote_heap::{
     AllocError, Heap as _, OpenError, RecoverError, Sharing as _, Trace, TracedHeap,
 };
@@ -12,7 +12,7 @@ use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, plant};
 use std::collections::BTreeSet;
 
-type Heap = TracedHeap<SharedGround>;
+type Heap = TracedHeap<SharedBacking>;
 
 fn alloc(heap: &Heap, size: u64) -> u64 {
     heap.alloc(size, 16, TypeId(1)).unwrap().addr.as_ptr() as u64
@@ -20,7 +20,7 @@ fn alloc(heap: &Heap, size: u64) -> u64 {
 
 /// Dies with all that it has.
 fn die(heap: Heap) {
-    heap.ground().kill();
+    heap.backing().kill();
     std::mem::forget(heap);
 }
 
@@ -304,18 +304,18 @@ fn a_member_that_is_stopped_on_a_slow_path_delays_the_sweep_and_nothing_else() {
 fn a_log_that_is_not_replayed_keeps_its_member_alive() {
     let files = Files::new(1 << 20, 1 << 20);
     let living = Heap::open(files.played(1)).unwrap();
-    let ground = files.played(2);
-    let control = living.ground().control();
-    let dying = Heap::open(ground).unwrap();
+    let backing = files.played(2);
+    let control = living.backing().control();
+    let dying = Heap::open(backing).unwrap();
     assert!(control.workers[0].alloc(&dying, 0, 64, TypeId(1)));
-    let who = dying.ground().who;
+    let who = dying.backing().who;
     die(dying);
     // The test's judge says dead at once; with a log it would not.
-    assert!(!living.ground().lives(who));
+    assert!(!living.backing().lives(who));
     control.workers[0].who.store(12345, std::sync::atomic::Ordering::Release);
-    assert!(living.ground().lives(12345), "no such process, but its log stands");
+    assert!(living.backing().lives(12345), "no such process, but its log stands");
     control.workers[0].replay();
-    assert!(!living.ground().lives(12345));
+    assert!(!living.backing().lives(12345));
     assert_eq!(living.sweep_dead().unwrap().members, 1);
     assert_eq!(living.stats().unwrap().blocks, 1, "what was finished is allocated");
 }

@@ -121,8 +121,8 @@ proptest! {
     fn random_work_never_overlaps_and_survives_reopening(
         ops in prop::collection::vec((0u8..10, any::<u64>(), 0u8..12, 1u64..5), 1..600)
     ) {
-        let ground = crate::common::ground(256 << 10, 16 << 20);
-        let mut heap = crate::common::Heap::open(ground.clone()).unwrap();
+        let backing = crate::common::backing(256 << 10, 16 << 20);
+        let mut heap = crate::common::Heap::open(backing.clone()).unwrap();
         let mut model = Model::default();
         for (kind, random, action, type_id) in ops {
             match action {
@@ -134,7 +134,7 @@ proptest! {
                 _ => {
                     // As after a crash of the process: nothing is said, the next one opens.
                     drop(heap);
-                    heap = crate::common::Heap::open(ground.clone()).unwrap();
+                    heap = crate::common::Heap::open(backing.clone()).unwrap();
                     model.agrees(&heap);
                 }
             }

@@ -202,9 +202,9 @@ fn a_thread_local_that_frees_when_its_thread_ends_finds_a_cache() {
 
 #[test]
 fn what_was_in_caches_when_a_process_was_killed_is_free_again() {
-    let ground = common::ground(common::room_for(15), common::room_for(15));
+    let backing = common::backing(common::room_for(15), common::room_for(15));
     {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         heap.alloc(64, 16, TypeId(1)).unwrap();
         let held = heap.alloc(64, 16, TypeId(1)).unwrap();
         heap.clear_mark(&held);
@@ -227,7 +227,7 @@ fn what_was_in_caches_when_a_process_was_killed_is_free_again() {
         );
     }
     for _ in 0..2 {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         let stats = heap.stats().unwrap();
         assert_eq!((stats.blocks, stats.cached_blocks, stats.free_superblocks), (1, 0, 14));
         let mut superblocks = 0;

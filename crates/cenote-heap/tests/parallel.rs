@@ -1,11 +1,11 @@
 //! Tracing by one thread or several, with pointers of every kind: always exactly what can be
 //! reached.
 
-use crate::common::{Random, TypeMap, field, ground, pointers, read, record, write, zero};
+use crate::common::{Random, TypeMap, backing, field, pointers, read, record, write, zero};
 use cenote_heap::report::{Fault, TraceCounts};
 use cenote_heap::trace::{Filter, Progress, Scanned, Visitor};
 use cenote_heap::{
-    Ground, GroundError, Heap as _, MemoryGround, Plot, RecoverError, Trace, TraceOptions,
+    Backing, BackingError, Extent, Heap as _, MemoryBacking, RecoverError, Trace, TraceOptions,
     TracedHeap, Types,
 };
 use cenote_layout::id::{PoolId, TypeId};
@@ -100,17 +100,17 @@ fn types() -> Known {
 /// Plain memory that region pointers lead into: its puddles are those of pool 1, and pool 2 is the
 /// foreign one.
 #[derive(Clone)]
-struct Regions(MemoryGround);
+struct Regions(MemoryBacking);
 
 // SAFETY: all but `region`, which promises nothing, is passed on.
-unsafe impl Ground for Regions {
-    fn plots(&self) -> Vec<Plot> {
-        self.0.plots()
+unsafe impl Backing for Regions {
+    fn extents(&self) -> Vec<Extent> {
+        self.0.extents()
     }
-    fn map(&self, plot: &Plot) -> Result<(), GroundError> {
-        self.0.map(plot)
+    fn map(&self, extent: &Extent) -> Result<(), BackingError> {
+        self.0.map(extent)
     }
-    fn take(&self, size: u64) -> Result<Plot, GroundError> {
+    fn take(&self, size: u64) -> Result<Extent, BackingError> {
         self.0.take(size)
     }
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {
@@ -121,7 +121,7 @@ unsafe impl Ground for Regions {
     }
     fn region(&self, region: &RegionAddress) -> Option<u64> {
         let base = match region.pool {
-            PoolId(1) => self.plots().iter().find(|plot| plot.index == region.puddle)?.addr,
+            PoolId(1) => self.extents().iter().find(|extent| extent.index == region.puddle)?.addr,
             PoolId(2) => self.0.foreign_puddle(),
             _ => return None,
         };
@@ -147,10 +147,12 @@ unsafe impl Ground for Regions {
 
 impl Regions {
     fn region_of(&self, addr: u64) -> u64 {
-        let plots = self.plots();
-        let plot =
-            plots.iter().find(|plot| (plot.addr..plot.addr + plot.size).contains(&addr)).unwrap();
-        RegionAddress { pool: PoolId(1), puddle: plot.index, offset: addr - plot.addr }
+        let extents = self.extents();
+        let extent = extents
+            .iter()
+            .find(|extent| (extent.addr..extent.addr + extent.size).contains(&addr))
+            .unwrap();
+        RegionAddress { pool: PoolId(1), puddle: extent.index, offset: addr - extent.addr }
             .encode()
             .unwrap()
     }
@@ -179,11 +181,11 @@ fn by<'a>(workers: usize) -> TraceOptions<'a> {
 }
 
 /// A pointer from block `at`, at `offset`, to `to`, of any kind that a conservative scan knows.
-fn any_kind(random: &mut Random, ground: &Regions, at: u64, offset: u64, to: u64) {
+fn any_kind(random: &mut Random, backing: &Regions, at: u64, offset: u64, to: u64) {
     let word = match random.below(3) {
         0 => to + random.below(16),
         1 => encode_relative(at + offset, to + random.below(16)).unwrap(),
-        _ => ground.region_of(to),
+        _ => backing.region_of(to),
     };
     write(at, offset, word);
 }
@@ -192,7 +194,7 @@ fn any_kind(random: &mut Random, ground: &Regions, at: u64, offset: u64, to: u64
 /// `false` if all are.
 fn connect(
     random: &mut Random,
-    ground: &Regions,
+    backing: &Regions,
     (at, kind): (u64, usize),
     (to, to_kind): (u64, usize),
 ) -> bool {
@@ -201,7 +203,7 @@ fn connect(
         NODE => match random.below(4) {
             slot @ 0..=2 if free(slot * 8) => write(at, slot * 8, to + random.below(16)),
             3 if free(24) => write(at, 24, encode_relative(at + 24, to).unwrap()),
-            _ if free(32) => write(at, 32, ground.region_of(to)),
+            _ if free(32) => write(at, 32, backing.region_of(to)),
             _ => return false,
         },
         CHOICE => match read(at, 0) & 0xff {
@@ -229,9 +231,9 @@ fn connect(
             write(at, 0, part);
             write(at, 8, to.wrapping_sub(part));
         }
-        PERHAPS if free(8) => any_kind(random, ground, at, 8, to),
+        PERHAPS if free(8) => any_kind(random, backing, at, 8, to),
         STRANGE | TypeId::UNTYPED => match (0..8).find(|i| free(i * 8)) {
-            Some(i) => any_kind(random, ground, at, i * 8, to),
+            Some(i) => any_kind(random, backing, at, i * 8, to),
             None => return false,
         },
         _ => return false,
@@ -286,10 +288,10 @@ proptest! {
         seed in any::<u64>(), count in 1usize..6000, degree in 0u64..6, roots in 1u16..40,
     ) {
         let types = types();
-        let ground = Regions(ground(512 << 10, 256 << 20));
+        let backing = Regions(backing(512 << 10, 256 << 20));
         let mut random = Random(seed);
         let (blocks, expected) = {
-            let heap = TracedHeap::open(ground.clone()).unwrap();
+            let heap = TracedHeap::open(backing.clone()).unwrap();
             let blocks: Vec<_> = (0..count).map(|_| new_of_any_kind(&heap, &mut random)).collect();
             let mut edges = vec![Vec::new(); count];
             for from in 0..count {
@@ -300,7 +302,7 @@ proptest! {
                         0 => random.below(count as u64) as usize,
                         _ => (from + 1 + random.below(8) as usize) % count,
                     };
-                    if connect(&mut random, &ground, blocks[from], blocks[to]) {
+                    if connect(&mut random, &backing, blocks[from], blocks[to]) {
                         edges[from].push(to);
                     }
                 }
@@ -316,10 +318,10 @@ proptest! {
                 (0..count).filter(|i| reached[*i]).map(|i| blocks[i].0).collect();
             (blocks, expected)
         };
-        prop_assert!(count < 2000 || ground.plots().len() > 1);
+        prop_assert!(count < 2000 || backing.extents().len() > 1);
         let mut first: Option<TraceCounts> = None;
         for workers in 1..=4 {
-            let heap = TracedHeap::open(ground.clone()).unwrap();
+            let heap = TracedHeap::open(backing.clone()).unwrap();
             // Some marks of the reachable are lost.
             for (addr, _) in blocks.iter().filter(|_| random.below(8) == 0) {
                 let _ = heap.free(*addr);
@@ -370,7 +372,7 @@ fn lists(heap: &Heap, count: u64, len: u64) -> u64 {
 
 #[test]
 fn a_recovery_that_is_cancelled_at_any_report_changes_nothing_and_can_be_repeated() {
-    let heap = TracedHeap::open(Regions(ground(1 << 20, 64 << 20))).unwrap();
+    let heap = TracedHeap::open(Regions(backing(1 << 20, 64 << 20))).unwrap();
     let count = lists(&heap, 30, 100);
     let lost: Vec<u64> = (0..100).map(|_| new(&heap, 40, NODE)).collect();
     let before = allocated(&heap);
@@ -425,7 +427,7 @@ fn a_filter_that_panics_ends_the_recovery_of_all_threads_and_changes_nothing() {
             (id == SUM).then_some(broken)
         }
     }
-    let heap = TracedHeap::open(Regions(ground(1 << 20, 64 << 20))).unwrap();
+    let heap = TracedHeap::open(Regions(backing(1 << 20, 64 << 20))).unwrap();
     lists(&heap, 40, 100);
     let bad = new(&heap, 16, SUM);
     write(bad, 0, 7);
@@ -458,8 +460,8 @@ fn off_holders_and_region_pointers_that_are_none_are_named() {
             ],
         ),
     )]));
-    let ground = Regions(ground(1 << 20, 1 << 20));
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = Regions(backing(1 << 20, 1 << 20));
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let (root, node, other) = (new(&heap, 64, NODE), new(&heap, 64, NODE), new(&heap, 64, STRANGE));
     let region = |pool, puddle, offset| {
         RegionAddress { pool: PoolId(pool), puddle, offset }.encode().unwrap()
@@ -489,15 +491,15 @@ fn off_holders_and_region_pointers_that_are_none_are_named() {
     assert!(report.trace.findings[1].to_string().contains("kind"));
     assert_eq!(report.trace.foreign_pointers, 1);
     let foreign = heap.foreign_pointers(&types, &[]).unwrap();
-    assert_eq!(foreign, BTreeSet::from([ground.0.foreign_puddle() + 4096]));
+    assert_eq!(foreign, BTreeSet::from([backing.0.foreign_puddle() + 4096]));
     assert_eq!(allocated(&heap), BTreeSet::from([root, node, other]));
 }
 
 #[test]
 fn a_filter_replaces_the_map_only_where_it_is_registered() {
     // A record that says nothing of the pointer, and one that says where it may be.
-    let ground = Regions(ground(1 << 20, 1 << 20));
-    let heap = TracedHeap::open(ground).unwrap();
+    let backing = Regions(backing(1 << 20, 1 << 20));
+    let heap = TracedHeap::open(backing).unwrap();
     let (root, node) = (new(&heap, 16, SUM), new(&heap, 40, NODE));
     write(root, 0, node - 12_345);
     write(root, 8, 12_345);
@@ -516,7 +518,7 @@ fn blocks_too_small_for_their_type_are_looked_at_word_by_word() {
         (NODE, record(NODE, 64, false, vec![field(0, 1, SUM)])),
         (SUM, record(SUM, 16, false, vec![])),
     ]);
-    let heap = TracedHeap::open(Regions(ground(1 << 20, 1 << 20))).unwrap();
+    let heap = TracedHeap::open(Regions(backing(1 << 20, 1 << 20))).unwrap();
     let (whole, small) = (new(&heap, 64, NODE), new(&heap, 32, NODE));
     let leaves: Vec<u64> = (0..4).map(|_| new(&heap, 16, SUM)).collect();
     for (block, leaves) in [(whole, &leaves[..2]), (small, &leaves[2..])] {
@@ -539,7 +541,7 @@ fn a_block_with_many_pointers_is_shared_among_threads() {
         (ARRAY, record(ARRAY, 8, true, vec![field(0, 1, NODE)])),
         (NODE, record(NODE, 16, false, vec![field(0, 1, NODE)])),
     ]);
-    let heap = TracedHeap::open(Regions(ground(16 << 20, 128 << 20))).unwrap();
+    let heap = TracedHeap::open(Regions(backing(16 << 20, 128 << 20))).unwrap();
     let count = 200_000;
     let block = new(&heap, count * 8, ARRAY);
     for i in 0..count {

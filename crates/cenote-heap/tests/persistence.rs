@@ -1,11 +1,11 @@
 //! What is flushed and fenced, exactly; and what a crash between any two steps leaves.
 
-use crate::common::{A, B, ground};
+use crate::common::{A, B, backing};
 use cenote_heap::{Counts, Heap as _, Trace, TracedHeap};
 use cenote_layout::id::TypeId;
 
-fn since(ground: &cenote_heap::MemoryGround, before: Counts) -> (u64, u64, u64) {
-    let now = ground.counts();
+fn since(backing: &cenote_heap::MemoryBacking, before: Counts) -> (u64, u64, u64) {
+    let now = backing.counts();
     (
         now.flushes - before.flushes,
         now.flushed_lines - before.flushed_lines,
@@ -15,8 +15,8 @@ fn since(ground: &cenote_heap::MemoryGround, before: Counts) -> (u64, u64, u64) 
 
 #[test]
 fn the_fast_path_flushes_and_fences_nothing() {
-    let ground = ground(8 << 20, 8 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(8 << 20, 8 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     // The last three are large blocks, of up to 16 superblocks.
     let sizes = [16, 64, 1000, 14_336, 16_384, 20_000, 32_768, 65_536, 100_000, 500_000];
     // One of each that stays, and as many as the loop has at a time; all before the first is freed,
@@ -26,7 +26,7 @@ fn the_fast_path_flushes_and_fences_nothing() {
     for (_, block) in blocks.iter().enumerate().filter(|(i, _)| i % 4 != 0) {
         heap.free(block.addr.as_ptr() as u64).unwrap();
     }
-    let before = ground.counts();
+    let before = backing.counts();
     for _ in 0..3 {
         for size in sizes {
             let blocks: Vec<_> = (0..3).map(|_| heap.alloc(size, 16, A).unwrap()).collect();
@@ -38,64 +38,64 @@ fn the_fast_path_flushes_and_fences_nothing() {
             heap.release(&block);
         }
     }
-    assert_eq!(since(&ground, before), (0, 0, 0));
+    assert_eq!(since(&backing, before), (0, 0, 0));
 }
 
 #[test]
 fn a_superblock_taken_costs_one_line_and_one_fence_and_giving_it_back_nothing() {
-    let ground = ground(4 << 20, 4 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(4 << 20, 4 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let mut blocks = Vec::new();
-    let before = ground.counts();
+    let before = backing.counts();
     // 64 blocks of 1 KiB fit a superblock: 10 superblocks.
     for _ in 0..640 {
         blocks.push(heap.alloc(1024, 16, A).unwrap());
     }
-    assert_eq!(since(&ground, before), (10, 10, 10));
+    assert_eq!(since(&backing, before), (10, 10, 10));
     // Another type takes superblocks of its own.
     heap.alloc(1024, 16, B).unwrap();
-    assert_eq!(since(&ground, before), (11, 11, 11));
+    assert_eq!(since(&backing, before), (11, 11, 11));
     for block in blocks {
         heap.free(block.addr.as_ptr() as u64).unwrap();
     }
-    assert_eq!(since(&ground, before), (11, 11, 11));
+    assert_eq!(since(&backing, before), (11, 11, 11));
 }
 
 #[test]
 fn a_large_block_costs_a_line_a_superblock_and_one_fence() {
-    let ground = ground(4 << 20, 4 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
-    let before = ground.counts();
+    let backing = backing(4 << 20, 4 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
+    let before = backing.counts();
     let block = heap.alloc(1_000_000, 16, A).unwrap();
-    assert_eq!(since(&ground, before), (1, 16, 1));
+    assert_eq!(since(&backing, before), (1, 16, 1));
     heap.free(block.addr.as_ptr() as u64).unwrap();
-    assert_eq!(since(&ground, before), (1, 16, 1));
+    assert_eq!(since(&backing, before), (1, 16, 1));
     // The same again costs nothing; another size or another type has to say so first.
     let again = heap.alloc(1_000_000, 16, A).unwrap();
-    assert_eq!((again.addr, since(&ground, before)), (block.addr, (1, 16, 1)));
+    assert_eq!((again.addr, since(&backing, before)), (block.addr, (1, 16, 1)));
     heap.free(again.addr.as_ptr() as u64).unwrap();
     let other = heap.alloc(900_000, 16, A).unwrap();
-    assert_eq!((other.addr, since(&ground, before)), (block.addr, (2, 16 + 14, 2)));
+    assert_eq!((other.addr, since(&backing, before)), (block.addr, (2, 16 + 14, 2)));
     heap.free(other.addr.as_ptr() as u64).unwrap();
     let other = heap.alloc(900_000, 16, B).unwrap();
-    assert_eq!((other.addr, since(&ground, before)), (block.addr, (3, 16 + 14 + 14, 3)));
+    assert_eq!((other.addr, since(&backing, before)), (block.addr, (3, 16 + 14 + 14, 3)));
 }
 
 #[test]
 fn a_root_is_set_in_three_durable_steps() {
-    let ground = ground(1 << 20, 1 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
-    let before = ground.counts();
+    let backing = backing(1 << 20, 1 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
+    let before = backing.counts();
     heap.set_root(0, 64, A).unwrap();
-    assert_eq!(since(&ground, before), (3, 3, 3));
+    assert_eq!(since(&backing, before), (3, 3, 3));
 }
 
 #[test]
 fn opening_again_flushes_nothing_and_finds_everything() {
-    let ground = ground(256 << 10, 64 << 20);
+    let backing = backing(256 << 10, 64 << 20);
     let mut expected = Vec::new();
     {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         for i in 0..20_000u64 {
             let block = heap.alloc(i % 500, 16, TypeId(i % 5)).unwrap();
             if i % 3 == 0 {
@@ -107,13 +107,13 @@ fn opening_again_flushes_nothing_and_finds_everything() {
         let large = heap.alloc(300_000, 1 << 20, B).unwrap();
         expected.push((large.addr.as_ptr() as u64, B));
     }
-    let before = ground.counts();
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let before = backing.counts();
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     // The last blocks first: their puddles have not been looked at.
     for &(addr, type_id) in expected.iter().rev() {
         assert!(heap.is_live(addr, type_id));
     }
-    assert_eq!(since(&ground, before), (0, 0, 0));
+    assert_eq!(since(&backing, before), (0, 0, 0));
     assert_eq!(heap.stats().unwrap().blocks, expected.len() as u64);
     for (addr, _) in expected {
         heap.free(addr).unwrap();

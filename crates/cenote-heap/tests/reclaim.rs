@@ -1,10 +1,12 @@
 //! Reclaim, at the heap: while it runs in slices, data are changed between them in every way; what
 //! is given back is exactly what nothing led to when it began.
 
-use crate::common::{A, Heap, Random, TypeMap, field, ground, pointers, read, record, write, zero};
+use crate::common::{
+    A, Heap, Random, TypeMap, backing, field, pointers, read, record, write, zero,
+};
 use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::trace::{Filter, Scanned, Visitor};
-use cenote_heap::{Heap as _, MemoryGround, ReclaimError, Trace, TracedHeap, Types};
+use cenote_heap::{Heap as _, MemoryBacking, ReclaimError, Trace, TracedHeap, Types};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::{PointerKind, encode_relative};
 use cenote_layout::types::{Condition, PointerField, TypeRecord};
@@ -203,10 +205,10 @@ fn reachable(blocks: &[Option<Block>]) -> BTreeSet<usize> {
 /// One history; `Err` if something that is in use was given back, or a leak was not.
 fn history(seed: u64) -> Result<(), String> {
     let mut random = Random(seed);
-    let ground: MemoryGround = ground(512 << 10, 256 << 20);
+    let backing: MemoryBacking = backing(512 << 10, 256 << 20);
     let mut blocks: Vec<Option<Block>> = Vec::new();
     {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         for _ in 0..600 {
             blocks.push(Some(Block::make(&heap, &mut random)));
         }
@@ -234,7 +236,7 @@ fn history(seed: u64) -> Result<(), String> {
     // The model forgets leaks.
     (0..600).filter(|at| !live.contains(at)).for_each(|at| blocks[at] = None);
 
-    let heap = TracedHeap::open(ground).unwrap();
+    let heap = TracedHeap::open(backing).unwrap();
     heap.begin_reclaim(Arc::new(types()));
     let change = |blocks: &mut Vec<Option<Block>>, random: &mut Random| {
         // Everything that is `Some` is known to the program: reachable, or held in its memory.
@@ -325,14 +327,14 @@ fn histories_notice_a_free_that_is_not_recorded() {
 /// a root leads to: after the last slice, and before leaks are condemned. Whether the node is live
 /// then.
 fn taken_over_late(bug: Bug) -> (bool, bool) {
-    let ground = ground(512 << 10, 64 << 20);
+    let backing = backing(512 << 10, 64 << 20);
     let (header, node) = {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         let (header, node) = (new(&heap, 32, A), new(&heap, 32, A));
         write(header, 0, node);
         (header, node)
     };
-    let heap = TracedHeap::open(ground).unwrap();
+    let heap = TracedHeap::open(backing).unwrap();
     begin(&heap);
     while slice(&heap) {}
     let other = new(&heap, 32, A);
@@ -406,14 +408,14 @@ fn check_verifies_the_links_of_leaks() {
 /// A root that is set outside transactions hides a value: it is taken out of one root before roots
 /// are looked at, and put into another after that.
 fn hidden_by_roots() -> Vec<u64> {
-    let ground = ground(512 << 10, 64 << 20);
+    let backing = backing(512 << 10, 64 << 20);
     let (value, leak) = {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         let value = new(&heap, 32, A);
         heap.set_root(5, value, A).unwrap();
         (value, new(&heap, 32, A))
     };
-    let heap = TracedHeap::open(ground).unwrap();
+    let heap = TracedHeap::open(backing).unwrap();
     begin(&heap);
     let held = heap.root(5).unwrap().addr;
     heap.set_root(5, 0, TypeId::UNTYPED).unwrap();
@@ -438,12 +440,12 @@ fn a_value_that_moves_from_root_to_root_is_kept() {
 fn a_block_of_this_session_is_never_given_back() {
     let _alone = alone();
     let run = || {
-        let ground = ground(512 << 10, 64 << 20);
+        let backing = backing(512 << 10, 64 << 20);
         let old = {
-            let heap = TracedHeap::open(ground.clone()).unwrap();
+            let heap = TracedHeap::open(backing.clone()).unwrap();
             new(&heap, 32, A)
         };
-        let heap = TracedHeap::open(ground).unwrap();
+        let heap = TracedHeap::open(backing).unwrap();
         begin(&heap);
         // The place of a leak that the program freed, and that was given out again, is a new block
         // too.
@@ -517,13 +519,13 @@ fn a_recovery_ends_a_reclaim_and_damage_refuses_one() {
     assert!(heap.find(value).is_err());
 
     // What a superblock held that cannot be read any more may have led anywhere.
-    let ground = ground(512 << 10, 64 << 20);
+    let backing = backing(512 << 10, 64 << 20);
     let value = {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         new(&heap, 32, A)
     };
-    crate::common::damage_descriptor(&ground, value);
-    let heap = TracedHeap::open(ground).unwrap();
+    crate::common::damage_descriptor(&backing, value);
+    let heap = TracedHeap::open(backing).unwrap();
     heap.begin_reclaim(Arc::new(types()));
     let refused = loop {
         match heap.prepare_reclaim() {

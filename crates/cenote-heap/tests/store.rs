@@ -3,7 +3,7 @@
 
 use crate::common::{A, B, TypeMap, field, read, record, write, zero};
 use cenote_heap::{
-    AllocError, FreeError, GroundError, Heap as _, OpenError, PoolGround, Trace, TracedHeap,
+    AllocError, BackingError, FreeError, Heap as _, OpenError, PoolBacking, Trace, TracedHeap,
 };
 use cenote_layout::id::{TypeId, Uuid};
 use cenote_medium::planted::{Bug, plant};
@@ -30,10 +30,10 @@ fn open(medium: Arc<dyn Medium>) -> Store {
         .0
 }
 
-/// The ground of a pool that this test alone uses.
-fn ground(pool: PoolHandle) -> PoolGround {
+/// The backing of a pool that this test alone uses.
+fn backing(pool: PoolHandle) -> PoolBacking {
     // SAFETY: a second heap of the pool is refused, and no reference is given out.
-    unsafe { PoolGround::of(pool) }
+    unsafe { PoolBacking::of(pool) }
 }
 
 fn new(heap: &TracedHeap, size: u64, type_id: TypeId) -> u64 {
@@ -56,10 +56,10 @@ fn a_pool_holds_its_blocks_over_a_close_and_grows_to_its_limit() {
             store.create_pool(name, &pool_options()).unwrap();
         }
         let pool = store.open_pool("one", Access::ReadWrite).unwrap();
-        let heap = TracedHeap::open(ground(pool.clone())).unwrap();
-        assert!(matches!(TracedHeap::open(ground(pool)), Err(OpenError::AlreadyOpen)));
+        let heap = TracedHeap::open(backing(pool.clone())).unwrap();
+        assert!(matches!(TracedHeap::open(backing(pool)), Err(OpenError::AlreadyOpen)));
         let other =
-            TracedHeap::open(ground(store.open_pool("two", Access::ReadWrite).unwrap())).unwrap();
+            TracedHeap::open(backing(store.open_pool("two", Access::ReadWrite).unwrap())).unwrap();
         let foreign = new(&other, 100, A);
         assert_eq!(heap.free(foreign), Err(FreeError::OtherPool { addr: foreign }));
         let error = loop {
@@ -69,7 +69,7 @@ fn a_pool_holds_its_blocks_over_a_close_and_grows_to_its_limit() {
             }
         };
         assert!(
-            matches!(error, AllocError::Full { source: GroundError::Limit { .. }, .. }),
+            matches!(error, AllocError::Full { source: BackingError::Limit { .. }, .. }),
             "{error}"
         );
         for (i, &block) in blocks.iter().enumerate() {
@@ -80,7 +80,7 @@ fn a_pool_holds_its_blocks_over_a_close_and_grows_to_its_limit() {
     let store = open(medium());
     let pool = store.open_pool("one", Access::ReadWrite).unwrap();
     assert!(pool.puddles().iter().map(|p| p.size()).sum::<u64>() <= 8 << 20);
-    let heap = TracedHeap::open(ground(pool)).unwrap();
+    let heap = TracedHeap::open(backing(pool)).unwrap();
     assert_eq!(heap.root(0).unwrap().addr, blocks[0]);
     let before = counters::snapshot();
     for (i, &block) in blocks.iter().enumerate().rev() {
@@ -137,7 +137,7 @@ fn verify(image: &Image, power_failed: bool, acknowledged: u64) {
     let store = open(sim.clone());
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
     assert!(!power_failed || pool.trace_due());
-    let heap = TracedHeap::open(ground(pool.clone())).unwrap();
+    let heap = TracedHeap::open(backing(pool.clone())).unwrap();
     if pool.trace_due() {
         let report = heap.recover(&types(), &[]).unwrap();
         assert!(report.damage.is_empty(), "{report:?}");
@@ -188,7 +188,7 @@ fn explore(durability: Durability, number: u8) -> Visited {
     let store = open(medium());
     store.create_pool("p", &pool_options()).unwrap();
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
-    let heap = TracedHeap::open(ground(pool.clone())).unwrap();
+    let heap = TracedHeap::open(backing(pool.clone())).unwrap();
     sim.forget_trace();
     history(&store, &heap, &sim);
     drop((heap, pool));
@@ -224,7 +224,7 @@ fn recovery_can_be_cut_anywhere_and_repeated() {
     let store = open(medium);
     store.create_pool("p", &pool_options()).unwrap();
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
-    let heap = TracedHeap::open(ground(pool.clone())).unwrap();
+    let heap = TracedHeap::open(backing(pool.clone())).unwrap();
     history(&store, &heap, &sim);
     let lost = new(&heap, 64, B);
     zero(lost, 64);
@@ -236,7 +236,7 @@ fn recovery_can_be_cut_anywhere_and_repeated() {
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
     assert!(pool.trace_due());
     next.forget_trace();
-    let heap = TracedHeap::open(ground(pool.clone())).unwrap();
+    let heap = TracedHeap::open(backing(pool.clone())).unwrap();
     heap.recover(&types(), &[]).unwrap();
     next.crash_point("recovered");
     drop((heap, pool));

@@ -1,6 +1,6 @@
 //! Recovery by tracing: after it, allocated is exactly what can be reached.
 
-use crate::common::{A, B, Random, TypeMap, field, ground, heap, read, record, write, zero};
+use crate::common::{A, B, Random, TypeMap, backing, field, heap, read, record, write, zero};
 use cenote_heap::report::Fault;
 use cenote_heap::{Heap as _, Trace, TracedHeap};
 use cenote_layout::heap::{RootEntry, RootSlot};
@@ -55,11 +55,11 @@ proptest! {
         seed in any::<u64>(), count in 1usize..1500, degree in 0u64..4,
     ) {
         let types = nodes_with_leaves();
-        let ground = ground(256 << 10, 64 << 20);
+        let backing = backing(256 << 10, 64 << 20);
         let mut random = Random(seed);
         let mut expected = BTreeSet::new();
         {
-            let heap = TracedHeap::open(ground.clone()).unwrap();
+            let heap = TracedHeap::open(backing.clone()).unwrap();
             let nodes: Vec<u64> = (0..count).map(|_| new(&heap, 40, A)).collect();
             let leaves: Vec<u64> = (0..count).map(|_| new(&heap, 8, LEAF)).collect();
             let mut edges = vec![Vec::new(); count];
@@ -104,7 +104,7 @@ proptest! {
             prop_assert_eq!(allocated(&heap).len(), 2 * count);
             scramble_marks(&heap, seed);
         }
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         let report = heap.recover(&types, &[]).unwrap();
         prop_assert_eq!(allocated(&heap), expected.clone());
         prop_assert_eq!(report.trace.blocks as usize, expected.len());
@@ -230,9 +230,9 @@ fn bad_pointers_are_counted_and_named_and_foreign_ones_ignored() {
         (A, record(A, 64, false, vec![field(0, 8, A)])),
         (LEAF, record(LEAF, 8, false, vec![])),
     ]);
-    let ground = ground(1 << 20, 1 << 20);
-    let foreign = ground.foreign_puddle();
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(1 << 20, 1 << 20);
+    let foreign = backing.foreign_puddle();
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let (root, inside, other) = (new(&heap, 64, A), new(&heap, 64, A), new(&heap, 8, LEAF));
     let base = root & !0xffff;
     let unused = base + (10 << 16);

@@ -1,8 +1,8 @@
 //! Free space is given back to the file and taken again, and nothing else changes.
 
-use crate::common::{A, B, TypeMap, ground, read, record, write};
+use crate::common::{A, B, TypeMap, backing, read, record, write};
 use cenote_heap::{
-    AllocError, Ground as _, Heap as _, MemoryGround, RecoverError, Trace, TracedHeap,
+    AllocError, Backing as _, Heap as _, MemoryBacking, RecoverError, Trace, TracedHeap,
     TrimProgress, Use,
 };
 use cenote_layout::heap::SUPERBLOCK_SIZE;
@@ -19,14 +19,14 @@ fn fill(heap: &crate::common::Heap, count: u64) -> Vec<u64> {
     blocks
 }
 
-fn no_block_in_a_hole(ground: &MemoryGround, heap: &crate::common::Heap) {
-    heap.walk(&mut |block| assert!(!ground.is_hole(block.addr, block.size), "{block:?}")).unwrap();
+fn no_block_in_a_hole(backing: &MemoryBacking, heap: &crate::common::Heap) {
+    heap.walk(&mut |block| assert!(!backing.is_hole(block.addr, block.size), "{block:?}")).unwrap();
 }
 
 #[test]
 fn a_trim_gives_back_what_is_free_and_keeps_what_is_not() {
-    let ground = ground(4 << 20, 64 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(4 << 20, 64 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let blocks = fill(&heap, 600);
     for (i, &block) in blocks.iter().enumerate().filter(|(i, _)| i / 8 % 5 != 0) {
         assert_eq!(read(block, 0), i as u64);
@@ -36,14 +36,14 @@ fn a_trim_gives_back_what_is_free_and_keeps_what_is_not() {
     let report = heap.trim().unwrap();
     assert!(!report.unsupported);
     assert_eq!(report.released_bytes, stats.free_superblocks * SUPERBLOCK_SIZE);
-    assert_eq!(ground.hole_bytes(), report.released_bytes);
+    assert_eq!(backing.hole_bytes(), report.released_bytes);
     let after = heap.stats().unwrap();
     assert_eq!(
         (after.free_superblocks, after.hole_superblocks),
         (stats.free_superblocks, stats.free_superblocks)
     );
     assert_eq!((after.blocks, after.bytes), (stats.blocks, stats.bytes));
-    no_block_in_a_hole(&ground, &heap);
+    no_block_in_a_hole(&backing, &heap);
     for (i, &block) in blocks.iter().enumerate().filter(|(i, _)| i / 8 % 5 == 0) {
         assert_eq!(read(block, 0), i as u64);
         assert!(heap.is_live(block, A));
@@ -56,20 +56,20 @@ fn a_trim_gives_back_what_is_free_and_keeps_what_is_not() {
     let large = new(&heap, 200_000);
     assert_eq!((read(large, 0), read(large, 199_992)), (0, 0));
     fill(&heap, 64);
-    no_block_in_a_hole(&ground, &heap);
+    no_block_in_a_hole(&backing, &heap);
     assert_eq!(heap.stats().unwrap().puddles, puddles);
     assert!(heap.check(None).unwrap().damage.is_empty());
     let mut holes = 0;
     heap.superblocks(&mut |at| holes += u64::from(at.used == Use::Hole)).unwrap();
-    assert_eq!(holes * SUPERBLOCK_SIZE, ground.hole_bytes());
+    assert_eq!(holes * SUPERBLOCK_SIZE, backing.hole_bytes());
 }
 
 #[test]
 fn holes_are_known_to_the_next_opener_and_after_a_recovery() {
     let types = TypeMap::from([(A, record(A, 64, false, vec![]))]);
-    let ground = ground(2 << 20, 2 << 20);
+    let backing = backing(2 << 20, 2 << 20);
     let kept = {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         let kept = new(&heap, 64);
         let blocks = fill(&heap, 80);
         blocks.into_iter().for_each(|block| heap.free(block).unwrap());
@@ -77,9 +77,9 @@ fn holes_are_known_to_the_next_opener_and_after_a_recovery() {
         assert!(heap.trim().unwrap().released_bytes >= 10 * SUPERBLOCK_SIZE);
         kept
     };
-    let holes = ground.hole_bytes();
+    let holes = backing.hole_bytes();
     for recover in [false, true] {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         if recover {
             // A pointer into what was there before brings nothing back.
             let report = heap
@@ -90,19 +90,19 @@ fn holes_are_known_to_the_next_opener_and_after_a_recovery() {
         assert_eq!(heap.stats().unwrap().hole_superblocks * SUPERBLOCK_SIZE, holes);
         assert_eq!(heap.stats().unwrap().blocks, 1);
     }
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     while heap.alloc(30_000, 16, B).is_ok() {}
-    no_block_in_a_hole(&ground, &heap);
-    assert_eq!((ground.hole_bytes(), heap.stats().unwrap().hole_superblocks), (0, 0));
+    no_block_in_a_hole(&backing, &heap);
+    assert_eq!((backing.hole_bytes(), heap.stats().unwrap().hole_superblocks), (0, 0));
 }
 
 #[test]
 fn on_a_full_disk_an_allocation_fails_and_what_has_space_is_found() {
-    let ground = ground(1 << 20, 1 << 30);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(1 << 20, 1 << 30);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let (large, small) = (new(&heap, 65_536), new(&heap, 8192));
     heap.trim().unwrap();
-    ground.refuse_growth(true);
+    backing.refuse_growth(true);
     for size in [100_000, 64] {
         let error = heap.alloc(size, 16, B).unwrap_err();
         assert!(matches!(error, AllocError::Full { .. }), "{error}");
@@ -118,17 +118,17 @@ fn on_a_full_disk_an_allocation_fails_and_what_has_space_is_found() {
     assert!([large, small].map(|a| a / SUPERBLOCK_SIZE).contains(&(other / SUPERBLOCK_SIZE)));
     assert!([large, small].map(|a| a / SUPERBLOCK_SIZE).contains(&(another / SUPERBLOCK_SIZE)));
     assert!(heap.alloc(100_000, 16, B).is_err());
-    no_block_in_a_hole(&ground, &heap);
-    ground.refuse_growth(false);
+    no_block_in_a_hole(&backing, &heap);
+    backing.refuse_growth(false);
     let block = heap.alloc(100_000, 16, B).unwrap().addr.as_ptr() as u64;
-    assert!(!ground.is_hole(block, 100_000));
+    assert!(!backing.is_hole(block, 100_000));
     assert!(heap.check(None).unwrap().miscounted.is_empty());
 }
 
 #[test]
 fn threads_allocate_and_free_while_others_trim() {
-    let ground = ground(1 << 20, 256 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(1 << 20, 256 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let released = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..3u64)
             .map(|thread| {
@@ -172,14 +172,14 @@ fn threads_allocate_and_free_while_others_trim() {
         released
     });
     assert!(released > 0, "nothing was ever given back");
-    no_block_in_a_hole(&ground, &heap);
+    no_block_in_a_hole(&backing, &heap);
     assert!(heap.check(None).unwrap().miscounted.is_empty());
 }
 
 #[test]
 fn a_trim_tells_how_far_it_is_and_can_be_ended() {
-    let ground = ground(8 << 20, 8 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(8 << 20, 8 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let mut seen: Vec<TrimProgress> = Vec::new();
     let half = heap
         .trim_with(&mut |at| {
@@ -203,26 +203,26 @@ fn a_trim_tells_how_far_it_is_and_can_be_ended() {
     assert_eq!(last.bytes, 8 << 20);
     assert!(last.looked_at_bytes > last.bytes - (1 << 20) && last.looked_at_bytes <= last.bytes);
     assert!(matches!(
-        TracedHeap::open(MemoryGround::read_only(&ground.clone())),
+        TracedHeap::open(MemoryBacking::read_only(&backing.clone())),
         Err(cenote_heap::OpenError::AlreadyOpen)
     ));
     drop(heap);
-    let heap = TracedHeap::open(ground.read_only()).unwrap();
+    let heap = TracedHeap::open(backing.read_only()).unwrap();
     assert!(matches!(heap.trim(), Err(RecoverError::ReadOnly)));
 }
 
 #[test]
 fn a_hole_costs_a_line_and_taking_it_again_what_any_superblock_costs() {
-    let ground = ground(4 << 20, 4 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
-    let before = ground.counts();
+    let backing = backing(4 << 20, 4 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
+    let before = backing.counts();
     let released = heap.trim().unwrap().released_bytes / SUPERBLOCK_SIZE;
-    let spent = ground.counts();
+    let spent = backing.counts();
     assert_eq!(spent.flushed_lines - before.flushed_lines, released);
     // One call and one fence for each mebibyte.
     assert_eq!(spent.fences - before.fences, released.div_ceil(16));
     new(&heap, 64);
-    let again = ground.counts();
+    let again = backing.counts();
     assert_eq!((again.flushed_lines - spent.flushed_lines, again.fences - spent.fences), (1, 1));
 }
 
@@ -231,30 +231,30 @@ fn a_descriptor_of_a_hole_that_is_damaged_costs_nothing() {
     // Every bit of the descriptor's checksummed part: the superblock is free, and space is taken
     // for it before it is used.
     for bit in 0..320 {
-        let ground = ground(256 << 10, 256 << 10);
-        TracedHeap::open(ground.clone()).unwrap().trim().unwrap();
-        let plot = ground.plots()[0];
-        let geometry = cenote_layout::heap::HeapGeometry::new(plot.size, true).unwrap();
-        let descriptor = plot.addr + geometry.descriptors + geometry.first_usable * 64;
+        let backing = backing(256 << 10, 256 << 10);
+        TracedHeap::open(backing.clone()).unwrap().trim().unwrap();
+        let extent = backing.extents()[0];
+        let geometry = cenote_layout::heap::HeapGeometry::new(extent.size, true).unwrap();
+        let descriptor = extent.addr + geometry.descriptors + geometry.first_usable * 64;
         write(descriptor, bit / 64 * 8, read(descriptor, bit / 64 * 8) ^ (1 << (bit % 64)));
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         assert!(heap.check(None).unwrap().damage.iter().all(|damage| !damage.lost));
         let block = new(&heap, 64);
         assert_eq!(
             block / SUPERBLOCK_SIZE,
-            plot.addr / SUPERBLOCK_SIZE + geometry.first_usable,
+            extent.addr / SUPERBLOCK_SIZE + geometry.first_usable,
             "bit {bit}"
         );
-        assert!(!ground.is_hole(block, 64), "bit {bit}");
+        assert!(!backing.is_hole(block, 64), "bit {bit}");
     }
 }
 
 #[test]
 fn what_is_behind_blocks_is_given_back_at_process_and_taken_again() {
     for process in [false, true] {
-        let power = ground(8 << 20, 8 << 20);
-        let ground = if process { power.at_process() } else { power };
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let power = backing(8 << 20, 8 << 20);
+        let backing = if process { power.at_process() } else { power };
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         let mut missing = 0;
         let mut blocks = Vec::new();
         for size in (20_000..600_000).step_by(40_000) {
@@ -272,56 +272,56 @@ fn what_is_behind_blocks_is_given_back_at_process_and_taken_again() {
         // Two blocks of 24 KiB, and their superblock's last quarter.
         let small = new(&heap, 24_000);
         missing += 16 << 10;
-        assert_eq!(ground.hole_bytes(), if process { missing } else { 0 });
-        no_block_in_a_hole(&ground, &heap);
+        assert_eq!(backing.hole_bytes(), if process { missing } else { 0 });
+        no_block_in_a_hole(&backing, &heap);
         // The next of the same size finds the space as it is.
         let last = blocks.pop().unwrap();
         let size = heap.owner(last).unwrap().size;
         heap.free(last).unwrap();
-        let counts = ground.counts();
+        let counts = backing.counts();
         assert_eq!(new(&heap, size), last);
-        assert_eq!(ground.counts(), counts);
+        assert_eq!(backing.counts(), counts);
         blocks.push(last);
         // Others take it.
         blocks.iter().chain([&small]).for_each(|&block| heap.free(block).unwrap());
         assert!(heap.check(None).unwrap().damage.is_empty());
         while heap.alloc(SUPERBLOCK_SIZE, 16, B).is_ok() {}
         while heap.alloc(8192, 16, B).is_ok() {}
-        no_block_in_a_hole(&ground, &heap);
-        assert_eq!((ground.hole_bytes(), heap.stats().unwrap().free_superblocks), (0, 0));
+        no_block_in_a_hole(&backing, &heap);
+        assert_eq!((backing.hole_bytes(), heap.stats().unwrap().free_superblocks), (0, 0));
     }
 }
 
 #[test]
 fn ends_without_space_are_known_to_the_next_opener_and_on_a_full_disk() {
-    let ground = ground(1 << 20, 1 << 20).at_process();
+    let backing = backing(1 << 20, 1 << 20).at_process();
     let (kept, freed) = {
-        let heap = TracedHeap::open(ground.clone()).unwrap();
+        let heap = TracedHeap::open(backing.clone()).unwrap();
         (new(&heap, 70_000), new(&heap, 70_000))
     };
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     assert_eq!(heap.owner(kept + 69_999).unwrap().size, 72 << 10);
     assert!(heap.owner(kept + (72 << 10)).is_none_or(|block| block.addr == kept));
     heap.free(freed).unwrap();
     drop(heap);
     // The third learns only from the descriptors that there are ends without space.
-    let heap = TracedHeap::open(ground.clone()).unwrap();
-    ground.refuse_growth(true);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
+    backing.refuse_growth(true);
     while heap.alloc(SUPERBLOCK_SIZE, 16, B).is_ok() {}
-    no_block_in_a_hole(&ground, &heap);
+    no_block_in_a_hole(&backing, &heap);
     assert!(!heap.is_live(freed, A) && heap.is_live(kept, A));
     // One superblock of the two is free, and has no space.
     assert_eq!(heap.stats().unwrap().free_superblocks, 1);
-    ground.refuse_growth(false);
+    backing.refuse_growth(false);
     assert!(heap.alloc(SUPERBLOCK_SIZE, 16, B).is_ok());
-    assert_eq!(ground.hole_bytes(), 56 << 10);
+    assert_eq!(backing.hole_bytes(), 56 << 10);
 }
 
 #[test]
 fn a_heap_is_recovered_while_it_is_trimmed() {
     let types = TypeMap::from([(A, record(A, 64, false, vec![]))]);
-    let ground = ground(4 << 20, 4 << 20);
-    let heap = TracedHeap::open(ground.clone()).unwrap();
+    let backing = backing(4 << 20, 4 << 20);
+    let heap = TracedHeap::open(backing.clone()).unwrap();
     let going = std::sync::Mutex::new(());
     std::thread::scope(|scope| {
         // Let go when the test ends, or fails.
@@ -349,7 +349,7 @@ fn a_heap_is_recovered_while_it_is_trimmed() {
                 more.iter().all(|&block| read(block, 59_992) == round ^ block),
                 "round {round}"
             );
-            no_block_in_a_hole(&ground, &heap);
+            no_block_in_a_hole(&backing, &heap);
             blocks[..30].iter().chain(&more).for_each(|&block| heap.free(block).unwrap());
         }
         drop(held);

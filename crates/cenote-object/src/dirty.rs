@@ -21,13 +21,14 @@
 //! `PrivateCopy` and `Compare`.
 //!
 //! Where there is a thread for it, `WriteProtect` and `Mprotect` protect pages after the psync that
-//! committed them, and those that change all the time not at all: `closer.rs`. Such a page is
+//! committed them, and those that change all the time not at all: `write_protector.rs`. Such a page
+//! is
 //! answered again until it is protected.
 //!
 //! How `Mprotect` notes pages, and what it does where the process has many mappings:
 //! `cenote_sys::notes` and `cenote_sys::mappings`.
 
-use crate::closer::{Close, Closer, Committed};
+use crate::write_protector::{Close, Committed, WriteProtector};
 use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
@@ -91,7 +92,7 @@ pub(crate) struct Tracker {
     base: usize,
     len: usize,
     /// Of what is protected after a psync. Dropped first.
-    closer: Option<Closer>,
+    protector: Option<WriteProtector>,
     means: Means,
 }
 
@@ -148,7 +149,7 @@ impl Tracker {
             }
             Mechanism::Compare => Means::Compare,
         };
-        Ok(Self { base, len, closer: None, means })
+        Ok(Self { base, len, protector: None, means })
     }
 
     /// The best mechanism that works.
@@ -162,7 +163,7 @@ impl Tracker {
                 return tracker;
             }
         }
-        Self { base, len, closer: None, means: Means::Compare }
+        Self { base, len, protector: None, means: Means::Compare }
     }
 
     /// Pages of a psync are protected again after it, where that helps; `committed` reads what was
@@ -174,7 +175,7 @@ impl Tracker {
             Means::PrivateCopy { .. } | Means::Compare => return,
         };
         // SAFETY: the mapping of `new`, which stays as long as this.
-        self.closer = Some(unsafe { Closer::new(self.base, close, committed) });
+        self.protector = Some(unsafe { WriteProtector::new(self.base, close, committed) });
     }
 
     pub(crate) fn mechanism(&self) -> Mechanism {
@@ -194,7 +195,8 @@ impl Tracker {
     pub(crate) fn collect(&mut self, pages: &mut Vec<Pages>) -> io::Result<()> {
         let (base, len) = (self.base, self.len);
         let number = |addr: usize| ((addr - base) / PAGE) as u64;
-        let closes_later = self.closer.as_mut().map(|closer| closer.finish(pages)).is_some();
+        let closes_later =
+            self.protector.as_mut().map(|protector| protector.finish(pages)).is_some();
         let add = |range: Range<usize>| pages.push(number(range.start)..number(range.end));
         match &mut self.means {
             Means::WriteProtect { pagemap, .. } if closes_later => {
@@ -237,8 +239,8 @@ impl Tracker {
     /// So it is, and it is in the primary's file if [`Tracker::reads_primary`]. No thread has a
     /// reference into the shadow, or stores into it.
     pub(crate) unsafe fn clean(&mut self, pages: &[Pages], changed: Vec<Pages>) -> io::Result<()> {
-        if let Some(closer) = &mut self.closer {
-            closer.committed(pages, changed);
+        if let Some(protector) = &mut self.protector {
+            protector.committed(pages, changed);
         }
         if let Means::PrivateCopy { .. } = &self.means {
             for range in pages {

@@ -15,7 +15,7 @@
 //! | `Attached`: `psync`, `psync_all`, `detach` | `attached.rs` |
 //! | its memory | `mapping.rs` |
 //! | which pages were written: four mechanisms, chosen at run time | `dirty.rs` |
-//! | protecting pages again, later | `closer.rs` |
+//! | protecting pages again, later | `write_protector.rs` |
 //! | protected objects: sealed pages, keys | `at_rest.rs` |
 //! | their memory, filled at first touch | `cenote-sealed` |
 //! | `Objects`: `snapshot`, `restore` | `snapshot.rs` |
@@ -121,7 +121,6 @@
 
 mod at_rest;
 mod attached;
-mod closer;
 mod connected;
 mod copied;
 mod dirty;
@@ -137,6 +136,7 @@ mod options;
 mod psync;
 mod shared;
 mod snapshot;
+mod write_protector;
 
 pub use attached::Attached;
 pub use dirty::Mechanism;

@@ -137,7 +137,7 @@ fn commit(
         clean(writers);
         return Ok((Psync::default(), None));
     }
-    // Only the closer asks later which pages have changed.
+    // Only the protector asks later which pages have changed.
     for (number, object) in
         (0..).zip(writers.iter_mut()).filter(|(_, object)| object.tracker.is_some())
     {

@@ -21,7 +21,7 @@ const EVERY: usize = 1000;
 /// change their protection in chunks; a count of other threads' mappings may be as old as 512.
 const ROOM: u64 = 4000;
 
-/// A directory in memory if there is one: a disk takes minutes to free what is written page by page.
+/// A directory in memory, if it can be had: a disk takes minutes to free scattered pages.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
 }

@@ -36,8 +36,8 @@
 //! ([`Rewritten::kept`](cenote_store::relocate::Rewritten)). A pool that has such words is
 //! for programs that put them right, or for import where its addresses are free.
 
+pub mod archiving;
 pub mod image;
-pub mod ship;
 
 use cenote_store::relocate::{Backend, RelocationOptions, RewriteJob, Rewriter, Rewritten};
 use std::sync::Arc;

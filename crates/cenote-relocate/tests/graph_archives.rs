@@ -8,7 +8,7 @@
 
 use crate::graphs::{Graph, Names, Random, blank, build, files, number, store_on};
 use cenote_medium::planted::{Bug, plant};
-use cenote_relocate::ship::{self, ExportOptions, ImportOptions};
+use cenote_relocate::archiving::{self, ExportOptions, ImportOptions};
 use cenote_store::{PoolOptions, Store};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,7 +45,7 @@ fn archive(
     let options = ExportOptions { with_targets, ..ExportOptions::default() };
     // SAFETY: this thread alone has the store.
     let (bytes, exported) =
-        unsafe { ship::export(source, &[&graph.names[pool]], Vec::new(), options) }
+        unsafe { archiving::export(source, &[&graph.names[pool]], Vec::new(), options) }
             .map_err(|e| e.to_string())?;
     let taken = expected(graph, pool, with_targets);
     let names: Vec<String> = taken.iter().map(|pool| graph.names[*pool].clone()).collect();
@@ -98,10 +98,10 @@ fn one(seed: u64) -> Result<bool, String> {
             taken.iter().map(|pool| (*pool, format!("{round} {}", graph.names[*pool]))).collect();
         let options =
             ImportOptions { names: names.values().cloned().collect(), ..ImportOptions::default() };
-        let unpacked = ship::unpack(&target, bytes.as_slice(), options, &|_| None)
+        let unpacked = archiving::unpack(&target, bytes.as_slice(), options, &|_| None)
             .map_err(|e| e.to_string())?;
-        let shipped = unpacked.commit(&target, &|_| None).map_err(|e| e.to_string())?;
-        conflicts |= shipped.imported.pools.iter().any(|pool| pool.moved);
+        let made = unpacked.commit(&target, &|_| None).map_err(|e| e.to_string())?;
+        conflicts |= made.imported.pools.iter().any(|pool| pool.moved);
         graph
             .verify(&target, &names)
             .map_err(|what| format!("round {round}, {names:?}: {what}"))?;

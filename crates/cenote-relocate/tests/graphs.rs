@@ -4,7 +4,7 @@
 //!
 //! `CENOTE_GRAPHS` sets the number of graphs (16), `CENOTE_SEED` the first seed.
 
-use cenote_heap::{Heap as _, PoolGround, TracedHeap};
+use cenote_heap::{Heap as _, PoolBacking, TracedHeap};
 use cenote_layout::catalog::{MoveRecord, PuddleRecord, RelocationRecord};
 use cenote_layout::heap::{HeapGeometry, mark};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
@@ -190,9 +190,9 @@ pub(crate) fn build(store: &Store, random: &mut Random) -> Graph {
     let handles: Vec<_> =
         graph.names.iter().map(|name| store.open_pool(name, Access::ReadWrite).unwrap()).collect();
     // SAFETY: no other heap of these pools is open, and the test gives out no reference.
-    let ground = |handle: &PoolHandle| unsafe { PoolGround::of(handle.clone()) };
+    let backing = |handle: &PoolHandle| unsafe { PoolBacking::of(handle.clone()) };
     let heaps: Vec<_> =
-        handles.iter().map(|handle| TracedHeap::open(ground(handle)).unwrap()).collect();
+        handles.iter().map(|handle| TracedHeap::open(backing(handle)).unwrap()).collect();
     for _ in 0..20 + random.below(80) {
         let (pool, type_id, size) = (
             random.below(count as u64) as usize,
@@ -324,7 +324,7 @@ impl Graph {
         let moved = self.moved(store, names);
         for (pool, handle) in &handles {
             // SAFETY: no other heap of the pool is open, and it is looked at only.
-            let heap = TracedHeap::open(unsafe { PoolGround::of(handle.clone()) })
+            let heap = TracedHeap::open(unsafe { PoolBacking::of(handle.clone()) })
                 .map_err(|e| e.to_string())?;
             for (index, object) in &self.roots[*pool] {
                 let root = heap.root(*index).map_err(|e| e.to_string())?.addr;

@@ -18,9 +18,6 @@ const RESTORE_ALL: &str = "restore the whole store from one copy (`cenote backup
 const GIVE_UP: &str = "give the journal up, and what it has of psyncs (of pools JournalPolicy::GiveUp, \
                        --give-up-journal; of objects accept_damaged_journal)";
 
-/// Who has a pool that the daemon copies, moves or rewrites for a client: it has it for a moment.
-pub const BY_DAEMON: &str = "the daemon itself";
-
 /// Why a directory is not formatted. It is as it was before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -349,7 +346,7 @@ pub enum StoreError {
     PoolBusy {
         /// The pool.
         name: String,
-        /// Who: [`BY_DAEMON`], or a process.
+        /// Who: [`BY_DAEMON`](crate::BY_DAEMON), or a process.
         by: String,
     },
     /// A pool has moved, and this program does not find pointers.

@@ -36,7 +36,7 @@
 //! its checks stays in the catalog as a client, with its leases and logs, and its pools are
 //! reported; one batch takes its guest record: it is no process any more.
 
-use crate::error::{BY_DAEMON, StoreError};
+use crate::error::StoreError;
 use crate::options::{Access, PoolOptions};
 use crate::pools::{check_size, find, start_of};
 use crate::puddle::{file_name, primary_name, text};
@@ -287,7 +287,7 @@ impl Store {
             return Err(StoreError::NotHosted { what });
         }
         if control.pools.contains_key(&id) || control.held.exclude(id, access) {
-            return Err(StoreError::PoolBusy { name: name.into(), by: BY_DAEMON.into() });
+            return Err(StoreError::PoolBusy { name: name.into(), by: crate::BY_DAEMON.into() });
         }
         // After a loss of power one of those who will share it traces it, alone.
         let excludes = |other: Uuid, writes: bool| match access {

@@ -15,6 +15,10 @@ use cenote_layout::id::PoolId;
 use cenote_layout::puddle::Role;
 use cenote_medium::MediumError;
 
+/// The holder that an error names while the daemon copies, moves or rewrites a pool: it has the
+/// pool for a moment.
+pub const BY_DAEMON: &str = "the daemon itself";
+
 /// The user and the group that this process acts for.
 pub(crate) fn us() -> (u32, u32) {
     (cenote_sys::process::uid(), cenote_sys::process::gid())

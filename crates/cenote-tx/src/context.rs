@@ -3,7 +3,7 @@
 
 use crate::group::LogGroup;
 use crate::ranges::RangeSet;
-use cenote_heap::{AllocError, Block, FreeError, GroundError, Heap};
+use cenote_heap::{AllocError, BackingError, Block, FreeError, Heap};
 use cenote_layout::id::TypeId;
 use cenote_log::{LogError, LogWriter};
 use cenote_medium::Persistence;
@@ -24,7 +24,8 @@ pub enum TxError {
     /// An allocation of 0 bytes: it would have no byte of its own, so no address that is not
     /// somebody else's too.
     #[error(
-        "an allocation of 0 bytes for type {type_id}: ask for at least 1 byte, or keep no block for a value without bytes"
+        "an allocation of 0 bytes for type {type_id}: ask for at least 1 byte, or keep no block \
+         for a value without bytes"
     )]
     ZeroSize {
         /// For which type.
@@ -41,7 +42,8 @@ pub enum TxError {
     },
     /// A range has a pending redo write; writing in place would be undone by it at commit.
     #[error(
-        "{len} bytes at {addr:#x} overlap a deferred write of this transaction: use one way of writing per range"
+        "{len} bytes at {addr:#x} overlap a deferred write of this transaction: use one way of \
+         writing per range"
     )]
     PendingRedo {
         /// Start of the range.
@@ -63,7 +65,7 @@ impl TxError {
     /// What a pool says that is full.
     #[cold]
     pub(crate) fn full(size: u64, type_id: TypeId) -> Self {
-        let source = GroundError::Limit { requested: size, bytes: 0, size_max: 0 };
+        let source = BackingError::Limit { requested: size, bytes: 0, size_max: 0 };
         Self::Alloc(AllocError::Full { size, type_id, source })
     }
 }

@@ -35,7 +35,7 @@ pub enum Error {
     Reclaim(#[from] ReclaimRefused),
     /// Pools were not exported, or an archive not imported.
     #[error(transparent)]
-    Ship(#[from] cenote_relocate::ship::ShipError),
+    Archive(#[from] cenote_relocate::archiving::ArchivingError),
     /// There is no such root.
     #[error(transparent)]
     RootIndex(#[from] cenote_heap::RootError),

@@ -87,6 +87,7 @@
 
 extern crate self as cenote;
 
+mod archiving;
 mod attend;
 mod background;
 mod backup;
@@ -125,7 +126,6 @@ mod recovery;
 mod registry;
 mod relocate;
 mod session;
-mod ship;
 mod store;
 mod thread_log;
 mod tracing;
@@ -139,6 +139,10 @@ mod viewed;
 mod waits;
 mod watch;
 
+pub use archiving::{
+    ArchivingError, ArchivingProgress, Codec, Exclusive, ExportOptions, Exported, ImportOptions,
+    ImportedArchive, Inspected, LeftEntry, OnArchiving, Stale,
+};
 pub use cenote_derive::Persist;
 pub use cenote_heap::locks;
 pub use cenote_heap::{
@@ -171,10 +175,6 @@ pub use reclaim::{
 };
 pub use recovery::{OnRecovery, RecoveryOptions, RecoveryProgress};
 pub use session::Store;
-pub use ship::{
-    Codec, Exclusive, ExportOptions, Exported, ImportOptions, Inspected, LeftEntry, OnShip,
-    ShipError, ShipProgress, Shipped, Stale,
-};
 pub use trim::{AutoTrim, TrimFigures};
 pub use tx::Tx;
 pub use view::View;

@@ -13,7 +13,7 @@ use crate::readers::Readers;
 use crate::registry::StoreTypes;
 use crate::session::Inner;
 use cenote_heap::{
-    Finding, Heap, HeapReport, PoolGround, RecoverError, TraceOptions, TracedHeap, ValueReport,
+    Finding, Heap, HeapReport, PoolBacking, RecoverError, TraceOptions, TracedHeap, ValueReport,
 };
 use cenote_layout::heap::RootEntry;
 use cenote_layout::values::{InvalidValue, Rule, Values, is_link};
@@ -202,8 +202,8 @@ impl PoolInner {
         }
         // SAFETY: the pool's only heap in this process (its root puddle's slot is taken by one),
         // and this crate changes blocks by transactions alone, which know their types.
-        let ground = unsafe { PoolGround::of(handle.clone()) };
-        let heap = match TracedHeap::open(ground) {
+        let backing = unsafe { PoolBacking::of(handle.clone()) };
+        let heap = match TracedHeap::open(backing) {
             // Why there is none: its file is gone, or not as it should be.
             Err(cenote_heap::OpenError::NoPuddle) if !handle.damage().is_empty() => {
                 let (name, damage) = (name.to_string(), handle.damage().to_vec());

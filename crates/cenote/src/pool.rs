@@ -140,9 +140,9 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Store`]: the system does not say who this process is.
-    pub fn judge(&self) -> Result<cenote_heap::locks::PoolJudge> {
+    pub fn owner_liveness(&self) -> Result<cenote_heap::locks::PoolLiveness> {
         let failed = |error: std::io::Error| StoreError::Refused { detail: error.to_string() };
-        Ok(cenote_heap::locks::PoolJudge::new(&self.inner.handle).map_err(failed)?)
+        Ok(cenote_heap::locks::PoolLiveness::new(&self.inner.handle).map_err(failed)?)
     }
 
     /// Its puddles that cannot be used, as opening the pool found them.

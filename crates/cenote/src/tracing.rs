@@ -22,7 +22,7 @@ use crate::open_pool::{Doubt, OpenList, doubt_of};
 use crate::reached::{Heaps, Reached, reached_from_elsewhere};
 use crate::registry::StoreTypes;
 use crate::session::Inner;
-use cenote_heap::{GroundError, OpenError, PoolGround, RecoverError, TracedHeap};
+use cenote_heap::{BackingError, OpenError, PoolBacking, RecoverError, TracedHeap};
 use cenote_layout::id::PoolId;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{Access, DamagePolicy, PoolHandle, PoolInfo, StoreError};
@@ -59,14 +59,14 @@ fn is_of_contents(error: &Error) -> bool {
 fn is_of_heap(error: &OpenError) -> bool {
     match error {
         OpenError::NoPuddle | OpenError::TooSmall { .. } => true,
-        OpenError::Ground { source, .. } => !passes(source),
+        OpenError::Backing { source, .. } => !passes(source),
         _ => false,
     }
 }
 
 /// Whether the process lacks something, and has it perhaps the next time.
-fn passes(error: &GroundError) -> bool {
-    let GroundError::Store { source, .. } = error else { return true };
+fn passes(error: &BackingError) -> bool {
+    let BackingError::Store { source, .. } = error else { return true };
     matches!(source.downcast_ref(), Some(StoreError::Medium(error)) if error.is_passing())
 }
 
@@ -100,8 +100,8 @@ fn opened(store: &Inner, info: &PoolInfo, due: bool) -> Result<Option<(PoolHandl
     }
     // SAFETY: no other heap of the pool is open, or this one is refused; tracing frees what no root
     // and no other pool leads to.
-    let ground = unsafe { PoolGround::of(handle.clone()) };
-    let heap = TracedHeap::open(ground)?;
+    let backing = unsafe { PoolBacking::of(handle.clone()) };
+    let heap = TracedHeap::open(backing)?;
     Ok(Some((handle, heap)))
 }
 

@@ -1,6 +1,8 @@
 //! The tests of this crate's interface in one program, because each program is linked for itself; a
 //! file that is none of these needs a process to itself.
 
+mod archives;
+mod archives_planted;
 mod asked;
 mod at_rest;
 mod at_rest_faults;
@@ -40,8 +42,6 @@ mod seals;
 mod session_faults;
 mod shadowed;
 mod sharing;
-mod ship;
-mod ship_planted;
 mod soundness;
 mod sources;
 mod store;

@@ -478,7 +478,7 @@ fn what_protected_pools_cannot_do_is_refused_and_leaves_nothing() {
 fn growth_that_fails_late_leaves_no_puddle() {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let medium: Arc<dyn Medium> = sim.clone();
-    let window_base = Some(crate::ship::window());
+    let window_base = Some(crate::archives::window());
     let format =
         cenote_store::FormatOptions { window_base, window_len: 64 << 20, ..Default::default() };
     cenote_store::format(Arc::clone(&medium), &format).unwrap();

@@ -2,8 +2,8 @@
 //! pointers are still due, with protected pools whose key the session does not have; and on a disk
 //! that is too small.
 
+use crate::archives::{list, names, small, store_with_window, values, window};
 use crate::at_rest::{self, PROTECTED, count, key_for};
-use crate::ship::{list, names, small, store_with_window, values, window};
 use crate::support::{Mounted, directory};
 use cenote::{
     Access, AtRest, ExportOptions, OpenOptions, Pool, PoolMode, PoolOptions, Reader, Result, Store,
@@ -44,7 +44,7 @@ impl Touched {
             return Ok(());
         }
         let view = pool.read()?;
-        let first = view.root::<crate::ship::Node>()?.expect("a node");
+        let first = view.root::<crate::archives::Node>()?.expect("a node");
         assert!(view.get(first)?.next.is_some());
         Ok(())
     }
@@ -288,7 +288,7 @@ fn an_older_primary_whose_pointers_are_due_is_in_no_backup() -> Result<()> {
     let store = Store::open(&dir)?;
     let pool = store.pool("list")?;
     pool.write(|tx| -> Result<()> {
-        let first = tx.root::<crate::ship::Node>()?.expect("a node");
+        let first = tx.root::<crate::archives::Node>()?.expect("a node");
         tx.set_root(first)
     })?;
     drop(pool);

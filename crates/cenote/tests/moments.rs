@@ -2,9 +2,9 @@
 //! to it: of a puddle whose pointers were rewritten where it lies, of a close that was begun and
 //! not finished, and of a puddle that was away for several sessions.
 
+use crate::archives::{Node, list, small, store_with_window, window};
 use crate::hot_copies::{add, damaged, made, opened, shows, written};
 use crate::seals::{Files, files, put_back, refused, root_file};
-use crate::ship::{Node, list, small, store_with_window, window};
 use crate::support::directory;
 use cenote::{
     Access, CopyPolicy, Error, Persist, PoolId, PoolMode, PoolOptions, Ptr, Reader, Result, Store,

@@ -2,16 +2,16 @@
 //! plaintext in any file, no key where none is needed, and nothing that is sealed twice under one
 //! key.
 
+use crate::archives::{names, puddle_files, store_with_window, window};
 use crate::at_rest::{
     PROTECTED, WORD, count, files, key, key_for, opened, options, push, root_file, with_word,
 };
 use crate::shadowed::mix;
-use crate::ship::{names, puddle_files, store_with_window, window};
 use crate::support::{directory, hashes};
 use cenote::{
-    Access, AtRest, AtRestError, Backend, Error, ExportOptions, ImportOptions, OpenOptions,
-    Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RelocationOptions, Result, ShipError, Store,
-    field,
+    Access, ArchivingError, AtRest, AtRestError, Backend, Error, ExportOptions, ImportOptions,
+    OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RelocationOptions, Result,
+    Store, field,
 };
 use cenote_archive::{ArchiveReader, ArchiveWriter, Codec, Manifest};
 use cenote_medium::planted::{Bug, plant};
@@ -422,7 +422,7 @@ fn ways_between_protected_pools_lead_to_their_copies() {
         let targets = || ExportOptions { with_targets: true, ..ExportOptions::default() };
         let refused = store.export(&["p"], Vec::new(), targets()).unwrap_err();
         assert!(
-            matches!(&refused, Error::Ship(ShipError::NoKey { pool }) if pool == "p"),
+            matches!(&refused, Error::Archive(ArchivingError::NoKey { pool }) if pool == "p"),
             "{refused}"
         );
         store.close().unwrap();

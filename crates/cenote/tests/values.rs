@@ -4,8 +4,8 @@
 use crate::support::directory;
 use cenote::persist::Rule;
 use cenote::{
-    Access, Error, ExportOptions, ImportOptions, MediumOptions, OpenOptions, Persist, Pool,
-    PoolOptions, Ptr, Reader, RealMedium, Result, ShipError, Store,
+    Access, ArchivingError, Error, ExportOptions, ImportOptions, MediumOptions, OpenOptions,
+    Persist, Pool, PoolOptions, Ptr, Reader, RealMedium, Result, Store,
 };
 use cenote_layout::heap::{HeapGeometry, MARKS_SIZE, SUPERBLOCK_SIZE};
 use cenote_medium::planted::{Bug, plant};
@@ -178,7 +178,7 @@ fn an_archive_with_a_value_that_is_none_is_refused_and_leaves_nothing() -> Resul
         let archive = archive(from.path())?;
         let error =
             target.import(archive.as_slice(), ImportOptions::default()).expect_err("refused");
-        let Error::Ship(ShipError::Values { pool, count, first }) = &error else {
+        let Error::Archive(ArchivingError::Values { pool, count, first }) = &error else {
             panic!("{error}")
         };
         assert_eq!((pool.as_str(), *count, first.len()), ("p", 1, 1), "{error}");
@@ -192,8 +192,8 @@ fn an_archive_with_a_value_that_is_none_is_refused_and_leaves_nothing() -> Resul
         assert_eq!(files(to.path()), before, "a file was left");
         put(from.path(), offset, &whole);
     }
-    let shipped = target.import(archive(from.path())?.as_slice(), ImportOptions::default())?;
-    assert_eq!(shipped.stale.count, 0);
+    let made = target.import(archive(from.path())?.as_slice(), ImportOptions::default())?;
+    assert_eq!(made.stale.count, 0);
     let pool = target.pool("p")?;
     assert!(pool.read()?.root::<Record>()?.is_some() && pool.check()?.is_sound());
     Ok(())
@@ -215,9 +215,9 @@ fn an_import_tells_of_pointers_to_other_types_and_following_one_is_an_error() ->
         let whole = put(from.path(), place, &addr.to_le_bytes());
         let names = vec![name.to_string()];
         let options = ImportOptions { names, ..ImportOptions::default() };
-        let shipped = target.import(archive(from.path())?.as_slice(), options)?;
-        assert_eq!(shipped.stale.count, 1, "{name}");
-        let found = &shipped.stale.first[0];
+        let made = target.import(archive(from.path())?.as_slice(), options)?;
+        assert_eq!(made.stale.count, 1, "{name}");
+        let found = &made.stale.first[0];
         assert_eq!(
             (found.field.as_str(), found.rule, found.found),
             ("other", Rule::Reference, addr.into())

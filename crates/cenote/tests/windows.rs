@@ -1,7 +1,7 @@
 //! Stores that meet in one process: windows that are taken, and stores that open elsewhere because
 //! of it.
 
-use crate::ship::{Node, list, node, puddle_files, small, store_with_window, values, window};
+use crate::archives::{Node, list, node, puddle_files, small, store_with_window, values, window};
 use crate::support::{directory, hashes, underneath};
 use cenote::{
     Access, AtRest, Error, Keyring, MasterKey, OpenOptions, PoolMode, PoolOptions, Reader, Result,

@@ -4,7 +4,7 @@
 //! On real directories: each way to damage each file of a puddle. On the simulated medium: each
 //! crash of the move, and of what follows when the file is back.
 
-use crate::ship::{list, small, store_with_window, values, window};
+use crate::archives::{list, small, store_with_window, values, window};
 use crate::support::directory;
 use crate::windows::Taken;
 use cenote::{

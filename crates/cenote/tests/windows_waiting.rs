@@ -4,8 +4,8 @@
 //! On the simulated medium: each crash of the move, where the window is free and where it is taken
 //! once more, before and after what was away comes back; and each crash of the session after that.
 
+use crate::archives::{Node, list, node, small, values, window};
 use crate::doubt::with_log_set_aside;
-use crate::ship::{Node, list, node, small, values, window};
 use crate::windows::Taken;
 use crate::windows_damaged::crashes;
 use cenote::{

@@ -20,7 +20,7 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{
     IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec, Place, Refusal, Reply, Request,
 };
-use cenote_relocate::ship::check_values;
+use cenote_relocate::archiving::check_values;
 use cenote_store::Credentials;
 use cenote_store::StoreError;
 use cenote_store::relocate::{Import, ImportManifest, ImportPool, ImportPuddle, Imported};

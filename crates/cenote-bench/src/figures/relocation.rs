@@ -40,7 +40,7 @@ pub const FIGURE: Figure =
     Figure { name: "relocation", title: "export, import, rewriting", body: Body::Report(report) };
 
 #[derive(Persist)]
-#[persist(name = "cenote-bench::ShipNode")]
+#[persist(name = "cenote-bench::ArchivedNode")]
 #[repr(C)]
 struct Node {
     value: u64,
@@ -48,7 +48,7 @@ struct Node {
 }
 
 #[derive(Persist)]
-#[persist(name = "cenote-bench::ShipPage")]
+#[persist(name = "cenote-bench::ArchivedPage")]
 #[repr(C)]
 struct Page {
     words: [u64; 512],

@@ -1,6 +1,7 @@
 //! One command a file.
 
 pub(crate) mod adopt;
+pub(crate) mod archiving;
 pub(crate) mod backup;
 pub(crate) mod check;
 pub(crate) mod create;
@@ -23,7 +24,6 @@ pub(crate) mod reclaim;
 pub(crate) mod relocate;
 pub(crate) mod rm;
 pub(crate) mod set_aside;
-pub(crate) mod ship;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod top;

@@ -8,7 +8,7 @@
 //! * A cell that is not in the region reads as [`EMPTY`], which no structure is, and a store to one
 //!   is dropped: numbers of cells come from media.
 
-use crate::ground::Ground;
+use crate::backing::Backing;
 use cenote_layout::LINE_SIZE;
 use cenote_layout::logged::{CELL_SIZE, EMPTY, RawCell, SubHeapGeometry};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
@@ -60,8 +60,8 @@ impl Metadata {
     }
 
     /// A writer of these metadata, for one operation.
-    pub(crate) fn writer<'a, G: Ground>(&self, ground: &'a G) -> Writer<'a, G> {
-        Writer { words: self.words, ground }
+    pub(crate) fn writer<'a, G: Backing>(&self, backing: &'a G) -> Writer<'a, G> {
+        Writer { words: self.words, backing }
     }
 
     /// The word at an offset in bytes; 0 outside the region.
@@ -82,14 +82,14 @@ impl Metadata {
 #[derive(Debug)]
 pub(crate) struct Writer<'a, G> {
     words: Words,
-    ground: &'a G,
+    backing: &'a G,
 }
 
-impl<G: Ground> Writer<'_, G> {
+impl<G: Backing> Writer<'_, G> {
     /// Whether a loss of power counts at this level.
     #[inline]
     pub(crate) fn is_power(&self) -> bool {
-        self.ground.is_power()
+        self.backing.is_power()
     }
 
     /// Stores a word after everything that was stored before.
@@ -122,7 +122,7 @@ impl<G: Ground> Writer<'_, G> {
         if len != 0 && offset.checked_add(len).is_some_and(|end| end <= self.words.count * WORD) {
             let start = self.words.base.as_ptr().cast::<u8>().wrapping_add(offset as usize);
             // SAFETY: the range lies in the region, which is mapped.
-            unsafe { self.ground.flush(start, len as usize) }
+            unsafe { self.backing.flush(start, len as usize) }
         }
     }
 
@@ -136,6 +136,6 @@ impl<G: Ground> Writer<'_, G> {
     /// What was flushed is durable before what is stored later, if the level asks for that.
     #[inline]
     pub(crate) fn fence(&self) {
-        self.ground.fence();
+        self.backing.fence();
     }
 }

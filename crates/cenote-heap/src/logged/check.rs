@@ -8,8 +8,8 @@
 use super::error::{Damage, Fault};
 use super::plan::Plan;
 use super::state::SubHeap;
+use crate::backing::Backing;
 use crate::block::BlockInfo;
-use crate::ground::Ground;
 use cenote_layout::logged::{
     BlockRecord, CELL_SIZE, CLASS_MAX, CLASS_MIN, Cell, EMPTY, LEVEL_SLOTS, LevelEntry, ListHead,
     UNIT_SIZE, slots_of,
@@ -26,7 +26,7 @@ pub struct SubHeapReport {
     pub damage: Vec<Damage>,
 }
 
-impl<G: Ground> SubHeap<G> {
+impl<G: Backing> SubHeap<G> {
     /// Looks at everything. Changes wait meanwhile.
     #[must_use]
     pub fn check(&self) -> SubHeapReport {

@@ -8,14 +8,14 @@ use super::error::{AllocRefused, Fault};
 use super::plan::{Found, Plan};
 use super::state::{State, SubHeap};
 use super::table::window;
-use crate::ground::Ground;
+use crate::backing::Backing;
 use cenote_layout::logged::{BlockRecord, CLASS_MAX, CLASS_MIN, Cell};
 
 /// A batch is made when it has so many cells. One merge has at most 11: two records, four
 /// neighbours in their list, two list heads, the newest of the next class, two level entries.
 const BATCH_CELLS: usize = 48;
 
-impl<G: Ground> SubHeap<G> {
+impl<G: Backing> SubHeap<G> {
     /// Merges free blocks of smaller classes until there is a free block of `class`. Says whether
     /// there is. Levels that lost all records are removed.
     pub(crate) fn merge_for(&self, state: &mut State, class: u8) -> Result<bool, AllocRefused> {

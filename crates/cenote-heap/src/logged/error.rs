@@ -1,6 +1,6 @@
 //! Errors of a sub-heap, one type per family of operations. After any of them nothing has changed.
 
-use crate::error::{FreeError, GroundError};
+use crate::error::{BackingError, FreeError};
 use cenote_layout::header::HeaderError;
 
 /// A part of the metadata that is not what was written there.
@@ -57,7 +57,7 @@ pub enum SubHeapError {
     Damaged(#[from] Damage),
     /// The medium reports an error.
     #[error(transparent)]
-    Ground(#[from] GroundError),
+    Backing(#[from] BackingError),
 }
 
 /// Why there is no block.
@@ -96,7 +96,7 @@ pub enum AllocRefused {
     },
     /// The file cannot have space for one more level of the table.
     #[error(transparent)]
-    Ground(#[from] GroundError),
+    Backing(#[from] BackingError),
     /// The metadata are damaged.
     #[error(transparent)]
     Damaged(#[from] Damage),

@@ -10,12 +10,12 @@
 
 use super::error::{AllocRefused, Fault};
 use super::state::{State, SubHeap};
-use crate::error::GroundError;
-use crate::ground::Ground;
+use crate::backing::Backing;
+use crate::error::BackingError;
 use cenote_layout::logged::LevelEntry;
 use cenote_medium::planted::{Bug, Step, planted, reach};
 
-impl<G: Ground> SubHeap<G> {
+impl<G: Backing> SubHeap<G> {
     /// Adds the smallest level that is absent.
     pub(crate) fn add_level(&self, state: &mut State) -> Result<(), AllocRefused> {
         let level = state.levels.0.trailing_ones();
@@ -24,7 +24,7 @@ impl<G: Ground> SubHeap<G> {
         }
         let (offset, len) = self.meta.geometry.level_range(level);
         if !planted(Bug::LevelNotEnsured) {
-            self.ground.ensure(self.meta_addr + offset, len)?;
+            self.backing.ensure(self.meta_addr + offset, len)?;
         }
         reach(Step::LevelEnsured);
         self.set_level(state, level, LevelEntry::PRESENT).map_err(Fault::damage)?;
@@ -68,14 +68,14 @@ impl<G: Ground> SubHeap<G> {
     }
 
     /// Gives the pages of an absent level back.
-    pub(crate) fn punch(&self, level: u32) -> Result<(), GroundError> {
-        if !self.ground.releases() {
+    pub(crate) fn punch(&self, level: u32) -> Result<(), BackingError> {
+        if !self.backing.releases() {
             return Ok(());
         }
         let (offset, len) = self.meta.geometry.level_range(level);
         // SAFETY: the metadata region is the sub-heap's alone, and no record lies in the level: its
         // slots are not read or written before the level is added again.
-        unsafe { self.ground.release(self.meta_addr + offset, len) }.map(drop)
+        unsafe { self.backing.release(self.meta_addr + offset, len) }.map(drop)
     }
 }
 
@@ -88,5 +88,5 @@ pub enum RemoveFailed {
     Damaged(#[from] super::error::Damage),
     /// The medium reports an error; the space stays taken.
     #[error(transparent)]
-    Ground(#[from] GroundError),
+    Backing(#[from] BackingError),
 }

@@ -24,8 +24,8 @@
 use super::error::{AllocRefused, Damage, Fault, FreeRefused};
 use super::plan::Plan;
 use super::state::{Entry, State, SubHeap};
+use crate::backing::Backing;
 use crate::block::BlockInfo;
-use crate::ground::Ground;
 use cenote_layout::LINE_SIZE;
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
@@ -83,10 +83,10 @@ impl State {
     }
 }
 
-impl<G: Ground> SubHeap<G> {
+impl<G: Backing> SubHeap<G> {
     /// Stores the word of a lane, durably.
     pub(crate) fn set_lane(&self, lane: u32, word: LaneWord) {
-        let writer = self.meta.writer(&self.ground);
+        let writer = self.meta.writer(&self.backing);
         writer.store(lane_at(lane), word.encode(lane));
         reach(Step::LaneStored);
         if !planted(Bug::LaneNotFlushed) {
@@ -131,7 +131,7 @@ impl<G: Ground> SubHeap<G> {
     pub(crate) fn recover_lane(&self, state: &mut State, lane: u32) -> Result<(u64, u64), Damage> {
         let damage = |offset, what| Damage { offset, what };
         if !planted(Bug::SealNotSettled) {
-            let writer = self.meta.writer(&self.ground);
+            let writer = self.meta.writer(&self.backing);
             writer.flush(lane_at(lane), LINE_SIZE);
             writer.fence();
         }
@@ -212,14 +212,14 @@ impl<G: Ground> SubHeap<G> {
 /// ends it, and the next operation begins another. A transaction that runs when this is dropped is
 /// aborted.
 #[derive(Debug)]
-pub struct MicroLog<'h, G: Ground> {
+pub struct MicroLog<'h, G: Backing> {
     heap: &'h SubHeap<G>,
     lane: u32,
     /// Its transaction could not be ended.
     stuck: bool,
 }
 
-impl<G: Ground> MicroLog<'_, G> {
+impl<G: Backing> MicroLog<'_, G> {
     /// Allocates as [`SubHeap::alloc`], in the transaction: an abort or a crash before the commit
     /// gives the block back. `is_end` commits the transaction with this allocation.
     ///
@@ -286,7 +286,7 @@ impl<G: Ground> MicroLog<'_, G> {
     }
 }
 
-impl<G: Ground> Drop for MicroLog<'_, G> {
+impl<G: Backing> Drop for MicroLog<'_, G> {
     fn drop(&mut self) {
         let _ = (!self.stuck).then(|| self.end(LaneState::Running));
         if let Some(lane) = self.heap.lock().lanes.get_mut(self.lane as usize) {

@@ -5,7 +5,7 @@ use super::change::Change;
 use super::error::Fault;
 use super::plan::{Levels, Plan};
 use super::undo::Undo;
-use crate::ground::Ground;
+use crate::backing::Backing;
 use cenote_layout::logged::MicroKind;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// calls may come from any thread.
 #[derive(Debug)]
 pub struct SubHeap<G> {
-    pub(crate) ground: G,
+    pub(crate) backing: G,
     pub(crate) meta: Metadata,
     /// Address of the data region.
     pub(crate) data: u64,
@@ -66,7 +66,7 @@ impl State {
     }
 }
 
-impl<G: Ground> SubHeap<G> {
+impl<G: Backing> SubHeap<G> {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A change is stored after it is planned, and storing cannot panic: a panic left nothing
         // half done.
@@ -75,7 +75,7 @@ impl<G: Ground> SubHeap<G> {
 
     /// Makes the change that was planned.
     pub(crate) fn commit(&self, state: &mut State) {
-        state.undo.commit(&self.meta.writer(&self.ground), &state.change);
+        state.undo.commit(&self.meta.writer(&self.backing), &state.change);
         state.change.clear();
     }
 

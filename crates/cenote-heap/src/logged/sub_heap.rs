@@ -19,9 +19,9 @@ use super::levels::RemoveFailed;
 use super::plan::{Found, Levels};
 use super::state::{Lane, State, SubHeap};
 use super::undo::Undo;
+use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::error::FreeError;
-use crate::ground::Ground;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header;
 use cenote_layout::id::TypeId;
@@ -87,18 +87,18 @@ pub struct SubHeapStats {
     pub probes: u64,
 }
 
-impl<G: Ground> SubHeap<G> {
+impl<G: Backing> SubHeap<G> {
     /// Makes a sub-heap in two regions that nothing uses, and opens it.
     ///
     /// # Safety
-    /// Both regions are mapped for writing as long as the sub-heap lives, in memory of `ground`,
+    /// Both regions are mapped for writing as long as the sub-heap lives, in memory of `backing`,
     /// and do not overlap; the metadata region reads as zeros. Nothing but the sub-heap uses the
     /// metadata region, and of the data region others use the blocks that it gave them.
     ///
     /// # Errors
     /// The regions do not fit, or the medium reports an error.
     pub unsafe fn format(
-        ground: G,
+        backing: G,
         place: &Place,
         number: u32,
         lanes: u32,
@@ -106,8 +106,8 @@ impl<G: Ground> SubHeap<G> {
         let shape = SubHeapError::Shape { data_len: place.data_len, lanes };
         let geometry = SubHeapGeometry::new(place.data_len, lanes).ok_or(shape)?;
         // SAFETY: the caller's promise about the regions is the one that `new` asks for.
-        let heap = unsafe { Self::new(ground, place, geometry) }?;
-        let writer = heap.meta.writer(&heap.ground);
+        let heap = unsafe { Self::new(backing, place, geometry) }?;
+        let writer = heap.meta.writer(&heap.backing);
         for half in 0..2 {
             let at = UNDO_OFFSET + half * UNDO_HALF_SIZE;
             writer.store_all(at, &[0; (UNDO_HEADER_SIZE / 8) as usize]);
@@ -155,9 +155,9 @@ impl<G: Ground> SubHeap<G> {
     /// As for [`SubHeap::format`], but for what the metadata region reads as.
     ///
     /// # Errors
-    /// There is no sub-heap, its metadata are damaged, or the ground is read-only.
-    pub unsafe fn open(ground: G, place: &Place) -> Result<(Self, Recovered), SubHeapError> {
-        if !ground.is_writable() {
+    /// There is no sub-heap, its metadata are damaged, or the backing is read-only.
+    pub unsafe fn open(backing: G, place: &Place) -> Result<(Self, Recovered), SubHeapError> {
+        if !backing.is_writable() {
             return Err(SubHeapError::ReadOnly);
         }
         let shape = SubHeapError::Shape { data_len: place.data_len, lanes: 1 };
@@ -180,8 +180,8 @@ impl<G: Ground> SubHeap<G> {
             .filter(|geometry| geometry.data_len == place.data_len)
             .ok_or(shape)?;
         // SAFETY: the caller's promise about the regions is the one that `new` asks for.
-        let heap = unsafe { Self::new(ground, place, geometry) }?;
-        let writer = heap.meta.writer(&heap.ground);
+        let heap = unsafe { Self::new(backing, place, geometry) }?;
+        let writer = heap.meta.writer(&heap.backing);
         // Its process may have died before it was durable.
         writer.flush(0, PAGE_SIZE);
         writer.fence();
@@ -204,7 +204,7 @@ impl<G: Ground> SubHeap<G> {
     /// # Safety
     /// As for [`SubHeap::open`].
     unsafe fn new(
-        ground: G,
+        backing: G,
         place: &Place,
         geometry: SubHeapGeometry,
     ) -> Result<Self, SubHeapError> {
@@ -227,7 +227,7 @@ impl<G: Ground> SubHeap<G> {
             probes: 0,
         };
         Ok(Self {
-            ground,
+            backing,
             meta: meta.ok_or(region)?,
             data: place.data,
             meta_addr: place.metadata,
@@ -357,7 +357,7 @@ impl<G: Ground> SubHeap<G> {
                 (self.meta_addr..self.meta_addr + self.meta.geometry.metadata_len).contains(&addr);
             return Err(match in_metadata {
                 true => FreeError::NotABlock { addr },
-                false if self.ground.is_foreign(addr) => FreeError::OtherPool { addr },
+                false if self.backing.is_foreign(addr) => FreeError::OtherPool { addr },
                 false => FreeError::NotInHeap { addr },
             }
             .into());
@@ -441,7 +441,7 @@ impl<G: Ground> SubHeap<G> {
                     let offset = self.meta.geometry.table;
                     let damage = Damage { offset, what: "a new table has no room" };
                     match refused {
-                        AllocRefused::Ground(error) => SubHeapError::Ground(error),
+                        AllocRefused::Backing(error) => SubHeapError::Backing(error),
                         _ => SubHeapError::Damaged(damage),
                     }
                 })?,

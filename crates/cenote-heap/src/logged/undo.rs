@@ -37,7 +37,7 @@
 use super::cells::{Metadata, Writer};
 use super::change::Change;
 use super::error::Damage;
-use crate::ground::Ground;
+use crate::backing::Backing;
 use cenote_layout::LINE_SIZE;
 use cenote_layout::logged::{
     CELL_SIZE, RawCell, UNDO_CELLS_MAX, UNDO_ENTRY_SIZE, UNDO_HALF_SIZE, UNDO_HEADER_SIZE,
@@ -72,7 +72,7 @@ pub(crate) struct Undo {
 
 impl Undo {
     /// Makes a change: all of it is there when this returns, durable at the medium's level.
-    pub(crate) fn commit<G: Ground>(&mut self, writer: &Writer<'_, G>, change: &Change) {
+    pub(crate) fn commit<G: Backing>(&mut self, writer: &Writer<'_, G>, change: &Change) {
         let cells = change.cells();
         if cells.is_empty() {
             return;
@@ -124,7 +124,7 @@ impl Undo {
     }
 
     /// The undo log after a crash, or after none. Says whether a change was undone.
-    pub(crate) fn recover<G: Ground>(
+    pub(crate) fn recover<G: Backing>(
         meta: &Metadata,
         writer: &Writer<'_, G>,
     ) -> Result<(Self, bool), Damage> {
@@ -215,7 +215,7 @@ impl Record {
 
     /// Makes the change durable: the process that made it may have died before it did so, and
     /// another one relies on it from now on.
-    fn settle<G: Ground>(&self, writer: &Writer<'_, G>) {
+    fn settle<G: Backing>(&self, writer: &Writer<'_, G>) {
         if planted(Bug::SealNotSettled) {
             return;
         }
@@ -225,13 +225,13 @@ impl Record {
     }
 
     /// Flushes the record.
-    fn flush<G: Ground>(&self, writer: &Writer<'_, G>) {
+    fn flush<G: Backing>(&self, writer: &Writer<'_, G>) {
         let len = UNDO_HEADER_SIZE + self.cells.len() as u64 * UNDO_ENTRY_SIZE;
         writer.flush(half_of(self.sequence), len);
     }
 
     /// Takes the change back.
-    fn undo<G: Ground>(&self, meta: &Metadata, writer: &Writer<'_, G>) -> Result<(), Damage> {
+    fn undo<G: Backing>(&self, meta: &Metadata, writer: &Writer<'_, G>) -> Result<(), Damage> {
         let half = half_of(self.sequence);
         if let Some((cell, _)) =
             self.cells.iter().find(|(cell, _)| !meta.geometry.is_changeable(*cell))

@@ -17,10 +17,10 @@ use super::cache::{self, Bin, Cache, Entry, Lease};
 use super::record::is_recording;
 use super::resolve::{change, holds_block, is_out_of_use, mark_of, pointer_to};
 use super::state::TracedHeap;
+use crate::backing::Backing;
 use crate::block::{Block, Cancelled, Taking};
 use crate::class::{class_of, class_size};
 use crate::error::{AllocError, FreeError};
-use crate::ground::Ground;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::heap::{SUPERBLOCK_SIZE, mark};
 use cenote_layout::id::TypeId;
@@ -32,21 +32,21 @@ pub const ALIGN_MAX: u64 = SLOT_SIZE;
 
 /// Gives a block that was chosen back to its bin unless it is forgotten: when the caller's code
 /// panics.
-struct Chosen<'a, G: Ground> {
+struct Chosen<'a, G: Backing> {
     heap: &'a TracedHeap<G>,
     entry: Entry,
     type_id: TypeId,
     class: u32,
 }
 
-impl<G: Ground> Drop for Chosen<'_, G> {
+impl<G: Backing> Drop for Chosen<'_, G> {
     #[cold]
     fn drop(&mut self) {
         (self.heap.slow.put_in_cache)(self.heap, self.entry, self.type_id, self.class);
     }
 }
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// [`crate::Heap::alloc_with`], for callers that know the heap's type: everything is inlined
     /// but the slow path.
     ///
@@ -136,7 +136,7 @@ impl<G: Ground> TracedHeap<G> {
                         break (entry, (*bin).block_size);
                     }
                     self.refill(lease.cache, bin)
-                        .map_err(|e| e.for_block(size, type_id, self.ground.size_max()))?;
+                        .map_err(|e| e.for_block(size, type_id, self.backing.size_max()))?;
                 }
             }
         };

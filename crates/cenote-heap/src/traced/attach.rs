@@ -14,8 +14,8 @@ use super::mutex::lock;
 use super::puddles::Growth;
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
+use crate::backing::{Backing, Extent};
 use crate::error::{OpenError, RecoverError};
-use crate::ground::{Ground, Plot};
 use crate::report::Damage;
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, SweepState};
 use cenote_layout::id::TypeId;
@@ -40,16 +40,16 @@ pub(super) enum How {
     Joining,
 }
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Learns of puddles that other processes took.
     pub(crate) fn refresh(&self, growth: &mut Growth) {
         if self.members.is_none() {
             return;
         }
-        for plot in self.ground.plots() {
-            if plot.index > growth.last {
-                growth.add(&plot);
-                growth.pending.push_back(plot);
+        for extent in self.backing.extents() {
+            if extent.index > growth.last {
+                growth.add(&extent);
+                growth.pending.push_back(extent);
             }
         }
         self.known.store(u64::from(growth.last) + 1, Ordering::Release);
@@ -120,9 +120,9 @@ impl<G: Ground> TracedHeap<G> {
         at: usize,
         adopt: bool,
     ) -> Result<bool, OpenError> {
-        let Some(plot) = growth.pending.get(at).copied() else { return Ok(false) };
+        let Some(extent) = growth.pending.get(at).copied() else { return Ok(false) };
         let how = if adopt { How::Adopting } else { How::Joining };
-        if !self.attach(growth, &plot, how)? {
+        if !self.attach(growth, &extent, how)? {
             return Ok(false);
         }
         growth.pending.remove(at);
@@ -182,7 +182,7 @@ impl<G: Ground> TracedHeap<G> {
         addr: u64,
         adopt: bool,
     ) -> Result<bool, OpenError> {
-        let holds = |plot: &Plot| addr.wrapping_sub(plot.addr) < plot.size;
+        let holds = |extent: &Extent| addr.wrapping_sub(extent.addr) < extent.size;
         match growth.pending.iter().position(holds) {
             Some(at) => self.attach_pending(growth, at, adopt),
             None => Ok(false),
@@ -201,25 +201,25 @@ impl<G: Ground> TracedHeap<G> {
     pub(super) fn attach(
         &self,
         _locked: &mut Growth,
-        plot: &Plot,
+        extent: &Extent,
         how: How,
     ) -> Result<bool, OpenError> {
-        let (index, addr, size) = (plot.index, plot.addr, plot.size);
-        self.ground.map(plot).map_err(|source| OpenError::Ground { index, addr, source })?;
+        let (index, addr, size) = (extent.index, extent.addr, extent.size);
+        self.backing.map(extent).map_err(|source| OpenError::Backing { index, addr, source })?;
         let ordinal = self.puddles.len();
         let _opening = (ordinal == 0).then(|| OPENING.lock());
-        let Some(slot) = self.ground.slot(addr) else { return Err(OpenError::NoPuddle) };
+        let Some(slot) = self.backing.slot(addr) else { return Err(OpenError::NoPuddle) };
         if !slot.load(Ordering::Acquire).is_null() {
             return Err(OpenError::AlreadyOpen);
         }
         let readable = |lost: Option<u64>| match lost {
             None => Ok(()),
             Some(at) => {
-                let source = self.ground.unreadable(at);
-                Err(OpenError::Ground { index, addr, source })
+                let source = self.backing.unreadable(at);
+                Err(OpenError::Backing { index, addr, source })
             }
         };
-        // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
+        // SAFETY: just mapped; it stays so as long as the backing lives, which the heap owns.
         let puddle = unsafe {
             readable(PuddleHeap::lost_metadata(addr, size, index))?;
             PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable)
@@ -312,18 +312,18 @@ impl<G: Ground> TracedHeap<G> {
         }
         let is_new =
             (0..puddle.superblocks()).all(|number| puddle.descriptor(number) == Descriptor::FREE);
-        let metadata = Descriptor::metadata(!self.ground.is_power() || !is_new);
+        let metadata = Descriptor::metadata(!self.backing.is_power() || !is_new);
         (0..count).for_each(|number| puddle.write_descriptor(number, &metadata));
         // The fence of the first superblock taken makes them durable.
         let first = core::ptr::from_ref(puddle.line(0));
         // SAFETY: descriptors of the mapping, one after the other: a writable pool's.
-        unsafe { self.ground.flush(first.cast(), count as usize * size_of::<Descriptor>()) };
+        unsafe { self.backing.flush(first.cast(), count as usize * size_of::<Descriptor>()) };
         if how == How::New && is_new && self.cuts() {
             let layout = &puddle.layout;
             // SAFETY: the tiny marks of a puddle that no thread knows yet, and in which no
             // superblock is in use.
             let released = unsafe {
-                self.ground.release(puddle.base + layout.tiny, layout.marks - layout.tiny)
+                self.backing.release(puddle.base + layout.tiny, layout.marks - layout.tiny)
             };
             // Space that stays is no fault: the descriptor says that it may be missing.
             let _ = released;

@@ -63,8 +63,8 @@ use super::marks;
 use super::resolve::{Resolved, change};
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
+use crate::backing::Backing;
 use crate::block::BlockInfo;
-use crate::ground::Ground;
 use cenote_layout::heap::{SweepState, mark};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::{AtomicU8, Ordering, compiler_fence};
@@ -81,7 +81,7 @@ fn marked(puddle: &PuddleHeap) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// How far the last sweep has come; `None` if it cannot be read.
     pub(crate) fn sweep_state(&self) -> Option<SweepState> {
         self.root_puddle().map_or(Some(SweepState::Closed), PuddleHeap::sweep_state)
@@ -91,7 +91,7 @@ impl<G: Ground> TracedHeap<G> {
     /// next.
     fn set_sweep_state(&self, state: SweepState) {
         let Some(line) = self.root_puddle().and_then(PuddleHeap::sweep_line) else { return };
-        self.ground.fence();
+        self.backing.fence();
         // Without a loss of power the order of instructions is what counts.
         compiler_fence(Ordering::SeqCst);
         line[0].store(state as u64, Ordering::Release);
@@ -101,13 +101,13 @@ impl<G: Ground> TracedHeap<G> {
         }
         compiler_fence(Ordering::SeqCst);
         // SAFETY: a line of the root puddle, which is mapped as long as the heap lives.
-        unsafe { self.ground.flush(line.as_ptr().cast(), size_of_val(line)) };
-        self.ground.fence();
+        unsafe { self.backing.flush(line.as_ptr().cast(), size_of_val(line)) };
+        self.backing.fence();
     }
 
     fn flush_marks(&self, marks: &[AtomicU8]) {
         // SAFETY: marks in the mapping of a pool that is open for writing.
-        unsafe { self.ground.flush(marks.as_ptr().cast(), marks.len()) };
+        unsafe { self.backing.flush(marks.as_ptr().cast(), marks.len()) };
     }
 
     /// Makes of a puddle's condemned marks what the state says. No thread uses the blocks.
@@ -126,7 +126,7 @@ impl<G: Ground> TracedHeap<G> {
                 }
             }
         }
-        self.ground.fence();
+        self.backing.fence();
     }
 
     /// Decides all marks, and closes the sweep. Every puddle is attached, and no thread uses the
@@ -184,7 +184,7 @@ impl<G: Ground> TracedHeap<G> {
                 held.push(BlockInfo { addr, size, type_id });
             }
         }
-        self.ground.fence();
+        self.backing.fence();
         for block in held {
             // A block that is held is this thread's: it cannot be refused.
             if self.release_held(block.addr) {
@@ -213,12 +213,12 @@ pub(crate) fn addresses(
 
 /// A sweep that is being condemned. Dropped before [`Condemning::commit`], it is discarded by the
 /// next opener, as a crash would have it.
-pub(crate) struct Condemning<'h, G: Ground> {
+pub(crate) struct Condemning<'h, G: Backing> {
     heap: &'h TracedHeap<G>,
     open: bool,
 }
 
-impl<'h, G: Ground> Condemning<'h, G> {
+impl<'h, G: Backing> Condemning<'h, G> {
     /// No sweep is under way: the state is `Closed`, and no mark says "condemned". Until the end no
     /// view and no transaction of the pool is open.
     pub(crate) fn new(heap: &'h TracedHeap<G>) -> Self {

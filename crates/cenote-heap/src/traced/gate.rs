@@ -3,7 +3,7 @@
 //!
 //! A thread that goes through a slow path, where superblocks change hands, is *inside*: each member
 //! counts its threads that are. The fast paths know nothing of it. A member that has the pool's
-//! lock ([`crate::ground::Sharing`]) may *close* the gate; when the counts of all that live are
+//! lock ([`crate::backing::Sharing`]) may *close* the gate; when the counts of all that live are
 //! zero, no superblock is in living hands.
 //!
 //! **Invariant.** *After `close`, and a `is_quiet` about a member, no thread of that member is

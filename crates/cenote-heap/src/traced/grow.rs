@@ -20,8 +20,8 @@ use super::mutex::lock;
 use super::puddles::{Errand, Growth, Shortage, Taken, Tries};
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
-use crate::error::{GroundError, OpenError};
-use crate::ground::Ground;
+use crate::backing::Backing;
+use crate::error::{BackingError, OpenError};
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
 use cenote_medium::planted::{Step, reach};
@@ -46,7 +46,7 @@ fn next_size(bytes: u64, largest: u64, first: u64) -> u64 {
 /// Sweeps after which a slow path that finds no memory believes that there is none.
 const SWEEPS_MAX: u32 = 3;
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Takes `count` superblocks out of free space, making some if there are none. `cache` is this
     /// thread's: what it has may be given back. The caller is inside the gate.
     pub(crate) fn take_run(
@@ -96,9 +96,9 @@ impl<G: Ground> TracedHeap<G> {
                 Err(error) => full = Some(error),
             }
         }
-        let turn = match (&self.members, self.ground.sharing()) {
+        let turn = match (&self.members, self.backing.sharing()) {
             (Some(members), Some(sharing)) => {
-                let Some(turn) = members.try_lock(sharing).map_err(Shortage::Ground)? else {
+                let Some(turn) = members.try_lock(sharing).map_err(Shortage::Backing)? else {
                     return Ok(Taken::Outside(Errand::Wait));
                 };
                 self.refresh(&mut growth);
@@ -189,34 +189,38 @@ impl<G: Ground> TracedHeap<G> {
                 let other = self.puddles.take_backed(count, align);
                 other
                     .map(|(puddle, number)| Taken::Run(puddle, number))
-                    .ok_or(Shortage::Ground(error))
+                    .ok_or(Shortage::Backing(error))
             }
         }
     }
 
     /// Takes a new puddle in which `count` superblocks fit at a multiple of `align`.
     fn grow(&self, growth: &mut Growth, count: u32, align: u32) -> Result<(), Shortage> {
-        let size_max = self.ground.size_max();
+        let size_max = self.backing.size_max();
         let bytes = growth.bytes;
         let least = size_for(count, align).ok_or(Shortage::TooLarge)?;
         let size = self.next_size(growth, least);
         if size < least {
-            return Err(Shortage::Ground(GroundError::Limit { requested: least, bytes, size_max }));
+            return Err(Shortage::Backing(BackingError::Limit {
+                requested: least,
+                bytes,
+                size_max,
+            }));
         }
-        let mut taken = self.ground.take(size);
+        let mut taken = self.backing.take(size);
         if taken.is_err() && least < size {
             // A full disk may still have room for less.
-            taken = self.ground.take(least);
+            taken = self.backing.take(least);
         }
-        let plot = taken.map_err(Shortage::Ground)?;
+        let extent = taken.map_err(Shortage::Backing)?;
         reach(Step::Grown);
-        if self.members.is_some() && plot.index > growth.last + 1 {
+        if self.members.is_some() && extent.index > growth.last + 1 {
             // A process that is dead had asked for one, and got it only now.
             self.refresh(growth);
-            self.attach_holding(growth, plot.addr, true).map_err(Shortage::Puddle)?;
+            self.attach_holding(growth, extent.addr, true).map_err(Shortage::Puddle)?;
         } else {
-            growth.add(&plot);
-            self.attach(growth, &plot, How::New).map_err(Shortage::Puddle)?;
+            growth.add(&extent);
+            self.attach(growth, &extent, How::New).map_err(Shortage::Puddle)?;
         }
         if let Some(members) = &self.members {
             // It is adopted: the thread that sees the number can attach it.
@@ -225,7 +229,7 @@ impl<G: Ground> TracedHeap<G> {
         }
         let next = self.next_size(growth, 0);
         if next != 0 {
-            self.ground.expect(next);
+            self.backing.expect(next);
         }
         Ok(())
     }
@@ -233,9 +237,9 @@ impl<G: Ground> TracedHeap<G> {
     /// Bytes of the puddle that is taken next, if `least` are needed; fewer if the pool may not
     /// take so many.
     fn next_size(&self, growth: &Growth, least: u64) -> u64 {
-        let left =
-            self.ground.size_max().saturating_sub(growth.bytes) / SUPERBLOCK_SIZE * SUPERBLOCK_SIZE;
-        next_size(growth.bytes, growth.largest, self.ground.puddle_size())
+        let left = self.backing.size_max().saturating_sub(growth.bytes) / SUPERBLOCK_SIZE
+            * SUPERBLOCK_SIZE;
+        next_size(growth.bytes, growth.largest, self.backing.puddle_size())
             .max(least)
             .next_multiple_of(SUPERBLOCK_SIZE)
             .min(left)

@@ -37,9 +37,9 @@ use super::resolve::{mark_of, pointer_to};
 use super::runs;
 use super::state::{IDLE_WORDS, TracedHeap};
 use super::superblock::PuddleHeap;
+use crate::backing::Backing;
 use crate::block::{Block, Cancelled, Taking};
 use crate::error::{AllocError, FreeError};
-use crate::ground::Ground;
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, large_size, mark};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
@@ -54,7 +54,7 @@ pub(crate) const fn large_kind(bytes: u64) -> u32 {
 }
 
 /// A run that this thread has, and no thread uses yet; dropped, it is what it was before.
-struct Run<'a, G: Ground> {
+struct Run<'a, G: Backing> {
     heap: &'a TracedHeap<G>,
     puddle: &'a PuddleHeap,
     number: u32,
@@ -63,7 +63,7 @@ struct Run<'a, G: Ground> {
     made: bool,
 }
 
-impl<G: Ground> Drop for Run<'_, G> {
+impl<G: Backing> Drop for Run<'_, G> {
     fn drop(&mut self) {
         if self.made {
             self.heap.put_run(self.puddle, self.number, self.span);
@@ -73,7 +73,7 @@ impl<G: Ground> Drop for Run<'_, G> {
     }
 }
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Allocates whole superblocks.
     #[cold]
     #[inline(never)]
@@ -84,7 +84,7 @@ impl<G: Ground> TracedHeap<G> {
         type_id: TypeId,
         before: &mut dyn FnMut(&Block) -> Result<Taking, Cancelled>,
     ) -> Result<Block, AllocError> {
-        let size_max = self.ground.size_max();
+        let size_max = self.backing.size_max();
         if size > size_max {
             return Err(AllocError::Size { size, size_max });
         }
@@ -93,7 +93,7 @@ impl<G: Ground> TracedHeap<G> {
         let Ok(span) = u32::try_from(bytes.div_ceil(SUPERBLOCK_SIZE)) else {
             return Err(too_large);
         };
-        let entered = self.enter().map_err(Shortage::Ground);
+        let entered = self.enter().map_err(Shortage::Backing);
         let mut inside = entered.map_err(|e| e.for_block(size, type_id, size_max))?;
         let idle = if align <= SUPERBLOCK_SIZE { self.pop_idle(bytes, type_id) } else { None };
         // If this ends before the mark is set, also by a panic of `before`, the run is given back.
@@ -148,7 +148,7 @@ impl<G: Ground> TracedHeap<G> {
                     Taken::Outside(errand) => {
                         drop(core::mem::replace(inside, Inside::ALONE));
                         self.step_out(errand, &mut tries).map_err(Shortage::Puddle)?;
-                        *inside = self.enter().map_err(Shortage::Ground)?;
+                        *inside = self.enter().map_err(Shortage::Backing)?;
                     }
                 }
             }

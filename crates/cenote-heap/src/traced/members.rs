@@ -10,14 +10,14 @@
 //! | epoch | boot and store: the rest has a meaning in this epoch only |
 //! | session | its number |
 //! | gate | [`super::gate`] |
-//! | turn | the pool's lock, if the ground has no other |
+//! | turn | the pool's lock, if the backing has no other |
 //! | writer | of the lock for readers and writers |
 //! | puddles | how many puddles the pool has at least |
 //! | 2 words | reserved |
 //!
 //! | word of a seat (62 follow) | meaning |
 //! | --- | --- |
-//! | who | 0: the seat is free; else an identity that the ground gives and judges |
+//! | who | 0: the seat is free; else an identity that the backing gives and judges |
 //! | inside | threads on a slow path |
 //! | reading | of the lock for readers and writers |
 //! | 1 word | reserved |
@@ -49,16 +49,16 @@
 //!
 //! ## Dying, and leaving
 //!
-//! The ground decides whether a member lives, and "no" is for ever. A dead member keeps its seat
+//! The backing decides whether a member lives, and "no" is for ever. A dead member keeps its seat
 //! until a sweep is done with its blocks: **clearing the seat ends the sweep**, and another member
 //! can repeat each step before. A member that leaves marks its seat as dead, and sweeps itself. The
 //! last one does nothing, because the next one is a first member.
 
 use super::gate;
 use super::mutex::lock;
-use crate::error::{GroundError, OpenError, RecoverError};
-use crate::ground::Sharing;
-use crate::robust::Places;
+use crate::backing::Sharing;
+use crate::error::{BackingError, OpenError, RecoverError};
+use crate::robust::ReaderSlots;
 use cenote_layout::heap::{HeapGeometry, MEMBER_COUNT, MEMBERS_SIZE};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::ptr::{NonNull, with_exposed_provenance_mut};
@@ -232,7 +232,7 @@ impl Members {
     pub(crate) fn try_lock<'a>(
         &'a self,
         sharing: &'a dyn Sharing,
-    ) -> Result<Option<Turn<'a>>, GroundError> {
+    ) -> Result<Option<Turn<'a>>, BackingError> {
         let Ok(threads) = self.threads.try_lock() else { return Ok(None) };
         Ok(match sharing.try_lock()? {
             true => Some(self.turn(Locked(sharing), threads)),
@@ -252,7 +252,10 @@ impl Members {
     ///
     /// # Errors
     /// The gate is lost, and with it what it keeps apart ([`Sharing::intact`]).
-    pub(crate) fn enter<'a>(&'a self, sharing: &'a dyn Sharing) -> Result<Inside<'a>, GroundError> {
+    pub(crate) fn enter<'a>(
+        &'a self,
+        sharing: &'a dyn Sharing,
+    ) -> Result<Inside<'a>, BackingError> {
         let mut tries = 0u32;
         while !gate::enter(&self.table().gate, &self.seat().inside) {
             tries += 1;
@@ -357,7 +360,7 @@ impl Members {
     }
 }
 
-impl Places for Members {
+impl ReaderSlots for Members {
     fn len(&self) -> usize {
         MEMBER_COUNT as usize
     }

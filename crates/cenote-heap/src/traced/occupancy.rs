@@ -8,9 +8,9 @@ use super::anchor;
 use super::marks;
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
+use crate::backing::Backing;
 use crate::class::{blocks_per_superblock, class_size};
 use crate::error::RecoverError;
-use crate::ground::Ground;
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use cenote_layout::id::TypeId;
 use core::sync::atomic::Ordering;
@@ -65,7 +65,7 @@ pub struct SuperblockInfo {
     pub used: Use,
 }
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Calls `visit` for every superblock, in order of addresses within a puddle. Exact if no
     /// thread allocates or frees meanwhile.
     ///

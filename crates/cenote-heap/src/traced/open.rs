@@ -12,9 +12,9 @@ use super::record::Slot;
 use super::resolve::{Resolved, change, is_out_of_use, mark_of, pointer_to};
 use super::slow::Slow;
 use super::state::{IDLE_WORDS, TracedHeap, next_number};
+use crate::backing::Backing;
 use crate::block::{Block, BlockInfo, Cancelled, Taking};
 use crate::error::{AllocError, FreeError, OpenError, RecoverError, RootError};
-use crate::ground::Ground;
 use crate::heap::{Heap, Trace};
 use crate::report::{HeapReport, HeapStats, RecoveryReport};
 use crate::trace::{TraceOptions, Types};
@@ -25,7 +25,7 @@ use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Opens the heap of a pool. Only the root puddle is looked at; others follow when they are
     /// needed. Where processes share the pool, this one becomes a member.
     ///
@@ -34,19 +34,19 @@ impl<G: Ground> TracedHeap<G> {
     /// # Errors
     /// The pool has no usable root puddle, its heap is open already, or in as many processes as can
     /// be.
-    pub fn open(ground: G) -> Result<Self, OpenError> {
-        let plots = ground.plots();
-        if plots.first().is_none_or(|plot| plot.index != 0) {
+    pub fn open(backing: G) -> Result<Self, OpenError> {
+        let extents = backing.extents();
+        if extents.first().is_none_or(|extent| extent.index != 0) {
             return Err(OpenError::NoPuddle);
         }
         let number = next_number();
-        let root = plots[0];
+        let root = extents[0];
         let mut heap = Self {
             cached: mark::CACHED,
             held: mark::HELD,
-            writable: ground.is_writable(),
+            writable: backing.is_writable(),
             members: None,
-            known: AtomicU64::new(plots.len() as u64),
+            known: AtomicU64::new(extents.len() as u64),
             number: AtomicU64::new(number),
             free_number: AtomicU64::new(number),
             reclaim: Slot::default(),
@@ -54,7 +54,7 @@ impl<G: Ground> TracedHeap<G> {
             shared: Arc::new(Shared::new(number)),
             puddles: Puddles::new(),
             idle: [const { AtomicU64::new(0) }; IDLE_WORDS],
-            growth: Mutex::new(Growth::new(plots)),
+            growth: Mutex::new(Growth::new(extents)),
             damage: Mutex::default(),
             trimming: Mutex::new(()),
             slow: Slow {
@@ -65,16 +65,16 @@ impl<G: Ground> TracedHeap<G> {
                 puddle_at: Self::puddle_at_first_touch,
                 close: Self::close,
             },
-            ground,
+            backing,
         };
-        let Some(sharing) = heap.ground.sharing().filter(|_| heap.writable) else {
+        let Some(sharing) = heap.backing.sharing().filter(|_| heap.writable) else {
             heap.attach_next()?;
             return Ok(heap);
         };
         let locked = Locked::new(sharing)?;
-        let unmapped = |source| OpenError::Ground { index: root.index, addr: root.addr, source };
-        heap.ground.map(&root).map_err(unmapped)?;
-        // SAFETY: just mapped; it stays so as long as the ground lives, which the heap owns.
+        let unmapped = |source| OpenError::Backing { index: root.index, addr: root.addr, source };
+        heap.backing.map(&root).map_err(unmapped)?;
+        // SAFETY: just mapped; it stays so as long as the backing lives, which the heap owns.
         if let Some(members) = unsafe { Members::join(sharing, root.addr, root.size) }? {
             (heap.cached, heap.held) = (mark::cached(members.number), mark::held(members.number));
             if members.puddles() == 0 {
@@ -92,14 +92,14 @@ impl<G: Ground> TracedHeap<G> {
     }
 }
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// What a heap does when it is dropped.
     fn close(&self) {
         self.end_reclaim();
         self.shared.renew(0);
         self.leave();
         for puddle in self.puddles.all() {
-            if let Some(slot) = self.ground.slot(puddle.base) {
+            if let Some(slot) = self.backing.slot(puddle.base) {
                 // Not if it is another heap's: this one failed to open then.
                 let own = Arc::as_ptr(&puddle).cast_mut().cast::<()>();
                 let _ = slot.compare_exchange(own, null_mut(), Ordering::AcqRel, Ordering::Relaxed);
@@ -108,13 +108,13 @@ impl<G: Ground> TracedHeap<G> {
     }
 }
 
-impl<G: Ground> Drop for TracedHeap<G> {
+impl<G: Backing> Drop for TracedHeap<G> {
     fn drop(&mut self) {
         (self.slow.close)(self);
     }
 }
 
-impl<G: Ground> Heap for TracedHeap<G> {
+impl<G: Backing> Heap for TracedHeap<G> {
     fn alloc_with(
         &self,
         size: u64,
@@ -195,7 +195,7 @@ impl<G: Ground> Heap for TracedHeap<G> {
     }
 }
 
-impl<G: Ground> Trace for TracedHeap<G> {
+impl<G: Backing> Trace for TracedHeap<G> {
     fn walk(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
         self.walk_blocks(visit)
     }

@@ -5,8 +5,8 @@
 
 use super::runs;
 use super::superblock::PuddleHeap;
-use crate::error::{AllocError, GroundError, OpenError};
-use crate::ground::Plot;
+use crate::backing::Extent;
+use crate::error::{AllocError, BackingError, OpenError};
 use cenote_layout::id::TypeId;
 use core::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
@@ -189,7 +189,7 @@ impl Puddles {
 #[derive(Debug)]
 pub(crate) struct Growth {
     /// Puddles that were not looked at yet, in order.
-    pub(super) pending: VecDeque<Plot>,
+    pub(super) pending: VecDeque<Extent>,
     /// Bytes of all puddles.
     pub(super) bytes: u64,
     /// Bytes of the largest.
@@ -201,27 +201,27 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    pub(crate) fn new(plots: Vec<Plot>) -> Self {
+    pub(crate) fn new(extents: Vec<Extent>) -> Self {
         Self {
-            bytes: plots.iter().map(|p| p.size).sum(),
-            largest: plots.iter().map(|p| p.size).max().unwrap_or(0),
-            last: plots.last().map_or(0, |p| p.index),
-            pending: plots.into(),
+            bytes: extents.iter().map(|p| p.size).sum(),
+            largest: extents.iter().map(|p| p.size).max().unwrap_or(0),
+            last: extents.last().map_or(0, |p| p.index),
+            pending: extents.into(),
             due: 1,
         }
     }
 
-    pub(super) fn add(&mut self, plot: &Plot) {
-        self.bytes += plot.size;
-        self.largest = self.largest.max(plot.size);
-        self.last = plot.index;
+    pub(super) fn add(&mut self, extent: &Extent) {
+        self.bytes += extent.size;
+        self.largest = self.largest.max(extent.size);
+        self.last = extent.index;
     }
 }
 
 /// Why the slow path found no superblock, before it is known for what.
 #[derive(Debug)]
 pub(crate) enum Shortage {
-    Ground(GroundError),
+    Backing(BackingError),
     Puddle(OpenError),
     TooLarge,
 }
@@ -230,7 +230,7 @@ impl Shortage {
     #[cold]
     pub(crate) fn for_block(self, size: u64, type_id: TypeId, size_max: u64) -> AllocError {
         match self {
-            Self::Ground(source) => AllocError::Full { size, type_id, source },
+            Self::Backing(source) => AllocError::Full { size, type_id, source },
             Self::Puddle(error) => AllocError::Puddle(error),
             Self::TooLarge => AllocError::Size { size, size_max },
         }

@@ -68,9 +68,9 @@ use super::record::{Progress, Recorder, Snapshot};
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
 use super::trace::{Marking, Root};
+use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::error::ReclaimError;
-use crate::ground::Ground;
 use crate::heap::Heap as _;
 use crate::trace::Types;
 use cenote_layout::heap::mark;
@@ -101,7 +101,7 @@ pub struct Marked {
     pub foreign: Vec<u64>,
 }
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Begins: from now on changes are recorded, until [`TracedHeap::end_reclaim`]. Takes no longer
     /// than adopting the puddles that are adopted already; of a heap just opened that is the first
     /// one. See the [module's documentation](self) for what the caller sees to. Nothing if a
@@ -112,7 +112,7 @@ impl<G: Ground> TracedHeap<G> {
         if slot.is_some() {
             return;
         }
-        let recorder = Arc::new(Recorder::new(types, self.roots_now(), &self.ground.plots()));
+        let recorder = Arc::new(Recorder::new(types, self.roots_now(), &self.backing.extents()));
         recorder.start();
         for puddle in self.puddles.all() {
             recorder.adopted(&puddle);
@@ -232,8 +232,8 @@ impl<G: Ground> TracedHeap<G> {
             }
         }
         let marking = &mut progress.marking;
-        let foreign = marking.slice(&self.ground, &roots, &mut || recorder.take(), until);
-        let foreign = foreign.map_err(|addr| self.ground.unreadable(addr))?;
+        let foreign = marking.slice(&self.backing, &roots, &mut || recorder.take(), until);
+        let foreign = foreign.map_err(|addr| self.backing.unreadable(addr))?;
         let state = recorder.lock();
         if state.overrun {
             return Err(ReclaimError::Overrun);
@@ -299,7 +299,7 @@ impl<G: Ground> TracedHeap<G> {
             count += condemn_puddle(&mut sweep, marking, snapshot, puddle);
         }
         // What was read from a page that was lost leads nowhere.
-        self.ground.usable()?;
+        self.backing.usable()?;
         sweep.commit();
         *condemned = Some(count);
         Ok(true)
@@ -436,7 +436,7 @@ fn leaks_of(
 }
 
 /// Condemns the leaks of a puddle; candidates are then those that are condemned. How many they are.
-fn condemn_puddle<G: Ground>(
+fn condemn_puddle<G: Backing>(
     sweep: &mut Condemning<'_, G>,
     marking: &Marking,
     snapshot: &mut Snapshot,

@@ -22,8 +22,8 @@ use super::adopt::{Holds, contents};
 use super::claims::{Claim, classify};
 use super::superblock::PuddleHeap;
 use super::trace::{Content, Marking, Old, Root, content_of};
+use crate::backing::Extent;
 use crate::class::{blocks_per_superblock, class_size};
-use crate::ground::Plot;
 use crate::trace::Types;
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use cenote_layout::id::TypeId;
@@ -301,11 +301,11 @@ impl Recorder {
     pub(super) fn new(
         types: Arc<dyn Types + Send + Sync>,
         roots: Vec<Root>,
-        plots: &[Plot],
+        extents: &[Extent],
     ) -> Self {
-        let known = |plot: &Plot| (plot.addr, Known { size: plot.size, snapshot: None });
+        let known = |extent: &Extent| (extent.addr, Known { size: extent.size, snapshot: None });
         let state = State {
-            puddles: plots.iter().map(known).collect(),
+            puddles: extents.iter().map(known).collect(),
             kinds: Kinds::default(),
             old: VecDeque::new(),
             old_bytes: 0,

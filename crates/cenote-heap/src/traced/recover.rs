@@ -37,10 +37,10 @@ use super::state::{TracedHeap, next_number};
 use super::superblock::PuddleHeap;
 use super::survey;
 use super::trace::{Root, Traced, Tracer};
+use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::class::{blocks_per_superblock, class_size};
 use crate::error::RecoverError;
-use crate::ground::Ground;
 use crate::report::{BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, RecoveryReport};
 use crate::trace::{TraceOptions, Types};
 use cenote_layout::heap::{Descriptor, mark};
@@ -51,7 +51,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Traces from the numbered roots and from `roots`.
     pub(crate) fn trace(
         &self,
@@ -124,7 +124,7 @@ impl<G: Ground> TracedHeap<G> {
         let growth = lock(&self.growth);
         let held = Held::new(&self.growth);
         let puddles = self.puddles.all();
-        let tracer = Tracer::new(&self.ground, types, &puddles);
+        let tracer = Tracer::new(&self.backing, types, &puddles);
         let traced = self.trace(&tracer, roots, true, TraceOptions::default())?;
         drop(held);
         drop(growth);
@@ -153,12 +153,12 @@ impl<G: Ground> TracedHeap<G> {
         let _trimming = lock(&self.trimming);
         let _held = (lock(&self.growth), Held::new(&self.growth));
         let puddles = self.puddles.all();
-        let tracer = Tracer::new(&self.ground, types, &puddles);
+        let tracer = Tracer::new(&self.backing, types, &puddles);
         let believe = options.believe_marks && !planted(Bug::TraceBelievesReach);
         let keep = options.keep_unreached;
         // Nothing is changed by what a page said that could not be had.
         let traced = self.trace(&tracer, roots, false, options)?;
-        self.ground.usable()?;
+        self.backing.usable()?;
         let (trace, damaged_roots) = (traced.counts, traced.damaged_roots);
         let mut report = RecoveryReport { trace, damaged_roots, ..RecoveryReport::default() };
         // What an earlier sweep has left is decided first, also if roots are damaged.
@@ -178,7 +178,7 @@ impl<G: Ground> TracedHeap<G> {
             }
         }
         if report.interrupted > 0 || report.freed_blocks > 0 || report.repaired_marks > 0 {
-            self.ground.fence();
+            self.backing.fence();
         }
         self.close_sweep();
         drop(tracer);
@@ -243,7 +243,7 @@ impl<G: Ground> TracedHeap<G> {
                 puddle.write_descriptor(number, &Descriptor::hole());
                 // SAFETY: a descriptor of the mapping.
                 unsafe {
-                    self.ground.flush(
+                    self.backing.flush(
                         core::ptr::from_ref(puddle.line(number)).cast(),
                         size_of::<Descriptor>(),
                     );
@@ -300,7 +300,7 @@ impl<G: Ground> TracedHeap<G> {
                 }
                 if !planted(Bug::TraceMarkNotFlushed) {
                     // SAFETY: marks in the mapping of a writable pool.
-                    unsafe { self.ground.flush(marks.as_ptr().cast(), marks.len()) };
+                    unsafe { self.backing.flush(marks.as_ptr().cast(), marks.len()) };
                 }
                 reach(Step::MarksRecovered);
             }
@@ -319,7 +319,7 @@ impl<G: Ground> TracedHeap<G> {
         let puddles = self.puddles.all();
         let mut report = HeapReport { stats: count(&puddles), ..HeapReport::default() };
         report.damaged_roots = roots::all(self.root_puddle()).1;
-        let tracer = types.map(|types| Tracer::new(&self.ground, types, &puddles));
+        let tracer = types.map(|types| Tracer::new(&self.backing, types, &puddles));
         if let Some(tracer) = &tracer {
             let traced = self.trace(tracer, roots, false, options)?;
             report.trace = Some(traced.counts);
@@ -451,7 +451,7 @@ fn marked(puddle: &PuddleHeap, number: usize, holds: Holds, word: usize) -> u64 
 }
 
 /// Calls `visit` for the blocks of a puddle that were reached and are not allocated.
-fn unallocated<G: Ground>(
+fn unallocated<G: Backing>(
     tracer: &Tracer<'_, G>,
     ordinal: usize,
     puddle: &PuddleHeap,
@@ -476,7 +476,7 @@ fn as_claimed(claim: Claim) -> Option<Holds> {
 }
 
 /// Compares marks with what was reached. Addresses of all leaks are added to `leaks`.
-fn compare<G: Ground>(
+fn compare<G: Backing>(
     tracer: &Tracer<'_, G>,
     ordinal: usize,
     puddle: &PuddleHeap,

@@ -34,9 +34,9 @@ use super::puddles::Shortage;
 use super::puddles::{Growth, Taken, Tries};
 use super::state::TracedHeap;
 use super::superblock::{PuddleHeap, clear, is_tiny_class};
+use crate::backing::Backing;
 use crate::class::{blocks_per_superblock, class_size, small_end};
-use crate::error::GroundError;
-use crate::ground::Ground;
+use crate::error::BackingError;
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE, SuperblockState, TINY_MARKS_SIZE, mark};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, planted, reach};
@@ -47,7 +47,7 @@ const PLACES: u64 = 8;
 /// Superblocks of other kinds that a refill looks at.
 const STRANGERS: usize = 8;
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Puts blocks on the stack of an empty bin.
     ///
     /// # Safety
@@ -56,7 +56,7 @@ impl<G: Ground> TracedHeap<G> {
     #[inline(never)]
     pub(crate) unsafe fn refill(&self, cache: *mut Cache, bin: *mut Bin) -> Result<(), Shortage> {
         let mut tries = Tries::default();
-        let mut inside = self.enter().map_err(Shortage::Ground)?;
+        let mut inside = self.enter().map_err(Shortage::Backing)?;
         self.take_in_orphans();
         // SAFETY: the caller's. Nothing below but `take_run` reaches the cache by itself, and no
         // reference is held across it.
@@ -72,14 +72,14 @@ impl<G: Ground> TracedHeap<G> {
                     Taken::Run(puddle, number) => {
                         if let Err(error) = self.set_up(&mut *bin, puddle, number) {
                             self.put_run(puddle, number, 1);
-                            return Err(Shortage::Ground(error));
+                            return Err(Shortage::Backing(error));
                         }
                     }
                     Taken::Retry => {}
                     Taken::Outside(errand) => {
                         drop(inside);
                         self.step_out(errand, &mut tries).map_err(Shortage::Puddle)?;
-                        inside = self.enter().map_err(Shortage::Ground)?;
+                        inside = self.enter().map_err(Shortage::Backing)?;
                     }
                 }
             }
@@ -106,14 +106,14 @@ impl<G: Ground> TracedHeap<G> {
 
     /// Makes a superblock that this thread has taken one of the bin's kind, with all its blocks the
     /// bin's. If there is no space for its marks, it is as it was.
-    fn set_up(&self, bin: &mut Bin, puddle: &PuddleHeap, number: u32) -> Result<(), GroundError> {
+    fn set_up(&self, bin: &mut Bin, puddle: &PuddleHeap, number: u32) -> Result<(), BackingError> {
         reach(Step::Taken);
         let size = class_size(bin.class);
         let line = puddle.line(number);
         let tiny = is_tiny_class(bin.class);
         if tiny && puddle.may_lack_tiny() && !planted(Bug::HoleNotEnsured) {
             let page = puddle.base + puddle.layout.marks_at(number.into(), size);
-            self.ground.ensure(page, TINY_MARKS_SIZE)?;
+            self.backing.ensure(page, TINY_MARKS_SIZE)?;
         }
         puddle.clear_outer_marks(number);
         reach(Step::MarksCleared);
@@ -152,8 +152,8 @@ impl<G: Ground> TracedHeap<G> {
         let first = core::ptr::from_ref(puddle.line(number));
         // SAFETY: descriptors `number` to `number + count` lie in the mapping one after the other:
         // only writable pools come here.
-        unsafe { self.ground.flush(first.cast(), count as usize * size_of::<Descriptor>()) };
-        self.ground.fence();
+        unsafe { self.backing.flush(first.cast(), count as usize * size_of::<Descriptor>()) };
+        self.backing.fence();
     }
 
     /// Gives the older half of a full stack back.
@@ -400,7 +400,7 @@ fn kind_of(line: &Line) -> (TypeId, u32) {
 
 /// Cached blocks on their way to be free for all, and the superblocks to be announced: each after
 /// all its marks, and seldom more than once.
-struct Freed<'a, G: Ground> {
+struct Freed<'a, G: Backing> {
     heap: &'a TracedHeap<G>,
     list: u32,
     /// The superblock of the block before.
@@ -410,7 +410,7 @@ struct Freed<'a, G: Ground> {
     references: [u32; 64],
 }
 
-impl<'a, G: Ground> Freed<'a, G> {
+impl<'a, G: Backing> Freed<'a, G> {
     fn new(heap: &'a TracedHeap<G>, list: u32) -> Self {
         Self { heap, list, last: 0, used: 0, references: [0; 64] }
     }

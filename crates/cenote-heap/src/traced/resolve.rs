@@ -10,15 +10,15 @@ use super::line::Line;
 use super::mutex::lock;
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
+use crate::backing::Backing;
 use crate::block::Mark;
 use crate::error::FreeError;
-use crate::ground::Ground;
 use cenote_layout::heap::mark;
 use cenote_layout::id::TypeId;
 use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// The puddle that `addr` is in.
     #[inline]
     pub(crate) fn puddle_at(&self, addr: u64) -> Result<&PuddleHeap, FreeError> {
@@ -31,7 +31,7 @@ impl<G: Ground> TracedHeap<G> {
     /// The puddle that `addr` is in, if the heap has looked at it.
     #[inline]
     pub(crate) fn known_puddle(&self, addr: u64) -> Option<&PuddleHeap> {
-        let slot = self.ground.slot(addr)?;
+        let slot = self.backing.slot(addr)?;
         // SAFETY: a slot of this pool; what hangs there is this heap's and lives as long as `self`,
         // or another heap's of the same pool, which `attach` excludes.
         let puddle = unsafe { PuddleHeap::from_slot(slot.load(Ordering::Acquire)) }?;
@@ -41,16 +41,16 @@ impl<G: Ground> TracedHeap<G> {
 
     #[cold]
     pub(super) fn puddle_at_first_touch(&self, addr: u64) -> Result<&PuddleHeap, FreeError> {
-        if self.ground.slot(addr).is_none()
+        if self.backing.slot(addr).is_none()
             && self.members.is_some()
-            && !self.ground.is_foreign(addr)
+            && !self.backing.is_foreign(addr)
             && !is_held(&self.growth)
         {
             // Another process may have taken a puddle there.
             self.refresh(&mut lock(&self.growth));
         }
-        if self.ground.slot(addr).is_none() {
-            return Err(match self.ground.is_foreign(addr) {
+        if self.backing.slot(addr).is_none() {
+            return Err(match self.backing.is_foreign(addr) {
                 true => FreeError::OtherPool { addr },
                 false => FreeError::NotInHeap { addr },
             });

@@ -11,15 +11,15 @@
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
 use super::trace::Root;
+use crate::backing::Backing;
 use crate::error::RootError;
-use crate::ground::Ground;
 use cenote_layout::heap::{ROOT_COUNT, RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, planted};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// The root puddle. It is attached by `open`.
     pub(crate) fn root_puddle(&self) -> Option<&PuddleHeap> {
         self.puddles.get(0)
@@ -49,15 +49,16 @@ impl<G: Ground> TracedHeap<G> {
         for (word, value) in [(0, 0), (1, type_id.0), (0, slot.word)] {
             words[word].store(value, Ordering::Release);
             // SAFETY: the word lies in the root puddle's mapping.
-            unsafe { self.ground.flush(words[word].as_ptr().cast(), 8) };
-            self.ground.fence();
+            unsafe { self.backing.flush(words[word].as_ptr().cast(), 8) };
+            self.backing.fence();
         }
         Ok(())
     }
 
     fn root_words(&self, index: u16) -> Result<&[AtomicU64; 2], RootError> {
         let slot = self.slot_of_root(index)?;
-        // SAFETY: the slot lies in the root puddle's mapping, which lives as long as the ground; it
+        // SAFETY: the slot lies in the root puddle's mapping, which lives as long as the backing;
+        // it
         // is aligned to 16, has 16 bytes, and is accessed atomically here.
         Ok(unsafe { slot.cast::<[AtomicU64; 2]>().as_ref() })
     }

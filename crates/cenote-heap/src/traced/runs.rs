@@ -25,7 +25,7 @@ pub(crate) enum Taken {
 }
 
 /// The anchors and hints of one puddle.
-pub(crate) trait Ground {
+pub(crate) trait Backing {
     /// Anchor of superblock `number`.
     fn anchor(&self, number: u32) -> &AtomicU64;
     /// Word `word` of the hints.
@@ -35,17 +35,17 @@ pub(crate) trait Ground {
 }
 
 /// Takes the first run of `count` free superblocks that begins at a multiple of `align`.
-pub(crate) fn take(ground: &impl Ground, count: u32, align: u32) -> Taken {
+pub(crate) fn take(backing: &impl Backing, count: u32, align: u32) -> Taken {
     let mut from = 0;
     let mut disturbed = false;
-    while let Some(start) = next(ground, from, true) {
-        let end = next(ground, start, false).unwrap_or(ground.len());
+    while let Some(start) = next(backing, from, true) {
+        let end = next(backing, start, false).unwrap_or(backing.len());
         let aligned = start.next_multiple_of(align);
         if aligned >= end || end - aligned < count {
             from = end;
             continue;
         }
-        match claim(ground, aligned, count) {
+        match claim(backing, aligned, count) {
             Ok(()) => return Taken::At(aligned),
             Err(refused) => {
                 disturbed = true;
@@ -57,39 +57,39 @@ pub(crate) fn take(ground: &impl Ground, count: u32, align: u32) -> Taken {
 }
 
 /// Takes exactly this run, or nothing: which superblock could not be had.
-pub(crate) fn claim(ground: &impl Ground, start: u32, count: u32) -> Result<(), u32> {
+pub(crate) fn claim(backing: &impl Backing, start: u32, count: u32) -> Result<(), u32> {
     for number in start..start + count {
-        if !anchor::take(ground.anchor(number)) {
+        if !anchor::take(backing.anchor(number)) {
             // Their hints are still set.
-            (start..number).for_each(|taken| anchor::leave(ground.anchor(taken), anchor::FREE));
+            (start..number).for_each(|taken| anchor::leave(backing.anchor(taken), anchor::FREE));
             return Err(number);
         }
     }
     for number in start..start + count {
-        ground.hints(number / 64).fetch_and(!(1 << (number % 64)), Ordering::Relaxed);
+        backing.hints(number / 64).fetch_and(!(1 << (number % 64)), Ordering::Relaxed);
     }
     Ok(())
 }
 
 /// Gives back superblocks that the caller owns.
-pub(crate) fn put(ground: &impl Ground, start: u32, count: u32) {
+pub(crate) fn put(backing: &impl Backing, start: u32, count: u32) {
     for number in start..start + count {
-        anchor::leave(ground.anchor(number), anchor::FREE);
+        anchor::leave(backing.anchor(number), anchor::FREE);
         reach(Step::Unhinted);
-        ground.hints(number / 64).fetch_or(1 << (number % 64), Ordering::Release);
+        backing.hints(number / 64).fetch_or(1 << (number % 64), Ordering::Release);
         reach(Step::PutOne);
     }
 }
 
 /// First superblock from `from` on whose hint is set, or is not.
-fn next(ground: &impl Ground, from: u32, set: bool) -> Option<u32> {
+fn next(backing: &impl Backing, from: u32, set: bool) -> Option<u32> {
     let mut at = from;
-    while at < ground.len() {
-        let word = ground.hints(at / 64).load(Ordering::Acquire);
+    while at < backing.len() {
+        let word = backing.hints(at / 64).load(Ordering::Acquire);
         let word = (if set { word } else { !word }) >> (at % 64);
         if word != 0 {
             let found = at + word.trailing_zeros();
-            return (found < ground.len()).then_some(found);
+            return (found < backing.len()).then_some(found);
         }
         at = (at / 64 + 1) * 64;
     }

@@ -9,10 +9,10 @@ use super::members::{Inside, Members, Turn};
 use super::puddles::{Growth, Puddles};
 use super::record::Slot;
 use super::slow::Slow;
-use crate::error::{GroundError, OpenError, RecoverError};
+use crate::backing::Backing;
+use crate::error::{BackingError, OpenError, RecoverError};
 use crate::exclusion::Exclusion;
-use crate::ground::Ground;
-use crate::pool_ground::PoolGround;
+use crate::pool_backing::PoolBacking;
 use crate::report::Damage;
 use cenote_layout::heap::LIST_COUNT;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -30,11 +30,11 @@ pub(crate) fn next_number() -> u64 {
 }
 
 /// The traced heap of one pool. Share it by reference or `Arc`; there is one per pool and process.
-/// Several processes have one each on the same pool, if the ground says that they may
-/// (`Ground::sharing`).
+/// Several processes have one each on the same pool, if the backing says that they may
+/// (`Backing::sharing`).
 #[derive(Debug)]
-pub struct TracedHeap<G: Ground = PoolGround> {
-    pub(crate) ground: G,
+pub struct TracedHeap<G: Backing = PoolBacking> {
+    pub(crate) backing: G,
     /// Under this number threads find their caches. Recovery takes another one: then all caches
     /// are dead.
     pub(crate) number: AtomicU64,
@@ -66,22 +66,22 @@ pub struct TracedHeap<G: Ground = PoolGround> {
     pub(crate) slow: Slow<Self>,
 }
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Goes inside the gate, if there is one: to where superblocks change hands.
     ///
     /// # Errors
     /// See [`Members::enter`].
     #[inline]
-    pub(crate) fn enter(&self) -> Result<Inside<'_>, GroundError> {
-        match (&self.members, self.ground.sharing()) {
+    pub(crate) fn enter(&self) -> Result<Inside<'_>, BackingError> {
+        match (&self.members, self.backing.sharing()) {
             (Some(members), Some(sharing)) => members.enter(sharing),
             _ => Ok(Inside::ALONE),
         }
     }
 
     /// What the heap stands on.
-    pub fn ground(&self) -> &G {
-        &self.ground
+    pub fn backing(&self) -> &G {
+        &self.backing
     }
 
     /// The lock between the processes that have the pool; `None` if there is one process.
@@ -89,13 +89,13 @@ impl<G: Ground> TracedHeap<G> {
     #[must_use]
     pub fn exclusion(&self) -> Option<Exclusion<'_>> {
         let members = self.members.as_ref()?;
-        let sharing = self.ground.sharing()?;
+        let sharing = self.backing.sharing()?;
         Some(Exclusion::new(members.writer(), members, members.own_place(), sharing))
     }
 
     /// The pool's lock, where there is one.
     pub(super) fn turn(&self) -> Result<Option<Turn<'_>>, OpenError> {
-        match (&self.members, self.ground.sharing()) {
+        match (&self.members, self.backing.sharing()) {
             (Some(members), Some(sharing)) => members.lock(sharing).map(Some),
             _ => Ok(None),
         }
@@ -104,7 +104,7 @@ impl<G: Ground> TracedHeap<G> {
     /// The pool's lock for what only the last member may do.
     pub(crate) fn turn_alone(&self) -> Result<Option<Turn<'_>>, RecoverError> {
         let turn = self.turn()?;
-        if let (Some(members), Some(sharing)) = (&self.members, self.ground.sharing()) {
+        if let (Some(members), Some(sharing)) = (&self.members, self.backing.sharing()) {
             match members.others(sharing).count_ones() {
                 0 => {}
                 others => return Err(RecoverError::Shared { others }),
@@ -115,14 +115,14 @@ impl<G: Ground> TracedHeap<G> {
 
     /// All puddles have been adopted anew, under the pool's lock: nothing of dead members is left.
     pub(crate) fn forget_dead(&self) {
-        if let (Some(members), Some(sharing)) = (&self.members, self.ground.sharing()) {
+        if let (Some(members), Some(sharing)) = (&self.members, self.backing.sharing()) {
             members.clear(members.dead(sharing));
         }
     }
 
     /// Whether members of the pool have died and were not swept.
     pub(super) fn has_dead(&self) -> bool {
-        match (&self.members, self.ground.sharing()) {
+        match (&self.members, self.backing.sharing()) {
             (Some(members), Some(sharing)) => members.dead(sharing) != 0,
             _ => false,
         }

@@ -64,7 +64,7 @@ use core::ptr::{NonNull, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use zerocopy::FromZeros;
 
-/// The heap's state of one of its puddles. It hangs on the puddle (`Ground::slot`) and lives as
+/// The heap's state of one of its puddles. It hangs on the puddle (`Backing::slot`) and lives as
 /// long as the heap.
 #[derive(Debug)]
 pub struct PuddleHeap {
@@ -418,7 +418,7 @@ impl PuddleHeap {
     }
 }
 
-impl runs::Ground for PuddleHeap {
+impl runs::Backing for PuddleHeap {
     fn anchor(&self, number: u32) -> &AtomicU64 {
         &self.line(number).anchor
     }

@@ -18,7 +18,7 @@
 //!
 //! The rules need two things. *No living member is in one of these states*: the gate is closed
 //! ([`super::gate`]), and all of these states are inside it. *The caller tells which members
-//! are dead*, by [`crate::ground::Sharing`]. A log of the dead member is replayed before
+//! are dead*, by [`crate::backing::Sharing`]. A log of the dead member is replayed before
 //! it is said to be dead, so what a transaction held or took is decided: a mark that replay cleared
 //! is FREE in a FULL superblock, or of a large head, and the rules above cover it.
 //!
@@ -45,11 +45,11 @@ use super::anchor;
 use super::marks;
 use super::members::Members;
 use super::mutex::lock;
-use super::runs::Ground as _;
+use super::runs::Backing as _;
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
+use crate::backing::{Backing, Sharing};
 use crate::error::RecoverError;
-use crate::ground::{Ground, Sharing};
 use cenote_layout::heap::{Descriptor, mark};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::Ordering;
@@ -71,7 +71,7 @@ pub struct Swept {
     pub longest_pause: Duration,
 }
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Number of this process among those that have the pool open; `None` if they cannot be
     /// several.
     #[must_use]
@@ -92,7 +92,7 @@ impl<G: Ground> TracedHeap<G> {
     /// stopped, perhaps); nothing is lost, try again. A puddle cannot be mapped, or the pool's lock
     /// not be had.
     pub fn sweep_dead(&self) -> Result<Swept, RecoverError> {
-        let (Some(members), Some(sharing)) = (&self.members, self.ground.sharing()) else {
+        let (Some(members), Some(sharing)) = (&self.members, self.backing.sharing()) else {
             return Ok(Swept::default());
         };
         if members.dead(sharing) == 0 {
@@ -121,7 +121,7 @@ impl<G: Ground> TracedHeap<G> {
             let _closed = members.close(sharing)?;
             reach(Step::SweepClosed);
             self.empty_hands(&puddles, dead, &mut swept);
-            self.ground.fence();
+            self.backing.fence();
             swept.longest_pause = began.elapsed();
         }
         for puddle in &puddles {
@@ -137,7 +137,9 @@ impl<G: Ground> TracedHeap<G> {
 
     /// Leaves the pool, when the heap is closed: what this process has is as a dead member's.
     pub(crate) fn leave(&self) {
-        let (Some(members), Some(sharing)) = (&self.members, self.ground.sharing()) else { return };
+        let (Some(members), Some(sharing)) = (&self.members, self.backing.sharing()) else {
+            return;
+        };
         // Without the lock nothing can be done, and nothing has to: once the process has ended, it
         // is found dead.
         let Ok(_turn) = members.lock(sharing) else { return };
@@ -231,7 +233,9 @@ impl<G: Ground> TracedHeap<G> {
             // Perhaps it was becoming a hole, or had been one.
             puddle.write_descriptor(number, &Descriptor::hole());
             // SAFETY: a descriptor of the mapping; only writable pools have members.
-            unsafe { self.ground.flush(core::ptr::from_ref(line).cast(), size_of::<Descriptor>()) };
+            unsafe {
+                self.backing.flush(core::ptr::from_ref(line).cast(), size_of::<Descriptor>())
+            };
         }
         puddle.clear_outer_marks(number);
         self.put_run(puddle, number, 1);

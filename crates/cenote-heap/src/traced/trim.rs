@@ -14,9 +14,9 @@
 //!    decides**: the last of its words that reaches memory makes it valid; a torn one is invalid
 //!    without marks, which is free, and counts as a hole too. The file still has the space. A crash
 //!    here costs nothing but that: no thread looks at the superblock again before it is taken.
-//! 3. *Hole*: `Ground::release` has punched it, all of it or, if a crash came in between, a part.
+//! 3. *Hole*: `Backing::release` has punched it, all of it or, if a crash came in between, a part.
 //!    It reads as zeros.
-//! 4. *Backed*: the thread that took it from 2 or 3 has called `Ground::ensure`, for good at the
+//! 4. *Backed*: the thread that took it from 2 or 3 has called `Backing::ensure`, for good at the
 //!    durability level. The descriptor still says "hole"; a crash leaves state 3 as far as any
 //!    opener can tell, and the next taker calls it again.
 //! 5. *In use*: the descriptor of the new use is flushed and fenced ([`super::refill`],
@@ -45,8 +45,8 @@ use super::mutex::lock;
 use super::runs;
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
-use crate::error::{GroundError, RecoverError};
-use crate::ground::Ground;
+use crate::backing::Backing;
+use crate::error::{BackingError, RecoverError};
 use cenote_layout::heap::{Descriptor, SUPERBLOCK_SIZE};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::ops::ControlFlow;
@@ -79,7 +79,7 @@ pub struct TrimReport {
     pub unsupported: bool,
 }
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Gives the space of all free superblocks back to the file system. Blocks and addresses stay;
     /// an allocation that needs the space again takes it, or fails with
     /// [`crate::AllocError::Full`]. What free blocks in superblocks take that have allocated ones
@@ -188,12 +188,12 @@ impl<G: Ground> TracedHeap<G> {
     }
 
     /// States 1 to 3, for superblocks that the caller owns.
-    fn punch(&self, puddle: &PuddleHeap, number: u32, count: u32) -> Result<bool, GroundError> {
+    fn punch(&self, puddle: &PuddleHeap, number: u32, count: u32) -> Result<bool, BackingError> {
         let bytes = u64::from(count) * SUPERBLOCK_SIZE;
         let early = planted(Bug::HoleBeforeDescriptor);
         if early {
             // SAFETY: as below.
-            unsafe { self.ground.release(puddle.address(number), bytes)? };
+            unsafe { self.backing.release(puddle.address(number), bytes)? };
         }
         for number in number..number + count {
             puddle.clear_outer_marks(number);
@@ -205,15 +205,15 @@ impl<G: Ground> TracedHeap<G> {
             return Ok(true);
         }
         // SAFETY: superblocks that this thread has taken, and so without an allocated block.
-        unsafe { self.ground.release(puddle.address(number), bytes) }
+        unsafe { self.backing.release(puddle.address(number), bytes) }
     }
 
     /// Whether what is behind blocks is given back: not at `power`, where taking space again costs
-    /// a sync of the file, and not where the ground cannot give anything back: a descriptor that
+    /// a sync of the file, and not where the backing cannot give anything back: a descriptor that
     /// says "cut" would cost the thread that takes the superblock next a request for space that was
     /// there all along.
     pub(crate) fn cuts(&self) -> bool {
-        !self.ground.is_power() && self.ground.releases()
+        !self.backing.is_power() && self.backing.releases()
     }
 
     /// Gives what is behind the blocks of a run back to the file system: `end` bytes of it are in
@@ -224,7 +224,7 @@ impl<G: Ground> TracedHeap<G> {
             // SAFETY: the run is the caller's, and no thread stores behind `end` while it is what
             // its descriptors say.
             let released =
-                unsafe { self.ground.release(puddle.address(number) + end, whole - end) };
+                unsafe { self.backing.release(puddle.address(number) + end, whole - end) };
             // Space that stays is no fault: the descriptors say that it may be missing.
             let _ = released;
             reach(Step::EndCut);
@@ -238,7 +238,7 @@ impl<G: Ground> TracedHeap<G> {
         puddle: &PuddleHeap,
         number: u32,
         count: u32,
-    ) -> Result<(), GroundError> {
+    ) -> Result<(), BackingError> {
         if planted(Bug::HoleNotEnsured) {
             return Ok(());
         }
@@ -246,7 +246,8 @@ impl<G: Ground> TracedHeap<G> {
         let mut from = number;
         while let Some(first) = (from..end).find(|&i| puddle.may_lack_space(i)) {
             let past = (first..end).find(|&i| !puddle.may_lack_space(i)).unwrap_or(end);
-            self.ground.ensure(puddle.address(first), u64::from(past - first) * SUPERBLOCK_SIZE)?;
+            self.backing
+                .ensure(puddle.address(first), u64::from(past - first) * SUPERBLOCK_SIZE)?;
             reach(Step::HoleFilled);
             from = past;
         }

@@ -5,12 +5,12 @@ use super::condemn::Condemning;
 use super::state::TracedHeap;
 use super::superblock::PuddleHeap;
 use super::trace::Tracer;
+use crate::backing::Backing;
 use crate::error::RecoverError;
-use crate::ground::Ground;
 use cenote_medium::planted::{Bug, planted};
 use std::sync::Arc;
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Condemns what is allocated and not reached, unless all of that is kept.
     pub(super) fn condemn_unreached(
         &self,
@@ -36,7 +36,7 @@ impl<G: Ground> TracedHeap<G> {
                 }
             }
         }
-        self.ground.usable()?;
+        self.backing.usable()?;
         sweep.commit();
         Ok(())
     }

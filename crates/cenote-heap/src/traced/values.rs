@@ -11,9 +11,9 @@
 
 use super::state::TracedHeap;
 use super::trace::copy_into;
+use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::error::RecoverError;
-use crate::ground::Ground;
 use crate::heap::Heap;
 use crate::report::{LISTED_MAX, ValueReport};
 use crate::trace::{Progress, TraceOptions};
@@ -32,7 +32,7 @@ const STEP: u64 = 64 << 10;
 /// Blocks between two looks at the clock.
 const BLOCKS: u64 = 1024;
 
-impl<G: Ground> TracedHeap<G> {
+impl<G: Backing> TracedHeap<G> {
     /// Looks at the values of all allocated blocks whose types have rules. The caller keeps them
     /// from being changed meanwhile. Of `options`, progress alone counts: it is told blocks that
     /// were looked at.
@@ -104,12 +104,12 @@ fn note(report: &mut ValueReport, invalid: InvalidValue) {
 }
 
 /// A heap whose blocks do not change.
-struct InMemory<'h, G: Ground> {
+struct InMemory<'h, G: Backing> {
     heap: &'h TracedHeap<G>,
     copy: Vec<u8>,
 }
 
-impl<G: Ground> Blocks for InMemory<'_, G> {
+impl<G: Backing> Blocks for InMemory<'_, G> {
     fn block(&mut self, addr: u64) -> Option<(TypeId, u64)> {
         let block = self.heap.owner(addr).filter(|block| block.addr == addr)?;
         Some((block.type_id, block.size))

@@ -4,7 +4,7 @@
 
 pub mod shared;
 
-use cenote_heap::{Ground as _, MemoryGround, MemoryOptions, TracedHeap};
+use cenote_heap::{Backing as _, MemoryBacking, MemoryOptions, TracedHeap};
 use cenote_layout::heap::{Descriptor, HeapGeometry, SUPERBLOCK_SIZE};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::PointerKind;
@@ -12,14 +12,14 @@ use cenote_layout::types::{PointerField, RECORD_VERSION, TypeRecord};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub type Heap = TracedHeap<MemoryGround>;
+pub type Heap = TracedHeap<MemoryBacking>;
 pub type TypeMap = HashMap<TypeId, Arc<TypeRecord>>;
 
 pub const A: TypeId = TypeId(0xa);
 pub const B: TypeId = TypeId(0xb);
 
-pub fn ground(puddle_size: u64, size_max: u64) -> MemoryGround {
-    MemoryGround::new(MemoryOptions { puddle_size, size_max, writable: true })
+pub fn backing(puddle_size: u64, size_max: u64) -> MemoryBacking {
+    MemoryBacking::new(MemoryOptions { puddle_size, size_max, writable: true })
 }
 
 /// Bytes of the smallest root puddle with so many superblocks for blocks.
@@ -32,7 +32,7 @@ pub fn room_for(superblocks: u64) -> u64 {
 }
 
 pub fn heap(puddle_size: u64, size_max: u64) -> Heap {
-    TracedHeap::open(ground(puddle_size, size_max)).unwrap()
+    TracedHeap::open(backing(puddle_size, size_max)).unwrap()
 }
 
 pub fn record(
@@ -84,12 +84,12 @@ pub fn zero(addr: u64, len: u64) {
 }
 
 /// Flips a bit in the descriptor of the superblock that `addr` is in.
-pub fn damage_descriptor(ground: &MemoryGround, addr: u64) {
-    let plot =
-        ground.plots().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
-    let geometry = HeapGeometry::new(plot.size, plot.index == 0).unwrap();
-    let number = (addr - plot.addr) / SUPERBLOCK_SIZE;
-    let at = plot.addr + geometry.descriptors + number * size_of::<Descriptor>() as u64;
+pub fn damage_descriptor(backing: &MemoryBacking, addr: u64) {
+    let extent =
+        backing.extents().into_iter().find(|p| addr >= p.addr && addr < p.addr + p.size).unwrap();
+    let geometry = HeapGeometry::new(extent.size, extent.index == 0).unwrap();
+    let number = (addr - extent.addr) / SUPERBLOCK_SIZE;
+    let at = extent.addr + geometry.descriptors + number * size_of::<Descriptor>() as u64;
     write(at, 8, read(at, 8) ^ 1);
 }
 

@@ -3,7 +3,7 @@
 //! dead process had begun.
 
 use cenote_heap::{
-    Block, Cancelled, Ground, GroundError, Heap as _, Plot, Sharing, Taking, TracedHeap,
+    Backing, BackingError, Block, Cancelled, Extent, Heap as _, Sharing, Taking, TracedHeap,
 };
 use cenote_layout::id::TypeId;
 use cenote_sys::memory::{Access, Sharing as Mapping, map_file, map_file_at, release, reserve};
@@ -32,8 +32,8 @@ const PLAYED: u64 = 1 << 63;
 pub struct Control {
     pub size_max: AtomicU64,
     pub puddle_size: AtomicU64,
-    plots: AtomicU64,
-    plot: [[AtomicU64; 2]; SLOTS],
+    extents: AtomicU64,
+    extent: [[AtomicU64; 2]; SLOTS],
     /// Start of the puddle that covers each slot.
     starts: [AtomicU64; SLOTS],
     /// Whether played member `n` lives.
@@ -77,7 +77,7 @@ impl Worker {
     /// the block is reachable.
     pub fn alloc(
         &self,
-        heap: &TracedHeap<SharedGround>,
+        heap: &TracedHeap<SharedBacking>,
         at: usize,
         size: u64,
         type_id: TypeId,
@@ -110,7 +110,7 @@ impl Worker {
     }
 
     /// Frees the block of place `at`, in two steps.
-    pub fn free(&self, heap: &TracedHeap<SharedGround>, at: usize) {
+    pub fn free(&self, heap: &TracedHeap<SharedBacking>, at: usize) {
         let addr = self.blocks[at].load(Ordering::Acquire);
         let block = heap.find(addr).unwrap();
         self.verify(addr, block.size);
@@ -160,7 +160,7 @@ impl Files {
         let base = BASE + NUMBER.fetch_add(1, Ordering::Relaxed) * 4 * WINDOW;
         let pool = Mapped::new(&path, base);
         let files = Self { path, base, pool, _dir: Some(dir) };
-        let first = SharedGround::open(&files, 0);
+        let first = SharedBacking::open(&files, 0);
         first.control().puddle_size.store(puddle_size, Ordering::Relaxed);
         first.control().size_max.store(size_max, Ordering::Relaxed);
         first.take(puddle_size).unwrap();
@@ -174,21 +174,21 @@ impl Files {
     }
 
     /// A member of this process with an identity of its own.
-    pub fn played(&self, number: u64) -> SharedGround {
-        let ground = SharedGround::open(self, PLAYED | number);
-        ground.control().played[number as usize].store(1, Ordering::Release);
-        ground
+    pub fn played(&self, number: u64) -> SharedBacking {
+        let backing = SharedBacking::open(self, PLAYED | number);
+        backing.control().played[number as usize].store(1, Ordering::Release);
+        backing
     }
 
     /// This process.
-    pub fn real(&self) -> SharedGround {
+    pub fn real(&self) -> SharedBacking {
         let pid = process::pid();
-        SharedGround::open(self, process::start_ticks(pid).unwrap() << 22 | u64::from(pid))
+        SharedBacking::open(self, process::start_ticks(pid).unwrap() << 22 | u64::from(pid))
     }
 }
 
 #[derive(Debug)]
-pub struct SharedGround {
+pub struct SharedBacking {
     /// The pool's mapping: one for all members of a process.
     pool: Arc<Mapped>,
     lock: File,
@@ -228,7 +228,7 @@ impl Mapped {
     }
 }
 
-impl SharedGround {
+impl SharedBacking {
     fn open(files: &Files, who: u64) -> Self {
         // A file description of its own: the lock is its.
         let lock = File::options().read(true).write(true).open(&files.path).unwrap();
@@ -248,9 +248,9 @@ impl SharedGround {
     }
 
     /// Space for a range of the window, or none.
-    fn allocate(&self, flags: FallocateFlags, addr: u64, len: u64) -> Result<(), GroundError> {
+    fn allocate(&self, flags: FallocateFlags, addr: u64, len: u64) -> Result<(), BackingError> {
         rustix::fs::fallocate(&self.lock, flags, CONTROL + (addr - self.pool.base), len)
-            .map_err(|e| GroundError::Store { doing: "allocating space", source: Box::new(e) })
+            .map_err(|e| BackingError::Store { doing: "allocating space", source: Box::new(e) })
     }
 
     fn at(&self, addr: u64) -> Option<usize> {
@@ -260,42 +260,43 @@ impl SharedGround {
     }
 }
 
-// SAFETY: the window is mapped as long as any ground of it lives, at one address in all processes;
-// puddles are disjoint parts of it; `slot` and `plots` answer from the table that all share. Slots
-// are each ground's own.
-unsafe impl Ground for SharedGround {
-    fn plots(&self) -> Vec<Plot> {
+// SAFETY: the window is mapped as long as any backing of it lives, at one address in all processes;
+// puddles are disjoint parts of it; `slot` and `extents` answer from the table that all share.
+// Slots
+// are each backing's own.
+unsafe impl Backing for SharedBacking {
+    fn extents(&self) -> Vec<Extent> {
         let control = self.control();
-        let plot = |i: usize| Plot {
+        let extent = |i: usize| Extent {
             index: i as u32,
-            addr: control.plot[i][0].load(Ordering::Relaxed),
-            size: control.plot[i][1].load(Ordering::Relaxed),
+            addr: control.extent[i][0].load(Ordering::Relaxed),
+            size: control.extent[i][1].load(Ordering::Relaxed),
         };
-        (0..control.plots.load(Ordering::Acquire) as usize).map(plot).collect()
+        (0..control.extents.load(Ordering::Acquire) as usize).map(extent).collect()
     }
 
-    fn map(&self, _: &Plot) -> Result<(), GroundError> {
+    fn map(&self, _: &Extent) -> Result<(), BackingError> {
         Ok(())
     }
 
-    fn take(&self, size: u64) -> Result<Plot, GroundError> {
-        let (control, plots) = (self.control(), self.plots());
-        let bytes: u64 = plots.iter().map(|p| p.size).sum();
+    fn take(&self, size: u64) -> Result<Extent, BackingError> {
+        let (control, extents) = (self.control(), self.extents());
+        let bytes: u64 = extents.iter().map(|p| p.size).sum();
         let size_max = self.size_max();
         let addr =
-            plots.last().map_or(self.pool.base, |p| (p.addr + p.size).next_multiple_of(SLOT));
+            extents.last().map_or(self.pool.base, |p| (p.addr + p.size).next_multiple_of(SLOT));
         let end = (addr + size - self.pool.base).next_multiple_of(SLOT);
         if bytes + size > size_max || end > WINDOW {
-            return Err(GroundError::Limit { requested: size, bytes, size_max });
+            return Err(BackingError::Limit { requested: size, bytes, size_max });
         }
         for at in (addr - self.pool.base) / SLOT..end / SLOT {
             control.starts[at as usize].store(addr, Ordering::Release);
         }
-        let plot = Plot { index: plots.len() as u32, addr, size };
-        control.plot[plots.len()][0].store(addr, Ordering::Relaxed);
-        control.plot[plots.len()][1].store(size, Ordering::Relaxed);
-        control.plots.store(plots.len() as u64 + 1, Ordering::Release);
-        Ok(plot)
+        let extent = Extent { index: extents.len() as u32, addr, size };
+        control.extent[extents.len()][0].store(addr, Ordering::Relaxed);
+        control.extent[extents.len()][1].store(size, Ordering::Relaxed);
+        control.extents.store(extents.len() as u64 + 1, Ordering::Release);
+        Ok(extent)
     }
 
     fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {
@@ -322,12 +323,12 @@ unsafe impl Ground for SharedGround {
         self.control().size_max.load(Ordering::Relaxed)
     }
 
-    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
+    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, BackingError> {
         self.allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, addr, len)
             .map(|()| true)
     }
 
-    fn ensure(&self, addr: u64, len: u64) -> Result<(), GroundError> {
+    fn ensure(&self, addr: u64, len: u64) -> Result<(), BackingError> {
         self.allocate(FallocateFlags::KEEP_SIZE, addr, len)
     }
 
@@ -340,7 +341,7 @@ unsafe impl Ground for SharedGround {
     fn fence(&self) {}
 }
 
-impl Sharing for SharedGround {
+impl Sharing for SharedBacking {
     fn epoch(&self) -> u64 {
         u64::from_le_bytes(process::boot_id().unwrap()[..8].try_into().unwrap()) | 1
     }
@@ -363,15 +364,15 @@ impl Sharing for SharedGround {
         unfinished || process::is_alive((who & 0x3f_ffff) as u32, who >> 22)
     }
 
-    fn lock(&self) -> Result<(), GroundError> {
-        self.lock.lock().map_err(|e| GroundError::Store { doing: "locking", source: e.into() })
+    fn lock(&self) -> Result<(), BackingError> {
+        self.lock.lock().map_err(|e| BackingError::Store { doing: "locking", source: e.into() })
     }
 
-    fn try_lock(&self) -> Result<bool, GroundError> {
+    fn try_lock(&self) -> Result<bool, BackingError> {
         match self.lock.try_lock() {
             Ok(()) => Ok(true),
             Err(std::fs::TryLockError::WouldBlock) => Ok(false),
-            Err(e) => Err(GroundError::Store { doing: "locking", source: e.to_string().into() }),
+            Err(e) => Err(BackingError::Store { doing: "locking", source: e.to_string().into() }),
         }
     }
 

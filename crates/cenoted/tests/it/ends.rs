@@ -315,7 +315,7 @@ fn torn<T>(result: cenote::Result<T>) {
     let is_it = matches!(
         error,
         cenote::Error::Store(StoreError::PoolTorn { .. })
-            | cenote::Error::Ship(cenote::ShipError::Store(StoreError::PoolTorn { .. }))
+            | cenote::Error::Archive(cenote::ArchivingError::Store(StoreError::PoolTorn { .. }))
     );
     assert!(is_it && error.to_string().contains("declare-whole"), "{error}");
 }

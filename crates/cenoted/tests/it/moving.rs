@@ -6,8 +6,8 @@ use crate::hostile::{Raw, refused};
 use crate::limits::{figure, wide};
 use crate::permissions::{ALICE, BOB, STAFF, as_user, is_root};
 use cenote::{
-    Access, Error, ExportOptions, ImportOptions, Persist, PoolMode, PoolOptions, Ptr, Reader,
-    ShipError, Store,
+    Access, ArchivingError, Error, ExportOptions, ImportOptions, ImportedArchive, Persist,
+    PoolMode, PoolOptions, Ptr, Reader, Store,
 };
 use cenote_layout::catalog::HeapKind;
 use cenote_layout::id::{PoolId, Uuid};
@@ -36,7 +36,7 @@ fn export(store: &Store, pools: &[&str]) -> cenote::Result<Vec<u8>> {
     Ok(store.export(pools, Vec::new(), ExportOptions::default())?.0)
 }
 
-fn import(store: &Store, archive: &[u8], names: &[&str]) -> cenote::Result<cenote::Shipped> {
+fn import(store: &Store, archive: &[u8], names: &[&str]) -> cenote::Result<ImportedArchive> {
     let names = names.iter().map(ToString::to_string).collect();
     store.import(archive, ImportOptions { names, ..ImportOptions::default() })
 }
@@ -50,7 +50,7 @@ fn is_denied<T: std::fmt::Debug>(result: &cenote::Result<T>) -> bool {
     matches!(
         result,
         Err(Error::Store(StoreError::Permission { .. })
-            | Error::Ship(ShipError::Store(StoreError::Permission { .. })))
+            | Error::Archive(ArchivingError::Store(StoreError::Permission { .. })))
     )
 }
 
@@ -65,11 +65,8 @@ fn a_pool_goes_into_an_archive_and_comes_back_beside_itself_and_in_another_windo
             let store = from.connect();
             let archive = export(&store, &["numbers"]).expect("export");
             for name in ["a copy", "another"] {
-                let shipped = import(&store, &archive, &[name]).expect("import");
-                assert!(
-                    shipped.imported.pools[0].moved && shipped.imported.pools[0].due > 0,
-                    "{shipped:?}"
-                );
+                let made = import(&store, &archive, &[name]).expect("import");
+                assert!(made.imported.pools[0].moved && made.imported.pools[0].due > 0, "{made:?}");
                 assert_eq!(store.pools().iter().filter(|pool| pool.record.name == name).count(), 1);
             }
             // All at once, each with its own list.
@@ -81,8 +78,8 @@ fn a_pool_goes_into_an_archive_and_comes_back_beside_itself_and_in_another_windo
             archive
         };
         let store = to.connect();
-        let shipped = import(&store, &archive, &[]).expect("import");
-        assert_eq!(shipped.imported.pools[0].name, "numbers");
+        let made = import(&store, &archive, &[]).expect("import");
+        assert_eq!(made.imported.pools[0].name, "numbers");
         let pool = store.pool("numbers").expect("open");
         assert_eq!((count(&pool), add(&pool)), (500, 501));
         drop(pool);
@@ -225,7 +222,8 @@ fn who_may_not_read_a_pool_gets_neither_an_archive_nor_a_copy_of_it() {
         assert!(is_denied(&store.remove_pool("his").map(drop)), "his are his");
         assert!(matches!(
             import(&store, &archive, &["his"]),
-            Err(Error::Ship(ShipError::Store(StoreError::PoolExists { name }))) if name == "his"
+            Err(Error::Archive(ArchivingError::Store(StoreError::PoolExists { name })))
+                if name == "his"
         ));
     });
 }
@@ -305,7 +303,7 @@ fn a_pool_that_a_client_writes_is_not_copied_nor_exported_nor_moved() {
         matches!(error, StoreError::PoolBusy { .. } | StoreError::PoolInUse { .. })
     };
     let exported = export(&store, &["numbers"]);
-    assert!(matches!(&exported, Err(Error::Ship(ShipError::Store(error))) if busy(error)));
+    assert!(matches!(&exported, Err(Error::Archive(ArchivingError::Store(error))) if busy(error)));
     assert!(
         matches!(&store.clone_pool("numbers", "copy"), Err(Error::Store(error)) if busy(error))
     );
@@ -732,7 +730,7 @@ pub(crate) fn import_on(socket: &Path) {
             match import(&store, &archive, &[&name]) {
                 Ok(_) => break,
                 // The daemon that knew of it is gone, and nothing came of it: once more.
-                Err(Error::Ship(ShipError::Store(StoreError::Import { detail })))
+                Err(Error::Archive(ArchivingError::Store(StoreError::Import { detail })))
                     if detail.contains("again") => {}
                 Err(error) => panic!("{error}"),
             }

@@ -1,5 +1,6 @@
 //! Ordinary use at random: programs and clients of daemons that make pools, write, psync, grow,
-//! copy, ship, move, trim and back them up, and that are killed at any moment; and what operators
+//! copy, archive, move, trim and back them up, and that are killed at any moment; and what
+//! operators
 //! do to the files in between. The next program finds every pool, with every value that was
 //! acknowledged.
 //!
@@ -151,7 +152,7 @@ fn act(store: &Store, (what, name, other): (&str, &str, &str), dir: &Path) -> Re
         "share" => drop(store.clone_pool_sharing(name, other)?),
         "randomize" => store.randomize_pool(name)?,
         "rekey" => drop(store.rekey_pool(name, &key(1), &key(1))?),
-        "ship" => {
+        "archive" => {
             let (archive, _) = store.export(&[name], Vec::new(), ExportOptions::default())?;
             let names = vec![other.to_owned()];
             store.import(&archive[..], ImportOptions { names, ..ImportOptions::default() })?;
@@ -254,7 +255,7 @@ impl Round {
             6 => "grow",
             7 | 8 if !name.starts_with('d') => "psync",
             9 if copies => "clone",
-            10 if copies => "ship",
+            10 if copies => "archive",
             11 if copies && !is_client => "share",
             12 => "randomize",
             13 if is_sealed(&name) => "rekey",
@@ -268,7 +269,7 @@ impl Round {
         self.names += 1;
         let other = match what {
             "add" => (1 + self.below(4)).to_string(),
-            "clone" | "ship" | "share" => format!("{}{}", &name[..1], self.names),
+            "clone" | "archive" | "share" => format!("{}{}", &name[..1], self.names),
             _ => "-".into(),
         };
         (what, name, other)
@@ -281,7 +282,7 @@ impl Round {
             "bare" | "make" => {
                 self.known.insert(name.clone(), Known { least: 0, most: 0, perhaps: true });
             }
-            "clone" | "ship" | "share" => {
+            "clone" | "archive" | "share" => {
                 let of = of.expect("it is known");
                 self.known.insert(other.clone(), Known { perhaps: true, ..of });
             }
@@ -298,7 +299,7 @@ impl Round {
     fn acknowledged(&mut self, (what, name, other): &(&str, String, String)) {
         match *what {
             "bare" | "make" => self.known.get_mut(name).expect("given").perhaps = false,
-            "clone" | "ship" | "share" => {
+            "clone" | "archive" | "share" => {
                 // Of a sealed pool it has the last psync: all that a close of the pool left.
                 self.known.get_mut(other).expect("given").perhaps = false;
             }

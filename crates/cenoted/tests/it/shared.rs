@@ -361,8 +361,8 @@ fn a_sharer_whose_log_is_set_aside_stops_the_others_and_they_are_told() {
 pub(crate) fn lock_and_stay(socket: &Path) {
     let store = Store::connect(socket).expect("connect");
     let pool = share(&store, "numbers");
-    let judge = pool.judge().expect("judge");
-    let (_held, taken) = mutex_of(&pool).lock(&judge).expect("lock");
+    let owners = pool.owner_liveness().expect("owners");
+    let (_held, taken) = mutex_of(&pool).lock(&owners).expect("lock");
     say(&format!("{taken:?}"));
     listen();
 }
@@ -386,23 +386,23 @@ fn a_mutex_in_a_pool_dies_with_its_owner_and_the_next_one_is_told() {
         tx.set_root_at(1, Some(mutex))
     })
     .expect("make a mutex");
-    let (mutex, judge) = (mutex_of(&pool), pool.judge().expect("judge"));
+    let (mutex, owners) = (mutex_of(&pool), pool.owner_liveness().expect("owners"));
     for round in 0..5 {
         let mut one = Actor::start("locker", &daemon);
         assert_eq!(one.hear(), "Clean");
-        assert!(mutex.try_lock(&judge).expect("try").is_none(), "the other has it");
+        assert!(mutex.try_lock(&owners).expect("try").is_none(), "the other has it");
         match round {
             0 => {
                 assert!(one.ends());
-                let (_held, taken) = mutex.lock(&judge).expect("lock");
+                let (_held, taken) = mutex.lock(&owners).expect("lock");
                 assert_eq!(taken, Taken::Clean, "it was given back");
             }
             _ => {
                 one.kill();
-                let (held, taken) = mutex.lock(&judge).expect("lock");
+                let (held, taken) = mutex.lock(&owners).expect("lock");
                 assert_eq!(taken, Taken::Recovered);
                 drop(held);
-                assert_eq!(mutex.lock(&judge).expect("lock").1, Taken::Clean, "once is enough");
+                assert_eq!(mutex.lock(&owners).expect("lock").1, Taken::Clean, "once is enough");
             }
         }
     }

@@ -22,7 +22,7 @@ mod slices;
 mod table;
 mod worker;
 
-use crate::ground::Ground;
+use crate::backing::Backing;
 use crate::report::TraceCounts;
 use crate::trace::Types;
 use crate::traced::claims::Claim;
@@ -56,8 +56,8 @@ pub(crate) struct Traced {
 }
 
 /// One traversal of a heap: what is known before, and which blocks were reached.
-pub(crate) struct Tracer<'a, G: Ground> {
-    ground: &'a G,
+pub(crate) struct Tracer<'a, G: Backing> {
+    backing: &'a G,
     /// By ordinal.
     tables: Vec<Table>,
     /// Number 0 is for blocks without a type.
@@ -66,15 +66,15 @@ pub(crate) struct Tracer<'a, G: Ground> {
     numbers: HashMap<TypeId, u32>,
 }
 
-impl<'a, G: Ground> Tracer<'a, G> {
+impl<'a, G: Backing> Tracer<'a, G> {
     /// Reads the descriptors of all puddles, which must be in order of their ordinals.
-    pub(crate) fn new(ground: &'a G, types: &dyn Types, puddles: &[Arc<PuddleHeap>]) -> Self {
+    pub(crate) fn new(backing: &'a G, types: &dyn Types, puddles: &[Arc<PuddleHeap>]) -> Self {
         // Types first: a program says which programs the blocks have that its pointers lead to.
         let mut kinds = Kinds { types, known: HashMap::new(), scans: Vec::new() };
         kinds.number(TypeId::UNTYPED, 0);
         let tables = puddles.iter().map(|puddle| Table::new(puddle, &mut kinds)).collect();
         let (programs, numbers) = kinds.finish();
-        Self { ground, tables, programs, numbers }
+        Self { backing, tables, programs, numbers }
     }
 
     /// Word `word` of the reached blocks of a superblock: bit `k` of word `w` is block `64 * w +

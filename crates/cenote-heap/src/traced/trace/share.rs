@@ -18,8 +18,8 @@ use super::super::held::Lent;
 use super::table::Table;
 use super::worker::{Gift, Worker};
 use super::{Root, Traced, Tracer};
+use crate::backing::Backing;
 use crate::error::RecoverError;
-use crate::ground::Ground;
 use crate::report::LISTED_MAX;
 use crate::trace::{Progress, TraceOptions};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -151,7 +151,7 @@ impl Drop for StopOnPanic<'_> {
 }
 
 /// A worker, and how it works with others.
-struct Member<'s, 't, 'g, G: Ground> {
+struct Member<'s, 't, 'g, G: Backing> {
     worker: Worker<'t, 'g, G>,
     shared: &'s Shared,
     /// Blocks that were reported to `shared`.
@@ -167,7 +167,7 @@ enum Step {
     Done,
 }
 
-impl<G: Ground> Member<'_, '_, '_, G> {
+impl<G: Backing> Member<'_, '_, '_, G> {
     /// Traces a batch of blocks, or waits until there is something to trace, `at_most` so long.
     fn step(&mut self, at_most: Option<Duration>) -> Step {
         if self.shared.is_stopped() {
@@ -208,7 +208,7 @@ impl<G: Ground> Member<'_, '_, '_, G> {
     }
 }
 
-impl<G: Ground> Tracer<'_, G> {
+impl<G: Backing> Tracer<'_, G> {
     /// Traces from `roots`: every block that can be reached is noted. Nothing else changes. With
     /// `foreign`, notes the pointers into other pools.
     ///
@@ -280,7 +280,7 @@ impl<G: Ground> Tracer<'_, G> {
             return Err(RecoverError::Cancelled);
         }
         if let Some(addr) = done.iter().find_map(|worker| worker.lost) {
-            return Err(self.ground.unreadable(addr).into());
+            return Err(self.backing.unreadable(addr).into());
         }
         Ok(self.sum(done))
     }

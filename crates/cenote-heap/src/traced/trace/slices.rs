@@ -10,7 +10,7 @@ use super::program::{Program, Scan, Target, copy_of};
 use super::table::{Found, Table};
 use super::worker::{Gift, Worker};
 use super::{Kinds, Root, Tracer};
-use crate::ground::Ground;
+use crate::backing::Backing;
 use crate::trace::{Scanned, Types, Visitor};
 use crate::traced::claims::Claim;
 use crate::traced::superblock::PuddleHeap;
@@ -110,16 +110,16 @@ impl Marking {
     /// Follows what leads from `roots`, and from copies, until nothing is left or it is `until`; at
     /// least [`STEP`] blocks. Returns the addresses in other pools that something led to. The
     /// caller keeps writers out meanwhile. `Err`: an address that cannot be read.
-    pub(crate) fn slice<G: Ground>(
+    pub(crate) fn slice<G: Backing>(
         &mut self,
-        ground: &G,
+        backing: &G,
         roots: &[Root],
         next_old: &mut dyn FnMut() -> Option<Old>,
         until: Instant,
     ) -> Result<BTreeSet<u64>, u64> {
         self.whole = false;
         let tracer = Tracer {
-            ground,
+            backing,
             tables: core::mem::take(&mut self.tables),
             programs: core::mem::take(&mut self.programs),
             numbers: core::mem::take(&mut self.numbers),
@@ -147,7 +147,7 @@ impl Marking {
     }
 }
 
-impl<G: Ground> Worker<'_, '_, G> {
+impl<G: Backing> Worker<'_, '_, G> {
     /// Follows what stood in a range.
     fn old(&mut self, old: &Old) {
         let mut at = old.addr;

@@ -13,7 +13,7 @@ use super::program::{
 };
 use super::table::{Found, Miss, Table};
 use super::{Root, Tracer};
-use crate::ground::Ground;
+use crate::backing::Backing;
 use crate::report::{Fault, Finding, LISTED_MAX, TraceCounts};
 use crate::trace::{Scanned, Visitor};
 use crate::traced::superblock::PuddleHeap;
@@ -112,7 +112,7 @@ enum Elsewhere {
 }
 
 /// One thread's part of a traversal.
-pub(super) struct Worker<'t, 'g, G: Ground> {
+pub(super) struct Worker<'t, 'g, G: Backing> {
     tracer: &'t Tracer<'g, G>,
     queue: Queue,
     stack: Vec<Pending>,
@@ -130,7 +130,7 @@ pub(super) struct Worker<'t, 'g, G: Ground> {
     pub(super) lost: Option<u64>,
 }
 
-impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
+impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     pub(super) fn new(tracer: &'t Tracer<'g, G>, foreign: bool) -> Self {
         Self {
             tracer,
@@ -242,9 +242,9 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
     /// The puddle of an address that is not in the last one.
     #[cold]
     fn table_of(&self, addr: u64) -> Result<&'t Table, Elsewhere> {
-        let ground = self.tracer.ground;
-        let Some(slot) = ground.slot(addr) else {
-            return Err(if ground.is_foreign(addr) {
+        let backing = self.tracer.backing;
+        let Some(slot) = backing.slot(addr) else {
+            return Err(if backing.is_foreign(addr) {
                 Elsewhere::Foreign
             } else {
                 Elsewhere::Outside
@@ -397,7 +397,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
                 None => self.fault(Fault::Malformed, at, word, target),
             },
             PointerKind::REGION => match RegionAddress::decode(word) {
-                Some(region) => match self.tracer.ground.region(&region) {
+                Some(region) => match self.tracer.backing.region(&region) {
                     Some(to) => self.follow::<ALONE>(at, to, target, true),
                     None => self.fault(Fault::Outside, at, word, target),
                 },
@@ -414,7 +414,7 @@ impl<'t, 'g, G: Ground> Worker<'t, 'g, G> {
             0 if word == 0 => return,
             0 => Some(word),
             _ => decode_relative(at, word)
-                .or_else(|| self.tracer.ground.region(&RegionAddress::decode(word)?)),
+                .or_else(|| self.tracer.backing.region(&RegionAddress::decode(word)?)),
         };
         if let Some(to) = to {
             self.follow::<ALONE>(at, to, Target::UNKNOWN, false);

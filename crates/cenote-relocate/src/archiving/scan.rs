@@ -8,7 +8,7 @@
 //! Superblocks are read one at a time, and of a large block as many values as fit into [`STEP`], so
 //! memory is bounded by that and by the size of one value.
 
-use super::ShipError;
+use super::ArchivingError;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::heap::{
     Descriptor, HeapGeometry, MARKS_SIZE, ROOT_COUNT, RootSlot, SUPERBLOCK_SIZE, SuperblockState,
@@ -28,7 +28,7 @@ use zerocopy::FromBytes;
 const STEP: u64 = 1 << 20;
 
 /// Reads bytes of a puddle's body.
-pub(super) type ReadAt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<(), ShipError>;
+pub(super) type ReadAt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<(), ArchivingError>;
 
 /// What the scan needs to know of a store.
 pub(super) struct World<'a> {
@@ -98,7 +98,7 @@ pub(super) struct Body<'a> {
 }
 
 impl Body<'_> {
-    fn read(&self, offset: u64, len: u64, bytes: &mut Vec<u8>) -> Result<(), ShipError> {
+    fn read(&self, offset: u64, len: u64, bytes: &mut Vec<u8>) -> Result<(), ArchivingError> {
         bytes.resize(len as usize, 0);
         (self.bytes)(offset, bytes)
     }
@@ -107,8 +107,8 @@ impl Body<'_> {
     /// believed beyond that: what `visit` gets lies in the puddle.
     pub(super) fn each_held(
         &self,
-        visit: &mut dyn FnMut(&Held) -> Result<(), ShipError>,
-    ) -> Result<(), ShipError> {
+        visit: &mut dyn FnMut(&Held) -> Result<(), ArchivingError>,
+    ) -> Result<(), ArchivingError> {
         let Some(geometry) = HeapGeometry::new(self.puddle.size, self.puddle.index == 0) else {
             return Ok(());
         };
@@ -140,7 +140,7 @@ impl Body<'_> {
         geometry: &HeapGeometry,
         descriptor: &Descriptor,
         marks: &[u8],
-    ) -> Result<Option<Held>, ShipError> {
+    ) -> Result<Option<Held>, ArchivingError> {
         let state = SuperblockState::from_u32(descriptor.state);
         let small = matches!(state, Some(SuperblockState::Small | SuperblockState::SmallCut));
         let large =
@@ -184,7 +184,7 @@ impl Body<'_> {
         repeats: bool,
         bytes: &mut Vec<u8>,
         visit: &mut dyn FnMut(u64, u64, &[u8]),
-    ) -> Result<(), ShipError> {
+    ) -> Result<(), ArchivingError> {
         let Held { base, size, .. } = *held;
         if !held.large {
             self.read(base, SUPERBLOCK_SIZE, bytes)?;
@@ -222,7 +222,7 @@ pub(super) struct Scan<'a> {
 
 impl Scan<'_> {
     /// Adds what is in the puddle to `found`.
-    pub(super) fn run(&self, found: &mut Found) -> Result<(), ShipError> {
+    pub(super) fn run(&self, found: &mut Found) -> Result<(), ArchivingError> {
         let Some(geometry) = HeapGeometry::new(self.body.puddle.size, self.body.puddle.index == 0)
         else {
             return Ok(());
@@ -251,7 +251,7 @@ impl Scan<'_> {
         })
     }
 
-    fn roots(&self, geometry: &HeapGeometry, found: &mut Found) -> Result<(), ShipError> {
+    fn roots(&self, geometry: &HeapGeometry, found: &mut Found) -> Result<(), ArchivingError> {
         let mut bytes = Vec::new();
         self.body.read(geometry.roots, ROOT_COUNT * size_of::<RootSlot>() as u64, &mut bytes)?;
         for slot in bytes.chunks_exact(size_of::<RootSlot>()) {

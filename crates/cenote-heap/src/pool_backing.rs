@@ -1,20 +1,20 @@
-//! The promise under a heap over a pool: [`PoolGround`]. What a heap asks of it is in `pool`.
+//! The promise under a heap over a pool: [`PoolBacking`]. What a heap asks of it is in `pool`.
 
 use cenote_store::PoolHandle;
 use core::ops::Deref;
 
-/// A pool as the ground of its heap.
+/// A pool as the backing of its heap.
 ///
 /// A [`PoolHandle`] alone is none: handles are cloned, and a second heap, or another layer, would
 /// change and free blocks under references that the first one's caller gave out.
 #[derive(Clone, Debug)]
-pub struct PoolGround(PoolHandle);
+pub struct PoolBacking(PoolHandle);
 
-impl PoolGround {
-    /// The ground of the pool's heap.
+impl PoolBacking {
+    /// The backing of the pool's heap.
     ///
     /// # Safety
-    /// In this process only the heap over the returned ground, and what its caller does with it,
+    /// In this process only the heap over the returned backing, and what its caller does with it,
     /// uses the puddles of the pool. What the caller leaves in the pool, other programs believe:
     /// a block holds a value of its type when a root or a pointer leads to it, and no block is
     /// freed that a reference leads to.
@@ -24,7 +24,7 @@ impl PoolGround {
     }
 }
 
-impl Deref for PoolGround {
+impl Deref for PoolBacking {
     type Target = PoolHandle;
 
     #[inline]

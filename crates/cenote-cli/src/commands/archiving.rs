@@ -17,8 +17,8 @@ use crate::progress;
 use crate::stop::{Awaited, Stop};
 use crate::units::{bytes, date, plural};
 use cenote::{
-    AtRest, Codec, Error, Exclusive, ExportOptions, Exported, ImportOptions, ShipError,
-    ShipProgress, Store,
+    ArchivingError, ArchivingProgress, AtRest, Codec, Error, Exclusive, ExportOptions, Exported,
+    ImportOptions, Store,
 };
 use cenote_archive::ArchiveError;
 use cenote_store::StoreError;
@@ -34,7 +34,7 @@ fn is_stream(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-fn show(bar: &ProgressBar, at: ShipProgress, stop: &Stop) -> ControlFlow<()> {
+fn show(bar: &ProgressBar, at: ArchivingProgress, stop: &Stop) -> ControlFlow<()> {
     if at.of > 0 {
         bar.set_length(at.of >> 20);
         bar.set_position(at.done >> 20);
@@ -47,8 +47,10 @@ fn show(bar: &ProgressBar, at: ShipProgress, stop: &Stop) -> ControlFlow<()> {
 /// reason, and the error is not.
 fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
     match error {
-        _ if stop.is_set() => Error::Ship(ShipError::Stopped).into(),
-        Error::Ship(ShipError::Archive(ArchiveError::Header(error))) if !error.is_newer() => {
+        _ if stop.is_set() => Error::Archive(ArchivingError::Stopped).into(),
+        Error::Archive(ArchivingError::Archive(ArchiveError::Header(error)))
+            if !error.is_newer() =>
+        {
             let shown = match is_stream(path) {
                 true => "standard input".to_owned(),
                 false => path.display().to_string(),
@@ -58,10 +60,10 @@ fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
                  of an object is for `cenote restore`"
             ))
         }
-        Error::Ship(ShipError::Archive(error)) if is_stream(path) => {
+        Error::Archive(ArchivingError::Archive(error)) if is_stream(path) => {
             Failure::Failed(format!("standard stream: {error}"))
         }
-        Error::Ship(ShipError::Archive(error)) => {
+        Error::Archive(ArchivingError::Archive(error)) => {
             Failure::Failed(format!("{}: {error}", path.display()))
         }
         error => error.into(),
@@ -86,7 +88,7 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
         && looked.pools().iter().all(|pool| pool.due == 0);
     let exported = match settled.then(|| write(arguments, &looked, &stop, out.is_json())) {
         // Something is to be recovered or rewritten first.
-        None | Some(Err(Error::Ship(ShipError::Store(StoreError::ReadOnly { .. })))) => {
+        None | Some(Err(Error::Archive(ArchivingError::Store(StoreError::ReadOnly { .. })))) => {
             drop(looked);
             let store = opening::to_change(&arguments.store)?;
             let exported = write(arguments, &store, &stop, out.is_json())
@@ -195,11 +197,11 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
     let bar = progress::bar(0, "importing", out.is_json());
     let mut tell = |at| show(&bar, at, &stop);
     let options = ImportOptions { names: arguments.names.clone(), progress: Some(&mut tell) };
-    let shipped = store.import(input, options);
+    let made = store.import(input, options);
     bar.finish_and_clear();
-    let shipped = shipped.map_err(|error| because(error, &stop, &arguments.file))?;
-    for (pool, from) in shipped.imported.pools.iter().zip(&shipped.manifest.pools) {
-        let own = shipped.manifest.puddles_of(from.id).map(|(_, puddle)| puddle.size);
+    let made = made.map_err(|error| because(error, &stop, &arguments.file))?;
+    for (pool, from) in made.imported.pools.iter().zip(&made.manifest.pools) {
+        let own = made.manifest.puddles_of(from.id).map(|(_, puddle)| puddle.size);
         let (puddles, size) = own.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
         let how = match (pool.moved, pool.due) {
             _ if from.at_rest != AtRest::None => {
@@ -230,13 +232,13 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
             "moved": pool.moved, "due": pool.due,
         }))?;
     }
-    if let Some(first) = shipped.stale.first.first() {
-        let count = plural(shipped.stale.count, "pointer");
+    if let Some(first) = made.stale.first.first() {
+        let count = plural(made.stale.count, "pointer");
         let text =
             format!("{count} to other types, where following one is an error; the first: {first}");
         out.line(format_args!("  {} {text}", out.bad("found:")))?;
     }
-    let due = shipped.imported.pools.iter().filter(|pool| arguments.eager && pool.due > 0);
+    let due = made.imported.pools.iter().filter(|pool| arguments.eager && pool.due > 0);
     let whole = due
         .map(|pool| {
             let done = super::relocate::finish(&store, &pool.name, out, &stop);
@@ -291,7 +293,7 @@ fn inspect(
     }
     // As `import` without `-n` would end.
     match found.refused {
-        Some(refused) => Err(because(Error::Ship(refused), stop, &arguments.file)),
+        Some(refused) => Err(because(Error::Archive(refused), stop, &arguments.file)),
         None => Ok(Verdict::Clean),
     }
 }

@@ -1,4 +1,4 @@
-//! Why pools are not shipped. Nothing has changed then.
+//! Why pools are not exported or imported. Nothing has changed then.
 
 use cenote_archive::ArchiveError;
 use cenote_layout::values::InvalidValue;
@@ -9,7 +9,7 @@ use std::io;
 /// See the module.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ShipError {
+pub enum ArchivingError {
     /// The archive: it cannot be written, or cannot be believed.
     #[error(transparent)]
     Archive(#[from] ArchiveError),

@@ -34,7 +34,7 @@
 //! ```
 //!
 //! A pool that is protected at rest goes as it is sealed, and comes so: no key is needed for
-//! either, and who opens it needs the one that it had. It is sealed under new data keys when it is
+//! either, and its opener needs the one that it had. It is sealed under new data keys when it is
 //! first touched; [`Store::rekey_pool`] gives it another key.
 //!
 //! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by
@@ -45,21 +45,21 @@ use crate::error::Result;
 use crate::known::of_this_program;
 use crate::open_pools::{HeldPools, pools_of};
 use crate::session::Store;
-use cenote_relocate::ship;
+use cenote_relocate::archiving;
 use cenote_store::Access;
 use std::io::{Read, Write};
 use std::path::Path;
 
-pub use cenote_relocate::ship::{
-    Codec, Exclusive, ExportOptions, Exported, ImportOptions, Inspected, LeftEntry, OnShip,
-    ShipError, ShipProgress, Shipped, Stale,
+pub use cenote_relocate::archiving::{
+    ArchivingError, ArchivingProgress, Codec, Exclusive, ExportOptions, Exported, ImportOptions,
+    ImportedArchive, Inspected, LeftEntry, OnArchiving, Stale,
 };
 
 impl Store {
     /// Writes pools into one archive: types, roots and names with them. Gives the stream back,
     /// flushed.
     ///
-    /// Nobody may have one of the pools open; who opens one meanwhile waits. A pool that power
+    /// No process may have one of the pools open; an opener waits meanwhile. A pool that power
     /// failed in is traced first. Pointers to pools that are not taken along are
     /// told in [`Exported::left`]: in another store they dangle. What is in a pool that is
     /// protected at rest is looked at if the store was opened with
@@ -67,7 +67,8 @@ impl Store {
     /// of the store's types go along.
     ///
     /// # Errors
-    /// [`Error::Ship`](crate::Error::Ship): a pool is not known, open, or damaged; a store that is
+    /// [`Error::Archive`](crate::Error::Archive): a pool is not known, open, or damaged; a
+    /// store that is
     /// open read-only holds one that must be recovered; the stream fails. What the stream
     /// got is no archive then.
     pub fn export<W: Write>(
@@ -78,7 +79,7 @@ impl Store {
     ) -> Result<(W, Exported)> {
         let _held = self.hold_for_export(pools, options.with_targets)?;
         // SAFETY: `_held` keeps the pools that are read from being opened.
-        Ok(unsafe { ship::export(&self.inner.store, pools, out, options) }?)
+        Ok(unsafe { archiving::export(&self.inner.store, pools, out, options) }?)
     }
 
     /// The same into a file, which has its name only when it is whole and on the disk.
@@ -93,9 +94,9 @@ impl Store {
         options: ExportOptions<'_>,
     ) -> Result<Exported> {
         let _held = self.hold_for_export(pools, options.with_targets)?;
-        let exported = ship::to_file(path.as_ref(), exclusive, |file| {
+        let exported = archiving::to_file(path.as_ref(), exclusive, |file| {
             // SAFETY: `_held` keeps the pools that are read from being opened.
-            unsafe { ship::export(&self.inner.store, pools, file, options) }
+            unsafe { archiving::export(&self.inner.store, pools, file, options) }
                 .map(|(_, exported)| exported)
         });
         Ok(exported?)
@@ -113,34 +114,36 @@ impl Store {
     /// say): import archives of those whose stores you would open.
     ///
     /// # Errors
-    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release;
+    /// [`Error::Archive`](crate::Error::Archive): the archive is damaged or was made by a later
+    /// release;
     /// a name is taken; a type has another layout in this store, or in this program; there is no
     /// room; bytes of a value are no value of its type, or a collection's link leads to no part of
-    /// it ([`ShipError::Values`]).
-    pub fn import(&self, input: impl Read, options: ImportOptions<'_>) -> Result<Shipped> {
+    /// it ([`ArchivingError::Values`]).
+    pub fn import(&self, input: impl Read, options: ImportOptions<'_>) -> Result<ImportedArchive> {
         self.inner.refuse_forked()?;
         refuse_within(&self.inner, "that is imported")?;
-        let unpacked = ship::unpack(&self.inner.store, input, options, &of_this_program)?;
-        // Nobody opens one of the pools before it is known whether this program agrees about their
+        let unpacked = archiving::unpack(&self.inner.store, input, options, &of_this_program)?;
+        // No process opens a pool before it is known whether this program agrees about its
         // types.
         let list = pools_of(&self.inner).locked();
-        let shipped = unpacked.commit(&self.inner.store, &of_this_program)?;
+        let made = unpacked.commit(&self.inner.store, &of_this_program)?;
         drop(list);
-        Ok(shipped)
+        Ok(made)
     }
 
     /// Reads an archive to its end, checks all that [`Store::import`] with the same options would
     /// check, values excepted, and changes nothing. The store may be open for reading only.
     ///
     /// # Errors
-    /// [`Error::Ship`](crate::Error::Ship): the archive is damaged or was made by a later release.
+    /// [`Error::Archive`](crate::Error::Archive): the archive is damaged or was made by a later
+    /// release.
     /// What the store says of a whole one is in [`Inspected::refused`].
     pub fn inspect_archive(
         &self,
         input: impl Read,
         options: ImportOptions<'_>,
     ) -> Result<Inspected> {
-        Ok(ship::inspect(&self.inner.store, input, options, &of_this_program)?)
+        Ok(archiving::inspect(&self.inner.store, input, options, &of_this_program)?)
     }
 
     /// Keeps the pools that are exported, or any if pointers decide which those are, from being

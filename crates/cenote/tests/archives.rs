@@ -5,18 +5,18 @@ mod debugger;
 
 use crate::support::{directory, hashes, underneath, within};
 use cenote::{
-    Access, Codec, Error, Exclusive, ExportOptions, FormatOptions, ImportOptions, OpenOptions,
-    Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RegionPtr, RelPtr, Result, ShipError, Store,
-    field,
+    Access, ArchivingError, Codec, Error, Exclusive, ExportOptions, FormatOptions, ImportOptions,
+    OpenOptions, Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, RegionPtr, RelPtr, Result,
+    Store, field,
 };
-use cenote_relocate::ship;
+use cenote_relocate::archiving;
 use cenote_store::StoreError;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Persist)]
-#[persist(name = "ship::Node")]
+#[persist(name = "archives::Node")]
 pub(crate) struct Node {
     value: u64,
     pub(crate) next: Option<Ptr<Node>>,
@@ -106,15 +106,12 @@ fn pools_come_to_another_store_and_beside_the_original_and_their_pointers_are_ri
         // Beside the original, more than once; and elsewhere, where other addresses are.
         for copy in ["a", "b"] {
             let copy = format!("{name} {copy}");
-            let shipped = store.import(archive.as_slice(), names(&[&copy]))?;
-            assert!(
-                shipped.imported.pools[0].moved
-                    && shipped.imported.pools[0].due == exported.puddles
-            );
+            let made = store.import(archive.as_slice(), names(&[&copy]))?;
+            assert!(made.imported.pools[0].moved && made.imported.pools[0].due == exported.puddles);
             assert_eq!(values(&store.pool(&copy)?)?, wanted);
         }
-        let shipped = other.import(archive.as_slice(), ImportOptions::default())?;
-        assert!(shipped.imported.pools[0].moved);
+        let made = other.import(archive.as_slice(), ImportOptions::default())?;
+        assert!(made.imported.pools[0].moved);
         assert_eq!(values(&other.pool(&name)?)?, wanted);
         // And can be written as any other.
         let pool = other.pool(&name)?;
@@ -156,7 +153,8 @@ fn what_is_still_to_be_rewritten_is_not_exported_by_who_may_only_look() -> Resul
                 values(&looked.pool_with(name, Access::ReadOnly)?)?;
             }
             let refused = looked.export(&[name], Vec::new(), ExportOptions::default()).map(|_| ());
-            let read_only = Err(Error::Ship(ShipError::Store(StoreError::ReadOnly { what: "" })));
+            let read_only =
+                Err(Error::Archive(ArchivingError::Store(StoreError::ReadOnly { what: "" })));
             assert_eq!(
                 refused.as_ref().map_err(std::mem::discriminant),
                 read_only.as_ref().map_err(std::mem::discriminant),
@@ -189,14 +187,14 @@ fn where_addresses_are_free_nothing_is_to_be_rewritten() -> Result<()> {
     let (archive, _) = store.export(&["list"], Vec::new(), ExportOptions::default())?;
     store.close()?;
     let other = store_with_window(there.path(), base);
-    let shipped = other.import(archive.as_slice(), ImportOptions::default())?;
+    let made = other.import(archive.as_slice(), ImportOptions::default())?;
     // The first puddles of the window: the number of the pool is the same too.
-    assert!(!shipped.imported.pools[0].moved && shipped.imported.pools[0].due == 0);
+    assert!(!made.imported.pools[0].moved && made.imported.pools[0].due == 0);
     assert_eq!(values(&other.pool("list")?)?.len(), 5000);
     Ok(())
 }
 
-/// Pools `a` and `b`, each pointing to the other, and `c`, which nobody points to; `removed` is
+/// Pools `a` and `b`, each pointing to the other, and `c`, to which none points; `removed` is
 /// gone.
 fn two_pools(store: &Store) -> Result<()> {
     let (a, b) = (list(store, "a", &small(), 10)?, list(store, "b", &small(), 10)?);
@@ -252,7 +250,7 @@ fn pointers_to_pools_that_stay_behind_are_told_or_their_pools_taken_along() -> R
 /// Two to a superblock, with an eighth of it behind them; and one that takes a superblock and a
 /// part of the next.
 #[derive(Persist)]
-#[persist(name = "ship::Big")]
+#[persist(name = "archives::Big")]
 struct Big {
     words: [u64; 3500],
     next: Option<Ptr<Big>>,
@@ -260,7 +258,7 @@ struct Big {
 }
 
 #[derive(Persist)]
-#[persist(name = "ship::Huge")]
+#[persist(name = "archives::Huge")]
 struct Huge {
     words: [u64; 10_000],
     back: Option<Ptr<Big>>,
@@ -311,21 +309,24 @@ fn what_cannot_be_exported_is_refused_by_name() -> Result<()> {
     let error = export(&store, &["open"]);
     assert!(error.to_string().contains("\"open\""), "{error}");
     assert!(
-        matches!(error, Error::Ship(ShipError::Store(StoreError::PoolInUse { .. }))),
+        matches!(error, Error::Archive(ArchivingError::Store(StoreError::PoolInUse { .. }))),
         "{error}"
     );
-    assert!(matches!(export(&store, &[]), Error::Ship(ShipError::NoPool)));
+    assert!(matches!(export(&store, &[]), Error::Archive(ArchivingError::NoPool)));
     let error = export(&store, &["none"]);
     assert!(
-        matches!(error, Error::Ship(ShipError::Store(StoreError::PoolUnknown { .. }))),
+        matches!(error, Error::Archive(ArchivingError::Store(StoreError::PoolUnknown { .. }))),
         "{error}"
     );
-    // Left by a crash: who only looks cannot recover it, who writes has.
+    // Left by a crash: a reader cannot recover it, a writer has.
     drop(pool);
     store.abandon();
     let options = OpenOptions { access: Access::ReadOnly, ..OpenOptions::default() };
     let looked = Store::open_with(here.path(), &options)?;
-    assert!(matches!(export(&looked, &["open"]), Error::Ship(ShipError::NotRecovered { .. })));
+    assert!(matches!(
+        export(&looked, &["open"]),
+        Error::Archive(ArchivingError::NotRecovered { .. })
+    ));
     drop(looked);
     let store = Store::open(here.path())?;
     store.export(&["open"], Vec::new(), ExportOptions::default())?;
@@ -355,17 +356,17 @@ fn who_opens_a_pool_that_is_exported_waits() -> Result<()> {
             opener.get_or_insert_with(|| {
                 std::thread::spawn(move || {
                     let pool = store.pool("list").expect("it is there");
-                    send.send(()).expect("somebody listens");
+                    send.send(()).expect("a listener");
                     values(&pool).expect("it is whole").len()
                 })
             });
-            // Long enough for whoever does not wait.
+            // Long enough for an opener that does not wait.
             let early = opened.recv_timeout(std::time::Duration::from_millis(20));
             assert!(early.is_err(), "it was opened while it was exported");
             ControlFlow::Continue(())
         };
         let options = ExportOptions { progress: Some(&mut tell), ..ExportOptions::default() };
-        store.export(&["list"], Vec::new(), options).expect("nobody has it open");
+        store.export(&["list"], Vec::new(), options).expect("none has it open");
         assert_eq!(opener.expect("it was told").join().expect("it ends"), 5000);
     });
     Ok(())
@@ -385,7 +386,7 @@ fn an_archive_that_is_not_whole_leaves_nothing() -> Result<()> {
     let refused = |bytes: &[u8], names: ImportOptions<'_>| {
         let error = other.import(bytes, names).unwrap_err();
         assert_eq!(hashes(there.path()), before, "{error}");
-        assert!(matches!(error, Error::Ship(_)), "{error}");
+        assert!(matches!(error, Error::Archive(_)), "{error}");
         error.to_string()
     };
     let len = archive.len();
@@ -428,8 +429,8 @@ fn what_a_crash_before_the_batch_leaves_is_removed_by_the_next_writer() -> Resul
     let (archive, _) = store.export(&["list"], Vec::new(), ExportOptions::default())?;
     let other = store_with_window(there.path(), window());
     let before = puddle_files(there.path());
-    let options = ship::ImportOptions::default();
-    let unpacked = ship::unpack(underneath(&other), archive.as_slice(), options, &|_| None)
+    let options = archiving::ImportOptions::default();
+    let unpacked = archiving::unpack(underneath(&other), archive.as_slice(), options, &|_| None)
         .expect("it is whole");
     assert!(puddle_files(there.path()).len() > before.len());
     // What a process leaves that is gone, and not what one leaves that can still clean up.
@@ -452,7 +453,7 @@ fn what_a_crash_before_the_batch_leaves_is_removed_by_the_next_writer() -> Resul
     assert_eq!(puddle_files(there.path()), before);
     assert!(other.pools().is_empty());
     other.import(archive.as_slice(), ImportOptions::default())?;
-    // Nobody has touched it: a crash now, and the next opener rewrites it.
+    // It was not touched: a crash now, and the next opener rewrites it.
     other.abandon();
     let other = Store::open(there.path())?;
     assert_eq!(values(&other.pool("list")?)?.len(), 5000);
@@ -473,8 +474,11 @@ fn a_type_of_another_layout_is_refused_with_both() -> Result<()> {
     unsafe { underneath(&other).register_type(&record) }.expect("it is new there");
     let before = hashes(there.path());
     let error = other.import(archive.as_slice(), ImportOptions::default()).unwrap_err();
-    assert!(matches!(error, Error::Ship(ShipError::Store(StoreError::TypeMismatch(_)))), "{error}");
-    assert!(error.to_string().contains("ship::Node"), "{error}");
+    assert!(
+        matches!(error, Error::Archive(ArchivingError::Store(StoreError::TypeMismatch(_)))),
+        "{error}"
+    );
+    assert!(error.to_string().contains("archives::Node"), "{error}");
     assert_eq!(hashes(there.path()), before);
     Ok(())
 }
@@ -487,7 +491,7 @@ fn pools_that_do_not_fit_are_refused_before_a_file_is_made() -> Result<()> {
     let (archive, _) = store.export(&["list"], Vec::new(), ExportOptions::default())?;
     let mut manifest =
         store.inspect_archive(archive.as_slice(), ImportOptions::default())?.manifest;
-    let huge = |manifest: &ship::Manifest| {
+    let huge = |manifest: &archiving::Manifest| {
         let writer = cenote_archive::ArchiveWriter::begin(Vec::new(), manifest, Codec::None)
             .expect("it can be");
         writer.finish().expect("it can be").0
@@ -505,10 +509,12 @@ fn pools_that_do_not_fit_are_refused_before_a_file_is_made() -> Result<()> {
         manifest.puddles[0].size = size;
         let error = other.import(huge(&manifest).as_slice(), ImportOptions::default()).unwrap_err();
         match error {
-            Error::Ship(ShipError::NoSpace { wanted, free }) => {
+            Error::Archive(ArchivingError::NoSpace { wanted, free }) => {
                 assert!(!window && wanted == size && free < size)
             }
-            Error::Ship(ShipError::Store(StoreError::WindowFull { .. })) => assert!(window),
+            Error::Archive(ArchivingError::Store(StoreError::WindowFull { .. })) => {
+                assert!(window)
+            }
             error => panic!("{error}"),
         }
         assert_eq!(hashes(there.path()), before);
@@ -525,12 +531,12 @@ fn an_archive_in_a_file_has_its_name_when_it_is_whole() -> Result<()> {
     let mut stop = |_| ControlFlow::Break(());
     let options = ExportOptions { progress: Some(&mut stop), ..ExportOptions::default() };
     let stopped = store.export_to(&["list"], &path, Exclusive::New, options);
-    assert!(matches!(stopped, Err(Error::Ship(ShipError::Stopped))));
+    assert!(matches!(stopped, Err(Error::Archive(ArchivingError::Stopped))));
     let left = || std::fs::read_dir(here.path()).expect("readable").count();
     assert_eq!(left(), 1, "the store, and nothing else");
     store.export_to(&["list"], &path, Exclusive::New, ExportOptions::default())?;
     let again = store.export_to(&["list"], &path, Exclusive::New, ExportOptions::default());
-    assert!(matches!(again, Err(Error::Ship(ShipError::Exists { .. }))));
+    assert!(matches!(again, Err(Error::Archive(ArchivingError::Exists { .. }))));
     store.export_to(&["list"], &path, Exclusive::Replace, ExportOptions::default())?;
     assert_eq!(left(), 2);
     let file = std::fs::File::open(&path).expect("it is there");

@@ -18,7 +18,7 @@
 //! A pool that is protected at rest is sealed: its values are not looked at. Nor is a value of more
 //! than [`VALUE_MAX`] bytes, because a daemon reads it into memory at the word of a client.
 
-use super::ShipError;
+use super::ArchivingError;
 use super::scan::{Body, Held, ReadAt};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::heap::SUPERBLOCK_SIZE;
@@ -64,8 +64,8 @@ impl Stale {
 /// looks.
 ///
 /// # Errors
-/// [`ShipError::Values`]: there are some that safe code must not see. A file cannot be read.
-pub fn check_values(import: &Import) -> Result<Stale, ShipError> {
+/// [`ArchivingError::Values`]: there are some that safe code must not see. A file cannot be read.
+pub fn check_values(import: &Import) -> Result<Stale, ArchivingError> {
     let (manifest, mut files) = (import.manifest(), Vec::new());
     let mut slots = 0..;
     for pool in &manifest.pools {
@@ -96,7 +96,7 @@ pub fn check_values(import: &Import) -> Result<Stale, ShipError> {
         return Ok(found.stale);
     }
     let Stale { count, first } = found.refused;
-    Err(ShipError::Values { pool: found.pool, count, first })
+    Err(ArchivingError::Values { pool: found.pool, count, first })
 }
 
 /// What breaks rules in one puddle of any content: for tests, which have no archive.
@@ -108,7 +108,7 @@ pub fn values_in(
     types: TypeTable,
     puddle: &PuddleRecord,
     read: ReadAt<'_>,
-) -> Result<(Stale, Stale), ShipError> {
+) -> Result<(Stale, Stale), ArchivingError> {
     let mut look = Look { blocks: Blocks::default(), rules: rules(&types), types };
     look.blocks.learn(&Body { bytes: read, puddle })?;
     let mut found = Found::default();
@@ -129,7 +129,7 @@ struct Found {
     stale: Stale,
 }
 
-fn read(file: &FileHandle) -> impl Fn(u64, &mut [u8]) -> Result<(), ShipError> + '_ {
+fn read(file: &FileHandle) -> impl Fn(u64, &mut [u8]) -> Result<(), ArchivingError> + '_ {
     |offset, bytes| Ok(file.read_exact_at(offset, bytes)?)
 }
 
@@ -146,7 +146,7 @@ struct Look {
 }
 
 impl Look {
-    fn new(types: TypeTable, files: &Files<'_>) -> Result<Self, ShipError> {
+    fn new(types: TypeTable, files: &Files<'_>) -> Result<Self, ArchivingError> {
         let mut blocks = Blocks::default();
         for (puddle, _, file) in files {
             blocks.learn(&Body { bytes: &read(file), puddle })?;
@@ -159,7 +159,7 @@ impl Look {
         (number, puddle): (usize, &PuddleRecord),
         read: ReadAt<'_>,
         found: &mut Found,
-    ) -> Result<(), ShipError> {
+    ) -> Result<(), ArchivingError> {
         let body = Body { bytes: read, puddle };
         let mut bytes = Vec::new();
         body.each_held(&mut |held| {
@@ -203,7 +203,7 @@ impl Look {
     }
 
     /// Follows all collections.
-    fn structures(&self, files: &Files<'_>, found: &mut Found) -> Result<(), ShipError> {
+    fn structures(&self, files: &Files<'_>, found: &mut Found) -> Result<(), ArchivingError> {
         let mut values = Values::new(self.types.values().cloned());
         let mut structures = Structures::new(&mut values);
         let mut reader =
@@ -311,7 +311,7 @@ struct Reader<'a> {
     pool: PoolId,
     /// By address.
     kept: BTreeMap<u64, Vec<u8>>,
-    failed: Option<ShipError>,
+    failed: Option<ArchivingError>,
 }
 
 impl structures::Blocks for Reader<'_> {
@@ -396,7 +396,7 @@ enum At {
 }
 
 impl Blocks {
-    fn learn(&mut self, body: &Body<'_>) -> Result<(), ShipError> {
+    fn learn(&mut self, body: &Body<'_>) -> Result<(), ArchivingError> {
         let mut held = BTreeMap::new();
         body.each_held(&mut |Held { base, size, type_id, large, kept }| {
             let mut bits = vec![0; kept.len().div_ceil(64)];

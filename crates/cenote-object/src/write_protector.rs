@@ -16,7 +16,8 @@
 //! in the queue (then it is open). A psync empties the queue first, and then looks at all pages
 //! that are open, noted or in doubt.
 //!
-//! *Nothing is committed meanwhile.* A psync of the object goes through [`Closer::finish`] before
+//! *Nothing is committed meanwhile.* A psync of the object goes through [`WriteProtector::finish`]
+//! before
 //! it looks at anything, which returns when no page is being closed. So a page is compared with the
 //! contents that the psync committed that queued it. They are read from the file, with committed
 //! lines that are not in the file yet laid over (`cenote-journal`, `apply.rs`).
@@ -71,7 +72,7 @@ pub(crate) enum Close {
 pub(crate) type Committed = Box<dyn Fn(u64, &mut [u8]) -> bool + Send + Sync>;
 
 /// Closes the pages of one shadow.
-pub(crate) struct Closer {
+pub(crate) struct WriteProtector {
     work: Arc<Work>,
     thread: Option<JoinHandle<()>>,
     tools: Tools,
@@ -107,13 +108,13 @@ struct Tools {
     shadow: Vec<u8>,
 }
 
-impl fmt::Debug for Closer {
+impl fmt::Debug for WriteProtector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Closer({:?})", self.work.close)
+        write!(f, "WriteProtector({:?})", self.work.close)
     }
 }
 
-impl Closer {
+impl WriteProtector {
     /// For the shadow at `base`.
     ///
     /// # Safety
@@ -178,7 +179,7 @@ impl Closer {
     }
 }
 
-impl Drop for Closer {
+impl Drop for WriteProtector {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         self.work.lock().stop = true;
@@ -401,7 +402,7 @@ mod tests {
     const COUNT: usize = 64;
 
     /// Memory whose stores are noted, and what counts as committed of it: zeros.
-    fn with_closer(test: impl FnOnce(&mut Closer, &Notes, &dyn Fn(usize, u8))) {
+    fn with_protector(test: impl FnOnce(&mut WriteProtector, &Notes, &dyn Fn(usize, u8))) {
         let base = memory::reserve_anywhere(COUNT * PAGE, PAGE).expect("address space");
         // SAFETY: our own reservation.
         unsafe { memory::map_anonymous(base, COUNT * PAGE) }.expect("memory");
@@ -417,8 +418,8 @@ mod tests {
             true
         });
         // SAFETY: our own memory, until the end of this function.
-        let mut closer =
-            unsafe { Closer::new(base, Close::Mprotect(Arc::clone(&notes)), committed) };
+        let mut protector =
+            unsafe { WriteProtector::new(base, Close::Mprotect(Arc::clone(&notes)), committed) };
         let store = |page: usize, value: u8| {
             // SAFETY: our own memory.
             unsafe {
@@ -426,15 +427,15 @@ mod tests {
                     .write_volatile(value)
             }
         };
-        test(&mut closer, &notes, &store);
-        drop((closer, registered));
+        test(&mut protector, &notes, &store);
+        drop((protector, registered));
         // SAFETY: our own reservation.
         unsafe { memory::release(base, COUNT * PAGE) }.expect("released");
     }
 
-    fn found(closer: &mut Closer, notes: &Notes) -> Vec<u64> {
+    fn found(protector: &mut WriteProtector, notes: &Notes) -> Vec<u64> {
         let mut found = Vec::new();
-        closer.finish(&mut found);
+        protector.finish(&mut found);
         notes.look(&mut found);
         crate::dirty::normalise(&mut found);
         pages(&found)
@@ -447,17 +448,17 @@ mod tests {
 
     #[test]
     fn a_store_into_an_open_page_is_in_doubt_and_one_into_a_closed_page_is_noted() {
-        with_closer(|closer, notes, store| {
+        with_protector(|protector, notes, store| {
             let seen = scattered();
             pages(&seen).iter().for_each(|page| store(*page as usize, 0));
-            assert_eq!(found(closer, notes), pages(&seen));
-            closer.committed(&seen, Vec::new());
+            assert_eq!(found(protector, notes), pages(&seen));
+            protector.committed(&seen, Vec::new());
             // Now, while the thread works or before it begins.
             store(62, 1);
             store(3, 1);
-            assert_eq!(found(closer, notes), [3, 62]);
+            assert_eq!(found(protector, notes), [3, 62]);
             store(4, 1);
-            assert_eq!(found(closer, notes)[..2], [3, 4]);
+            assert_eq!(found(protector, notes)[..2], [3, 4]);
         });
     }
 
@@ -465,13 +466,13 @@ mod tests {
     fn a_page_that_is_closed_and_believed_unchanged_is_found() {
         let found_with = |bug: Bug| {
             let mut all = Vec::new();
-            with_closer(|closer, notes, store| {
+            with_protector(|protector, notes, store| {
                 store(5, 0);
                 // Queued, and no thread takes it.
-                closer.work.lock().queue.push_back(5..6);
+                protector.work.lock().queue.push_back(5..6);
                 store(5, 1);
                 plant(bug);
-                all = found(closer, notes);
+                all = found(protector, notes);
                 plant(Bug::None);
             });
             all
@@ -482,37 +483,37 @@ mod tests {
 
     #[test]
     fn a_few_ranges_are_closed_at_once_and_hot_pages_are_not() {
-        with_closer(|closer, notes, store| {
+        with_protector(|protector, notes, store| {
             let changed = vec![1..3, 8..9];
             for psync in 0..3 {
                 [1, 2, 8].into_iter().for_each(|page| store(page, 0));
-                assert_eq!(found(closer, notes), [1, 2, 8]);
-                closer.committed(&changed, changed.clone());
+                assert_eq!(found(protector, notes), [1, 2, 8]);
+                protector.committed(&changed, changed.clone());
                 let open = if psync < 2 { vec![] } else { vec![1, 2, 8] };
-                assert_eq!(found(closer, notes), open, "{psync}");
+                assert_eq!(found(protector, notes), open, "{psync}");
             }
-            assert!(closer.thread.is_none());
+            assert!(protector.thread.is_none());
             // Seen and not changed: it is cold.
-            closer.committed(&changed, changed[..1].to_vec());
-            assert_eq!(found(closer, notes), [1, 2]);
+            protector.committed(&changed, changed[..1].to_vec());
+            assert_eq!(found(protector, notes), [1, 2]);
         });
     }
 
     #[test]
     fn each_store_while_pages_are_closed_is_found() {
-        with_closer(|closer, notes, store| {
+        with_protector(|protector, notes, store| {
             let seen = scattered();
             for round in 0..200u64 {
                 pages(&seen).iter().for_each(|page| store(*page as usize, 0));
-                found(closer, notes);
-                closer.committed(&seen, Vec::new());
+                found(protector, notes);
+                protector.committed(&seen, Vec::new());
                 let mut stored = Vec::new();
                 for step in 0..8 {
                     let page = (round * 31 + step * 14) % COUNT as u64 / 2 * 2;
                     store(page as usize, 1 + step as u8);
                     stored.push(page);
                 }
-                let found = found(closer, notes);
+                let found = found(protector, notes);
                 assert!(stored.iter().all(|page| found.contains(page)), "{stored:?} {found:?}");
             }
         });
@@ -520,16 +521,16 @@ mod tests {
 
     #[test]
     fn a_thread_without_work_ends_and_another_takes_its_place() {
-        with_closer(|closer, notes, store| {
+        with_protector(|protector, notes, store| {
             let seen = scattered();
             for _ in 0..3 {
                 pages(&seen).iter().for_each(|page| store(*page as usize, 0));
-                assert_eq!(found(closer, notes), pages(&seen));
-                closer.committed(&seen, Vec::new());
-                while closer.work.lock().alive {
+                assert_eq!(found(protector, notes), pages(&seen));
+                protector.committed(&seen, Vec::new());
+                while protector.work.lock().alive {
                     std::thread::sleep(IDLE);
                 }
-                assert_eq!(found(closer, notes), [0u64; 0], "all of it was closed");
+                assert_eq!(found(protector, notes), [0u64; 0], "all of it was closed");
             }
         });
     }
@@ -537,24 +538,24 @@ mod tests {
     /// Of pages that cannot be compared, or not be closed, each is looked at again.
     #[test]
     fn what_cannot_be_compared_or_closed_is_in_doubt() {
-        with_closer(|closer, notes, store| {
-            let work = Arc::get_mut(&mut closer.work).expect("no thread yet");
+        with_protector(|protector, notes, store| {
+            let work = Arc::get_mut(&mut protector.work).expect("no thread yet");
             work.committed = Box::new(|offset, bytes| {
                 bytes.fill(0);
                 offset != 6 * PAGE_SIZE
             });
-            let take = |closer: &mut Closer, pages: Pages| {
-                closer.work.lock().queue.push_back(pages);
-                assert!(closer.work.step(closer.work.lock(), &mut closer.tools).is_ok());
+            let take = |protector: &mut WriteProtector, pages: Pages| {
+                protector.work.lock().queue.push_back(pages);
+                assert!(protector.work.step(protector.work.lock(), &mut protector.tools).is_ok());
             };
             [4, 6].into_iter().for_each(|page| store(page, 0));
-            take(closer, 4..5);
-            take(closer, 6..7);
-            assert_eq!(found(closer, notes), [6]);
+            take(protector, 4..5);
+            take(protector, 6..7);
+            assert_eq!(found(protector, notes), [6]);
             // What is no page cannot be protected.
-            Arc::get_mut(&mut closer.work).expect("no thread yet").base += 1;
-            take(closer, 8..9);
-            assert_eq!(found(closer, notes), [8]);
+            Arc::get_mut(&mut protector.work).expect("no thread yet").base += 1;
+            take(protector, 8..9);
+            assert_eq!(found(protector, notes), [8]);
         });
     }
 }

@@ -8,7 +8,7 @@
 //! An error removes the first file. So does a caller that stops the export, at a signal for
 //! instance. A process that is killed leaves the `.part` file.
 
-use super::ShipError;
+use super::ArchivingError;
 use cenote_medium::planted::{Bug, planted};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -47,15 +47,19 @@ impl Drop for Part {
 pub fn to_file<R>(
     path: &Path,
     exclusive: Exclusive,
-    write: impl FnOnce(&File) -> Result<R, ShipError>,
-) -> Result<R, ShipError> {
+    write: impl FnOnce(&File) -> Result<R, ArchivingError>,
+) -> Result<R, ArchivingError> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let failed = |what| {
-        move |source: io::Error| ShipError::File { what, file: path.display().to_string(), source }
+        move |source: io::Error| ArchivingError::File {
+            what,
+            file: path.display().to_string(),
+            source,
+        }
     };
     if exclusive == Exclusive::New && path.symlink_metadata().is_ok() {
         // Before the work, not after it.
-        return Err(ShipError::Exists { file: path.display().to_string() });
+        return Err(ArchivingError::Exists { file: path.display().to_string() });
     }
     let Some(name) = path.file_name() else {
         return Err(failed("make")(io::ErrorKind::InvalidInput.into()));
@@ -70,7 +74,7 @@ pub fn to_file<R>(
     let mut options = OpenOptions::new();
     let opened = options.write(true).create_new(true).mode(0o600).open(&part);
     let file = opened.map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ShipError::NoDirectory {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ArchivingError::NoDirectory {
             file: path.display().to_string(),
             directory: parent.display().to_string(),
         },
@@ -83,7 +87,7 @@ pub fn to_file<R>(
         Exclusive::Replace => std::fs::rename(&part, path),
         Exclusive::New => match renameat_with(CWD, &part, CWD, path, RenameFlags::NOREPLACE) {
             Err(Errno::EXIST) => {
-                return Err(ShipError::Exists { file: path.display().to_string() });
+                return Err(ArchivingError::Exists { file: path.display().to_string() });
             }
             // A file system that cannot do that: a link does not replace either.
             Err(Errno::INVAL | Errno::NOSYS) => std::fs::hard_link(&part, path),
@@ -123,7 +127,7 @@ mod tests {
             let mut seen = false;
             let _ = to_file(&path, Exclusive::Replace, |_| {
                 seen = path.exists();
-                Err::<(), _>(ShipError::Stopped)
+                Err::<(), _>(ArchivingError::Stopped)
             });
             plant(Bug::None);
             seen
@@ -138,7 +142,7 @@ mod tests {
         let error =
             to_file(&path, Exclusive::New, |_| Ok(())).expect_err("there is no such directory");
         let text = error.to_string();
-        assert!(matches!(error, ShipError::NoDirectory { .. }), "{text}");
+        assert!(matches!(error, ArchivingError::NoDirectory { .. }), "{text}");
         assert!(text.contains("no directory") && text.contains("make it first"), "{text}");
     }
 
@@ -150,15 +154,16 @@ mod tests {
             file.write_all(b"half").expect("it can be written");
             assert_eq!(names(directory.path()).len(), 1);
             assert!(!path.exists());
-            Err::<(), _>(ShipError::Stopped)
+            Err::<(), _>(ArchivingError::Stopped)
         });
-        assert!(matches!(failed, Err(ShipError::Stopped)));
+        assert!(matches!(failed, Err(ArchivingError::Stopped)));
         assert!(names(directory.path()).is_empty(), "an error leaves nothing");
-        let text =
-            |mut file: &File, text: &[u8]| file.write_all(text).map_err(|_| ShipError::Stopped);
+        let text = |mut file: &File, text: &[u8]| {
+            file.write_all(text).map_err(|_| ArchivingError::Stopped)
+        };
         to_file(&path, Exclusive::New, |file| text(file, b"first")).expect("there is none");
         let again = to_file(&path, Exclusive::New, |file| text(file, b"second"));
-        assert!(matches!(again, Err(ShipError::Exists { .. })));
+        assert!(matches!(again, Err(ArchivingError::Exists { .. })));
         assert_eq!(std::fs::read(&path).expect("it is there"), b"first");
         to_file(&path, Exclusive::Replace, |file| text(file, b"second"))
             .expect("it may be replaced");

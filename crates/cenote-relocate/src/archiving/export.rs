@@ -20,7 +20,7 @@
 //! along, and where its pointers lead is not known.
 
 use super::scan::{Body, Found, Scan, World, closure, is_zero};
-use super::{OnShip, ShipError, tell};
+use super::{ArchivingError, OnArchiving, tell};
 use cenote_archive::{ArchiveWriter, Codec, LeftEntry, Manifest, PoolEntry, PuddleEntry, Totals};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::archive::CHUNK_LEN_MAX;
@@ -46,7 +46,7 @@ pub struct ExportOptions<'a> {
     /// Pools that pointers lead to are taken along, and those that theirs lead to.
     pub with_targets: bool,
     /// Told after each step.
-    pub progress: Option<OnShip<'a>>,
+    pub progress: Option<OnArchiving<'a>>,
 }
 
 impl core::fmt::Debug for ExportOptions<'_> {
@@ -95,7 +95,7 @@ pub unsafe fn export<W: Write>(
     names: &[&str],
     out: W,
     options: ExportOptions<'_>,
-) -> Result<(W, Exported), ShipError> {
+) -> Result<(W, Exported), ArchivingError> {
     let ExportOptions { codec, with_targets, mut progress } = options;
     let infos = store.pools();
     let all_puddles = store.places_of_pools()?;
@@ -109,7 +109,7 @@ pub unsafe fn export<W: Write>(
         todo.push(info.record.id);
     }
     if todo.is_empty() {
-        return Err(ShipError::NoPool);
+        return Err(ArchivingError::NoPool);
     }
     let wanted: BTreeSet<PoolId> = todo.iter().copied().collect();
     // Where there is no other pool, no pointer leads to one.
@@ -129,7 +129,7 @@ pub unsafe fn export<W: Write>(
         let sealed = source.at_rest != AtRest::None;
         if sealed && !store.has_key_for(source.at_rest) {
             if with_targets {
-                return Err(ShipError::NoKey { pool: name.into() });
+                return Err(ArchivingError::NoKey { pool: name.into() });
             }
             unseen.push(name.to_owned());
             sources.insert(id, source);
@@ -243,23 +243,23 @@ fn puddle_entry(puddle: &PuddleRecord) -> PuddleEntry {
 }
 
 /// A pool whose files are the truth, or why it is none.
-fn source(store: &Store, name: &str, id: PoolId) -> Result<QuiescentPool, ShipError> {
+fn source(store: &Store, name: &str, id: PoolId) -> Result<QuiescentPool, ArchivingError> {
     // What a crash left and this session could not put right in the files; a session that may write
     // has.
     let left =
         |lease: &LeaseRecord| lease.pool == id && lease.writable && lease.client != store.client();
     if !store.is_writable() && store.lease_records().iter().any(left) {
-        return Err(ShipError::NotRecovered { pool: name.into() });
+        return Err(ArchivingError::NotRecovered { pool: name.into() });
     }
     if store.pools_due().contains(&id) {
-        return Err(ShipError::TraceDue { pool: name.into() });
+        return Err(ArchivingError::TraceDue { pool: name.into() });
     }
     let pool = store.quiescent_pool(name)?;
     let whole =
         pool.puddles.iter().enumerate().all(|(at, (puddle, _))| puddle.index as usize == at);
     if pool.puddles.is_empty() || !whole {
         let detail = "the catalog lacks records of its puddles".into();
-        return Err(ShipError::Damaged { pool: name.into(), detail });
+        return Err(ArchivingError::Damaged { pool: name.into(), detail });
     }
     Ok(pool)
 }
@@ -271,8 +271,8 @@ fn write_puddle<W: Write>(
     (from, end): (u64, u64),
     file: &FileHandle,
     buffer: &mut [u8],
-    tell: &mut dyn FnMut(u64) -> Result<(), ShipError>,
-) -> Result<(), ShipError> {
+    tell: &mut dyn FnMut(u64) -> Result<(), ArchivingError>,
+) -> Result<(), ArchivingError> {
     let mut at = from;
     while let Some((from, to)) = file.next_data(at, end)? {
         at = from;
@@ -294,7 +294,7 @@ fn write_pages<W: Write>(
     number: u32,
     offset: u64,
     bytes: &[u8],
-) -> Result<(), ShipError> {
+) -> Result<(), ArchivingError> {
     let page = PAGE_SIZE as usize;
     let (mut start, mut end, mut zeros) = (0, 0, 0);
     for (i, bytes_of) in bytes.chunks(page).enumerate() {

@@ -1,9 +1,9 @@
 //! What an import must not believe, each with the planted bug that believes it: types that the
 //! program has otherwise, the end of an archive that nobody read.
 
-use crate::ship::{Node, list, names, small, store_with_window, values, window};
+use crate::archives::{Node, list, names, small, store_with_window, values, window};
 use crate::support::{directory, hashes};
-use cenote::{Error, ExportOptions, ImportOptions, Persist, Result, ShipError, Store};
+use cenote::{ArchivingError, Error, ExportOptions, ImportOptions, Persist, Result, Store};
 use cenote_archive::{ArchiveReader, ArchiveWriter, Codec};
 use cenote_medium::planted::{Bug, plant};
 
@@ -38,18 +38,21 @@ fn an_archive_with_another_layout_than_the_programs_is_refused_before_it_decides
     let before = hashes(there.path());
     let error =
         other.import(theirs.as_slice(), ImportOptions::default()).expect_err("another layout");
-    let Error::Ship(ShipError::ProgramType(mismatch)) = &error else { panic!("{error}") };
+    let Error::Archive(ArchivingError::ProgramType(mismatch)) = &error else { panic!("{error}") };
     assert_eq!(
         (mismatch.known.size + 8, mismatch.offered.id),
         (mismatch.offered.size, Node::TYPE_ID)
     );
     let text = error.to_string();
-    for part in ["ship::Node", "in this program", "known:", "offered:", "another name"] {
+    for part in ["archives::Node", "in this program", "known:", "offered:", "another name"] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert_eq!(hashes(there.path()), before, "nothing is registered and no file is made");
     let seen = other.inspect_archive(theirs.as_slice(), ImportOptions::default())?;
-    assert!(matches!(seen.refused, Some(ShipError::ProgramType(_))), "a dry run says the same");
+    assert!(
+        matches!(seen.refused, Some(ArchivingError::ProgramType(_))),
+        "a dry run says the same"
+    );
     // The store is still the program's to decide.
     other.import(ours.as_slice(), ImportOptions::default())?;
     assert_eq!(values(&other.pool("list")?)?.len(), 10);

@@ -9,7 +9,7 @@ static CENOTE_SHIP_FIRST: AtomicU64 = AtomicU64::new(0);
 /// Where the debugger stops.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn cenote_ship_debugger_stops_here() {
+pub(crate) extern "C" fn cenote_archives_debugger_stops_here() {
     std::hint::black_box(CENOTE_SHIP_FIRST.load(Ordering::Relaxed));
 }
 
@@ -23,7 +23,7 @@ fn debugged() -> Result<()> {
     assert!(pool.due() > 0, "the debugger comes to puddles that no thread has touched");
     let first = pool.read()?.root::<Node>()?.expect("it was there");
     CENOTE_SHIP_FIRST.store(first.addr(), Ordering::Relaxed);
-    cenote_ship_debugger_stops_here();
+    cenote_archives_debugger_stops_here();
     Ok(())
 }
 
@@ -41,13 +41,13 @@ fn a_debugger_follows_a_list_through_an_imported_pool() -> Result<()> {
     let store = store_with_window(here.path(), window());
     drop(list(&store, "list", &small(), 6000)?);
     let (archive, _) = store.export(&["list"], Vec::new(), ExportOptions::default())?;
-    let shipped = store.import(archive.as_slice(), names(&["copy"]))?;
-    assert!(shipped.imported.pools[0].moved);
+    let made = store.import(archive.as_slice(), names(&["copy"]))?;
+    assert!(made.imported.pools[0].moved);
     store.close()?;
     let script = format!(
         "set pagination off\nset confirm off\nset breakpoint pending on\n\
          set disable-randomization off\n\
-         handle SIGSEGV nostop noprint pass\nbreak cenote_ship_debugger_stops_here\nrun\n\
+         handle SIGSEGV nostop noprint pass\nbreak cenote_archives_debugger_stops_here\nrun\n\
          set language c\n\
          set $at = *(unsigned long *)&CENOTE_SHIP_FIRST\nset $count = 0\n\
          set $sum = 0\nset $known = 0\n\
@@ -67,7 +67,7 @@ fn a_debugger_follows_a_list_through_an_imported_pool() -> Result<()> {
         .arg(&path)
         .arg("--args")
         .arg(std::env::current_exe().expect("it runs"));
-    gdb.args(["ship::debugger::debugged", "--exact", "--nocapture", "--test-threads", "1"]);
+    gdb.args(["archives::debugger::debugged", "--exact", "--nocapture", "--test-threads", "1"]);
     let ran = gdb.env("CENOTE_SHIP_DEBUGGED", here.path()).output().expect("gdb runs");
     let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     if err.contains("ptrace: Operation not permitted") || err.contains("Could not trace") {

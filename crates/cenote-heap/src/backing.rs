@@ -4,13 +4,13 @@
 //! The seam between heap and store. It keeps the heap testable without files, and lets a checker
 //! drive it.
 
-use crate::error::GroundError;
+use crate::error::BackingError;
 use cenote_layout::pointer::RegionAddress;
 use core::sync::atomic::AtomicPtr;
 
 /// One heap puddle of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plot {
+pub struct Extent {
     /// Its number in the pool; 0 is the root puddle.
     pub index: u32,
     /// Its address, a multiple of 2 MiB.
@@ -22,30 +22,31 @@ pub struct Plot {
 /// The memory under one heap.
 ///
 /// # Safety
-/// Once `map` succeeded, the bytes of a plot are mapped (writable if `is_writable`) at `addr` for
-/// as long as the `Ground` lives, are used by none but this heap and those it gave blocks to, and
+/// Once `map` succeeded, the bytes of a extent are mapped (writable if `is_writable`) at `addr` for
+/// as long as the `Backing` lives, are used by none but this heap and those it gave blocks to, and
 /// `slot` answers for every address in them. A slot is null when the heap is opened.
 ///
 /// If there is a `sharing`, "this heap" is that of all members: each has the same bytes mapped
-/// shared, at the same addresses, in one coherent memory. `plots` and `slot` know a puddle that any
+/// shared, at the same addresses, in one coherent memory. `extents` and `slot` know a puddle that
+/// any
 /// member took as soon as its `take` has returned there; slots are each process's own. What
 /// [`Sharing`] asks holds.
-pub unsafe trait Ground: Send + Sync + 'static {
+pub unsafe trait Backing: Send + Sync + 'static {
     /// All heap puddles of the pool, in order of their numbers.
-    fn plots(&self) -> Vec<Plot>;
+    fn extents(&self) -> Vec<Extent>;
 
     /// Makes a puddle accessible, if it is not.
     ///
     /// # Errors
     /// It cannot be mapped.
-    fn map(&self, plot: &Plot) -> Result<(), GroundError>;
+    fn map(&self, extent: &Extent) -> Result<(), BackingError>;
 
     /// Adds a puddle of `size` bytes (a multiple of 64 KiB), zero filled after its header space,
     /// mapped and durable.
     ///
     /// # Errors
     /// The pool's limit, no space, or an error of the medium. The pool is as before.
-    fn take(&self, size: u64) -> Result<Plot, GroundError>;
+    fn take(&self, size: u64) -> Result<Extent, BackingError>;
 
     /// Told that the pool will ask for a puddle of `size` bytes next, so that one can be made ready
     /// meanwhile. Does not wait.
@@ -74,9 +75,9 @@ pub unsafe trait Ground: Send + Sync + 'static {
     }
 
     /// The error for a page of the pool that cannot be read: the heap found that out at `addr`.
-    fn unreadable(&self, addr: u64) -> GroundError {
+    fn unreadable(&self, addr: u64) -> BackingError {
         let source = format!("the page at {addr:#x} cannot be read").into();
-        GroundError::Store { doing: "reading a puddle", source }
+        BackingError::Store { doing: "reading a puddle", source }
     }
 
     /// Whether what was done may be acknowledged: no page of metadata was lost meanwhile, say.
@@ -84,7 +85,7 @@ pub unsafe trait Ground: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why nothing may be acknowledged.
-    fn usable(&self) -> Result<(), GroundError> {
+    fn usable(&self) -> Result<(), BackingError> {
         Ok(())
     }
 
@@ -97,8 +98,9 @@ pub unsafe trait Ground: Send + Sync + 'static {
     /// Most bytes of all puddles of the pool.
     fn size_max(&self) -> u64;
 
-    /// Gives the space of `len` bytes at `addr`, whole pages in one plot, back to the system. They
-    /// read as zeros then, and no thread stores into them before [`Ground::ensure`]. `false`: that
+    /// Gives the space of `len` bytes at `addr`, whole pages in one extent, back to the system.
+    /// They
+    /// read as zeros then, and no thread stores into them before [`Backing::ensure`]. `false`: that
     /// cannot be done here, and nothing has changed.
     ///
     /// # Safety
@@ -106,12 +108,12 @@ pub unsafe trait Ground: Send + Sync + 'static {
     ///
     /// # Errors
     /// The medium reports an error. Part of the range may have been given back.
-    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, GroundError> {
+    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, BackingError> {
         let _ = (addr, len);
         Ok(false)
     }
 
-    /// Whether [`Ground::release`] can give anything back here. What says "no" is never told of
+    /// Whether [`Backing::release`] can give anything back here. What says "no" is never told of
     /// space that no thread needs.
     fn releases(&self) -> bool {
         true
@@ -122,7 +124,7 @@ pub unsafe trait Ground: Send + Sync + 'static {
     ///
     /// # Errors
     /// No space, or an error of the medium.
-    fn ensure(&self, addr: u64, len: u64) -> Result<(), GroundError> {
+    fn ensure(&self, addr: u64, len: u64) -> Result<(), BackingError> {
         let _ = (addr, len);
         Ok(())
     }
@@ -144,7 +146,7 @@ pub unsafe trait Ground: Send + Sync + 'static {
 
 /// Several processes on one pool: their identities, which of them live, and a lock between them.
 ///
-/// What a [`Ground`] that has one promises: two members never have the same identity in one epoch,
+/// What a [`Backing`] that has one promises: two members never have the same identity in one epoch,
 /// also one after the other; `lives` is right; the lock excludes.
 pub trait Sharing: Send + Sync {
     /// Names the boot of the machine, and the store: another one after each boot. Never 0. What
@@ -165,7 +167,7 @@ pub trait Sharing: Send + Sync {
     ///
     /// # Errors
     /// As said.
-    fn has_ended(&self, who: u64) -> Result<bool, GroundError> {
+    fn has_ended(&self, who: u64) -> Result<bool, BackingError> {
         Ok(!self.lives(who))
     }
 
@@ -174,7 +176,7 @@ pub trait Sharing: Send + Sync {
     ///
     /// # Errors
     /// They are not.
-    fn intact(&self) -> Result<(), GroundError> {
+    fn intact(&self) -> Result<(), BackingError> {
         Ok(())
     }
 
@@ -183,13 +185,13 @@ pub trait Sharing: Send + Sync {
     ///
     /// # Errors
     /// It cannot be had.
-    fn lock(&self) -> Result<(), GroundError>;
+    fn lock(&self) -> Result<(), BackingError>;
 
     /// Takes the lock if it is free.
     ///
     /// # Errors
     /// As `lock`.
-    fn try_lock(&self) -> Result<bool, GroundError>;
+    fn try_lock(&self) -> Result<bool, BackingError>;
 
     /// Lets go of the lock.
     fn unlock(&self);

@@ -1,4 +1,4 @@
-//! Shipping (PUD-9; Puddles paper, 4.2): pools in their in-memory form, out of a store into an
+//! Archiving (PUD-9; Puddles paper, 4.2): pools in their in-memory form, out of a store into an
 //! archive, and from there into a store.
 //!
 //! Invariants:
@@ -19,16 +19,18 @@ mod scan;
 mod values;
 
 pub use cenote_archive::{ArchiveError, ArchiveReader, Codec, LeftEntry, Manifest, Totals};
-pub use error::ShipError;
+pub use error::ArchivingError;
 pub use export::{ExportOptions, Exported, export};
 pub use file::{Exclusive, to_file};
-pub use import::{ImportOptions, Inspected, ProgramTypes, Shipped, Unpacked, inspect, unpack};
+pub use import::{
+    ImportOptions, ImportedArchive, Inspected, ProgramTypes, Unpacked, inspect, unpack,
+};
 pub use values::{Stale, check_values, values_in};
 
 /// How far an export or an import has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ShipProgress {
+pub struct ArchivingProgress {
     /// Bytes of puddles that are done.
     pub done: u64,
     /// Bytes of all puddles.
@@ -36,12 +38,12 @@ pub struct ShipProgress {
 }
 
 /// Hears how far it has come, and says whether to go on. It must not call the store.
-pub type OnShip<'a> = &'a mut dyn FnMut(ShipProgress) -> core::ops::ControlFlow<()>;
+pub type OnArchiving<'a> = &'a mut dyn FnMut(ArchivingProgress) -> core::ops::ControlFlow<()>;
 
 /// Tells how far it has come, and hears whether to go on.
-fn tell(progress: &mut Option<OnShip<'_>>, done: u64, of: u64) -> Result<(), ShipError> {
-    match progress.as_mut().map(|progress| progress(ShipProgress { done, of })) {
-        Some(core::ops::ControlFlow::Break(())) => Err(ShipError::Stopped),
+fn tell(progress: &mut Option<OnArchiving<'_>>, done: u64, of: u64) -> Result<(), ArchivingError> {
+    match progress.as_mut().map(|progress| progress(ArchivingProgress { done, of })) {
+        Some(core::ops::ControlFlow::Break(())) => Err(ArchivingError::Stopped),
         _ => Ok(()),
     }
 }

@@ -12,7 +12,7 @@
 //! the blocks is its author's: lengths, texts, and which of a node's places are in use. So an
 //! archive is imported from an author whose store would be opened.
 
-use super::{OnShip, ShipError, Stale, check_values, tell};
+use super::{ArchivingError, OnArchiving, Stale, check_values, tell};
 use cenote_archive::{ArchiveError, ArchiveReader, Manifest, PoolEntry, Step};
 use cenote_layout::id::{PoolId, TypeId};
 use cenote_layout::types::TypeRecord;
@@ -28,7 +28,7 @@ pub struct ImportOptions<'a> {
     /// What its pools are to be called, by number: one name for each. Empty: as they were.
     pub names: Vec<String>,
     /// Told after each step.
-    pub progress: Option<OnShip<'a>>,
+    pub progress: Option<OnArchiving<'a>>,
 }
 
 impl core::fmt::Debug for ImportOptions<'_> {
@@ -43,7 +43,7 @@ pub type ProgramTypes<'a> = &'a dyn Fn(TypeId) -> Option<TypeRecord>;
 
 /// What was in an archive, and what became of it.
 #[derive(Clone, Debug)]
-pub struct Shipped {
+pub struct ImportedArchive {
     /// Its manifest.
     pub manifest: Manifest,
     /// Bytes of it.
@@ -73,12 +73,16 @@ impl Unpacked {
     /// # Errors
     /// A name that was taken meanwhile, a type that the program has come to know with another
     /// layout, no room in the window any more, the medium. Nothing was imported then.
-    pub fn commit(self, store: &Store, program: ProgramTypes<'_>) -> Result<Shipped, ShipError> {
+    pub fn commit(
+        self,
+        store: &Store,
+        program: ProgramTypes<'_>,
+    ) -> Result<ImportedArchive, ArchivingError> {
         let Self { import, manifest, archive_bytes, stale } = self;
         agree(store, &manifest, program)?;
         // SAFETY: `unpack` has checked all values, and nothing writes the files since.
         let imported = unsafe { import.commit() }?;
-        Ok(Shipped { manifest, archive_bytes, imported, stale })
+        Ok(ImportedArchive { manifest, archive_bytes, imported, stale })
     }
 }
 
@@ -86,7 +90,8 @@ impl Unpacked {
 /// no record names before [`Unpacked::commit`].
 ///
 /// # Errors
-/// The archive: see [`cenote_archive::ArchiveError`]; values that are none ([`ShipError::Values`]).
+/// The archive: see [`cenote_archive::ArchiveError`]; values that are none
+/// ([`ArchivingError::Values`]).
 /// The store: a name that is taken, a type with another layout, no room in the window or on the
 /// disk. Nothing is left then.
 pub fn unpack<R: Read>(
@@ -94,7 +99,7 @@ pub fn unpack<R: Read>(
     input: R,
     options: ImportOptions<'_>,
     program: ProgramTypes<'_>,
-) -> Result<Unpacked, ShipError> {
+) -> Result<Unpacked, ArchivingError> {
     let ImportOptions { names, mut progress } = options;
     let mut reader = ArchiveReader::open(input)?;
     let manifest = reader.manifest().clone();
@@ -148,7 +153,7 @@ pub struct Inspected {
     /// Bytes of it.
     pub archive_bytes: u64,
     /// Why [`unpack`] with the same options would refuse it, if it would.
-    pub refused: Option<ShipError>,
+    pub refused: Option<ArchivingError>,
 }
 
 /// Reads an archive to its end and checks all that [`unpack`] checks, values excepted, and does
@@ -161,7 +166,7 @@ pub fn inspect<R: Read>(
     input: R,
     options: ImportOptions<'_>,
     program: ProgramTypes<'_>,
-) -> Result<Inspected, ShipError> {
+) -> Result<Inspected, ArchivingError> {
     let ImportOptions { names, mut progress } = options;
     let mut reader = ArchiveReader::open(input)?;
     let manifest = reader.manifest().clone();
@@ -184,8 +189,8 @@ pub fn inspect<R: Read>(
     Ok(Inspected { archive_bytes: reader.bytes_read(), manifest, refused })
 }
 
-fn no_space(store: &Store, wanted: u64) -> ShipError {
-    ShipError::NoSpace { wanted, free: store.medium().free_bytes() }
+fn no_space(store: &Store, wanted: u64) -> ArchivingError {
+    ArchivingError::NoSpace { wanted, free: store.medium().free_bytes() }
 }
 
 /// What an archive asks of a store.
@@ -201,7 +206,7 @@ fn asked(
     manifest: &Manifest,
     names: Vec<String>,
     program: ProgramTypes<'_>,
-) -> Result<Asked, ShipError> {
+) -> Result<Asked, ArchivingError> {
     agree(store, manifest, program)?;
     let manifest = wanted(manifest, names)?;
     let disk_bytes = manifest.disk_bytes();
@@ -210,7 +215,11 @@ fn asked(
 
 /// Refuses types that the program has with another layout, unless the store has decided: what it
 /// knows it says itself, where such a type is used.
-fn agree(store: &Store, manifest: &Manifest, program: ProgramTypes<'_>) -> Result<(), ShipError> {
+fn agree(
+    store: &Store,
+    manifest: &Manifest,
+    program: ProgramTypes<'_>,
+) -> Result<(), ArchivingError> {
     if planted(Bug::ProgramNotAsked) {
         return Ok(());
     }
@@ -219,7 +228,7 @@ fn agree(store: &Store, manifest: &Manifest, program: ProgramTypes<'_>) -> Resul
         if let Some(known) =
             known.filter(|_| store.type_record(offered.id).as_deref() != Some(offered))
         {
-            return Err(ShipError::ProgramType(Box::new(TypeMismatch {
+            return Err(ArchivingError::ProgramType(Box::new(TypeMismatch {
                 known,
                 offered: offered.clone(),
             })));
@@ -229,11 +238,11 @@ fn agree(store: &Store, manifest: &Manifest, program: ProgramTypes<'_>) -> Resul
 }
 
 /// What the store is asked to take in.
-fn wanted(manifest: &Manifest, names: Vec<String>) -> Result<ImportManifest, ShipError> {
+fn wanted(manifest: &Manifest, names: Vec<String>) -> Result<ImportManifest, ArchivingError> {
     if !names.is_empty() && names.len() != manifest.pools.len() {
         let list: Vec<String> =
             manifest.pools.iter().take(5).map(|pool| format!("\"{}\"", pool.name)).collect();
-        return Err(ShipError::Names {
+        return Err(ArchivingError::Names {
             pools: manifest.pools.len(),
             names: list.join(", "),
             given: names.len(),
