@@ -170,7 +170,7 @@ impl View {
         let mut view = unsafe { Self::unregistered(what, protection, source, base, writable) }?;
         let span = view.inner.pages as usize * PAGE_LEN;
         // SAFETY: `resolve` keeps the rules: it uses atomics, changes protections, and fills pages
-        // on a stack of its own or asks the desk. The context outlives the registration,
+        // on a stack of its own or asks the queue. The context outlives the registration,
         // which is dropped first.
         let registered =
             unsafe { fault::register(base, span, resolve, Arc::as_ptr(&view.inner).cast()) };
@@ -445,10 +445,10 @@ impl Inner {
             return false;
         }
         let Some(worker) = &self.worker else { return false };
-        let desk = &worker.desk;
+        let queue = &worker.queue;
         if !self.loaded.has(page) {
             let filled =
-                aside::run(|| self.answer(page << 1)).unwrap_or_else(|| desk.ask(page << 1));
+                aside::run(|| self.answer(page << 1)).unwrap_or_else(|| queue.ask(page << 1));
             // What is wrong is met when the access is tried again.
             if !(filled && self.is_writable() && self.loaded.has(page) && fault::is_store()) {
                 return filled;
@@ -458,7 +458,7 @@ impl Inner {
         // again, and given up by the handler.
         !self.is_writable()
             || (mappings::fineness() == Fineness::Page && self.let_write(page..page + 1))
-            || desk.ask(page << 1 | 1)
+            || queue.ask(page << 1 | 1)
     }
 
     fn is_stopped(&self) -> bool {

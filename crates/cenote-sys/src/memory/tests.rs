@@ -26,7 +26,10 @@ fn a_reserved_range_is_refused_to_a_second_reservation_and_freed_by_release() {
     assert!(base.is_multiple_of(2 * MIB));
     let middle = base + MIB;
     assert!(
-        matches!(reserve(middle, MIB), Err(ReserveError::Taken { base, len: MIB }) if base == middle)
+        matches!(
+            reserve(middle, MIB),
+            Err(ReserveError::Taken { base, len: MIB }) if base == middle
+        )
     );
     // SAFETY: our own reservation.
     unsafe { release(base, 4 * MIB) }.expect("release");
