@@ -92,8 +92,8 @@ pub fn is_store() -> bool {
     noted(STORE)
 }
 
-/// For resolvers: whether the access that this thread is in is a load of [`crate::peek`], which needs no
-/// signal if it cannot be. `false` may be wrong.
+/// For resolvers: whether the access that this thread is in is a load of [`crate::peek`], which
+/// needs no signal if it cannot be. `false` may be wrong.
 #[must_use]
 pub fn is_peek() -> bool {
     noted(PEEK)
