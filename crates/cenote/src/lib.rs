@@ -87,6 +87,7 @@
 
 extern crate self as cenote;
 
+mod answers;
 mod attend;
 mod background;
 mod backup;
@@ -104,6 +105,7 @@ mod half_done;
 pub mod holder;
 mod keeper;
 mod known;
+mod line;
 mod local;
 #[doc(hidden)]
 pub mod lost;
@@ -111,6 +113,7 @@ mod names;
 mod one_type;
 mod open_pool;
 mod open_pools;
+mod operator;
 pub mod persist;
 mod pool;
 mod process_lock;

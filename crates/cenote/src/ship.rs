@@ -59,12 +59,11 @@ impl Store {
     /// Writes pools into one archive: types, roots and names with them. Gives the stream back,
     /// flushed.
     ///
-    /// Nobody may have one of the pools open; who opens one meanwhile waits. A pool that power
-    /// failed in is traced first. Pointers to pools that are not taken along are
-    /// told in [`Exported::left`]: in another store they dangle. What is in a pool that is
-    /// protected at rest is looked at if the store was opened with
-    /// [`OpenOptions::key`](crate::OpenOptions); else it is named in [`Exported::unseen`], and all
-    /// of the store's types go along.
+    /// None of the pools may be open; a thread that opens one meanwhile waits. A pool that power
+    /// failed in is traced first. [`Exported::left`] lists pointers to pools that are not in the
+    /// archive: in another store they dangle. The values of a pool that is protected at rest are
+    /// looked at if the store was opened with [`OpenOptions::key`](crate::OpenOptions); else
+    /// [`Exported::unseen`] names the pool, and the archive has all of the store's types.
     ///
     /// # Errors
     /// [`Error::Ship`](crate::Error::Ship): a pool is not known, open, or damaged; a store that is
@@ -121,8 +120,8 @@ impl Store {
         self.inner.refuse_forked()?;
         refuse_within(&self.inner, "that is imported")?;
         let unpacked = ship::unpack(&self.inner.store, input, options, &of_this_program)?;
-        // Nobody opens one of the pools before it is known whether this program agrees about their
-        // types.
+        // No thread opens one of the pools before it is known whether this program agrees about
+        // their types.
         let list = pools_of(&self.inner).locked();
         let shipped = unpacked.commit(&self.inner.store, &of_this_program)?;
         drop(list);

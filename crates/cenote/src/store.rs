@@ -341,11 +341,12 @@ impl Store {
     }
 
     /// Puts a pool that is protected at rest, and not open, under another key, in constant time: an
-    /// error says that the old key is the pool's, the answer that the new one is. Who had the old
-    /// key *and* a copy of what lay on the medium then can still read that copy.
+    /// error says that the old key is the pool's, the answer that the new one is. A holder of the
+    /// old key *and* of an older copy of the files can still read that copy.
     ///
     /// # Errors
-    /// [`Error::Store`]: the old key is wrong, the pool has none, it is open; as of [`Pool::psync`].
+    /// [`Error::Store`]: the old key is wrong, the pool has none, it is open; as of
+    /// [`Pool::psync`].
     pub fn rekey_pool(
         &self,
         name: &str,
@@ -423,7 +424,8 @@ impl Store {
     /// Closes the store and says whether that worked. Every pool handle must be gone.
     ///
     /// # Errors
-    /// [`Error::Store`]: in use, or an error of the medium; then the next open recovers, and nothing committed is lost.
+    /// [`Error::Store`]: in use, or an error of the medium; then the next open recovers, and no
+    /// commit is lost.
     pub fn close(self) -> Result<()> {
         self.inner.refuse_forked()?;
         let attending = attending(&self.inner).clone();

@@ -291,7 +291,7 @@ fn a_pool_opens_under_its_key_and_under_no_other() {
         "puddles that were taken under the old key are under the new one"
     );
     drop(pool);
-    // A key where none is of use may mean that somebody put another pool there.
+    // A key for a pool that needs none may mean that the pool was replaced.
     drop(store.create_pool("plain", &options(AtRest::None, None)).unwrap());
     let plain = store.pool_with_key("plain", Access::ReadWrite, &key(1));
     assert!(matches!(plain, Err(Error::Store(StoreError::NotProtected { .. }))), "{plain:?}");
@@ -589,8 +589,7 @@ fn grown_and_crashed(bug: Bug) -> std::result::Result<(), String> {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     let pool = store.create_pool("p", &options(AtRest::Authenticated, Some(key(1)))).unwrap();
-    // A thread's log is taken with its first transaction; what is changed in place is what it
-    // holds.
+    // A thread's log is taken with its first transaction, and holds what that changes in place.
     plant(bug);
     push(&pool, 0, 100);
     touch(&pool);

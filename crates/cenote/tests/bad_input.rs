@@ -119,7 +119,7 @@ fn a_superblock_of_something_else_is_refused_by_open_and_not_formatted_over() {
     std::fs::remove_file(&superblock).unwrap();
     let without = hashes(dir.path());
     assert_eq!(without.len(), before.len() - 1);
-    // Its catalog and puddles may be all that is left of somebody's data.
+    // Its catalog and puddles may be all that is left of a user's data.
     assert!(Store::open(dir.path()).is_err());
     assert_eq!(hashes(dir.path()), without);
 }
@@ -129,9 +129,11 @@ fn a_second_opener_is_told_who_has_the_store() {
     let dir = prepared();
     let store = Store::open(dir.path()).unwrap();
     let pid = std::process::id();
+    let own = Some(pid);
     let before = hashes(dir.path());
     for options in [OpenOptions::default(), OpenOptions::read_only()] {
-        let locked = |e: &Error| matches!(e, Error::Open(OpenError::Locked { pid: Some(holder), .. }) if *holder == pid);
+        let locked =
+            |e: &Error| matches!(e, Error::Open(OpenError::Locked { pid, .. }) if *pid == own);
         refused(Store::open_with(dir.path(), &options), locked, &[&pid.to_string()]);
     }
     assert_eq!(hashes(dir.path()), before);

@@ -51,7 +51,7 @@ fn alignments_up_to_2_mib_are_kept_and_larger_ones_refused() -> Result<()> {
             #[repr(align($align))]
             struct Aligned(u64);
             let pool = $pool;
-            // Not on the stack: nobody knows how to align that.
+            // Not on the stack, which cannot be aligned so.
             let result = pool.write(|tx| -> Result<Vec<Ptr<Aligned>>> {
                 let mut all = Vec::new();
                 for i in 0..5u64 {

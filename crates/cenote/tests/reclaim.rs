@@ -385,9 +385,10 @@ fn in_the_background_it_waits_for_all_pools_and_ends_when_one_is_closed() -> Res
     store.reclaim_in_background(ReclaimPolicy::Always)?;
     let pool = store.pool("p")?;
     drop(store.pool("other")?);
-    assert!(
-        matches!(pool.reclaim(), Err(Error::Reclaim(ReclaimRefused::Closed { pool })) if pool == "other")
-    );
+    assert!(matches!(
+        pool.reclaim(),
+        Err(Error::Reclaim(ReclaimRefused::Closed { pool })) if pool == "other"
+    ));
     // Closing waits for no run.
     drop(pool);
     store.close()?;

@@ -364,7 +364,7 @@ fn first_touches_wait_whatever_touches() {
                 .max_by_key(|p| p.index)
                 .unwrap();
             let at = (last.addr + last.size - 8) as *const u8;
-            // SAFETY: of an open pool; nobody writes it.
+            // SAFETY: of an open pool, which no thread writes.
             let bytes = unsafe { std::slice::from_raw_parts(at, 8) };
             let wrote = std::fs::write(dir.path().join("by the kernel"), bytes);
             match &wrote {
@@ -550,7 +550,7 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     drop(pool);
     let before = files();
     assert!(matches!(
-        store.clone_pool("nobody", "b"),
+        store.clone_pool("missing", "b"),
         Err(Error::Store(StoreError::PoolUnknown { .. }))
     ));
     assert!(matches!(store.clone_pool("a", "a"), Err(Error::Store(StoreError::PoolExists { .. }))));
@@ -642,7 +642,7 @@ fn a_process_that_is_killed_leaves_every_puddle_old_or_new() {
             .collect();
         for file in std::fs::read_dir(dir.join("puddles")).unwrap() {
             let name = file.unwrap().file_name().into_string().unwrap();
-            assert!(known.contains(&name), "a file that nobody knows has survived: {name}");
+            assert!(known.contains(&name), "a file that no pool has survived: {name}");
         }
         let names: Vec<String> = store.pools().into_iter().map(|pool| pool.record.name).collect();
         for name in names.iter().filter(|name| name.ends_with(", shadowed")) {

@@ -147,7 +147,7 @@ fn what_the_journal_has_is_in_the_files_before_they_are_copied() {
         store.abandon();
         let before = hashes(dir.path());
         let store = open(Access::ReadOnly);
-        // SAFETY: nothing of the store is touched but what it says of a pool that nobody has open.
+        // SAFETY: only the catalog's record of a pool is touched, which is not open.
         let refused = unsafe { store.as_raw() }.quiescent_pool("p");
         let what = "bring a protected pool's last psync into its files";
         assert!(
@@ -171,7 +171,7 @@ fn what_the_journal_has_is_in_the_files_before_they_are_copied() {
         pool.psync().unwrap();
         push(&pool, 400, 500);
         drop(pool);
-        // SAFETY: nothing but the files of pools that nobody has open is looked at.
+        // SAFETY: only files of pools that are not open are looked at.
         let found = unsafe { store.as_raw() }.quiescent_pool("p").unwrap();
         let of_it = |all: &std::collections::BTreeMap<String, u64>| {
             let names: Vec<String> = found
@@ -501,7 +501,7 @@ fn every_backend_opens_a_sealed_copy_for_many_threads() {
 /// A chunk of an archive, to be changed: its puddle, offset and bytes.
 type Changed<'a> = &'a dyn Fn(&Manifest, &mut Vec<(u32, u64, Vec<u8>)>);
 
-/// The archive as somebody would make it who wants it to be believed.
+/// The archive as a forger would make it.
 fn forged(
     archive: &[u8],
     manifest: impl FnOnce(&mut Manifest),

@@ -356,7 +356,7 @@ fn a_close_is_a_psync() {
 /// A pool that is not opened by the session that recovers is closed with what the dead had left in
 /// it.
 #[test]
-fn what_the_dead_left_is_psynced_by_whoever_closes() {
+fn the_last_process_to_close_psyncs_what_dead_ones_left() {
     let dir = directory();
     let store = Store::open(dir.path()).unwrap();
     let pool = make(&store, "p");
@@ -456,7 +456,7 @@ fn views_go_on_during_a_psync_and_psyncs_during_a_view() {
 /// One thread is in a transaction on `p` and psyncs `q`; another one psyncs both, which waits for
 /// the transaction and keeps psyncs of `q` waiting.
 #[test]
-fn a_psync_of_another_pool_in_a_transaction_is_refused_and_waits_for_nobody() {
+fn a_psync_of_another_pool_in_a_transaction_is_refused_without_waiting() {
     let dir = directory();
     let store = Store::open(dir.path()).unwrap();
     within(60, move || {
@@ -471,7 +471,10 @@ fn a_psync_of_another_pool_in_a_transaction_is_refused_and_waits_for_nobody() {
                 assert!(!both.is_finished());
                 for psync in [q.psync(), store.psync(&[&q]), p.psync()] {
                     assert!(
-                        matches!(&psync, Err(Error::WouldDeadlock { pool, by: "a transaction" }) if pool == "p"),
+                        matches!(
+                            &psync,
+                            Err(Error::WouldDeadlock { pool, by: "a transaction" }) if pool == "p"
+                        ),
                         "{psync:?}"
                     );
                 }
@@ -548,7 +551,7 @@ fn transactions_run_while_a_psync_waits_for_the_device() {
             scope.spawn(move || {
                 asked.recv().expect("asked");
                 steps(pool, 1, 1);
-                // Nobody may wait for it any more.
+                // No thread may wait for it any more.
                 let _ = answer.send(());
             });
             let told = Arc::clone(&has_run);
@@ -680,7 +683,7 @@ fn psyncs_by_policy_come_by_themselves() {
             there == 30 || (unsynced > 0 && there > 0),
             "{policy:?}: {there}, {unsynced} unsynced"
         );
-        // Nobody psyncs any more.
+        // No thread psyncs any more.
         let store = Store::open(dir.path()).unwrap();
         let pool = store.pool("p").unwrap();
         steps(&pool, there + 1, there + 1);

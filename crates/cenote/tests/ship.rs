@@ -196,7 +196,7 @@ fn where_addresses_are_free_nothing_is_to_be_rewritten() -> Result<()> {
     Ok(())
 }
 
-/// Pools `a` and `b`, each pointing to the other, and `c`, which nobody points to; `removed` is
+/// Pools `a` and `b`, each pointing to the other, and `c`, which no pool points to; `removed` is
 /// gone.
 fn two_pools(store: &Store) -> Result<()> {
     let (a, b) = (list(store, "a", &small(), 10)?, list(store, "b", &small(), 10)?);
@@ -355,17 +355,17 @@ fn who_opens_a_pool_that_is_exported_waits() -> Result<()> {
             opener.get_or_insert_with(|| {
                 std::thread::spawn(move || {
                     let pool = store.pool("list").expect("it is there");
-                    send.send(()).expect("somebody listens");
+                    send.send(()).expect("the test listens");
                     values(&pool).expect("it is whole").len()
                 })
             });
-            // Long enough for whoever does not wait.
+            // Long enough for a thread that does not wait.
             let early = opened.recv_timeout(std::time::Duration::from_millis(20));
             assert!(early.is_err(), "it was opened while it was exported");
             ControlFlow::Continue(())
         };
         let options = ExportOptions { progress: Some(&mut tell), ..ExportOptions::default() };
-        store.export(&["list"], Vec::new(), options).expect("nobody has it open");
+        store.export(&["list"], Vec::new(), options).expect("it is not open");
         assert_eq!(opener.expect("it was told").join().expect("it ends"), 5000);
     });
     Ok(())
@@ -452,7 +452,7 @@ fn what_a_crash_before_the_batch_leaves_is_removed_by_the_next_writer() -> Resul
     assert_eq!(puddle_files(there.path()), before);
     assert!(other.pools().is_empty());
     other.import(archive.as_slice(), ImportOptions::default())?;
-    // Nobody has touched it: a crash now, and the next opener rewrites it.
+    // It was not touched: a crash now, and the next opener rewrites it.
     other.abandon();
     let other = Store::open(there.path())?;
     assert_eq!(values(&other.pool("list")?)?.len(), 5000);

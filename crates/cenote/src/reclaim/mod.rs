@@ -116,7 +116,7 @@ pub struct ReclaimReport {
     pub reached_blocks: u64,
     /// How often a pool's lock was held, of any pool.
     pub slices: u64,
-    /// The longest of these times: nobody waited longer for this run.
+    /// The longest of these times: no thread waited longer for this run.
     pub longest_hold: Duration,
     /// From beginning to end, waiting included.
     pub took: Duration,
