@@ -320,7 +320,7 @@ fn what_cannot_be_exported_is_refused_by_name() -> Result<()> {
         matches!(error, Error::Ship(ShipError::Store(StoreError::PoolUnknown { .. }))),
         "{error}"
     );
-    // Left by a crash: who only looks cannot recover it, who writes has.
+    // Left by a crash: a reader cannot recover it, and a writer has.
     drop(pool);
     store.abandon();
     let options = OpenOptions { access: Access::ReadOnly, ..OpenOptions::default() };

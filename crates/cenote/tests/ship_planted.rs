@@ -79,7 +79,7 @@ fn what_a_store_has_decided_is_the_stores_and_no_programs() -> Result<()> {
         unsafe { crate::support::underneath(&other).register_type(record) }
             .expect("it is new there");
     }
-    // It registers nothing, so there is nothing to refuse; who uses such a type is refused.
+    // It registers nothing, so there is nothing to refuse; a use of such a type is refused.
     other.import(theirs.as_slice(), ImportOptions::default())?;
     assert!(values(&other.pool("list")?).is_err());
     assert!(other.import(ours.as_slice(), names(&["ours"])).is_err());

@@ -249,8 +249,8 @@ fn transactions_on_two_stores_nest_and_end_in_any_way() {
     .unwrap();
 }
 
-/// Who has a view of one pool and wants one of another does not wait for a transaction on both,
-/// which waits for the first view.
+/// A thread that has a view of one pool and wants one of another does not wait for a transaction on
+/// both, which waits for the first view.
 #[test]
 fn a_transaction_on_two_pools_holds_none_while_it_waits_for_the_other() {
     within(60, || -> Result<()> {
