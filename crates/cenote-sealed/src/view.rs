@@ -20,7 +20,7 @@
 //!   object without protection. It is not locked, since a limit on locked memory is far below what
 //!   objects take: a machine that swaps should encrypt its swap space.
 //!
-//! # Who fills pages
+//! # Which thread fills pages
 //!
 //! Reading, hashing and decrypting is too much for the stack of a signal handler. The handler of a
 //! fault does it on another one ([`aside`]); where there is none, it asks this view's *worker*, a
@@ -233,8 +233,8 @@ impl View {
         self.inner.writable.store(true, Ordering::Release);
     }
 
-    /// Sends the worker home: pages that are not open stay closed, and who touches one has a fault
-    /// that no thread resolves.
+    /// Ends the worker: pages that are not open stay closed, and a touch of one is a fault that no
+    /// thread resolves.
     pub fn stop(&self) {
         // A thread that fills a page on its own has done so, or will not.
         let filling = self.inner.lock();

@@ -64,7 +64,7 @@
 //!   with [`OpenOptions::verify_values`]: what the collections and texts in it say of themselves.
 //!   Open what its author may be trusted with. *An archive* need not be trusted: [`Store::import`]
 //!   compares each collection with what its header says, and refuses types that nothing describes.
-//!   Pools that are protected at rest are not looked at: who changed them has their key.
+//!   Pools that are protected at rest are not looked at: only a holder of their key changes them.
 //! * *Damage can be accepted.* Where a log is damaged, its pools show no values until the caller
 //!   decides. [`Store::discard_logs`] gives up what the log would have undone. Then half a
 //!   transaction may be there, and the store remembers that: no session shows values of the pool

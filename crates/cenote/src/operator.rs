@@ -8,14 +8,14 @@ use cenote_layout::id::Uuid;
 use cenote_store::{LogDecision, PermissionChange, SetAside};
 
 impl Store {
-    /// Changes a pool's owner, group or mode: who may open it through a daemon. Those who have it
-    /// open keep it.
+    /// Changes a pool's owner, group or mode, which decide which users may open it through a
+    /// daemon. Clients that have it open keep it.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): there is no such pool, or this user may not.
     pub fn set_permissions(&self, pool: &str, change: PermissionChange) -> Result<()> {
-        // In a store of this process it is the files' owner who decides, and this process has
-        // opened them.
+        // In a store of this process, permissions of files decide, and this process has opened
+        // them.
         let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
         Ok(self.inner.store.set_permissions(&credentials, pool, change)?)
     }

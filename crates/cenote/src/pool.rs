@@ -139,7 +139,7 @@ impl Pool {
     /// [`locks`](cenote_heap::locks) that lie in it.
     ///
     /// # Errors
-    /// [`Error::Store`]: the system does not say who this process is.
+    /// [`Error::Store`]: the system does not tell this process's number, start or boot.
     pub fn judge(&self) -> Result<cenote_heap::locks::PoolJudge> {
         let failed = |error: std::io::Error| StoreError::Refused { detail: error.to_string() };
         Ok(cenote_heap::locks::PoolJudge::new(&self.inner.handle).map_err(failed)?)

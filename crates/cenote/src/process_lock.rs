@@ -120,7 +120,7 @@ impl PoolInner {
         let readers = &self.readers;
         let mut count = readers.locked();
         // Others write too: they would wait for ever if there is always some thread here that
-        // reads. But not for long: who wants it may have died.
+        // reads. But not for long: the process that wants it may have died.
         if *count > 0 && exclusion.is_wanted() && !is_any_viewed_here() {
             let busy = |count: &mut usize| *count > 0 && exclusion.is_wanted();
             let waited = readers.none.wait_timeout_while(count, COURTESY, busy);
@@ -139,7 +139,7 @@ impl PoolInner {
         &self,
     ) -> core::result::Result<Option<ReadTurn<'_>>, Option<Error>> {
         let Some(exclusion) = self.heap.exclusion() else { return Ok(None) };
-        // Who holds it may be waiting for another process.
+        // Its holder may be waiting for another process.
         let Ok(mut count) = self.readers.count.try_lock() else { return Err(None) };
         if *count == 0 && !exclusion.try_read() {
             return Err(None);

@@ -33,12 +33,12 @@
 //! # }
 //! ```
 //!
-//! A pool that is protected at rest goes as it is sealed, and comes so: no key is needed for
-//! either, and who opens it needs the one that it had. It is sealed under new data keys when it is
-//! first touched; [`Store::rekey_pool`] gives it another key.
+//! A pool that is protected at rest is exported and imported as it is sealed: neither needs a key,
+//! and opening it needs the key that it had. It is sealed under new data keys when it is first
+//! touched; [`Store::rekey_pool`] gives it another key.
 //!
-//! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by
-//! snapshots, which are files of their own (`cenote_object`).
+//! Archives hold no raw objects, whose pointers no type describes and which have a protection of
+//! their own: snapshots do, which are files of their own (`cenote_object`).
 
 use crate::checking::refuse_within;
 use crate::error::Result;

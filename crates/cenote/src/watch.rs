@@ -46,7 +46,7 @@ impl Watcher {
         }
     }
 
-    /// Who is there: sessions by identity.
+    /// The daemon's sessions, by identity.
     ///
     /// # Errors
     /// As for [`Watcher::stat`].

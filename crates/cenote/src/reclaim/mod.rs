@@ -193,7 +193,7 @@ impl Pool {
     ///
     /// A run begins before the first transaction of the session: then every value that the program
     /// can come to know of is led to by a root. [`Pool::collect`] can be called at any time; it
-    /// stops everybody, and takes what the program holds in its own memory only for leaks.
+    /// stops all threads, and takes what the program holds in its own memory only for leaks.
     ///
     /// A type with a filter function is copied and scanned as a whole, so a very large block of
     /// such a type makes a slice longer.
