@@ -65,7 +65,7 @@
 //!
 //! The caller's key ([`MasterKey`]) wraps a random data key, from which page keys and the header's
 //! HMAC key are derived (HKDF-SHA-256). [`Protection::rekey`] wraps it again: one header of 512
-//! bytes is written, whatever the object's size. Who had the old key *and* a copy of the old header
+//! bytes is written, whatever the object's size. A holder of the old key *and* of the old header
 //! keeps access: to end that, make a new object. All keys live in [`cenote_sys::secret::Secret`];
 //! the ciphers' round keys are made of them for each page, and last for one call.
 //!

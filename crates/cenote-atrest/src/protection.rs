@@ -136,10 +136,10 @@ impl Protection {
 
     /// Protection for what `before` protects, sealed anew as `object`: pages and mode are the same,
     /// the data key is another, so that nothing that was ever sealed under the one belongs to
-    /// the other. If it is the same object, its generation goes on, so that who remembers an older
-    /// state knows this for a newer one. With `inherits` its header also holds the key of the
-    /// subordinates of `before` ([`Protection::inherited`]), whose own header may be gone before
-    /// they are sealed anew.
+    /// the other. If it is the same object, its generation goes on, so that an [`Anchor`] of an
+    /// older state shows that this one is newer. With `inherits` its header also holds the key of
+    /// the subordinates of `before` ([`Protection::inherited`]), whose own header may be gone
+    /// before they are sealed anew.
     ///
     /// # Errors
     /// As [`Protection::create`].

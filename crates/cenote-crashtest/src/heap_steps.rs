@@ -14,8 +14,8 @@
 //! * after a loss of power (tracing): allocated blocks are exactly those that the roots lead to,
 //!   which are those of one side;
 //! * in both: contents are whole, no descriptor is damaged, nothing is left in caches; every free
-//!   block is found by who needs it before the heap grows; new blocks lie on nothing; no store goes
-//!   where the file has no space.
+//!   block is found by an allocation before the heap grows; new blocks overlap no others; no store
+//!   goes where the file has no space.
 
 use crate::explore::{Tally, When, guarded, name_image};
 use crate::rig::{SMALL_LOG, WINDOW_LEN};

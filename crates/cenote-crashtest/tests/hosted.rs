@@ -315,12 +315,12 @@ fn serving(worker: usize) -> (std::sync::Arc<SimMedium>, Store) {
     (sim, store)
 }
 
-/// Whether a pool that is being copied is kept from those who would change it.
+/// Whether a pool that is being copied is kept from writers.
 fn is_held(bug: Bug, worker: usize) -> bool {
     let (_sim, store) = serving(worker);
     let source = store.guest_source(&root(), "there").expect("held");
     assert_eq!((source.puddles(), source.bytes()), (1, PUDDLE));
-    store.guest_open(CLIENT, &root(), "there", Access::ReadOnly).expect("who reads is no matter");
+    store.guest_open(CLIENT, &root(), "there", Access::ReadOnly).expect("readers may come");
     assert!(matches!(
         store.guest_remove(CLIENT, &root(), "there"),
         Err(StoreError::PoolInUse { .. })

@@ -1,6 +1,6 @@
 //! Images of puddles that have moved: superblocks with descriptors whose checksums fit and whose
 //! fields need not, marks and words of all kinds, pointer maps that point anywhere, ranges that
-//! anybody may have written down; or bytes of nothing but chance.
+//! any program may have written; or bytes of nothing but chance.
 //!
 //! What is asserted: nothing panics; an image that is refused is as it was; of one that is
 //! rewritten no more words have changed than are counted, all of them in superblocks with blocks or

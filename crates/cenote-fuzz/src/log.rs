@@ -262,7 +262,7 @@ fn verify(world: &World, expected: &Expected) {
     assert!(found == expected.data, "{outcome:?}: a sound log was recovered to another state");
 }
 
-/// Damages the log: blindly, or as an attacker does who knows checksums.
+/// Damages the log: blindly, or as an attacker with knowledge of checksums does.
 fn damage(input: &mut Input<'_>, world: &World) {
     let segment = input.below(SEGMENTS);
     let start = segment * SEGMENT_MAX;

@@ -149,9 +149,9 @@ pub(crate) fn read_header(
 }
 
 /// Makes a journal with this header and puts it in place of whatever is there. It is open before it
-/// has its name: who fails to open it afterwards would go on with a file that has none any more. So
-/// if this fails, what was there is there still; or the directory cannot be synced, which is a
-/// failed sync.
+/// has its name: a caller that could not open it afterwards would go on with the file before, which
+/// has no name any more. So if this fails, the file before is still in place; or the directory
+/// cannot be synced, which is a failed sync.
 pub(crate) fn replace(
     medium: &OwnedMedium,
     name: &str,

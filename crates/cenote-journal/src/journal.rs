@@ -74,7 +74,7 @@ pub struct Home {
     pub store: Uuid,
     /// The journal's file.
     pub name: &'static str,
-    /// Who answers for it.
+    /// Says whether the session may still acknowledge.
     pub guard: Arc<dyn Guard>,
     /// Generation of the superblock's copy that will name the session.
     pub session: u64,

@@ -9,7 +9,7 @@
 //! The sender ([`Parcel`]) writes pages that were stored into, whole, and lines of what is sealed.
 //! The keeper ([`Receiver`]) reads the file once, and takes nothing for granted: what it compares
 //! and journals is what it has copied, whatever the sender does with the file meanwhile; and the
-//! file is one in memory, so that reading it never waits for anybody. It compares pages with the
+//! file is one in memory, so that reading it never waits. It compares pages with the
 //! primary as last committed, which the sender does not know; lines it takes as they are, where
 //! that is allowed. What does not fit ([`ParcelError`]) has changed nothing.
 

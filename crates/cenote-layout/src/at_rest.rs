@@ -64,8 +64,8 @@ pub const ARGON2_LANES_MAX: u32 = 16;
 pub enum Mode {
     /// Nothing.
     None = 0,
-    /// A tree of SHA-256 over the pages; no key. Finds what changed by itself, and what an attacker
-    /// changed who did not change tree and header too.
+    /// A tree of SHA-256 over the pages; no key. Finds changes by accident, and changes by an
+    /// attacker who did not change tree and header too.
     Integrity = 1,
     /// AES-256-XTS.
     Encryption = 2,

@@ -259,7 +259,7 @@ pub struct GuestRecord {
 /// nothing else (PUD-3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRecord {
-    /// Who.
+    /// The client that has the lease.
     pub client: Uuid,
     /// What.
     pub pool: PoolId,
@@ -370,7 +370,7 @@ pub enum Record {
     /// A lease for writing is given that other clients may have too, or one that a client has
     /// becomes such a one.
     LeaseShared {
-        /// Who.
+        /// The client that has the lease.
         client: Uuid,
         /// What.
         pool: PoolId,
@@ -381,11 +381,11 @@ pub enum Record {
     Due(DueRecord),
     /// That has been done, or the puddle is gone.
     Relocated(Uuid),
-    /// A client's request has made a pool, in the batch of the pool: who asks again, because the
-    /// answer was lost, gets this one. A client has one such record, of its last request; it ends
-    /// with [`Record::ClientRemoved`].
+    /// A client's request has made a pool, in the batch of the pool: the client that asks again,
+    /// because the answer was lost, gets this one. A client has one such record, of its last
+    /// request; it ends with [`Record::ClientRemoved`].
     PoolMade {
-        /// Who asked.
+        /// The client that asked.
         client: Uuid,
         /// By which request: a number of the client's choice.
         token: Uuid,
@@ -395,7 +395,7 @@ pub enum Record {
     /// A client of a daemon has an object attached. It ends with [`Record::ObjectLeaseEnded`], or
     /// with all leases of the client.
     ObjectLease {
-        /// Who.
+        /// The client.
         client: Uuid,
         /// The object's puddle.
         object: Uuid,
@@ -404,7 +404,7 @@ pub enum Record {
     },
     /// A client has detached an object.
     ObjectLeaseEnded {
-        /// Who.
+        /// The client.
         client: Uuid,
         /// The object's puddle.
         object: Uuid,

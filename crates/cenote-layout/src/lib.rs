@@ -1,7 +1,7 @@
 //! What lies on media, and nothing else.
 //!
 //! Every byte that Cenote writes to a store is described here: headers, catalog records, log
-//! entries, heap metadata and pointer maps. There is no I/O and no knowledge of who reads or
+//! entries, heap metadata and pointer maps. There is no I/O and no knowledge of what reads or
 //! writes; a program that knows this crate can take a store apart. `docs/format.md` draws the same
 //! structures as diagrams.
 //!

@@ -87,8 +87,8 @@ impl core::fmt::Display for ObjectState {
     }
 }
 
-/// First sector of an object's body: who has it attached for writing. A hint for messages: which
-/// data is true is decided by the journal.
+/// First sector of an object's body: the process that has it attached for writing. A hint for
+/// messages: the journal decides which data is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ObjectHeader {

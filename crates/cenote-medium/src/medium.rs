@@ -91,7 +91,7 @@ pub enum LockKind {
     Exclusive,
 }
 
-/// Who holds a lock that was refused.
+/// The holder of a lock that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The process, where the system tells: not across machines or PID namespaces.

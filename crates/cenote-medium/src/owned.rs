@@ -96,8 +96,8 @@ impl<M: Deref<Target = dyn Medium>> OwnedMedium<M> {
     /// # Errors
     /// As there.
     pub fn grant(&self, name: &str, writable: bool) -> Result<Option<File>> {
-        // SAFETY: the holder owns the file, and answers for whom it gives the descriptor to, by the
-        // contract of `new`.
+        // SAFETY: the holder owns the file, and answers for what a receiver does with the
+        // descriptor, by the contract of `new`.
         unsafe { self.0.grant(name, writable) }
     }
 }

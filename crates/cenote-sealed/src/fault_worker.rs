@@ -3,7 +3,7 @@
 //! Invariant: a worker serves one view at a time. An idle one has none: it keeps no memory and no
 //! key. A child of a fork has none of its parent's workers.
 
-use cenote_sys::desk::Desk;
+use cenote_sys::fault_queue::FaultQueue;
 use cenote_sys::fork_guard;
 use cenote_sys::process_lock::{ProcessGuard, ProcessLock};
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) trait Filled: Send + Sync {
 /// A thread that fills pages, for one view at a time. An idle one is kept for the next view: making
 /// a thread and waiting for its end takes longer than all other work of attaching a small object.
 pub(crate) struct FaultWorker {
-    pub(crate) desk: Desk,
+    pub(crate) queue: FaultQueue,
     /// The view that it serves.
     serving: Mutex<Option<Arc<dyn Filled>>>,
     /// The process that has the thread.
@@ -38,16 +38,16 @@ impl FaultWorker {
         let token = fork_guard::token();
         let mut idle = idle();
         // A child has the parent's list, and none of its threads.
-        idle.retain(|worker| worker.token == token && !worker.desk.is_closed());
+        idle.retain(|worker| worker.token == token && !worker.queue.is_closed());
         if let Some(worker) = idle.pop() {
             return Ok(worker);
         }
         drop(idle);
-        let (desk, thread) = (Desk::default(), Mutex::default());
-        let worker = Arc::new(Self { desk, serving: Mutex::default(), token, thread });
+        let (queue, thread) = (FaultQueue::default(), Mutex::default());
+        let worker = Arc::new(Self { queue, serving: Mutex::default(), token, thread });
         let this = Arc::clone(&worker);
         let thread = std::thread::Builder::new().name("cenote-pages".into());
-        let thread = thread.spawn(move || this.desk.serve(|question| this.answer(question)))?;
+        let thread = thread.spawn(move || this.queue.serve(|question| this.answer(question)))?;
         *worker.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(worker)
     }
@@ -68,13 +68,13 @@ impl FaultWorker {
         match idle.len() < IDLE_MAX {
             true => idle.push(worker),
             // No caller waits for the thread, which has no view.
-            false => worker.desk.close(),
+            false => worker.queue.close(),
         }
     }
 
     /// Ends it. On return its work for the view is done. Later questions are answered no.
     pub(crate) fn end(&self) {
-        self.desk.close();
+        self.queue.close();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if !fork_guard::is_current(self.token) {
             // The thread is the parent's.

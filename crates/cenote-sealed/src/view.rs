@@ -20,7 +20,7 @@
 //!   object without protection. It is not locked, since a limit on locked memory is far below what
 //!   objects take: a machine that swaps should encrypt its swap space.
 //!
-//! # Who fills pages
+//! # Which thread fills pages
 //!
 //! Reading, hashing and decrypting is too much for the stack of a signal handler. The handler of a
 //! fault does it on another one ([`aside`]); where there is none, it asks this view's *worker*, a
@@ -170,7 +170,7 @@ impl View {
         let mut view = unsafe { Self::unregistered(what, protection, source, base, writable) }?;
         let span = view.inner.pages as usize * PAGE_LEN;
         // SAFETY: `resolve` keeps the rules: it uses atomics, changes protections, and fills pages
-        // on a stack of its own or asks the desk. The context outlives the registration,
+        // on a stack of its own or asks the queue. The context outlives the registration,
         // which is dropped first.
         let registered =
             unsafe { fault::register(base, span, resolve, Arc::as_ptr(&view.inner).cast()) };
@@ -233,8 +233,8 @@ impl View {
         self.inner.writable.store(true, Ordering::Release);
     }
 
-    /// Sends the worker home: pages that are not open stay closed, and who touches one has a fault
-    /// that no thread resolves.
+    /// Ends the worker: pages that are not open stay closed, and a touch of one is a fault that no
+    /// thread resolves.
     pub fn stop(&self) {
         // A thread that fills a page on its own has done so, or will not.
         let filling = self.inner.lock();
@@ -445,10 +445,10 @@ impl Inner {
             return false;
         }
         let Some(worker) = &self.worker else { return false };
-        let desk = &worker.desk;
+        let queue = &worker.queue;
         if !self.loaded.has(page) {
             let filled =
-                aside::run(|| self.answer(page << 1)).unwrap_or_else(|| desk.ask(page << 1));
+                aside::run(|| self.answer(page << 1)).unwrap_or_else(|| queue.ask(page << 1));
             // What is wrong is met when the access is tried again.
             if !(filled && self.is_writable() && self.loaded.has(page) && fault::is_store()) {
                 return filled;
@@ -458,7 +458,7 @@ impl Inner {
         // again, and given up by the handler.
         !self.is_writable()
             || (mappings::fineness() == Fineness::Page && self.let_write(page..page + 1))
-            || desk.ask(page << 1 | 1)
+            || queue.ask(page << 1 | 1)
     }
 
     fn is_stopped(&self) -> bool {

@@ -1,24 +1,27 @@
-//! Running a function on another stack, from a signal handler whose own is too small for it.
+//! Runs a function on another stack, for a signal handler whose own stack is too small.
 //!
-//! A handler runs on an alternate stack of a few KiB. Work that needs more can be handed to a
-//! thread ([`crate::desk`]), which costs two switches of context; or it is done at once, by the
-//! thread that the signal is about, on a stack of this module's.
+//! A handler runs on an alternate stack of a few KiB. For work that needs more there are two ways:
 //!
-//! What runs here is inside the handler all the same: all signals are blocked, a fault kills, and
-//! it interrupts its thread. So it may take locks and allocate only where the interrupted
-//! instruction cannot be inside the allocator or hold one of these locks. That is so for a *fault*,
-//! whose instruction touches a certain range, if whoever has such a lock, and the allocator, never
-//! touch that range. It is for the caller to know. (A signal handler of the application's own,
-//! which may have interrupted the allocator, must not touch such a range either.)
+//! | way | runs on | cost |
+//! | --- | --- | --- |
+//! | [`crate::fault_queue`] | a thread that waits for questions | two switches of context |
+//! | [`run`] | a stack of this module, in the thread of the signal | none |
+//!
+//! The function still runs inside the handler: all signals are blocked, a fault kills, and its
+//! thread is interrupted. It may take locks and allocate only if the interrupted instruction cannot
+//! be inside the allocator, nor its thread hold one of these locks. That holds for a *fault* in a
+//! range that neither the allocator nor a holder of such a lock ever touches. The caller knows
+//! whether that is so. (A signal handler of the application's own, which may have interrupted the
+//! allocator, must not touch such a range either.)
 //!
 //! # Safety argument
 //!
 //! A stack is a mapping of its own, with a page without access below it, made once and never
 //! unmapped. One compare-and-swap takes it for one run; it is given back when the function has
 //! returned, or unwound: a panic ends in [`run`]. The stack pointer is exchanged in a register that
-//! every callee keeps, and is the old one again afterwards. Stacks are not there in a forked child,
-//! and not in core dumps: whoever made a stack is noted with it, and a child makes its own. One
-//! that was in use by another thread at the moment of the fork stays taken there.
+//! every callee keeps, and is the old one again afterwards. Stacks are not in forked children, nor
+//! in core dumps: the process that made a stack is noted with it, and a child makes its own. A
+//! stack that another thread used at the moment of the fork stays taken in the child.
 
 use crate::{fork_guard, memory};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -29,7 +32,7 @@ const STACKS: usize = 16;
 /// Bytes of a stack, and of what lies without access below it.
 const LEN: usize = 256 << 10;
 const GUARD: usize = 64 << 10;
-/// Zeros above its top, where whoever walks the stack (a panic's message) finds the end: the frame
+/// Zeros above its top, where a walk of the stack (for a panic's message) finds the end: the frame
 /// of [`switch`] does not say where it came from.
 const ABOVE: usize = 4096;
 
@@ -74,7 +77,7 @@ impl Taken {
             return Some(top);
         }
         let base = memory::reserve_anywhere(GUARD + LEN, memory::page_bytes()).ok()?;
-        // SAFETY: the upper part of our own reservation, which nobody uses yet.
+        // SAFETY: the upper part of our own reservation, which is not in use yet.
         unsafe { memory::map_anonymous(base + GUARD, LEN) }.ok()?;
         let top = base + GUARD + LEN - ABOVE;
         // Pages are decrypted there. A kernel that cannot leave them out of dumps dumps more.
@@ -121,13 +124,12 @@ impl<F: FnOnce() -> R, R> Call<F, R> {
 }
 
 /// # Safety
-/// `call` is a [`Call`] of these types, that nobody else uses meanwhile.
+/// `call` is a [`Call`] of these types, which no other code uses meanwhile.
 unsafe extern "C" fn enter<F: FnOnce() -> R, R>(call: *mut ()) {
     // SAFETY: by the caller's promise.
     let call = unsafe { &mut *call.cast::<Call<F, R>>() };
     if let Some(f) = call.f.take() {
-        // What `f` leaves half done nobody looks at but through its own means: locks that are
-        // poisoned.
+        // What a panic of `f` leaves half done is behind the locks of `f`, which it poisons.
         call.answer = catch_unwind(AssertUnwindSafe(f)).ok();
     }
 }
@@ -135,8 +137,8 @@ unsafe extern "C" fn enter<F: FnOnce() -> R, R>(call: *mut ()) {
 /// Calls `enter(call)` with the stack pointer at `top`.
 ///
 /// # Safety
-/// Below `top`, a multiple of 16, lies a stack that nobody uses and that is large enough; `enter`
-/// may be called so, and does not unwind.
+/// Below `top`, a multiple of 16, lies a stack that is not in use and is large enough; `enter` may
+/// be called so, and does not unwind.
 #[cfg(target_arch = "x86_64")]
 unsafe fn switch(top: usize, enter: unsafe extern "C" fn(*mut ()), call: *mut ()) {
     // SAFETY: `r12` is kept by every function, so it has the old stack pointer when the call comes

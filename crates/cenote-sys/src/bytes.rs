@@ -1,4 +1,4 @@
-//! Typed memory as bytes: what logs, hashes, comparisons and tracing read.
+//! Typed memory as bytes, for logs, hashes, comparisons and tracing.
 //!
 //! A value that was stored as its type leaves padding, which the language calls uninitialised. To
 //! read such a byte as an integer is undefined, although every byte of mapped memory has some
@@ -8,9 +8,10 @@
 //! | --- | --- | --- |
 //! | [`settle`], then a slice | that the caller alone uses | no instruction |
 //! | [`load_word`] | that others read too, word by word | a load |
-//! | [`copy_by_kernel`], [`write_by_kernel`] | that safe code of another thread may write at this moment | a system call |
+//! | [`copy_by_kernel`], [`write_by_kernel`] | that other threads may write now | a system call |
 //!
-//! [`store_by_kernel`] stores where a page may be lost: it says so, and a store is `SIGBUS`.
+//! [`store_by_kernel`] stores where a page may be lost: it returns an error, where a plain store
+//! would be `SIGBUS`.
 //!
 //! # Safety argument
 //!
@@ -42,7 +43,12 @@ pub unsafe fn settle(at: *mut u8, len: usize) {
     #[cfg(not(miri))]
     // SAFETY: no instruction. What it counts as, a store of what is there, is the caller's to do.
     unsafe {
-        core::arch::asm!("/* {0} {1} */", in(reg) at, in(reg) len, options(nostack, preserves_flags));
+        core::arch::asm!(
+            "/* {0} {1} */",
+            in(reg) at,
+            in(reg) len,
+            options(nostack, preserves_flags),
+        );
     }
     #[cfg(miri)]
     let _ = (at, len);

@@ -1,9 +1,12 @@
-//! On which processor does this thread run? For per-CPU data: a hint, outdated the moment it is
-//! read.
+//! Tells the number of the processor that this thread runs on, for per-CPU data. It is a hint: the
+//! thread may run on another one by the time the number is used.
 //!
-//! The kernel keeps the number in the thread's restartable-sequence area, which glibc (2.35 and
-//! later) registers and whose place it exports: one load. Elsewhere `rdpid`, and at last the C
-//! library.
+//! The first way that works is taken:
+//!
+//! 1. a load: the kernel keeps the number in the thread's restartable-sequence area, which glibc
+//!    (2.35 and later) registers and whose place it exports;
+//! 2. the instruction `rdpid`;
+//! 3. a call of the C library.
 //!
 //! # Safety argument
 //!
@@ -26,8 +29,8 @@ const NONE: isize = isize::MAX;
 #[cfg(target_arch = "x86_64")]
 static AREA_OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
 
-/// The number of the processor that this thread runs on; 0 where nobody knows. Below the number of
-/// possible processors, which may be larger than the number that this process may use.
+/// The number of the processor that this thread runs on; 0 where it is unknown. It is below the
+/// number of possible processors, which may be larger than the number that this process may use.
 #[must_use]
 #[inline]
 pub fn current() -> u32 {
@@ -72,8 +75,8 @@ fn find_area() -> Option<isize> {
     };
     let offset = symbol(c"__rseq_offset")?.cast::<isize>();
     let size = symbol(c"__rseq_size")?.cast::<u32>();
-    // SAFETY: glibc defines them as constants of these types; nobody else may define the reserved
-    // names.
+    // SAFETY: glibc defines them as constants of these types; the names are reserved, so no other
+    // library may define them.
     let (offset, size) = unsafe { (offset.read(), size.read()) };
     (size >= 8 && offset != UNKNOWN).then_some(offset)
 }
@@ -90,7 +93,12 @@ mod x86_64 {
         // SAFETY: fs is the thread pointer; the field cpu_id lies 4 bytes into the area. Read anew
         // each time: no `pure`.
         unsafe {
-            asm!("mov {0:e}, fs:[{1} + 4]", out(reg) number, in(reg) offset, options(nostack, preserves_flags, readonly));
+            asm!(
+                "mov {0:e}, fs:[{1} + 4]",
+                out(reg) number,
+                in(reg) offset,
+                options(nostack, preserves_flags, readonly),
+            );
         }
         // Negative: not registered for this thread.
         u32::try_from(number).ok()

@@ -1,10 +1,13 @@
-//! Faults that are resolved: a SIGSEGV and SIGBUS handler that asks whoever registered the address.
+//! Resolves faults: a handler of SIGSEGV and SIGBUS that asks the [`Resolver`] of the address.
 //!
 //! Lazy mapping, relocation on first touch, decryption on first touch and deferred write protection
 //! all need the same thing: on a fault in a range of theirs, make the access possible and let the
-//! instruction run again. There is one handler per process; it asks the [`Resolver`] of the range,
-//! and whatever nobody resolves goes to the handler that was there before (Rust's own, which tells
-//! of stack overflows, or an application's) or kills as by default.
+//! instruction run again. There is one handler per process. For a fault it asks
+//!
+//! 1. the resolver of the range;
+//! 2. if that says no, or there is none: the handler that was there before (Rust's own, which tells
+//!    of stack overflows, or an application's);
+//! 3. if there is none: the kernel, which kills the process.
 //!
 //! # Rules for resolvers
 //!
@@ -13,16 +16,16 @@
 //! * allocates nothing, takes no lock that a thread may hold while it touches the range, calls only
 //!   what is async-signal-safe (the functions of [`crate::memory`] are);
 //! * uses at most [`STACK_BUDGET_BYTES`] of stack, since alternate signal stacks are small; more on
-//!   a stack of [`crate::aside`], where it may also allocate and take locks that nobody holds who
-//!   touches the range;
+//!   a stack of [`crate::aside`], where it may also allocate, and take locks whose holders never
+//!   touch the range;
 //! * does not fault itself: signals are blocked, a fault inside kills;
 //! * returns true only if the access can succeed now. After [`RETRIES_MAX`] times of "true" for the
 //!   same address in the same thread with no access taken away in between, the fault goes on as
 //!   unresolved.
 //!
 //! "Taken away in between" is counted: [`crate::memory::protect`] and
-//! [`crate::memory::unmap_to_reserved`] do so by themselves; who revokes access in another way
-//! (write protection through userfaultfd) calls [`note_revocation`].
+//! [`crate::memory::unmap_to_reserved`] do so by themselves; code that revokes access in another
+//! way (write protection through userfaultfd) calls [`note_revocation`].
 //!
 //! # Ranges inside ranges
 //!
@@ -52,17 +55,20 @@
 //! *Previous actions* are read before ours is installed, and are written only then, under the same
 //! lock.
 
+mod access;
 mod table;
 
-use crate::revocations;
 pub use crate::revocations::note_revocation;
 use crate::{fork_guard, peek};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io;
+
+pub use access::{is_bus_error, is_peek, is_store};
+use access::{may_retry, note_access, note_resolved};
 use table::{FREE, LIVE, Slot};
 
 /// Makes an access to `addr` possible and returns true, or false: not mine, or impossible.
@@ -85,7 +91,8 @@ pub const STACK_BUDGET_BYTES: usize = 2048;
 pub enum RegisterError {
     /// The length is zero or the end overflows.
     #[error(
-        "cannot resolve faults in {len} bytes at {base:#x}: the range is empty or wraps around; pass a mapped range"
+        "cannot resolve faults in {len} bytes at {base:#x}: the range is empty or wraps around; \
+         pass a mapped range"
     )]
     Range {
         /// First address.
@@ -95,7 +102,8 @@ pub enum RegisterError {
     },
     /// Part of it is registered already, or all of it under the same range.
     #[error(
-        "cannot resolve faults in {len} bytes at {base:#x}: part of the range has a resolver already; unregister that first"
+        "cannot resolve faults in {len} bytes at {base:#x}: part of the range has a resolver \
+         already; unregister that first"
     )]
     Overlap {
         /// First address.
@@ -274,7 +282,7 @@ fn install_one(signal: c_int, previous: &Previous) -> io::Result<()> {
     if unsafe { libc::sigaction(signal, ptr::null(), old.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `known` is false, so nobody reads; the lock excludes other writers.
+    // SAFETY: `known` is false, so no thread reads; the lock excludes other writers.
     unsafe { *previous.action.get() = old };
     previous.known.store(true, Ordering::Release);
     let mut ours = MaybeUninit::<libc::sigaction>::zeroed();
@@ -318,34 +326,36 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
     }
 }
 
-/// Whether somebody has said what a bus error means.
+/// Whether a line on standard error has explained a bus error.
 static TOLD: AtomicBool = AtomicBool::new(false);
 
 /// Says why a bus error follows, on standard error and without its lock, which a thread that waits
-/// for the page may hold; the handler says nothing more about bus errors then.
+/// for the page may hold. The handler says nothing more about bus errors then.
 pub fn tell(line: &str) {
     TOLD.store(true, Ordering::Relaxed);
-    // SAFETY: writes from a slice. Whoever does not read standard error misses the line and nothing
-    // else.
+    write_to_stderr(line.as_bytes());
+}
+
+/// Async-signal-safe.
+fn write_to_stderr(line: &[u8]) {
+    // SAFETY: writes from a slice. If standard error is closed, the line is lost and nothing else.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
-/// Says what a bus error in a registered range means, once a process: the file under the mapping
-/// was made shorter, or its device fails. Nothing can be returned to the instruction, so what
-/// follows is the end of the process.
+/// Says once a process what a bus error in a registered range means: the file under the mapping was
+/// made shorter, or its device fails. No error can be returned to the instruction, so the process
+/// ends.
 fn tell_bus_error(addr: usize) {
     if !is_ours(addr) || TOLD.swap(true, Ordering::Relaxed) {
         return;
     }
-    let mut line = *b"cenote: bus error at 0x0000000000000000: the file that is mapped there was made shorter, or its device fails: this process ends; \
-run `cenote check` on the store\n";
+    let mut line = *b"cenote: bus error at 0x0000000000000000: the file that is mapped there was \
+        made shorter, or its device fails: this process ends; run `cenote check` on the store\n";
     let digits = &mut line[23..39];
     for (i, digit) in digits.iter_mut().rev().enumerate() {
         *digit = b"0123456789abcdef"[(addr >> (4 * i)) & 15];
     }
-    // SAFETY: writes from a local; async-signal-safe. Whoever does not read standard error misses
-    // the line and nothing else.
-    let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    write_to_stderr(&line);
 }
 
 /// Whether faults at an address are resolved in this process.
@@ -419,124 +429,6 @@ fn resolve(addr: usize) -> bool {
             return true;
         }
     }
-}
-
-/// The last fault of one thread. Threads whose numbers are equal in the low bits share a place and
-/// push each other out, which makes the count too low and never too high.
-struct LastFault {
-    /// The thread that was here last, and what the access was: bit 0, a store; bit 1, a load of
-    /// [`peek`]; bit 2, of a page that is mapped and cannot be had.
-    access: AtomicU64,
-    thread: AtomicU32,
-    times: AtomicU32,
-    addr: AtomicUsize,
-    revocations: AtomicU64,
-}
-
-const PLACES: usize = 256;
-
-static LAST_FAULTS: [LastFault; PLACES] = [const {
-    LastFault {
-        access: AtomicU64::new(0),
-        thread: AtomicU32::new(0),
-        times: AtomicU32::new(0),
-        addr: AtomicUsize::new(0),
-        revocations: AtomicU64::new(0),
-    }
-}; PLACES];
-
-fn last_fault() -> (u32, &'static LastFault) {
-    let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-    (thread, &LAST_FAULTS[thread as usize % PLACES])
-}
-
-const STORE: u64 = 1;
-const PEEK: u64 = 2;
-const BUS: u64 = 4;
-/// Bits of an access that say what it was.
-const ACCESS_BITS: u32 = 3;
-
-/// Notes whether this thread's fault was a store, a load that may fail, or a bus error.
-///
-/// # Safety
-/// Called by the signal handler with the context that it was given.
-unsafe fn note_access(context: *mut c_void, peeks: bool, is_bus: bool) {
-    let (thread, last) = last_fault();
-    // SAFETY: handed on to the caller.
-    let store = if unsafe { stores(context) } { STORE } else { 0 };
-    let peek = if peeks { PEEK } else { 0 };
-    let bus = if is_bus { BUS } else { 0 };
-    last.access.store(u64::from(thread) << ACCESS_BITS | bus | peek | store, Ordering::Relaxed);
-}
-
-/// Whether an access that faulted is a store, as far as the processor says.
-///
-/// # Safety
-/// As [`note_access`].
-unsafe fn stores(context: *mut c_void) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        /// In the error code of a page fault: the access was a store.
-        const STORE: i64 = 2;
-        // SAFETY: the kernel passes a valid context to the handler.
-        let code = unsafe {
-            (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_ERR as usize]
-        };
-        code & STORE != 0
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = context;
-        false
-    }
-}
-
-fn noted(what: u64) -> bool {
-    let (thread, last) = last_fault();
-    let access = last.access.load(Ordering::Relaxed);
-    access >> ACCESS_BITS == u64::from(thread) && access & what != 0
-}
-
-/// For resolvers: whether the access that this thread is in is a store, as far as is known here.
-/// `false` may be wrong: the access faults once more then.
-#[must_use]
-pub fn is_store() -> bool {
-    noted(STORE)
-}
-
-/// For resolvers: whether the access that this thread is in is a load of [`peek`], which needs no
-/// signal if it cannot be. `false` may be wrong.
-#[must_use]
-pub fn is_peek() -> bool {
-    noted(PEEK)
-}
-
-/// For resolvers: whether the access that this thread is in is to a page that is mapped and cannot
-/// be had: its file was cut short, its device fails, or the hardware has lost it. `false` may be
-/// wrong.
-#[must_use]
-pub fn is_bus_error() -> bool {
-    noted(BUS)
-}
-
-/// Counts a fault of this thread; false if the same one was "resolved" too often without any access
-/// in between that could have succeeded.
-fn may_retry(addr: usize) -> bool {
-    let (thread, last) = last_fault();
-    let same = last.thread.swap(thread, Ordering::Relaxed) == thread
-        && last.addr.load(Ordering::Relaxed) == addr
-        && last.revocations.load(Ordering::Relaxed) == revocations::count();
-    if same {
-        return last.times.fetch_add(1, Ordering::Relaxed) < RETRIES_MAX;
-    }
-    last.addr.store(addr, Ordering::Relaxed);
-    last.times.store(1, Ordering::Relaxed);
-    true
-}
-
-/// Revocations by the resolver itself do not count: remembered after it has run.
-fn note_resolved() {
-    last_fault().1.revocations.store(revocations::count(), Ordering::Relaxed);
 }
 
 /// Does what would have happened without this module.

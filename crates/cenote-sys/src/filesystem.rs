@@ -75,7 +75,7 @@ impl FsKind {
     }
 
     /// Whether other machines may change the files, and locks and mappings may not hold between
-    /// machines. False for FUSE, of which nobody knows.
+    /// machines. False for FUSE, which does not tell.
     #[must_use]
     pub const fn is_network(self) -> bool {
         matches!(self, Self::Nfs | Self::Cifs | Self::Ceph | Self::NinePfs)

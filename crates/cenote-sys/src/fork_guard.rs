@@ -16,7 +16,7 @@
 //!
 //! The page is mapped once, never unmapped, read-write and zero at first, so a `&'static AtomicU64`
 //! into it is valid for ever. The kernel's emptying happens in the child before its first
-//! instruction: nobody sees it midway.
+//! instruction, so no thread sees it midway.
 
 use core::ffi::c_void;
 use core::ptr;

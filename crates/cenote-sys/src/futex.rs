@@ -1,8 +1,9 @@
-//! Sleeping on a word that several processes share, and waking who sleeps there.
+//! Puts a thread to sleep on a word that several processes share, and wakes the threads that sleep
+//! there.
 //!
 //! The words are 64 bits wide, and the kernel compares 32: the lower half, which is the one at the
-//! word's address on every machine that this compiles for. Who sleeps wakes after a while by
-//! himself: whoever was to wake him may be dead.
+//! word's address on every machine that this compiles for. Every sleep has a time limit, because
+//! the process that should end it may be dead.
 //!
 //! # Safety argument
 //!
@@ -22,18 +23,18 @@ fn half(word: &AtomicU64) -> &AtomicU32 {
     unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
 }
 
-/// Sleeps while the lower half of the word is that of `seen`, for `patience` at most. Whether that
-/// time is over, or a signal came; it may also return early.
+/// Sleeps while the lower half of the word is that of `seen`, for `patience` at most. Returns
+/// whether that time is over, or a signal came; it may also return early.
 #[must_use]
 pub fn sleep(word: &AtomicU64, seen: u64, patience: Duration) -> bool {
     let timeout =
         Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
-    // Without `PRIVATE`: who sleeps may be another process than who wakes.
+    // Without `PRIVATE`: the sleeper and the waker may be different processes.
     let slept = futex::wait(half(word), Flags::empty(), seen as u32, Some(&timeout));
     matches!(slept, Err(rustix::io::Errno::TIMEDOUT | rustix::io::Errno::INTR))
 }
 
-/// Wakes all who sleep on the word, in any process.
+/// Wakes all threads that sleep on the word, in any process.
 pub fn wake_all(word: &AtomicU64) {
     let _ = futex::wake(half(word), Flags::empty(), i32::MAX as u32);
 }
@@ -45,10 +46,10 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn who_sleeps_is_woken_or_wakes_by_himself() {
+    fn a_sleeper_is_woken_or_wakes_when_its_time_is_over() {
         let word = AtomicU64::new(1 << 40 | 7);
         let began = Instant::now();
-        assert!(sleep(&word, 1 << 40 | 7, Duration::from_millis(20)), "nobody woke it");
+        assert!(sleep(&word, 1 << 40 | 7, Duration::from_millis(20)), "it was woken");
         assert!(began.elapsed() >= Duration::from_millis(20));
         assert!(!sleep(&word, 8, Duration::from_secs(60)), "the word is another one already");
         std::thread::scope(|scope| {

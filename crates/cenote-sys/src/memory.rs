@@ -72,7 +72,8 @@ pub enum Sharing {
 pub enum ReserveError {
     /// Base or length is not a multiple of the page size, the length is zero, or the end overflows.
     #[error(
-        "cannot reserve {len} bytes of address space at {base:#x}: base and length must be multiples of the page size, the length not zero; choose others"
+        "cannot reserve {len} bytes of address space at {base:#x}: base and length must be \
+         multiples of the page size, and the length not zero; choose others"
     )]
     Range {
         /// First address asked for.
@@ -82,7 +83,8 @@ pub enum ReserveError {
     },
     /// Something of this process lies there.
     #[error(
-        "cannot reserve {len} bytes of address space at {base:#x}: this process has something else there; open the store in another process, or move it to another window"
+        "cannot reserve {len} bytes of address space at {base:#x}: this process uses a part of \
+         them already; open the store in another process, or move it to another window"
     )]
     Taken {
         /// First address asked for.
@@ -92,7 +94,8 @@ pub enum ReserveError {
     },
     /// The kernel refused; `ENOMEM` may mean a limit on address space (`ulimit -v`).
     #[error(
-        "cannot reserve {len} bytes of address space at {base:#x}: {source}; check the limit of address space"
+        "cannot reserve {len} bytes of address space at {base:#x}: {source}; check the limit of \
+         address space (ulimit -v)"
     )]
     System {
         /// First address asked for; 0: anywhere.
@@ -257,8 +260,8 @@ pub unsafe fn map_file_at(
     unsafe { map_protected(fd, offset, (addr, len), access.protection(), sharing) }
 }
 
-/// Maps the first `len` bytes of a shared file at `addr`, over whatever is there, such that nobody
-/// can touch them before [`protect`] opens them: at no moment is anything to be seen.
+/// Maps the first `len` bytes of a shared file at `addr`, over whatever is there, without access:
+/// until [`protect`] opens them, every touch faults.
 ///
 /// # Errors
 /// As [`map_file_at`].
@@ -405,7 +408,7 @@ unsafe fn leave_out_of_children(addr: usize, len: usize) -> io::Result<()> {
 
 /// Memory of this process alone, wherever the kernel likes, unmapped when dropped: zero-filled
 /// private memory ([`anonymous`]), taken page by page when touched, for big volatile tables, of
-/// which a forked child has a copy; or a file that nobody else knows ([`whole_file`]).
+/// which a forked child has a copy; or a file that this process alone knows ([`whole_file`]).
 #[derive(Debug)]
 pub struct OwnedRegion {
     base: NonNull<u8>,
@@ -503,7 +506,7 @@ pub fn anonymous(len: usize) -> io::Result<OwnedRegion> {
 /// What the kernel says; the descriptor is not open for reading and writing.
 ///
 /// # Safety
-/// Nobody else writes the file or makes it shorter while the region lives.
+/// Nothing else writes the file or makes it shorter while the region lives.
 pub unsafe fn whole_file(fd: BorrowedFd<'_>, len: usize) -> io::Result<OwnedRegion> {
     let len = len.max(1).next_multiple_of(page_bytes());
     let protection = Access::ReadWrite.protection();
@@ -522,7 +525,7 @@ pub unsafe fn whole_file(fd: BorrowedFd<'_>, len: usize) -> io::Result<OwnedRegi
 /// # Errors
 /// What the kernel says: it does not know the advice, or nothing is mapped there.
 pub fn leave_out_of_dumps(addr: usize, len: usize) -> io::Result<()> {
-    // SAFETY: the advice changes nothing but dumps, whoever's the memory is.
+    // SAFETY: the advice changes nothing but dumps, in any memory.
     Ok(unsafe { kernel::madvise(ptr::without_provenance_mut(addr), len, Advice::LinuxDontDump) }?)
 }
 

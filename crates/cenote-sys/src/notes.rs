@@ -1,21 +1,27 @@
-//! Notes of which pages were stored into: pages are protected against stores, and the fault of the
-//! first store notes its page and lets it be written. Needs no privilege, and works for every kind
-//! of mapping.
+//! Notes which pages a program stores into. Pages are protected against stores; the fault of the
+//! first store notes its page and makes it writable. This needs no privilege, and works for every
+//! kind of mapping.
 //!
-//! Invariant: a page that may be written is noted, from before that until [`Notes::take`], whose
-//! caller protects what it took. A page may be noted and protected: that is one fault more, and
-//! nothing lost.
+//! *Invariant*: a writable page is noted, from before it becomes writable until [`Notes::take`],
+//! whose caller protects the pages that it took.
 //!
-//! [`Notes::allow`] notes a page *before* it lets it be written and again *after*. The second time
-//! is for a `take` that comes in between: it clears the note and protects the page, and then this
-//! one's permission, which was on its way, would leave a page that is written without a note.
+//! | noted | page | then |
+//! | --- | --- | --- |
+//! | no | protected | the next store faults, and [`Notes::allow`] notes the page |
+//! | yes | protected | the next store faults once more; nothing is lost |
+//! | yes | writable | stores go through until the next `take` |
+//! | no | writable | excluded by the invariant |
 //!
-//! Protection changes page by page, which makes mappings of the kernel's. When the process has many
-//! ([`crate::mappings`]), or the kernel refuses one more, 2 MiB at once are let through and all
-//! their pages noted; when that is too much, the whole range.
+//! [`Notes::allow`] notes a page *before* it makes it writable, and again *after*. The second note
+//! is for a `take` in between, which clears the first one and protects the page: the permission
+//! that comes after it would leave a writable page without a note.
 //!
-//! A page that was not stored into yet cannot be written by the kernel either: a `read` from a file
-//! into it fails with `EFAULT`. Read into a buffer and copy.
+//! Protection changes page by page, and each change may split a mapping of the kernel's. When the
+//! process has many mappings ([`crate::mappings`]), or the kernel refuses one more, 2 MiB at once
+//! become writable and all their pages are noted; when that is too much, the whole range.
+//!
+//! The kernel cannot write a protected page either: a `read` from a file into it fails with
+//! `EFAULT`. Read into a buffer and copy.
 
 use crate::fault;
 use crate::mappings::{self, Fineness};
@@ -53,8 +59,8 @@ fn zeroed(words: usize) -> Box<[AtomicU64]> {
     unsafe { Box::from_raw(Box::into_raw(words) as *mut [AtomicU64]) }
 }
 
-/// Adds the pages that a word's bits say to `pages`, joined where they touch one that is there, but
-/// not with those before number `from`. How many they are.
+/// Adds the pages of a word's bits to `pages`, joined with a neighbour that is there, but not with
+/// ranges before number `from`. Returns how many pages they are.
 fn add_bits(index: usize, mut bits: u64, pages: &mut Vec<Range<u64>>, from: usize) -> u64 {
     let count = u64::from(bits.count_ones());
     while bits != 0 {
@@ -103,8 +109,8 @@ impl Notes {
                     self.count.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            // After the page: whoever takes the chunk finds it, or leaves the chunk's bit for the
-            // next one.
+            // After the page: a `take` that gets the chunk's bit finds the page, or the bit is
+            // there for the next `take`.
             let chunk = page / (WORD_PAGES * CHUNK_WORDS);
             if let Some(word) = self.chunks.get(chunk / 64) {
                 word.fetch_or(1 << (chunk % 64), Ordering::AcqRel);
@@ -149,8 +155,8 @@ impl Notes {
                 let bit = chunks & chunks.wrapping_neg();
                 let chunk = at * 64 + chunks.trailing_zeros() as usize;
                 chunks &= chunks - 1;
-                // Before the pages are looked at: who notes one of them now gives its chunk the bit
-                // back.
+                // Before the pages are looked at: a thread that notes one of them from now on sets
+                // the chunk's bit again.
                 word.fetch_and(!bit, Ordering::AcqRel);
                 let before = pages.len();
                 for index in chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS {
@@ -184,12 +190,12 @@ impl Notes {
         }
     }
 
-    /// What a fault handler does about a store to `address`: notes the page and lets it be written.
-    /// Whether it can be now. Async-signal-safe.
+    /// What a fault handler does about a store to `address`: notes the page and makes it writable.
+    /// Returns whether it is writable now. Async-signal-safe.
     ///
     /// # Safety
-    /// The range is a mapping, of whoever calls this, into which stores may go as far as others are
-    /// concerned.
+    /// The range is a mapping of the caller's, and no other part of the process relies on the pages
+    /// being protected.
     pub unsafe fn allow(&self, address: usize) -> bool {
         // SAFETY: handed on to the caller.
         unsafe { self.allow_by(address, mappings::fineness()) }
@@ -228,13 +234,13 @@ impl Notes {
     }
 }
 
-/// Says why the process ends, once: the store cannot be let through. Async-signal-safe.
+/// Says once why the process ends: its store cannot go through. Async-signal-safe.
 fn tell_once() {
     static TOLD: AtomicBool = AtomicBool::new(false);
     if !TOLD.swap(true, Ordering::Relaxed) {
         fault::tell(
-            "cenote: a page cannot be made writable, because the kernel refuses it (mprotect: no memory, or \
-             too many mappings): this process ends; what was committed is there at the next open; give the \
+            "cenote: the kernel refuses to make a page writable (mprotect: no memory, or too many \
+             mappings): this process ends; the next open finds what was committed; give the \
              process more memory, or raise vm.max_map_count\n",
         );
     }
@@ -259,7 +265,7 @@ mod tests {
         assert_eq!(notes.count(), 0);
         notes.take(&mut pages);
         assert_eq!(pages.len(), 4);
-        // What the caller knows is what it had, and what it has to protect is behind that.
+        // The caller has protected the earlier ranges: new ones follow them and join none.
         notes.note(1541..1542);
         notes.take(&mut pages);
         assert_eq!((pages.len(), pages.last()), (5, Some(&(1541..1542))));
@@ -307,7 +313,7 @@ mod tests {
         let protect = |pages: &Range<u64>| {
             let (at, len) =
                 (pages.start as usize * PAGE, (pages.end - pages.start) as usize * PAGE);
-            // SAFETY: our own mapping; nobody uses it.
+            // SAFETY: our own mapping, into which no reference leads.
             unsafe { memory::protect(base + at, len, Some(Access::ReadOnly)) }.expect("protect");
         };
         protect(&(0..512));

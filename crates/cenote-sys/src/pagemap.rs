@@ -203,7 +203,7 @@ impl WriteProtection {
 /// What the kernel says; some copies may be gone.
 ///
 /// # Safety
-/// The range is a private mapping of the caller's, and nobody has a reference into it.
+/// The range is a private mapping of the caller's, and no reference leads into it.
 pub unsafe fn discard_copies(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: handed on to the caller.
     unsafe {

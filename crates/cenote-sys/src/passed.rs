@@ -8,8 +8,8 @@
 //!
 //! A number becomes an owned descriptor if the environment says that it was opened for this very
 //! process, and the kernel says that it is open. That happens once in a process's life: the second
-//! caller gets nothing, so that no descriptor has two owners. It has to happen before the program
-//! opens anything, which is for the caller to see to; hence [`take`] is unsafe.
+//! call returns nothing, so that no descriptor has two owners. It has to happen before the program
+//! opens anything, which only the caller can know; so [`take`] is unsafe.
 
 use rustix::io::FdFlags;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -26,7 +26,9 @@ const MOST: i32 = 64;
 pub enum PassedError {
     /// A variable does not say a number that makes sense.
     #[error(
-        "{name} is {value:?}, which is no number of descriptors or of a process: start the service by its manager, or without these variables"
+        "the environment variable {name} is {value:?}, which is no valid number of descriptors or \
+         of a process: start the service by its manager (systemd), or without LISTEN_PID and \
+         LISTEN_FDS"
     )]
     Variable {
         /// Its name.
@@ -35,7 +37,10 @@ pub enum PassedError {
         value: String,
     },
     /// A descriptor that should have been passed is not there.
-    #[error("descriptor {fd} was to be passed by the service manager, and is not open")]
+    #[error(
+        "descriptor {fd} is not open, although LISTEN_FDS says that the service manager passed it: \
+         start the service by its manager (systemd), or without LISTEN_PID and LISTEN_FDS"
+    )]
     Closed {
         /// Its number.
         fd: RawFd,
@@ -79,7 +84,7 @@ pub unsafe fn take() -> Result<Vec<OwnedFd>, PassedError> {
         let there = unsafe { BorrowedFd::borrow_raw(fd) };
         rustix::io::fcntl_setfd(there, FdFlags::CLOEXEC).map_err(|_| PassedError::Closed { fd })?;
         // SAFETY: open, and passed to this process, which takes it once; the caller promises that
-        // nobody else has it.
+        // no other part of the process owns it.
         passed.push(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     Ok(passed)

@@ -1,10 +1,10 @@
-//! Who is at the other end of a UNIX-domain socket, and when that process ends.
+//! Identifies the process at the other end of a UNIX-domain socket, and tells when it ends.
 //!
 //! The kernel noted the peer's credentials when it connected; nothing that the peer says enters
 //! into them. A process number alone is not enough: the peer may have ended, and its number may be
 //! another's. So the process is held by a *pidfd*, from the socket itself where the kernel gives
 //! one (`SO_PEERPIDFD`, Linux 6.5), which names the process that connected and no other. Elsewhere
-//! it is opened by number, and whoever relies on it asks first whether the socket is still
+//! it is opened by number, and a caller that relies on it asks first whether the socket is still
 //! connected.
 //!
 //! # Safety argument
@@ -35,14 +35,14 @@ pub struct Peer {
     pub process: OwnedFd,
 }
 
-/// Asks who connected `socket`.
+/// The process that connected `socket`.
 ///
 /// # Errors
 /// What the kernel says; `ESRCH` if that process is gone.
 pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let credentials = credentials_of(socket)?;
     let Some(pid) = rustix::process::Pid::from_raw(credentials.pid) else {
-        // Of another namespace: nobody could tell when it ends.
+        // Of another namespace: this process cannot see when it ends.
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     };
     let process = match pidfd_of(socket) {

@@ -417,7 +417,8 @@ fn expect_dirty(found: &[(u64, u64)], start: usize, page: usize) -> Availability
         Ok(())
     } else {
         Err(Missing::because(format!(
-            "PAGEMAP_SCAN reported {} ranges of a test mapping with one dirty page, and not that page",
+            "PAGEMAP_SCAN reported {} ranges of a test mapping with one dirty page, and not that \
+             page",
             found.len()
         )))
     }

@@ -1,8 +1,8 @@
-//! Who runs: process numbers, start times, the machine's boot, random bytes.
+//! Identifies processes: numbers, start times, the machine's boot; and random bytes.
 //!
-//! A process number alone names nobody for long, because it is used again. Number *and* start time
-//! name one process of one boot; with the boot id they name it for ever. Leases and lock files
-//! record all three.
+//! A process number alone does not name a process for long, because it is used again. Number *and*
+//! start time name one process of one boot; with the boot id they name it for ever. Leases and lock
+//! files record all three.
 //!
 //! What `/proc` says is a hint for messages and for cleaning up: whether a store is in use is
 //! decided by a lock ([`crate::record_lock`]), which holds across containers with process numbers

@@ -54,8 +54,8 @@ pub struct ProcessLock<T: 'static> {
     kept: UnsafeCell<Option<MutexGuard<'static, T>>>,
 }
 
-// SAFETY: the mutex guards the value; the module says who touches `kept`. A guard that one thread
-// made is dropped by the same, which in a child is its only one.
+// SAFETY: the mutex guards the value; the module says which threads touch `kept`. A guard that one
+// thread made is dropped by the same, which in a child is its only one.
 unsafe impl<T: Send> Sync for ProcessLock<T> {}
 
 /// A lock that this thread has, until it drops this.

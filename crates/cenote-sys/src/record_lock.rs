@@ -1,4 +1,4 @@
-//! Record locks (`fcntl`) over a whole file: who has a store open, across processes.
+//! Record locks (`fcntl`) over a whole file, which tell the processes that have a store open.
 //!
 //! POSIX record locks, because they
 //! * vanish when their process dies, however it dies;
@@ -31,7 +31,7 @@ pub enum Kind {
     Exclusive,
 }
 
-/// Who holds a lock that stands in the way.
+/// The process that holds a lock which stands in the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct HolderPid(
     /// The process number; `None` where the kernel cannot say: another machine (network file
@@ -48,12 +48,12 @@ impl fmt::Display for HolderPid {
     }
 }
 
-/// How often a lock is tried again whose holder vanished between the refusal and the question who
-/// it is.
+/// How often a lock is tried again if its holder lets go between the refusal and the question for
+/// the holder.
 const ATTEMPTS: usize = 8;
 
 /// Takes the lock, or changes the one that this process has, without waiting. `Ok(Err(holder))`:
-/// somebody else has it.
+/// another process has it.
 ///
 /// # Errors
 /// `EBADF` if the descriptor is not open for what `kind` needs; `ENOLCK` where the file system has
@@ -66,7 +66,7 @@ pub fn try_lock(fd: BorrowedFd<'_>, kind: Kind) -> io::Result<Result<(), HolderP
     for _ in 0..ATTEMPTS {
         match fcntl_lock(fd, operation) {
             Ok(()) => return Ok(Ok(())),
-            // POSIX allows either for "held by somebody else".
+            // POSIX allows either for a lock that another process holds.
             Err(Errno::AGAIN | Errno::ACCESS) => {}
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(errno.into()),

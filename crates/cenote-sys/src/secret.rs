@@ -15,7 +15,7 @@
 //! the stack; [`scrub_stack`] is for that. A `Secret` takes whole pages of locked memory, of which
 //! a process may have few (`RLIMIT_MEMLOCK`): put what belongs together into one.
 //!
-//! It does not help against somebody who may read this process's memory (a debugger, root).
+//! It does not help against programs that may read this process's memory (a debugger, root).
 //!
 //! # Safety argument
 //!
@@ -95,8 +95,8 @@ impl<T> Secret<T> {
             let _ = unsafe { memory::release(base, total) };
             return Err(io::Error::other("the kernel mapped the zero page"));
         };
-        // SAFETY: `len` bytes at `at` are mapped readable and writable, page-aligned, and nobody
-        // else knows them.
+        // SAFETY: `len` bytes at `at` are mapped readable and writable, page-aligned, and their
+        // address is known here only.
         unsafe { pointer.write(value) };
         Ok(Self { base, total, value: pointer, len, locked, token: crate::fork_guard::token() })
     }
@@ -311,8 +311,8 @@ mod tests {
             let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             // SAFETY: a system call with a pointer to a local; and for a child that ends soon.
             let limited = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) } == 0;
-            // Root has no limit; nobody has. SAFETY: a system call without pointers, in a child of
-            // one thread.
+            // Root has no limit, and user 65534 has one. SAFETY: a system call without pointers, in
+            // a child of one thread.
             let _ = unsafe { libc::setuid(65534) };
             let refused = Secret::new(Locking::Required, [0u8; 32]);
             let allowed = Secret::new(Locking::IfPossible, [0u8; 32]);

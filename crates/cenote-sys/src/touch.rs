@@ -1,18 +1,18 @@
-//! Memory whose first touch waits for a thread: userfaultfd, for pages that are not there.
+//! Memory whose first access waits for a thread: userfaultfd, for pages that are not there.
 //!
-//! A range of a reservation is *watched*. Whoever touches it, a program's own instruction or, where
-//! the process may have it, the kernel inside a system call, sleeps until a thread has put
-//! something else in its place and woken it; then the access is tried again, and finds what is
-//! mapped there now. Nothing is ever filled in through userfaultfd itself: the watched range is
-//! only a place where one waits.
+//! A range of a reservation is *watched*. An access to it sleeps until a thread has mapped
+//! something else in its place and calls [`FirstTouch::wake`]; then the access is tried again, and
+//! finds the new mapping. The access may be an instruction of the program or, where the process has
+//! the right, one of the kernel inside a system call. Nothing is ever filled in through userfaultfd
+//! itself: it only makes accesses wait.
 //!
 //! # Safety argument
 //!
 //! A range that is watched is readable and writable memory to the kernel, but has no page, and gets
 //! none but by the thread: its registration comes before the permission. The caller answers for the
 //! range being a reservation of its own. Mapping over a watched range ends its registration. When
-//! this value is dropped the kernel wakes all who wait; ranges that are still there are plain zeros
-//! from then on, so the caller takes them away before.
+//! this value is dropped the kernel wakes all waiting accesses; ranges that are still there are
+//! plain zeros from then on, so the caller takes them away before.
 
 use crate::memory::{self, Access};
 use crate::probe::{Availability, Missing, UserfaultfdMode, handshake, ioctl, open_userfaultfd};
@@ -56,7 +56,7 @@ impl FirstTouch {
         self.mode == UserfaultfdMode::Full
     }
 
-    /// Lets whoever touches `[addr, addr + len)` wait, until something is mapped over the range and
+    /// Makes accesses to `[addr, addr + len)` wait, until something is mapped over the range and
     /// [`FirstTouch::wake`] is called.
     ///
     /// # Errors
@@ -81,18 +81,18 @@ impl FirstTouch {
         }
     }
 
-    /// Lets those go on that wait for `[addr, addr + len)`.
+    /// Ends the waiting of accesses to `[addr, addr + len)`.
     pub fn wake(&self, addr: usize, len: usize) {
         let mut range = uffdio_range { start: addr as u64, len: len as u64 };
-        // SAFETY: the structure that this ioctl reads; waking changes no memory, and who wakes for
-        // nothing waits again.
+        // SAFETY: the structure that this ioctl reads; waking changes no memory, and an access that
+        // is woken too early waits again.
         let _ = unsafe {
             ioctl(&self.fd, linux_raw_sys::ioctl::UFFDIO_WAKE.into(), (&raw mut range).cast())
         };
     }
 
-    /// What the thread does, until [`FirstTouch::stop`]: hears of touches. `touched` is given an
-    /// address, sees to what is there, and wakes.
+    /// Receives accesses until [`FirstTouch::stop`]; the thread runs this. `touched` gets an
+    /// address, maps something there, and wakes.
     pub fn serve(&self, mut touched: impl FnMut(usize)) {
         // A handler on this thread that touched what is watched would wait for it.
         crate::signals::block_all();
@@ -115,7 +115,7 @@ impl FirstTouch {
         }
     }
 
-    /// Sends the thread home.
+    /// Ends [`FirstTouch::serve`].
     pub fn stop(&self) {
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }

@@ -1,13 +1,16 @@
-//! One piece of memory at two addresses: one that a program uses, page by page as it is allowed to,
-//! and an *alias* that whoever fills the pages uses.
+//! One piece of memory at two addresses:
+//!
+//! * the first is for the program, which may use pages as they are opened;
+//! * the *alias* is for the code that fills the pages.
 //!
 //! A page that is to appear with contents that were computed (decrypted, verified) cannot be filled
 //! where the program sees it: another thread would see half of it. It is filled through the alias,
 //! and then the page of the first address is opened.
 //!
 //! The memory has no name and no file: it is an anonymous memory file whose descriptor is closed as
-//! soon as it is mapped, so that nobody can open it, no child inherits it, and it goes with the
-//! process. It is left out of core dumps. It may be swapped out, as all memory that is not locked.
+//! soon as it is mapped, so that no process can open it, no child inherits it, and it goes with
+//! this process. It is left out of core dumps. It may be swapped out, as all memory that is not
+//! locked.
 //!
 //! # Safety argument
 //!
@@ -52,7 +55,7 @@ impl Twin {
                 other => io::Error::other(other.to_string()),
             })?;
         let twin = Self { alias, len };
-        // SAFETY: our own reservation, which nobody uses yet.
+        // SAFETY: our own reservation, which is not in use yet.
         unsafe { memory::map_file(file.as_fd(), alias, len, Access::ReadWrite, Sharing::Shared) }?;
         // SAFETY: the caller's range.
         unsafe { memory::map_file_closed(file.as_fd(), addr, len) }?;
@@ -77,7 +80,7 @@ impl Twin {
 
 impl Drop for Twin {
     fn drop(&mut self) {
-        // SAFETY: our own reservation; who has the alias's pointer has given up using it.
+        // SAFETY: our own reservation; the alias's pointer is good only while the twin lives.
         let _ = unsafe { memory::release(self.alias, self.len) };
     }
 }
@@ -117,7 +120,7 @@ pub fn nameless_file(what: &str) -> io::Result<std::fs::File> {
 }
 
 /// Maps memory with these contents at `addr`, over whatever is there, to be read: all of it at
-/// once, so that nobody sees half. It has no file, and parts that are zero take no memory.
+/// once, so that no thread sees half. It has no file, and parts that are zero take no memory.
 ///
 /// # Errors
 /// What the kernel says. What lies at `addr` is then what it was.

@@ -21,11 +21,11 @@ pub enum TxError {
     /// The heap has no block.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// An allocation of 0 bytes: it would have no byte of its own, so no address that is not
-    /// somebody else's too.
+    /// An allocation of 0 bytes: it would have no byte of its own, and would share its address with
+    /// another block.
     #[error(
-        "an allocation of 0 bytes for type {type_id}: ask for at least 1 byte, or keep no block \
-         for a value without bytes"
+        "cannot allocate 0 bytes for type {type_id}: ask for at least 1 byte; a value \
+         without bytes needs no block"
     )]
     ZeroSize {
         /// For which type.
@@ -40,7 +40,7 @@ pub enum TxError {
         /// Its address.
         addr: u64,
     },
-    /// A range has a pending redo write; writing in place would be undone by it at commit.
+    /// A range has a pending redo write, which would overwrite at commit what is written in place.
     #[error(
         "{len} bytes at {addr:#x} overlap a deferred write of this transaction: use one way of \
          writing per range"

@@ -76,8 +76,8 @@ impl LogGroup {
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         self.count.fetch_add(1, Ordering::SeqCst);
         if persistence.is_power() && !members.is_empty() && !planted(Bug::JoinNotFlushed) {
-            // Registered at the start, it does not fail any more; should it, the flush below still
-            // orders what is visible, and nobody is lazy from now on.
+            // Registered at the start, it does not fail any more. Should it fail, the flush below
+            // still orders what is visible, and no commit is lazy from now on.
             if self.lazy_supported.load(Ordering::Relaxed)
                 && !cenote_sys::membarrier::private_expedited()
             {

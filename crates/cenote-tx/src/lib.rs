@@ -5,8 +5,8 @@
 //! is the raw interface, for other languages and for the layers above: it takes addresses and
 //! trusts its caller about them. The safe one is crate `cenote`.
 //!
-//! Like the paper's, transactions are of one thread and bring no isolation: whoever shares data
-//! takes a lock, and holds it until commit or abort has returned. One transaction may write to any
+//! Like the paper's, transactions are of one thread and bring no isolation: threads that share data
+//! take a lock, and hold it until commit or abort has returned. One transaction may write to any
 //! pools of its store.
 //!
 //! # Commit, and how few fences it takes
@@ -19,11 +19,11 @@
 //!
 //! | strategy | when | fences |
 //! | --- | --- | --- |
-//! | *sealed, lazy* | the log is the only one in use in its store, and few bytes are covered | U + 1 |
+//! | *sealed, lazy* | the store uses no other log, and few bytes are covered | U + 1 |
 //! | *sealed* | there are redo entries | U + 2 (lazy) or U + 3 |
 //! | *marked* | otherwise | U + 2 |
 //!
-//! And one more where the last entry of a block that is taken or freed has not been fenced when
+//! One fence is added if the last entry of a block that is taken or freed has not been fenced when
 //! commit begins: see *Marks of allocation*.
 //!
 //! **Sealed.** Contents (everything undo-logged or freshly allocated) are flushed, and a *seal* is
@@ -63,20 +63,25 @@
 //! | free, cached, held | not "allocated" | not "allocated" | free |
 //! | `alloc`: entry streamed, then the mark | TAKEN | not "allocated" | free |
 //! | commit, 1: all entries durable | TAKEN | not "allocated" | free |
-//! | commit, 2: stored and flushed | ALLOCATED | either | the entry is durable: rolled back, free; or sealed and forward, allocated |
-//! | commit, 3: **the fence that commits** | ALLOCATED | ALLOCATED | sealed: allocated. Marked: free, until the range has moved |
+//! | commit, 2: stored and flushed | ALLOCATED | either | (a) |
+//! | commit, 3: **the fence that commits** | ALLOCATED | ALLOCATED | (b) |
 //! | `free`: entry streamed | ALLOCATED | ALLOCATED | allocated |
 //! | commit, 1: all entries durable | ALLOCATED | ALLOCATED | allocated |
-//! | commit, 2: stored and flushed | HELD | either | the entry is durable: rolled back, allocated; or forward, free |
-//! | commit, 3: **the fence that commits** | HELD | HELD | sealed: free. Marked: allocated, until the range has moved |
+//! | commit, 2: stored and flushed | HELD | either | (c) |
+//! | commit, 3: **the fence that commits** | HELD | HELD | (d) |
 //! | given out again, after the range is stored | CACHED, TAKEN | not "allocated" | free |
-//! | abort | TAKEN, then HELD | not "allocated" | free; a mark that was to be cleared never was |
+//! | abort | TAKEN, then HELD | not "allocated" | free; no mark was cleared |
+//!
+//! * (a) The entry is durable: rolled back, the block is free. Sealed and forward, it is allocated.
+//! * (b) Sealed: allocated. Marked: free, until the range has moved.
+//! * (c) The entry is durable: rolled back, the block is allocated. Forward, it is free.
+//! * (d) Sealed: free. Marked: allocated, until the range has moved.
 //!
 //! *Commit, 1* is a fence of its own only if an entry is not durable yet. In the usual order
-//! (allocate, write, attach) the undo entry of the link has fenced it: an insert in a list takes
-//! two fences, as it did. A transaction that takes or frees something after its last fence, or logs
-//! nothing in place, takes one more. A block that a transaction takes *and* frees changes nothing
-//! on the medium and needs none.
+//! (allocate, write, attach) the undo entry of the link has fenced it, so an insert in a list takes
+//! two fences. A transaction that takes or frees something after its last fence, or logs nothing in
+//! place, takes one more. A block that a transaction takes *and* frees changes nothing on the
+//! medium and needs none.
 //!
 //! *Nothing fails between 2 and 3*: room for the seal is taken before. So abort never finds a mark
 //! that commit has changed.
@@ -104,6 +109,7 @@
 //! At `process` a mark is set in one step, and nothing is flushed: no loss of power is covered.
 
 mod abort;
+mod commit;
 pub mod context;
 mod give_back;
 pub mod group;

@@ -1,10 +1,16 @@
 //! The ranges that a transaction has logged: each byte once.
 //!
-//! Invariants: ranges are disjoint, and `list` has them in the order of their log entries, which is
-//! the order in which a seal hashes them. Few ranges are searched one by one. From a dozen on,
-//! those from `ascending_from` on lie in the order of their addresses and are searched by halving;
-//! those before are in `index`. So whoever logs in the order of addresses, as a walk over an array
-//! does, pays for no index.
+//! *Invariants*: ranges are disjoint, and `list` has them in the order of their log entries, which
+//! is the order in which a seal hashes them.
+//!
+//! | ranges | how they are searched |
+//! | --- | --- |
+//! | up to a dozen | one by one |
+//! | more, from `ascending_from` on | by halving: they lie in the order of their addresses |
+//! | more, before `ascending_from` | in `index` |
+//!
+//! So a transaction that logs in the order of addresses, such as a walk over an array, pays for no
+//! index.
 
 use std::collections::BTreeMap;
 

@@ -1,35 +1,31 @@
-//! The steps of a transaction. The crate's documentation says why the order is right; the comments
-//! here name the states.
+//! The steps of a transaction before its commit ([`crate::commit`]). The crate's documentation says
+//! why the order is right.
+//!
+//! | step | logs | memory before commit |
+//! | --- | --- | --- |
+//! | [`Transaction::add`] | the old contents of a range | the caller changes it in place |
+//! | [`Transaction::set`] | the new contents of a range | unchanged |
+//! | [`Transaction::add_volatile`] | the old contents of process memory | the caller changes it |
+//! | [`Transaction::alloc`] | the block's mark, and its part under the seal | the mark is `TAKEN` |
+//! | [`Transaction::free`] | the block's mark | unchanged |
 
 use crate::abort::abort;
+use crate::commit::{commit_logged, refuse_lost};
 use crate::context::{HeapBlock, Redo, TxContext, TxError, Volatile};
-use crate::marks::{clear_marks, mark_byte, release};
 use crate::ranges::Range;
 use cenote_heap::reclaim::{before_change, is_recording};
 use cenote_heap::{Block, Cancelled, Heap, Taking};
-use cenote_layout::heap::mark;
 use cenote_layout::id::TypeId;
-use cenote_layout::log::{
-    AllocationMark, ContentHash, ENTRY_HEADER_SIZE, Kind, PIECE_LEN, Seal, entry_size,
-};
+use cenote_layout::log::{AllocationMark, ENTRY_HEADER_SIZE, Kind, entry_size};
 use cenote_log::LogError;
-use cenote_medium::planted::{Bug, Step, is_refused, planted, reach};
-use cenote_sys::bytes::{self, settle};
-use core::sync::atomic::Ordering;
+use cenote_medium::planted::{Bug, is_refused, planted};
+use cenote_sys::bytes::settle;
 use std::ptr::NonNull;
-
-/// Most bytes that a lazy seal covers. Hashing them is hidden behind their flushes; but what is
-/// sealed is hashed again if recovery finds it, and much more than this saves nothing that counts.
-const SEAL_BYTES_MAX: u64 = 8192;
-
-/// Most bytes of fresh allocations among them: a block that was not written yet is in no cache, and
-/// reading it costs more than the fence that a seal saves.
-const SEAL_FRESH_BYTES_MAX: u64 = 1024;
 
 /// Tells a reclaim that is under way of a range that is about to be changed, before that is logged.
 ///
 /// # Safety
-/// The range is readable, and nobody else writes to it.
+/// The range is readable, and no other thread writes to it.
 #[cold]
 unsafe fn record(ptr: *const u8, len: usize) {
     if !planted(Bug::ReclaimMissesAdd) {
@@ -38,7 +34,7 @@ unsafe fn record(ptr: *const u8, len: usize) {
     }
 }
 
-/// Appends a copy of `len` bytes at `src` to `buffer`, settled; where it is.
+/// Appends a copy of `len` bytes at `src` to `buffer`, settled. Returns the copy's address.
 ///
 /// # Safety
 /// The bytes are readable.
@@ -149,7 +145,7 @@ impl<'c> Transaction<'c> {
         result
     }
 
-    /// Logs ranges, up to the first that fails; whether anything was logged.
+    /// Logs ranges, up to the first that fails. Returns whether anything was logged.
     #[inline(always)]
     unsafe fn add_all_unfenced(
         &mut self,
@@ -186,12 +182,12 @@ impl<'c> Transaction<'c> {
         unsafe { self.add_inline(ptr, len) }
     }
 
-    /// Logs what is not logged yet; whether there was any.
+    /// Logs what is not logged yet. Returns whether anything was logged.
     #[inline(always)]
     unsafe fn add_inline(&mut self, ptr: *const u8, len: usize) -> Result<bool, TxError> {
         let start = ptr as u64;
         if is_recording() {
-            // SAFETY: passed on; nobody else writes to what this transaction is about to change.
+            // SAFETY: passed on; no other thread writes to the range until the transaction ends.
             unsafe { record(ptr, len) };
         }
         // SAFETY: writable, and used by this thread alone until the transaction ends (contract of
@@ -281,8 +277,8 @@ impl<'c> Transaction<'c> {
             return Ok(());
         }
         if is_recording() {
-            // SAFETY: what is writable is readable; nobody else writes to what this transaction is
-            // about to change.
+            // SAFETY: a writable range is readable; no other thread writes to it until the
+            // transaction ends.
             unsafe { record(dst, len) };
         }
         let context = &mut *self.context;
@@ -371,9 +367,9 @@ impl<'c> Transaction<'c> {
         let mut log_error = None;
         let block = heap.alloc_with(size, align, type_id, &mut |block: &Block| {
             // The undo entry stands before the mark is set, so that no crash of processes leaks the
-            // block. All entries are there or none: one that says "clear this mark"
-            // about a block that was not given out would clear the mark of whoever gets it next,
-            // and one that says "fresh" would put that block's contents under the seal.
+            // block. All entries are there or none: if the block was not given out, an entry that
+            // says "clear this mark" would clear the mark of its next owner, and one that says
+            // "fresh" would put the next owner's contents under the seal.
             // SAFETY: block and mark are the heap's.
             let logged = unsafe {
                 if is_power {
@@ -467,24 +463,13 @@ impl<'c> Transaction<'c> {
     /// [`TxError::Log`] if the log has no room for the seal; then the transaction is aborted. With
     /// [`LogError::Lost`] the next opener decides whether it was committed.
     #[inline]
-    pub fn commit(mut self) -> Result<(), TxError> {
+    pub fn commit(self) -> Result<(), TxError> {
         if self.context.writer.entries() != 0 {
             // An error drops `self`, which aborts.
-            self.commit_logged()?;
+            commit_logged(self.context)?;
         }
         core::mem::forget(self);
         Ok(())
-    }
-
-    fn commit_logged(&mut self) -> Result<(), TxError> {
-        let context = &mut *self.context;
-        reach(Step::CommitBegun);
-        let power = context.persistence.is_power();
-        let done = if power { commit_power(context) } else { commit_process(context) };
-        if done.is_ok() || context.writer.entries() == 0 {
-            context.clear();
-        }
-        done.map_err(TxError::Log)
     }
 
     /// Undoes everything, in reverse; gives allocations back; process memory logged with
@@ -532,202 +517,6 @@ unsafe fn log_allocation(
         (kind, data) = (Kind::Fresh, core::ptr::null());
     }
     Ok(())
-}
-
-/// States after a crash of processes: before `mark_committed` (or, without redo-class entries,
-/// `finish`): rolled back. Between the two: rolled forward. After `finish`: done. Each is one
-/// 8-byte store. If that store went nowhere, nothing that relies on it happens.
-fn commit_process(context: &mut TxContext) -> Result<(), LogError> {
-    if !context.redo.is_empty() || !context.freed.is_empty() {
-        context.writer.mark_committed();
-        reach(Step::CommitStored);
-        refuse_lost(context)?;
-        apply_redo(context);
-        clear_marks(&context.freed);
-    }
-    reach(Step::CommitEnds);
-    context.writer.finish();
-    refuse_lost(context)?;
-    release(&context.freed);
-    Ok(())
-}
-
-/// Fails if a page of a log was lost: what relies on the log must not happen.
-#[inline(always)]
-fn refuse_lost(context: &TxContext) -> Result<(), LogError> {
-    if context.writer.is_lost() { Err(LogError::Lost) } else { Ok(()) }
-}
-
-fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
-    // A transaction may be finished lazily if nothing that its seal covers can change before this
-    // log's next fence; a covered block that is given back could. (A further segment is written
-    // only after a jump, whose fence makes the range durable.) Without need for redo and without
-    // leave to be lazy a seal is of no use.
-    let freed_is_covered = freed_is_covered(context) && !planted(Bug::LazyDespiteFreed);
-    let lazy = !freed_is_covered && context.group.lazy_allowed();
-    let seal = !context.redo.is_empty()
-        || (lazy
-            && context.ranges.bytes() <= SEAL_BYTES_MAX
-            && context.ranges.fresh_bytes() <= SEAL_FRESH_BYTES_MAX);
-    if seal {
-        // Nothing may fail once marks are changed.
-        context.writer.reserve(entry_size(size_of::<Seal>() as u64))?;
-    }
-    change_marks(context)?;
-    if planted(Bug::RangeMovedEarly) {
-        context.writer.finish();
-        context.writer.fence();
-    }
-    if seal {
-        let contents = flush_contents::<true>(context);
-        context.writer.append_seal(contents.0)?;
-    } else {
-        flush_contents::<false>(context);
-    }
-    // State 1, before this fence completes: rolled back, unless seal and contents happen to be
-    // whole, which is the commit. Marks may be in either state: both directions write them.
-    if !planted(Bug::DataNotFenced) {
-        context.writer.fence();
-        context.range_pending = false;
-    }
-    refuse_lost(context)?;
-    // State 2, sealed: committed. Marked: contents and marks durable, still rolled back until the
-    // range moves.
-    if !context.redo.is_empty() {
-        // From here a crash of processes rolls forward. A loss of power is decided by the seal, so
-        // this store needs no fence.
-        context.writer.mark_committed();
-        reach(Step::CommitStored);
-        refuse_lost(context)?;
-        apply_redo(context);
-        if !planted(Bug::RedoNotFenced) {
-            // Of the data alone: whether the range on media says "committed" or still "running" is
-            // all the same to recovery, which finds the whole seal. So its line is not
-            // flushed here, but once, by the fence that makes the finishing store durable.
-            context.persistence.fence();
-        }
-    }
-    reach(Step::CommitEnds);
-    // State 3: everything is in place and durable; the range says so.
-    context.writer.finish();
-    // Asked again, now that the range is stored: a log that has joined since the first time may
-    // have flushed this log's range word before that. One that joins from here on flushes what
-    // was stored (see `LogGroup`).
-    let lazy = seal && lazy && context.group.lazy_allowed();
-    if lazy || planted(Bug::FinishNotFenced) {
-        context.range_pending = true;
-    } else {
-        context.writer.fence();
-    }
-    refuse_lost(context)?;
-    release(&context.freed);
-    Ok(())
-}
-
-/// Gives every block that the transaction took or frees the mark that commit makes durable, and
-/// flushes it. Not before the entries that take it back are durable: a line may reach memory at any
-/// time after it was changed. For blocks that it took *and* frees there is nothing to do: they are
-/// free on the medium all the time.
-///
-/// # Errors
-/// A page of a log is lost: nothing has changed.
-fn change_marks(context: &mut TxContext) -> Result<(), LogError> {
-    if context.allocated.is_empty() && context.freed.is_empty() {
-        return Ok(());
-    }
-    let is_own = |held: &&HeapBlock| mark_byte(held).load(Ordering::Relaxed) == mark::TAKEN;
-    let both = context.freed.iter().filter(is_own).count();
-    let changes = context.allocated.len() > both || context.freed.len() > both;
-    if changes && context.writer.has_unfenced() && !planted(Bug::MarkBeforeEntry) {
-        context.writer.fence();
-        context.range_pending = false;
-    }
-    refuse_lost(context)?;
-    // Frees first: what the transaction took and frees is not TAKEN any more then.
-    clear_marks(&context.freed);
-    for held in &context.allocated {
-        // SAFETY: the heap outlives the transaction (contract of `alloc`), and gave it the block.
-        unsafe { held.heap.as_ref().set_mark(&held.block) };
-    }
-    if !changes || planted(Bug::MarkNotFlushed) {
-        return Ok(());
-    }
-    const LINE: usize = cenote_layout::LINE_SIZE as usize;
-    // Neighbours in memory have neighbouring marks.
-    let mut last = 0;
-    for held in context.freed.iter().chain(&context.allocated) {
-        let byte = held.block.mark.byte().as_ptr();
-        let line = byte.addr() / LINE;
-        if line != last {
-            last = line;
-            // SAFETY: a mark of the heap's, mapped until the transaction ends.
-            unsafe { context.persistence.flush(byte, 1) };
-        }
-    }
-    Ok(())
-}
-
-/// Flushes every line that holds a byte of what was logged or allocated; a line that small ranges
-/// share, once. With `HASH` also hashes the contents, piece by piece, while the flushes of the
-/// piece before are on their way.
-fn flush_contents<const HASH: bool>(context: &TxContext) -> ContentHash {
-    const LINE: u64 = cenote_layout::LINE_SIZE;
-    /// Lines that are remembered: structures are small and neighbours.
-    const RECENT: usize = 4;
-    let mut hash = ContentHash::EMPTY;
-    let mut recent = [u64::MAX; RECENT];
-    let mut next = 0;
-    for range in context.ranges.list() {
-        // SAFETY: logged ranges are mapped and writable until the transaction ends, and this thread
-        // alone uses them (contracts of `add` and `alloc`: their callers isolate). Values have been
-        // stored there with their padding, which is settled.
-        let contents =
-            unsafe { bytes::settled(range.start as *mut u8, (range.end - range.start) as usize) };
-        let skip = if range.old.is_null() {
-            planted(Bug::FreshNotFlushed)
-        } else {
-            planted(Bug::DataNotFlushed)
-        };
-        let (first, last) = (range.start / LINE, (range.end - 1) / LINE);
-        let flushed = skip || (first == last && recent.contains(&first));
-        if !flushed {
-            recent[next % RECENT] = last;
-            next += 1;
-        }
-        if HASH {
-            for piece in contents.chunks(PIECE_LEN) {
-                hash = hash.with_piece(piece);
-                if !flushed {
-                    // SAFETY: mapped, as above.
-                    unsafe { context.persistence.flush(piece.as_ptr(), piece.len()) };
-                }
-            }
-        } else if !flushed {
-            // SAFETY: mapped, as above.
-            unsafe { context.persistence.flush(contents.as_ptr(), contents.len()) };
-        }
-    }
-    hash
-}
-
-/// Whether a block that is about to be given back holds bytes that a seal covers.
-fn freed_is_covered(context: &TxContext) -> bool {
-    context.freed.iter().any(|f| {
-        let start = f.block.addr.as_ptr() as u64;
-        context.ranges.overlaps(start, start + f.block.size)
-    })
-}
-
-fn apply_redo(context: &TxContext) {
-    for redo in &context.redo {
-        let source = &context.buffer[redo.at..redo.at + redo.len];
-        // SAFETY: the range was promised to be writable until the transaction ends (contract of
-        // `set`).
-        unsafe {
-            core::ptr::copy_nonoverlapping(source.as_ptr(), redo.addr as *mut u8, redo.len);
-            context.persistence.flush(redo.addr as *const u8, redo.len);
-        }
-    }
 }
 
 const _: () = assert!(ENTRY_HEADER_SIZE == 32);

@@ -33,12 +33,12 @@
 //! # }
 //! ```
 //!
-//! A pool that is protected at rest goes as it is sealed, and comes so: no key is needed for
-//! either, and its opener needs the one that it had. It is sealed under new data keys when it is
-//! first touched; [`Store::rekey_pool`] gives it another key.
+//! A pool that is protected at rest is exported and imported as it is sealed: neither needs a key,
+//! and opening it needs the key that it had. It is sealed under new data keys when it is first
+//! touched; [`Store::rekey_pool`] gives it another key.
 //!
-//! Raw objects have no pointers that anybody knows of, and a protection of their own: they go by
-//! snapshots, which are files of their own (`cenote_object`).
+//! Archives hold no raw objects, whose pointers no type describes and which have a protection of
+//! their own: snapshots do, which are files of their own (`cenote_object`).
 
 use crate::checking::refuse_within;
 use crate::error::Result;
@@ -59,12 +59,11 @@ impl Store {
     /// Writes pools into one archive: types, roots and names with them. Gives the stream back,
     /// flushed.
     ///
-    /// No process may have one of the pools open; an opener waits meanwhile. A pool that power
-    /// failed in is traced first. Pointers to pools that are not taken along are
-    /// told in [`Exported::left`]: in another store they dangle. What is in a pool that is
-    /// protected at rest is looked at if the store was opened with
-    /// [`OpenOptions::key`](crate::OpenOptions); else it is named in [`Exported::unseen`], and all
-    /// of the store's types go along.
+    /// None of the pools may be open; a thread that opens one meanwhile waits. A pool that power
+    /// failed in is traced first. [`Exported::left`] lists pointers to pools that are not in the
+    /// archive: in another store they dangle. The values of a pool that is protected at rest are
+    /// looked at if the store was opened with [`OpenOptions::key`](crate::OpenOptions); else
+    /// [`Exported::unseen`] names the pool, and the archive has all of the store's types.
     ///
     /// # Errors
     /// [`Error::Archive`](crate::Error::Archive): a pool is not known, open, or damaged; a
@@ -123,8 +122,8 @@ impl Store {
         self.inner.refuse_forked()?;
         refuse_within(&self.inner, "that is imported")?;
         let unpacked = archiving::unpack(&self.inner.store, input, options, &of_this_program)?;
-        // No process opens a pool before it is known whether this program agrees about its
-        // types.
+        // No thread opens one of the pools before it is known whether this program agrees about
+        // their types.
         let list = pools_of(&self.inner).locked();
         let made = unpacked.commit(&self.inner.store, &of_this_program)?;
         drop(list);

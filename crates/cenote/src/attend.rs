@@ -12,11 +12,11 @@
 //! * of a pool that is closed, the name: no thread opens it meanwhile
 //!   ([`crate::open_pools::HeldPools`]).
 //!
-//! Views go on. *Who waits for whom:* the thread waits for transactions that run, holding pools
-//! that others wait for. None of those it waits for waits for it: transactions take the locks of a
+//! Views go on. *Order of waiting:* the thread waits for running transactions while it holds pools
+//! that others wait for. None of these transactions waits for the thread: they take the locks of a
 //! process in the order of the pools, as this thread does, and hold no lock between processes while
-//! they wait for another; and the daemon asks for pools that processes have alone first. Where that
-//! is not enough, the time ends it.
+//! they wait for another; and the daemon asks first for pools that one process has alone. If that
+//! is not enough, the wait ends after a time.
 //!
 //! States: *waiting* for a call; *taking* locks, until the time that the call gives; *holding*
 //! them, until the daemon says `Resume`, its socket closes because it has ended, or the call's

@@ -1,9 +1,10 @@
-//! [`Background`]: the thread behind [`crate::AutoPsync`] and [`crate::AutoTrim`], which does one thing to a pool now and then.
+//! [`Background`]: a thread that does one job to a pool in intervals, for [`crate::AutoPsync`] and
+//! [`crate::AutoTrim`].
 //!
-//! Invariant: the thread ends before its [`Background`] does, except in a forked child, where it
-//! never was, and where waiting for it would be for ever ([`Background::leave`], and in a check).
-//! Figures are its own while it works and are shown to others between two turns, so that a
-//! caller that asks never waits for a device.
+//! *Invariant*: the thread ends before its [`Background`] does. The exceptions are a check, and a
+//! forked child, which has no such thread and would wait for ever ([`Background::leave`]). The
+//! thread publishes its figures between two turns, so that a caller that asks for them never waits
+//! for a device.
 
 use crate::checking::refuse_within;
 use crate::error::{Error, Result};
@@ -17,11 +18,11 @@ pub(crate) trait Job: Send + 'static {
     /// What it counts.
     type Figures: Copy + core::fmt::Debug + Send + 'static;
 
-    /// How long it rests before the next turn.
+    /// How long the thread rests before the next turn.
     fn rest(&self) -> Duration;
 
-    /// One turn; whether there was something to do. A long one asks `ends` now and then whether it
-    /// is to stop.
+    /// One turn. Returns whether there was something to do. A long turn asks `ends` at times
+    /// whether it should stop.
     fn turn(
         &mut self,
         pool: &Pool,

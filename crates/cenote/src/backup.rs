@@ -9,11 +9,12 @@
 //! of them held while another is waited for; then for the list of open pools, so that no further
 //! one is opened; and for nothing while that is held. Views keep writers out and let readers go on.
 
+use crate::answers::{error_of, unexpected};
 use crate::check;
 use crate::checking::refuse_within;
-use crate::connect::{Line, error_of, is_lost, unexpected};
 use crate::error::{Error, Result};
 use crate::frames::is_any_here;
+use crate::line::{Line, is_lost};
 use crate::open_pool::PoolInner;
 use crate::open_pools::pools_of;
 use crate::session::Store;

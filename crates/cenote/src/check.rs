@@ -1,13 +1,14 @@
-//! Checking a pool whose values other pools lead to: all pools of the store are looked at together.
+//! Checks a pool whose values other pools lead to, by looking at all pools of the store together.
 //!
-//! Nothing is changed: a pool that is not open is looked at through a handle for reading that no
-//! list has, while the list of open pools is held, so that nobody opens it meanwhile. *Order of
-//! waiting:* first for views of the pools that are open, none of them held while another is waited
-//! for (as transactions over several pools do); then for the list; and nothing is waited for while
-//! the list is held.
+//! Nothing is changed. A pool that is not open is read through a handle that no list has, while
+//! the list of open pools is held, so that no thread opens it meanwhile. *Order of waiting:*
 //!
-//! *The caller's code runs meanwhile*, told of progress. What would wait for the list, or for the
-//! heap, is refused to it ([`crate::checking`]).
+//! 1. for views of the pools that are open, without holding one while waiting for another (as
+//!    transactions over several pools do);
+//! 2. for the list. While it is held, the check waits for nothing.
+//!
+//! *The caller's code runs meanwhile*: it is told of progress. Its calls that would wait for the
+//! list, or for the heap, are refused ([`crate::checking`]).
 
 use crate::error::{Error, Result};
 use crate::frames::covers_here;

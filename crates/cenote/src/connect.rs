@@ -1,29 +1,26 @@
 //! A store that a daemon keeps: `Store::connect` (PUD-1).
 //!
-//! One socket, one request at a time. Nothing of a transaction comes by here: a client asks when it
-//! opens or creates a pool, when a pool grows, when a thread needs its first log or a log
+//! One socket, one request at a time ([`Line`]). Transactions send no request. A client sends one
+//! when it opens or creates a pool, when a pool grows, when a thread needs its first log or a log
 //! overflows, and when a type is new.
 //!
 //! **The daemon may end and another follow.** The kernel then closes the socket. The next request
-//! connects again, goes on with the session (the daemon knows the process, so there is nothing to
-//! show), and is sent once more. Each request is such that to do it twice is to do it once: a
-//! puddle is asked for by its number, a pool is created with a token, a log puddle too many is
-//! removed when the session ends. Meanwhile transactions go on: mappings and leases stay.
+//! connects again, resumes the session (the daemon knows the process by its number and start), and
+//! is sent once more. To send a request twice is to make it once: a puddle is asked for by its
+//! number, a pool is created with a token, and the end of the session removes a log puddle too
+//! many. Transactions go on meanwhile: mappings and leases stay.
 
+use crate::answers::{error_of, listed, one_only, unexpected};
 use crate::error::Result;
-use crate::open_pools::pools_of;
+use crate::line::{Line, is_lost};
 use crate::session::Store;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::types::TypeRecord;
-use cenote_medium::{Durability, MediumError, MediumInfo, MediumKind, Operation};
-use cenote_proto::{
-    Channel, ImportPoolSpec, ImportSpec, MESSAGE_LEN_MAX, ObjectItem, Refusal, Reply, Request,
-    decode, encode,
-};
+use cenote_medium::{MediumError, Operation};
+use cenote_proto::{ImportPoolSpec, ImportSpec, Refusal, Reply, Request};
 use cenote_store::relocate::{ImportManifest, ImportPool};
 use cenote_store::{
-    Granted, Home, Keeper, Listed, ListedObject, LogDecision, ObjectInfo, OpenError, OpenReport,
-    PermissionChange, Psync, SetAside, StoreError, TypeMismatch,
+    Granted, Keeper, ListedObject, OpenError, OpenReport, Psync, StoreError, TypeMismatch,
 };
 use cenote_sys::description_lock::NotForked;
 use std::fs::File;
@@ -34,8 +31,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a caller is asked whether it still wants an answer that takes long.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long a daemon that has ended is waited for.
 const RECONNECT_WITHIN: Duration = Duration::from_secs(30);
 
@@ -79,202 +74,6 @@ impl Store {
     pub fn is_connected(&self) -> bool {
         self.inner.store.is_connected()
     }
-
-    /// Changes a pool's owner, group or mode: who may open it through a daemon. Those who have it
-    /// open keep it.
-    ///
-    /// # Errors
-    /// [`Error::Store`](crate::Error::Store): there is no such pool, or this user may not.
-    pub fn set_permissions(&self, pool: &str, change: PermissionChange) -> Result<()> {
-        // In a store of this process it is the files' owner who decides, and this process has
-        // opened them.
-        let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
-        Ok(self.inner.store.set_permissions(&credentials, pool, change)?)
-    }
-
-    /// Clients whose logs are set aside, because they failed their checks: their pools are for
-    /// looking at only, until somebody decides. Through a daemon, those whose pools are all the
-    /// caller's.
-    ///
-    /// # Errors
-    /// [`Error::Store`](crate::Error::Store): the daemon cannot be reached.
-    pub fn set_aside(&self) -> Result<Vec<SetAside>> {
-        Ok(self.inner.store.set_aside()?)
-    }
-
-    /// Replays the logs of such a client, if they pass their checks now, because what was damaged
-    /// has been brought back. Durable on return. The pools are traced when the first pool is opened
-    /// next.
-    ///
-    /// # Errors
-    /// [`Error::Store`](crate::Error::Store): no log of it is set aside, a pool of it is open or
-    /// another user's, or the logs fail their checks still.
-    pub fn apply_logs(&self, client: Uuid) -> Result<()> {
-        self.decide_logs(client, LogDecision::Apply)
-    }
-
-    /// Forgets the logs of such a client. Its pools hold what the transactions had done when the
-    /// client ended, half of one perhaps, and the store remembers that: in every session they are
-    /// refused ([`StoreError::PoolTorn`]), or shown as blocks alone under another
-    /// [`DamagePolicy`](cenote_store::DamagePolicy) than `Refuse`. Durable on return.
-    ///
-    /// What goes on from there: restore the pools, remove them, open the store by
-    /// [`Store::open_torn`] and repair them, and then call [`Store::declare_whole`].
-    ///
-    /// # Errors
-    /// As [`Store::apply_logs`].
-    pub fn discard_logs(&self, client: Uuid) -> Result<()> {
-        self.decide_logs(client, LogDecision::Discard)
-    }
-
-    /// Says that a pool whose logs were discarded is whole: its values are shown again, in this
-    /// session and in later ones. Durable on return. Nothing happens if the pool is not torn.
-    ///
-    /// # Errors
-    /// [`Error::Store`](crate::Error::Store): there is no such pool, it is open, or the user may
-    /// not.
-    ///
-    /// # Safety
-    /// The pool holds what whole transactions left: bytes of each block are a value of its type,
-    /// and collections are what they say of themselves. [`crate::Pool::check`] does not tell: a
-    /// vector that is half truncated has valid values. The caller has repaired the pool, or knows
-    /// that no transaction was running.
-    pub unsafe fn declare_whole(&self, pool: &str) -> Result<()> {
-        self.inner.refuse_forked()?;
-        // As for permissions.
-        let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
-        // A handle that is being dropped counts as open below.
-        let declare = || {
-            // SAFETY: the caller's promise.
-            unsafe { self.inner.store.declare_whole(&credentials, pool) }
-        };
-        Ok(pools_of(&self.inner).while_closed(|name| name == pool, declare)?)
-    }
-
-    /// Names of pools that may be torn, because logs were discarded. Through a daemon: none, which
-    /// says so when one is opened.
-    #[must_use]
-    pub fn torn_pools(&self) -> Vec<String> {
-        self.inner.store.torn_pools()
-    }
-
-    fn decide_logs(&self, client: Uuid, decision: LogDecision) -> Result<()> {
-        self.inner.refuse_forked()?;
-        // As for permissions.
-        let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
-        Ok(self.inner.store.decide_logs(&credentials, client, decision)?)
-    }
-}
-
-/// All pools, page by page.
-pub(crate) fn pages_of_pools<E>(
-    mut ask: impl FnMut(&Request) -> core::result::Result<Reply, E>,
-    wrong: impl Fn(Reply) -> E,
-) -> core::result::Result<Vec<Listed>, E> {
-    let (mut listed, mut after): (Vec<Listed>, Option<PoolId>) = (Vec::new(), None);
-    loop {
-        match ask(&Request::Pools { after })? {
-            Reply::Pools { items, more } => {
-                let last = items.last().map(|item| item.record.id);
-                listed.extend(items.into_iter().map(|item| Listed {
-                    record: item.record,
-                    bytes: item.bytes,
-                    puddles: item.puddles,
-                }));
-                if !more || last <= after {
-                    return Ok(listed);
-                }
-                after = last;
-            }
-            other => return Err(wrong(other)),
-        }
-    }
-}
-
-/// A connection, and the number of the last request.
-#[derive(Debug)]
-pub(crate) struct Line {
-    channel: Channel,
-    number: u32,
-    buffer: Vec<u8>,
-}
-
-pub(crate) fn nonsense(reply: &Reply) -> io::Error {
-    match reply {
-        Reply::Refused(refusal) => io::Error::other(words(refusal)),
-        _ => io::Error::other("the daemon's answer is to another question"),
-    }
-}
-
-impl Line {
-    /// Connects, and says hello. With what the daemon knows this program by.
-    pub(crate) fn open(
-        path: &Path,
-        resume: Option<Uuid>,
-    ) -> io::Result<(Self, Home, Option<OwnedFd>)> {
-        let channel = Channel::connect(path)?;
-        let mut line = Self { channel, number: 0, buffer: vec![0; MESSAGE_LEN_MAX] };
-        let (reply, mut descriptors) = line.ask(&Request::Hello { resume })?;
-        match reply {
-            Reply::Welcome { client, store, window_base, window_len, medium, power } => {
-                let level = |power| if power { Durability::Power } else { Durability::Process };
-                let kind = match &*medium.kind {
-                    "dax" => MediumKind::Dax,
-                    "tmpfs" => MediumKind::Tmpfs,
-                    "network" => MediumKind::Network,
-                    "overlay" => MediumKind::Overlay,
-                    _ => MediumKind::Ordinary,
-                };
-                let (path, fs, note) = (medium.path, medium.fs, medium.note);
-                let medium = MediumInfo { path, kind, fs, durability: level(medium.power), note };
-                let durability = level(power);
-                let home = Home { client, store, window_base, window_len, medium, durability };
-                Ok((line, home, descriptors.pop()))
-            }
-            Reply::Refused(Refusal::NoSession) => {
-                Err(io::Error::new(io::ErrorKind::NotFound, "the session has ended"))
-            }
-            other => Err(nonsense(&other)),
-        }
-    }
-
-    /// Sends a request and waits for its reply.
-    pub(crate) fn ask(&mut self, request: &Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
-        Ok(self.ask_while(request, None)?.unwrap_or((Reply::Done, Vec::new())))
-    }
-
-    /// The same for an answer that takes long. `None`: there was no more patience; the connection
-    /// is of no use then.
-    pub(crate) fn ask_while(
-        &mut self,
-        request: &Request,
-        more: Option<&mut dyn FnMut() -> bool>,
-    ) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
-        self.number = self.number.wrapping_add(1);
-        let invalid =
-            |error: cenote_proto::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
-        let packet = encode(self.number, request).map_err(invalid)?;
-        self.channel.send(&packet, &[])?;
-        if let Some(more) = more {
-            while !self.channel.readable_within(LOOK_EVERY)? {
-                if !more() {
-                    return Ok(None);
-                }
-            }
-        }
-        let received = self.channel.receive(&mut self.buffer)?;
-        if received.len == 0 {
-            return Err(io::ErrorKind::ConnectionReset.into());
-        }
-        let (number, reply) = decode(&self.buffer[..received.len]).map_err(invalid)?;
-        if received.cut || number != self.number {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the daemon's answer is to another question",
-            ));
-        }
-        Ok(Some((reply, received.descriptors)))
-    }
 }
 
 /// Asks the daemon, for a store of this process.
@@ -290,17 +89,6 @@ pub(crate) struct Client {
     image: Mutex<Option<NotForked>>,
     /// Of the process that connected.
     token: u64,
-}
-
-/// Whether the daemon may be gone and come back.
-pub(crate) fn is_lost(error: &io::Error) -> bool {
-    use io::ErrorKind::{
-        BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, NotConnected,
-    };
-    matches!(
-        error.kind(),
-        BrokenPipe | ConnectionAborted | ConnectionRefused | ConnectionReset | NotConnected
-    )
 }
 
 impl Client {
@@ -617,10 +405,6 @@ fn spec_of(manifest: &ImportManifest) -> ImportSpec {
     ImportSpec { pools: manifest.pools.iter().map(pool).collect(), types: manifest.types.clone() }
 }
 
-pub(crate) fn one_only() -> StoreError {
-    StoreError::Refused { detail: "the daemon did not answer with one object, or file".into() }
-}
-
 /// Copies all of a file to the start of another.
 pub(crate) fn copy(from: &File, to: &File) -> io::Result<()> {
     let mut buffer = vec![0; 256 << 10];
@@ -633,83 +417,5 @@ pub(crate) fn copy(from: &File, to: &File) -> io::Result<()> {
                 at += len as u64;
             }
         }
-    }
-}
-
-pub(crate) fn listed(item: ObjectItem) -> ListedObject {
-    let ObjectItem { record, addr, size, state, found, unchecked } = item;
-    ListedObject { object: ObjectInfo { record, addr, size }, state, found, unchecked }
-}
-
-pub(crate) fn unexpected(reply: &Reply) -> StoreError {
-    StoreError::Refused { detail: nonsense(reply).to_string() }
-}
-
-/// A refusal in words, for where there is no pool to name.
-fn words(refusal: &Refusal) -> String {
-    match refusal {
-        Refusal::Limit { detail } | Refusal::Malformed { detail } | Refusal::Other { detail } => {
-            detail.clone()
-        }
-        Refusal::NoSession => "the session has ended".into(),
-        Refusal::Attached => "this process is connected under that session already".into(),
-        other => format!("the daemon refuses: {other:?}"),
-    }
-}
-
-/// A refusal as the error that an embedded store would give.
-pub(crate) fn error_of(refusal: Refusal, name: &str) -> StoreError {
-    let name = name.to_owned();
-    match refusal {
-        Refusal::PoolUnknown => StoreError::PoolUnknown { name },
-        Refusal::PoolExists => StoreError::PoolExists { name },
-        Refusal::PoolInUse => StoreError::PoolInUse { name },
-        Refusal::PoolTorn => StoreError::PoolTorn { name },
-        Refusal::PoolBusy { by } => StoreError::PoolBusy { name, by },
-        Refusal::Permission { what } => {
-            let known = [
-                "read",
-                "written",
-                "removed",
-                "given other permissions",
-                "decided about",
-                "declared whole",
-            ];
-            let what = known.into_iter().find(|known| *known == what).unwrap_or("used");
-            StoreError::Permission { name, what }
-        }
-        Refusal::PoolFull { wanted, used, size_max } => {
-            StoreError::PoolFull { name, wanted, used, size_max }
-        }
-        Refusal::ObjectUnknown => StoreError::ObjectUnknown { name },
-        Refusal::ObjectExists => StoreError::ObjectExists { name },
-        Refusal::ObjectBusy { writing, pid } => StoreError::ObjectBusy { name, writing, pid },
-        Refusal::ObjectDenied { what, uid, mode, owner } => {
-            let known = [
-                "attached for reading",
-                "attached for writing",
-                "removed",
-                "given other permissions",
-            ];
-            let what = known.into_iter().find(|known| *known == what).unwrap_or("used");
-            StoreError::ObjectDenied { name, what, uid, mode, owner }
-        }
-        Refusal::NoSpace => {
-            let full = io::Error::from(io::ErrorKind::StorageFull);
-            let file = if name.is_empty() { "a file of the daemon's store" } else { &name };
-            MediumError::from_io(Operation::Create, file, full).into()
-        }
-        Refusal::PsyncTooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
-        Refusal::Import { detail } => StoreError::Import { detail },
-        Refusal::Backup { detail } => StoreError::Backup { detail },
-        Refusal::NotStill { pids, waited_ms } => {
-            StoreError::NotStill { pids, waited: Duration::from_millis(waited_ms.into()) }
-        }
-        Refusal::NoImport => StoreError::Import {
-            detail:
-                "the daemon does not know of it any more: it has ended meanwhile, say; import again"
-                    .into(),
-        },
-        other => StoreError::Refused { detail: words(&other) },
     }
 }

@@ -49,7 +49,8 @@ pub enum Error {
     /// was freed, belongs to another pool or store, or was kept from a transaction that was
     /// aborted.
     #[error(
-        "no live value of type {type_name} at {addr:#x} in the pools of this access: was it freed, or is it of another pool?"
+        "no live value of type {type_name} at {addr:#x} in the pools of this access: was it freed, \
+         or is it of another pool?"
     )]
     Dangling {
         /// Where the pointer leads.
@@ -119,7 +120,9 @@ pub enum Error {
     /// could be whole. The same holds for pools that are protected at rest, after any crash,
     /// and for others beside them.
     #[error(
-        "pools \"{first}\" and \"{other}\" have different modes: a transaction covers pools of one mode, and either protected ones or others"
+        "pools \"{first}\" and \"{other}\" cannot be in one transaction: a transaction covers \
+         pools of one mode, and pools that are all protected at rest or all not; use one \
+         transaction for each"
     )]
     Modes {
         /// A pool.
@@ -135,10 +138,11 @@ pub enum Error {
         /// How many there are.
         len: u64,
     },
-    /// Power failed while the pool was in use, or logs that speak of it were decided about, and
-    /// nobody has opened it for writing since.
+    /// Power failed while the pool was in use, or an operator decided about logs that concern it,
+    /// and it was not opened for writing since.
     #[error(
-        "pool \"{pool}\" must be traced, after a loss of power or a decision about logs: open it for writing once"
+        "pool \"{pool}\" must be traced, after a loss of power or a decision about logs: open it \
+         for writing once"
     )]
     TraceDue {
         /// The pool.
@@ -153,7 +157,10 @@ pub enum Error {
     /// The pool is damaged, or something that may have been about it is: its values need not be
     /// what transactions made them, so safe code gets to see none.
     #[error(
-        "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it as blocks (Pool::check, Pool::heap, `cenote check` and `cenote dump`), restore the whole store from one copy (`cenote backup` makes one), or answer for its values with the unsafe Store::open_torn",
+        "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it as blocks \
+         (Pool::check, Pool::heap, `cenote check` and `cenote dump`), restore the whole store from \
+         one copy (`cenote backup` makes one), or answer for its values with the unsafe \
+         Store::open_torn",
         listed(why)
     )]
     NotWhole {
@@ -165,9 +172,10 @@ pub enum Error {
     /// The pool was looked at when it was opened, because something was damaged or the caller asked
     /// for it, and holds bytes that are no value of their type, or links that lead astray.
     #[error(
-        "pool \"{pool}\" has values that are none of their type, {count} found, so its values are not \
-         shown: {}; look at it as blocks (`cenote check` and `cenote dump`), import it from an archive \
-         under another name (`cenote import`), restore the whole store from one copy, or answer for its values with the unsafe Store::open_torn",
+        "pool \"{pool}\" has values that are none of their type, {count} found, so its values are \
+         not shown: {}; look at it as blocks (`cenote check` and `cenote dump`), import it from an \
+         archive under another name (`cenote import`), restore the whole store from one copy, or \
+         answer for its values with the unsafe Store::open_torn",
         first_of(first)
     )]
     InvalidValues {

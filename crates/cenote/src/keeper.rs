@@ -3,7 +3,9 @@
 //! Each method is one request, or one for each page of a long answer. To send a request twice is to
 //! make it once, so the connection may repeat any of them after a daemon has ended.
 
-use crate::connect::{Client, error_of, listed, new_token, one_only, pages_of_pools, unexpected};
+use crate::answers::{error_of, listed, one_only, unexpected};
+use crate::connect::{Client, new_token};
+use crate::line::pages_of_pools;
 use cenote_layout::catalog::{PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;

@@ -64,7 +64,7 @@
 //!   with [`OpenOptions::verify_values`]: what the collections and texts in it say of themselves.
 //!   Open what its author may be trusted with. *An archive* need not be trusted: [`Store::import`]
 //!   compares each collection with what its header says, and refuses types that nothing describes.
-//!   Pools that are protected at rest are not looked at: who changed them has their key.
+//!   Pools that are protected at rest are not looked at: only a holder of their key changes them.
 //! * *Damage can be accepted.* Where a log is damaged, its pools show no values until the caller
 //!   decides. [`Store::discard_logs`] gives up what the log would have undone. Then half a
 //!   transaction may be there, and the store remembers that: no session shows values of the pool
@@ -87,6 +87,7 @@
 
 extern crate self as cenote;
 
+mod answers;
 mod archiving;
 mod attend;
 mod background;
@@ -105,6 +106,7 @@ mod half_done;
 pub mod holder;
 mod keeper;
 mod known;
+mod line;
 mod local;
 #[doc(hidden)]
 pub mod lost;
@@ -112,6 +114,7 @@ mod names;
 mod one_type;
 mod open_pool;
 mod open_pools;
+mod operator;
 pub mod persist;
 mod pool;
 mod process_lock;

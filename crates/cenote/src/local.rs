@@ -85,7 +85,7 @@ fn find_or_make(store: &Inner, hidden: bool) -> Result<NonNull<ThreadLog>> {
             let log = store.make_thread_log(hidden)?;
             let keep = |logs: &RefCell<Logs>| {
                 let mut logs = logs.borrow_mut();
-                // Entries of stores that are closed are of no use to anybody.
+                // Entries of stores that are closed are of no use any more.
                 let open = open_numbers();
                 logs.0.retain(|(n, _)| open.contains(&(n >> 1)));
                 logs.0.push((number, log));

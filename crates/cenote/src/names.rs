@@ -1,14 +1,15 @@
 //! Roots by name (RAL-6: any number of them, beside the 1,024 that have numbers).
 //!
-//! They are ordinary typed data of the pool, made and changed by the transaction that names
-//! something, and traced like everything else. The last numbered root leads to a *directory*, once
-//! a name was given: a table of chains by a hash of the name. What the last numbered root led to
-//! before moves into the directory, so all 1,024 stay usable.
+//! They are ordinary typed data of the pool: the transaction that names a value makes and changes
+//! them, and they are traced like everything else. The first name makes a *directory*, a table of
+//! chains by a hash of the name, and the last numbered root then leads to it. The directory keeps
+//! where that root led before, so all 1,024 stay usable.
 //!
 //! ```text
 //! root 1023 --> Directory:  numbered (root 1023's own) | chain 0 | chain 1 | ...
-//!                                                        |
-//!                                                        +--> Entry: next | target | len | name --> Entry ...
+//!                                                          |
+//!                     +------------------------------------+
+//!                     +--> Entry: next | target | len | name --> Entry ...
 //! ```
 //!
 //! Both types take any bytes for a value: a name is cut at its length, and shown as far as it is
@@ -58,8 +59,8 @@ pub(crate) struct Entry {
 
 const _: () = assert!(size_of::<Directory>() == 4096 && size_of::<Entry>() == 256);
 
-/// Implements `Persist` for a type of this file: a declared type's name has no `/`, so nobody
-/// else's block passes for one of these.
+/// Implements `Persist` for a type of this file: a declared type's name has no `/`, so no block of
+/// a program's type passes for one of these.
 macro_rules! persist {
     ($name:literal, $type:ident, |$layout:ident| $fields:expr) => {
         // SAFETY: every field and pointer is described where it is, any bytes are a value, and the
@@ -158,7 +159,7 @@ pub(crate) fn numbered(pool: &PoolInner, index: u16) -> Result<RootEntry> {
     if index == DIRECTORY_ROOT
         && let Some(directory) = directory(pool)?
     {
-        // SAFETY: a live block, which nobody changes while the pool is held; read here and now.
+        // SAFETY: a live block, which no thread changes while the pool is held; read here and now.
         return Ok(unsafe { directory.as_ref() }.numbered.into());
     }
     pool.root_entry(index)

@@ -65,7 +65,7 @@ pub(crate) struct PoolInner(ManuallyDrop<Parts>);
 pub(crate) struct Parts {
     pub(crate) heap: TracedHeap,
     pub(crate) handle: PoolHandle,
-    /// Writers exclude everybody; readers exclude writers.
+    /// Writers exclude all threads; readers exclude writers.
     pub(crate) lock: RwLock<()>,
     /// Where other processes write too: see [`crate::process_lock`].
     pub(crate) readers: Readers,
@@ -266,8 +266,8 @@ impl PoolInner {
             && (policy.verify_values || is_copy || damaged())
     }
 
-    /// What safe code must not see, before anybody has the pool: bytes that are no value, and links
-    /// that collections follow without a check.
+    /// Finds what safe code must not see, before a caller gets the pool: bytes that are no value,
+    /// and links that collections follow without a check.
     fn invalid_values(&self) -> Result<Option<Doubt>> {
         let ValueReport { mut invalid, mut findings, .. } =
             self.check_values(TraceOptions::default())?;

@@ -27,18 +27,18 @@ pub(crate) enum By<'k> {
 /// The pools of a store that are open, by name.
 ///
 /// A pool whose last handle is being dropped stays listed until its heap and its lease on the pool
-/// are gone; who wants to open it again waits for that.
+/// are gone; a thread that wants to open it again waits for that.
 pub(crate) struct OpenPools {
     list: Mutex<OpenList>,
-    /// Names of pools that are read from their files, once for each who does that. Looked at and
+    /// Names of pools that are read from their files, once for each reading thread. Looked at and
     /// changed with the list held.
     held: Mutex<Vec<(String, ThreadId)>>,
     gone: Condvar,
     watchers: Vec<Arc<dyn PoolWatcher>>,
 }
 
-/// Keeps pools from being opened, by this process, as long as it lives: who wants one of them
-/// waits.
+/// Keeps pools from being opened, by this process, as long as it lives: a thread that wants one of
+/// them waits.
 pub(crate) struct HeldPools<'a> {
     pools: &'a OpenPools,
     names: Vec<String>,
@@ -131,7 +131,7 @@ impl OpenPools {
                 match pool.upgrade() {
                     // One that a policy made read-only will not become writable by asking again.
                     Some(pool) if access == Access::ReadOnly || pool.wanted.writes() => {
-                        // Who opens it shows the key.
+                        // Every opener has to give the key.
                         if matches!(by, By::Key(_)) && (pool.hidden || key.is_some()) {
                             drop(store.store.open_pool_with(name, Access::ReadOnly, key)?);
                         }

@@ -1,4 +1,5 @@
-//! What may lie in persistent memory: the trait [`Persist`], and the types that have it.
+//! The trait [`Persist`] of types whose values may lie in persistent memory, and its
+//! implementations for the language's types.
 //!
 //! The rule behind everything here: *bytes that were once a value of a type are a value of that
 //! type in every program that calls the type the same and lays it out the same.* The name is
@@ -13,7 +14,7 @@
 //!   process;
 //! * `Cell`, `Mutex`, atomics: persistent data changes only through transactions, which log it
 //!   first;
-//! * types that implement `Drop`: nobody runs it when the process ends;
+//! * types that implement `Drop`: it does not run when the process ends;
 //! * tuples and `Option` of anything but pointers, `NonZero` numbers and handles of collections:
 //!   their layout is the compiler's choice, and nothing that a program could write would pin it. A
 //!   structure or an enum with `#[repr(u8)]` does the same, and can be pinned.
@@ -56,9 +57,12 @@ pub use {core::ops::Drop as __Drop, std::string::String as __String};
     message = "`{Self}` cannot be kept in persistent memory",
     label = "not `Persist`",
     note = "structures and enums: add `#[derive(Persist)]`",
-    note = "references, `Box`, `Rc`, `Vec` and `String` point into the memory of one process: use `Ptr` or the persistent collections",
-    note = "`Cell`, `Mutex` and atomics change behind the log's back: keep plain values and change them in a transaction",
-    note = "tuples, and `Option` of anything but `Ptr` and `NonZero` numbers, have no fixed layout: use a structure or a `#[repr(u8)]` enum"
+    note = "references, `Box`, `Rc`, `Vec` and `String` point into the memory of one process: use \
+            `Ptr` or the persistent collections",
+    note = "`Cell`, `Mutex` and atomics change behind the log's back: keep plain values and change \
+            them in a transaction",
+    note = "tuples, and `Option` of anything but `Ptr` and `NonZero` numbers, have no fixed \
+            layout: use a structure or a `#[repr(u8)]` enum"
 )]
 pub unsafe trait Persist: Sized + Send + Sync + 'static {
     /// The type's name as a number: a stable hash of the declared name, applied to the arguments of
@@ -113,7 +117,8 @@ pub enum TypeSetError {
     Refused(#[from] TypeError),
     /// Two types of this program have one name.
     #[error(
-        "{first} and {second} have the same persistent name, `{name}`: give one another with #[persist(name = \"...\")]"
+        "types {first} and {second} have the same persistent name, `{name}`: give one of them \
+         another name with #[persist(name = \"...\")]"
     )]
     SameName {
         /// Path of the one.
@@ -222,7 +227,8 @@ fn array_of(element: TypeRecord, id: TypeId, of: &Outline) -> TypeRecord {
 
 macro_rules! plain {
     ($($type:ty),* $(,)?) => {$(
-        // SAFETY: without pointers, references or interior mutability. Which bytes are valid is fixed by the language.
+        // SAFETY: without pointers, references or interior mutability. The language fixes which
+        // bytes are valid.
         unsafe impl Persist for $type {
             const TYPE_ID: TypeId = TypeId::of_name(stringify!($type));
             const BUILT_IN: bool = true;
@@ -339,7 +345,8 @@ unsafe impl<T: Persist> Persist for Ptr<T> {
 #[diagnostic::on_unimplemented(
     message = "`Option<{Self}>` cannot be kept in persistent memory",
     label = "not `Persist`",
-    note = "`Option` of anything but `Ptr`, `NonZero` numbers and handles of collections has no fixed layout: use a `#[repr(u8)]` enum"
+    note = "`Option` of anything but `Ptr`, `NonZero` numbers and handles of collections has no \
+            fixed layout: use a `#[repr(u8)]` enum"
 )]
 pub unsafe trait Handle: Persist {}
 

@@ -139,7 +139,7 @@ impl Pool {
     /// [`locks`](cenote_heap::locks) that lie in it.
     ///
     /// # Errors
-    /// [`Error::Store`]: the system does not say who this process is.
+    /// [`Error::Store`]: the system does not tell this process's number, start or boot.
     pub fn owner_liveness(&self) -> Result<cenote_heap::locks::PoolLiveness> {
         let failed = |error: std::io::Error| StoreError::Refused { detail: error.to_string() };
         Ok(cenote_heap::locks::PoolLiveness::new(&self.inner.handle).map_err(failed)?)
@@ -320,17 +320,20 @@ impl Pool {
     /// The heap, for the raw interface.
     ///
     /// # Safety
-    /// What safe code believes of the pool stays true: a block of a type that a pointer or a root
-    /// leads to holds a value of that type before the pool's lock is free, and a block that
-    /// somebody has a reference to is not freed. (Allocation and roots are safe functions of
-    /// [`Heap`] because they break nothing by themselves; what they leave in a pool is what values
-    /// are read from.) While leaks are looked for ([`crate::Store::reclaim_in_background`]), what
-    /// is changed without a transaction is said before, by
-    /// [`cenote_heap::reclaim::before_change`], and under the pool's lock.
+    /// The caller keeps what safe code relies on:
     ///
-    /// At `power` what is allocated or freed without a transaction is so after a loss of power only
-    /// if its mark was flushed and fenced before anything leads to the block, or before
-    /// its place is given out: see [`Heap::alloc_with`]. A transaction does that.
+    /// * a block that a pointer or a root leads to holds a value of its type before the pool's lock
+    ///   is free;
+    /// * a block that a reference leads to is not freed. (Allocation and roots are safe functions
+    ///   of [`Heap`] because they alone break nothing; but values are read from the blocks and
+    ///   roots that they leave.)
+    /// * while leaks are looked for ([`crate::Store::reclaim_in_background`]), a change without a
+    ///   transaction is announced by [`cenote_heap::reclaim::before_change`], and made under the
+    ///   pool's lock.
+    ///
+    /// At `power`, an allocation or a free without a transaction survives a loss of power only if
+    /// its mark was flushed and fenced before anything leads to the block, or before its place is
+    /// given out: see [`Heap::alloc_with`]. A transaction does that.
     #[must_use]
     #[inline]
     pub unsafe fn raw_heap(&self) -> &dyn Heap {

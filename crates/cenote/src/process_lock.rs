@@ -1,19 +1,22 @@
 //! The lock between the processes that share a pool ([`cenote_store::Access::Shared`]), as threads
-//! of this one take it.
+//! of this process take it.
 //!
 //! **Invariant.** *While a transaction covers a shared pool, no thread of any process has a view or
-//! another transaction of it; while a view lives, none has a transaction.* Inside a process the
-//! pool's own lock sees to that, and is taken first. Then comes the one between processes
-//! ([`cenote_heap::Exclusion`]): for writing by the thread that writes; for reading by the first
-//! thread that reads, and it is given back by the last.
+//! another transaction of it; while a view lives, no thread has a transaction.* Two locks keep it,
+//! in this order:
 //!
-//! So safe code means the same in a shared pool as in one of its own. What a process had begun when
-//! it died is taken back by the daemon before its lock is taken over: whoever gets the lock finds
-//! what the last commit left. If that cannot be (a log of it is set aside), nobody gets the lock
-//! any more, and every transaction and view says why. A process whose store acknowledges nothing
-//! more keeps the lock of the transaction that it was in, until it has ended.
+//! | lock | excludes | taken and given back |
+//! | --- | --- | --- |
+//! | the pool's own | threads of this process | by each thread |
+//! | [`Exclusion`] | other processes | by each writing thread; by the first reader and the last |
 //!
-//! **Whoever waits has nothing that others wait for**, as far as this module can see to that: a
+//! So safe code means the same in a shared pool as in one of its own. If a process dies, the daemon
+//! rolls its transaction back before another process takes its lock over, and the next holder finds
+//! what the last commit left. If the daemon cannot do that (a log is set aside), no process gets
+//! the lock any more, and every transaction and view says why. A process whose store is poisoned
+//! keeps the lock of the transaction that it was in, until it has ended.
+//!
+//! **A waiting thread holds nothing that others wait for**, as far as this module decides: a
 //! transaction over several pools takes the locks between processes all or none ([`turns`]). A
 //! thread that has a view does not wait for a writer of a pool that this process reads already: the
 //! writer waits for this process in any case.
@@ -117,7 +120,7 @@ impl PoolInner {
         let readers = &self.readers;
         let mut count = readers.locked();
         // Others write too: they would wait for ever if there is always some thread here that
-        // reads. But not for long: who wants it may have died.
+        // reads. But not for long: the process that wants it may have died.
         if *count > 0 && exclusion.is_wanted() && !is_any_viewed_here() {
             let busy = |count: &mut usize| *count > 0 && exclusion.is_wanted();
             let waited = readers.none.wait_timeout_while(count, COURTESY, busy);
@@ -136,7 +139,7 @@ impl PoolInner {
         &self,
     ) -> core::result::Result<Option<ReadTurn<'_>>, Option<Error>> {
         let Some(exclusion) = self.heap.exclusion() else { return Ok(None) };
-        // Who holds it may be waiting for another process.
+        // Its holder may be waiting for another process.
         let Ok(mut count) = self.readers.count.try_lock() else { return Err(None) };
         if *count == 0 && !exclusion.try_read() {
             return Err(None);
@@ -165,8 +168,8 @@ impl PoolInner {
     }
 }
 
-/// Waits for several pools that the caller has locked in this process. Nobody waits for one while
-/// holding another.
+/// Waits for several pools that the caller has locked in this process. It never waits for one while
+/// it holds another.
 pub(crate) fn turns<'p>(pools: &[&'p PoolInner]) -> Result<Vec<WriteTurn<'p>>> {
     let shared: Vec<(&'p PoolInner, Exclusion<'p>)> =
         pools.iter().filter_map(|pool| Some((*pool, pool.heap.exclusion()?))).collect();

@@ -7,13 +7,16 @@
 //! moment: a psync copies while it holds the pools' locks as a view does, so that no transaction
 //! runs on them, and lets go before anything waits for a device.
 //!
-//! **Who waits for whom.** A psync waits (1) for other psyncs of its pools, in the order of the
-//! pools' numbers, and (2) for transactions on them. One of several pools that waits in 2
-//! keeps others waiting in 1. So nobody may come to 1 with what another psync waits for in 2, or
-//! with what such a transaction may wait for in turn: any transaction at all, whether this psync is
-//! of its pools or not. That is refused (`refuse_inside`). A thread with a view may come: psyncs
-//! hold pools as readers do, and go past writers that wait. In 2 a psync waits with no pool's lock
-//! in its hands, so that a transaction on one pool can take a view of another.
+//! **Order of waiting.** A psync waits
+//!
+//! 1. for other psyncs of its pools, in the order of the pools' numbers;
+//! 2. for transactions on its pools. It holds no pool's lock then, so that a transaction on one
+//!    pool can take a view of another.
+//!
+//! A psync of several pools that waits in 2 keeps others waiting in 1. So a thread must not wait in
+//! 1 while it holds what a psync waits for in 2, or what such a transaction may wait for in turn.
+//! That is any transaction at all, on whatever pools: it is refused (`refuse_inside`). A thread
+//! with a view may wait: psyncs hold pools as readers do, and pass writers that wait.
 
 use crate::background::{Background, Job};
 use crate::error::{Error, Result};
@@ -35,9 +38,9 @@ impl Pool {
     /// time share the work.
     ///
     /// # Errors
-    /// [`Error::WouldDeadlock`] in any transaction of this thread; [`Error::Store`]: the pool is in direct mode or read-only, the disk is full or fails (the
-    /// last psync is what it was, and the next one has it all), the store is poisoned (a sync
-    /// failed: the next open decides).
+    /// [`Error::WouldDeadlock`] in any transaction of this thread; [`Error::Store`]: the pool is in
+    /// direct mode or read-only, the disk is full or fails (the last psync stays, and the next one
+    /// includes everything since), the store is poisoned (a sync failed: the next open decides).
     pub fn psync(&self) -> Result<Psync> {
         run(&self.inner.store, &[&self.inner])
     }

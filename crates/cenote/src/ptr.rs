@@ -76,7 +76,7 @@ impl<T> Ptr<T> {
     /// The value, to be changed. What is changed without a log is not undone by a crash.
     ///
     /// # Safety
-    /// As for [`Ptr::as_ref`]; besides, the mapping is writable, and nobody else reads or changes
+    /// As for [`Ptr::as_ref`]; besides, the mapping is writable, and no other code reads or changes
     /// the value as long as `'a` lasts.
     #[inline]
     #[must_use]
@@ -154,9 +154,9 @@ impl<T> fmt::Pointer for Ptr<T> {
     }
 }
 
-// SAFETY: a `Ptr` is an address; whoever follows it, with `unsafe` or checked, answers for what
-// happens then. That `T` is `Send` and `Sync` cannot be asked for here: types point to themselves,
-// and every `Persist` type is both anyway.
+// SAFETY: a `Ptr` is an address; the code that follows it, with `unsafe` or checked, answers for
+// what happens then. A bound `T: Send + Sync` is impossible here: types point to themselves, and
+// every `Persist` type is both anyway.
 unsafe impl<T> Send for Ptr<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Ptr<T> {}

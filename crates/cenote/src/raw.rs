@@ -36,8 +36,9 @@ const _: () = assert!(size_of::<RawTx<'_>>() == 2 * size_of::<usize>());
 /// The transaction is not forgotten, nor kept in a thread-local variable until its thread ends.
 /// Data that it changes is not changed by others before it has ended. While leaks are looked for
 /// ([`Store::reclaim_in_background`]), data are changed under the lock of their pool: in
-/// [`crate::Pool::write`], or with nobody else there. It changes no pool that is protected at rest,
-/// whose values its log would write to a file: for those there is [`begin_hidden`].
+/// [`crate::Pool::write`], or while no other thread uses the pool. It changes no pool that is
+/// protected at rest, whose values its log would write to a file: for those there is
+/// [`begin_hidden`].
 #[inline]
 pub unsafe fn begin(store: &Store) -> Result<RawTx<'_>> {
     // SAFETY: the caller's.

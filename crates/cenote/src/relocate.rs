@@ -44,11 +44,11 @@ use cenote_store::relocate::{Backend, Imported, ImportedPool, RelocationProgress
 use core::ops::ControlFlow;
 
 impl Store {
-    /// Makes a copy of a pool that nobody has open, under another name. Its pointers lead into the
-    /// copy, and into other pools where they did before. It takes the time of copying the
-    /// files; pointers are rewritten when they are touched. A pool that is protected at rest needs
-    /// no key for that, unless it is due itself ([`Pool::due`]); the copy has the original's key,
-    /// and is sealed under new data keys when it is touched.
+    /// Makes a copy of a pool that is not open, under another name. Its pointers lead into the
+    /// copy, and into other pools where they did before. It takes the time of copying the files;
+    /// pointers are rewritten when they are touched. A pool that is protected at rest needs no key
+    /// for that, unless it is due itself ([`Pool::due`]); the copy has the original's key, and is
+    /// sealed under new data keys when it is touched.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): the pool is open, damaged or in doubt; the name is

@@ -178,7 +178,7 @@ impl Store {
     /// frees or sets roots: a block of a type that a root or pointer leads to is taken for a value
     /// of that type. No type is registered that is not as its record says, no mapping of its window
     /// is changed through its medium, and [`cenote_store::PoolHandle::trace_done`] is called only
-    /// by who has traced.
+    /// after tracing.
     #[must_use]
     pub unsafe fn as_raw(&self) -> &cenote_store::Store {
         &self.inner.store
@@ -341,11 +341,12 @@ impl Store {
     }
 
     /// Puts a pool that is protected at rest, and not open, under another key, in constant time: an
-    /// error says that the old key is the pool's, the answer that the new one is. Who had the old
-    /// key *and* a copy of what lay on the medium then can still read that copy.
+    /// error says that the old key is the pool's, the answer that the new one is. A holder of the
+    /// old key *and* of an older copy of the files can still read that copy.
     ///
     /// # Errors
-    /// [`Error::Store`]: the old key is wrong, the pool has none, it is open; as of [`Pool::psync`].
+    /// [`Error::Store`]: the old key is wrong, the pool has none, it is open; as of
+    /// [`Pool::psync`].
     pub fn rekey_pool(
         &self,
         name: &str,
@@ -359,7 +360,7 @@ impl Store {
             .while_closed(concerns, || self.inner.store.rekey_pool(name, old, new))?)
     }
 
-    /// Creates a pool and does not open it: the first who opens it finds it
+    /// Creates a pool and does not open it: its first opener finds it
     /// [fresh](cenote_store::PoolStart::Fresh).
     ///
     /// # Errors
@@ -403,7 +404,7 @@ impl Store {
         if pools.is_empty() || pools.iter().any(|pool| !Arc::ptr_eq(&pool.store, &self.inner)) {
             return Err(Error::Pools.into());
         }
-        // One order for everybody, so that two transactions never wait for each other.
+        // One order for all threads, so that two transactions never wait for each other.
         pools.sort_by_key(|pool| pool.handle.id());
         pools.dedup_by_key(|pool| pool.handle.id());
         let mode = |pool: &PoolInner| (pool.handle.record().mode, pool.hidden);
@@ -423,7 +424,8 @@ impl Store {
     /// Closes the store and says whether that worked. Every pool handle must be gone.
     ///
     /// # Errors
-    /// [`Error::Store`]: in use, or an error of the medium; then the next open recovers, and nothing committed is lost.
+    /// [`Error::Store`]: in use, or an error of the medium; then the next open recovers, and no
+    /// commit is lost.
     pub fn close(self) -> Result<()> {
         self.inner.refuse_forked()?;
         let attending = attending(&self.inner).clone();

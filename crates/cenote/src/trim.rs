@@ -1,10 +1,11 @@
-//! [`AutoTrim`]: a thread that gives free space of a pool back to the file system now and then ([`Pool::trim`]).
+//! [`AutoTrim`]: a thread that gives free space of a pool back to the file system, once in each
+//! interval ([`Pool::trim`]).
 //!
-//! A heap keeps the superblocks that became free: whoever needs one finds it with its space. A pool
-//! whose peak is over, or whose large blocks come and go in many sizes, is then larger in the file
-//! system than what lives in it. A trim in intervals bounds that by what one interval frees, at the
-//! price of taking space again for what is used again: one system call for each run of superblocks,
-//! and at level `power` a sync of the file. So it is asked for, never done unasked.
+//! A heap keeps the space of superblocks that became free, for the next allocation that needs one.
+//! A pool whose peak is over, or whose large blocks come and go in many sizes, is then larger in
+//! the file system than its values. A trim in intervals bounds that by what one interval frees. It
+//! costs taking space again for what is used again: one system call for each run of superblocks,
+//! and at level `power` a sync of the file. So a program has to ask for it.
 
 use crate::background::{Background, Job};
 use crate::error::{Error, Result};

@@ -1,15 +1,16 @@
 //! [`Tx`]: a transaction of safe code.
 //!
-//! Why this is sound without a borrow checker for persistent memory: the transaction is the key.
-//! References to persistent values are borrowed from it, shared ones from `&Tx`, exclusive ones
-//! from `&mut Tx`; so as long as one can be written through, there is no other. A pointer is only
-//! an address, and is checked where it is followed: is there, in a pool that this transaction has
-//! locked, a live block that begins there and is of that type? Blocks are of one type for as long
-//! as they are allocated, and a freed one is reused only after commit, so what passes the check is
-//! a value of that type. A pointer that was kept too long leads to an error, or to another
-//! live value of the same type, never to anything else. That holds after any crash too: what was
-//! not committed, or was freed, is not allocated for whoever opens the pool next, whatever
-//! leads there (`cenote_tx`, "Marks of allocation").
+//! Why this is sound without a borrow checker for persistent memory:
+//!
+//! * *References are borrowed from the transaction*, shared ones from `&Tx`, exclusive ones from
+//!   `&mut Tx`. So while a program can write through one, there is no other.
+//! * *A pointer is only an address, and is checked where it is followed*: does a live block of that
+//!   type begin there, in a pool that this transaction has locked? A block has one type for as long
+//!   as it is allocated, and its place is reused only after a commit has freed it, so what passes
+//!   the check is a value of that type. A pointer that was kept too long leads to an error, or to
+//!   another live value of the same type, never to anything else.
+//! * *That holds after any crash too*: the next opener finds no block allocated that was freed, or
+//!   was never committed, whatever leads there (`cenote_tx`, "Marks of allocation").
 
 use crate::error::{Error, Result, dangling};
 use crate::frames::{Covered, Entered, Frame, begun_here, lock_all};
@@ -308,7 +309,7 @@ impl<'p> Tx<'p> {
     }
 
     /// Puts a value into the transaction's first pool. It becomes part of the pool with the commit;
-    /// attach it to something that a root leads to, else nobody finds it again.
+    /// attach it to something that a root leads to, else it is a leak.
     ///
     /// # Errors
     /// [`Error::Tx`] if the pool or the log is full; [`Error::Store`] if the type has another
@@ -464,8 +465,8 @@ impl<'p> Tx<'p> {
     #[inline]
     pub fn free<T: Persist>(&mut self, ptr: Ptr<T>) -> Result<()> {
         let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
-        // SAFETY: the heap outlives the transaction. Whoever still has the pointer is told so, or
-        // finds another value of the type.
+        // SAFETY: the heap outlives the transaction. A pointer that is still kept leads to an
+        // error, or to another value of the type.
         unsafe { self.raw.free(&pool.heap, ptr.addr()).map_err(Error::from)? };
         Ok(())
     }

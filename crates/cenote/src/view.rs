@@ -71,8 +71,8 @@ impl<'p> View<'p> {
     fn dropped_unfinished(&self, lost: Lost) {
         assert!(
             std::thread::panicking(),
-            "a view was dropped, of which an iterator had ended early: {}. `View::finish` returns this as \
-             an error",
+            "a view was dropped after one of its iterators had ended early: {}. `View::finish` \
+             returns this as an error",
             self.unreadable(lost)
         );
     }
@@ -149,7 +149,7 @@ impl Reader for View<'_> {
         }
         // SAFETY: a live block of type `T`, in a mapping.
         unsafe { ptr.touch() }.map_err(|lost| self.unreadable(lost))?;
-        // SAFETY: a live block of type `T`; nobody writes to the pool while the view's lock is
+        // SAFETY: a live block of type `T`; no thread writes to the pool while the view's lock is
         // held, which outlives the reference.
         Ok(unsafe { ptr.as_ref() })
     }

@@ -1,6 +1,7 @@
 //! Threads that wait for pools while they have others, and circles of them.
 //!
-//! A thread that has no pool may wait: who has the one that it wants waits for others, not for it.
+//! A thread that has no pool may wait: the holder of the pool that it wants waits for others, not
+//! for it.
 //! One that has pools (views, or transactions that it is in) is noted, with what it has and what it
 //! wants, **before** it waits. If those that are noted would then wait for each other in a circle,
 //! it is refused. *No circle is missed:* each begins with the last of its threads to be noted, and

@@ -3,7 +3,8 @@
 //! A watcher is a session of its own, which is given nothing: the daemon forgets it with its
 //! connection. It asks one request at a time.
 
-use crate::connect::{Line, nonsense, pages_of_pools};
+use crate::answers::nonsense;
+use crate::line::{Line, pages_of_pools};
 use cenote_layout::id::Uuid;
 use cenote_proto::{ClientItem, Reply, Request, Stat};
 use cenote_store::Listed;
@@ -45,7 +46,7 @@ impl Watcher {
         }
     }
 
-    /// Who is there: sessions by identity.
+    /// The daemon's sessions, by identity.
     ///
     /// # Errors
     /// As for [`Watcher::stat`].

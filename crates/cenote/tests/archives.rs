@@ -194,7 +194,7 @@ fn where_addresses_are_free_nothing_is_to_be_rewritten() -> Result<()> {
     Ok(())
 }
 
-/// Pools `a` and `b`, each pointing to the other, and `c`, to which none points; `removed` is
+/// Pools `a` and `b`, each pointing to the other, and `c`, which no pool points to; `removed` is
 /// gone.
 fn two_pools(store: &Store) -> Result<()> {
     let (a, b) = (list(store, "a", &small(), 10)?, list(store, "b", &small(), 10)?);
@@ -318,7 +318,7 @@ fn what_cannot_be_exported_is_refused_by_name() -> Result<()> {
         matches!(error, Error::Archive(ArchivingError::Store(StoreError::PoolUnknown { .. }))),
         "{error}"
     );
-    // Left by a crash: a reader cannot recover it, a writer has.
+    // Left by a crash: a reader cannot recover it, and a writer has.
     drop(pool);
     store.abandon();
     let options = OpenOptions { access: Access::ReadOnly, ..OpenOptions::default() };
@@ -356,17 +356,17 @@ fn who_opens_a_pool_that_is_exported_waits() -> Result<()> {
             opener.get_or_insert_with(|| {
                 std::thread::spawn(move || {
                     let pool = store.pool("list").expect("it is there");
-                    send.send(()).expect("a listener");
+                    send.send(()).expect("the test listens");
                     values(&pool).expect("it is whole").len()
                 })
             });
-            // Long enough for an opener that does not wait.
+            // Long enough for a thread that does not wait.
             let early = opened.recv_timeout(std::time::Duration::from_millis(20));
             assert!(early.is_err(), "it was opened while it was exported");
             ControlFlow::Continue(())
         };
         let options = ExportOptions { progress: Some(&mut tell), ..ExportOptions::default() };
-        store.export(&["list"], Vec::new(), options).expect("none has it open");
+        store.export(&["list"], Vec::new(), options).expect("it is not open");
         assert_eq!(opener.expect("it was told").join().expect("it ends"), 5000);
     });
     Ok(())

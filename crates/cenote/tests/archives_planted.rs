@@ -1,5 +1,5 @@
-//! What an import must not believe, each with the planted bug that believes it: types that the
-//! program has otherwise, the end of an archive that nobody read.
+//! An import checks the types of the program, and the end of an archive that was not read to its
+//! end. For each check there is a planted bug that leaves it out.
 
 use crate::archives::{Node, list, names, small, store_with_window, values, window};
 use crate::support::{directory, hashes};
@@ -57,7 +57,7 @@ fn an_archive_with_another_layout_than_the_programs_is_refused_before_it_decides
     other.import(ours.as_slice(), ImportOptions::default())?;
     assert_eq!(values(&other.pool("list")?)?.len(), 10);
 
-    // Where nobody asks the program, its own lists cannot be in the store any more.
+    // Where the program is not asked, its own lists cannot be in the store any more.
     let there = directory();
     let other = store_with_window(there.path(), window());
     plant(Bug::ProgramNotAsked);
@@ -82,7 +82,7 @@ fn what_a_store_has_decided_is_the_stores_and_no_programs() -> Result<()> {
         unsafe { crate::support::underneath(&other).register_type(record) }
             .expect("it is new there");
     }
-    // It registers nothing, so there is nothing to refuse; who uses such a type is refused.
+    // It registers nothing, so there is nothing to refuse; a use of such a type is refused.
     other.import(theirs.as_slice(), ImportOptions::default())?;
     assert!(values(&other.pool("list")?).is_err());
     assert!(other.import(ours.as_slice(), names(&["ours"])).is_err());

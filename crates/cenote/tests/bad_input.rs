@@ -19,7 +19,7 @@ use cenote_medium::Medium;
 use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_store::{OpenError, StoreError, WindowPolicy};
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(Persist)]
@@ -119,7 +119,7 @@ fn a_superblock_of_something_else_is_refused_by_open_and_not_formatted_over() {
     std::fs::remove_file(&superblock).unwrap();
     let without = hashes(dir.path());
     assert_eq!(without.len(), before.len() - 1);
-    // Its catalog and puddles may be all that is left of somebody's data.
+    // Its catalog and puddles may be all that is left of a user's data.
     assert!(Store::open(dir.path()).is_err());
     assert_eq!(hashes(dir.path()), without);
 }
@@ -129,9 +129,11 @@ fn a_second_opener_is_told_who_has_the_store() {
     let dir = prepared();
     let store = Store::open(dir.path()).unwrap();
     let pid = std::process::id();
+    let own = Some(pid);
     let before = hashes(dir.path());
     for options in [OpenOptions::default(), OpenOptions::read_only()] {
-        let locked = |e: &Error| matches!(e, Error::Open(OpenError::Locked { pid: Some(holder), .. }) if *holder == pid);
+        let locked =
+            |e: &Error| matches!(e, Error::Open(OpenError::Locked { pid, .. }) if *pid == own);
         refused(Store::open_with(dir.path(), &options), locked, &[&pid.to_string()]);
     }
     assert_eq!(hashes(dir.path()), before);
@@ -165,6 +167,55 @@ fn a_copy_of_a_store_is_refused_beside_it_if_its_window_is_fixed_and_moves_if_no
     assert!(Store::open(copy.path()).is_ok());
 }
 
+/// The file of a puddle of the pool `p`.
+fn puddle_file(dir: &Path, index: usize) -> PathBuf {
+    let store = Store::open_with(dir, &OpenOptions::read_only()).unwrap();
+    let raw = underneath(&store).open_pool("p", Access::ReadOnly).unwrap();
+    let uuid = raw.puddles()[index].uuid().to_hex();
+    dir.join("puddles").join(uuid.iter().map(|b| char::from(*b)).collect::<String>())
+}
+
+fn is_damaged(error: &Error) -> bool {
+    matches!(error, Error::Store(StoreError::PoolDamaged { .. }))
+}
+
+/// Under a policy that the caller chose, what is left can be looked at as blocks, and not as
+/// values.
+fn only_blocks_are_shown(dir: &Path, what: &str) {
+    let options = OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::read_only() };
+    let store = Store::open_with(dir, &options).unwrap();
+    if let Ok(pool) = store.pool_with("p", Access::ReadOnly) {
+        let not_whole = |e: &Error| matches!(e, Error::NotWhole { why, .. } if !why.is_empty());
+        refused(pool.read().map(drop), not_whole, &["\"p\"", what, "open_torn"]);
+        assert!(pool.check().is_ok() && pool.heap().root(0).is_ok() && pool.stats().is_ok());
+        assert!(pool.heap().walk(&mut |_| {}).is_ok() && pool.named_roots().is_ok());
+    }
+}
+
+/// A caller that answers for values gets those that are left; a value that is not there is an
+/// error.
+fn values_that_are_left_are_shown(dir: &Path, what: &str, index: usize) {
+    let options = OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::read_only() };
+    let medium = cenote::RealMedium::open(dir, &cenote::MediumOptions::default()).unwrap();
+    // SAFETY: nodes are read one by one, through pointers that are checked.
+    let store = unsafe { Store::open_torn(Arc::new(medium), &options) }.unwrap();
+    match store.pool_with("p", Access::ReadOnly) {
+        Ok(pool) => {
+            let root = pool.read().unwrap().root::<Node>();
+            assert!(
+                index == 1 && matches!(root, Ok(Some(_)) | Err(Error::Dangling { .. })),
+                "{root:?}"
+            );
+        }
+        Err(error) => {
+            assert!(
+                index == 0 && is_damaged(&error) && error.to_string().contains(what),
+                "{error}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_pool_with_a_lost_truncated_or_resized_puddle_is_refused_by_name() {
     type Harm = fn(&Path);
@@ -185,65 +236,22 @@ fn a_pool_with_a_lost_truncated_or_resized_puddle_is_refused_by_name() {
     for (what, harm) in harms {
         for index in 0..2 {
             let dir = prepared();
-            let name = {
-                let store = Store::open_with(dir.path(), &OpenOptions::read_only()).unwrap();
-                let raw = underneath(&store).open_pool("p", Access::ReadOnly).unwrap();
-                let uuid = raw.puddles()[index].uuid().to_hex();
-                uuid.iter().map(|b| char::from(*b)).collect::<String>()
-            };
-            harm(&dir.path().join("puddles").join(&name));
+            harm(&puddle_file(dir.path(), index));
             let before = hashes(dir.path());
-            let damaged = |e: &Error| matches!(e, Error::Store(StoreError::PoolDamaged { .. }));
             {
                 let store = Store::open_with(dir.path(), &OpenOptions::read_only()).unwrap();
-                refused(store.pool_with("p", Access::ReadOnly), damaged, &["\"p\"", what]);
+                refused(store.pool_with("p", Access::ReadOnly), is_damaged, &["\"p\"", what]);
             }
             assert_eq!(hashes(dir.path()), before, "{what}");
             let puddles = puddle_hashes(dir.path());
             {
                 let store = Store::open(dir.path()).unwrap();
-                refused(store.pool("p"), damaged, &["\"p\"", what]);
+                refused(store.pool("p"), is_damaged, &["\"p\"", what]);
                 store.close().unwrap();
             }
             assert_eq!(puddle_hashes(dir.path()), puddles, "{what}");
-            // Under a policy that the caller chose, what is left can be looked at as blocks, and
-            // not as values.
-            let options =
-                OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::read_only() };
-            {
-                let store = Store::open_with(dir.path(), &options).unwrap();
-                if let Ok(pool) = store.pool_with("p", Access::ReadOnly) {
-                    let not_whole =
-                        |e: &Error| matches!(e, Error::NotWhole { why, .. } if !why.is_empty());
-                    refused(pool.read().map(drop), not_whole, &["\"p\"", what, "open_torn"]);
-                    assert!(
-                        pool.check().is_ok() && pool.heap().root(0).is_ok() && pool.stats().is_ok()
-                    );
-                    assert!(pool.heap().walk(&mut |_| {}).is_ok() && pool.named_roots().is_ok());
-                }
-            }
-            // Who answers for values gets what is left; what is not there is an error.
-            let options_torn =
-                OpenOptions { damage: DamagePolicy::SkipDamaged, ..OpenOptions::read_only() };
-            let medium =
-                cenote::RealMedium::open(dir.path(), &cenote::MediumOptions::default()).unwrap();
-            // SAFETY: nodes are read one by one, through pointers that are checked.
-            let store = unsafe { Store::open_torn(Arc::new(medium), &options_torn) }.unwrap();
-            match store.pool_with("p", Access::ReadOnly) {
-                Ok(pool) => {
-                    let root = pool.read().unwrap().root::<Node>();
-                    assert!(
-                        index == 1 && matches!(root, Ok(Some(_)) | Err(Error::Dangling { .. })),
-                        "{root:?}"
-                    );
-                }
-                Err(error) => {
-                    assert!(
-                        index == 0 && damaged(&error) && error.to_string().contains(what),
-                        "{error}"
-                    );
-                }
-            }
+            only_blocks_are_shown(dir.path(), what);
+            values_that_are_left_are_shown(dir.path(), what, index);
         }
     }
 }
@@ -283,7 +291,32 @@ fn a_type_of_another_layout_is_refused_with_both_layouts() {
     );
 }
 
-/// Addresses that no safe program has, and those that it can have: all are checked where they are
+/// Every access of the first pool to a pointer that leads to no node is refused; `root` is a node.
+fn all_refuse(
+    store: &Store,
+    [pool, other]: [&Pool; 2],
+    root: Ptr<Node>,
+    ptr: Ptr<Node>,
+) -> Result<()> {
+    let dangling = |e: &Error| matches!(e, Error::Dangling { .. });
+    let addr = format!("{:#x}", ptr.addr());
+    let parts = [addr.as_str(), "Node"];
+    let node = || Node { value: 7, next: None };
+    refused(pool.read()?.get(ptr).map(drop), dangling, &parts);
+    refused(pool.write(|tx| tx.get(ptr).map(drop)), dangling, &parts);
+    refused(pool.write(|tx| tx.get_mut(ptr).map(drop)), dangling, &parts);
+    refused(pool.write(|tx| tx.set(ptr, cenote::field!(Node, value), 1)), dangling, &parts);
+    refused(pool.write(|tx| tx.free(ptr)), dangling, &parts);
+    refused(pool.write(|tx| tx.set_root(ptr)), dangling, &parts);
+    refused(pool.write(|tx| tx.alloc_beside(ptr, node()).map(drop)), dangling, &parts);
+    refused(pool.write(|tx| tx.in_one_pool(root, ptr)), dangling, &parts);
+    // A transaction over pools of one store: no pointer leads out of them.
+    let both = store.write(&[pool, other], |tx| tx.get(ptr).map(drop));
+    assert!(both.is_ok() == (other.read()?.get(ptr).is_ok()));
+    Ok(())
+}
+
+/// Addresses that no safe program has, and addresses that it can have: each is checked where it is
 /// followed.
 #[test]
 fn a_pointer_that_leads_to_no_live_value_is_refused_and_nothing_changes() -> Result<()> {
@@ -329,21 +362,8 @@ fn a_pointer_that_leads_to_no_live_value_is_refused_and_nothing_changes() -> Res
     let pointers: Vec<Ptr<Node>> =
         addrs.iter().map(|addr| unsafe { Ptr::from_addr(*addr) }.unwrap()).collect();
     let (before, blocks) = (puddle_hashes(dir.path()), pool.stats()?.blocks);
-    let dangling = |e: &Error| matches!(e, Error::Dangling { .. });
     for ptr in pointers {
-        let addr = format!("{:#x}", ptr.addr());
-        let parts = [addr.as_str(), "Node"];
-        refused(pool.read()?.get(ptr).map(drop), dangling, &parts);
-        refused(pool.write(|tx| tx.get(ptr).map(drop)), dangling, &parts);
-        refused(pool.write(|tx| tx.get_mut(ptr).map(drop)), dangling, &parts);
-        refused(pool.write(|tx| tx.set(ptr, cenote::field!(Node, value), 1)), dangling, &parts);
-        refused(pool.write(|tx| tx.free(ptr)), dangling, &parts);
-        refused(pool.write(|tx| tx.set_root(ptr)), dangling, &parts);
-        refused(pool.write(|tx| tx.alloc_beside(ptr, node()).map(drop)), dangling, &parts);
-        refused(pool.write(|tx| tx.in_one_pool(root, ptr)), dangling, &parts);
-        // A transaction over pools of one store: no pointer leads out of them.
-        let both = store.write(&[&pool, &other_pool], |tx| tx.get(ptr).map(drop));
-        assert!(both.is_ok() == (other_pool.read()?.get(ptr).is_ok()));
+        all_refuse(&store, [&pool, &other_pool], root, ptr)?;
     }
     refused(store.write(&[&pool, &in_other_store], |_| Ok(())), |e| matches!(e, Error::Pools), &[]);
     refused(store.write(&[], |_| Ok(())), |e| matches!(e, Error::Pools), &[]);

@@ -1,6 +1,6 @@
-//! What must not leave anybody asleep at the frontier: a rewriter that panics, a pool that is
-//! removed before it was touched, a handler that interrupts a thread while it rewrites. And what
-//! stops in the middle, because somebody says so or because the disk is full, and goes on.
+//! No thread stays asleep at the frontier when a rewriter panics, when a pool is removed before it
+//! was touched, or when a handler interrupts a thread while it rewrites. And a rewriting that stops
+//! in the middle, because the caller says so or because the disk is full, goes on later.
 
 use crate::relocate::{fill, open_rewriting};
 use crate::support::{Mounted, directory, within};
@@ -46,8 +46,8 @@ fn last_puddle(store: &Store, name: &str) -> (u64, u64) {
 
 /// Lets the kernel read a byte; `Err` is what it says.
 fn read_by_the_kernel(at: u64) -> std::io::Result<()> {
-    // SAFETY: an address in the store's window, which nobody writes; what cannot be read is an
-    // error of the system call.
+    // SAFETY: an address in the store's window, which no thread writes; for a page that cannot be
+    // read the system call returns an error.
     let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, 1) };
     std::fs::write(directory().path().join("byte"), bytes)
 }
@@ -71,8 +71,8 @@ fn a_rewriter_that_panics_wakes_who_waits_and_the_next_session_goes_on() {
             let due = pool.due();
             armed.store(true, Ordering::SeqCst);
             let (at, size) = last_puddle(&store, "copy");
-            // Without userfaultfd a system call is refused at once; with it, somebody must wake it.
-            let refused = read_by_the_kernel(at + size - 8).expect_err("nobody can rewrite it");
+            // Without userfaultfd a system call is refused at once; with it, a thread must wake it.
+            let refused = read_by_the_kernel(at + size - 8).expect_err("it cannot be rewritten");
             assert_eq!(refused.raw_os_error(), Some(14), "EFAULT: {refused}");
             let refused =
                 pool.finish_relocation(&mut |_| ControlFlow::Continue(())).expect_err("it panics");
@@ -154,7 +154,7 @@ fn a_plain_load_that_waits_for_a_rewriter_that_panics_fails_and_does_not_wait_fo
         let (said, ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || said.send(child.wait_with_output()));
         let Ok(ended) = ended.recv_timeout(Duration::from_secs(60)) else {
-            // SAFETY: our own child, which nobody has waited for.
+            // SAFETY: our own child, which was not waited for yet.
             unsafe { libc::kill(pid, libc::SIGKILL) };
             panic!("{backend}: the load still waits");
         };
@@ -170,7 +170,7 @@ fn a_plain_load_that_waits_for_a_rewriter_that_panics_fails_and_does_not_wait_fo
 }
 
 #[test]
-fn a_pool_that_is_removed_before_it_was_touched_leaves_nobody_asleep() {
+fn a_pool_that_is_removed_before_it_was_touched_leaves_no_thread_asleep() {
     within(60, || {
         for backend in [Backend::Signal, Backend::Userfault] {
             let dir = directory();

@@ -104,7 +104,7 @@ fn fences_due_after(
     let heap = unsafe { pool.raw_heap() };
     let heap = Interrupting { heap, interrupt: Mutex::new(interrupt) };
     let block = heap.alloc(64, 8, TypeId::UNTYPED).unwrap();
-    // SAFETY: the word is allocated and nobody else's; the transaction is committed here.
+    // SAFETY: the word is allocated and this thread's; the transaction is committed here.
     unsafe {
         let mut tx = context.begin();
         tx.add(word.as_ptr().cast(), 8).unwrap();

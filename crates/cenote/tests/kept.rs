@@ -58,6 +58,21 @@ fn refused(pool: Result<Pool>, path: &Path) {
     assert!(error.to_string().contains(&file), "{error}");
 }
 
+/// The pool that came back at step 5 goes on, and nothing old is written again.
+fn goes_on(path: &Path, store: Store) {
+    let bad = store.pool("bad").unwrap();
+    steps(&bad, 6, 9);
+    bad.psync().unwrap();
+    drop(bad);
+    store.abandon();
+    lose_power(path, 7);
+    let store = open(path).unwrap();
+    assert_eq!(step_of(&store.pool("bad").unwrap()), 9, "nothing old is written again");
+    drop(store);
+    let mut files = std::fs::read_dir(path.join("primary")).unwrap().flatten();
+    assert!(files.all(|entry| !entry.file_name().to_string_lossy().contains(".kept")));
+}
+
 /// Two pools that are psynced together up to step 5; then power fails, one of them is damaged, and
 /// comes back after `opens` sessions, each of which ends by a loss of power. The step of each, or
 /// `None` where it is no state of the pool.
@@ -115,23 +130,7 @@ fn lost_and_found(how: Harm, opens: u64, bug: Bug) -> (u64, Option<u64>) {
     let good = step_of(&store.pool("good").unwrap());
     if found.is_ok() && bug == Bug::None {
         assert_eq!(read.ok(), found.as_ref().ok().copied(), "a reader sees the same");
-        let bad = store.pool("bad").unwrap();
-        steps(&bad, 6, 9);
-        bad.psync().unwrap();
-        drop(bad);
-        store.abandon();
-        lose_power(&path, 7);
-        assert_eq!(
-            step_of(&open(&path).unwrap().pool("bad").unwrap()),
-            9,
-            "nothing old is written again"
-        );
-        assert!(
-            std::fs::read_dir(path.join("primary"))
-                .unwrap()
-                .flatten()
-                .all(|entry| { !entry.file_name().to_string_lossy().contains(".kept") })
-        );
+        goes_on(&path, store);
     }
     assert_eq!(good, step);
     (step, found.ok())
@@ -352,12 +351,9 @@ fn put(pool: &Pool, value: u64) -> Result<()> {
     })
 }
 
-/// A transaction over "bad" and "p" that is half done, in a process that ends; it had "free" open,
-/// too. While "bad" is damaged, for so many sessions, nothing of "p" is shown or written. Whether
-/// that is so.
-fn half_of_two_pools(how: Harm, opens: u64, bug: Bug) -> Result<bool> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path();
+/// Leaves a transaction over "bad" and "p" half done, in a process that ends; it had "free" open,
+/// too. Returns the file of "bad".
+fn leave_half_done(path: &Path) -> Result<PathBuf> {
     let store = Store::open(path)?;
     let options = PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() };
     let mut pools = Vec::new();
@@ -392,6 +388,15 @@ fn half_of_two_pools(how: Harm, opens: u64, bug: Bug) -> Result<bool> {
     }
     store.clone().abandon();
     drop((writer, pools, store));
+    Ok(file)
+}
+
+/// A transaction over "bad" and "p" that is half done. While "bad" is damaged, for so many
+/// sessions, nothing of "p" is shown or written. Returns whether that is so.
+fn half_of_two_pools(how: Harm, opens: u64, bug: Bug) -> Result<bool> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    let file = leave_half_done(path)?;
     let whole = std::fs::read(&file).unwrap();
     harm(&file, how);
     let mut waits = true;

@@ -51,7 +51,7 @@ fn alignments_up_to_2_mib_are_kept_and_larger_ones_refused() -> Result<()> {
             #[repr(align($align))]
             struct Aligned(u64);
             let pool = $pool;
-            // Not on the stack: nobody knows how to align that.
+            // Not on the stack, which cannot be aligned so.
             let result = pool.write(|tx| -> Result<Vec<Ptr<Aligned>>> {
                 let mut all = Vec::new();
                 for i in 0..5u64 {
@@ -244,6 +244,25 @@ fn a_full_pool_fails_the_allocation_and_the_transaction_goes_on() -> Result<()> 
     Ok(())
 }
 
+/// Deferred writes of the first word of each pair, and writes in place of the second between them.
+fn deferred_and_in_place(store: &Store, scattered: &[Ptr<u64>]) -> Result<()> {
+    // SAFETY: words of this thread alone; ended here.
+    unsafe {
+        let mut tx = raw::begin(store)?;
+        for pair in scattered.chunks_exact(2) {
+            let value = pair[0].addr();
+            tx.set(pair[0].as_ptr().cast(), (&raw const value).cast(), 8)?;
+            tx.add(pair[1].as_ptr().cast(), 8)?;
+            pair[1].as_ptr().write(1);
+        }
+        for pair in scattered.chunks_exact(2) {
+            let both = tx.add(pair[0].as_ptr().cast(), 8);
+            assert!(matches!(both, Err(TxError::PendingRedo { .. })));
+        }
+        tx.commit()
+    }
+}
+
 /// Time for a step must not depend on how many came before. The limits are far above what it takes
 /// (about a second each), and far below what a search one by one takes (minutes).
 #[test]
@@ -283,23 +302,7 @@ fn many_steps_in_one_transaction_take_time_in_proportion() -> Result<()> {
         Ok(())
     })?;
     timed("deferred writes, with writes in place between them", 60, &mut || {
-        // SAFETY: words of this thread alone; ended here.
-        unsafe {
-            let mut tx = raw::begin(&store)?;
-            for pair in scattered.chunks_exact(2) {
-                let value = pair[0].addr();
-                tx.set(pair[0].as_ptr().cast(), (&raw const value).cast(), 8)?;
-                tx.add(pair[1].as_ptr().cast(), 8)?;
-                pair[1].as_ptr().write(1);
-            }
-            for pair in scattered.chunks_exact(2) {
-                assert!(matches!(
-                    tx.add(pair[0].as_ptr().cast(), 8),
-                    Err(TxError::PendingRedo { .. })
-                ));
-            }
-            tx.commit()
-        }
+        deferred_and_in_place(&store, &scattered)
     })?;
     let view = pool.read()?;
     assert!(scattered.chunks_exact(2).all(|pair| {

@@ -133,7 +133,7 @@ fn a_link_that_is_made_while_a_store_is_open_lets_no_second_writer_in() -> Resul
         let view = pools[0].read()?;
         kept.iter().for_each(|(original, path)| fs::hard_link(original, path).unwrap());
         match writable(&other) {
-            // The superblock that is shared says who has it.
+            // The superblock that is shared names the process that has the store.
             Err(Error::Open(OpenError::Locked { .. })) if what == "superblock" => {}
             Err(error) if refused.is_none() => assert!(names_links(&error), "{what}: {error}"),
             Ok(written) => {

@@ -1,5 +1,5 @@
-//! An allocation that the log has no room for leaves nothing in the log: what it would have taken
-//! belongs to whoever gets it next, also after a crash.
+//! An allocation that the log has no room for leaves nothing in the log: the block that it would
+//! have taken belongs to the next owner, also after a crash.
 
 use cenote::raw::{self, TxError};
 use cenote::{
@@ -46,7 +46,7 @@ fn prepared(level: Durability) -> Result<(Arc<SimMedium>, Store, Pool, Root)> {
 /// many.
 ///
 /// # Safety
-/// The root is live, and its pool is held for writing by nobody else.
+/// The root is live, and no other thread holds its pool for writing.
 unsafe fn fill(tx: &mut raw::RawTx<'_>, root: Root, count: usize) -> usize {
     for index in 0..count {
         // SAFETY: a word of the root, by contract.
@@ -89,13 +89,13 @@ fn an_allocation_that_does_not_fit_the_log_leaves_nothing_in_it() -> Result<()> 
                     }
                 }
                 assert_eq!(pool.stats()?.blocks, before);
-                // Somebody else gets the place, outside of any transaction.
+                // The place is given out again, outside of any transaction.
                 let theirs =
                     heap.alloc(16, 16, u128::TYPE_ID).map_err(TxError::from)?.addr.as_ptr() as u64;
                 let crashed = sim.image_now(CrashKind::Process);
                 // The transaction goes on as if nothing had been, and what it commits does not
                 // depend on what they write. SAFETY: words of the root that are
-                // logged; a block that nobody uses.
+                // logged; a block that is not in use.
                 unsafe {
                     root.as_ptr().cast::<u64>().write(5);
                     std::ptr::with_exposed_provenance_mut::<u128>(theirs as usize).write(u128::MAX);
@@ -119,7 +119,7 @@ fn an_allocation_that_does_not_fit_the_log_leaves_nothing_in_it() -> Result<()> 
                 assert_eq!(
                     pool.heap().owner(theirs).map(|block| block.addr),
                     Some(theirs),
-                    "{level}, {left} lines left: recovery took somebody else's block away"
+                    "{level}, {left} lines left: recovery took the block of the next owner away"
                 );
                 assert_eq!(pool.stats()?.blocks, before + 1);
             }

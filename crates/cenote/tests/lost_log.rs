@@ -350,8 +350,8 @@ fn next_session(dir: &Path, before: (u64, u64), aborts: bool, done: bool) {
     store.close().expect("closed");
 }
 
-/// Of a log that is gone: the pool is refused, or whole. Who takes it as it is finds old and new
-/// values, and nothing else.
+/// After a log is gone, its pool is refused, or whole. A caller that opens it as torn finds old and
+/// new values, and nothing else.
 fn after_the_cut(dir: &Path, before: (u64, u64), noticed: bool, stamps: &Stamps) {
     let store = Store::open_with(dir, &options()).expect("a store");
     match store.pool("p").and_then(|pool| held(&pool)) {

@@ -24,7 +24,7 @@ struct Across {
     there: Option<Ptr<Node>>,
 }
 
-/// Who rewrites the pointers.
+/// The part of a program that rewrites the pointers.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Reader,

@@ -2,6 +2,8 @@
 //! has, threads move values about, pools lead to each other, and processes die in the middle. What
 //! is given back is what a former session left unattached, and nothing else.
 
+mod lists;
+
 use cenote::{
     Access, Error, HeapReport, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader,
     ReclaimOptions, ReclaimPolicy, ReclaimRefused, ReclaimReport, Result, Store,
@@ -9,93 +11,9 @@ use cenote::{
 use cenote_medium::planted::{Bug, plant};
 use core::ops::ControlFlow;
 use core::time::Duration;
+use lists::{LEN, Node, alone, first_session, meddled, node, open, sound, tail};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-#[derive(Persist)]
-#[persist(name = "reclaim::Node")]
-struct Node {
-    value: u64,
-    next: Option<Ptr<Node>>,
-}
-
-/// One test at a time: a store that is closed and opened again needs its window, which another
-/// test's store may have chosen meanwhile.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Nodes of the list that keeps the tracer busy.
-const LEN: u64 = 3000;
-
-fn node(tx: &mut cenote::Tx<'_>, value: u64, next: Option<Ptr<Node>>) -> Result<Ptr<Node>> {
-    tx.alloc(Node { value, next })
-}
-
-/// A first session: root 0 leads to a long list, whose last node leads to a value by way of
-/// another; root 1 to a node that leads nowhere. `leaks` nodes are led to by nothing.
-fn first_session(dir: &Path, leaks: u64) -> Result<()> {
-    let pool = Store::open(dir)?.pool("p")?;
-    pool.write(|tx| -> Result<()> {
-        let hidden = node(tx, 777, None)?;
-        let between = node(tx, 888, Some(hidden))?;
-        let mut next = node(tx, 0, Some(between))?;
-        for value in 1..LEN {
-            next = node(tx, value, Some(next))?;
-        }
-        tx.set_root_at(0, Some(next))?;
-        let seen = node(tx, 1, None)?;
-        tx.set_root_at(1, Some(seen))?;
-        for value in 0..leaks {
-            node(tx, 1_000_000 + value, None)?;
-        }
-        Ok(())
-    })
-}
-
-fn open(dir: &Path) -> Result<(Store, Pool)> {
-    let store = Store::open(dir)?;
-    let pool = store.pool("p")?;
-    Ok((store, pool))
-}
-
-/// Reclaims in the smallest slices; calls `meddle` once, when the tracer is in the middle of the
-/// list and root 1 is behind it.
-fn meddled(pool: &Pool, mut meddle: impl FnMut() -> Result<()>) -> Result<ReclaimReport> {
-    let mut done = false;
-    let mut options = ReclaimOptions::default();
-    options.hold = Duration::ZERO;
-    let mut progress = |so_far: &cenote::ReclaimProgress| {
-        if !done && so_far.reached_blocks > 40 {
-            done = true;
-            assert!(
-                so_far.reached_blocks < LEN,
-                "the tracer is through already: the test tests nothing"
-            );
-            meddle().unwrap();
-        }
-        ControlFlow::Continue(())
-    };
-    options.progress = Some(&mut progress);
-    let report = pool.reclaim_with(options)?;
-    assert!(done);
-    Ok(report)
-}
-
-/// The last node of the long list.
-fn tail(tx: &cenote::Tx<'_>) -> Result<Ptr<Node>> {
-    let mut at = tx.root_at::<Node>(0)?.expect("made");
-    while tx.get(at)?.value != 0 {
-        at = tx.get(at)?.next.expect("a longer list");
-    }
-    Ok(at)
-}
-
-fn sound(report: &HeapReport) -> bool {
-    report.leaked_blocks == 0 && report.unallocated_blocks == 0
-}
 
 #[test]
 fn leaks_are_given_back_and_named_and_a_dry_run_only_names_them() -> Result<()> {
@@ -385,9 +303,10 @@ fn in_the_background_it_waits_for_all_pools_and_ends_when_one_is_closed() -> Res
     store.reclaim_in_background(ReclaimPolicy::Always)?;
     let pool = store.pool("p")?;
     drop(store.pool("other")?);
-    assert!(
-        matches!(pool.reclaim(), Err(Error::Reclaim(ReclaimRefused::Closed { pool })) if pool == "other")
-    );
+    assert!(matches!(
+        pool.reclaim(),
+        Err(Error::Reclaim(ReclaimRefused::Closed { pool })) if pool == "other"
+    ));
     // Closing waits for no run.
     drop(pool);
     store.close()?;

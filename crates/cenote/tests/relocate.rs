@@ -6,181 +6,25 @@
 //! `CENOTE_COPIES` sets how many copies are open at once (200), `CENOTE_RELOCATE_KILLS` how often a
 //! process is killed (12).
 
+mod lists;
+
 use crate::support::contents;
 use cenote::{
-    Access, Backend, Error, Exclusive, ExportOptions, ImportOptions, OpenOptions, Persist, Pool,
-    PoolMode, PoolOptions, Ptr, Reader, RegionPtr, RelPtr, RelocationOptions, Result, Store, field,
+    Access, Backend, Error, Exclusive, ExportOptions, ImportOptions, Persist, Pool, PoolMode, Ptr,
+    Reader, Result, Store, field,
 };
 use cenote_store::StoreError;
+use lists::{
+    NODES, Node, PLAIN, Root, fill_plain, first_of, number, open_with, options, walk_plain,
+    walk_raw,
+};
 use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Half a page: a list of these takes several puddles.
-#[derive(Persist)]
-#[persist(name = "relocate::Node")]
-struct Node {
-    value: u64,
-    next: Option<Ptr<Node>>,
-    near: RelPtr<Node>,
-    anywhere: RegionPtr<Node>,
-    pad: [u64; 250],
-}
-
-#[derive(Persist)]
-#[persist(name = "relocate::Root")]
-struct Root {
-    count: u64,
-    first: Option<Ptr<Node>>,
-}
-
-const NODES: u64 = 1500;
-/// Nodes of a list that takes some puddles.
-const PLAIN: u64 = 40_000;
-
-fn options(mode: PoolMode) -> PoolOptions {
-    PoolOptions { puddle_size: 256 << 10, mode, ..PoolOptions::default() }
-}
-
-/// A list over several puddles, each node with an off-holder and a region pointer to the first.
-pub(crate) fn fill(store: &Store, name: &str, mode: PoolMode, nodes: u64) {
-    let pool = store.create_pool(name, &options(mode)).unwrap();
-    pool.write(|tx| -> Result<()> {
-        let root = tx.alloc(Root { count: 0, first: None })?;
-        tx.set_root(root)
-    })
-    .unwrap();
-    for value in 0..nodes {
-        pool.write(|tx| -> Result<()> {
-            let root = tx.root::<Root>()?.expect("a root");
-            let (count, next) = (tx.get(root)?.count, tx.get(root)?.first);
-            let anywhere = match next {
-                Some(next) => tx.region_ptr(next)?,
-                None => RegionPtr::NULL,
-            };
-            let node =
-                tx.alloc(Node { value, next, near: RelPtr::NULL, anywhere, pad: [value; 250] })?;
-            tx.set_rel(node, field!(Node, near), next)?;
-            tx.set(root, field!(Root, first), Some(node))?;
-            tx.set(root, field!(Root, count), count + 1)
-        })
-        .unwrap();
-    }
-    assert!(
-        nodes < NODES || store.puddle_records().iter().filter(|p| p.pool == pool.id()).count() > 2,
-        "several puddles"
-    );
-}
-
-#[derive(Persist)]
-#[persist(name = "relocate::Plain")]
-struct Plain {
-    next: Option<Ptr<Plain>>,
-    value: u64,
-}
-
-/// A list of native pointers alone, so that its puddles are rewritten in their files.
-fn fill_plain(store: &Store, name: &str, nodes: u64) {
-    let pool = store.create_pool(name, &options(PoolMode::Direct)).unwrap();
-    let mut next = None;
-    for from in (0..nodes).step_by(1000) {
-        next = pool
-            .write(|tx| -> Result<_> {
-                let mut next = next;
-                for value in from..nodes.min(from + 1000) {
-                    next = Some(tx.alloc(Plain { next, value })?);
-                }
-                tx.set_root(next.expect("some"))?;
-                Ok(next)
-            })
-            .unwrap();
-    }
-}
-
-fn walk_plain(store: &Store, pool: &Pool, nodes: u64) {
-    let ranges: Vec<_> =
-        store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect();
-    let view = pool.read().unwrap();
-    let (mut at, mut left) = (view.root::<Plain>().unwrap(), nodes);
-    while let Some(node) = at {
-        left -= 1;
-        assert!(
-            ranges.iter().any(|p| node.addr().wrapping_sub(p.addr) < p.size),
-            "{:#x}",
-            node.addr()
-        );
-        let node = view.get(node).unwrap();
-        assert_eq!(node.value, left);
-        at = node.next;
-    }
-    assert_eq!(left, 0);
-}
-
-/// Follows the list by every kind of pointer; all of it must lie in this pool.
-pub(crate) fn walk(store: &Store, pool: &Pool, nodes: u64) {
-    let view = pool.read().unwrap();
-    let root = view.get(view.root::<Root>().unwrap().expect("a root")).unwrap();
-    assert_eq!(root.count, nodes);
-    let ranges: Vec<_> =
-        store.puddle_records().into_iter().filter(|p| p.pool == pool.id()).collect();
-    let (mut at, mut value) = (root.first, nodes);
-    while let Some(node) = at {
-        value -= 1;
-        assert!(
-            ranges.iter().any(|p| node.addr().wrapping_sub(p.addr) < p.size),
-            "a pointer out of the pool: {:#x}",
-            node.addr()
-        );
-        let this = view.get(node).unwrap();
-        assert_eq!((this.value, this.pad), (value, [value; 250]));
-        assert_eq!(this.near.get(), this.next, "the off-holder of {value}");
-        assert_eq!(
-            view.resolve(this.anywhere).unwrap(),
-            this.next,
-            "the region pointer of {value}"
-        );
-        at = this.next;
-    }
-    assert_eq!(value, 0);
-}
-
-/// The same by plain loads, as code does that knows nothing of Cenote.
-fn walk_raw(first: u64, nodes: u64) {
-    let (mut at, mut value) = (first as *const u64, nodes);
-    while !at.is_null() {
-        value -= 1;
-        // SAFETY: a node of an open pool: `repr(Rust)` structures have their fields somewhere, so
-        // the words are found by what they hold.
-        let words = unsafe { std::slice::from_raw_parts(at, size_of::<Node>() / 8) };
-        assert!(words.iter().filter(|word| **word == value).count() >= 250, "node {value}");
-        let next = std::mem::offset_of!(Node, next) / 8;
-        at = words[next] as *const u64;
-    }
-    assert_eq!(value, 0);
-}
-
-fn first_of(pool: &Pool) -> u64 {
-    let view = pool.read().unwrap();
-    view.get(view.root::<Root>().unwrap().expect("a root")).unwrap().first.expect("a node").addr()
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
-
-pub(crate) fn open_rewriting(dir: &Path, relocation: RelocationOptions) -> Store {
-    if !dir.join("superblock").exists() {
-        drop(Store::open(dir).unwrap());
-    }
-    Store::open_with(dir, &OpenOptions { relocation, ..OpenOptions::default() }).unwrap()
-}
-
-fn open_with(dir: &Path, access: Access, backend: Backend) -> Store {
-    let relocation = RelocationOptions { backend, ..RelocationOptions::default() };
-    Store::open_with(dir, &OpenOptions { access, relocation, ..OpenOptions::default() }).unwrap()
-}
+pub(crate) use lists::{fill, open_rewriting, walk};
 
 #[test]
 fn copies_are_open_beside_their_original_which_stays_byte_for_byte() {
@@ -251,7 +95,7 @@ fn a_puddle_is_rewritten_when_it_is_touched_and_not_before_and_sessions_go_on() 
     let due = store.clone_pool("a", "b").unwrap().due;
     assert!(due > 2);
     let pool = store.pool_with("b", Access::ReadWrite).unwrap();
-    assert_eq!(pool.due(), due - 1, "the root puddle is touched by who opens the pool");
+    assert_eq!(pool.due(), due - 1, "the root puddle is touched when the pool is opened");
     let first = first_of(&pool);
     drop(pool);
     store.close().unwrap();
@@ -364,7 +208,7 @@ fn first_touches_wait_whatever_touches() {
                 .max_by_key(|p| p.index)
                 .unwrap();
             let at = (last.addr + last.size - 8) as *const u8;
-            // SAFETY: of an open pool; nobody writes it.
+            // SAFETY: of an open pool, which no thread writes.
             let bytes = unsafe { std::slice::from_raw_parts(at, 8) };
             let wrote = std::fs::write(dir.path().join("by the kernel"), bytes);
             match &wrote {
@@ -550,14 +394,14 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     drop(pool);
     let before = files();
     assert!(matches!(
-        store.clone_pool("nobody", "b"),
+        store.clone_pool("missing", "b"),
         Err(Error::Store(StoreError::PoolUnknown { .. }))
     ));
     assert!(matches!(store.clone_pool("a", "a"), Err(Error::Store(StoreError::PoolExists { .. }))));
     assert!(matches!(store.clone_pool("a", " b"), Err(Error::Store(StoreError::PoolName { .. }))));
     assert_eq!(files(), before);
-    // A damaged puddle that is due: told when it is touched by who can be told, and the pool is as
-    // it was.
+    // A damaged puddle that is due: its first touch is an error, where the caller can get one, and
+    // the pool stays as it was.
     store.clone_pool("a", "b").unwrap();
     let id = store.pools().iter().find(|pool| pool.record.name == "b").unwrap().record.id;
     let puddle = store.puddle_records().into_iter().find(|p| p.pool == id).unwrap();
@@ -642,7 +486,7 @@ fn a_process_that_is_killed_leaves_every_puddle_old_or_new() {
             .collect();
         for file in std::fs::read_dir(dir.join("puddles")).unwrap() {
             let name = file.unwrap().file_name().into_string().unwrap();
-            assert!(known.contains(&name), "a file that nobody knows has survived: {name}");
+            assert!(known.contains(&name), "a file that no pool has survived: {name}");
         }
         let names: Vec<String> = store.pools().into_iter().map(|pool| pool.record.name).collect();
         for name in names.iter().filter(|name| name.ends_with(", shadowed")) {

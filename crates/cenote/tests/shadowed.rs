@@ -1,161 +1,29 @@
-//! Pools in shadowed mode on a real directory: `kill -9` loses no transaction, a loss of power
-//! loses nothing that was psynced, whatever it leaves of shadows and logs; what is refused; who
-//! waits for whom; psyncs by policy; files that are missing.
+//! Pools in shadowed mode on a real directory.
 //!
-//! A loss of power is made by hand: another boot id in the superblock, and rubbish in every file
-//! that a psync does not answer for.
+//! * `kill -9` loses no transaction.
+//! * A loss of power loses nothing that was psynced, whatever it leaves of shadows and logs.
+//! * What cannot be psynced is refused; policies psync by themselves.
+//! * A pool whose file is missing is refused until the file is there again.
 
-use crate::support::within;
+mod steps;
+
 use cenote::{
-    Access, CrashKind, DamagePolicy, Error, OpenOptions, Persist, Pool, PoolMode, PoolOptions,
-    PoolStart, PowerLossPolicy, PsyncPolicy, Ptr, Reader, Result, Store, field,
+    Access, CrashKind, DamagePolicy, Error, OpenOptions, PoolMode, PoolOptions, PoolStart,
+    PowerLossPolicy, PsyncPolicy, Reader, Result, Store, field,
 };
-use cenote_layout::header::{read, seal};
-use cenote_layout::superblock::{COPY_SIZE, Superblock};
-use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_store::StoreError;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
-use zerocopy::IntoBytes;
+
+use steps::apply;
+pub(crate) use steps::{CELLS, Root, lose_power, make, mix, shadowed, step_of, steps};
 
 /// On a file system behind the page cache, where there is one.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
-}
-
-pub(crate) fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-pub(crate) const CELLS: usize = 300;
-
-#[derive(Persist)]
-#[persist(name = "shadowed::Root")]
-pub(crate) struct Root {
-    pub(crate) step: u64,
-    pub(crate) cells: [Option<Ptr<Cell>>; CELLS],
-}
-
-#[derive(Persist)]
-#[persist(name = "shadowed::Cell")]
-pub(crate) struct Cell {
-    step: u64,
-    value: u64,
-    pad: [u64; 40],
-}
-
-fn shadowed() -> PoolOptions {
-    PoolOptions { mode: PoolMode::Shadowed, puddle_size: 256 << 10, ..PoolOptions::default() }
-}
-
-pub(crate) fn make(store: &Store, name: &str) -> Pool {
-    let pool = store.create_pool(name, &shadowed()).unwrap();
-    pool.write(|tx| -> Result<()> {
-        let root = tx.alloc(Root { step: 0, cells: [None; CELLS] })?;
-        tx.set_root(root)
-    })
-    .unwrap();
-    pool
-}
-
-/// Step `step` in one pool: replaces a few cells.
-fn apply(tx: &mut cenote::Tx<'_>, pool: &Pool, step: u64) -> Result<()> {
-    let root = tx.root_in::<Root>(pool, 0)?.expect("a root");
-    for i in 0..1 + mix(step) % 5 {
-        let at = (mix(step * 8 + i) % CELLS as u64) as usize;
-        let old = tx.get(root)?.cells[at];
-        let value = mix(step ^ at as u64);
-        let new = tx.alloc_in(pool, Cell { step, value, pad: [value; 40] })?;
-        tx.get_mut(root)?.cells[at] = Some(new);
-        if let Some(old) = old {
-            tx.free(old)?;
-        }
-    }
-    tx.set(root, field!(Root, step), step)
-}
-
-/// The step that a pool is at, if it is exactly what the steps up to that make.
-pub(crate) fn step_of(pool: &Pool) -> u64 {
-    let view = pool.read().unwrap();
-    let root = view.get(view.root::<Root>().unwrap().expect("a root")).unwrap();
-    let mut model = vec![0; CELLS];
-    for step in 1..=root.step {
-        for i in 0..1 + mix(step) % 5 {
-            model[(mix(step * 8 + i) % CELLS as u64) as usize] = step;
-        }
-    }
-    for (at, (cell, step)) in root.cells.iter().zip(model).enumerate() {
-        match cell {
-            None => assert_eq!(step, 0, "cell {at} of {} is missing", pool.name()),
-            Some(cell) => {
-                let cell = view.get(*cell).unwrap();
-                let value = mix(step ^ at as u64);
-                assert_eq!(
-                    (cell.step, cell.value, cell.pad),
-                    (step, value, [value; 40]),
-                    "cell {at}"
-                );
-            }
-        }
-    }
-    let step = root.step;
-    drop(view);
-    let report = pool.check().unwrap();
-    assert!(report.is_sound(), "{}: {report:?}", pool.name());
-    step
-}
-
-pub(crate) fn steps(pool: &Pool, from: u64, to: u64) {
-    for step in from..=to {
-        pool.write(|tx| apply(tx, pool, step)).unwrap();
-    }
-}
-
-/// Makes it so that the machine seems to have gone down since the store was open.
-pub(crate) fn lose_power(dir: &Path, seed: u64) {
-    let path = dir.join("superblock");
-    let mut bytes = std::fs::read(&path).unwrap();
-    for copy in bytes.chunks_exact_mut(COPY_SIZE as usize) {
-        let Ok(mut block) = read::<Superblock>(copy, true) else { continue };
-        block.boot_id.0[3] ^= 0x55;
-        seal(&mut block);
-        copy.copy_from_slice(block.as_bytes());
-    }
-    std::fs::write(&path, bytes).unwrap();
-    // Shadows and logs hold anything.
-    let mut random = seed;
-    for entry in std::fs::read_dir(dir.join("puddles")).unwrap() {
-        let path = entry.unwrap().path();
-        let mut bytes = std::fs::read(&path).unwrap();
-        let is_shadow = dir.join("primary").join(path.file_name().unwrap()).exists();
-        // Headers were synced when the file was made, but a shadow needs none.
-        let from = if is_shadow && mix(random).is_multiple_of(2) { 0 } else { 4096 };
-        for page in bytes[from..].chunks_mut(4096) {
-            random = mix(random);
-            match random % 4 {
-                0 => page.fill(0),
-                1 => page
-                    .iter_mut()
-                    .enumerate()
-                    .for_each(|(i, b)| *b = (mix(random + i as u64)) as u8),
-                2 => page[..512].fill(0xff),
-                _ => {}
-            }
-        }
-        if is_shadow && random % 16 == 5 {
-            std::fs::remove_file(&path).unwrap();
-        } else {
-            std::fs::write(&path, bytes).unwrap();
-        }
-    }
 }
 
 /// Every file of puddles has all the space that its length says.
@@ -356,7 +224,7 @@ fn a_close_is_a_psync() {
 /// A pool that is not opened by the session that recovers is closed with what the dead had left in
 /// it.
 #[test]
-fn what_the_dead_left_is_psynced_by_whoever_closes() {
+fn the_last_process_to_close_psyncs_what_dead_ones_left() {
     let dir = directory();
     let store = Store::open(dir.path()).unwrap();
     let pool = make(&store, "p");
@@ -429,171 +297,6 @@ fn what_cannot_be_psynced_is_refused() {
     let store = Store::open_with(dir.path(), &OpenOptions::read_only()).unwrap();
     let pool = store.pool_with("p", Access::ReadOnly).unwrap();
     assert!(matches!(pool.psync(), Err(Error::Store(StoreError::PoolReadOnly { .. }))));
-}
-
-#[test]
-fn views_go_on_during_a_psync_and_psyncs_during_a_view() {
-    let dir = directory();
-    let store = Store::open(dir.path()).unwrap();
-    let pool = make(&store, "p");
-    let view = pool.read().unwrap();
-    let held = Barrier::new(2);
-    std::thread::scope(|scope| {
-        // Waits for the view; later readers would wait behind it.
-        scope.spawn(|| {
-            held.wait();
-            steps(&pool, 1, 1);
-        });
-        held.wait();
-        std::thread::sleep(Duration::from_millis(20));
-        pool.psync().unwrap();
-        scope.spawn(|| pool.psync().unwrap()).join().unwrap();
-        drop(view);
-    });
-    assert_eq!(step_of(&pool), 1);
-}
-
-/// One thread is in a transaction on `p` and psyncs `q`; another one psyncs both, which waits for
-/// the transaction and keeps psyncs of `q` waiting.
-#[test]
-fn a_psync_of_another_pool_in_a_transaction_is_refused_and_waits_for_nobody() {
-    let dir = directory();
-    let store = Store::open(dir.path()).unwrap();
-    within(60, move || {
-        let (p, q) = (make(&store, "p"), make(&store, "q"));
-        let direct =
-            store.create_pool("d", &PoolOptions { mode: PoolMode::Direct, ..shadowed() }).unwrap();
-        std::thread::scope(|scope| {
-            p.write(|_| -> Result<()> {
-                let both = scope.spawn(|| store.psync(&[&p, &q]).map(drop));
-                // It has entered both when a psync of `q` alone does not end.
-                std::thread::sleep(Duration::from_millis(100));
-                assert!(!both.is_finished());
-                for psync in [q.psync(), store.psync(&[&q]), p.psync()] {
-                    assert!(
-                        matches!(&psync, Err(Error::WouldDeadlock { pool, by: "a transaction" }) if pool == "p"),
-                        "{psync:?}"
-                    );
-                }
-                Ok(())
-            })
-            .unwrap();
-        });
-        // Nor waits one for a transaction on `q` whose thread waits for a view of a pool in direct
-        // mode.
-        let refused = direct.write(|_| q.psync().map(drop));
-        assert!(
-            matches!(&refused, Err(Error::WouldDeadlock { pool, .. }) if pool == "d"),
-            "{refused:?}"
-        );
-        q.psync().unwrap();
-        drop((p, q, direct));
-        store.close().unwrap();
-    });
-}
-
-/// A transaction on `q` takes a view of `p`, for which a writer of `p` waits; `psync` began before
-/// that writer came.
-fn a_view_in_a_transaction_beside(psync: impl FnOnce(&Store, &Pool, &Pool) + Send + 'static) {
-    let dir = directory();
-    let store = Store::open(dir.path()).unwrap();
-    within(60, move || {
-        let (p, q) = (make(&store, "p"), make(&store, "q"));
-        std::thread::scope(|scope| {
-            q.write(|_| -> Result<()> {
-                scope.spawn(|| psync(&store, &p, &q));
-                std::thread::sleep(Duration::from_millis(100));
-                scope.spawn(|| steps(&p, 1, 1));
-                std::thread::sleep(Duration::from_millis(100));
-                let view = p.read()?;
-                assert!(view.root::<Root>()?.is_some());
-                Ok(())
-            })
-            .unwrap();
-        });
-        assert_eq!(step_of(&p), 1);
-    });
-}
-
-/// A psync of both waits for the transaction on `q`, and must not hold `p` meanwhile.
-#[test]
-fn a_psync_of_several_pools_waits_with_none_in_its_hands() {
-    a_view_in_a_transaction_beside(|store, p, q| {
-        store.psync(&[p, q]).unwrap();
-    });
-}
-
-/// A thread with a view of `p` psyncs `q`, and waits for the transaction on `q`.
-#[test]
-fn a_psync_with_a_view_in_hand_and_a_transaction_that_takes_one_go_past_a_writer() {
-    a_view_in_a_transaction_beside(|_, p, q| {
-        let view = p.read().unwrap();
-        q.psync().unwrap();
-        drop(view);
-    });
-}
-
-/// A transaction of another thread begins and ends between the copying of a psync and its sync.
-#[test]
-fn transactions_run_while_a_psync_waits_for_the_device() {
-    let runs_with = |bug: Bug, patience: Duration| {
-        let dir = directory();
-        let store = Store::open(dir.path()).unwrap();
-        let pool = make(&store, "p");
-        let has_run = Arc::new(AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            let (ask, asked) = channel();
-            let (answer, answered) = channel();
-            let pool = &pool;
-            scope.spawn(move || {
-                asked.recv().expect("asked");
-                steps(pool, 1, 1);
-                // Nobody may wait for it any more.
-                let _ = answer.send(());
-            });
-            let told = Arc::clone(&has_run);
-            watch(Some(Box::new(move |step| {
-                if step == Step::PsyncWaits {
-                    ask.send(()).expect("the other thread waits");
-                    told.store(answered.recv_timeout(patience).is_ok(), Ordering::Relaxed);
-                }
-            })));
-            plant(bug);
-            let psynced = pool.psync();
-            plant(Bug::None);
-            watch(None);
-            assert!(psynced.unwrap().pages > 0);
-        });
-        assert_eq!(step_of(&pool), 1);
-        assert!(pool.psync().unwrap().pages > 0, "what the other thread has stored");
-        has_run.load(Ordering::Relaxed)
-    };
-    assert!(runs_with(Bug::None, Duration::from_secs(60)));
-    assert!(!runs_with(Bug::HeldThroughSync, Duration::from_millis(300)), "the bug was not found");
-}
-
-#[test]
-fn a_policy_that_ends_in_a_transaction_does_not_wait_for_it() {
-    let dir = directory();
-    let store = Store::open(dir.path()).unwrap();
-    within(60, move || {
-        let pool = make(&store, "p");
-        let policy = PsyncPolicy { every: Some(Duration::from_millis(1)), ..Default::default() };
-        let autos = [pool.psync_by(policy).unwrap(), pool.psync_by(policy).unwrap()];
-        steps(&pool, 1, 1);
-        pool.write(|_| -> Result<()> {
-            // Its threads have something to psync, and wait for this transaction.
-            std::thread::sleep(Duration::from_millis(50));
-            let [stopped, dropped] = autos;
-            let stopped = stopped.stop();
-            assert!(matches!(stopped, Err(Error::WouldDeadlock { .. })), "{stopped:?}");
-            drop(dropped);
-            Ok(())
-        })
-        .unwrap();
-        steps(&pool, 2, 2);
-        assert_eq!(pool.psync_by(policy).unwrap().stop().ok(), Some(()));
-    });
 }
 
 #[test]
@@ -680,7 +383,7 @@ fn psyncs_by_policy_come_by_themselves() {
             there == 30 || (unsynced > 0 && there > 0),
             "{policy:?}: {there}, {unsynced} unsynced"
         );
-        // Nobody psyncs any more.
+        // No thread psyncs any more.
         let store = Store::open(dir.path()).unwrap();
         let pool = store.pool("p").unwrap();
         steps(&pool, there + 1, there + 1);

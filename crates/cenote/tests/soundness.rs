@@ -72,7 +72,8 @@ fn many_types_are_told_apart_and_learned_once() -> Result<()> {
     let pool = Store::open(dir.path())?.pool("p")?;
     let round = || -> Result<()> {
         pool.write(|tx| -> Result<()> {
-            put!(tx, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40);
+            put!(tx, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20);
+            put!(tx, 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40);
             Ok(())
         })
     };

@@ -249,8 +249,8 @@ fn transactions_on_two_stores_nest_and_end_in_any_way() {
     .unwrap();
 }
 
-/// Who has a view of one pool and wants one of another does not wait for a transaction on both,
-/// which waits for the first view.
+/// A thread that has a view of one pool and wants one of another does not wait for a transaction on
+/// both, which waits for the first view.
 #[test]
 fn a_transaction_on_two_pools_holds_none_while_it_waits_for_the_other() {
     within(60, || -> Result<()> {
@@ -439,7 +439,7 @@ fn after_leaving(how: &str, bug: bool) -> (bool, [u64; 2], [u64; 2]) {
         Store::open(dir.path().join(name)).unwrap().close().unwrap();
     }
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    let test = "threads::exit_within_a_transaction_closes_nothing_whoever_has_the_last_handle";
+    let test = "threads::exit_within_a_transaction_closes_nothing_wherever_the_last_handle_is";
     command.args(["--exact", test]).env(LEFT_AT, dir.path()).env(LEFT_HOW, how);
     if bug {
         command.env(LEFT_BUG, "1");
@@ -459,7 +459,7 @@ fn after_leaving(how: &str, bug: bool) -> (bool, [u64; 2], [u64; 2]) {
 
 /// The last handle of the pool is in a thread-local, whose destructor runs within the transaction.
 #[test]
-fn exit_within_a_transaction_closes_nothing_whoever_has_the_last_handle() {
+fn exit_within_a_transaction_closes_nothing_wherever_the_last_handle_is() {
     if let (Some(place), Ok(how)) = (std::env::var_os(LEFT_AT), std::env::var(LEFT_HOW)) {
         leaves_a_transaction(place.as_ref(), &how);
     }

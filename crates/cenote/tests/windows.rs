@@ -342,9 +342,10 @@ fn protected_pools_move_with_the_window() -> Result<()> {
         // Its root puddle is not, the others are: it stays, and says why.
         let third = Taken::new(home);
         let stays = Store::open_with(dir.path(), &open).expect_err("it is due in part");
-        assert!(
-            matches!(&stays, Error::Open(OpenError::WindowStays { why, .. }) if why.contains("sealed"))
-        );
+        assert!(matches!(
+            &stays,
+            Error::Open(OpenError::WindowStays { why, .. }) if why.contains("sealed")
+        ));
         drop(third);
         let store = Store::open_with(dir.path(), &open)?;
         whole(&store)?;

@@ -6,237 +6,21 @@
 //! serving clients, and one that formats. The writer goes on meanwhile, and what it was told is
 //! committed is there afterwards.
 
+mod child;
+
 use crate::support::directory;
-use cenote::{
-    Access, CopyPolicy, Error, OpenOptions, Persist, Pool, PowerLossPolicy, Ptr, Reader, Result,
-    Store, field,
-};
+use cenote::{Access, CopyPolicy, Error, OpenOptions, PowerLossPolicy, Reader, Result, Store};
 use cenote_layout::header;
 use cenote_layout::superblock::Superblock;
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::{OpenError, StoreError};
+use child::{
+    CHILD, Counter, Operation, Running, add, busy, counter, execute, openers, value, writer,
+};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use zerocopy::{FromBytes, IntoBytes};
-
-/// What the child is to do: role, directory, operation, file.
-const CHILD: &str = "CENOTE_WRITERS_CHILD";
-
-#[derive(Persist)]
-#[persist(name = "writers::Counter")]
-struct Counter {
-    value: u64,
-}
-
-fn counter(pool: &Pool) -> Result<Ptr<Counter>> {
-    pool.write(|tx| match tx.root::<Counter>()? {
-        Some(counter) => Ok(counter),
-        None => {
-            let counter = tx.alloc(Counter { value: 0 })?;
-            tx.set_root(counter)?;
-            Ok::<_, Error>(counter)
-        }
-    })
-}
-
-fn add(pool: &Pool, counter: Ptr<Counter>) -> Result<u64> {
-    pool.write(|tx| {
-        let value = tx.get(counter)?.value + 1;
-        tx.set(counter, field!(Counter, value), value)?;
-        Ok::<_, Error>(value)
-    })
-}
-
-fn value(store: &Store) -> Result<u64> {
-    let pool = store.pool("p")?;
-    let view = pool.read()?;
-    let root = view.root::<Counter>()?.expect("the counter");
-    Ok(view.get(root)?.value)
-}
-
-/// What a program can do to a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    /// Copies it, which opens and closes it.
-    Copy,
-    /// Opens and closes it by another name.
-    HardLink,
-    /// Opens and closes it through a symbolic link.
-    Symlink,
-    /// Gives it another name and its own again.
-    RenameAndBack,
-    /// Puts a copy in its place.
-    Replace,
-    /// Writes into it what is in it.
-    Rewrite,
-    /// Gives it another name.
-    RenameAway,
-    /// Removes it.
-    Remove,
-}
-
-impl Operation {
-    const ALL: [Self; 8] = [
-        Self::Copy,
-        Self::HardLink,
-        Self::Symlink,
-        Self::RenameAndBack,
-        Self::Replace,
-        Self::Rewrite,
-        Self::RenameAway,
-        Self::Remove,
-    ];
-
-    fn parse(text: &str) -> Self {
-        Self::ALL.into_iter().find(|op| format!("{op:?}") == text).expect("an operation")
-    }
-
-    /// Whether what the writer goes on to write may be lost with the file, because the program
-    /// removed that or put another in its place.
-    fn loses(self, file: &str) -> bool {
-        matches!(self, Self::Replace | Self::RenameAway | Self::Remove) && file != "lock"
-    }
-
-    fn run(self, path: &Path) {
-        let other = path.with_extension("other");
-        match self {
-            Self::Copy => drop(fs::copy(path, &other).unwrap()),
-            Self::HardLink => {
-                fs::hard_link(path, &other).unwrap();
-                drop(fs::File::open(&other).unwrap());
-                fs::remove_file(&other).unwrap();
-            }
-            Self::Symlink => {
-                std::os::unix::fs::symlink(path, &other).unwrap();
-                drop(fs::read(&other).unwrap());
-                fs::remove_file(&other).unwrap();
-            }
-            Self::RenameAndBack => {
-                fs::rename(path, &other).unwrap();
-                fs::rename(&other, path).unwrap();
-            }
-            Self::Replace => {
-                fs::copy(path, &other).unwrap();
-                fs::rename(&other, path).unwrap();
-            }
-            Self::Rewrite => {
-                let bytes = fs::read(path).unwrap();
-                let mut file = fs::OpenOptions::new().write(true).open(path).unwrap();
-                file.write_all(&bytes).unwrap();
-            }
-            Self::RenameAway => fs::rename(path, &other).unwrap(),
-            Self::Remove => fs::remove_file(path).unwrap(),
-        }
-        // A copy beside it is in no writer's way.
-        if self == Self::Copy {
-            fs::remove_file(&other).unwrap();
-        }
-    }
-}
-
-fn say(text: impl std::fmt::Display) {
-    // Not captured by the test harness.
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "\n@{text}").unwrap();
-    out.flush().unwrap();
-}
-
-fn hear() {
-    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
-}
-
-/// Opens, commits, does something to its files, commits on when it is told to, and closes.
-fn writer(dir: &Path, operation: &str, files: &str) -> Result<()> {
-    let store = Store::open_with(dir, &OpenOptions::default())?;
-    let pool = store.pool("p")?;
-    let counter = counter(&pool)?;
-    for _ in 0..3 {
-        add(&pool, counter)?;
-    }
-    if operation != "None" {
-        for file in files.split('+') {
-            let path = match file {
-                "puddle" => {
-                    fs::read_dir(dir.join("puddles")).unwrap().next().unwrap().unwrap().path()
-                }
-                file => dir.join(file),
-            };
-            let operation = Operation::parse(operation);
-            if file == "lock" && files != "lock" {
-                fs::remove_file(&path).unwrap()
-            } else {
-                operation.run(&path)
-            }
-        }
-    }
-    say("ready");
-    hear();
-    let mut last = 0;
-    let mut went_on = || {
-        for _ in 0..3 {
-            last = add(&pool, counter)?;
-        }
-        store.add_pool("q", &cenote::PoolOptions::default()).map(drop)
-    };
-    let result = went_on();
-    drop(pool);
-    let closed = store.close();
-    say(format!("{last} {} {}", said(&result), said(&closed)));
-    Ok(())
-}
-
-fn said<T>(result: &Result<T>) -> String {
-    match result {
-        Ok(_) => "ok".to_owned(),
-        Err(error) => format!("[{error}]"),
-    }
-}
-
-/// Tries to come in, in every way.
-fn openers(dir: &Path) {
-    // SAFETY: no guest is admitted.
-    let serving = Some(unsafe { cenote_store::Hosting::new() });
-    let options = |access, hosting| OpenOptions { access, hosting, ..OpenOptions::default() };
-    for (name, options) in [
-        ("writer", options(Access::ReadWrite, None)),
-        ("reader", options(Access::ReadOnly, None)),
-        ("daemon", options(Access::ReadWrite, serving)),
-    ] {
-        match Store::open_with(dir, &options) {
-            Ok(store) => {
-                let seen = value(&store).map_or_else(|error| error.to_string(), |v| v.to_string());
-                say(format!("{name} came in and saw {seen}"));
-            }
-            Err(error) => say(format!("{name} refused: {error}")),
-        }
-    }
-    // Makes a store where there seems to be none.
-    match Store::open(dir) {
-        Ok(_) => say("format came in"),
-        Err(error) => say(format!("format refused: {error}")),
-    }
-    say("done");
-}
-
-/// Opens a store, and goes on as another program, which has that store's superblock open if it is
-/// told so.
-fn execute(dir: &Path, program: &str) -> Result<()> {
-    use std::os::unix::process::CommandExt;
-    let store = Store::open(dir)?;
-    let pool = store.pool("p")?;
-    let counter = counter(&pool)?;
-    add(&pool, counter)?;
-    say("ready");
-    hear();
-    let script = match program {
-        "opens" => "exec 9<\"$0\"; echo; echo @there; exec sleep 60",
-        _ => "echo; echo @there; exec sleep 60",
-    };
-    let error = Command::new("sh").arg("-c").arg(script).arg(dir.join("superblock")).exec();
-    panic!("exec: {error}")
-}
 
 /// Not a test of its own: what a child process runs.
 #[test]
@@ -249,56 +33,6 @@ fn child() {
         ["busy", dir] => busy(Path::new(dir)).unwrap(),
         ["execute", dir, program] => execute(Path::new(dir), program).unwrap(),
         _ => panic!("{what}"),
-    }
-}
-
-struct Running {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
-
-impl Running {
-    fn start(what: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "writers::child", "--nocapture", "--test-threads", "1"])
-            .env(CHILD, what)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, input, output }
-    }
-
-    /// The next thing that it says; `None` if it ends.
-    fn next(&mut self) -> Option<String> {
-        loop {
-            let mut line = String::new();
-            if self.output.read_line(&mut line).unwrap() == 0 {
-                return None;
-            }
-            if let Some(text) = line.strip_prefix('@') {
-                return Some(text.trim_end().to_owned());
-            }
-        }
-    }
-
-    fn go_on(&mut self) {
-        drop(self.input.take());
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -371,17 +105,6 @@ fn nothing_that_a_program_does_to_its_files_lets_a_second_one_in() {
         }
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
-}
-
-/// Writes pages full of one number until it is killed.
-fn busy(dir: &Path) -> Result<()> {
-    let store = Store::open_with(dir, &OpenOptions::default())?;
-    let pool = store.pool("p")?;
-    let counter = counter(&pool)?;
-    say("ready");
-    loop {
-        add(&pool, counter)?;
-    }
 }
 
 fn copy_of(dir: &Path, name: &str) -> PathBuf {

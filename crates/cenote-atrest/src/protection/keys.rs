@@ -36,15 +36,16 @@ impl Protection {
     }
 
     /// Nothing is sealed under the inherited key any more: the next header that is written is
-    /// without it. Who has this object's key could open what it was copied from with it.
+    /// without it. With it, a holder of this object's key could open the object that it was copied
+    /// from.
     pub fn disinherit(&self) {
         let mut header = self.locked();
         header.prefix.incompat &= !INCOMPAT_INHERITED;
         (header.inherited_key, header.inherited_tag) = ([0; 32], [0; 16]);
     }
 
-    /// A key for others that belong to this one, derived from its data key: who can open this can
-    /// open them, and what [`Protection::rekey`] does to this it does to all. `None` in modes
+    /// A key for others that belong to this one, derived from its data key: a key that opens this
+    /// opens them, and what [`Protection::rekey`] does to this it does to all. `None` in modes
     /// without a key.
     ///
     /// # Errors

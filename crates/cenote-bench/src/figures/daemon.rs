@@ -236,7 +236,7 @@ fn primitives(
     raw.ask(&Request::OpenPool { name: "primitives".into(), writable: true })?;
     times.turn(("noop", "socket"), turn, || timed(|| bare(&echo, &mut buffer, &plain, 0)))?;
     times.turn(("noop", "cenote"), turn, || timed(|| raw.ask(&Request::Ping).map(drop)))?;
-    // Until the daemon has made the next puddle ready; and the same for who is beside it.
+    // Until the daemon has made the next puddle ready; and the same for the peer beside it.
     let pause = || std::thread::sleep(Duration::from_millis(20));
     times.turn(("new_puddle", "socket+fd"), turn / 10, || {
         pause();

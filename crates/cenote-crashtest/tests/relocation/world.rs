@@ -403,7 +403,7 @@ pub(super) fn verify(
 }
 
 /// The same where the window is taken that the image says: by a writer, and before that by a
-/// reader, who changes nothing.
+/// reader, which changes nothing.
 pub(super) fn verify_where_taken(
     image: &Image,
     states: &[State],

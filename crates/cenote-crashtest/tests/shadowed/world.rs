@@ -376,7 +376,7 @@ impl History {
     /// The same without writing a byte.
     pub(super) fn verify_read_only(&self, image: &Image, note: u64) -> Result<(), String> {
         if self.level == Durability::Power && image.kind() != CrashKind::Process {
-            return Ok(()); // a pool in direct mode is to be traced first, by who writes
+            return Ok(()); // a pool in direct mode is to be traced first, by a writer
         }
         let sim = SimMedium::from_image_unrecorded(image);
         let before = sim.image_now(CrashKind::Process).hash();

@@ -22,8 +22,8 @@ pub enum Rule {
     Tag,
     /// UTF-8.
     Text,
-    /// A pointer whose target is a block of its type, or is not known. No rule of bytes alone: who
-    /// knows blocks asks for it.
+    /// A pointer whose target is a block of its type, or is not known. No rule of bytes alone: a
+    /// caller that knows blocks asks for it.
     Reference,
     /// A collection differs from its header; the text says in what. As [`Rule::Reference`].
     Structure(&'static str),

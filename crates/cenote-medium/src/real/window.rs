@@ -118,8 +118,8 @@ impl Windows {
             ));
         };
         window.base.store(0, Ordering::Release);
-        // SAFETY: the window was reserved by this medium, whole; who has pointers into it gave up
-        // using them by releasing it (the contract of `Medium`).
+        // SAFETY: the window was reserved by this medium, whole; the caller that releases it uses
+        // no pointer into it any more (the contract of `Medium`).
         unsafe { memory::release(base as usize, len as usize) }
             .map_err(|source| MediumError::from_io(Operation::Reserve, "", source))
     }

@@ -8,7 +8,7 @@
 //!   *before* the event, so that a crash between the stores and the event is a crash point too.
 //! * A file is mapped writable at most once, so mapped memory and content cannot disagree about
 //!   whose bytes count.
-//! * An address outside every mapping of this simulation is never read: it may be anybody's.
+//! * An address outside every mapping of this simulation is never read: it may be other code's.
 
 use super::content::{Content, PAGE, WORD};
 use super::crash::{CrashKind, CrashState, Entry, Image};

@@ -304,8 +304,8 @@ impl SimMedium {
     /// Plants a fault of any kind.
     ///
     /// # Safety
-    /// Who uses the medium takes what it says to have done for done. What a store, or the next
-    /// opener of what it leaves, holds for a value need be none.
+    /// Users of the medium believe that it did what it says. After a lie, bytes that a store, or
+    /// the next opener of its files, takes for a value need be none.
     pub unsafe fn inject_lie(&self, fault: Fault) {
         self.core.live().faults.plant(fault);
     }
@@ -343,8 +343,7 @@ impl SimMedium {
     /// byte.
     ///
     /// # Safety
-    /// No reference leads to the byte, and who has the file mapped takes what it finds for what it
-    /// is.
+    /// No reference leads to the byte, and no user of a mapping of the file relies on it.
     pub unsafe fn flip_bit(&self, name: &str, offset: u64, bit: u8) -> bool {
         let mut live = self.core.live();
         live.observe();

@@ -7,7 +7,7 @@
 //! due until they are touched.
 //!
 //! A fault comes in a signal handler, which may neither allocate nor take locks. It asks at a desk,
-//! and a thread of the store's answers ([`cenote_sys::desk`]). That thread takes no lock
+//! and a thread of the store's answers ([`cenote_sys::fault_queue`]). That thread takes no lock
 //! that anybody holds while touching a pool: not the store's control lock. So it makes no batch of
 //! the catalog; what is done is noted, and the next batch says it. Until then the header does.
 //!
@@ -40,7 +40,7 @@ use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, Operation, OwnedMedium};
 use cenote_sealed::SealedError;
-use cenote_sys::desk::Desk;
+use cenote_sys::fault_queue::FaultQueue;
 use cenote_sys::memory::{self, Access};
 use cenote_sys::signals;
 use cenote_sys::touch::FirstTouch;
@@ -95,7 +95,7 @@ pub(crate) struct Frontier {
     turn: Mutex<()>,
     /// The number of the thread that has the turn, 0 if nobody has.
     turn_of: AtomicI32,
-    desk: Desk,
+    desk: FaultQueue,
     clerk: Mutex<Option<JoinHandle<()>>>,
     /// Where first touches wait, if that is the backend and the system has it; `None` where it has
     /// not.
@@ -131,7 +131,7 @@ impl Frontier {
             poisoned,
             turn: Mutex::default(),
             turn_of: AtomicI32::new(0),
-            desk: Desk::default(),
+            desk: FaultQueue::default(),
             clerk: Mutex::default(),
             touch: OnceLock::new(),
             toucher: Mutex::default(),

@@ -130,8 +130,8 @@ pub unsafe fn stream_u64(dst: *mut u64, v: u64) {
 /// stores are used, whichever is the widest there is.
 ///
 /// # Safety
-/// * `src` is valid for reads and `dst` for writes of `len` bytes; they do not overlap; nobody else
-///   accesses `dst` at the time;
+/// * `src` is valid for reads and `dst` for writes of `len` bytes; they do not overlap; no other
+///   thread accesses `dst` at the time;
 /// * `dst` is 8-byte aligned and `len` a multiple of 8 (checked in debug builds); `src` needs no
 ///   alignment;
 /// * this thread executes [`sfence`] before it reads the bytes again and before it lets another

@@ -1,6 +1,6 @@
-//! Resolvers are tried in this process and in forked children; what happens to faults that nobody
-//! resolves, in fresh processes (this test program again, with a case in the environment), because
-//! it depends on what was installed before and ends with death.
+//! Tests of resolvers, in this process and in forked children. Tests of faults without a resolver
+//! run in fresh processes (this test program again, with a case in the environment), because such
+//! a fault depends on the handlers that were installed before, and kills.
 
 use super::*;
 use crate::memory::{self, Access};
@@ -154,7 +154,7 @@ fn a_resolver_that_declines_leaves_the_fault_to_the_default() {
 }
 
 #[test]
-fn after_unregistering_nobody_is_asked() {
+fn after_unregistering_no_resolver_is_asked() {
     let region = closed_pages(1);
     let addr = region.as_ptr().addr();
     let signal = signal_of(|| {
@@ -256,7 +256,7 @@ fn the_inner_of_two_nested_ranges_is_asked_first_and_the_outer_one_if_it_refuses
     let refusing =
         unsafe { register(addr + 2 * PAGE, 2 * PAGE, refuse, ptr::null()) }.expect("nested");
     store(addr + 2 * PAGE, 1);
-    assert_eq!(outer.calls(), 1, "nobody asked the outer range after the inner one refused");
+    assert_eq!(outer.calls(), 1, "the outer range was asked once, after the inner one refused");
     drop(refusing);
     let inside = register_opener(addr + 2 * PAGE, 2 * PAGE, &inner);
     store(addr + 3 * PAGE, 1);
@@ -459,7 +459,7 @@ fn a_wild_store_still_kills_with_the_right_signal() {
 }
 
 #[test]
-fn an_earlier_handler_gets_what_nobody_resolves_as_the_kernel_would_give_it() {
+fn an_earlier_handler_gets_an_unresolved_fault_as_the_kernel_would_give_it() {
     assert_eq!(run("siginfo").status.code(), Some(42));
     assert_eq!(run("plain").status.code(), Some(44));
 }

@@ -25,9 +25,10 @@ fn a_reserved_range_is_refused_to_a_second_reservation_and_freed_by_release() {
     let base = reserve_anywhere(4 * MIB, 2 * MIB).expect("reserve");
     assert!(base.is_multiple_of(2 * MIB));
     let middle = base + MIB;
-    assert!(
-        matches!(reserve(middle, MIB), Err(ReserveError::Taken { base, len: MIB }) if base == middle)
-    );
+    assert!(matches!(
+        reserve(middle, MIB),
+        Err(ReserveError::Taken { base, len: MIB }) if base == middle
+    ));
     // SAFETY: our own reservation.
     unsafe { release(base, 4 * MIB) }.expect("release");
     // Another test may be quicker with the address; then it is taken, which is as right.

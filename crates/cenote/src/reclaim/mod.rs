@@ -116,7 +116,7 @@ pub struct ReclaimReport {
     pub reached_blocks: u64,
     /// How often a pool's lock was held, of any pool.
     pub slices: u64,
-    /// The longest of these times: nobody waited longer for this run.
+    /// The longest of these times: no thread waited longer for this run.
     pub longest_hold: Duration,
     /// From beginning to end, waiting included.
     pub took: Duration,
@@ -193,7 +193,7 @@ impl Pool {
     ///
     /// A run begins before the first transaction of the session: then every value that the program
     /// can come to know of is led to by a root. [`Pool::collect`] can be called at any time; it
-    /// stops everybody, and takes what the program holds in its own memory only for leaks.
+    /// stops all threads, and takes what the program holds in its own memory only for leaks.
     ///
     /// A type with a filter function is copied and scanned as a whole, so a very large block of
     /// such a type makes a slice longer.

@@ -266,7 +266,7 @@ impl Run {
                 None => Ok(Slice::Busy),
             },
         };
-        // Whoever closes a pool comes before the next slice.
+        // A thread that closes a pool gets the lock before the next slice.
         MutexGuard::unlock_fair(members);
         drop(unwaiting);
         drop_left();

@@ -6,7 +6,7 @@ use std::mem::{MaybeUninit, size_of};
 
 /// A pointer that is never followed.
 pub(crate) fn ptr<T>(addr: u64) -> Ptr<T> {
-    // SAFETY: nobody follows it.
+    // SAFETY: no code follows it.
     unsafe { Ptr::from_addr(addr) }.expect("an address that is not 0")
 }
 

@@ -1,38 +1,45 @@
-//! A desk at which signal handlers ask a thread for what they may not do themselves: allocate, take
-//! locks, read files, use much stack.
+//! A queue of questions from signal handlers to a thread, which does what a handler may not do:
+//! allocate, take locks, read files, use much stack.
 //!
-//! A handler of faults ([`crate::fault`]) asks, and sleeps until it is answered; a *clerk*, an
-//! ordinary thread, answers. That keeps the rules of resolvers as long as the clerk waits for
-//! nothing that a thread may hold while it touches a range whose faults end here, and never touches
-//! such a range itself.
+//! A handler of faults ([`crate::fault`]) asks, and sleeps until the answer is there. A *fault
+//! worker*, an ordinary thread, answers. That keeps the rules of resolvers under two conditions:
 //!
-//! # Algorithm
+//! * the worker waits for nothing that a thread may hold while it touches a range whose faults end
+//!   here;
+//! * the worker never touches such a range itself.
 //!
-//! Places for questions, each `FREE`, `TAKEN` (its question is being written), `ASKED`, `WAITED`
-//! (asked, and who asked sleeps) or `ANSWERED`. Who asks takes a free one by one compare-and-swap,
-//! writes the question, makes it `ASKED` and rings the bell (a counter). The clerk reads the bell,
-//! answers every place that is asked, and comes back if the bell reads differently: a question that
-//! was asked in between has changed it. If all places are taken, who asks yields until one is free,
-//! which takes no longer than the clerk needs.
+//! # States
 //!
-//! *Who waits looks for a while before he sleeps*, where there is more than one processor: a
-//! question that takes a few microseconds is answered before a switch of context would be over, and
-//! a clerk that has just answered is often asked again at once. Whoever makes a change calls the
-//! system only if the other one sleeps:
+//! Each place holds one question:
 //!
-//! * the clerk says that it rests, looks at the bell again, and sleeps; who has rung looks whether
-//!   it rests. All four are sequentially consistent, so one of them sees the other;
-//! * who asks makes `ASKED` into `WAITED` and sleeps; the clerk's answer takes the place's old
-//!   state out, and wakes whom it finds waiting.
+//! | state | meaning | next |
+//! | --- | --- | --- |
+//! | `FREE` | no question | `TAKEN`, by the handler's compare-and-swap |
+//! | `TAKEN` | the handler writes its question | `ASKED` |
+//! | `ASKED` | the question is there; its handler looks for the answer | `WAITED`, `ANSWERED` |
+//! | `WAITED` | as `ASKED`, but the handler sleeps | `ANSWERED`, by the worker |
+//! | `ANSWERED` | the answer is there | `FREE`, by the handler |
 //!
-//! A clerk that ends, also by a panic, closes the desk: whoever waits or comes later is told
-//! `false`.
+//! After `ASKED` the handler rings the bell, a counter. The worker reads the bell, answers all
+//! questions, and starts again if the bell has changed meanwhile. If all places are taken, a
+//! handler yields until one is free, which takes no longer than the worker's answer.
+//!
+//! *Each side looks for a while before it sleeps*, if there is more than one processor: the worker
+//! answers a question of a few microseconds before a switch of context would be over, and the next
+//! question often follows at once. Each side calls the system only if the other side sleeps:
+//!
+//! * the worker sets `resting`, reads the bell again, and sleeps; a handler rings the bell, then
+//!   reads `resting`. All four accesses are sequentially consistent, so one side sees the other;
+//! * a handler makes `ASKED` into `WAITED` and sleeps; the worker swaps `ANSWERED` in, and wakes
+//!   the handler if the old state was `WAITED`.
+//!
+//! A worker that ends, also by a panic, closes the queue: waiting and later handlers get `false`.
 //!
 //! # Safety argument
 //!
-//! No `unsafe`: everything is atomics. `futex` is async-signal-safe. The clerk runs with all
+//! No `unsafe`: everything is atomics. `futex` is async-signal-safe. The worker runs with all
 //! signals blocked, so that no handler of the application's runs on it, touches a range, and waits
-//! for itself.
+//! for the worker.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use rustix::thread::futex;
@@ -44,8 +51,8 @@ const ASKED: u32 = 2;
 const ANSWERED: u32 = 3;
 const WAITED: u32 = 4;
 
-/// How often whoever waits looks before he sleeps: some 10 microseconds. An answer takes 3 to 8, a
-/// sleep and its end about as much again.
+/// How often a waiting thread looks before it sleeps: some 10 microseconds. An answer takes 3 to 8,
+/// a sleep and its end about as much again.
 const LOOKS: u32 = 256;
 
 /// Questions that wait at once.
@@ -58,18 +65,18 @@ struct Place {
     question: AtomicU64,
 }
 
-/// Where questions are asked and answered. Shared by handlers and one clerk.
+/// The questions and their answers. Handlers and one worker share it.
 #[derive(Debug)]
-pub struct Desk {
+pub struct FaultQueue {
     bell: AtomicU32,
-    /// The clerk sleeps, or is about to.
+    /// The worker sleeps, or is about to.
     resting: AtomicBool,
     closed: AtomicBool,
     looks: u32,
     places: [Place; PLACES],
 }
 
-/// [`LOOKS`] where somebody else can run meanwhile.
+/// [`LOOKS`] where another thread can run meanwhile, else 0.
 fn looks() -> u32 {
     static KNOWN: OnceLock<u32> = OnceLock::new();
     *KNOWN.get_or_init(|| {
@@ -77,7 +84,7 @@ fn looks() -> u32 {
     })
 }
 
-impl Default for Desk {
+impl Default for FaultQueue {
     fn default() -> Self {
         let place = || Place {
             state: AtomicU32::new(FREE),
@@ -103,7 +110,7 @@ fn wake(on: &AtomicU32) {
     let _ = futex::wake(on, futex::Flags::PRIVATE, i32::MAX as u32);
 }
 
-/// Looks so often; whether it came true.
+/// Looks up to `looks` times. Returns whether the condition came true.
 fn look_until(looks: u32, mut is_true: impl FnMut() -> bool) -> bool {
     (0..looks).any(|_| {
         core::hint::spin_loop();
@@ -111,8 +118,8 @@ fn look_until(looks: u32, mut is_true: impl FnMut() -> bool) -> bool {
     })
 }
 
-impl Desk {
-    /// Asks, and waits for the answer; `false` if the desk is closed. Async-signal-safe.
+impl FaultQueue {
+    /// Asks, and waits for the answer; `false` if the queue is closed. Async-signal-safe.
     #[must_use]
     pub fn ask(&self, question: u64) -> bool {
         let place = loop {
@@ -139,7 +146,7 @@ impl Desk {
         }
         let is_asked = || matches!(place.state.load(Ordering::SeqCst), ASKED | WAITED);
         look_until(self.looks, || !is_asked());
-        // Either this sees that the desk is closed, or closing sees the question and takes it away:
+        // Either this sees that the queue is closed, or `close` sees the question and answers it:
         // both orders are sequentially consistent.
         while is_asked() && !self.closed.load(Ordering::SeqCst) {
             let waits =
@@ -154,7 +161,7 @@ impl Desk {
         answer
     }
 
-    /// What the clerk does, until [`Desk::close`]: answers questions.
+    /// Answers questions until [`FaultQueue::close`]. The worker runs this.
     pub fn serve(&self, mut answer: impl FnMut(u64) -> bool) {
         crate::signals::block_all();
         let _closing = Closing(self);
@@ -184,13 +191,13 @@ impl Desk {
         }
     }
 
-    /// Sends the clerk home. Nobody is answered any more.
+    /// Ends the worker. Every later question gets `false`.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.bell.fetch_add(1, Ordering::SeqCst);
         wake(&self.bell);
         for place in &self.places {
-            // With the answer that it has from the beginning: no.
+            // The answer stays `false`, as `ask` has set it.
             let mut asked = [ASKED, WAITED].into_iter();
             if asked.any(|asked| {
                 place
@@ -203,15 +210,15 @@ impl Desk {
         }
     }
 
-    /// Whether the clerk has gone home, or is about to.
+    /// Whether the worker has ended, or is about to.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 }
 
-/// Closes the desk when the clerk leaves it, in whatever way.
-struct Closing<'a>(&'a Desk);
+/// Closes the queue when the worker leaves [`FaultQueue::serve`], in whatever way.
+struct Closing<'a>(&'a FaultQueue);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
@@ -225,37 +232,37 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn every_question_is_answered_and_nobody_waits_for_a_clerk_that_left() {
-        let desk = Arc::new(Desk::default());
-        let clerk = std::thread::spawn({
-            let desk = Arc::clone(&desk);
-            move || desk.serve(|question| question.is_multiple_of(3))
+    fn every_question_is_answered_and_no_handler_waits_for_a_worker_that_ended() {
+        let queue = Arc::new(FaultQueue::default());
+        let worker = std::thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.serve(|question| question.is_multiple_of(3))
         });
         let asking: Vec<_> = (0..40u64)
             .map(|thread| {
-                let desk = Arc::clone(&desk);
+                let queue = Arc::clone(&queue);
                 std::thread::spawn(move || {
                     for question in 0..200 {
                         let question = thread * 1000 + question;
-                        assert_eq!(desk.ask(question), question.is_multiple_of(3), "{question}");
+                        assert_eq!(queue.ask(question), question.is_multiple_of(3), "{question}");
                     }
                 })
             })
             .collect();
         asking.into_iter().for_each(|thread| thread.join().expect("answered"));
-        desk.close();
-        clerk.join().expect("went home");
-        assert!(!desk.ask(3), "nobody is there");
+        queue.close();
+        worker.join().expect("the worker ended");
+        assert!(!queue.ask(3), "no worker is there");
     }
 
     #[test]
-    fn a_clerk_that_panics_leaves_nobody_waiting() {
-        let desk = Arc::new(Desk::default());
-        let clerk = std::thread::spawn({
-            let desk = Arc::clone(&desk);
-            move || desk.serve(|_| panic!("on purpose"))
+    fn a_worker_that_panics_leaves_no_handler_waiting() {
+        let queue = Arc::new(FaultQueue::default());
+        let worker = std::thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.serve(|_| panic!("on purpose"))
         });
-        assert!(!desk.ask(1));
-        clerk.join().expect_err("it panicked");
+        assert!(!queue.ask(1));
+        worker.join().expect_err("it panicked");
     }
 }

@@ -1,0 +1,95 @@
+//! What an operator decides about a store: permissions of pools, logs that are set aside, and pools
+//! that may be torn.
+
+use crate::error::Result;
+use crate::open_pools::pools_of;
+use crate::session::Store;
+use cenote_layout::id::Uuid;
+use cenote_store::{LogDecision, PermissionChange, SetAside};
+
+impl Store {
+    /// Changes a pool's owner, group or mode, which decide which users may open it through a
+    /// daemon. Clients that have it open keep it.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store): there is no such pool, or this user may not.
+    pub fn set_permissions(&self, pool: &str, change: PermissionChange) -> Result<()> {
+        // In a store of this process, permissions of files decide, and this process has opened
+        // them.
+        let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        Ok(self.inner.store.set_permissions(&credentials, pool, change)?)
+    }
+
+    /// Clients whose logs are set aside, because they failed their checks: their pools can only be
+    /// opened to look, until an operator decides. Through a daemon, those whose pools are all the
+    /// caller's.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store): the daemon cannot be reached.
+    pub fn set_aside(&self) -> Result<Vec<SetAside>> {
+        Ok(self.inner.store.set_aside()?)
+    }
+
+    /// Replays the logs of such a client, if they pass their checks now, because what was damaged
+    /// has been brought back. Durable on return. The pools are traced when the first pool is opened
+    /// next.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store): no log of it is set aside, a pool of it is open or
+    /// another user's, or the logs fail their checks still.
+    pub fn apply_logs(&self, client: Uuid) -> Result<()> {
+        self.decide_logs(client, LogDecision::Apply)
+    }
+
+    /// Forgets the logs of such a client. Its pools hold what the transactions had done when the
+    /// client ended, half of one perhaps, and the store remembers that: in every session they are
+    /// refused ([`StoreError::PoolTorn`]), or shown as blocks alone under another
+    /// [`DamagePolicy`](cenote_store::DamagePolicy) than `Refuse`. Durable on return.
+    ///
+    /// What goes on from there: restore the pools, remove them, open the store by
+    /// [`Store::open_torn`] and repair them, and then call [`Store::declare_whole`].
+    ///
+    /// # Errors
+    /// As [`Store::apply_logs`].
+    pub fn discard_logs(&self, client: Uuid) -> Result<()> {
+        self.decide_logs(client, LogDecision::Discard)
+    }
+
+    /// Says that a pool whose logs were discarded is whole: its values are shown again, in this
+    /// session and in later ones. Durable on return. Nothing happens if the pool is not torn.
+    ///
+    /// # Errors
+    /// [`Error::Store`](crate::Error::Store): there is no such pool, it is open, or the user may
+    /// not.
+    ///
+    /// # Safety
+    /// The pool holds what whole transactions left: bytes of each block are a value of its type,
+    /// and collections are what they say of themselves. [`crate::Pool::check`] does not tell: a
+    /// vector that is half truncated has valid values. The caller has repaired the pool, or knows
+    /// that no transaction was running.
+    pub unsafe fn declare_whole(&self, pool: &str) -> Result<()> {
+        self.inner.refuse_forked()?;
+        // As for permissions.
+        let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        // A handle that is being dropped counts as open below.
+        let declare = || {
+            // SAFETY: the caller's promise.
+            unsafe { self.inner.store.declare_whole(&credentials, pool) }
+        };
+        Ok(pools_of(&self.inner).while_closed(|name| name == pool, declare)?)
+    }
+
+    /// Names of pools that may be torn, because logs were discarded. Through a daemon: none, which
+    /// says so when one is opened.
+    #[must_use]
+    pub fn torn_pools(&self) -> Vec<String> {
+        self.inner.store.torn_pools()
+    }
+
+    fn decide_logs(&self, client: Uuid, decision: LogDecision) -> Result<()> {
+        self.inner.refuse_forked()?;
+        // As for permissions.
+        let credentials = cenote_store::Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        Ok(self.inner.store.decide_logs(&credentials, client, decision)?)
+    }
+}
