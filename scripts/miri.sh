@@ -28,8 +28,7 @@ suite() {
     case $1 in
         layout) cargo +nightly miri test -p cenote-layout -- --skip promises --skip random ;;
         log)
-            cargo +nightly miri test -p cenote-log -- \
-                process:: model:: --skip every --skip random
+            cargo +nightly miri test -p cenote-log --test all -- process:: model::
             ;;
         heap) cargo +nightly miri test -p cenote-heap --lib ;;
         medium) cargo +nightly miri test -p cenote-medium --lib -- sim:: ;;
