@@ -21,6 +21,7 @@ mod check;
 use self::check::Check;
 use crate::explore::{Tally, When};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
+use crate::tier::Sampled;
 use crate::walk::Walk;
 use cenote_journal::Parcel;
 use cenote_layout::PAGE_SIZE;
@@ -453,7 +454,7 @@ fn after(known: &Known, step: Step) -> Known {
     known
 }
 
-/// Runs a script, and checks every crash of every step; one image in `recovery_every` has its
+/// Runs a script, and checks every crash of every step; those of `recoveries` have their
 /// recovery crashed as well. `alive`: the guests are a process that lives.
 ///
 /// # Errors
@@ -464,10 +465,10 @@ pub fn run(
     window: u64,
     alive: bool,
     (bug, when): (Bug, When),
-    recovery_every: u64,
+    recoveries: Sampled,
 ) -> Result<Tally, String> {
     let began = Instant::now();
-    let mut walk = Walk::new(recovery_every);
+    let mut walk = Walk::new(recoveries);
     if script.iter().any(|step| matches!(step, Step::CreateShadowed(_))) {
         // The sectors of a record are some ten units, besides words of shadows, which are void.
         walk.exhaustive = 7;

@@ -19,6 +19,7 @@
 
 use crate::explore::{Tally, When, guarded, name_image};
 use crate::rig::{SMALL_LOG, WINDOW_LEN};
+use crate::tier::Sampled;
 use crate::units::{Grain, Images, Reach};
 use cenote_heap::{Heap, PoolBacking, Trace, TracedHeap};
 use cenote_layout::id::TypeId;
@@ -218,7 +219,7 @@ impl Run<'_> {
     }
 }
 
-/// Runs a script and checks every crash of its second part; one image in `recovery_every` has its
+/// Runs a script and checks every crash of its second part; those of `recoveries` have their
 /// recovery crashed as well.
 ///
 /// # Errors
@@ -228,7 +229,7 @@ pub fn run(
     level: Durability,
     window: u64,
     bug: (Bug, When),
-    recovery_every: u64,
+    recoveries: Sampled,
 ) -> Result<Tally, String> {
     let began = Instant::now();
     let sim = SimMedium::new(SimOptions::new(level));
@@ -243,7 +244,7 @@ pub fn run(
     plant(Bug::None);
     watch(None);
     let states = states?;
-    let mut check = Check { level, recovery_every, seen: HashSet::new(), tally: Tally::default() };
+    let mut check = Check { level, recoveries, seen: HashSet::new(), tally: Tally::default() };
     check.tally.histories = 1;
     plant(if bug.1 == When::Running { Bug::None } else { bug.0 });
     // The state before the first event belongs to what went before.
@@ -322,7 +323,7 @@ fn play(script: &Script, sim: &Arc<SimMedium>) -> Result<Vec<Held>, String> {
 
 struct Check {
     level: Durability,
-    recovery_every: u64,
+    recoveries: Sampled,
     seen: HashSet<(u64, u64)>,
     tally: Tally,
 }
@@ -344,11 +345,9 @@ impl Check {
             self.tally.images += 1;
             let power = image.kind() == CrashKind::Power;
             result = guarded(|| verify(&image, before, after, power))
-                .and_then(|()| {
-                    match self.recovery_every != 0 && hash.is_multiple_of(self.recovery_every) {
-                        true => self.recovery(&image, before, after),
-                        false => Ok(()),
-                    }
+                .and_then(|()| match self.recoveries.takes(hash) {
+                    true => self.recovery(&image, before, after),
+                    false => Ok(()),
                 })
                 .map_err(|what| format!("{what}\n{}", describe(state, &image)));
             result.is_ok()

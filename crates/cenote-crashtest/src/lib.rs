@@ -15,6 +15,7 @@ pub mod history;
 pub mod logged;
 pub mod plan;
 pub mod rig;
+pub mod tier;
 pub mod units;
 pub mod updates;
 pub mod verify;

@@ -7,6 +7,7 @@
 
 use crate::explore::{Tally, When};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
+use crate::tier::Sampled;
 use crate::walk::Walk;
 use cenote::Persist;
 use cenote_heap::{PoolBacking, Trace, TracedHeap};
@@ -244,7 +245,7 @@ fn allowed(known: &Known, update: Update) -> Vec<Known> {
     out
 }
 
-/// Runs a script and checks every crash of it; one image in `recovery_every` has its recovery
+/// Runs a script and checks every crash of it; those of `recoveries` have their recovery
 /// crashed as well. Every update is crashed in a run of its own, which ends with it: an image wants
 /// the window that the run has.
 ///
@@ -255,11 +256,11 @@ pub fn run(
     level: Durability,
     window: u64,
     bug: (Bug, When),
-    recovery_every: u64,
+    recoveries: Sampled,
 ) -> Result<Tally, String> {
     let began = Instant::now();
     let check = Check { level, window };
-    let mut walk = Walk::new(recovery_every);
+    let mut walk = Walk::new(recoveries);
     for (number, &update) in script.iter().enumerate() {
         let sim = SimMedium::new(SimOptions::new(level));
         let known = Known::default();

@@ -4,6 +4,7 @@
 //! Invariant: an image to which the same is allowed is looked at once.
 
 use crate::explore::{Tally, guarded, name_image};
+use crate::tier::Sampled;
 use crate::units::{Grain, Images, Reach};
 use cenote_medium::sim::{CrashState, Image, SimMedium};
 use std::collections::HashSet;
@@ -18,8 +19,8 @@ pub(crate) type Recover<'a> = &'a dyn Fn(&Arc<SimMedium>) -> bool;
 /// What was seen, and how much.
 #[derive(Default)]
 pub(crate) struct Walk {
-    /// One image in so many has its recovery crashed as well; 0: none.
-    pub(crate) recovery_every: u64,
+    /// Images whose recovery is crashed as well.
+    pub(crate) recoveries: Sampled,
     /// States of at most so many units that may be lost have every subset looked at; of others
     /// there are samples.
     pub(crate) exhaustive: u32,
@@ -28,8 +29,8 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    pub(crate) fn new(recovery_every: u64) -> Self {
-        Self { recovery_every, exhaustive: 12, ..Self::default() }
+    pub(crate) fn new(recoveries: Sampled) -> Self {
+        Self { recoveries, exhaustive: 12, ..Self::default() }
     }
 
     /// Looks at the images of one state; `requirement` stands for what is allowed in it.
@@ -51,11 +52,9 @@ impl Walk {
             }
             self.tally.images += 1;
             result = guarded(|| look(&image, None))
-                .and_then(|()| {
-                    match self.recovery_every != 0 && hash.is_multiple_of(self.recovery_every) {
-                        true => self.recovery(&image, look, recover),
-                        false => Ok(()),
-                    }
+                .and_then(|()| match self.recoveries.takes(hash) {
+                    true => self.recovery(&image, look, recover),
+                    false => Ok(()),
                 })
                 .map_err(|what| format!("{what}\n{}", name_image(state, &image)));
             result.is_ok()

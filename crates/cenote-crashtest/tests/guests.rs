@@ -8,6 +8,7 @@ use Step::{
 use cenote_crashtest::explore::When;
 use cenote_crashtest::guests::{Step, run};
 use cenote_crashtest::rig::window_base;
+use cenote_crashtest::tier::Sampled;
 use cenote_medium::Durability;
 use cenote_medium::planted::Bug;
 use cenote_store::Access::{ReadOnly, ReadWrite, Shared};
@@ -129,7 +130,14 @@ const PSYNCS_KILLED: &[Step] = &[
 
 #[track_caller]
 fn visit(what: &str, script: &[Step], level: Durability, alive: bool, place: usize, every: u64) {
-    match run(script, level, window_base(5200 + place), alive, (Bug::None, When::Both), every) {
+    match run(
+        script,
+        level,
+        window_base(5200 + place),
+        alive,
+        (Bug::None, When::Both),
+        Sampled::of_change(every),
+    ) {
         Ok(tally) => println!("{level} level, {what}, {} steps: {tally}", script.len()),
         Err(what) => panic!("{level} level: {what}"),
     }
@@ -184,7 +192,7 @@ fn caught_in(
     alive: bool,
     place: usize,
 ) {
-    match run(script, level, window_base(5200 + place), alive, (bug, when), every) {
+    match run(script, level, window_base(5200 + place), alive, (bug, when), Sampled::all(every)) {
         Err(what) => println!("{bug:?}: found: {what}"),
         Ok(tally) => panic!("{bug:?} was not found: {tally}"),
     }

@@ -6,6 +6,7 @@ use Do::{Chain, Cut, Trim};
 use cenote_crashtest::explore::When;
 use cenote_crashtest::heap_steps::{Do, Script, run, told};
 use cenote_crashtest::rig::window_base;
+use cenote_crashtest::tier::Sampled;
 use cenote_medium::Durability;
 use cenote_medium::planted::Bug;
 
@@ -104,7 +105,13 @@ fn visit(what: &str, script: &Script, place: usize, every: u64) {
     for level in [Durability::Power, Durability::Process] {
         // There are fewer images where nothing is lost.
         let every = if level == Durability::Process { every.min(4) } else { every };
-        match run(script, level, window_base(7000 + place), (Bug::None, When::Both), every) {
+        match run(
+            script,
+            level,
+            window_base(7000 + place),
+            (Bug::None, When::Both),
+            Sampled::of_change(every),
+        ) {
             Ok(tally) => {
                 println!("{level} level, {what}: {}", told(&tally));
                 assert!(tally.points > 20 && tally.images > 20 && tally.recoveries > 0);
@@ -156,7 +163,7 @@ fn what_is_behind_blocks_is_given_back_and_taken_again() {
 
 #[track_caller]
 fn caught(bug: Bug, when: When, script: &Script, level: Durability, place: usize) {
-    match run(script, level, window_base(7000 + place), (bug, when), 0) {
+    match run(script, level, window_base(7000 + place), (bug, when), Sampled::default()) {
         Err(what) => println!("{bug:?}: found: {what}"),
         Ok(tally) => panic!("{bug:?} was not found: {}", told(&tally)),
     }

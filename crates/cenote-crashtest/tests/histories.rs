@@ -17,12 +17,12 @@
 use cenote_crashtest::explore::{Plan, Recoveries, Tally, When, run};
 use cenote_crashtest::history::{History, Op};
 use cenote_crashtest::rig::Strategy;
+use cenote_crashtest::tier::number_of_change;
 use cenote_crashtest::units::{Grain, Reach};
 use cenote_medium::Durability;
 use cenote_medium::planted::Bug;
 use std::collections::HashSet;
 use std::io::Write as _;
-use std::process::Command;
 
 /// Every subset of up to 12 words.
 const WORDS: Reach = Reach { grain: Grain::Words, exhaustive: 12, samples: 64 };
@@ -52,12 +52,7 @@ fn depth(or: usize) -> usize {
 
 /// Which eighth of the longer histories is visited.
 fn eighth() -> usize {
-    if let Ok(number) = std::env::var("CENOTE_CRASH_EIGHTH") {
-        return number.parse::<usize>().expect("a number") % 8;
-    }
-    let ran = Command::new("git").args(["rev-parse", "--short=8", "HEAD"]).output();
-    let id = ran.map(|ran| String::from_utf8_lossy(&ran.stdout).into_owned());
-    usize::from_str_radix(id.unwrap_or_default().trim(), 16).unwrap_or(1) % 8
+    number_of_change("CENOTE_CRASH_EIGHTH") as usize % 8
 }
 
 /// All histories of the full alphabet up to `exhaustive` operations, and of those up to 6, one in

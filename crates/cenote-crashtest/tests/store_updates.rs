@@ -8,6 +8,7 @@ use Update::{
 };
 use cenote_crashtest::explore::When;
 use cenote_crashtest::rig::window_base;
+use cenote_crashtest::tier::Sampled;
 use cenote_crashtest::updates::{Update, run};
 use cenote_medium::Durability;
 use cenote_medium::planted::Bug;
@@ -118,7 +119,13 @@ const AHEAD: &[Update] = &[
 
 #[track_caller]
 fn visit(what: &str, script: &[Update], level: Durability, place: usize, every: u64) {
-    match run(script, level, window_base(5000 + place), (Bug::None, When::Both), every) {
+    match run(
+        script,
+        level,
+        window_base(5000 + place),
+        (Bug::None, When::Both),
+        Sampled::all(every),
+    ) {
         Ok(tally) => println!("{level} level, {what}, {} updates: {tally}", script.len()),
         Err(what) => panic!("{level} level: {what}"),
     }
@@ -156,7 +163,13 @@ fn puddles_made_ahead() {
 
 #[track_caller]
 fn caught(bug: Bug, script: &[Update], place: usize) {
-    let found = run(script, Durability::Power, window_base(5000 + place), (bug, When::Running), 0);
+    let found = run(
+        script,
+        Durability::Power,
+        window_base(5000 + place),
+        (bug, When::Running),
+        Sampled::default(),
+    );
     match found {
         Err(what) => println!("{bug:?}: found: {what}"),
         Ok(tally) => panic!("{bug:?} was not found: {tally}"),
