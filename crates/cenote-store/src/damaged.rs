@@ -8,7 +8,7 @@
 
 use crate::error::StoreError;
 use crate::journals::JournalOf;
-use crate::pools::lost_record;
+use crate::pool_rules::lost_record;
 use crate::puddle::{file_name, primary_name, text};
 use crate::report::Damage;
 use crate::store::{Control, Inner, Store};

@@ -45,3 +45,10 @@ pub(crate) struct PoolKeys {
     /// Of those that are still sealed as what they were copied from, or as before they moved.
     pub(crate) before: Option<Keyring>,
 }
+
+/// What an open protected pool needs to grow, and to show who may have it.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    pub(crate) mode: Mode,
+    pub(crate) keys: Arc<PoolKeys>,
+}

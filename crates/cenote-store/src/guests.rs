@@ -36,9 +36,10 @@
 //! its checks stays in the catalog as a client, with its leases and logs, and its pools are
 //! reported; one batch takes its guest record: it is no process any more.
 
+use crate::credentials::{Credentials, bad_permissions};
 use crate::error::{BY_DAEMON, StoreError};
 use crate::options::{Access, PoolOptions};
-use crate::pools::{check_size, find, start_of};
+use crate::pool_rules::{check_size, find, start_of};
 use crate::puddle::{file_name, primary_name, text};
 use crate::recovery::recover_guest;
 use crate::report::{Damage, LogReport, OpenReport, PoolStart, concerns};
@@ -76,59 +77,6 @@ pub(crate) struct Hosted {
     logs: BTreeSet<Uuid>,
     /// Its logs are being replayed.
     ending: bool,
-}
-
-/// What a guest may do, as the caller knows it from the system.
-#[derive(Clone, Debug)]
-pub struct Credentials {
-    /// Its user.
-    pub uid: u32,
-    /// Its group.
-    pub gid: u32,
-    /// Further groups.
-    pub groups: Vec<u32>,
-}
-
-impl Credentials {
-    /// Whether a pool's permissions allow this, by the rules of files: the first class that fits
-    /// decides, and the superuser may all.
-    #[must_use]
-    pub fn allow(&self, pool: &PoolRecord, access: Access) -> bool {
-        if self.uid == 0 {
-            return true;
-        }
-        let class = if pool.uid == self.uid {
-            6
-        } else if pool.gid == self.gid || self.groups.contains(&pool.gid) {
-            3
-        } else {
-            0
-        };
-        let wanted = match access {
-            Access::ReadOnly => 4,
-            // What may be written can be read through the mapping.
-            Access::ReadWrite | Access::Shared => 6,
-        };
-        pool.permissions >> class & wanted == wanted
-    }
-
-    /// Whether they allow to give away what belongs to these, as a change says: nobody but the
-    /// superuser to another user, and to a group one must be in it.
-    pub(crate) fn may_give(
-        &self,
-        change: &crate::PermissionChange,
-        (uid, gid): (u32, u32),
-    ) -> bool {
-        let stays = |to: Option<u32>, of: u32| to.is_none_or(|to| to == of);
-        let group = change.gid.is_some_and(|to| to == self.gid || self.groups.contains(&to));
-        self.uid == 0 || (stays(change.uid, uid) && (stays(change.gid, gid) || group))
-    }
-
-    /// Whether they are those of the pool's owner, or of the superuser.
-    #[must_use]
-    pub fn own(&self, pool: &PoolRecord) -> bool {
-        self.uid == 0 || self.uid == pool.uid
-    }
 }
 
 /// A pool that was granted.
@@ -437,13 +385,13 @@ impl Store {
         &self,
         client: Uuid,
         pool: PoolId,
-    ) -> Result<crate::MemberList, StoreError> {
+    ) -> Result<crate::keeper::MemberList, StoreError> {
         let control = self.inner().control();
         control.lease_of(client, pool)?;
         let holders = control.catalog.state.leases.keys().filter(|(_, of)| *of == pool);
         let living = holders.filter_map(|(client, _)| control.name_of(*client).ok()).collect();
         let doubts = concerns(&control.damage, pool).iter().map(ToString::to_string).collect();
-        Ok(crate::MemberList { living, doubts })
+        Ok(crate::keeper::MemberList { living, doubts })
     }
 
     /// Puddles of a pool that a guest has, in index order, from `first` on, at most `most`; and
@@ -810,7 +758,7 @@ impl Store {
         &self,
         credentials: &Credentials,
         name: &str,
-        change: crate::PermissionChange,
+        change: crate::credentials::PermissionChange,
     ) -> Result<(), StoreError> {
         let inner = self.inner();
         if let Some(connection) = &inner.connection {
@@ -856,12 +804,6 @@ fn not_shared(name: &str) -> StoreError {
         "pool \"{name}\" is in shadowed mode, whose psyncs need a moment at which nobody writes, and processes that share a pool have none together: open it with Access::ReadWrite in one of them"
     );
     StoreError::Refused { detail }
-}
-
-pub(crate) fn bad_permissions(bits: u32) -> StoreError {
-    StoreError::Refused {
-        detail: format!("{bits:#o} are no permissions of a pool: take 0 to 0o777"),
-    }
 }
 
 impl Control {

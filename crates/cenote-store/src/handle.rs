@@ -7,7 +7,7 @@
 //! no heap.
 
 use crate::error::{OpenError, StoreError};
-use crate::object::ObjectInfo;
+use crate::object_info::ObjectInfo;
 use crate::options::OpenOptions;
 use crate::report::{Damage, OpenReport, StoreInfo};
 use crate::store::Store;

@@ -37,8 +37,8 @@
 
 use crate::catalog::State;
 use crate::error::StoreError;
+use crate::primaries::{Patches, check_run, of_shadowed_pool};
 use crate::puddle::{PRIMARY_DIR, file_name, primary_name, text};
-use crate::shadow::{Patches, check_run, of_shadowed_pool};
 use crate::store::{Control, Inner};
 use crate::verify::{RESTORE, of_file};
 use cenote_journal::Scan;

@@ -15,11 +15,6 @@ use cenote_layout::id::PoolId;
 use cenote_layout::puddle::Role;
 use cenote_medium::MediumError;
 
-/// The user and the group that this process acts for.
-pub(crate) fn us() -> (u32, u32) {
-    (cenote_sys::process::uid(), cenote_sys::process::gid())
-}
-
 impl Inner {
     /// Makes sure that this session holds a writable lease on `pool`. The catalog's batch commits
     /// it; nothing is mapped before.

@@ -3,12 +3,12 @@
 use crate::error::StoreError;
 use crate::options::DamagePolicy;
 use crate::pool::PoolCore;
-use crate::pools::{lost_record, start_of};
+use crate::pool_rules::{lost_record, start_of};
 use crate::puddle::{Puddle, file_name, primary_name, text};
 use crate::relocate::Needs;
 use crate::relocate::reseal::SealedFile;
 use crate::report::Damage;
-use crate::sealed::show_view;
+use crate::sealed_files::show_view;
 use crate::store::{Control, Inner, Store};
 use cenote_atrest::Keyring;
 use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord};

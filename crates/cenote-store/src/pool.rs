@@ -7,11 +7,11 @@
 //! spare puddle is prepared ([`crate::spare`]); (2) one batch names it: **the catalog's batch
 //! commits**; after it the puddle becomes findable and is mapped.
 
+use crate::due_job::Sealed;
 use crate::error::StoreError;
-use crate::pools::check_size;
+use crate::pool_rules::check_size;
 use crate::puddle::Puddle;
 use crate::report::{Damage, PoolStart, concerns};
-use crate::sealed::Sealed;
 use crate::store::Store;
 use cenote_layout::catalog::{PoolMode, PoolRecord, Record};
 use cenote_layout::id::PoolId;

@@ -12,19 +12,16 @@
 //! directory synced. What a crash leaves of the files is orphans, and goes at the next writable
 //! open.
 
+use crate::credentials::{Credentials, bad_permissions};
 use crate::error::StoreError;
-use crate::guests::{Credentials, bad_permissions};
 use crate::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
 use crate::pool::PoolHandle;
+use crate::pool_rules::{check_size, find, start_of, why_no_name};
 use crate::puddle::{DIR, file_name};
 use crate::report::{Damage, PoolStart, concerns};
-use crate::store::{Control, Inner, Store};
+use crate::store::{Inner, Store};
 use cenote_atrest::Keyring;
-use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{
-    AtRest, POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, Record,
-};
-use cenote_layout::heap::HeapGeometry;
+use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::INCOMPAT_POOLS_AT_REST;
@@ -53,43 +50,10 @@ pub struct PoolInfo {
     pub due: u64,
 }
 
-/// Refuses sizes that no heap puddle can have.
-pub(crate) fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
-    let bad = |reason| Err(StoreError::PuddleSize { size, reason });
-    if size == 0 || !size.is_multiple_of(PAGE_SIZE) {
-        return bad("take a multiple of 4096, at least 131072 (128 KiB)");
-    }
-    if size > 1 << 46 {
-        return bad("that is more than any window has");
-    }
-    if HeapGeometry::new(size, root).is_none() {
-        return bad("there is no room for a heap: take at least 128 KiB, for large puddles more");
-    }
-    Ok(())
-}
-
 /// Refuses names that would be trouble in messages and on command lines.
 fn check_name(name: &str) -> Result<(), StoreError> {
     why_no_name(name)
         .map_err(|reason| StoreError::PoolName { name: name.chars().take(80).collect(), reason })
-}
-
-/// What keeps a text from being the name of a pool or an object.
-pub(crate) fn why_no_name(name: &str) -> Result<(), &'static str> {
-    let bad = Err;
-    if name.is_empty() {
-        return bad("it is empty");
-    }
-    if name.len() > POOL_NAME_LEN_MAX {
-        return bad("it has more than 255 bytes");
-    }
-    if name.chars().any(char::is_control) {
-        return bad("it has control characters");
-    }
-    if name.trim() != name {
-        return bad("it begins or ends with a space");
-    }
-    Ok(())
 }
 
 /// Refuses pools that can be in no store.
@@ -180,7 +144,7 @@ impl Store {
             self.learn_pools()?;
             return Ok(id);
         }
-        self.create_pool_for(name, options, crate::lease::us(), None)
+        self.create_pool_for(name, options, crate::credentials::us(), None)
     }
 
     /// The same for the user and the group that the pool is to belong to; `by`: at the request of a
@@ -487,28 +451,4 @@ impl Store {
         control.pools.insert(id, handle.share_core());
         Ok(handle)
     }
-}
-
-/// How this session found a pool that it has not opened yet.
-pub(crate) fn start_of(control: &Control, id: PoolId) -> PoolStart {
-    match control.dirty.get(&id) {
-        Some(kind) => PoolStart::Dirty(*kind),
-        None if control.catalog.state.used.contains(&id) => PoolStart::Clean,
-        None => PoolStart::Fresh,
-    }
-}
-
-pub(crate) fn lost_record(pool: PoolId, index: u32) -> Damage {
-    let detail = "the catalog has no record of it".into();
-    Damage::Puddle { uuid: cenote_layout::id::Uuid::NIL, pool, index, detail }
-}
-
-pub(crate) fn find(control: &Control, name: &str) -> Result<PoolId, StoreError> {
-    control
-        .catalog
-        .state
-        .names
-        .get(name)
-        .copied()
-        .ok_or_else(|| StoreError::PoolUnknown { name: name.into() })
 }

@@ -9,7 +9,7 @@
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
 use crate::puddle::{DATA_AT, Puddle};
-use crate::sealed::at_rest;
+use crate::sealed_files::at_rest;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 

@@ -38,9 +38,10 @@
 //! This crate hands out a handle of a torn pool, which shows bytes and blocks. The layer of values
 //! asks [`crate::PoolHandle::is_torn`]. A daemon grants no torn pool.
 
+use crate::credentials::Credentials;
 use crate::error::StoreError;
-use crate::guests::Credentials;
-use crate::pools::find;
+use crate::log_decision::{LogDecision, SetAside};
+use crate::pool_rules::find;
 use crate::puddle::{file_name, text};
 use crate::recovery::retry;
 use crate::report::{Damage, OpenReport};
@@ -52,26 +53,6 @@ use cenote_log::CrashKind;
 use cenote_medium::MapMode;
 use cenote_medium::planted::{Bug, planted};
 use std::sync::{Arc, PoisonError};
-
-/// A client whose logs are set aside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetAside {
-    /// The client.
-    pub client: Uuid,
-    /// The pools that its logs may be about, by number and name: they are for looking at only.
-    pub pools: Vec<(PoolId, String)>,
-    /// What is wrong with its logs.
-    pub why: Vec<String>,
-}
-
-/// What becomes of logs that are set aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogDecision {
-    /// They are replayed, if they pass their checks now.
-    Apply,
-    /// They are forgotten, and what they would have undone stays.
-    Discard,
-}
 
 impl Store {
     /// Clients whose logs are set aside; through a daemon, those whose pools are all the caller's.

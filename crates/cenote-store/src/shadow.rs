@@ -29,25 +29,22 @@ use crate::catalog::State;
 use crate::differing::compare;
 use crate::error::StoreError;
 use crate::fence::Fence;
+use crate::gate::Gate;
 use crate::journals::{JournalOf, readable};
-use crate::options::DamagePolicy;
-use crate::psync::Gate;
+use crate::locked::locked;
+use crate::primaries::{JOURNAL, Patches, check_run, note_root, of_shadowed_pool};
 use crate::puddle::{
     DATA_AT, DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text,
 };
 use crate::relocate::reseal::SealedFile;
 use crate::relocate::{Found, Needs};
 use crate::report::{Damage, OpenReport, RestoredPool};
-use crate::sealed::file_len;
 use crate::store::{Control, Inner};
 use crate::verify::{about_file, of_file, verify_file};
-use cenote_journal::{
-    Guard, Home, Journal, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Scan, Settings, Stopped, scan,
-};
+use cenote_journal::{Guard, Home, Journal, Roots, Scan, Settings, Stopped, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::Role;
 use cenote_layout::superblock::JournalMark;
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
@@ -60,18 +57,11 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
-/// The journal of psyncs of pools.
-const JOURNAL: &str = "journal.pools";
 /// Most bytes of half the journal.
 const HALF_LEN_MAX: u64 = 64 << 30;
-
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What they guard is changed by single steps.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What an open store has of shadowed mode; nothing, as long as no pool is in it.
 #[derive(Debug, Default)]
@@ -448,107 +438,6 @@ impl Inner {
         }
         Ok(roots)
     }
-
-    /// Refuses a journal whose list of protected pools is lost, unless the caller leaves out what
-    /// is damaged: then protected pools are believed as they are.
-    pub(crate) fn check_list(&self, state: &State, scan: &Scan) -> Result<(), StoreError> {
-        let listed = |pool: &PoolId| state.at_rest(*pool).mode().has_tree();
-        let accepts =
-            self.options.damage == DamagePolicy::SkipDamaged || planted(Bug::LostListAccepted);
-        if scan.roots.is_some() || accepts || !state.pools.keys().any(listed) {
-            return Ok(());
-        }
-        let detail = format!(
-            "{ROOTS_LOST}; open the store with DamagePolicy::SkipDamaged to believe it as it is"
-        );
-        Err(StoreError::JournalDamaged { file: JOURNAL, detail })
-    }
-
-    /// The file that psyncs of a puddle are written into, or why it cannot be used. One that has
-    /// moved and is not rewritten has no record in a journal; its header refuses it.
-    pub(crate) fn open_primary(
-        &self,
-        state: &State,
-        puddle: &PuddleRecord,
-    ) -> Result<Result<FileHandle, String>, StoreError> {
-        let at_rest = state.at_rest(puddle.pool);
-        let (problem, name) = match at_rest {
-            AtRest::None => (self.check_primary(state, puddle), primary_name(puddle.uuid)),
-            at_rest => (self.verify_sealed(puddle, at_rest), file_name(puddle.uuid)),
-        };
-        if let Some(problem) = of_file(problem)? {
-            return Ok(Err(problem));
-        }
-        let opened = FileHandle::open(&self.medium, text(&name));
-        let marked = opened.and_then(|file| match at_rest {
-            AtRest::None => self.mark_primary(puddle.uuid, &file).map(|()| file),
-            _ => Ok(file),
-        });
-        Ok(match marked {
-            Ok(file) => Ok(file),
-            Err(error) => Err(about_file(error)?),
-        })
-    }
-
-    /// The roots of all protected pools as their files have them: where no journal says which they
-    /// were.
-    pub(crate) fn roots_now(&self, state: &State) -> Result<Roots, MediumError> {
-        let mut roots = Roots::default();
-        for id in state.puddles.keys() {
-            let primary = FileHandle::open(&self.medium, text(&file_name(*id)));
-            if let Err(error) =
-                primary.and_then(|primary| note_root(state, &mut roots, *id, &primary))
-            {
-                // One that cannot be read is refused when its pool is opened.
-                about_file(error)?;
-            }
-        }
-        Ok(roots)
-    }
-}
-
-/// Notes the root of a puddle as its file has it.
-fn note_root(
-    state: &State,
-    roots: &mut Roots,
-    id: Uuid,
-    primary: &FileHandle,
-) -> Result<(), MediumError> {
-    let Some(puddle) = of_shadowed_pool(state, id) else { return Ok(()) };
-    let Some(Rooted { at, root }) = rooted(puddle, state.at_rest(puddle.pool)) else {
-        return Ok(());
-    };
-    let mut header = [0; ROOT_HEADER_LEN];
-    primary.read_exact_at(DATA_AT + at, &mut header)?;
-    roots.set(id, root(&header));
-    Ok(())
-}
-
-/// What the journal lists of a puddle: of the root puddle of a protected pool, whose header lists
-/// the others.
-pub(crate) fn rooted(puddle: &PuddleRecord, at_rest: AtRest) -> Option<Rooted> {
-    let listed = at_rest != AtRest::None && puddle.index == 0;
-    cenote_sealed::rooted(at_rest.mode(), puddle.size.saturating_sub(DATA_AT)).filter(|_| listed)
-}
-
-/// Where a run lies in its file. Refuses one that does not lie there, behind the header.
-pub(crate) fn check_run(
-    seq: u64,
-    puddle: &PuddleRecord,
-    at_rest: AtRest,
-    offset: u64,
-    len: usize,
-) -> Result<u64, StoreError> {
-    let offset = if at_rest == AtRest::None { Some(offset) } else { offset.checked_add(DATA_AT) };
-    let file_len = file_len(puddle, at_rest).unwrap_or(0);
-    let inside = |at: &u64| at.checked_add(len as u64).is_some_and(|end| end <= file_len);
-    if let Some(offset) = offset.filter(inside)
-        && offset >= PAGE_SIZE
-    {
-        return Ok(offset);
-    }
-    let detail = format!("record {seq} writes outside the body of puddle {}", puddle.uuid);
-    Err(StoreError::JournalDamaged { file: JOURNAL, detail })
 }
 
 /// Removes primaries and kept files that no record names, unless records of the catalog are lost
@@ -722,9 +611,6 @@ fn copy_primary(
     Ok(written)
 }
 
-/// What the journal lays over primaries: offset and bytes, in order.
-pub(crate) type Patches = BTreeMap<Uuid, Vec<(u64, Vec<u8>)>>;
-
 impl Inner {
     /// The same for a store that nobody may have psynced yet.
     pub(crate) fn patches_if_any(&self, control: &Control) -> Result<Patches, StoreError> {
@@ -738,15 +624,6 @@ impl Inner {
     ) -> Result<(Patches, Option<Roots>), StoreError> {
         if self.medium.exists(JOURNAL)? { past(self, control) } else { Ok(Default::default()) }
     }
-}
-
-/// The puddle of which a record speaks. One that was removed since is gone; another of its identity
-/// may be there, that a client of a daemon has made for an object.
-pub(crate) fn of_shadowed_pool(state: &State, id: Uuid) -> Option<&PuddleRecord> {
-    state
-        .puddles
-        .get(&id)
-        .filter(|puddle| puddle.role == Role::Heap && state.is_shadowed(puddle.pool))
 }
 
 /// Reads the journal without changing a file.

@@ -5,7 +5,7 @@ use crate::error::StoreError;
 use crate::journals::JournalOf;
 use crate::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
 use crate::report::Damage;
-use crate::sealed::file_len;
+use crate::sealed_files::file_len;
 use crate::store::{Control, Inner};
 use crate::verify::about_file;
 use cenote_layout::PAGE_SIZE;

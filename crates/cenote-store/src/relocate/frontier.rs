@@ -24,14 +24,15 @@ use super::replace::{Image, NewFile};
 use super::{Found, look_at};
 use crate::due_job::Job;
 use crate::error::StoreError;
+use crate::locked::locked;
 use crate::poison::Poisoned;
 use crate::pool::PoolHandle;
+use crate::primaries::Patches;
 use crate::puddle::{DIR, PRIMARY_DIR, Puddle, file_name, make_header_of, primary_name, text};
 use crate::rewriter::{
     Backend, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten,
 };
-use crate::sealed::at_rest;
-use crate::shadow::{Patches, locked};
+use crate::sealed_files::at_rest;
 use crate::stamps::{stamp_image, write_stamp};
 use crate::store::{Control, Inner};
 use cenote_layout::PAGE_SIZE;

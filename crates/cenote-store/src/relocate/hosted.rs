@@ -42,12 +42,12 @@
 
 use super::Needs;
 use super::import::Import;
-use super::manifest::{ImportManifest, Imported, ImportedPool, QuiescentPool};
 use super::moving::refuse_doubtful;
+use crate::credentials::{Credentials, bad_permissions};
 use crate::error::{BY_DAEMON, StoreError};
-use crate::guests::{Credentials, bad_permissions};
+use crate::manifest::{ImportManifest, Imported, ImportedPool, QuiescentPool};
 use crate::options::Access;
-use crate::pools::find;
+use crate::pool_rules::find;
 use crate::puddle::{file_name, primary_name, text};
 use crate::report::Damage;
 use crate::rewriter::Rewritten;

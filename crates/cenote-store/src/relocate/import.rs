@@ -29,13 +29,13 @@
 //! due, also those that did not move: what they point to may have. Those of protected pools always
 //! are.
 
-use super::manifest::{
-    ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
-};
 use super::neighbours::add_neighbours;
 use super::remote::Remote;
 use super::replace::copy;
-use crate::pools::{check_size, why_no_name};
+use crate::manifest::{
+    ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
+};
+use crate::pool_rules::{check_size, why_no_name};
 use crate::puddle::{
     DIR, PRIMARY_DIR, create_primary, file_name, first_page, make_header, primary_name, text,
 };
@@ -230,7 +230,7 @@ impl Store {
     /// A manifest that cannot be; a name that is taken; a type with another layout here; no room in
     /// the window; a store that is read-only.
     pub fn begin_import(&self, manifest: ImportManifest) -> Result<Import, StoreError> {
-        self.begin_import_for(manifest, crate::lease::us())
+        self.begin_import_for(manifest, crate::credentials::us())
     }
 
     /// The same for the user and the group that the pools are to belong to.

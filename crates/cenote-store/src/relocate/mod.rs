@@ -74,7 +74,6 @@ pub(crate) mod hosted;
 mod image_memory;
 pub(crate) mod import;
 mod in_place;
-mod manifest;
 pub(crate) mod moving;
 mod neighbours;
 mod remote;
@@ -87,7 +86,7 @@ use crate::catalog::State;
 use crate::due_job::Job;
 use crate::error::StoreError;
 use crate::puddle::{DIR, Puddle, file_name, make_header_of, primary_name, text};
-use crate::sealed::file_len;
+use crate::sealed_files::file_len;
 use crate::store::{Control, Inner};
 use crate::verify::verify_all;
 use cenote_layout::PAGE_SIZE;
@@ -100,11 +99,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-pub use hosted::GuestSource;
-pub use import::Import;
-pub use manifest::{
+pub use crate::manifest::{
     ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool, QuiescentPool,
 };
+pub use hosted::GuestSource;
+pub use import::Import;
 
 pub use crate::rewriter::{
     Backend, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten, TypeTable,

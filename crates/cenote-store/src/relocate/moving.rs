@@ -14,12 +14,12 @@
 //! may point into the one that moved, so they are due as well; they stay where they are.
 
 use super::import::Import;
-use super::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, QuiescentPool};
 use super::neighbours::add_neighbours;
 use super::replace::copy;
 use crate::error::StoreError;
+use crate::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, QuiescentPool};
 use crate::options::Access;
-use crate::pools::find;
+use crate::pool_rules::find;
 use crate::puddle::{file_name, text};
 use crate::report::Damage;
 use crate::report::concerns;
@@ -168,7 +168,7 @@ impl Store {
             return self.clone_through(connection, name, copy_name);
         }
         let from = self.quiescent_pool(name)?;
-        let copy = self.copy_of(&from, copy_name, share, crate::lease::us())?;
+        let copy = self.copy_of(&from, copy_name, share, crate::credentials::us())?;
         // SAFETY: a copy of a pool that nothing writes, byte by byte.
         unsafe { copy.commit() }
     }

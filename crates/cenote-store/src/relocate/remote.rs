@@ -3,9 +3,9 @@
 //! All but the last change nothing that another process sees. The last is sent again if its answer
 //! is lost, and does nothing the second time.
 
-use super::manifest::{ImportManifest, Imported, ImportedPool};
 use crate::connection::Connection;
 use crate::error::StoreError;
+use crate::manifest::{ImportManifest, Imported, ImportedPool};
 use crate::store::Store;
 
 /// Bytes that are sent together.

@@ -36,7 +36,7 @@ use crate::due_job::{Job, PoolKeys, Sealing};
 use crate::error::StoreError;
 use crate::puddle::{DATA_AT, DIR, Puddle, file_name, text};
 use crate::rewriter::{RewriteJob, Rewriter, Rewritten};
-use crate::sealed::{Opened, binding_of, file_len, named, pages_of, show_view};
+use crate::sealed_files::{Opened, binding_of, file_len, named, pages_of, show_view};
 use crate::store::{Control, Inner};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Keyring, Mode, Protection};

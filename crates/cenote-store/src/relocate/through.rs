@@ -8,10 +8,11 @@
 //! **An export** has the pool granted for reading, which keeps it from being written until this
 //! session ends, and reads its files puddle by puddle.
 
-use super::manifest::{Imported, ImportedPool, QuiescentPool};
-use crate::connection::{Connection, Granted};
+use crate::connection::Connection;
 use crate::error::StoreError;
-use crate::pools::find;
+use crate::keeper::Granted;
+use crate::manifest::{Imported, ImportedPool, QuiescentPool};
+use crate::pool_rules::find;
 use crate::puddle::{file_name, text};
 use crate::store::Store;
 use cenote_layout::catalog::{AtRest, PuddleRecord};

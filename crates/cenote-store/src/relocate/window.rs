@@ -99,7 +99,7 @@ use crate::options::{OpenOptions, WindowPolicy};
 use crate::place;
 use crate::puddle::{DIR, Puddle, file_name, primary_name, text};
 use crate::report::{Damage, OpenReport};
-use crate::sealed::file_len;
+use crate::sealed_files::file_len;
 use crate::store::{Control, Inner};
 use crate::verify::verify_all;
 use crate::window::{Space, who_is_at};

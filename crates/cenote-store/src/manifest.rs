@@ -119,7 +119,7 @@ pub struct QuiescentPool {
 }
 
 impl QuiescentPool {
-    pub(super) fn new(control: &Control, record: PoolRecord, at_rest: AtRest) -> Self {
+    pub(crate) fn new(control: &Control, record: PoolRecord, at_rest: AtRest) -> Self {
         let puddles = control.catalog.state.puddles_of(record.id);
         let named = |puddle: PuddleRecord| (puddle, text(&file_name(puddle.uuid)).to_owned());
         let torn = control.catalog.state.torn.contains(&record.id);
