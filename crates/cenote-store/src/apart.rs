@@ -1,9 +1,9 @@
 //! What the recovery of one guest works on, while the store goes on: a [`Control`] of its own.
 
+use crate::ahead::Ahead;
 use crate::catalog::Catalog;
-use crate::logs::Logs;
-use crate::relocate::hosted::Holds;
-use crate::spare::Ahead;
+use crate::log_list::Logs;
+use crate::parts;
 use crate::store::{Control, Inner};
 use crate::window::Space;
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PuddleRecord, Record};
@@ -52,10 +52,8 @@ impl Control {
             dirty: BTreeMap::new(),
             logs: Logs::default(),
             ahead: Ahead::default(),
-            hosted: BTreeMap::new(),
-            held: Holds::default(),
+            parts: parts::under_lock(),
             journals: Default::default(),
-            kept: crate::kept::Kept::default(),
             checked_pools: BTreeSet::new(),
             unchecked_objects: BTreeSet::new(),
             client: self.client,

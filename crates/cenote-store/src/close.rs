@@ -16,7 +16,7 @@
 
 use crate::error::StoreError;
 use crate::psync::psync_leased;
-use crate::store::{Control, Inner};
+use crate::store::{Control, Inner, Store};
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::PoolId;
 use cenote_layout::superblock::STATE_CLEAN;
@@ -25,7 +25,7 @@ use cenote_sealed::View;
 use cenote_sys::fork_guard;
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 impl Inner {
     /// Writes what a close writes, then lets go.
@@ -41,7 +41,7 @@ impl Inner {
             return Ok(());
         }
         self.check_poisoned()?;
-        if let Some(connection) = &self.connection {
+        if let Some(connection) = self.connection() {
             let logs = self.control().logs.in_use();
             if logs > 0 {
                 return Err(StoreError::LogsInUse { logs });
@@ -58,9 +58,9 @@ impl Inner {
         if logs > 0 {
             return Err(StoreError::LogsInUse { logs });
         }
-        if !control.hosted.is_empty() {
+        if !control.hosted().is_empty() {
             // They live on; the next daemon takes them over.
-            return Err(StoreError::Hosting { guests: control.hosted.len() as u64 });
+            return Err(StoreError::Hosting { guests: control.hosted().len() as u64 });
         }
         self.persistence.fence();
         // Whoever opens the store next goes on from here, and may lose power before its first
@@ -81,6 +81,10 @@ impl Inner {
             let file = crate::puddle::file_name(record.uuid);
             let _ = self.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
         }
+        if let Some(journal) = self.shadows().journal() {
+            journal.checkpoint()?;
+            self.shadows().stop(false);
+        }
         self.name_closed_journals(control)?;
         control.superblock.state = STATE_CLEAN;
         (control.superblock.era, control.superblock.unclosed) = (era, 0);
@@ -98,7 +102,7 @@ impl Inner {
         let state = &control.catalog.state;
         let mut held: BTreeSet<PoolId> = state.writable_pools(control.client).into_iter().collect();
         held.retain(|pool| state.is_shadowed(*pool) && !state.is_protected(*pool));
-        if !held.is_empty() && self.shadows.journal().is_none() {
+        if !held.is_empty() && self.shadows().journal().is_none() {
             match self.pool_journal(control) {
                 Err(StoreError::JournalDamaged { .. } | StoreError::JournalRolledBack { .. }) => {
                     return Ok(if planted(Bug::LeaseEndedUnpsynced) {
@@ -138,8 +142,7 @@ impl Drop for Inner {
             core::mem::forget(core::mem::take(&mut control.logs));
         }
         control.registration = None; // waits for resolvers that are running
-        self.frontier.stop(forked);
-        self.shadows.stop(forked);
+        self.parts.stop(forked);
         let all = || control.puddles.values().chain(&control.graveyard);
         if !forked {
             // SAFETY: they are freed below.
@@ -162,5 +165,21 @@ impl Drop for Inner {
             }
         }
         control.lock = None; // last: whoever gets it finds everything given back
+    }
+}
+
+impl Store {
+    /// Closes the store: what was written is on the medium, and the next open finds nothing to
+    /// recover.
+    ///
+    /// # Errors
+    /// Other handles are alive (the store is then closed with the last of them); logs are in use; a
+    /// sync failed. The store is then recovered when it is opened next.
+    pub fn close(self) -> Result<(), StoreError> {
+        let handles = Arc::strong_count(self.arc()) - 1;
+        match Arc::try_unwrap(self.into_arc()) {
+            Ok(inner) => inner.shut_down(),
+            Err(_) => Err(StoreError::InUse { handles }),
+        }
     }
 }

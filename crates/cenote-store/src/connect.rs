@@ -1,17 +1,16 @@
 //! Opening a store as a client of the daemon that keeps it.
 
+use crate::ahead::Ahead;
 use crate::catalog::Catalog;
 use crate::connection::Connection;
 use crate::error::{OpenError, StoreError};
 use crate::journals::Journals;
 use crate::keeper::{Home, Keeper};
-use crate::logs::Logs;
+use crate::log_list::Logs;
 use crate::options::OpenOptions;
+use crate::parts;
 use crate::relocate::frontier::Frontier;
-use crate::relocate::hosted::Holds;
 use crate::rewriter::{Backend, RelocationOptions};
-use crate::shadow::Shadows;
-use crate::spare::Ahead;
 use crate::store::{Control, Inner, Store};
 use crate::window::{Space, Window, who_is_at};
 use cenote_layout::superblock::Superblock;
@@ -72,11 +71,10 @@ impl Store {
             token: fork_guard::token(),
             poisoned,
             stamps: crate::stamps::Stamps::default(),
-            shadows: Shadows::default(),
-            frontier,
+            parts: parts::of_store(frontier),
             replaying: Mutex::default(),
             silent: AtomicBool::new(false),
-            connection: Some(Connection::new(keeper, files)),
+            remote: Some(Box::new(Connection::new(keeper, files))),
             fence: None,
             journals: Mutex::default(),
             files_moving: Mutex::default(),
@@ -91,10 +89,8 @@ impl Store {
                 dirty: BTreeMap::new(),
                 logs: Logs::default(),
                 ahead: Ahead::default(),
-                hosted: BTreeMap::new(),
-                held: Holds::default(),
+                parts: parts::under_lock(),
                 journals: Journals::default(),
-                kept: crate::kept::Kept::default(),
                 checked_pools: BTreeSet::new(),
                 unchecked_objects: BTreeSet::new(),
                 client: home.client,

@@ -18,15 +18,18 @@
 use crate::error::StoreError;
 use crate::keeper::{Granted, Keeper};
 use crate::options::Access;
-use crate::pool::{PoolCore, PoolHandle};
+use crate::pool::PoolHandle;
+use crate::pool_core::PoolCore;
 use crate::puddle::{Puddle, file_name, primary_name};
 use crate::report::{Damage, PoolStart};
-use crate::store::{Control, Inner, Store};
+use crate::store::{Control, Inner, Remote, Store};
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PoolMode, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
+use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
 use cenote_medium::{GrantedMedium, MapMode};
+use core::any::Any;
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -59,7 +62,7 @@ impl Store {
 
     /// [`Store::keeper`], for this crate, which keeps its contract at each use.
     pub(crate) fn own_keeper(&self) -> Option<&dyn Keeper> {
-        self.inner().connection.as_ref().map(|connection| &*connection.keeper)
+        self.inner().connection().map(|connection| &*connection.keeper)
     }
 
     /// Takes a file that the daemon handed over, under its name in the store, until it is mapped or
@@ -71,7 +74,7 @@ impl Store {
     /// # Safety
     /// It is the file of that name in the daemon's store. What is mapped of it next is believed.
     pub unsafe fn admit_file(&self, name: &str, file: File) -> Result<(), StoreError> {
-        match &self.inner().connection {
+        match self.inner().connection() {
             Some(connection) => Ok(connection.files.admit(name, file)?),
             None => Ok(()),
         }
@@ -83,9 +86,33 @@ impl Store {
     /// The caller admitted it, and nothing is about to map it. Another thread may have admitted a
     /// file of the same name; only one of them maps it.
     pub unsafe fn dismiss(&self, name: &str) {
-        if let Some(connection) = &self.inner().connection {
+        if let Some(connection) = self.inner().connection() {
             connection.files.dismiss(name);
         }
+    }
+}
+
+impl Remote for Connection {
+    fn register_types(&self, types: &[&TypeRecord]) -> Result<(), StoreError> {
+        self.keeper.register_types(types)
+    }
+
+    fn trace_done(&self, pool: PoolId) -> Result<(), StoreError> {
+        self.keeper.trace_done(pool)
+    }
+
+    fn ensure_space(&self, pool: PoolId, addr: u64, len: u64) -> Result<(), StoreError> {
+        self.keeper.ensure_space(pool, addr, len)
+    }
+
+    fn log_puddle(
+        &self,
+        inner: &Inner,
+        control: &mut Control,
+        role: Role,
+        size: u64,
+    ) -> Result<PuddleRecord, StoreError> {
+        inner.granted_log(self, control, role, size)
     }
 }
 
@@ -129,7 +156,7 @@ impl Store {
     /// Whether a daemon keeps the store, and this process is a client.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.inner().connection.is_some()
+        self.inner().is_client()
     }
 
     /// Takes over what types the daemon knows: other clients register some. Nothing to do in an
@@ -138,7 +165,7 @@ impl Store {
     /// # Errors
     /// The daemon cannot be asked.
     pub fn learn_types(&self) -> Result<(), StoreError> {
-        let Some(connection) = &self.inner().connection else { return Ok(()) };
+        let Some(connection) = self.inner().connection() else { return Ok(()) };
         let types = connection.keeper.types()?;
         let mut control = self.inner().control();
         for record in types {
@@ -150,7 +177,7 @@ impl Store {
 
     /// Takes over what pools there are. Those that this process has open stay as they are.
     pub(crate) fn learn_pools(&self) -> Result<(), StoreError> {
-        let Some(connection) = &self.inner().connection else { return Ok(()) };
+        let Some(connection) = self.inner().connection() else { return Ok(()) };
         let listed = connection.keeper.pools()?;
         let mut control = self.inner().control();
         let open: Vec<PoolId> = control.pools.keys().copied().collect();
@@ -304,6 +331,12 @@ pub(crate) fn note_doubts(control: &mut Control, pool: PoolId, doubts: Vec<Strin
 }
 
 impl Inner {
+    /// The connection to the daemon that keeps the store, if one does.
+    pub(crate) fn connection(&self) -> Option<&Connection> {
+        let remote = self.remote.as_deref()?;
+        (remote as &dyn Any).downcast_ref()
+    }
+
     /// Maps a puddle of a pool that was granted, and makes it findable.
     fn map_granted(
         &self,
@@ -351,7 +384,7 @@ impl Inner {
     }
 
     /// A puddle for logs, from the daemon. The log space comes with its header.
-    pub(crate) fn granted_log(
+    fn granted_log(
         &self,
         connection: &Connection,
         control: &mut Control,

@@ -28,7 +28,7 @@ impl Store {
     /// The medium reports an error other than damage.
     pub fn damaged_files(&self) -> Result<Vec<Damage>, StoreError> {
         let inner = self.inner();
-        if inner.connection.is_some() {
+        if inner.is_client() {
             return Ok(Vec::new());
         }
         let control = inner.control();

@@ -22,16 +22,15 @@
 //! Psyncs that the catalog says are kept ([`crate::kept`]) are in files of their own, and are
 //! brought back between 2 and 3, as in any open of the journal.
 
-use crate::about::about_control;
 use crate::error::StoreError;
 use crate::journals::JournalOf;
 use crate::options::JournalPolicy;
 use crate::report::Damage;
 use crate::store::{Control, Inner};
-use cenote_journal::{Journal, Settings, look};
+use cenote_journal::{Journal, Settings};
 use cenote_layout::catalog::Record;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MediumError, Operation};
+use cenote_medium::{MediumError, Operation};
 
 impl Inner {
     /// Whether a journal of pools that cannot be used is made anew in this session.
@@ -91,20 +90,5 @@ impl Inner {
             self.commit(control, &torn)?;
         }
         Ok(journal)
-    }
-
-    /// The epoch of a journal that is made now: later than that of every one before, and than that
-    /// of the file that has its name, which the superblock may not know.
-    pub(crate) fn next_epoch(&self, control: &Control, of: JournalOf) -> Result<u64, StoreError> {
-        let named = control.superblock.journals[of as usize].epoch;
-        let found = match self.medium.exists(of.file())? {
-            true => {
-                let file = FileHandle::open(&self.medium, of.file());
-                let looked = file.and_then(|file| look(&file, self.uuid));
-                looked.or_else(|error| about_control(error).map(Err))?.ok()
-            }
-            false => None,
-        };
-        Ok(found.map_or(0, |found| found.mark.epoch).max(named).saturating_add(1))
     }
 }

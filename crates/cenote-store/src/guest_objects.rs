@@ -63,7 +63,7 @@ impl Control {
             leases.filter(|((holder, of), _)| *of == object && Some(*holder) != client);
         let found = others.find(|(_, writes)| writable || **writes);
         found.map(|((holder, _), writes)| {
-            (self.hosted.get(holder).map_or(0, |hosted| hosted.pid()), *writes)
+            (self.hosted().get(holder).map_or(0, |hosted| hosted.pid()), *writes)
         })
     }
 
@@ -150,7 +150,7 @@ impl Store {
         let has = control.catalog.state.object_leases.get(&(client, object)).copied();
         if has == Some(true) && !writable {
             // Somebody in that process writes it, who keeps his lease.
-            let pid = control.hosted.get(&client).map_or(0, |hosted| hosted.pid());
+            let pid = control.hosted().get(&client).map_or(0, |hosted| hosted.pid());
             return Err(StoreError::ObjectBusy { name: name.into(), writing: true, pid });
         }
         if has != Some(writable) {
@@ -172,7 +172,7 @@ impl Store {
         object: Uuid,
     ) -> Result<(ObjectInfo, bool), StoreError> {
         let control = self.inner().control();
-        if !control.hosted.contains_key(&client) {
+        if !control.hosted().contains_key(&client) {
             return Err(StoreError::NoGuest { client });
         }
         let state = &control.catalog.state;
@@ -255,7 +255,7 @@ impl Store {
         change: crate::credentials::PermissionChange,
     ) -> Result<(), StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             return connection.keeper.set_object_owner(name, change);
         }

@@ -38,6 +38,7 @@
 
 use crate::credentials::{Credentials, bad_permissions};
 use crate::error::{BY_DAEMON, StoreError};
+use crate::hosted::Hosted;
 use crate::options::{Access, PoolOptions};
 use crate::pool_rules::{check_size, find, start_of};
 use crate::puddle::{file_name, primary_name, text};
@@ -67,18 +68,6 @@ const PSYNC_PUDDLES_MAX: usize = 4096;
 /// Most log puddles of one guest: as many as its log space has room for, and the log space.
 const LOGS_MAX: usize = 1024;
 
-/// A guest, in memory.
-#[derive(Debug)]
-pub(crate) struct Hosted {
-    guest: GuestRecord,
-    /// Whether the catalog has its record.
-    recorded: bool,
-    /// Log puddles that it was given, the log space among them.
-    logs: BTreeSet<Uuid>,
-    /// Its logs are being replayed.
-    ending: bool,
-}
-
 /// A pool that was granted.
 #[derive(Clone, Debug)]
 pub struct PoolGrant {
@@ -105,16 +94,6 @@ pub struct GuestEnd {
     pub damage: Vec<Damage>,
 }
 
-impl Hosted {
-    pub(crate) fn pid(&self) -> u32 {
-        self.guest.pid
-    }
-
-    pub(crate) fn is_ending(&self) -> bool {
-        self.ending
-    }
-}
-
 impl Store {
     /// Admits a guest: a process that the caller knows to live. Nothing is recorded before it is
     /// given something.
@@ -131,12 +110,12 @@ impl Store {
             || state.guests.contains_key(&client)
             || state.leases.keys().any(|(holder, _)| *holder == client)
             || state.object_leases.keys().any(|(holder, _)| *holder == client);
-        if known || client == control.client || control.hosted.contains_key(&client) {
+        if known || client == control.client || control.hosted().contains_key(&client) {
             return Err(StoreError::Refused {
                 detail: format!("there is a session {} already", guest.client),
             });
         }
-        control.hosted.insert(
+        control.hosted_mut().insert(
             guest.client,
             Hosted { guest, recorded: false, logs: BTreeSet::new(), ending: false },
         );
@@ -147,7 +126,7 @@ impl Store {
     /// daemon that live.
     #[must_use]
     pub fn guests(&self) -> Vec<GuestRecord> {
-        self.inner().control().hosted.values().map(|hosted| hosted.guest).collect()
+        self.inner().control().hosted().values().map(|hosted| hosted.guest).collect()
     }
 
     /// Ends hosting, and with it the use of the store by this process, whoever has handles of it:
@@ -163,7 +142,7 @@ impl Store {
     /// Whether a guest was given anything, so that its end has to be waited for.
     #[must_use]
     pub fn guest_has_anything(&self, client: Uuid) -> bool {
-        self.inner().control().hosted.get(&client).is_some_and(|hosted| hosted.recorded)
+        self.inner().control().hosted().get(&client).is_some_and(|hosted| hosted.recorded)
     }
 
     /// Creates a pool that belongs to a guest's user and group. Asked again with the token of the
@@ -234,7 +213,7 @@ impl Store {
             );
             return Err(StoreError::NotHosted { what });
         }
-        if control.pools.contains_key(&id) || control.held.exclude(id, access) {
+        if control.pools.contains_key(&id) || control.held().exclude(id, access) {
             return Err(StoreError::PoolBusy { name: name.into(), by: BY_DAEMON.into() });
         }
         // After a loss of power one of those who will share it traces it, alone.
@@ -247,11 +226,11 @@ impl Store {
             *pool == id
                 && *other != client
                 && excludes(*other, **writes)
-                && control.hosted.contains_key(other)
+                && control.hosted().contains_key(other)
         });
         if let Some(((other, _), _)) = holder {
             let by = control
-                .hosted
+                .hosted()
                 .get(other)
                 .map_or_else(String::new, |h| format!("process {}", h.guest.pid));
             return Err(StoreError::PoolBusy { name: name.into(), by });
@@ -330,7 +309,7 @@ impl Store {
         let holders = control.catalog.state.leases.keys().filter(|(_, of)| *of == pool);
         holders
             .map(|(client, _)| *client)
-            .filter(|client| control.hosted.contains_key(client))
+            .filter(|client| control.hosted().contains_key(client))
             .collect()
     }
 
@@ -347,7 +326,7 @@ impl Store {
         let control = self.inner().control();
         let state = &control.catalog.state;
         let logs: BTreeSet<Uuid> = control
-            .hosted
+            .hosted()
             .values()
             .filter(|hosted| hosted.guest.uid == uid)
             .flat_map(|hosted| hosted.logs.iter().copied())
@@ -617,7 +596,7 @@ impl Store {
     ) -> Result<PuddleRecord, StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("give a client a log")?;
-        let logs = control.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.logs.len();
+        let logs = control.hosted().get(&client).ok_or(StoreError::NoGuest { client })?.logs.len();
         if let (Role::LogSpace, Some(space)) = (role, control.catalog.state.clients.get(&client))
             && let Some(puddle) = control.catalog.state.puddles.get(space)
         {
@@ -653,7 +632,7 @@ impl Store {
         }
         inner.commit_new_puddle(&mut control, &record, &records)?;
         control.introduced(client);
-        if let Some(hosted) = control.hosted.get_mut(&client) {
+        if let Some(hosted) = control.hosted_mut().get_mut(&client) {
             hosted.logs.insert(record.uuid);
         }
         Ok(record)
@@ -669,12 +648,13 @@ impl Store {
         let inner = self.inner();
         let mut apart = {
             let mut control = inner.begin_write("end a client")?;
-            let Some(hosted) = control.hosted.get_mut(&client).filter(|hosted| !hosted.ending)
+            let Some(hosted) =
+                control.hosted_mut().get_mut(&client).filter(|hosted| !hosted.ending)
             else {
                 return Err(StoreError::NoGuest { client });
             };
             if !hosted.recorded {
-                control.hosted.remove(&client);
+                control.hosted_mut().remove(&client);
                 return Ok(GuestEnd { logs: Vec::new(), damage: Vec::new() });
             }
             hosted.ending = true;
@@ -691,13 +671,13 @@ impl Store {
         let control = &mut *guard;
         // Nothing of it is used any more.
         control.bury(apart, recovered.is_ok());
-        let Some(hosted) = control.hosted.get_mut(&client) else {
+        let Some(hosted) = control.hosted_mut().get_mut(&client) else {
             return Err(StoreError::NoGuest { client });
         };
         hosted.ending = false;
+        let known = hosted.logs.clone();
         let listed = recovered.map_err(|error| inner.failed(error))?;
-        let mut logs: Vec<PuddleRecord> = hosted
-            .logs
+        let mut logs: Vec<PuddleRecord> = known
             .iter()
             .filter_map(|uuid| control.catalog.state.puddles.get(uuid))
             .copied()
@@ -745,7 +725,7 @@ impl Store {
             }
         }
         control.damage.extend(report.damage.iter().cloned());
-        control.hosted.remove(&client);
+        control.hosted_mut().remove(&client);
         Ok(GuestEnd { logs: report.logs, damage: report.damage })
     }
 
@@ -761,7 +741,7 @@ impl Store {
         change: crate::credentials::PermissionChange,
     ) -> Result<(), StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             connection.keeper.set_permissions(name, change)?;
             return self.learn_pools();
@@ -807,44 +787,6 @@ fn not_shared(name: &str) -> StoreError {
 }
 
 impl Control {
-    /// Records that come before the first that name a guest.
-    pub(crate) fn introduce(&self, client: Uuid) -> Result<Vec<Record>, StoreError> {
-        let hosted = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?;
-        let known = hosted.recorded || planted(Bug::GuestNotIntroduced);
-        Ok(if known { Vec::new() } else { vec![Record::Guest(hosted.guest)] })
-    }
-
-    /// They have been committed.
-    pub(crate) fn introduced(&mut self, client: Uuid) {
-        if let Some(hosted) = self.hosted.get_mut(&client) {
-            hosted.recorded = true;
-        }
-    }
-
-    /// What a guest is called in locks: another name for each session, and so for each image of a
-    /// process.
-    fn name_of(&self, client: Uuid) -> Result<u64, StoreError> {
-        let guest = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.guest;
-        let image = u128::from_le_bytes(client.0);
-        cenote_sys::process::name_of(
-            guest.pid,
-            guest.start_ticks,
-            image as u64 ^ (image >> 64) as u64,
-        )
-        .map_err(|error| StoreError::Refused { detail: error.to_string() })
-    }
-
-    /// Whether a guest's lease on a pool is for writing.
-    fn lease_of(&self, client: Uuid, pool: PoolId) -> Result<bool, StoreError> {
-        if !self.hosted.contains_key(&client) {
-            return Err(StoreError::NoGuest { client });
-        }
-        let lease = self.catalog.state.leases.get(&(client, pool)).copied();
-        lease.ok_or_else(|| StoreError::Refused {
-            detail: format!("pool {pool} was not granted: open it first"),
-        })
-    }
-
     /// The record of a pool that a guest writes.
     fn writes(
         &self,
@@ -865,17 +807,6 @@ impl Control {
             return Ok(record.clone());
         }
         Err(StoreError::PoolReadOnly { name: record.name.clone(), what })
-    }
-
-    /// Takes over the guests of an earlier daemon that live.
-    pub(crate) fn adopt_guests(&mut self) {
-        let adopted = |guest: &GuestRecord| {
-            let logs = self.catalog.state.clients.get(&guest.client).copied().into_iter().collect();
-            (guest.client, Hosted { guest: *guest, recorded: true, logs, ending: false })
-        };
-        let found: Vec<(Uuid, Hosted)> =
-            crate::alive::seen(&self.catalog.state).map(adopted).collect();
-        self.hosted.extend(found);
     }
 }
 

@@ -74,13 +74,9 @@
 
 use crate::about::about_control;
 use crate::error::StoreError;
-use crate::report::{Damage, OpenReport};
-use crate::store::{Control, Inner, Store};
 use crate::superblock;
-use cenote_journal::{Found, Scan, TIED, Tie, look, scan};
-use cenote_layout::superblock::{
-    JOURNAL_BITS, JOURNAL_REFUSED, JOURNAL_SETTLED, JournalMark, Superblock,
-};
+use cenote_journal::{Found, TIED, Tie, scan};
+use cenote_layout::superblock::{JOURNAL_BITS, JOURNAL_SETTLED, JournalMark, Superblock};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, OwnedMedium};
 
@@ -112,13 +108,13 @@ pub(crate) struct Journals {
     /// What they and the catalog, which is the last, name of each other.
     ties: [Tie; TIED],
     /// They were read when the store was opened, so that names are known.
-    read: bool,
+    pub(crate) read: bool,
     /// The superblock that was read is perhaps not the newest one: its next copy is damaged.
-    next_lost: bool,
+    pub(crate) next_lost: bool,
     /// This session has begun to open it: its header may be a newer one than the superblock names.
-    opened: [bool; 2],
+    pub(crate) opened: [bool; 2],
     /// This session has opened it, and named it.
-    named: [bool; 2],
+    pub(crate) named: [bool; 2],
 }
 
 impl Default for Journals {
@@ -134,12 +130,12 @@ impl Default for Journals {
 }
 
 /// Whether the superblock says this of a journal.
-fn says(block: &Superblock, of: JournalOf, bit: u64) -> bool {
+pub(crate) fn says(block: &Superblock, of: JournalOf, bit: u64) -> bool {
     block.journal_states >> (of as u32 * JOURNAL_BITS) & bit != 0
 }
 
 /// Makes the superblock say it, or not.
-fn say(block: &mut Superblock, of: JournalOf, bit: u64, on: bool) {
+pub(crate) fn say(block: &mut Superblock, of: JournalOf, bit: u64, on: bool) {
     let bit = bit << (of as u32 * JOURNAL_BITS);
     block.journal_states =
         if on { block.journal_states | bit } else { block.journal_states & !bit };
@@ -147,7 +143,7 @@ fn say(block: &mut Superblock, of: JournalOf, bit: u64, on: bool) {
 
 /// What was read of a journal; `None` where its file cannot be read, which its opener says, and
 /// which costs those alone that need it.
-fn of_opener<T>(read: Result<T, MediumError>) -> Result<Option<T>, MediumError> {
+pub(crate) fn of_opener<T>(read: Result<T, MediumError>) -> Result<Option<T>, MediumError> {
     match read {
         Err(error) if !planted(Bug::UnreadableNotRead) => about_control(error).map(|_| None),
         read => read.map(Some),
@@ -195,7 +191,7 @@ impl Journals {
 
     /// Reads how far each journal got in the session that crashed, and what it names of the other
     /// and of the catalog.
-    fn read(
+    pub(crate) fn read(
         &mut self,
         medium: &OwnedMedium,
         block: &Superblock,
@@ -242,7 +238,7 @@ impl Journals {
     }
 
     /// Why a journal that ends with this record is not the one that the others name.
-    fn lacks(&self, of: JournalOf, last: u64) -> Option<String> {
+    pub(crate) fn lacks(&self, of: JournalOf, last: u64) -> Option<String> {
         let (named, by) = self.tie(of).named();
         let other = JournalOf::ALL.get(by).map_or("the catalog", |by| by.file());
         (last < named && !planted(Bug::TieIgnored)).then(|| {
@@ -255,7 +251,7 @@ impl Journals {
 
 /// Why a superblock of this generation is older than a journal. `next_lost`: there may have been a
 /// next one.
-fn put_back(generation: u64, next_lost: bool, found: &Found) -> Option<String> {
+pub(crate) fn put_back(generation: u64, next_lost: bool, found: &Found) -> Option<String> {
     // As long as nothing was done in its session the superblock may not name it yet.
     let at_least = found.session.saturating_sub(u64::from(!found.used));
     let older =
@@ -270,7 +266,7 @@ fn put_back(generation: u64, next_lost: bool, found: &Found) -> Option<String> {
 }
 
 /// Why a journal with this header is not the one that the superblock names.
-fn why_not(named: &JournalMark, found: &Found, settled: bool) -> Option<String> {
+pub(crate) fn why_not(named: &JournalMark, found: &Found, settled: bool) -> Option<String> {
     let Found { mark, alone, used, .. } = found;
     // The header that is named may be the one that is damaged: its predecessor is good enough to
     // recover by.
@@ -304,247 +300,6 @@ fn why_not(named: &JournalMark, found: &Found, settled: bool) -> Option<String> 
             mark.epoch, mark.generation, named.epoch, named.generation
         )
     })
-}
-
-impl Inner {
-    /// Reports the journals that were put back, or are gone though something needs them. `clean`:
-    /// the store was closed. Changes no file.
-    pub(crate) fn expect_journals(
-        &self,
-        control: &mut Control,
-        clean: bool,
-        report: &mut OpenReport,
-    ) -> Result<(), MediumError> {
-        let whole = !report.damage.iter().any(|damage| matches!(damage, Damage::Superblock { .. }));
-        for of in JournalOf::ALL.into_iter().filter(|_| report.copied || !whole) {
-            say(&mut control.superblock, of, JOURNAL_SETTLED, false);
-        }
-        if report.copied {
-            control.superblock.tied_from = control.superblock.generation + 1;
-            control.superblock.tied_batch = control.catalog.batch();
-        } else if !clean && !control.journals.read {
-            // The superblock was put back, and the caller accepts that.
-            control.journals.read(&self.medium, &control.superblock, self.writable)?;
-        }
-        JournalOf::ALL
-            .into_iter()
-            .try_for_each(|of| self.look_at_journal(control, of, whole, report))
-    }
-
-    /// Reports a journal that was put back, or is gone though something needs it.
-    fn look_at_journal(
-        &self,
-        control: &mut Control,
-        of: JournalOf,
-        whole: bool,
-        report: &mut OpenReport,
-    ) -> Result<(), MediumError> {
-        let named = control.superblock.journals[of as usize];
-        if named == JournalMark::NONE || !self.medium.exists(of.file())? {
-            return Ok(()); // the opener that needs it reports that it is missing
-        }
-        let looked = FileHandle::open(&self.medium, of.file()).and_then(|file| {
-            let mut found = look(&file, self.uuid)?;
-            let differs = |found: &Found| {
-                found.mark != named || control.journals.tie(of).named().0 > found.last
-            };
-            if found.as_ref().is_ok_and(differs)
-                && let Ok(scan) = scan(&file, self.uuid, false)?
-            {
-                found = Ok(scan.found());
-            }
-            Ok(found)
-        });
-        // One without a whole header is reported by its opener.
-        let Some(Ok(found)) = of_opener(looked)? else { return Ok(()) };
-        let Some(detail) = self.problem(control, of, &found) else { return Ok(()) };
-        if whole && put_back(control.superblock.generation, false, &found).is_some() {
-            say(&mut control.superblock, of, JOURNAL_REFUSED, !planted(Bug::RefusalForgotten));
-        }
-        let state = &control.catalog.state;
-        let pools = match of {
-            JournalOf::Objects => Vec::new(),
-            JournalOf::Pools => {
-                state.pools.keys().copied().filter(|pool| state.is_shadowed(*pool)).collect()
-            }
-        };
-        report.damage.push(Damage::Journal { detail: format!("{}: {detail}", of.file()), pools });
-        Ok(())
-    }
-
-    /// Why a journal is not the one that belongs to this superblock and to the other journal.
-    pub(crate) fn problem(
-        &self,
-        control: &Control,
-        of: JournalOf,
-        found: &Found,
-    ) -> Option<String> {
-        let block = &control.superblock;
-        let opened = control.journals.opened[of as usize];
-        let settled = !opened && says(block, of, JOURNAL_SETTLED);
-        let refused = || {
-            (!opened && says(block, of, JOURNAL_REFUSED))
-                .then(|| "the superblock was put back beside it, before an earlier session".into())
-        };
-        why_not(&block.journals[of as usize], found, settled)
-            .or_else(|| put_back(block.generation, control.journals.next_lost, found))
-            .or_else(refused)
-            .or_else(|| control.journals.lacks(of, found.last))
-    }
-
-    /// Refuses a journal that is older than the superblock says.
-    pub(crate) fn check_journal(
-        &self,
-        control: &Control,
-        of: JournalOf,
-        found: &Found,
-    ) -> Result<(), StoreError> {
-        match self.problem(control, of, found) {
-            Some(detail) => Err(StoreError::JournalRolledBack { file: of.file(), detail }),
-            None => Ok(()),
-        }
-    }
-
-    /// Reads what journals name of each other, if the open has not: before one of them is made
-    /// anew, which goes on behind all of that.
-    pub(crate) fn learn_names(&self, control: &mut Control) -> Result<(), MediumError> {
-        match control.journals.read {
-            true => Ok(()),
-            false => control.journals.read(&self.medium, &control.superblock, self.writable),
-        }
-    }
-
-    /// Before a session changes a journal's header: from here on it is newer than the superblock
-    /// says.
-    pub(crate) fn journal_opens(&self, control: &mut Control, of: JournalOf) {
-        control.journals.opened[of as usize] = true;
-    }
-
-    /// The superblock names the header of a journal that this session has opened. **Its sync
-    /// commits.**
-    pub(crate) fn name_journal(
-        &self,
-        control: &mut Control,
-        of: JournalOf,
-        mark: JournalMark,
-    ) -> Result<(), StoreError> {
-        let mut next = control.superblock;
-        next.journals[of as usize] = mark;
-        say(&mut next, of, JOURNAL_SETTLED | JOURNAL_REFUSED, false);
-        self.store_superblock(&mut next)?;
-        control.superblock = next;
-        control.journals.named[of as usize] = true;
-        Ok(())
-    }
-
-    /// Puts the headers of the journals that this session has named into the superblock's copy that
-    /// is about to say "clean". Nothing writes to them any more.
-    pub(crate) fn name_closed_journals(&self, control: &mut Control) -> Result<(), StoreError> {
-        if let Some(journal) = self.shadows.journal() {
-            journal.checkpoint()?;
-            self.shadows.stop(false);
-        }
-        let mut block = control.superblock;
-        JournalOf::ALL.into_iter().try_for_each(|of| self.settle(control, &mut block, of))?;
-        control.superblock = block;
-        Ok(())
-    }
-
-    /// Makes a copy of the superblock that says "clean" name a journal, if this session has opened
-    /// it. Nothing writes to it.
-    fn settle(
-        &self,
-        control: &Control,
-        block: &mut Superblock,
-        of: JournalOf,
-    ) -> Result<(), StoreError> {
-        if !control.journals.named[of as usize] {
-            let stranger =
-                planted(Bug::SettledByStranger) && block.journals[of as usize] != JournalMark::NONE;
-            say(block, of, JOURNAL_SETTLED, stranger || says(block, of, JOURNAL_SETTLED));
-            return Ok(());
-        }
-        let file = FileHandle::open(&self.medium, of.file())?;
-        let found = look(&file, self.uuid)?;
-        let found =
-            found.map_err(|detail| StoreError::JournalDamaged { file: of.file(), detail })?;
-        block.journals[of as usize] = found.mark;
-        // What is psynced and not trimmed: its user has given it up without a close.
-        let all = found.mark.trimmed >= control.journals.tie(of).floor();
-        say(block, of, JOURNAL_SETTLED, all);
-        Ok(())
-    }
-
-    /// Makes the superblock of a backup name the copies of the journals, which are quiet. One that
-    /// this session has not opened is copied with its mark, if it is the one of this store.
-    pub(crate) fn name_copied_journals(
-        &self,
-        control: &Control,
-        block: &mut Superblock,
-    ) -> Result<(), StoreError> {
-        for of in JournalOf::ALL {
-            if !self.medium.exists(of.file())? {
-                continue;
-            }
-            if !control.journals.named[of as usize] && !planted(Bug::BackupUnchecked) {
-                let file = FileHandle::open(&self.medium, of.file())?;
-                match scan(&file, self.uuid, false)? {
-                    Ok(Scan { damage: Some(detail), .. }) | Err(detail) => {
-                        return Err(StoreError::JournalDamaged { file: of.file(), detail });
-                    }
-                    Ok(scan) => self.check_journal(control, of, &scan.found())?,
-                }
-            }
-            self.settle(control, block, of)?;
-        }
-        Ok(())
-    }
-}
-
-impl Store {
-    /// Refuses a journal of objects that is older than the superblock says: for recovery of
-    /// objects, before anything is replayed.
-    ///
-    /// # Errors
-    /// [`StoreError::JournalRolledBack`].
-    pub fn check_objects_journal(&self, found: &Found) -> Result<(), StoreError> {
-        self.inner().check_journal(&self.inner().control(), JournalOf::Objects, found)
-    }
-
-    /// Generation of the superblock's copy that will name a journal of objects whose session begins
-    /// now.
-    #[must_use]
-    pub fn next_session(&self) -> u64 {
-        self.inner().control().superblock.generation + 1
-    }
-
-    /// What the journal of objects and that of pools know of each other.
-    #[must_use]
-    pub fn objects_tie(&self) -> Tie {
-        self.inner().control().journals.tie(JournalOf::Objects).clone()
-    }
-
-    /// The epoch of a journal of objects that is made now: later than that of every one before.
-    ///
-    /// # Errors
-    /// The medium: the file that has its name cannot be read.
-    pub fn next_objects_epoch(&self) -> Result<u64, StoreError> {
-        self.inner().next_epoch(&self.inner().control(), JournalOf::Objects)
-    }
-
-    /// Before the objects' journal gets a new header in this session.
-    pub fn objects_journal_opens(&self) {
-        self.inner().journal_opens(&mut self.inner().control(), JournalOf::Objects);
-    }
-
-    /// The superblock names the header of the objects' journal, durably: before a record is
-    /// appended to it.
-    ///
-    /// # Errors
-    /// The medium. A failed sync poisons the store.
-    pub fn name_objects_journal(&self, mark: JournalMark) -> Result<(), StoreError> {
-        self.inner().name_journal(&mut self.inner().control(), JournalOf::Objects, mark)
-    }
 }
 
 #[cfg(test)]

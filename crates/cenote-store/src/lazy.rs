@@ -47,7 +47,7 @@ pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
     }
     let Some(puddle) = inner.window.find(address as u64) else { return false };
     if puddle.is_due() {
-        return inner.frontier.ask(puddle);
+        return inner.frontier().ask(puddle);
     }
     if is_bus_error && replace(inner, puddle, address) {
         return true;

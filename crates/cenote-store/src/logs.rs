@@ -21,6 +21,7 @@
 //! formatted anew under another log id, so that no old entry counts.
 
 use crate::error::StoreError;
+use crate::log_list::LogLease;
 use crate::notice::Watcher;
 use crate::puddle::{Puddle, file_name};
 use crate::store::{Control, Inner, Store};
@@ -39,7 +40,6 @@ use cenote_medium::{MapMode, MediumError, Operation};
 use cenote_sys::memory::{OwnedRegion, hidden};
 use core::mem::offset_of;
 use core::ptr::NonNull;
-use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
 
 /// Bytes of a log space puddle: room for about a thousand segments.
@@ -48,72 +48,6 @@ pub(crate) const LOG_SPACE_SIZE: u64 = 64 << 10;
 pub(crate) const SEGMENT_SIZE_MAX: u64 = 64 << 20;
 /// Spare puddles that are kept over a close.
 const SPARE_MAX: usize = 32;
-
-/// A log that one thread writes: its head segment, formatted and listed.
-#[derive(Debug)]
-#[must_use = "a log that is not given back keeps the store from closing"]
-pub struct LogLease {
-    // Private, so that what is given back is what was handed out.
-    body: Body,
-    log_id: u64,
-    addr: u64,
-    hidden: bool,
-}
-
-impl LogLease {
-    /// Whether it is memory without a file, for transactions on pools that are protected at rest:
-    /// [`Store::acquire_hidden_log`].
-    #[must_use]
-    pub fn is_hidden(&self) -> bool {
-        self.hidden
-    }
-
-    /// The head segment's body, mapped until the store is dropped.
-    #[must_use]
-    pub fn body(&self) -> Body {
-        self.body
-    }
-
-    /// The log's identity.
-    #[must_use]
-    pub fn log_id(&self) -> u64 {
-        self.log_id
-    }
-
-    /// Address of the head's puddle.
-    #[must_use]
-    pub fn addr(&self) -> u64 {
-        self.addr
-    }
-}
-
-/// What the session has of logs.
-#[derive(Debug, Default)]
-pub(crate) struct Logs {
-    /// The log space and how many entries it has.
-    space: Option<(NonNull<Puddle>, u64)>,
-    /// Given back.
-    idle: Vec<LogLease>,
-    /// Those of protected pools that were given back.
-    hidden_idle: Vec<LogLease>,
-    /// Their memory, and who they are.
-    hidden: Vec<OwnedRegion>,
-    hidden_ids: BTreeSet<u64>,
-    /// Handed out.
-    in_use: u64,
-    /// Further segments by log and number.
-    segments: BTreeMap<(u64, u32), (u64, Body)>,
-    /// Head segments of all logs of this session.
-    heads: Vec<Body>,
-    /// Log and log space puddles that nobody uses.
-    pub(crate) spare: Vec<PuddleRecord>,
-}
-
-impl Logs {
-    pub(crate) fn in_use(&self) -> u64 {
-        self.in_use
-    }
-}
 
 impl Store {
     /// A log for one thread: one that was given back, else a new one. Give it back with
@@ -328,7 +262,7 @@ impl Inner {
                 return Err(error);
             }
         };
-        if self.connection.is_some() {
+        if self.is_client() {
             // The daemon has written the header, and named the client.
             control.logs.space = Some((NonNull::from(puddle), 0));
             return Ok(());
@@ -369,8 +303,8 @@ impl Inner {
         role: Role,
         size: u64,
     ) -> Result<(PuddleRecord, bool), StoreError> {
-        if let Some(connection) = &self.connection {
-            return Ok((self.granted_log(connection, control, role, size)?, false));
+        if let Some(remote) = &self.remote {
+            return Ok((remote.log_puddle(self, control, role, size)?, false));
         }
         loop {
             let best = control

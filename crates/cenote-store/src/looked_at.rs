@@ -2,7 +2,7 @@
 
 use crate::error::StoreError;
 use crate::options::DamagePolicy;
-use crate::pool::PoolCore;
+use crate::pool_core::PoolCore;
 use crate::pool_rules::{lost_record, start_of};
 use crate::puddle::{Puddle, file_name, primary_name, text};
 use crate::relocate::Needs;
@@ -46,7 +46,8 @@ impl Store {
             return Err(StoreError::PoolUnknown { name: id.to_string() });
         };
         let records = control.catalog.state.puddles_of(id);
-        if inner.writable && records.iter().any(|puddle| control.kept.contains_key(&puddle.uuid)) {
+        if inner.writable && records.iter().any(|puddle| control.kept().contains_key(&puddle.uuid))
+        {
             // Brings back what psyncs say of files that are whole again.
             inner.pool_journal(control)?;
         }

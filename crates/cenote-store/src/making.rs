@@ -165,7 +165,7 @@ impl Inner {
             let puddle_ref = unsafe { puddle.as_ref() };
             self.window.remove(puddle_ref);
             unmapped = puddle_ref.refuse(&self.medium).is_ok();
-            self.frontier.let_go(puddle_ref);
+            self.parts.let_go(puddle_ref);
             control.graveyard.push(puddle);
         }
         unmapped

@@ -14,23 +14,21 @@
 //! Where it was not, the boot under which its clients lived must stay in the superblock until they
 //! have been recovered.
 
+use crate::ahead::Ahead;
 use crate::alive;
 use crate::catalog::{self, Catalog};
 use crate::error::OpenError;
 use crate::exclusion;
 use crate::fence::Fence;
 use crate::journals::Journals;
-use crate::kept::Kept;
-use crate::logs::Logs;
+use crate::log_list::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
 use crate::origin::keeps_cache;
+use crate::parts;
 use crate::puddle::{DIR, file_name, text};
 use crate::relocate;
 use crate::relocate::frontier::Frontier;
-use crate::relocate::hosted::Holds;
 use crate::report::{Damage, DamageEffect, OpenReport};
-use crate::shadow::Shadows;
-use crate::spare::Ahead;
 use crate::stamps::Stamps;
 use crate::store::{Control, Inner, LOCK, Store};
 use crate::superblock::{self, FILE, NEW_FILE};
@@ -182,12 +180,11 @@ impl Store {
             durability,
             token: fork_guard::token(),
             poisoned,
-            shadows: Shadows::default(),
             stamps: Stamps::default(),
-            frontier,
+            parts: parts::of_store(frontier),
             replaying: Mutex::default(),
             silent: AtomicBool::new(true),
-            connection: None,
+            remote: None,
             fence,
             journals: Mutex::default(),
             files_moving: Mutex::default(),
@@ -202,10 +199,8 @@ impl Store {
                 dirty: BTreeMap::new(),
                 logs: Logs::default(),
                 ahead: Ahead::default(),
-                hosted: BTreeMap::new(),
-                held: Holds::default(),
+                parts: parts::under_lock(),
                 journals,
-                kept: Kept::default(),
                 checked_pools: BTreeSet::new(),
                 unchecked_objects,
                 client: Uuid::NIL,
@@ -350,7 +345,7 @@ impl Inner {
             report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
         }
         let (orphans, missing) = self.compare_files(control, merged, report)?;
-        control.kept = self.load_kept(&control.catalog.state)?;
+        *control.parts.get_mut() = self.load_kept(&control.catalog.state)?;
         if planted(Bug::MovedBeforeRecovery) && self.writable && self.window.distance() != 0 {
             self.move_before_recovery(control);
         }
@@ -396,7 +391,7 @@ impl Inner {
         control.superblock.durability = match self.durability {
             // A guest that an earlier daemon told `process` goes on as it was told; until the next
             // open nothing counts as covered, also of those that come later.
-            Durability::Power if raised && !control.hosted.is_empty() => DURABILITY_PROCESS,
+            Durability::Power if raised && !control.hosted().is_empty() => DURABILITY_PROCESS,
             Durability::Power => DURABILITY_POWER,
             Durability::Process => DURABILITY_PROCESS,
         };

@@ -85,7 +85,7 @@ impl Store {
     #[must_use]
     pub fn pools(&self) -> Vec<PoolInfo> {
         let mut sums: std::collections::BTreeMap<PoolId, (u64, u64)> = Default::default();
-        if let Some(connection) = &self.inner().connection {
+        if let Some(connection) = self.inner().connection() {
             // Where the daemon does not answer, what it said last.
             let _ = self.learn_pools();
             sums = connection.listed.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -132,7 +132,7 @@ impl Store {
         check_new_pool(name, options)?;
         self.refuse_unprotected(name, options.at_rest.mode())?;
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             if options.at_rest != AtRest::None {
                 return Err(StoreError::Protected {
@@ -262,11 +262,11 @@ impl Store {
             return Err(StoreError::PoolInUse { name: name.into() });
         }
         inner.settle_logs(&control)?;
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             connection.keeper.remove_pool(name)?;
         }
         if let Some((client, credentials)) = guest {
-            if !control.hosted.contains_key(&client) {
+            if !control.hosted().contains_key(&client) {
                 return Err(StoreError::NoGuest { client });
             }
             if control.catalog.state.pools.get(&id).is_some_and(|pool| !credentials.own(pool)) {
@@ -275,8 +275,8 @@ impl Store {
         }
         let mut holders = control.catalog.state.leases.keys().filter(|(_, pool)| *pool == id);
         let us = guest.map(|(client, _)| client);
-        if holders.any(|(holder, _)| Some(*holder) != us && control.hosted.contains_key(holder))
-            || control.held.any(id)
+        if holders.any(|(holder, _)| Some(*holder) != us && control.hosted().contains_key(holder))
+            || control.held().any(id)
         {
             return Err(StoreError::PoolInUse { name: name.into() });
         }
@@ -297,7 +297,7 @@ impl Store {
             .damage
             .retain(|damage| !matches!(damage, Damage::Puddle { pool, .. } if *pool == id));
         // Before the files go that psyncs are still to be written into.
-        let forgotten = match shadowed && inner.connection.is_none() {
+        let forgotten = match shadowed && !inner.is_client() {
             true => inner.forget_shadow(&mut control, id, &puddles),
             false => Ok(()),
         };
@@ -309,14 +309,14 @@ impl Store {
                 continue;
             }
             inner.forget(&mut control, record);
-            if inner.connection.is_some() {
+            if inner.is_client() {
                 continue;
             }
             let file = file_name(record.uuid);
             // Left over files are orphans; the next writable open removes them.
             let _ = inner.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
         }
-        if inner.connection.is_some() {
+        if inner.is_client() {
             return Ok(());
         }
         forgotten?;
@@ -352,7 +352,7 @@ impl Store {
         key: Option<&Keyring>,
     ) -> Result<PoolHandle, StoreError> {
         let handle = self.open_as_it_is(name, access, key)?;
-        if self.inner().frontier.is_eager() && handle.due() > 0 {
+        if self.inner().frontier().is_eager() && handle.due() > 0 {
             handle.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         }
         Ok(handle)
@@ -369,7 +369,7 @@ impl Store {
         if access.writes() && !inner.writable {
             return Err(StoreError::ReadOnly { what: "open a pool for writing" });
         }
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             // A daemon grants no pools that are protected: who has a key for this one would believe
             // that it is.
             return match key {

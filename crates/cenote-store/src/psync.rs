@@ -191,7 +191,7 @@ impl Work {
 
     /// What earlier sessions left is noted; nobody is held for that.
     fn prepare(&self, inner: &Inner) -> Result<(), StoreError> {
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             return self.prepare_through(inner, connection);
         }
         for (shadow, _) in &self.shadows {
@@ -262,7 +262,7 @@ impl Work {
     /// Step 2.
     fn copy(&mut self, inner: &Inner) -> Result<(), MediumError> {
         let started = Instant::now();
-        let result = if inner.connection.is_some() { self.pack() } else { self.copy_all(inner) };
+        let result = if inner.is_client() { self.pack() } else { self.copy_all(inner) };
         self.held = started.elapsed();
         result
     }
@@ -379,14 +379,14 @@ impl Work {
     /// Steps 3 to 6.
     fn commit(&mut self, inner: &Inner) -> Result<Psync, StoreError> {
         inner.check_poisoned()?; // a page that was lost may be among the copies
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             return self.send(connection);
         }
         let held = self.held;
         if self.taken.is_empty() {
             return Ok(*self.done.insert(Psync { held, ..Psync::default() }));
         }
-        let journal = inner.shadows.journal().ok_or(StoreError::ReadOnly { what: "psync" })?;
+        let journal = inner.shadows().journal().ok_or(StoreError::ReadOnly { what: "psync" })?;
         let mut changes = journal.changes();
         let mut contents = Contents::default();
         for taken in &mut self.taken {
@@ -616,7 +616,7 @@ impl Store {
     /// this session has not used it.
     #[must_use]
     pub fn psync_figures(&self) -> Option<(u64, u64, u64)> {
-        self.inner().shadows.journal().map(|journal| journal.figures())
+        self.inner().shadows().journal().map(|journal| journal.figures())
     }
 
     /// Bytes of pages of a pool that were stored into since its last psync; what earlier sessions
@@ -641,7 +641,7 @@ pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), S
         return Ok(());
     }
     psync_quiet(inner, control, &pools)?;
-    match inner.shadows.journal() {
+    match inner.shadows().journal() {
         Some(journal) => Ok(journal.checkpoint()?),
         None => Ok(()),
     }

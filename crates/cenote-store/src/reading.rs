@@ -41,7 +41,7 @@ impl PoolHandle {
     /// A daemon's client has no file to ask; a fault tells it.
     fn refuse_short(&self, puddle: &Puddle) -> Result<(), StoreError> {
         let inner = self.store().inner();
-        if inner.connection.is_some() {
+        if inner.is_client() {
             return Ok(());
         }
         let len = inner.medium.len(puddle.file_name())?;

@@ -58,7 +58,8 @@
 use crate::due_job::{PoolKeys, Sealed};
 use crate::error::StoreError;
 use crate::options::Access;
-use crate::pool::{PoolCore, PoolHandle};
+use crate::pool::PoolHandle;
+use crate::pool_core::PoolCore;
 use crate::pool_rules::find;
 use crate::primaries::rooted;
 use crate::puddle::{DATA_AT, DIR, Puddle, create_whole, file_name, make_header, text};
@@ -258,7 +259,7 @@ impl Inner {
             keys.own = opened.protection.subordinate(key).map_err(failed)?;
             keys.before = opened.protection.inherited(key).map_err(failed)?;
             list.members = Some(opened.protection.members());
-            let listed = match self.shadows.journal().filter(|_| self.writable) {
+            let listed = match self.shadows().journal().filter(|_| self.writable) {
                 Some(journal) => Some(journal.root_of(root.uuid)?),
                 None => roots.filter(|_| !patched).map(|roots| roots.get(root.uuid)),
             };
@@ -349,8 +350,10 @@ impl Inner {
         if let SealedFile::Due(_) = self.look_at_sealed(control, &root, AtRest::of(sealed.mode))? {
             // Of a store that is open for reading only: it is as it was.
             let as_what = (sealed.mode, self.identity_of(control, root.uuid));
-            let opened = self.frontier.open_due((&record.name, &root), as_what, key);
-            return opened.map(drop).map_err(|e| self.frontier.explain(e, root.uuid, &record.name));
+            let opened = self.frontier().open_due((&record.name, &root), as_what, key);
+            return opened
+                .map(drop)
+                .map_err(|e| self.frontier().explain(e, root.uuid, &record.name));
         }
         self.open_sealed(control, &record.name, root, (sealed.mode, key, patches)).map(drop)
     }
@@ -451,7 +454,7 @@ impl PoolHandle {
                     found
                 }
                 (None, Some(sealing)) => {
-                    sealing.verify(&self.store().inner().frontier, puddle, &mut tell)
+                    sealing.verify(&self.store().inner().frontier(), puddle, &mut tell)
                 }
                 // Opened as a whole when the pool was, so every page was checked; its memory is an
                 // image.
@@ -527,7 +530,7 @@ impl PoolHandle {
                     .find(|puddle| puddle.uuid() == anchor.object)
                     .and_then(|puddle| Some((puddle, puddle.job()?.sealing.as_ref()?))) =>
                 {
-                    let frontier = &self.store().inner().frontier;
+                    let frontier = &self.store().inner().frontier();
                     let as_what = (sealing.mode, sealing.identity);
                     frontier
                         .open_due(

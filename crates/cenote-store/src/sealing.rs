@@ -55,7 +55,7 @@ impl Inner {
         let left = state.left.get(&record.uuid).copied().unwrap_or(0);
         let era = self.stamps.era();
         // A client's files are looked at by its daemon.
-        let looks = self.connection.is_none() && is_stamped(state, record);
+        let looks = !self.is_client() && is_stamped(state, record);
         looks.then_some(Expected { named, era, left })
     }
 
@@ -109,7 +109,7 @@ impl Inner {
 
     /// Marks an object's file before it is written.
     pub(crate) fn mark_object(&self, object: Uuid, file: &FileHandle) -> Result<(), MediumError> {
-        if self.connection.is_some() || planted(Bug::ObjectNotMarked) {
+        if self.is_client() || planted(Bug::ObjectNotMarked) {
             return Ok(());
         }
         self.stamps.mark_file(file, object, false)
@@ -118,7 +118,7 @@ impl Inner {
     /// Marks a puddle's file before a descriptor of it is given away.
     pub(crate) fn mark_granted(&self, record: &PuddleRecord) -> Result<(), MediumError> {
         let is_marked = || self.stamps.has_mark(record.uuid, false);
-        if record.role != Role::Heap || self.connection.is_some() || is_marked() {
+        if record.role != Role::Heap || self.is_client() || is_marked() {
             return Ok(());
         }
         let file = FileHandle::open(&self.medium, text(&file_name(record.uuid)))?;

@@ -60,7 +60,7 @@ impl Store {
     /// # Errors
     /// The daemon cannot be reached.
     pub fn set_aside(&self) -> Result<Vec<SetAside>, StoreError> {
-        match &self.inner().connection {
+        match self.inner().connection() {
             Some(connection) => connection.keeper.set_aside(),
             None => Ok(list(&self.inner().control())),
         }
@@ -95,7 +95,7 @@ impl Store {
         decision: LogDecision,
     ) -> Result<(), StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             return connection.keeper.decide_logs(client, decision);
         }
@@ -121,7 +121,7 @@ impl Store {
             }
             let mut holders = control.catalog.state.leases.keys().filter(|(_, pool)| pool == id);
             let open = control.pools.get(id).is_some_and(|core| Arc::strong_count(core) > 1);
-            if open || holders.any(|(holder, _)| control.hosted.contains_key(holder)) {
+            if open || holders.any(|(holder, _)| control.hosted().contains_key(holder)) {
                 return Err(StoreError::PoolInUse { name: name.clone() });
             }
         }
@@ -208,7 +208,7 @@ impl Store {
         name: &str,
     ) -> Result<(), StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             return connection.keeper.declare_whole(name);
         }
@@ -220,7 +220,7 @@ impl Store {
             return Err(StoreError::Permission { name: name.into(), what: "declared whole" });
         }
         if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1)
-            || control.held.any(id)
+            || control.held().any(id)
         {
             return Err(StoreError::PoolInUse { name: name.into() });
         }

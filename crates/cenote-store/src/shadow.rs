@@ -28,9 +28,11 @@
 use crate::catalog::State;
 use crate::differing::compare;
 use crate::error::StoreError;
+use crate::extensions::Extension;
 use crate::fence::Fence;
 use crate::gate::Gate;
 use crate::journals::{JournalOf, readable};
+use crate::kept_files::puddle_of;
 use crate::locked::locked;
 use crate::primaries::{JOURNAL, Patches, check_run, note_root, of_shadowed_pool};
 use crate::puddle::{
@@ -140,7 +142,7 @@ impl Part {
             None => primary_name(self.puddle().uuid()),
         };
         let opened = FileHandle::open(&inner.medium, text(&name))?;
-        if self.puddle().view().is_none() && inner.connection.is_none() {
+        if self.puddle().view().is_none() && !inner.is_client() {
             inner.mark_primary(self.puddle().uuid(), &opened)?;
         }
         Ok(self.primary.get_or_init(|| Arc::new(opened)))
@@ -168,6 +170,12 @@ impl Shadow {
         if parts.iter().all(|known| known.puddle != puddle) {
             parts.push(Arc::new(part));
         }
+    }
+}
+
+impl Extension for Shadows {
+    fn stop(&self, forked: bool) {
+        Shadows::stop(self, forked);
     }
 }
 
@@ -220,16 +228,20 @@ impl Guard for Health {
 }
 
 impl Inner {
+    pub(crate) fn shadows(&self) -> &Shadows {
+        self.parts.get()
+    }
+
     /// What this session has of a pool in shadowed mode that it may write. Under the control lock.
     pub(crate) fn shadow_of(
         &self,
         control: &mut Control,
         pool: PoolId,
     ) -> Result<Arc<Shadow>, StoreError> {
-        if self.connection.is_none() {
+        if !self.is_client() {
             self.pool_journal(control)?;
         }
-        if let Some(known) = locked(&self.shadows.pools).get(&pool) {
+        if let Some(known) = locked(&self.shadows().pools).get(&pool) {
             return Ok(Arc::clone(known));
         }
         // What the dead left in a shadow and did not psync is in no note.
@@ -249,18 +261,18 @@ impl Inner {
             }
             shadow.add(self.own(control, record, MapMode::ReadOnly), unknown);
         }
-        locked(&self.shadows.pools).insert(pool, Arc::clone(&shadow));
+        locked(&self.shadows().pools).insert(pool, Arc::clone(&shadow));
         Ok(shadow)
     }
 
     /// The same, if there is one.
     pub(crate) fn known_shadow(&self, pool: PoolId) -> Option<Arc<Shadow>> {
-        locked(&self.shadows.pools).get(&pool).map(Arc::clone)
+        locked(&self.shadows().pools).get(&pool).map(Arc::clone)
     }
 
     /// The puddles of a pool are not what they were: whoever opens it next makes them anew.
     pub(crate) fn forget_parts(&self, pool: PoolId) {
-        locked(&self.shadows.pools).remove(&pool);
+        locked(&self.shadows().pools).remove(&pool);
     }
 
     /// A pool is removed.
@@ -271,9 +283,9 @@ impl Inner {
         puddles: &[PuddleRecord],
     ) -> Result<(), StoreError> {
         self.forget_kept(control, &puddles.iter().map(|record| record.uuid).collect())?;
-        locked(&self.shadows.pools).remove(&pool);
+        locked(&self.shadows().pools).remove(&pool);
         for record in puddles {
-            if let Some(journal) = self.shadows.journal() {
+            if let Some(journal) = self.shadows().journal() {
                 // If that fails the store is poisoned, and the next open finds no such puddle.
                 let _ = journal.settle(record.uuid);
                 journal.forget(record.uuid);
@@ -306,16 +318,17 @@ impl Inner {
     /// The journal of a store that is open for writing, under the control lock: made, or read and
     /// brought into the primaries, by the first who needs it.
     pub(crate) fn pool_journal(&self, control: &mut Control) -> Result<&Arc<Journal>, StoreError> {
-        if let Some(journal) = self.shadows.journal.get() {
+        if let Some(journal) = self.shadows().journal.get() {
             return Ok(journal);
         }
         let journal = self.open_pool_journal(control)?;
-        let journal = self.shadows.journal.get_or_init(|| Arc::new(journal));
+        let journal = self.shadows().journal.get_or_init(|| Arc::new(journal));
         if journal.wants_thread() {
             let trimmed = Arc::clone(journal);
             let named = std::thread::Builder::new().name("cenote-trim".into());
             // Without the thread, psyncs apply and trim by themselves.
-            *locked(&self.shadows.thread) = named.spawn(move || trimmed.work_in_background()).ok();
+            *locked(&self.shadows().thread) =
+                named.spawn(move || trimmed.work_in_background()).ok();
         }
         Ok(journal)
     }
@@ -452,10 +465,10 @@ pub(crate) fn remove_orphans(
         Err(error) if error.is_not_found() => return Ok(0),
         files => files?,
     };
-    let id_of = |name: &String| Uuid::parse(name).or_else(|| crate::kept::puddle_of(name));
+    let id_of = |name: &String| Uuid::parse(name).or_else(|| puddle_of(name));
     let named = |name: &String| {
         let known = id_of(name).filter(|_| name.len() >= 32).and_then(|id| state.puddles.get(&id));
-        let is_kept = crate::kept::puddle_of(name).is_none_or(|id| state.kept.contains_key(&id));
+        let is_kept = puddle_of(name).is_none_or(|id| state.kept.contains_key(&id));
         is_kept && known.is_some_and(|puddle| state.is_shadowed(puddle.pool))
     };
     let mut removed = 0;
@@ -672,7 +685,7 @@ fn map_primary(
         && inner.look_at_primary(record, due)? != Found::New
     {
         // It is rewritten from this file when it is touched, with kept psyncs laid over it.
-        return inner.frontier.hold_patched(record, puddle.file_name(), patches);
+        return inner.frontier().hold_patched(record, puddle.file_name(), patches);
     }
     puddle.map(&inner.medium)?;
     for (offset, bytes) in patches.into_iter().flatten() {
@@ -717,7 +730,7 @@ pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError
     if !part.unknown.load(Ordering::Acquire) || puddle.is_due() {
         return Ok(());
     }
-    if inner.connection.is_some() {
+    if inner.is_client() {
         // Granted for this: the descriptors are not kept.
         let open = |name: &[u8; 40]| FileHandle::open(&inner.medium, text(name));
         let (shadow, primary) =

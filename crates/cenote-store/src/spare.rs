@@ -37,83 +37,26 @@
 //! Where records of the catalog were lost a spare may be a pool's by a record that is gone: then
 //! none is made, taken or given up.
 
+use crate::ahead::{Made, Maker, Order, Plan, Stage};
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
 use crate::puddle::primary_name;
-use crate::puddle::{DIR, create_primary, create_stamped, file_name, first_page, make_header};
+use crate::puddle::{DIR, create_primary, file_name, first_page, make_header};
 use crate::store::{Control, Inner};
 use crate::verify::verify_file;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{MediumError, Operation, OwnedMedium};
+use cenote_medium::{MediumError, Operation};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Most spare puddles.
 pub(crate) const COUNT_MAX: usize = 16;
 /// A puddle up to this size is made ahead for any pool, a larger one only for a pool of 16 times as
 /// much.
 const AHEAD_BYTES: u64 = 8 << 20;
-/// How long that begins after it was asked for, unless somebody waits for it.
-const PAUSE: Duration = Duration::from_millis(2);
-/// Stack of the thread that makes puddles ahead.
-const STACK_BYTES: usize = 128 << 10;
-
-/// The puddle that is made ahead, and the thread that makes it.
-#[derive(Debug, Default)]
-pub(crate) struct Ahead {
-    stage: Stage,
-    maker: Option<Maker>,
-}
-
-#[derive(Debug, Default)]
-enum Stage {
-    /// There is none.
-    #[default]
-    Nothing,
-    /// The thread makes its files.
-    Making(Plan),
-    /// They are there, and no record names them yet. The descriptor is for the client that will be
-    /// given it.
-    Made(Plan, Option<File>),
-}
-
-/// What a puddle that is made ahead will be.
-#[derive(Clone, Copy, Debug)]
-struct Plan {
-    /// As its header says.
-    record: PuddleRecord,
-    /// It has a primary.
-    shadowed: bool,
-    /// It will be handed out.
-    granted: bool,
-    /// What a file that is handed out is marked with ([`crate::stamps`]).
-    stamp: u64,
-}
-
-/// One thread for a store, from the first order on until the store is closed.
-#[derive(Debug)]
-struct Maker {
-    orders: Sender<Order>,
-    made: Receiver<Made>,
-    thread: JoinHandle<()>,
-}
-
-/// What the thread is told.
-#[derive(Debug)]
-enum Order {
-    Make(Plan),
-    /// Somebody waits for it.
-    Hurry,
-}
-
-/// What the thread says: a descriptor, if one was wanted and could be had.
-type Made = Result<Option<File>, MediumError>;
 
 /// A spare that is about to be taken.
 struct Ready {
@@ -123,66 +66,6 @@ struct Ready {
     /// Its files are just those of the puddle that is wanted.
     fits: bool,
     file: Option<File>,
-}
-
-impl Plan {
-    /// Makes the files; if that fails they are gone again.
-    fn make(&self, medium: &OwnedMedium, store: Uuid) -> Made {
-        create_stamped(medium, &self.record, store, self.stamp)?;
-        let file = file_name(self.record.uuid);
-        if self.shadowed
-            && let Err(error) = create_primary(medium, &self.record, store)
-        {
-            let _ = medium.remove(name(&file));
-            return Err(error);
-        }
-        // Whoever is given it gets another one if there is none now.
-        Ok(if self.granted { medium.grant(name(&file), true).unwrap_or(None) } else { None })
-    }
-}
-
-impl Maker {
-    fn start(medium: OwnedMedium, store: Uuid) -> std::io::Result<Self> {
-        let (orders, ordered) = mpsc::channel::<Order>();
-        let (done, made) = mpsc::channel();
-        let work = move || {
-            let _quiet = cenote_sys::signals::Blocked::new();
-            while let Ok(order) = ordered.recv() {
-                let Order::Make(plan) = order else { continue };
-                // To take its space occupies a processor for as long as a millisecond, which
-                // whoever was given the last one had better have.
-                let _ = ordered.recv_timeout(PAUSE);
-                if done.send(plan.make(&medium, store)).is_err() {
-                    return;
-                }
-            }
-        };
-        let thread =
-            std::thread::Builder::new().name("cenote-spare".into()).stack_size(STACK_BYTES);
-        let thread = thread.spawn(work)?;
-        Ok(Self { orders, made, thread })
-    }
-}
-
-impl Ahead {
-    fn plan(&self) -> Option<&Plan> {
-        match &self.stage {
-            Stage::Nothing => None,
-            Stage::Making(plan) | Stage::Made(plan, _) => Some(plan),
-        }
-    }
-
-    fn record(&self) -> Option<&PuddleRecord> {
-        self.plan().map(|plan| &plan.record)
-    }
-
-    /// Waits for the end of the thread: it uses the directory under the store's lock.
-    pub(crate) fn stop(self) {
-        if let Some(Maker { orders, thread, .. }) = self.maker {
-            drop(orders);
-            let _ = thread.join();
-        }
-    }
 }
 
 /// A puddle's record as that of a spare.
@@ -202,7 +85,7 @@ impl PoolHandle {
     pub fn expect_puddle(&self, size: u64) {
         let inner = self.store().inner();
         // A daemon looks ahead by itself.
-        if !self.is_writable() || inner.connection.is_some() {
+        if !self.is_writable() || inner.is_client() {
             return;
         }
         if let Ok(mut control) = inner.begin_write("let a pool grow") {
@@ -327,7 +210,7 @@ impl Inner {
         puddles: &[PuddleRecord],
     ) -> BTreeSet<Uuid> {
         // Whoever wrote a puddle as a guest may have it mapped still: it comes to nobody else.
-        if self.options.hosting.is_some() || self.connection.is_some() {
+        if self.options.hosting.is_some() || self.is_client() {
             return BTreeSet::new();
         }
         let mut all = named(control);

@@ -1,39 +1,35 @@
 //! An open store: what all its handles share, and what every operation checks first.
 
-use crate::catalog::{self, Catalog};
-use crate::connection::Connection;
+use crate::ahead::Ahead;
+use crate::catalog::Catalog;
+use crate::error::StoreError;
+use crate::extensions::Extensions;
 use crate::fence::Fence;
-use crate::guests::Hosted;
 use crate::journals::Journals;
-use crate::kept::Kept;
-use crate::logs::Logs;
+use crate::log_list::Logs;
 use crate::options::{OpenOptions, PowerLossPolicy};
-use crate::pool::PoolCore;
+use crate::pool_core::PoolCore;
 use crate::puddle::Puddle;
-use crate::relocate::frontier::Frontier;
-use crate::relocate::hosted::Holds;
 use crate::report::{Damage, StoreInfo};
-use crate::rewriter::{Backend, Rewritten};
-use crate::shadow::Shadows;
-use crate::spare::Ahead;
 use crate::stamps::Stamps;
 use crate::window::{Space, Window};
-use crate::{error::StoreError, mismatch::TypeMismatch};
 use cenote_journal::Journal;
-use cenote_layout::catalog::Record;
+use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::header::FORMAT_VERSION;
-use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::{ORIGIN_COPY, ORIGIN_OWN, Superblock};
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
+use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{
     Durability, LockGuard, Medium, MediumError, MediumInfo, OwnedMedium, Persistence,
 };
 use cenote_sys::{fault, fork_guard};
+use core::any::Any;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Duration;
@@ -68,17 +64,16 @@ pub(crate) struct Inner {
     pub(crate) durability: Durability,
     pub(crate) token: u64,
     pub(crate) poisoned: Arc<crate::poison::Poisoned>,
-    pub(crate) shadows: Shadows,
     pub(crate) stamps: Stamps,
-    pub(crate) frontier: Arc<Frontier>,
     /// Nothing is written on drop: the store is not open yet, or abandoned, or closed already.
     pub(crate) silent: AtomicBool,
     /// Held by who replays a guest's logs: one after the other, since they may have shared a pool.
     /// Taken before the control lock, which is not held meanwhile.
     pub(crate) replaying: Mutex<()>,
-    /// Whoever keeps the store, if that is another process: then everything that changes the
-    /// catalog is asked of it.
-    pub(crate) connection: Option<Connection>,
+    /// The process that keeps the store, if it is another one.
+    pub(crate) remote: Option<Box<dyn Remote>>,
+    /// What stands above the kernel.
+    pub(crate) parts: Extensions,
     /// What keeps this session from writing into a store that is not its own any more. `None`: it
     /// writes no control data.
     pub(crate) fence: Option<Arc<Fence>>,
@@ -87,6 +82,40 @@ pub(crate) struct Inner {
     /// Held by who brings such a journal into files, and by who copies these for a backup.
     pub(crate) files_moving: Mutex<()>,
     pub(crate) control: Mutex<Control>,
+}
+
+/// The process that keeps the store, as the kernel of a client sees it: it has the catalog and the
+/// files. What a client changes, it asks for first.
+pub(crate) trait Remote: Any + Send + Sync + fmt::Debug {
+    /// Registers types.
+    ///
+    /// # Errors
+    /// It cannot be reached, or refuses. Nothing has changed here.
+    fn register_types(&self, types: &[&TypeRecord]) -> Result<(), StoreError>;
+
+    /// Notes that a pool's heap was traced.
+    ///
+    /// # Errors
+    /// As [`Remote::register_types`].
+    fn trace_done(&self, pool: PoolId) -> Result<(), StoreError>;
+
+    /// Takes space in the file of a puddle.
+    ///
+    /// # Errors
+    /// As [`Remote::register_types`]; there is no space.
+    fn ensure_space(&self, pool: PoolId, addr: u64, len: u64) -> Result<(), StoreError>;
+
+    /// Gets a puddle for logs. A log space comes with its header.
+    ///
+    /// # Errors
+    /// As [`Remote::ensure_space`].
+    fn log_puddle(
+        &self,
+        inner: &Inner,
+        control: &mut Control,
+        role: Role,
+        size: u64,
+    ) -> Result<PuddleRecord, StoreError>;
 }
 
 /// What changes, under one lock.
@@ -108,13 +137,9 @@ pub(crate) struct Control {
     pub(crate) logs: Logs,
     /// A spare puddle that no record names yet.
     pub(crate) ahead: Ahead,
-    /// Sessions of other processes that this one serves.
-    pub(crate) hosted: BTreeMap<Uuid, Hosted>,
-    /// Pools that are being copied or moved for one of them.
-    pub(crate) held: Holds,
     pub(crate) journals: Journals,
-    /// What psyncs say of primaries that could not be written.
-    pub(crate) kept: Kept,
+    /// What stands above the kernel, and changes under the lock.
+    pub(crate) parts: Extensions,
     /// Of a copy of an open store: pools that were found whole since it was opened.
     pub(crate) checked_pools: BTreeSet<PoolId>,
     /// Of a copy of an open store: objects that were there at open and were not found whole since.
@@ -130,20 +155,6 @@ pub(crate) struct Control {
 unsafe impl Send for Control {}
 
 impl Store {
-    /// Closes the store: what was written is on the medium, and the next open finds nothing to
-    /// recover.
-    ///
-    /// # Errors
-    /// Other handles are alive (the store is then closed with the last of them); logs are in use; a
-    /// sync failed. The store is then recovered when it is opened next.
-    pub fn close(self) -> Result<(), StoreError> {
-        let handles = Arc::strong_count(&self.0) - 1;
-        match Arc::try_unwrap(self.0) {
-            Ok(inner) => inner.shut_down(),
-            Err(_) => Err(StoreError::InUse { handles }),
-        }
-    }
-
     /// Lets go of the store as a crash of this process would: mappings and locks are given back,
     /// nothing is written. For crash tests. Other handles keep the mappings until they are
     /// dropped.
@@ -289,102 +300,10 @@ impl Store {
         }))
     }
 
-    /// Registers a type and its pointer map (PUD-7). Registering what is known already does nothing
-    /// and takes no sync.
-    ///
-    /// # Errors
-    /// The record makes no sense; the id is known with another layout; the store is read-only, and
-    /// does not know the type.
-    ///
-    /// # Safety
-    /// The record is true of the type of that id, in every program that uses the store: pointers
-    /// are where it says, and nothing else is; bytes that it allows are a value. Pools that move
-    /// are rewritten by it, and blocks are traced by it.
-    pub unsafe fn register_type(&self, record: &TypeRecord) -> Result<(), StoreError> {
-        // SAFETY: the caller's.
-        unsafe { self.register_types(&[record]) }
-    }
-
-    /// Registers several types in one change of the catalog: all of them, or none.
-    ///
-    /// # Errors
-    /// As [`Store::register_type`], of the first that is refused.
-    ///
-    /// # Safety
-    /// As [`Store::register_type`], of each record.
-    pub unsafe fn register_types(&self, records: &[&TypeRecord]) -> Result<(), StoreError> {
-        self.0.check_usable()?;
-        let mut control = self.0.control();
-        let mut new: BTreeMap<TypeId, &TypeRecord> = BTreeMap::new();
-        for offered in records {
-            offered.check()?;
-            let known = control.catalog.state.types.get(&offered.id).map(|known| &**known);
-            match known.or_else(|| new.get(&offered.id).copied()) {
-                Some(known) if known == *offered => {}
-                Some(known) => {
-                    let (known, offered) = (known.clone(), (*offered).clone());
-                    return Err(Box::new(TypeMismatch { known, offered }).into());
-                }
-                None => {
-                    new.insert(offered.id, offered);
-                }
-            }
-        }
-        if new.is_empty() {
-            return Ok(());
-        }
-        if !self.0.writable {
-            return Err(StoreError::ReadOnly { what: "register a type" });
-        }
-        self.0.check_poisoned()?;
-        if let Some(connection) = &self.0.connection {
-            connection.keeper.register_types(&new.values().copied().collect::<Vec<_>>())?;
-        }
-        let changes: Vec<Record> = new.into_values().cloned().map(Record::Type).collect();
-        self.0.commit(&mut control, &changes)
-    }
-
-    /// How many types the registry took in that a layer above has not compared with its own yet.
-    /// Every way by which a type comes into the registry counts it before it can be found: open,
-    /// registration, import, and what a daemon says. The layer above that compares sets it to zero.
-    ///
-    /// # Safety
-    /// The caller sets it to zero only after it has compared all types that the store knows with
-    /// those of this program. Pointers are followed without asking while it is zero.
-    #[must_use]
-    pub unsafe fn unsettled_types(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.0.control().catalog.state.unsettled)
-    }
-
-    /// A registered type.
-    #[must_use]
-    pub fn type_record(&self, id: TypeId) -> Option<Arc<TypeRecord>> {
-        self.0.control().catalog.state.types.get(&id).cloned()
-    }
-
-    /// All registered types, by id.
-    #[must_use]
-    pub fn types(&self) -> Vec<Arc<TypeRecord>> {
-        self.0.control().catalog.state.types.values().cloned().collect()
-    }
-
-    /// What rewriting of pointers has done in this session, in all pools.
-    #[must_use]
-    pub fn rewritten(&self) -> Rewritten {
-        self.0.frontier.sum()
-    }
-
-    /// When puddles that have moved are rewritten in this session: what the options ask for, or
-    /// what there is instead.
-    #[must_use]
-    pub fn relocation_backend(&self) -> Backend {
-        self.0.frontier.backend()
-    }
-
     /// Whether this is a copy of an open store, whose pools have not all been found whole since.
     #[must_use]
     pub fn is_unchecked_copy(&self) -> bool {
-        self.0.connection.is_none() && self.0.control().superblock.origin == ORIGIN_COPY
+        !self.0.is_client() && self.0.control().superblock.origin == ORIGIN_COPY
     }
 
     /// Whether this is an object of a copy of an open store that has not been found whole since.
@@ -488,6 +407,10 @@ impl Store {
         Self(inner)
     }
 
+    pub(crate) fn into_arc(self) -> Arc<Inner> {
+        self.0
+    }
+
     pub(crate) fn arc(&self) -> &Arc<Inner> {
         &self.0
     }
@@ -502,6 +425,23 @@ impl Store {
 const FORKED_TRIES: u32 = 500;
 
 impl Inner {
+    /// Whether another process keeps the store.
+    pub(crate) fn is_client(&self) -> bool {
+        self.remote.is_some()
+    }
+
+    /// Maps a puddle. Extensions make it ready before, if it is due. `Ok(false)`: it is refused. Not for the
+    /// fault handler.
+    pub(crate) fn make_accessible(&self, puddle: &Puddle) -> Result<bool, StoreError> {
+        if puddle.is_due() && !planted(Bug::DuePuddleMapped) {
+            self.parts.make_ready(puddle)?;
+        }
+        if !puddle.is_mapped() {
+            MediumError::room_to_map(puddle.file_name())?;
+        }
+        Ok(puddle.map(&self.medium)?)
+    }
+
     pub(crate) fn control(&self) -> MutexGuard<'_, Control> {
         // A thread that panicked under the lock was between two whole changes, or inside one that
         // the catalog undoes or the poisoning stops: the state is usable.
@@ -575,39 +515,6 @@ impl Inner {
             Some(fence) => fence.store_next(block).map_err(|error| self.failed(error)),
             None => Err(StoreError::ReadOnly { what: "write its superblock" }),
         }
-    }
-
-    /// Makes one change of the catalog, which says too which puddles have been rewritten since the
-    /// last one.
-    pub(crate) fn commit(
-        &self,
-        control: &mut Control,
-        records: &[Record],
-    ) -> Result<(), StoreError> {
-        let split = |error: catalog::AppendError| {
-            let (error, unknown) = error.split();
-            if unknown {
-                self.poison(&error.to_string());
-            }
-            error
-        };
-        let (records, done) = self.with_done(records);
-        if records.is_empty() {
-            return Ok(());
-        }
-        self.say_features(control, &records).inspect_err(|_| {
-            done.iter().for_each(|puddle| self.frontier.note_done(*puddle));
-        })?;
-        self.stamps.note(&records);
-        control.catalog.append(&records).map_err(split).inspect_err(|_| {
-            done.iter().for_each(|puddle| self.frontier.note_done(*puddle));
-        })?;
-        self.stamps.note_made(&records);
-        // The change is made, whatever becomes of this.
-        if let Err(error) = control.catalog.compact_if_it_pays() {
-            let _ = split(error);
-        }
-        Ok(())
     }
 
     pub(crate) fn random_uuid(&self) -> Result<Uuid, StoreError> {

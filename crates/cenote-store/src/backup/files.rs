@@ -73,7 +73,7 @@ impl Progress<'_> {
 pub(super) fn set_aside(control: &Control) -> BTreeSet<Uuid> {
     let clients = control.catalog.state.clients.keys().copied();
     clients
-        .filter(|client| *client != control.client && !control.hosted.contains_key(client))
+        .filter(|client| *client != control.client && !control.hosted().contains_key(client))
         .collect()
 }
 

@@ -106,7 +106,7 @@ impl Store {
     pub fn begin_backup(&self, target: &Path) -> Result<Backup, StoreError> {
         self.check_usable()?;
         let inner = self.inner();
-        if inner.connection.is_some() {
+        if inner.is_client() {
             return Err(StoreError::Backup {
                 detail: "the daemon that keeps the store copies it".into(),
             });
@@ -198,7 +198,8 @@ impl Control {
         let mut found: BTreeMap<PoolId, PoolAtWork> = BTreeMap::new();
         for ((client, pool), writable) in &state.leases {
             let Some(record) = state.pools.get(pool).filter(|_| *writable) else { continue };
-            let Some(hosted) = self.hosted.get(client).filter(|_| !state.is_shadowed(*pool)) else {
+            let Some(hosted) = self.hosted().get(client).filter(|_| !state.is_shadowed(*pool))
+            else {
                 continue;
             };
             let new = || PoolAtWork {
@@ -343,7 +344,7 @@ impl Backup {
         for (puddle, runs) in inner.patches_if_any(control)? {
             let copied = self.copied.get(text(&primary_name(puddle)));
             // What is kept of one goes along in a file of its own.
-            let Some(copied) = copied.filter(|_| !control.kept.contains_key(&puddle)) else {
+            let Some(copied) = copied.filter(|_| !control.kept().contains_key(&puddle)) else {
                 continue;
             };
             for (offset, bytes) in &runs {

@@ -153,7 +153,7 @@ impl Session<'_> {
             self.inner.look_at_file(record, due)? == Found::Old || planted(Bug::RewrittenHeldAsOld);
         if moved && puddle.is_mapped() {
             // SAFETY: recovery's own mapping, into which replay has stored and nothing else does.
-            unsafe { self.inner.frontier.hold_mapped(puddle) }?;
+            unsafe { self.inner.frontier().hold_mapped(puddle) }?;
         }
         Ok(moved)
     }

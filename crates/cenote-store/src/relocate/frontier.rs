@@ -24,6 +24,7 @@ use super::replace::{Image, NewFile};
 use super::{Found, look_at};
 use crate::due_job::Job;
 use crate::error::StoreError;
+use crate::extensions::Extension;
 use crate::locked::locked;
 use crate::poison::Poisoned;
 use crate::pool::PoolHandle;
@@ -34,7 +35,7 @@ use crate::rewriter::{
 };
 use crate::sealed_files::at_rest;
 use crate::stamps::{stamp_image, write_stamp};
-use crate::store::{Control, Inner};
+use crate::store::{Control, Inner, Store};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::Uuid;
@@ -234,7 +235,7 @@ impl Frontier {
     }
 
     /// A puddle is given up, after its mapping: faults in it are nobody's any more.
-    pub(crate) fn let_go(&self, puddle: &Puddle) {
+    fn let_go(&self, puddle: &Puddle) {
         let addr = puddle.addr();
         let mut waiting = locked(&self.waiting);
         let is_it = |known: &Waiting| core::ptr::eq(known.0.as_ptr(), puddle);
@@ -273,7 +274,7 @@ impl Frontier {
     }
 
     /// Sends the thread home. Faults are not resolved any more.
-    pub(crate) fn stop(&self, forked: bool) {
+    fn stop(&self, forked: bool) {
         let (clerk, toucher) = (locked(&self.clerk).take(), locked(&self.toucher).take());
         if forked {
             // The threads are the parent's.
@@ -314,7 +315,7 @@ impl Frontier {
     }
 
     /// The changes of the catalog that say what is done.
-    pub(crate) fn take_done(&self) -> Vec<Uuid> {
+    fn take_done(&self) -> Vec<Uuid> {
         core::mem::take(&mut *locked(&self.done))
     }
 
@@ -496,30 +497,40 @@ impl Frontier {
     }
 }
 
+impl Extension for Arc<Frontier> {
+    fn make_ready(&self, puddle: &Puddle) -> Result<(), StoreError> {
+        self.finish(puddle).map(drop)
+    }
+
+    fn let_go(&self, puddle: &Puddle) {
+        Frontier::let_go(self, puddle);
+    }
+
+    fn add_records(&self, records: &mut Vec<Record>) {
+        records.extend(self.take_done().into_iter().map(Record::Relocated));
+    }
+
+    fn batch_failed(&self, added: &[Record]) {
+        for record in added {
+            if let Record::Relocated(puddle) = record {
+                self.note_done(*puddle);
+            }
+        }
+    }
+
+    fn stop(&self, forked: bool) {
+        Frontier::stop(self, forked);
+    }
+}
+
 impl Inner {
-    /// Maps a puddle; rewrites it before, if it is due. `Ok(false)`: it is refused. Not for the
-    /// fault handler.
-    pub(crate) fn make_accessible(&self, puddle: &Puddle) -> Result<bool, StoreError> {
-        if puddle.is_due() && !planted(Bug::DuePuddleMapped) {
-            self.frontier.finish(puddle)?;
-        }
-        if !puddle.is_mapped() {
-            MediumError::room_to_map(puddle.file_name())?;
-        }
-        Ok(puddle.map(&self.medium)?)
+    pub(crate) fn frontier(&self) -> &Arc<Frontier> {
+        self.parts.get()
     }
 
     /// Says in the catalog what is done, if anything is.
     pub(crate) fn record_done(&self, control: &mut Control) -> Result<(), StoreError> {
         self.commit(control, &[])
-    }
-
-    /// The records that say what is done; they come back if the batch fails.
-    pub(crate) fn with_done(&self, records: &[Record]) -> (Vec<Record>, Vec<Uuid>) {
-        let done = self.frontier.take_done();
-        let all =
-            done.iter().map(|puddle| Record::Relocated(*puddle)).chain(records.iter().cloned());
-        (all.collect(), done)
     }
 }
 
@@ -557,7 +568,7 @@ impl PoolHandle {
             if progress(told).is_break() {
                 break;
             }
-            if let Some(rewritten) = inner.frontier.finish(puddle)? {
+            if let Some(rewritten) = inner.frontier().finish(puddle)? {
                 sum.add(&rewritten);
             }
             told.puddles += 1;
@@ -571,5 +582,20 @@ impl PoolHandle {
             inner.record_done(&mut inner.control())?;
         }
         Ok(sum)
+    }
+}
+
+impl Store {
+    /// What rewriting of pointers has done in this session, in all pools.
+    #[must_use]
+    pub fn rewritten(&self) -> Rewritten {
+        self.inner().frontier().sum()
+    }
+
+    /// When puddles that have moved are rewritten in this session: what the options ask for, or
+    /// what there is instead.
+    #[must_use]
+    pub fn relocation_backend(&self) -> Backend {
+        self.inner().frontier().backend()
     }
 }

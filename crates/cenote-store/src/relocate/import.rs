@@ -209,7 +209,7 @@ impl Store {
         check(manifest)?;
         let inner = self.inner();
         inner.check_usable()?;
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             refuse_protected(manifest)?;
             return connection.keeper.check_import(manifest);
         }
@@ -241,7 +241,7 @@ impl Store {
     ) -> Result<Import, StoreError> {
         let inner = self.inner();
         let mut remote = None;
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             check(&manifest)?;
             inner.check_usable()?;
             refuse_protected(&manifest)?;

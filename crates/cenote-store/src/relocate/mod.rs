@@ -231,7 +231,7 @@ impl Inner {
             },
         };
         let found = match by_primary {
-            _ if self.frontier.holds(record.uuid) => Found::Old,
+            _ if self.frontier().holds(record.uuid) => Found::Old,
             true => self.look_at_primary(record, &due)?,
             false => self.look_at_file(record, &due)?,
         };
@@ -240,7 +240,7 @@ impl Inner {
             Found::New => {
                 let own = (!by_primary && self.options.hosting.is_none()).then_some(due.generation);
                 self.keep_new(record, own)?;
-                self.frontier.note_done(record.uuid);
+                self.frontier().note_done(record.uuid);
                 return Ok(None);
             }
             Found::Old => {}
@@ -265,7 +265,7 @@ impl Inner {
         });
         // Who hosts maps no pools, so no thread of its own touches one.
         if self.options.hosting.is_none() {
-            self.frontier.expect(puddle);
+            self.frontier().expect(puddle);
         }
         Ok(None)
     }

@@ -50,7 +50,7 @@ impl Store {
     /// and cannot be rewritten.
     pub fn quiescent_pool(&self, name: &str) -> Result<QuiescentPool, StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             return self.quiescent_through(connection, name);
         }
         let (at_rest, due) = {
@@ -161,7 +161,7 @@ impl Store {
     }
 
     fn clone_by(&self, name: &str, copy_name: &str, share: bool) -> Result<Imported, StoreError> {
-        if let Some(connection) = &self.inner().connection {
+        if let Some(connection) = self.inner().connection() {
             if share {
                 return Err(StoreError::NotHosted { what: "blocks are shared with a copy".into() });
             }
@@ -226,7 +226,7 @@ impl Store {
     /// has moved then.
     pub fn randomize_pool(&self, name: &str) -> Result<(), StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             return connection.keeper.randomize_pool(name);
         }
@@ -293,11 +293,14 @@ fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
     let id = find(control, name)?;
     let state = &control.catalog.state;
     if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1)
-        || control.held.any(id)
+        || control.held().any(id)
     {
         return Err(StoreError::PoolInUse { name: name.into() });
     }
-    if state.leases.keys().any(|(holder, pool)| *pool == id && control.hosted.contains_key(holder))
+    if state
+        .leases
+        .keys()
+        .any(|(holder, pool)| *pool == id && control.hosted().contains_key(holder))
     {
         return Err(StoreError::PoolInUse { name: name.into() });
     }

@@ -254,7 +254,7 @@ impl Inner {
         Ok(match look_at_len(&self.medium, text(&name), store, (record, len), &due)? {
             Found::New => {
                 self.keep_new(record, None)?;
-                self.frontier.note_done(record.uuid);
+                self.frontier().note_done(record.uuid);
                 SealedFile::Own
             }
             Found::Old => SealedFile::Due(due),
@@ -295,12 +295,12 @@ impl Inner {
         (key, inherits): (Option<&Keyring>, bool),
         needs: &mut Needs,
     ) -> Result<(Option<Keyring>, Digest), StoreError> {
-        let failed = |error: Failed| self.frontier.explain(error, record.uuid, pool);
+        let failed = |error: Failed| self.frontier().explain(error, record.uuid, pool);
         let not_rewritten =
             |detail: String| StoreError::NotRewritten { puddle: record.uuid, detail };
         let work = self.work_of(control, record, &due, needs).map_err(not_rewritten)?;
         let identity = self.identity_of(control, record.uuid);
-        let frontier = &self.frontier;
+        let frontier = &self.frontier();
         let Some(rewriter) = &frontier.options.rewriter else {
             return Err(not_rewritten("this program cannot rewrite pointers".into()));
         };
@@ -342,13 +342,16 @@ impl Inner {
             Err(detail) => return Ok(Err(detail)),
         };
         let identity = self.identity_of(control, record.uuid);
-        let entry =
-            match self.frontier.open_due((pool, record), (mode, identity), keys.before.as_ref()) {
-                Ok(opened) => opened.protection.entry(None),
-                Err(failed) => {
-                    return Ok(Err(self.frontier.explain(failed, record.uuid, pool).to_string()));
-                }
-            };
+        let entry = match self.frontier().open_due(
+            (pool, record),
+            (mode, identity),
+            keys.before.as_ref(),
+        ) {
+            Ok(opened) => opened.protection.entry(None),
+            Err(failed) => {
+                return Ok(Err(self.frontier().explain(failed, record.uuid, pool).to_string()));
+            }
+        };
         let journal = match self.writable {
             true => Some(Arc::clone(self.pool_journal(control)?)),
             false => None,
@@ -366,7 +369,7 @@ impl Inner {
                 sealing: Some(sealing),
                 hosting: false,
             });
-            self.frontier.expect(puddle);
+            self.frontier().expect(puddle);
         }
         Ok(Ok(entry))
     }

@@ -85,7 +85,7 @@ impl Store {
         file: &str,
     ) -> Result<FileHandle, StoreError> {
         let inner = self.inner();
-        let Some(connection) = &inner.connection else {
+        let Some(connection) = inner.connection() else {
             return Ok(FileHandle::open(&inner.medium, file)?);
         };
         let mut ahead = connection.ahead.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +114,7 @@ impl Store {
     /// # Errors
     /// The daemon cannot be asked.
     pub fn places_of_pools(&self) -> Result<Vec<PuddleRecord>, StoreError> {
-        match &self.inner().connection {
+        match self.inner().connection() {
             Some(connection) => connection.keeper.places(),
             None => {
                 let mut records = self.puddle_records();

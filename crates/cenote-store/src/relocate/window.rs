@@ -299,7 +299,7 @@ impl Inner {
     fn move_in_memory(&self, control: &mut Control, home: (u64, u64)) -> Result<(), Failed> {
         let state = &control.catalog.state;
         if state.at_rest.keys().next().is_some() {
-            self.frontier.keep_patches(self.patches_if_any(control)?);
+            self.frontier().keep_patches(self.patches_if_any(control)?);
         }
         let plan = self.plan_move(control, home)?;
         if planted(Bug::MovedByReader) {
@@ -311,7 +311,7 @@ impl Inner {
         for puddle in control.puddles.values().map(|puddle| unsafe { puddle.as_ref() }) {
             if puddle.is_mapped() && puddle.role() == Role::Heap {
                 // SAFETY: mapped, readable, and no thread stores into it: recovery has closed it.
-                unsafe { self.frontier.hold_mapped(puddle) }?;
+                unsafe { self.frontier().hold_mapped(puddle) }?;
             }
         }
         // One that is not mapped stays: it knows which file it shows.
@@ -325,7 +325,7 @@ impl Inner {
             return Ok(());
         }
         match self.patches_if_any(control) {
-            Ok(patches) => self.frontier.keep_patches(patches),
+            Ok(patches) => self.frontier().keep_patches(patches),
             Err(StoreError::Medium(error)) => return Err(error),
             // An open of a protected pool says so.
             Err(_) => {}
