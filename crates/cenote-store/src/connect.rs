@@ -3,13 +3,13 @@
 use crate::ahead::Ahead;
 use crate::catalog::Catalog;
 use crate::connection::Connection;
+use crate::due::frontier::Frontier;
 use crate::error::{OpenError, StoreError};
 use crate::journals::Journals;
 use crate::keeper::{Home, Keeper};
 use crate::log_list::Logs;
 use crate::options::OpenOptions;
 use crate::parts;
-use crate::relocate::frontier::Frontier;
 use crate::rewriter::{Backend, RelocationOptions};
 use crate::store::{Control, Inner, Store};
 use crate::window::{Space, Window, who_is_at};

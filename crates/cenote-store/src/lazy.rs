@@ -9,7 +9,7 @@
 //! written from then on ([`crate::psync`]).
 //!
 //! One whose pointers are still to be rewritten is handed to a thread first
-//! ([`crate::relocate::frontier`]).
+//! ([`crate::due::frontier`]).
 //!
 //! A page of metadata that is lost has memory put in its place ([`crate::lost`]), and so has one of
 //! a log, or of what recovery has mapped ([`crate::watch`]).

@@ -40,6 +40,7 @@ mod connection;
 mod credentials;
 mod damaged;
 mod differing;
+mod due;
 mod due_job;
 mod error;
 mod exclusion;

@@ -1,12 +1,12 @@
 //! What an opener finds of a pool: which of its puddles are sound, and what is wrong with others.
 
+use crate::due::Needs;
+use crate::due::reseal::SealedFile;
 use crate::error::StoreError;
 use crate::options::DamagePolicy;
 use crate::pool_core::PoolCore;
 use crate::pool_rules::{lost_record, start_of};
 use crate::puddle::{Puddle, file_name, primary_name, text};
-use crate::relocate::Needs;
-use crate::relocate::reseal::SealedFile;
 use crate::report::Damage;
 use crate::sealed_files::show_view;
 use crate::store::{Control, Inner, Store};

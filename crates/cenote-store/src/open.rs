@@ -17,6 +17,7 @@
 use crate::ahead::Ahead;
 use crate::alive;
 use crate::catalog::{self, Catalog};
+use crate::due::frontier::Frontier;
 use crate::error::OpenError;
 use crate::exclusion;
 use crate::fence::Fence;
@@ -27,7 +28,6 @@ use crate::origin::keeps_cache;
 use crate::parts;
 use crate::puddle::{DIR, file_name, text};
 use crate::relocate;
-use crate::relocate::frontier::Frontier;
 use crate::report::{Damage, DamageEffect, OpenReport};
 use crate::stamps::Stamps;
 use crate::store::{Control, Inner, LOCK, Store};

@@ -55,6 +55,8 @@
 //! * A whole store that was put back is a state that was once right: a program that has to find
 //!   that keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
 
+use crate::due::Needs;
+use crate::due::reseal::SealedFile;
 use crate::due_job::{PoolKeys, Sealed};
 use crate::error::StoreError;
 use crate::options::Access;
@@ -63,8 +65,6 @@ use crate::pool_core::PoolCore;
 use crate::pool_rules::find;
 use crate::primaries::rooted;
 use crate::puddle::{DATA_AT, DIR, Puddle, create_whole, file_name, make_header, text};
-use crate::relocate::Needs;
-use crate::relocate::reseal::SealedFile;
 use crate::sealed_files::{Opened, at_rest, binding_of, named, pages_of, show_view};
 use crate::store::{Control, Inner, Store};
 use cenote_atrest::binding::{self};
@@ -292,9 +292,13 @@ impl Inner {
                     lost("the key that it is sealed under is not in the root puddle".into())
                 }
                 Some(due) => {
+                    let journal = match self.writable {
+                        true => Some(Arc::clone(self.pool_journal(control)?)),
+                        false => None,
+                    };
                     match self.expect_sealed(
                         control,
-                        (name, mode, &keys),
+                        (name, mode, &keys, journal),
                         record,
                         due,
                         &mut needs,

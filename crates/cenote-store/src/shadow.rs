@@ -27,6 +27,8 @@
 
 use crate::catalog::State;
 use crate::differing::compare;
+use crate::due::reseal::SealedFile;
+use crate::due::{Found, Needs};
 use crate::error::StoreError;
 use crate::extensions::Extension;
 use crate::fence::Fence;
@@ -38,8 +40,6 @@ use crate::primaries::{JOURNAL, Patches, check_run, note_root, of_shadowed_pool}
 use crate::puddle::{
     DATA_AT, DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text,
 };
-use crate::relocate::reseal::SealedFile;
-use crate::relocate::{Found, Needs};
 use crate::report::{Damage, OpenReport, RestoredPool};
 use crate::store::{Control, Inner};
 use crate::verify::{about_file, of_file, verify_file};

@@ -9,8 +9,8 @@
 
 use super::Session;
 use crate::catalog::State;
+use crate::due::Found;
 use crate::puddle::{Puddle, file_name, text};
-use crate::relocate::Found;
 use crate::verify::of_file;
 use cenote_layout::catalog::{DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};

@@ -40,10 +40,10 @@
 //! makes the pools also says which request of the guest made them, and commits both**, so who asks
 //! again because the answer was lost is told what there is ([`Store::guest_made`]).
 
-use super::Needs;
 use super::import::Import;
 use super::moving::refuse_doubtful;
 use crate::credentials::{Credentials, bad_permissions};
+use crate::due::Needs;
 use crate::error::{BY_DAEMON, StoreError};
 use crate::holds::Hold;
 use crate::manifest::{ImportManifest, Imported, ImportedPool, QuiescentPool};

@@ -31,7 +31,7 @@
 
 use super::neighbours::add_neighbours;
 use super::remote::Remote;
-use super::replace::copy;
+use crate::due::replace::copy;
 use crate::manifest::{
     ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
 };

@@ -15,7 +15,7 @@
 
 use super::import::Import;
 use super::neighbours::add_neighbours;
-use super::replace::copy;
+use crate::due::replace::copy;
 use crate::error::StoreError;
 use crate::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, QuiescentPool};
 use crate::options::Access;
@@ -30,9 +30,8 @@ use cenote_layout::catalog::{
     AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,
     Record, RelocationRecord,
 };
-use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::{PuddleHeader, Role};
+use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
@@ -379,29 +378,6 @@ impl Inner {
     /// The generation that a puddle's header says.
     pub(super) fn generation_of(&self, puddle: &PuddleRecord) -> Result<u64, StoreError> {
         self.generation_in(text(&file_name(puddle.uuid)), puddle)
-    }
-
-    /// The same of one of its files.
-    pub(super) fn generation_in(
-        &self,
-        name: &str,
-        puddle: &PuddleRecord,
-    ) -> Result<u64, StoreError> {
-        let mut page = [0; PAGE_SIZE as usize];
-        let len = self.medium.read_at(name, 0, &mut page)?;
-        let damaged = |detail| {
-            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
-            StoreError::PuddleDamaged(Damage::Puddle { uuid, pool, index, detail })
-        };
-        let header =
-            read::<PuddleHeader>(&page[..len], true).map_err(|error| damaged(error.to_string()))?;
-        if header.uuid != puddle.uuid {
-            return Err(damaged(format!(
-                "the header of its file is of another puddle: {}",
-                header.uuid
-            )));
-        }
-        Ok(header.generation)
     }
 }
 

@@ -91,9 +91,9 @@
 //! knows to be pointers lead where they led. A program that has such words opens with
 //! [`WindowPolicy::Fixed`].
 
-use super::replace::{NewFile, copy};
-use super::{Found, look_at_len};
 use crate::catalog::State;
+use crate::due::replace::{NewFile, copy};
+use crate::due::{Found, look_at_len};
 use crate::error::{OpenError, StoreError};
 use crate::options::{OpenOptions, WindowPolicy};
 use crate::place;

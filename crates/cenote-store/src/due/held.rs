@@ -41,17 +41,17 @@ impl Frontier {
         Ok(())
     }
 
-    pub(super) fn holds(&self, puddle: Uuid) -> bool {
+    pub(crate) fn holds(&self, puddle: Uuid) -> bool {
         locked(&self.held).contains_key(&puddle)
     }
 
-    pub(super) fn keep_patches(&self, patches: Patches) {
+    pub(crate) fn keep_patches(&self, patches: Patches) {
         // Set once, by the open of the store.
         let _ = self.patches.set(patches);
     }
 
     /// What is laid over a puddle that is due.
-    pub(super) fn patches_of(&self, puddle: Uuid) -> Vec<(u64, Vec<u8>)> {
+    pub(crate) fn patches_of(&self, puddle: Uuid) -> Vec<(u64, Vec<u8>)> {
         self.patches.get().and_then(|patches| patches.get(&puddle)).cloned().unwrap_or_default()
     }
 }

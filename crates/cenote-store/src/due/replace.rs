@@ -22,16 +22,16 @@ const STEP: usize = 64 << 10;
 
 /// A puddle's image, which is this value's alone.
 #[derive(Debug)]
-pub(super) struct Image {
+pub(crate) struct Image {
     region: ImageMemory,
     len: usize,
     /// It is the contents of the new file, and needs no writing.
-    pub(super) in_file: bool,
+    pub(crate) in_file: bool,
 }
 
 impl Image {
     /// What a file holds, in memory.
-    pub(super) fn in_memory(source: &FileHandle, len: u64) -> Result<Self, MediumError> {
+    pub(crate) fn in_memory(source: &FileHandle, len: u64) -> Result<Self, MediumError> {
         let region = memory::anonymous(len as usize)
             .map_err(|error| MediumError::from_io(Operation::Read, source.name(), error))?;
         let region = ImageMemory::of_memory(region);
@@ -45,7 +45,7 @@ impl Image {
     /// # Safety
     /// `len` bytes from `addr` on are mapped and readable, and no thread stores into them
     /// meanwhile.
-    pub(super) unsafe fn of_memory(addr: usize, len: u64) -> Result<Self, MediumError> {
+    pub(crate) unsafe fn of_memory(addr: usize, len: u64) -> Result<Self, MediumError> {
         let region = memory::anonymous(len as usize)
             .map_err(|error| MediumError::from_io(Operation::Read, "memory", error))?;
         let region = ImageMemory::of_memory(region);
@@ -58,7 +58,7 @@ impl Image {
     }
 
     /// The file itself, to be changed; or what it holds, in memory, if the system does not map it.
-    pub(super) fn itself(file: &FileHandle, len: u64) -> Result<Self, MediumError> {
+    pub(crate) fn itself(file: &FileHandle, len: u64) -> Result<Self, MediumError> {
         // SAFETY: a puddle that is due: nobody has mapped it, and only who has the turn writes it.
         let region = unsafe { file.whole(len as usize) };
         let Some(region) = region.and_then(ImageMemory::of_file) else {
@@ -69,7 +69,7 @@ impl Image {
 
     /// Makes what the file has between two offsets such that loads from it cannot fail; whether
     /// that could be.
-    pub(super) fn can_be_read(
+    pub(crate) fn can_be_read(
         &self,
         file: &FileHandle,
         from: u64,
@@ -87,7 +87,7 @@ impl Image {
     }
 
     /// The same for stores.
-    pub(super) fn can_be_stored(&self, (from, to): (u64, u64)) -> bool {
+    pub(crate) fn can_be_stored(&self, (from, to): (u64, u64)) -> bool {
         !self.in_file || self.region.memory().populate(from as usize, (to - from) as usize).is_ok()
     }
 
@@ -115,7 +115,7 @@ impl Image {
     }
 
     /// Fails if a page of the file was lost while the image was used.
-    pub(super) fn intact(&self, name: &str) -> Result<(), MediumError> {
+    pub(crate) fn intact(&self, name: &str) -> Result<(), MediumError> {
         self.region.intact(name)
     }
 
@@ -127,7 +127,7 @@ impl Image {
         })
     }
 
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: memory of this value's alone, as long as that says: zeros, or a file's that
         // nobody else writes.
         unsafe { core::slice::from_raw_parts_mut(self.region.memory().as_ptr(), self.len) }
@@ -151,7 +151,7 @@ fn stretches(source: &FileHandle, from: u64, to: u64) -> Result<Vec<(u64, u64)>,
 
 /// A file that is to take another's name; see the module.
 #[derive(Debug)]
-pub(super) struct NewFile<'a> {
+pub(crate) struct NewFile<'a> {
     medium: &'a OwnedMedium,
     dir: &'static str,
     /// The name that it is to take.
@@ -162,7 +162,7 @@ pub(super) struct NewFile<'a> {
 
 impl<'a> NewFile<'a> {
     /// Makes a file of zeros, with its space taken.
-    pub(super) fn create(
+    pub(crate) fn create(
         medium: &'a OwnedMedium,
         (dir, name): (&'static str, &'a str),
         len: u64,
@@ -178,14 +178,14 @@ impl<'a> NewFile<'a> {
 
     /// What `source` holds, to be changed: in this file, or in memory if that cannot be; then it is
     /// to be written.
-    pub(super) fn image(&self, source: &FileHandle, len: u64) -> Result<Image, MediumError> {
+    pub(crate) fn image(&self, source: &FileHandle, len: u64) -> Result<Image, MediumError> {
         let target = self.open()?;
         let in_file = if self.is_named() { None } else { Image::in_file(source, &target, len)? };
         in_file.map_or_else(|| Image::in_memory(source, len), Ok)
     }
 
     /// The file, to be written.
-    pub(super) fn open(&self) -> Result<FileHandle, MediumError> {
+    pub(crate) fn open(&self) -> Result<FileHandle, MediumError> {
         FileHandle::open(self.medium, &self.fresh)
     }
 
@@ -194,13 +194,13 @@ impl<'a> NewFile<'a> {
     }
 
     /// Writes what is not zero.
-    pub(super) fn write(&self, bytes: &[u8]) -> Result<(), MediumError> {
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), MediumError> {
         write_sparse(&self.open()?, 0, bytes)
     }
 
     /// Gives it its name, durably, in place of the file that has it: **the renaming commits**. The
     /// parts in `holes` need no space.
-    pub(super) fn take_name(mut self, holes: &[(u64, u64)]) -> Result<(), MediumError> {
+    pub(crate) fn take_name(mut self, holes: &[(u64, u64)]) -> Result<(), MediumError> {
         for (offset, len) in holes.iter().filter(|_| !self.is_named()) {
             // SAFETY: a file that nobody knows; what lies in these parts is nobody's.
             let _ = unsafe { self.medium.release(&self.fresh, *offset, *len) };

@@ -38,7 +38,7 @@ use zerocopy::IntoBytes;
 
 /// A puddle's file that is about to be rewritten.
 #[derive(Debug)]
-pub(super) struct InPlace<'a> {
+pub(crate) struct InPlace<'a> {
     file: &'a FileHandle,
     image: Image,
     /// Where words may change.
@@ -47,7 +47,7 @@ pub(super) struct InPlace<'a> {
 
 impl<'a> InPlace<'a> {
     /// Looks whether it can be done so. `None`: it cannot, and nothing has changed.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         file: &'a FileHandle,
         job: &RewriteJob,
         rewriter: &dyn Rewriter,
@@ -92,12 +92,12 @@ impl<'a> InPlace<'a> {
     }
 
     /// What is to be changed, in the stretches that the rewriter has named.
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
         self.image.bytes()
     }
 
     /// Steps 2 and 3, when the words are changed. The parts in `holes` need no space.
-    pub(super) fn finish(
+    pub(crate) fn finish(
         self,
         medium: &OwnedMedium,
         header: &PuddleHeader,
@@ -131,7 +131,7 @@ impl<'a> InPlace<'a> {
 
 /// Whether a page is what a crash leaves of writing the second of these headers over the first:
 /// each word is that of one of them.
-pub(super) fn is_begun(page: &[u8], old: &PuddleHeader, new: &PuddleHeader) -> bool {
+pub(crate) fn is_begun(page: &[u8], old: &PuddleHeader, new: &PuddleHeader) -> bool {
     let words = page
         .chunks_exact(8)
         .zip(old.as_bytes().chunks_exact(8))

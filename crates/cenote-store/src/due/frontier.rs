@@ -86,9 +86,9 @@ impl Drop for Turn<'_> {
 /// What an open store has of relocation. It does not keep the store open.
 #[derive(Debug)]
 pub(crate) struct Frontier {
-    pub(super) medium: OwnedMedium,
-    pub(super) store: Uuid,
-    pub(super) writable: bool,
+    pub(crate) medium: OwnedMedium,
+    pub(crate) store: Uuid,
+    pub(crate) writable: bool,
     /// Memory of the simulated medium is compared with what it mapped.
     simulated: bool,
     pub(crate) options: RelocationOptions,
@@ -111,9 +111,9 @@ pub(crate) struct Frontier {
     sum: Mutex<Rewritten>,
     /// What recovery made of puddles in private memory, in a store that is open for reading at a
     /// distance: their images are made of it, and not of their files.
-    pub(super) held: Mutex<BTreeMap<Uuid, Image>>,
+    pub(crate) held: Mutex<BTreeMap<Uuid, Image>>,
     /// What the journal lays over protected puddles in such a store.
-    pub(super) patches: OnceLock<Patches>,
+    pub(crate) patches: OnceLock<Patches>,
 }
 
 impl Frontier {
@@ -345,7 +345,7 @@ impl Frontier {
     }
 
     /// Adds what was done to what this session did.
-    pub(super) fn add(&self, rewritten: &Rewritten) {
+    pub(crate) fn add(&self, rewritten: &Rewritten) {
         locked(&self.sum).add(rewritten);
     }
 
@@ -385,7 +385,7 @@ impl Frontier {
         rewritten.map_err(|_| Failed::Panicked)?.map_err(Failed::Image)
     }
 
-    pub(super) fn change(
+    pub(crate) fn change(
         &self,
         image: &mut [u8],
         work: &RewriteJob,
@@ -471,7 +471,7 @@ impl Frontier {
     }
 
     /// Puts an image into private memory at the puddle's address, to be read.
-    pub(super) fn show(&self, puddle: &Puddle, image: &[u8]) -> Result<(), MediumError> {
+    pub(crate) fn show(&self, puddle: &Puddle, image: &[u8]) -> Result<(), MediumError> {
         let (addr, len) = (puddle.addr() as usize, image.len());
         let failed = |source| MediumError::from_io(Operation::Map, puddle.file_name(), source);
         puddle.show(|| {

@@ -136,7 +136,7 @@ impl Frontier {
     }
 
     /// The same for a puddle that somebody touches, which then has its memory.
-    pub(super) fn reseal_touched(
+    pub(crate) fn reseal_touched(
         &self,
         puddle: &Puddle,
         sealing: &Sealing,
@@ -332,7 +332,7 @@ impl Inner {
     pub(crate) fn expect_sealed(
         &self,
         control: &mut Control,
-        (pool, mode, keys): (&str, Mode, &Arc<PoolKeys>),
+        (pool, mode, keys, journal): (&str, Mode, &Arc<PoolKeys>, Option<Arc<Journal>>),
         record: &PuddleRecord,
         due: DueRecord,
         needs: &mut Needs,
@@ -351,10 +351,6 @@ impl Inner {
             Err(failed) => {
                 return Ok(Err(self.frontier().explain(failed, record.uuid, pool).to_string()));
             }
-        };
-        let journal = match self.writable {
-            true => Some(Arc::clone(self.pool_journal(control)?)),
-            false => None,
         };
         let sealing =
             Sealing { pool: pool.into(), mode, identity, keys: Arc::clone(keys), journal, entry };

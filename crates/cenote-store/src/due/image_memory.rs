@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Memory of an image.
 #[derive(Debug)]
-pub(super) struct ImageMemory {
+pub(crate) struct ImageMemory {
     /// Ends before what it answers for.
     watch: Option<Watch>,
     region: OwnedRegion,
@@ -32,12 +32,12 @@ struct Watch {
 
 impl ImageMemory {
     /// Memory that is no file's.
-    pub(super) const fn of_memory(region: OwnedRegion) -> Self {
+    pub(crate) const fn of_memory(region: OwnedRegion) -> Self {
         Self { watch: None, region }
     }
 
     /// A file that is mapped. `None`: its faults cannot be answered.
-    pub(super) fn of_file(region: OwnedRegion) -> Option<Self> {
+    pub(crate) fn of_file(region: OwnedRegion) -> Option<Self> {
         let is_lost = Box::new(AtomicBool::new(false));
         let (base, note) = (region.as_ptr().expose_provenance(), &raw const *is_lost);
         // SAFETY: `resolve` keeps the rules. The note lives until the registration has ended, by
@@ -47,13 +47,13 @@ impl ImageMemory {
         Some(Self { watch: Some(watch), region })
     }
 
-    pub(super) const fn memory(&self) -> &OwnedRegion {
+    pub(crate) const fn memory(&self) -> &OwnedRegion {
         &self.region
     }
 
     /// Fails if a page was lost: what was read may be other bytes, and what was stored is not in
     /// the file.
-    pub(super) fn intact(&self, name: &str) -> Result<(), MediumError> {
+    pub(crate) fn intact(&self, name: &str) -> Result<(), MediumError> {
         let is_lost = |watch: &Watch| watch.is_lost.load(Ordering::Acquire);
         if !self.watch.as_ref().is_some_and(is_lost) || planted(Bug::LostImageBelieved) {
             return Ok(());
