@@ -25,12 +25,10 @@
 use crate::error::StoreError;
 use crate::journals::JournalOf;
 use crate::options::JournalPolicy;
-use crate::report::Damage;
 use crate::store::{Control, Inner};
 use cenote_journal::{Journal, Settings};
 use cenote_layout::catalog::Record;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{MediumError, Operation};
 
 impl Inner {
     /// Whether a journal of pools that cannot be used is made anew in this session.
@@ -38,28 +36,6 @@ impl Inner {
         self.writable
             && self.options.hosting.is_none()
             && self.options.journal == JournalPolicy::GiveUp
-    }
-
-    /// At an open, after recovery: the journal of a store that has pools in shadowed mode is used,
-    /// or given up, so that the caller sees the pools that may be torn.
-    pub(crate) fn give_up_early(&self, control: &mut Control) -> Result<(), MediumError> {
-        let state = &control.catalog.state;
-        if !self.gives_up() || !state.pools.keys().any(|pool| state.is_shadowed(*pool)) {
-            return Ok(());
-        }
-        let opened = self.pool_journal(control).map(drop);
-        opened.map_err(|error| match error {
-            StoreError::Medium(error) => error,
-            other => {
-                let other = std::io::Error::other(other.to_string());
-                MediumError::from_io(Operation::Write, JournalOf::Pools.file(), other)
-            }
-        })?;
-        let of_pools =
-            |damage: &Damage| matches!(damage, Damage::Journal { pools, .. } if !pools.is_empty());
-        // What was said of the old one does not concern the new one.
-        control.damage.retain(|damage| !of_pools(damage));
-        Ok(())
     }
 
     /// States 2 and 3.

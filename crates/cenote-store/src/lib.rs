@@ -52,6 +52,7 @@ mod given_up;
 mod guest_objects;
 mod guests;
 mod handle;
+mod heap_puddle;
 mod holds;
 mod hosted;
 mod journal_names;
@@ -94,6 +95,7 @@ mod puddle;
 mod reading;
 mod recovery;
 mod region;
+mod rekey;
 pub mod relocate;
 mod report;
 mod rewriter;
@@ -135,8 +137,9 @@ pub use pool::PoolHandle;
 pub use pools::PoolInfo;
 pub use psync::{Begun, Psyncing};
 pub use puddle::Puddle;
+pub use rekey::Rekeyed;
 pub use report::{Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo};
-pub use sealed::{Rekeyed, VerifiedPuddle};
+pub use sealed::VerifiedPuddle;
 pub use store::Store;
 
 pub use cenote_atrest::{

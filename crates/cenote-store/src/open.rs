@@ -18,10 +18,10 @@ use crate::ahead::Ahead;
 use crate::alive;
 use crate::catalog::{self, Catalog};
 use crate::due::frontier::Frontier;
-use crate::error::OpenError;
+use crate::error::{OpenError, StoreError};
 use crate::exclusion;
 use crate::fence::Fence;
-use crate::journals::Journals;
+use crate::journals::{JournalOf, Journals};
 use crate::log_list::Logs;
 use crate::options::{DamagePolicy, OpenOptions};
 use crate::origin::keeps_cache;
@@ -475,5 +475,29 @@ impl Inner {
             report.damage.push(Damage::Orphan { name: format!("{DIR}/{name}"), detail });
         }
         Ok((orphans, missing))
+    }
+}
+
+impl Inner {
+    /// At an open, after recovery: the journal of a store that has pools in shadowed mode is used,
+    /// or given up, so that the caller sees the pools that may be torn.
+    fn give_up_early(&self, control: &mut Control) -> Result<(), MediumError> {
+        let state = &control.catalog.state;
+        if !self.gives_up() || !state.pools.keys().any(|pool| state.is_shadowed(*pool)) {
+            return Ok(());
+        }
+        let opened = self.pool_journal(control).map(drop);
+        opened.map_err(|error| match error {
+            StoreError::Medium(error) => error,
+            other => {
+                let other = std::io::Error::other(other.to_string());
+                MediumError::from_io(Operation::Write, JournalOf::Pools.file(), other)
+            }
+        })?;
+        let of_pools =
+            |damage: &Damage| matches!(damage, Damage::Journal { pools, .. } if !pools.is_empty());
+        // What was said of the old one does not concern the new one.
+        control.damage.retain(|damage| !of_pools(damage));
+        Ok(())
     }
 }

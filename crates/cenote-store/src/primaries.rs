@@ -2,19 +2,23 @@
 
 use crate::catalog::State;
 use crate::error::StoreError;
+use crate::fence::Fence;
+use crate::journals::JournalOf;
 use crate::options::DamagePolicy;
 use crate::puddle::{DATA_AT, file_name, primary_name, text};
 use crate::sealed_files::file_len;
-use crate::store::Inner;
+use crate::store::{Control, Inner};
 use crate::verify::{about_file, of_file};
-use cenote_journal::{ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Scan};
+use cenote_journal::{Guard, Home, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Scan, Stopped};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
+use cenote_sys::fork_guard;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The journal of psyncs of pools.
 pub(crate) const JOURNAL: &str = "journal.pools";
@@ -131,5 +135,47 @@ impl Inner {
             }
         }
         Ok(roots)
+    }
+}
+
+/// Answers for the journal without keeping the store open.
+#[derive(Debug)]
+struct Health {
+    fence: Option<Arc<Fence>>,
+    poisoned: Arc<crate::poison::Poisoned>,
+    token: u64,
+}
+
+impl Guard for Health {
+    fn check(&self) -> Result<(), Stopped> {
+        if !fork_guard::is_current(self.token) {
+            return Err(Stopped::Forked);
+        }
+        self.poisoned.get().map_or(Ok(()), |poison| Err(Stopped::Poisoned(poison.to_string())))
+    }
+
+    fn poison(&self, reason: &str) {
+        self.poisoned.set(reason.to_owned().into());
+    }
+
+    fn check_owner(&self) -> Result<(), MediumError> {
+        self.fence.as_ref().map_or(Ok(()), |fence| fence.check())
+    }
+}
+
+impl Inner {
+    pub(crate) fn home(&self, control: &Control) -> Home {
+        Home {
+            medium: self.medium.clone(),
+            store: self.uuid,
+            name: JOURNAL,
+            guard: Arc::new(Health {
+                fence: self.fence.clone(),
+                poisoned: Arc::clone(&self.poisoned),
+                token: self.token,
+            }),
+            session: control.superblock.generation + 1,
+            tie: control.journals.tie(JournalOf::Pools).clone(),
+        }
     }
 }

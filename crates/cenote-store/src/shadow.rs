@@ -31,7 +31,6 @@ use crate::due::reseal::SealedFile;
 use crate::due::{Found, Needs};
 use crate::error::StoreError;
 use crate::extensions::Extension;
-use crate::fence::Fence;
 use crate::gate::Gate;
 use crate::journals::{JournalOf, readable};
 use crate::kept_files::puddle_of;
@@ -43,7 +42,7 @@ use crate::puddle::{
 use crate::report::{Damage, OpenReport, RestoredPool};
 use crate::store::{Control, Inner};
 use crate::verify::{about_file, of_file, verify_file};
-use cenote_journal::{Guard, Home, Journal, Roots, Scan, Settings, Stopped, scan};
+use cenote_journal::{Journal, Roots, Scan, Settings, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
@@ -52,7 +51,6 @@ use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind, Operation};
 use cenote_sys::bytes::store_by_kernel;
-use cenote_sys::fork_guard;
 use cenote_sys::memory::{self, Access};
 use core::ops::Range;
 use core::ptr::NonNull;
@@ -202,31 +200,6 @@ impl Shadows {
     }
 }
 
-/// Answers for the journal without keeping the store open.
-#[derive(Debug)]
-struct Health {
-    fence: Option<Arc<Fence>>,
-    poisoned: Arc<crate::poison::Poisoned>,
-    token: u64,
-}
-
-impl Guard for Health {
-    fn check(&self) -> Result<(), Stopped> {
-        if !fork_guard::is_current(self.token) {
-            return Err(Stopped::Forked);
-        }
-        self.poisoned.get().map_or(Ok(()), |poison| Err(Stopped::Poisoned(poison.to_string())))
-    }
-
-    fn poison(&self, reason: &str) {
-        self.poisoned.set(reason.to_owned().into());
-    }
-
-    fn check_owner(&self) -> Result<(), MediumError> {
-        self.fence.as_ref().map_or(Ok(()), |fence| fence.check())
-    }
-}
-
 impl Inner {
     pub(crate) fn shadows(&self) -> &Shadows {
         self.parts.get()
@@ -298,21 +271,6 @@ impl Inner {
             return Ok(());
         }
         self.medium.sync_dir(PRIMARY_DIR).map_err(|error| self.failed(error))
-    }
-
-    pub(crate) fn home(&self, control: &Control) -> Home {
-        Home {
-            medium: self.medium.clone(),
-            store: self.uuid,
-            name: JOURNAL,
-            guard: Arc::new(Health {
-                fence: self.fence.clone(),
-                poisoned: Arc::clone(&self.poisoned),
-                token: self.token,
-            }),
-            session: control.superblock.generation + 1,
-            tie: control.journals.tie(JournalOf::Pools).clone(),
-        }
     }
 
     /// The journal of a store that is open for writing, under the control lock: made, or read and

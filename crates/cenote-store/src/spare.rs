@@ -41,7 +41,7 @@ use crate::ahead::{Made, Maker, Order, Plan, Stage};
 use crate::error::StoreError;
 use crate::pool::PoolHandle;
 use crate::puddle::primary_name;
-use crate::puddle::{DIR, create_primary, file_name, first_page, make_header};
+use crate::puddle::{DIR, file_name, first_page, make_header};
 use crate::store::{Control, Inner};
 use crate::verify::verify_file;
 use cenote_layout::catalog::{PuddleRecord, Record};
@@ -59,13 +59,13 @@ pub(crate) const COUNT_MAX: usize = 16;
 const AHEAD_BYTES: u64 = 8 << 20;
 
 /// A spare that is about to be taken.
-struct Ready {
-    record: PuddleRecord,
+pub(crate) struct Ready {
+    pub(crate) record: PuddleRecord,
     /// A record names it.
-    named: bool,
+    pub(crate) named: bool,
     /// Its files are just those of the puddle that is wanted.
-    fits: bool,
-    file: Option<File>,
+    pub(crate) fits: bool,
+    pub(crate) file: Option<File>,
 }
 
 /// A puddle's record as that of a spare.
@@ -258,7 +258,7 @@ impl Inner {
         self.medium.sync(name(&file))
     }
 
-    fn write_header(&self, record: &PuddleRecord) -> Result<(), MediumError> {
+    pub(crate) fn write_header(&self, record: &PuddleRecord) -> Result<(), MediumError> {
         let file = file_name(record.uuid);
         let page = first_page(&make_header(record, self.uuid), self.stamp_of(record));
         self.medium.write_at(name(&file), 0, &page)?;
@@ -274,51 +274,9 @@ impl Inner {
         }
     }
 
-    /// Gives pool `pool` its puddle `index`: a spare one, else a new one, with a primary if the
-    /// pool is `shadowed`, and names it in one batch after the records `with`. With a
-    /// descriptor to be handed out, if there is one already.
-    pub(crate) fn add_heap_puddle(
-        &self,
-        control: &mut Control,
-        (pool, index, size): (PoolId, u32, u64),
-        shadowed: bool,
-        with: &[Record],
-    ) -> Result<(PuddleRecord, Option<File>), StoreError> {
-        if let Some(spare) = self.ready_spare(control, (pool, index, size))? {
-            let record = PuddleRecord { pool, role: Role::Heap, index, ..spare.record };
-            let header = if spare.fits { Ok(()) } else { self.write_header(&record) };
-            if header.map_err(|error| self.failed(error)).is_ok() {
-                if shadowed
-                    && !spare.fits
-                    && let Err(error) = create_primary(&self.medium, &record, self.uuid)
-                {
-                    let error = self.failed(error);
-                    self.drop_spare(control, &spare.record, spare.named);
-                    return Err(error);
-                }
-                if spare.named {
-                    let records: Vec<Record> =
-                        with.iter().cloned().chain([Record::Puddle(record)]).collect();
-                    self.commit(control, &records)?;
-                } else {
-                    self.commit_new_puddle(control, &record, with)?;
-                }
-                return Ok((record, spare.file));
-            }
-            self.check_poisoned()?;
-            self.drop_spare(control, &spare.record, spare.named);
-        }
-        let record = self.new_puddle(control, pool, Role::Heap, index, size)?;
-        if shadowed {
-            self.new_primary(control, &record)?;
-        }
-        self.commit_new_puddle(control, &record, with)?;
-        Ok((record, None))
-    }
-
     /// A spare of exactly `size` bytes whose contents are zeros: the one that was made ahead for
     /// this pool and index, else any.
-    fn ready_spare(
+    pub(crate) fn ready_spare(
         &self,
         control: &mut Control,
         (pool, index, size): (PoolId, u32, u64),
@@ -357,7 +315,7 @@ impl Inner {
 
     /// Gives up a spare that cannot be used. If its record cannot be taken out it stays, and is
     /// tried again.
-    fn drop_spare(&self, control: &mut Control, spare: &PuddleRecord, is_named: bool) {
+    pub(crate) fn drop_spare(&self, control: &mut Control, spare: &PuddleRecord, is_named: bool) {
         if !is_named || self.commit(control, &[Record::PuddleRemoved(spare.uuid)]).is_ok() {
             let _ = self.medium.remove(name(&file_name(spare.uuid)));
             control.space.give_back(spare.addr, spare.size);
