@@ -1,11 +1,11 @@
 //! What the recovery of one guest works on, while the store goes on: a [`Control`] of its own.
 
-use crate::ahead::Ahead;
-use crate::catalog::Catalog;
-use crate::log_list::Logs;
+use crate::kernel::ahead::Ahead;
+use crate::kernel::catalog::Catalog;
+use crate::kernel::log_list::Logs;
 use crate::parts;
-use crate::store::{Control, Inner};
-use crate::window::Space;
+use crate::kernel::store::{Control, Inner};
+use crate::kernel::window::Space;
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PuddleRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;

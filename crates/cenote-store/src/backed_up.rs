@@ -1,7 +1,7 @@
 //! What a backup did.
 
-use crate::error::StoreError;
-use crate::report::Damage;
+use crate::kernel::error::StoreError;
+use crate::kernel::report::Damage;
 use std::time::Duration;
 
 /// What a backup did.

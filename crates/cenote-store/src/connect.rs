@@ -1,18 +1,18 @@
 //! Opening a store as a client of the daemon that keeps it.
 
-use crate::ahead::Ahead;
-use crate::catalog::Catalog;
+use crate::kernel::ahead::Ahead;
+use crate::kernel::catalog::Catalog;
 use crate::connection::Connection;
 use crate::due::frontier::Frontier;
-use crate::error::{OpenError, StoreError};
-use crate::journals::Journals;
+use crate::kernel::error::{OpenError, StoreError};
+use crate::kernel::journals::Journals;
 use crate::keeper::{Home, Keeper};
-use crate::log_list::Logs;
-use crate::options::OpenOptions;
+use crate::kernel::log_list::Logs;
+use crate::kernel::options::OpenOptions;
 use crate::parts;
-use crate::rewriter::{Backend, RelocationOptions};
-use crate::store::{Control, Inner, Store};
-use crate::window::{Space, Window, who_is_at};
+use crate::kernel::rewriter::{Backend, RelocationOptions};
+use crate::kernel::store::{Control, Inner, Store};
+use crate::kernel::window::{Space, Window, who_is_at};
 use cenote_layout::superblock::Superblock;
 use cenote_medium::{GrantedMedium, MediumError, OwnedMedium};
 use cenote_sys::fork_guard;
@@ -50,7 +50,7 @@ impl Store {
             },
             error => failed(error),
         })?;
-        crate::known::note(base, len);
+        crate::kernel::known::note(base, len);
         let mut superblock = Superblock::new_zeroed();
         (superblock.store, superblock.window_base, superblock.window_len) = (home.store, base, len);
         let poisoned = Arc::default();
@@ -70,7 +70,7 @@ impl Store {
             durability: home.durability,
             token: fork_guard::token(),
             poisoned,
-            stamps: crate::stamps::Stamps::default(),
+            stamps: crate::kernel::stamps::Stamps::default(),
             parts: parts::of_store(frontier),
             replaying: Mutex::default(),
             silent: AtomicBool::new(false),

@@ -15,14 +15,14 @@
 //! opens nor closes the store: closing is a goodbye, after which the daemon asserts for itself that
 //! the client's logs hold nothing.
 
-use crate::error::StoreError;
+use crate::kernel::error::StoreError;
 use crate::keeper::{Granted, Keeper};
-use crate::options::Access;
-use crate::pool::PoolHandle;
-use crate::pool_core::PoolCore;
-use crate::puddle::{Puddle, file_name, primary_name};
-use crate::report::{Damage, PoolStart};
-use crate::store::{Control, Inner, Remote, Store};
+use crate::kernel::options::Access;
+use crate::kernel::pool::PoolHandle;
+use crate::kernel::pool_core::PoolCore;
+use crate::kernel::puddle::{Puddle, file_name, primary_name};
+use crate::kernel::report::{Damage, PoolStart};
+use crate::kernel::store::{Control, Inner, Remote, Store};
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PoolMode, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
@@ -134,8 +134,8 @@ impl Connection {
         for (name, granted) in
             shadows.chain(primaries.map(|one| (primary_name(one.record.uuid), one)))
         {
-            self.files.admit(crate::puddle::text(&name), granted.file)?;
-            names.push(crate::puddle::text(&name).to_owned());
+            self.files.admit(crate::kernel::puddle::text(&name), granted.file)?;
+            names.push(crate::kernel::puddle::text(&name).to_owned());
         }
         Ok(names)
     }
@@ -147,7 +147,7 @@ impl Connection {
     /// Makes a granted file the one that its puddle maps next.
     fn admit(&self, granted: Granted) -> Result<PuddleRecord, StoreError> {
         let name = file_name(granted.record.uuid);
-        self.files.admit(crate::puddle::text(&name), granted.file)?;
+        self.files.admit(crate::kernel::puddle::text(&name), granted.file)?;
         Ok(granted.record)
     }
 }
@@ -379,7 +379,7 @@ impl Inner {
             puddle.as_ref().map(&self.medium)?;
             self.window.insert(puddle.as_ref());
         }
-        connection.files.dismiss(crate::puddle::text(&file_name(record.uuid)));
+        connection.files.dismiss(crate::kernel::puddle::text(&file_name(record.uuid)));
         Ok(puddle)
     }
 

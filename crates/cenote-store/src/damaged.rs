@@ -6,13 +6,13 @@
 //! fail because of a file is in its answer or in [`crate::OpenReport::damage`]; what needs a key is
 //! found when the pool is opened ([`crate::PoolHandle::damage`]).
 
-use crate::error::StoreError;
-use crate::journals::JournalOf;
-use crate::pool_rules::lost_record;
-use crate::puddle::{file_name, primary_name, text};
-use crate::report::Damage;
-use crate::store::{Control, Inner, Store};
-use crate::verify::RESTORE;
+use crate::kernel::error::StoreError;
+use crate::kernel::journals::JournalOf;
+use crate::kernel::pool_rules::lost_record;
+use crate::kernel::puddle::{file_name, primary_name, text};
+use crate::kernel::report::Damage;
+use crate::kernel::store::{Control, Inner, Store};
+use crate::kernel::verify::RESTORE;
 use cenote_journal::{Scan, scan};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::puddle::Role;

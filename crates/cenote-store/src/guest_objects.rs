@@ -15,10 +15,10 @@
 //! Everything else is one batch, as of an embedded store ([`crate::object`]).
 
 use crate::credentials::Credentials;
-use crate::error::StoreError;
+use crate::kernel::error::StoreError;
 use crate::object::{find, no_bits_but_permissions};
 use crate::object_info::{NewObject, ObjectInfo};
-use crate::store::{Control, Store};
+use crate::kernel::store::{Control, Store};
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{AtRest, ObjectRecord, Record};
 use cenote_layout::id::Uuid;

@@ -37,14 +37,14 @@
 //! reported; one batch takes its guest record: it is no process any more.
 
 use crate::credentials::{Credentials, bad_permissions};
-use crate::error::{BY_DAEMON, StoreError};
+use crate::kernel::error::{BY_DAEMON, StoreError};
 use crate::hosted::Hosted;
-use crate::options::{Access, PoolOptions};
-use crate::pool_rules::{check_size, find, start_of};
-use crate::puddle::{file_name, primary_name, text};
+use crate::kernel::options::{Access, PoolOptions};
+use crate::kernel::pool_rules::{check_size, find, start_of};
+use crate::kernel::puddle::{file_name, primary_name, text};
 use crate::recovery::recover_guest;
-use crate::report::{Damage, LogReport, OpenReport, PoolStart, concerns};
-use crate::store::{Control, Inner, Store};
+use crate::kernel::report::{Damage, LogReport, OpenReport, PoolStart, concerns};
+use crate::kernel::store::{Control, Inner, Store};
 use cenote_journal::{Delivered, JournalError, Limits, ParcelError, Target, distinct};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
@@ -606,15 +606,15 @@ impl Store {
             return Err(StoreError::TooManyLogs { logs: logs as u64 });
         }
         let mut records = control.introduce(client)?;
-        let size = if role == Role::LogSpace { crate::logs::LOG_SPACE_SIZE } else { size };
-        let sizes = 8192..=crate::logs::SEGMENT_SIZE_MAX;
+        let size = if role == Role::LogSpace { crate::kernel::logs::LOG_SPACE_SIZE } else { size };
+        let sizes = 8192..=crate::kernel::logs::SEGMENT_SIZE_MAX;
         if !sizes.contains(&size) || !size.is_multiple_of(cenote_layout::PAGE_SIZE) {
             return Err(StoreError::PuddleSize { size, reason: "a log's has 8 KiB to 64 MiB" });
         }
         let record = inner.new_puddle(&mut control, PoolId(0), role, 0, size)?;
         if role == Role::LogSpace {
             let head = header_space(size);
-            let header = crate::logs::space_header(client, crate::logs::capacity_of(size - head));
+            let header = crate::kernel::logs::space_header(client, crate::kernel::logs::capacity_of(size - head));
             let name = file_name(record.uuid);
             let written =
                 inner.medium.write_at(text(&name), head, header.as_bytes()).and_then(|()| {

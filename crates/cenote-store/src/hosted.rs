@@ -1,8 +1,8 @@
 //! The guests that a store serves, in memory ([`crate::guests`]).
 
-use crate::error::StoreError;
-use crate::extensions::Extension;
-use crate::store::Control;
+use crate::kernel::error::StoreError;
+use crate::kernel::extensions::Extension;
+use crate::kernel::store::Control;
 use cenote_layout::catalog::{GuestRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, planted};

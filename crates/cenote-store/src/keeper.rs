@@ -2,13 +2,13 @@
 
 use crate::backed_up::BackedUp;
 use crate::credentials::PermissionChange;
-use crate::error::StoreError;
+use crate::kernel::error::StoreError;
 use crate::gate::Psync;
 use crate::log_decision::{LogDecision, SetAside};
 use crate::manifest::ImportManifest;
 use crate::object_info::{ListedObject, NewObject, ObjectInfo};
-use crate::options::{Access, PoolOptions};
-use crate::report::PoolStart;
+use crate::kernel::options::{Access, PoolOptions};
+use crate::kernel::report::PoolStart;
 use cenote_layout::catalog::{PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;

@@ -35,13 +35,13 @@
 //! has another checksum, refuses the pool. The catalog itself is tied to the journals (`ties.rs` of
 //! `cenote-journal`).
 
-use crate::catalog::State;
-use crate::error::StoreError;
+use crate::kernel::catalog::State;
+use crate::kernel::error::StoreError;
 use crate::kept_files::{Kept, name_of};
 use crate::primaries::{check_run, of_shadowed_pool};
-use crate::puddle::{PRIMARY_DIR, file_name, primary_name, text};
-use crate::store::{Control, Inner};
-use crate::verify::of_file;
+use crate::kernel::puddle::{PRIMARY_DIR, file_name, primary_name, text};
+use crate::kernel::store::{Control, Inner};
+use crate::kernel::verify::of_file;
 use cenote_journal::Scan;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::header::{read, seal};
@@ -130,7 +130,7 @@ impl Inner {
             let new = format!("{name}.new");
             seal(&mut header);
             records.push(Record::Kept { puddle: *puddle, sum: header.sum });
-            crate::catalog::remove_if_there(&self.medium, &new)?;
+            crate::kernel::catalog::remove_if_there(&self.medium, &new)?;
             self.medium.create(&new, size_of::<KeptHeader>() as u64 + runs.len() as u64)?;
             let mut made = FileHandle::open(&self.medium, &new)?;
             made.write_at(0, header.as_bytes())?;
@@ -202,7 +202,7 @@ impl Inner {
         let mut gone = false;
         for puddle in puddles {
             if control.kept_mut().remove(puddle).is_some() {
-                crate::catalog::remove_if_there(&self.medium, &name_of(*puddle))?;
+                crate::kernel::catalog::remove_if_there(&self.medium, &name_of(*puddle))?;
                 gone = true;
             }
         }

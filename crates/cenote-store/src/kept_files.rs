@@ -1,10 +1,10 @@
 //! What psyncs say of primaries that could not be written, in memory ([`crate::kept`]).
 
-use crate::extensions::Extension;
+use crate::kernel::extensions::Extension;
 use crate::primaries::Patches;
-use crate::puddle::{primary_name, text};
-use crate::store::Control;
-use crate::verify::RESTORE;
+use crate::kernel::puddle::{primary_name, text};
+use crate::kernel::store::Control;
+use crate::kernel::verify::RESTORE;
 use cenote_layout::id::Uuid;
 use cenote_layout::kept::runs;
 use std::collections::BTreeMap;

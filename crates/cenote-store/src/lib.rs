@@ -26,121 +26,97 @@
 //!
 //! Every update in several steps names in its doc comment the one store or sync that commits it.
 
-mod about;
-mod ahead;
-mod alive;
-mod apart;
+// Superblock, catalog, window, puddles, pools, leases and logs.
+mod kernel;
+
+// What callers, clients and daemons hand each other.
 mod backed_up;
-mod backup;
-mod catalog;
-mod close;
-mod commit;
-mod connect;
-mod connection;
 mod credentials;
-mod damaged;
-mod differing;
-mod due;
-mod due_job;
-mod error;
-mod exclusion;
-mod extensions;
-mod fence;
-mod format;
-mod gate;
-mod given_up;
-mod guest_objects;
-mod guests;
-mod handle;
-mod heap_puddle;
-mod holds;
-mod hosted;
-mod journal_names;
-mod journals;
 mod keeper;
-mod kept;
-mod kept_files;
-mod known;
-mod lazy;
-mod lease;
-mod listing;
-mod locked;
 mod log_decision;
-mod log_list;
-mod logs;
-mod looked_at;
-mod lost;
-mod lost_page;
-mod making;
 mod manifest;
-mod mismatch;
-mod notice;
-mod object;
 mod object_info;
-mod open;
-mod options;
-mod origin;
-mod parts;
-mod place;
-mod poison;
-mod pool;
-mod pool_core;
-mod pool_growth;
-mod pool_members;
-mod pool_rules;
-mod pools;
-mod primaries;
-mod psync;
-mod puddle;
-mod reading;
-mod recovery;
-mod region;
+
+// Pools that are protected at rest.
 mod rekey;
-pub mod relocate;
-mod report;
-mod rewriter;
 mod sealed;
 mod sealed_files;
-mod sealing;
-mod set_aside;
+
+// Puddles that have moved.
+mod due;
+
+// Pools in shadowed mode: psyncs, primaries, and their journal.
+mod differing;
+mod gate;
+mod given_up;
+mod kept;
+mod kept_files;
+mod primaries;
+mod psync;
 mod shadow;
-mod spare;
-mod stamps;
-mod store;
-mod superblock;
-mod types;
-mod verify;
-mod watch;
-mod window;
+
+// A client of a daemon.
+mod connect;
+mod connection;
+mod pool_members;
+
+// A daemon, and its guests.
+mod alive;
+mod apart;
+mod guest_objects;
+mod guests;
+mod holds;
+mod hosted;
+
+// What is done with pools and objects, whatever mode they are in.
+mod damaged;
+mod looked_at;
+mod object;
+mod pool_growth;
+mod pools;
+mod reading;
+
+// Copies and moves.
+mod backup;
+pub mod relocate;
+
+// A store is opened, recovered and closed: what knows all parts of it.
+mod close;
+mod handle;
+mod lazy;
+mod open;
+mod parts;
+mod recovery;
+mod set_aside;
 
 pub use alive::{CLIENTS, byte_of};
 pub use backed_up::{BackedUp, BackupReport};
 pub use backup::{Backup, PoolAtWork};
 pub use credentials::{Credentials, PermissionChange};
-pub use error::{BY_DAEMON, FormatError, OpenError, StoreError};
-pub use format::{check_directory, check_options, format};
+pub use kernel::error::{BY_DAEMON, FormatError, OpenError, StoreError};
+pub use kernel::format::{check_directory, check_options, format};
 pub use gate::Psync;
 pub use guests::{GuestEnd, PoolGrant};
 pub use handle::Handle;
 pub use keeper::{Grant, Granted, Home, Keeper, Listed, MemberList};
-pub use known::{forget_window, known_windows, known_windows_file};
+pub use kernel::known::{forget_window, known_windows, known_windows_file};
 pub use log_decision::{LogDecision, SetAside};
-pub use log_list::LogLease;
-pub use lost_page::{LostLog, LostPage};
-pub use mismatch::{Layouts, TypeMismatch};
+pub use kernel::log_list::LogLease;
+pub use kernel::lost_page::{LostLog, LostPage};
+pub use kernel::mismatch::{Layouts, TypeMismatch};
 pub use object_info::{ListedObject, NewObject, ObjectInfo};
-pub use options::{
+pub use kernel::options::{
     Access, CopyPolicy, DamagePolicy, FormatOptions, Hosting, JournalPolicy, OpenOptions,
     PoolOptions, PowerLossPolicy, WINDOW_LEN_DEFAULT, WindowPolicy,
 };
-pub use pool::PoolHandle;
+pub use kernel::pool::PoolHandle;
 pub use pools::PoolInfo;
 pub use psync::{Begun, Psyncing};
-pub use puddle::Puddle;
+pub use kernel::puddle::Puddle;
 pub use rekey::Rekeyed;
-pub use report::{Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo};
+pub use kernel::report::{Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo};
 pub use sealed::VerifiedPuddle;
-pub use store::Store;
+pub use kernel::store::Store;
 
 pub use cenote_atrest::{
     Anchor, Argon2Params, AtRestError, KeyError, Keyring, Locking, MasterKey, Mode, PageFault,

@@ -2,14 +2,14 @@
 
 use crate::due::Needs;
 use crate::due::reseal::SealedFile;
-use crate::error::StoreError;
-use crate::options::DamagePolicy;
-use crate::pool_core::PoolCore;
-use crate::pool_rules::{lost_record, start_of};
-use crate::puddle::{Puddle, file_name, primary_name, text};
-use crate::report::Damage;
+use crate::kernel::error::StoreError;
+use crate::kernel::options::DamagePolicy;
+use crate::kernel::pool_core::PoolCore;
+use crate::kernel::pool_rules::{lost_record, start_of};
+use crate::kernel::puddle::{Puddle, file_name, primary_name, text};
+use crate::kernel::report::Damage;
 use crate::sealed_files::show_view;
-use crate::store::{Control, Inner, Store};
+use crate::kernel::store::{Control, Inner, Store};
 use cenote_atrest::Keyring;
 use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::PoolId;

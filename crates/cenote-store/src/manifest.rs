@@ -1,8 +1,8 @@
 //! What goes from one pool or store to another: what is imported, what came of it, and a pool that
 //! is copied as it lies there.
 
-use crate::puddle::{file_name, text};
-use crate::store::Control;
+use crate::kernel::puddle::{file_name, text};
+use crate::kernel::store::Control;
 use cenote_layout::catalog::{AtRest, HeapKind, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::types::TypeRecord;

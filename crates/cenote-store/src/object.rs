@@ -19,12 +19,12 @@
 //! removed, the directory synced. What a crash leaves of the file is an orphan, and goes at the
 //! next writable open.
 
-use crate::error::StoreError;
+use crate::kernel::error::StoreError;
 use crate::object_info::ObjectInfo;
-use crate::pool_rules::why_no_name;
-use crate::puddle::{DIR, file_name};
-use crate::store::{Control, Inner, Store};
-use crate::verify::verify_stamped;
+use crate::kernel::pool_rules::why_no_name;
+use crate::kernel::puddle::{DIR, file_name};
+use crate::kernel::store::{Control, Inner, Store};
+use crate::kernel::verify::verify_stamped;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord, Record};
 use cenote_layout::header::seal;

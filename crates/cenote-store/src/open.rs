@@ -1,7 +1,7 @@
 //! Opening a store.
 //!
 //! States of an open for writing: (1) the locks are taken, and a copy of an open store is refused
-//! ([`crate::exclusion`]); (2) catalog files that are torn or damaged in one copy are written anew;
+//! ([`crate::kernel::exclusion`]); (2) catalog files that are torn or damaged in one copy are written anew;
 //! (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are
 //! removed, and what a crashed session stored at level `process` is synced if this one is at
 //! `power`; (5) the superblock says "open", with boot id, process and client: **its sync commits**.
@@ -14,26 +14,26 @@
 //! Where it was not, the boot under which its clients lived must stay in the superblock until they
 //! have been recovered.
 
-use crate::ahead::Ahead;
+use crate::kernel::ahead::Ahead;
 use crate::alive;
-use crate::catalog::{self, Catalog};
+use crate::kernel::catalog::{self, Catalog};
 use crate::due::frontier::Frontier;
-use crate::error::{OpenError, StoreError};
-use crate::exclusion;
-use crate::fence::Fence;
-use crate::journals::{JournalOf, Journals};
-use crate::log_list::Logs;
-use crate::options::{DamagePolicy, OpenOptions};
-use crate::origin::keeps_cache;
+use crate::kernel::error::{OpenError, StoreError};
+use crate::kernel::exclusion;
+use crate::kernel::fence::Fence;
+use crate::kernel::journals::{JournalOf, Journals};
+use crate::kernel::log_list::Logs;
+use crate::kernel::options::{DamagePolicy, OpenOptions};
+use crate::kernel::origin::keeps_cache;
 use crate::parts;
-use crate::puddle::{DIR, file_name, text};
+use crate::kernel::puddle::{DIR, file_name, text};
 use crate::relocate;
-use crate::report::{Damage, DamageEffect, OpenReport};
-use crate::stamps::Stamps;
-use crate::store::{Control, Inner, LOCK, Store};
-use crate::superblock::{self, FILE, NEW_FILE};
-use crate::verify::missing as missing_file;
-use crate::window::{Space, Window};
+use crate::kernel::report::{Damage, DamageEffect, OpenReport};
+use crate::kernel::stamps::Stamps;
+use crate::kernel::store::{Control, Inner, LOCK, Store};
+use crate::kernel::superblock::{self, FILE, NEW_FILE};
+use crate::kernel::verify::missing as missing_file;
+use crate::kernel::window::{Space, Window};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::read;
@@ -220,7 +220,7 @@ impl Store {
 fn without_superblock(medium: &OwnedMedium, path: String) -> Result<OpenError, MediumError> {
     let begun = medium.exists(NEW_FILE)?
         || catalog::FILES.iter().any(|name| medium.exists(name).unwrap_or(false));
-    Ok(match crate::format::rest_of_store(&**medium)? {
+    Ok(match crate::kernel::format::rest_of_store(&**medium)? {
         Some(found) => OpenError::SuperblockMissing { path, found },
         None if begun => OpenError::FormatInterrupted { path },
         None => OpenError::NotAStore { path },

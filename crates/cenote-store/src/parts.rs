@@ -1,7 +1,7 @@
 //! The extensions of an open store, all of them.
 
 use crate::due::frontier::Frontier;
-use crate::extensions::Extensions;
+use crate::kernel::extensions::Extensions;
 use crate::holds::Holds;
 use crate::hosted::Guests;
 use crate::kept_files::Kept;

@@ -1,9 +1,9 @@
 //! A pool that other processes write too, because a daemon granted it to them.
 
 use crate::connection::note_doubts;
-use crate::error::StoreError;
-use crate::pool::PoolHandle;
-use crate::report::concerns;
+use crate::kernel::error::StoreError;
+use crate::kernel::pool::PoolHandle;
+use crate::kernel::report::concerns;
 use cenote_medium::planted::{Bug, planted};
 use std::sync::PoisonError;
 

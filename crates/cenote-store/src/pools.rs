@@ -3,7 +3,7 @@
 //! # Updates in several steps
 //!
 //! **Create a pool.** (1) the root puddle's file is made and synced: an orphan, or a spare puddle
-//! is prepared ([`crate::spare`]); (2) one batch names pool and puddle: **the catalog's batch
+//! is prepared ([`crate::kernel::spare`]); (2) one batch names pool and puddle: **the catalog's batch
 //! commits**; (3) nothing else. In shadowed mode the primary's file is made after the puddle's,
 //! with the same contents: an orphan until (2).
 //!
@@ -13,13 +13,13 @@
 //! open.
 
 use crate::credentials::{Credentials, bad_permissions};
-use crate::error::StoreError;
-use crate::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
-use crate::pool::PoolHandle;
-use crate::pool_rules::{check_size, find, start_of, why_no_name};
-use crate::puddle::{DIR, file_name};
-use crate::report::{Damage, PoolStart, concerns};
-use crate::store::{Inner, Store};
+use crate::kernel::error::StoreError;
+use crate::kernel::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
+use crate::kernel::pool::PoolHandle;
+use crate::kernel::pool_rules::{check_size, find, start_of, why_no_name};
+use crate::kernel::puddle::{DIR, file_name};
+use crate::kernel::report::{Damage, PoolStart, concerns};
+use crate::kernel::store::{Inner, Store};
 use cenote_atrest::Keyring;
 use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};

@@ -1,14 +1,14 @@
 //! Files that psyncs are written into, and what the journal says of them.
 
-use crate::catalog::State;
-use crate::error::StoreError;
-use crate::fence::Fence;
-use crate::journals::JournalOf;
-use crate::options::DamagePolicy;
-use crate::puddle::{DATA_AT, file_name, primary_name, text};
+use crate::kernel::catalog::State;
+use crate::kernel::error::StoreError;
+use crate::kernel::fence::Fence;
+use crate::kernel::journals::JournalOf;
+use crate::kernel::options::DamagePolicy;
+use crate::kernel::puddle::{DATA_AT, file_name, primary_name, text};
 use crate::sealed_files::file_len;
-use crate::store::{Control, Inner};
-use crate::verify::{about_file, of_file};
+use crate::kernel::store::{Control, Inner};
+use crate::kernel::verify::{about_file, of_file};
 use cenote_journal::{Guard, Home, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Scan, Stopped};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
@@ -142,7 +142,7 @@ impl Inner {
 #[derive(Debug)]
 struct Health {
     fence: Option<Arc<Fence>>,
-    poisoned: Arc<crate::poison::Poisoned>,
+    poisoned: Arc<crate::kernel::poison::Poisoned>,
     token: u64,
 }
 

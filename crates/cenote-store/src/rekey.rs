@@ -1,12 +1,12 @@
 //! Another key for a protected pool, in constant time.
 
-use crate::error::StoreError;
-use crate::options::Access;
-use crate::pool_rules::find;
+use crate::kernel::error::StoreError;
+use crate::kernel::options::Access;
+use crate::kernel::pool_rules::find;
 use crate::primaries::rooted;
-use crate::puddle::DATA_AT;
+use crate::kernel::puddle::DATA_AT;
 use crate::sealed_files::{at_rest, named};
-use crate::store::{Control, Store};
+use crate::kernel::store::{Control, Store};
 use cenote_atrest::Keyring;
 use cenote_journal::{Draft, Target};
 use cenote_layout::catalog::AtRest;

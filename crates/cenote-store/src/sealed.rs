@@ -57,14 +57,14 @@
 
 use crate::due::Needs;
 use crate::due::reseal::SealedFile;
-use crate::due_job::{PoolKeys, Sealed};
-use crate::error::StoreError;
-use crate::pool::PoolHandle;
-use crate::pool_core::PoolCore;
-use crate::pool_rules::find;
-use crate::puddle::{DATA_AT, DIR, Puddle, create_whole, file_name, make_header, text};
+use crate::kernel::due_job::{PoolKeys, Sealed};
+use crate::kernel::error::StoreError;
+use crate::kernel::pool::PoolHandle;
+use crate::kernel::pool_core::PoolCore;
+use crate::kernel::pool_rules::find;
+use crate::kernel::puddle::{DATA_AT, DIR, Puddle, create_whole, file_name, make_header, text};
 use crate::sealed_files::{Opened, at_rest, binding_of, named, pages_of, show_view};
-use crate::store::{Control, Inner, Store};
+use crate::kernel::store::{Control, Inner, Store};
 use cenote_atrest::binding::{self};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
@@ -446,7 +446,7 @@ impl PoolHandle {
         }
         // What opening the pool found is not in pages.
         for damage in self.damage() {
-            if let crate::report::Damage::Puddle { uuid, index, detail, .. } = damage {
+            if let crate::kernel::report::Damage::Puddle { uuid, index, detail, .. } = damage {
                 let damaged = vec![(0, detail.clone())];
                 let found =
                     Verified { covered: self.at_rest().mode().has_tree(), pages: 0, damaged };

@@ -39,13 +39,13 @@
 //! asks [`crate::PoolHandle::is_torn`]. A daemon grants no torn pool.
 
 use crate::credentials::Credentials;
-use crate::error::StoreError;
+use crate::kernel::error::StoreError;
 use crate::log_decision::{LogDecision, SetAside};
-use crate::pool_rules::find;
-use crate::puddle::{file_name, text};
+use crate::kernel::pool_rules::find;
+use crate::kernel::puddle::{file_name, text};
 use crate::recovery::retry;
-use crate::report::{Damage, OpenReport};
-use crate::store::{Control, Store};
+use crate::kernel::report::{Damage, OpenReport};
+use crate::kernel::store::{Control, Store};
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;

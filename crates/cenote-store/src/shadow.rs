@@ -25,23 +25,23 @@
 //!
 //! A read-only open maps the primary itself, privately, with the journal's records laid over it.
 
-use crate::catalog::State;
+use crate::kernel::catalog::State;
 use crate::differing::compare;
 use crate::due::reseal::SealedFile;
 use crate::due::{Found, Needs};
-use crate::error::StoreError;
-use crate::extensions::Extension;
+use crate::kernel::error::StoreError;
+use crate::kernel::extensions::Extension;
 use crate::gate::Gate;
-use crate::journals::{JournalOf, readable};
+use crate::kernel::journals::{JournalOf, readable};
 use crate::kept_files::puddle_of;
-use crate::locked::locked;
+use crate::kernel::locked::locked;
 use crate::primaries::{JOURNAL, Patches, check_run, note_root, of_shadowed_pool};
-use crate::puddle::{
+use crate::kernel::puddle::{
     DATA_AT, DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text,
 };
-use crate::report::{Damage, OpenReport, RestoredPool};
-use crate::store::{Control, Inner};
-use crate::verify::{about_file, of_file, verify_file};
+use crate::kernel::report::{Damage, OpenReport, RestoredPool};
+use crate::kernel::store::{Control, Inner};
+use crate::kernel::verify::{about_file, of_file, verify_file};
 use cenote_journal::{Journal, Roots, Scan, Settings, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
@@ -291,7 +291,7 @@ impl Inner {
         Ok(journal)
     }
 
-    /// States: [`crate::journals`].
+    /// States: [`crate::kernel::journals`].
     fn open_pool_journal(&self, control: &mut Control) -> Result<Journal, StoreError> {
         const OF: JournalOf = JournalOf::Pools;
         let settings = Settings {

@@ -1,13 +1,13 @@
 //! Files of a backup: which there are, copies of them, and the directory that becomes the target.
 
-use crate::catalog::State;
-use crate::error::StoreError;
-use crate::journals::JournalOf;
-use crate::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
-use crate::report::Damage;
+use crate::kernel::catalog::State;
+use crate::kernel::error::StoreError;
+use crate::kernel::journals::JournalOf;
+use crate::kernel::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
+use crate::kernel::report::Damage;
 use crate::sealed_files::file_len;
-use crate::store::{Control, Inner};
-use crate::verify::about_file;
+use crate::kernel::store::{Control, Inner};
+use crate::kernel::verify::about_file;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::Uuid;
@@ -202,7 +202,7 @@ pub(super) fn copy_whole(
     for dir in DIRS.iter().filter(|dir| !target.exists(dir).unwrap_or(true)) {
         target.make_dir(dir)?;
     }
-    crate::catalog::remove_if_there(target, &planned.to)?;
+    crate::kernel::catalog::remove_if_there(target, &planned.to)?;
     create(target, &planned.to, planned.len, from.has_holes()?)?;
     let file = FileHandle::open(target, &planned.to)?;
     let mut buffer = vec![0; STEP as usize];
@@ -363,7 +363,7 @@ pub(super) fn rename_directory(from: &Path, target: &Path) -> Result<(), StoreEr
     let Err(error) = std::fs::rename(from, target) else { return Ok(()) };
     let is_gone =
         std::fs::symlink_metadata(from).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
-    if is_gone && target.join(crate::superblock::FILE).exists() {
+    if is_gone && target.join(crate::kernel::superblock::FILE).exists() {
         return Ok(());
     }
     Err(failed(target, "made", &error))

@@ -53,11 +53,11 @@
 mod files;
 
 use crate::backed_up::{BackedUp, BackupReport};
-use crate::catalog;
-use crate::error::StoreError;
-use crate::puddle::{primary_name, text};
-use crate::store::{Control, Inner, LOCK, Store};
-use crate::superblock;
+use crate::kernel::catalog;
+use crate::kernel::error::StoreError;
+use crate::kernel::puddle::{primary_name, text};
+use crate::kernel::store::{Control, Inner, LOCK, Store};
+use crate::kernel::superblock;
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{Role, STAMP_AT, era_of, seal_of};
@@ -89,7 +89,7 @@ pub struct Backup {
     /// Keeps others from taking the directory for one that a crash left.
     _held: LockGuard,
     copied: BTreeMap<String, Copied>,
-    /// Files whose copies get this stamp ([`crate::stamps`]).
+    /// Files whose copies get this stamp ([`crate::kernel::stamps`]).
     sealed: (BTreeSet<String>, u64),
     control: Option<Head>,
     report: BackupReport,

@@ -22,20 +22,20 @@ use super::failed::Failed;
 use super::in_place::InPlace;
 use super::replace::{Image, NewFile};
 use super::{Found, look_at};
-use crate::due_job::Job;
-use crate::error::StoreError;
-use crate::extensions::Extension;
-use crate::locked::locked;
-use crate::poison::Poisoned;
-use crate::pool::PoolHandle;
+use crate::kernel::due_job::Job;
+use crate::kernel::error::StoreError;
+use crate::kernel::extensions::Extension;
+use crate::kernel::locked::locked;
+use crate::kernel::poison::Poisoned;
+use crate::kernel::pool::PoolHandle;
 use crate::primaries::Patches;
-use crate::puddle::{DIR, PRIMARY_DIR, Puddle, file_name, make_header_of, primary_name, text};
-use crate::rewriter::{
+use crate::kernel::puddle::{DIR, PRIMARY_DIR, Puddle, file_name, make_header_of, primary_name, text};
+use crate::kernel::rewriter::{
     Backend, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten,
 };
 use crate::sealed_files::at_rest;
-use crate::stamps::{stamp_image, write_stamp};
-use crate::store::{Control, Inner, Store};
+use crate::kernel::stamps::{stamp_image, write_stamp};
+use crate::kernel::store::{Control, Inner, Store};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::Uuid;

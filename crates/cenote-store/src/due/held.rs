@@ -4,9 +4,9 @@
 
 use super::frontier::Frontier;
 use super::replace::Image;
-use crate::locked::locked;
+use crate::kernel::locked::locked;
 use crate::primaries::Patches;
-use crate::puddle::Puddle;
+use crate::kernel::puddle::Puddle;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::{FileHandle, MediumError};

@@ -8,10 +8,10 @@
 //! what it holds is right for the address that the entry means.
 
 use super::Session;
-use crate::catalog::State;
+use crate::kernel::catalog::State;
 use crate::due::Found;
-use crate::puddle::{Puddle, file_name, text};
-use crate::verify::of_file;
+use crate::kernel::puddle::{Puddle, file_name, text};
+use crate::kernel::verify::of_file;
 use cenote_layout::catalog::{DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log_space::LogSpaceEntry;

@@ -35,14 +35,15 @@ use crate::due::replace::copy;
 use crate::manifest::{
     ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
 };
-use crate::pool_rules::{check_size, why_no_name};
-use crate::puddle::{
+use crate::kernel::pool_rules::{check_size, why_no_name};
+use crate::kernel::puddle::{
     DIR, PRIMARY_DIR, create_primary, file_name, first_page, make_header, primary_name, text,
 };
-use crate::rewriter::TypeTable;
-use crate::store::{Control, Inner, Store};
-use crate::window::Space;
-use crate::{error::StoreError, mismatch::TypeMismatch};
+use crate::kernel::rewriter::TypeTable;
+use crate::kernel::store::{Control, Inner, Store};
+use crate::kernel::window::Space;
+use crate::kernel::error::StoreError;
+use crate::kernel::mismatch::TypeMismatch;
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{
     AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,

@@ -34,6 +34,6 @@ pub use import::Import;
 pub use crate::manifest::{
     ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool, QuiescentPool,
 };
-pub use crate::rewriter::{
+pub use crate::kernel::rewriter::{
     Backend, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten, TypeTable,
 };

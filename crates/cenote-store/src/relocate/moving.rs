@@ -16,15 +16,15 @@
 use super::import::Import;
 use super::neighbours::add_neighbours;
 use crate::due::replace::copy;
-use crate::error::StoreError;
+use crate::kernel::error::StoreError;
 use crate::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, QuiescentPool};
-use crate::options::Access;
-use crate::pool_rules::find;
-use crate::puddle::{file_name, text};
-use crate::report::Damage;
-use crate::report::concerns;
-use crate::store::{Control, Inner, Store};
-use crate::window::Space;
+use crate::kernel::options::Access;
+use crate::kernel::pool_rules::find;
+use crate::kernel::puddle::{file_name, text};
+use crate::kernel::report::Damage;
+use crate::kernel::report::concerns;
+use crate::kernel::store::{Control, Inner, Store};
+use crate::kernel::window::Space;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
     AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,

@@ -4,9 +4,9 @@
 //! is lost, and does nothing the second time.
 
 use crate::connection::Connection;
-use crate::error::StoreError;
+use crate::kernel::error::StoreError;
 use crate::manifest::{ImportManifest, Imported, ImportedPool};
-use crate::store::Store;
+use crate::kernel::store::Store;
 
 /// Bytes that are sent together.
 const PIECES_LEN: usize = 4 << 20;
