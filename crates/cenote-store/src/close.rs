@@ -2,11 +2,11 @@
 //!
 //! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools
 //! synced; (2) a batch ends the leases and removes the client, **which commits the end of the
-//! leases**; (3) the journals that this session
-//! has opened are trimmed ([`crate::kernel::journals`]); (4) the superblock says "clean", that the catalog
-//! has this batch, and which headers those journals have: **its sync commits**; (5) its other copy
-//! says the same. A crash before (4) leaves a store that is recovered, with nothing to do. A
-//! journal that this session has not opened is as it was before it, recovered or not.
+//! leases**; (3) the journals that this session has opened are trimmed
+//! ([`crate::kernel::journals`]); (4) the superblock says "clean", that the catalog has this batch,
+//! and which headers those journals have: **its sync commits**; (5) its other copy says the same. A
+//! crash before (4) leaves a store that is recovered, with nothing to do. A journal that this
+//! session has not opened is as it was before it, recovered or not.
 //!
 //! *The journal of pools cannot be used.* Then this session has written no pool in shadowed mode,
 //! and holds those alone that it inherited from a session that was killed. They wait: nothing is
@@ -15,8 +15,8 @@
 //! back, or is given up ([`crate::given_up`]): then the first psync compares all pages.
 
 use crate::kernel::error::StoreError;
-use crate::psync::psync_leased;
 use crate::kernel::store::{Control, Inner, Store};
+use crate::psync::psync_leased;
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::PoolId;
 use cenote_layout::superblock::STATE_CLEAN;

@@ -1,23 +1,22 @@
 //! Opening a store as a client of the daemon that keeps it.
 
-use crate::kernel::ahead::Ahead;
-use crate::kernel::catalog::Catalog;
 use crate::connection::Connection;
 use crate::due::frontier::Frontier;
-use crate::kernel::error::{OpenError, StoreError};
-use crate::kernel::journals::Journals;
 use crate::keeper::{Home, Keeper};
-use crate::kernel::log_list::Logs;
+use crate::kernel::catalog::Catalog;
+use crate::kernel::error::{OpenError, StoreError};
+use crate::kernel::known;
 use crate::kernel::options::OpenOptions;
-use crate::parts;
 use crate::kernel::rewriter::{Backend, RelocationOptions};
+use crate::kernel::stamps::Stamps;
 use crate::kernel::store::{Control, Inner, Store};
 use crate::kernel::window::{Space, Window, who_is_at};
+use crate::lazy;
+use crate::parts;
 use cenote_layout::superblock::Superblock;
 use cenote_medium::{GrantedMedium, MediumError, OwnedMedium};
 use cenote_sys::fork_guard;
 use core::sync::atomic::AtomicBool;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use zerocopy::FromZeros;
 
@@ -50,7 +49,7 @@ impl Store {
             },
             error => failed(error),
         })?;
-        crate::kernel::known::note(base, len);
+        known::note(base, len);
         let mut superblock = Superblock::new_zeroed();
         (superblock.store, superblock.window_base, superblock.window_len) = (home.store, base, len);
         let poisoned = Arc::default();
@@ -70,7 +69,7 @@ impl Store {
             durability: home.durability,
             token: fork_guard::token(),
             poisoned,
-            stamps: crate::kernel::stamps::Stamps::default(),
+            stamps: Stamps::default(),
             parts: parts::of_store(frontier),
             replaying: Mutex::default(),
             silent: AtomicBool::new(false),
@@ -78,31 +77,19 @@ impl Store {
             fence: None,
             journals: Mutex::default(),
             files_moving: Mutex::default(),
-            control: Mutex::new(Control {
+            control: Mutex::new(Control::new(
                 superblock,
-                catalog: Catalog::mirror(medium.clone()),
-                space: Space::new(base, len),
-                puddles: BTreeMap::new(),
-                graveyard: Vec::new(),
-                pools: BTreeMap::new(),
-                damage: Vec::new(),
-                dirty: BTreeMap::new(),
-                logs: Logs::default(),
-                ahead: Ahead::default(),
-                parts: parts::under_lock(),
-                journals: Journals::default(),
-                checked_pools: BTreeSet::new(),
-                unchecked_objects: BTreeSet::new(),
-                client: home.client,
-                registration: None,
-                lock: None,
-            }),
+                Catalog::mirror(medium.clone()),
+                Space::new(base, len),
+                home.client,
+                parts::under_lock(),
+            )),
             medium,
         }));
         store.learn_types().map_err(refused)?;
         store.learn_pools().map_err(refused)?;
         let inner = store.arc();
-        let registration = crate::lazy::register(inner)
+        let registration = lazy::register(inner)
             .map_err(|error| refused(StoreError::Refused { detail: error.to_string() }))?;
         inner.control().registration = Some(registration);
         Ok(store)

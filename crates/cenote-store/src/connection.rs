@@ -15,8 +15,8 @@
 //! opens nor closes the store: closing is a goodbye, after which the daemon asserts for itself that
 //! the client's logs hold nothing.
 
-use crate::kernel::error::StoreError;
 use crate::keeper::{Granted, Keeper};
+use crate::kernel::error::StoreError;
 use crate::kernel::options::Access;
 use crate::kernel::pool::PoolHandle;
 use crate::kernel::pool_core::PoolCore;

@@ -49,8 +49,8 @@ impl Credentials {
         pool.permissions >> class & wanted == wanted
     }
 
-    /// Whether they allow to give away what belongs to these, as a change says: nobody but the
-    /// superuser to another user, and to a group one must be in it.
+    /// Whether they allow to give away what belongs to these, as a change says. Only the superuser
+    /// gives to another user. To give to a group, the caller must be in it.
     pub(crate) fn may_give(&self, change: &PermissionChange, (uid, gid): (u32, u32)) -> bool {
         let stays = |to: Option<u32>, of: u32| to.is_none_or(|to| to == of);
         let group = change.gid.is_some_and(|to| to == self.gid || self.groups.contains(&to));

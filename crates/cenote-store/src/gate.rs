@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     fn entered(gate: &Gate) -> u64 {
-        gate.enter(true).expect("nobody is in")
+        gate.enter(true).expect("no psync is in")
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_psync_that_failed_does_nobodys_work() {
+    fn a_psync_that_failed_does_no_work_of_others() {
         let gate = Gate::default();
         let first = entered(&gate);
         gate.leave(first, None);

@@ -16,9 +16,9 @@
 
 use crate::credentials::Credentials;
 use crate::kernel::error::StoreError;
+use crate::kernel::store::{Control, Store};
 use crate::object::{find, no_bits_but_permissions};
 use crate::object_info::{NewObject, ObjectInfo};
-use crate::kernel::store::{Control, Store};
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{AtRest, ObjectRecord, Record};
 use cenote_layout::id::Uuid;

@@ -37,14 +37,15 @@
 //! reported; one batch takes its guest record: it is no process any more.
 
 use crate::credentials::{Credentials, bad_permissions};
-use crate::kernel::error::{BY_DAEMON, StoreError};
 use crate::hosted::Hosted;
+use crate::kernel::error::{BY_DAEMON, StoreError};
+use crate::kernel::logs::{LOG_SPACE_SIZE, SEGMENT_SIZE_MAX, capacity_of, space_header};
 use crate::kernel::options::{Access, PoolOptions};
 use crate::kernel::pool_rules::{check_size, find, start_of};
 use crate::kernel::puddle::{file_name, primary_name, text};
-use crate::recovery::recover_guest;
 use crate::kernel::report::{Damage, LogReport, OpenReport, PoolStart, concerns};
 use crate::kernel::store::{Control, Inner, Store};
+use crate::recovery::recover_guest;
 use cenote_journal::{Delivered, JournalError, Limits, ParcelError, Target, distinct};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
@@ -606,15 +607,15 @@ impl Store {
             return Err(StoreError::TooManyLogs { logs: logs as u64 });
         }
         let mut records = control.introduce(client)?;
-        let size = if role == Role::LogSpace { crate::kernel::logs::LOG_SPACE_SIZE } else { size };
-        let sizes = 8192..=crate::kernel::logs::SEGMENT_SIZE_MAX;
+        let size = if role == Role::LogSpace { LOG_SPACE_SIZE } else { size };
+        let sizes = 8192..=SEGMENT_SIZE_MAX;
         if !sizes.contains(&size) || !size.is_multiple_of(cenote_layout::PAGE_SIZE) {
             return Err(StoreError::PuddleSize { size, reason: "a log's has 8 KiB to 64 MiB" });
         }
         let record = inner.new_puddle(&mut control, PoolId(0), role, 0, size)?;
         if role == Role::LogSpace {
             let head = header_space(size);
-            let header = crate::kernel::logs::space_header(client, crate::kernel::logs::capacity_of(size - head));
+            let header = space_header(client, capacity_of(size - head));
             let name = file_name(record.uuid);
             let written =
                 inner.medium.write_at(text(&name), head, header.as_bytes()).and_then(|()| {
@@ -677,11 +678,8 @@ impl Store {
         hosted.ending = false;
         let known = hosted.logs.clone();
         let listed = recovered.map_err(|error| inner.failed(error))?;
-        let mut logs: Vec<PuddleRecord> = known
-            .iter()
-            .filter_map(|uuid| control.catalog.state.puddles.get(uuid))
-            .copied()
-            .collect();
+        let known = known.iter().filter_map(|uuid| control.catalog.state.puddles.get(uuid));
+        let mut logs: Vec<PuddleRecord> = known.copied().collect();
         let pools = control.catalog.state.writable_pools(client);
         let done = listed.is_some();
         // Of a guest that an earlier daemon admitted, its log space is all that is known otherwise.

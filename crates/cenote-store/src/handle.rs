@@ -7,10 +7,10 @@
 //! no heap.
 
 use crate::kernel::error::{OpenError, StoreError};
-use crate::object_info::ObjectInfo;
 use crate::kernel::options::OpenOptions;
 use crate::kernel::report::{Damage, OpenReport, StoreInfo};
 use crate::kernel::store::Store;
+use crate::object_info::ObjectInfo;
 use cenote_layout::id::Uuid;
 use cenote_medium::{Durability, Medium};
 use core::fmt;

@@ -2,13 +2,13 @@
 
 use crate::backed_up::BackedUp;
 use crate::credentials::PermissionChange;
-use crate::kernel::error::StoreError;
 use crate::gate::Psync;
+use crate::kernel::error::StoreError;
+use crate::kernel::options::{Access, PoolOptions};
+use crate::kernel::report::PoolStart;
 use crate::log_decision::{LogDecision, SetAside};
 use crate::manifest::ImportManifest;
 use crate::object_info::{ListedObject, NewObject, ObjectInfo};
-use crate::kernel::options::{Access, PoolOptions};
-use crate::kernel::report::PoolStart;
 use cenote_layout::catalog::{PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
@@ -38,7 +38,8 @@ pub struct Grant {
     pub start: PoolStart,
     /// Whether its heap must be traced first.
     pub trace_due: bool,
-    /// Why its values may not be what its transactions made them; see [`PoolHandle::doubts`].
+    /// Why its values may not be what its transactions made them; see
+    /// [`crate::PoolHandle::doubts`].
     pub doubts: Vec<String>,
     /// What the daemon calls this process, if the pool is granted to others for writing too.
     pub member: Option<u64>,
@@ -90,12 +91,12 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// Creates a pool, under the caller's ids.
     ///
     /// # Errors
-    /// As [`Store::create_pool`]; the daemon cannot be reached.
+    /// As [`crate::Store::create_pool`]; the daemon cannot be reached.
     fn create_pool(&self, name: &str, options: &PoolOptions) -> Result<PoolId, StoreError>;
     /// Removes a pool.
     ///
     /// # Errors
-    /// As [`Store::remove_pool`]; the caller is not its owner.
+    /// As [`crate::Store::remove_pool`]; the caller is not its owner.
     fn remove_pool(&self, name: &str) -> Result<(), StoreError>;
     /// All pools.
     ///
@@ -105,13 +106,13 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// Grants a pool with all its puddles.
     ///
     /// # Errors
-    /// As [`Store::open_pool`]; its permissions do not allow it; another process has it, and one of
-    /// the two writes.
+    /// As [`crate::Store::open_pool`]; its permissions do not allow it; another process has it, and
+    /// one of the two writes.
     fn open_pool(&self, name: &str, access: Access) -> Result<Grant, StoreError>;
     /// Grants a pool that the caller writes one more puddle, its number `index`.
     ///
     /// # Errors
-    /// As [`PoolHandle::take_puddle`].
+    /// As [`crate::PoolHandle::take_puddle`].
     fn take_puddle(&self, pool: PoolId, index: u32, size: u64) -> Result<Granted, StoreError>;
     /// Grants the puddles of a pool that the caller has, from number `first` on.
     ///
@@ -128,12 +129,12 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// a log.
     ///
     /// # Errors
-    /// As [`Store::acquire_log`].
+    /// As [`crate::Store::acquire_log`].
     fn log_puddle(&self, role: Role, size: u64) -> Result<Granted, StoreError>;
     /// Registers types.
     ///
     /// # Errors
-    /// As [`Store::register_types`].
+    /// As [`crate::Store::register_types`].
     fn register_types(&self, records: &[&TypeRecord]) -> Result<(), StoreError>;
     /// All types.
     ///
@@ -143,17 +144,17 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// Says that a pool has been traced.
     ///
     /// # Errors
-    /// As [`PoolHandle::trace_done`].
+    /// As [`crate::PoolHandle::trace_done`].
     fn trace_done(&self, pool: PoolId) -> Result<(), StoreError>;
     /// Takes space for a part of a puddle of a pool that the caller writes.
     ///
     /// # Errors
-    /// As [`PoolHandle::ensure_space`].
+    /// As [`crate::PoolHandle::ensure_space`].
     fn ensure_space(&self, pool: PoolId, addr: u64, len: u64) -> Result<(), StoreError>;
     /// Changes a pool's owner, group or mode.
     ///
     /// # Errors
-    /// As [`Store::set_permissions`].
+    /// As [`crate::Store::set_permissions`].
     fn set_permissions(&self, name: &str, change: PermissionChange) -> Result<(), StoreError>;
     /// Clients whose logs are set aside, and about which the caller may decide.
     ///
@@ -163,12 +164,12 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// Decides about the logs of one of them.
     ///
     /// # Errors
-    /// As [`Store::decide_logs`].
+    /// As [`crate::Store::decide_logs`].
     fn decide_logs(&self, client: Uuid, decision: LogDecision) -> Result<(), StoreError>;
     /// Says that a torn pool is whole.
     ///
     /// # Errors
-    /// As [`Store::declare_whole`].
+    /// As [`crate::Store::declare_whole`].
     fn declare_whole(&self, name: &str) -> Result<(), StoreError>;
     /// The primaries of a granted pool in shadowed mode, to be read, from number `first` on: what
     /// its last psync left, all of it in the files.
@@ -190,7 +191,7 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// Creates an object, under the caller's ids.
     ///
     /// # Errors
-    /// As [`Store::create_object`].
+    /// As [`crate::Store::create_object`].
     fn create_object(&self, new: &NewObject) -> Result<ObjectInfo, StoreError>;
     /// Removes an object.
     ///
@@ -224,7 +225,7 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// Changes an object's owner, group or mode.
     ///
     /// # Errors
-    /// As [`Store::set_object_owner`].
+    /// As [`crate::Store::set_object_owner`].
     fn set_object_owner(&self, name: &str, change: PermissionChange) -> Result<(), StoreError>;
     /// Grants a pool for reading, without its puddles; see [`Keeper::page_of_puddles`].
     ///
@@ -246,23 +247,24 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// Copies a pool: the copy's number, whether it moved, and puddles that are to be rewritten.
     ///
     /// # Errors
-    /// As [`Store::clone_pool`]; its permissions do not allow to read it; somebody writes it.
+    /// As [`crate::Store::clone_pool`]; its permissions do not allow to read it; it is being
+    /// written.
     fn clone_pool(&self, name: &str, copy_name: &str) -> Result<(PoolId, bool, u64), StoreError>;
     /// Gives a pool new addresses.
     ///
     /// # Errors
-    /// As [`Store::randomize_pool`]; its permissions do not allow to write it; somebody has a pool
-    /// of the store.
+    /// As [`crate::Store::randomize_pool`]; its permissions do not allow to write it; another has a
+    /// pool of the store.
     fn randomize_pool(&self, name: &str) -> Result<(), StoreError>;
     /// Checks what can be checked of an import, and changes nothing.
     ///
     /// # Errors
-    /// As [`Store::check_import`]; limits of the session.
+    /// As [`crate::Store::check_import`]; limits of the session.
     fn check_import(&self, manifest: &ImportManifest) -> Result<(), StoreError>;
     /// Begins an import, and gives its number.
     ///
     /// # Errors
-    /// As [`Store::begin_import`]; limits of the session.
+    /// As [`crate::Store::begin_import`]; limits of the session.
     fn begin_import(&self, manifest: &ImportManifest) -> Result<u64, StoreError>;
     /// Writes into a puddle of an import: stretches by offset and length, and their bytes one after
     /// the other.

@@ -35,13 +35,13 @@
 //! has another checksum, refuses the pool. The catalog itself is tied to the journals (`ties.rs` of
 //! `cenote-journal`).
 
+use crate::kept_files::{Kept, name_of};
 use crate::kernel::catalog::State;
 use crate::kernel::error::StoreError;
-use crate::kept_files::{Kept, name_of};
-use crate::primaries::{check_run, of_shadowed_pool};
 use crate::kernel::puddle::{PRIMARY_DIR, file_name, primary_name, text};
 use crate::kernel::store::{Control, Inner};
 use crate::kernel::verify::of_file;
+use crate::primaries::{check_run, of_shadowed_pool};
 use cenote_journal::Scan;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::header::{read, seal};

@@ -1,10 +1,10 @@
 //! What psyncs say of primaries that could not be written, in memory ([`crate::kept`]).
 
 use crate::kernel::extensions::Extension;
-use crate::primaries::Patches;
 use crate::kernel::puddle::{primary_name, text};
 use crate::kernel::store::Control;
 use crate::kernel::verify::RESTORE;
+use crate::primaries::Patches;
 use cenote_layout::id::Uuid;
 use cenote_layout::kept::runs;
 use std::collections::BTreeMap;
@@ -48,7 +48,8 @@ impl Control {
         match self.kept().get(&puddle)? {
             Ok(_) if !writable => None,
             Ok(_) => Some(format!(
-                "psyncs of it wait in {}, because its file was damaged: open the store for writing again",
+                "psyncs of it wait in {}, because its file was damaged: open the store for \
+                 writing again",
                 name_of(puddle)
             )),
             Err(why) => {

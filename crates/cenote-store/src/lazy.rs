@@ -11,8 +11,8 @@
 //! One whose pointers are still to be rewritten is handed to a thread first
 //! ([`crate::due::frontier`]).
 //!
-//! A page of metadata that is lost has memory put in its place ([`crate::kernel::lost`]), and so has one of
-//! a log, or of what recovery has mapped ([`crate::kernel::watch`]).
+//! A page of metadata that is lost has memory put in its place ([`crate::kernel::lost`]), and so
+//! has one of a log, or of what recovery has mapped ([`crate::kernel::watch`]).
 //!
 //! A puddle that is mapped already was mapped by another thread while this one faulted: the access
 //! is tried again. A stray write to a read-only puddle looks the same; `cenote_sys::fault` tries

@@ -93,30 +93,32 @@ pub use alive::{CLIENTS, byte_of};
 pub use backed_up::{BackedUp, BackupReport};
 pub use backup::{Backup, PoolAtWork};
 pub use credentials::{Credentials, PermissionChange};
-pub use kernel::error::{BY_DAEMON, FormatError, OpenError, StoreError};
-pub use kernel::format::{check_directory, check_options, format};
 pub use gate::Psync;
 pub use guests::{GuestEnd, PoolGrant};
 pub use handle::Handle;
 pub use keeper::{Grant, Granted, Home, Keeper, Listed, MemberList};
+pub use kernel::error::{BY_DAEMON, FormatError, OpenError, StoreError};
+pub use kernel::format::{check_directory, check_options, format};
 pub use kernel::known::{forget_window, known_windows, known_windows_file};
-pub use log_decision::{LogDecision, SetAside};
 pub use kernel::log_list::LogLease;
 pub use kernel::lost_page::{LostLog, LostPage};
 pub use kernel::mismatch::{Layouts, TypeMismatch};
-pub use object_info::{ListedObject, NewObject, ObjectInfo};
 pub use kernel::options::{
     Access, CopyPolicy, DamagePolicy, FormatOptions, Hosting, JournalPolicy, OpenOptions,
     PoolOptions, PowerLossPolicy, WINDOW_LEN_DEFAULT, WindowPolicy,
 };
 pub use kernel::pool::PoolHandle;
+pub use kernel::puddle::Puddle;
+pub use kernel::report::{
+    Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo,
+};
+pub use kernel::store::Store;
+pub use log_decision::{LogDecision, SetAside};
+pub use object_info::{ListedObject, NewObject, ObjectInfo};
 pub use pools::PoolInfo;
 pub use psync::{Begun, Psyncing};
-pub use kernel::puddle::Puddle;
 pub use rekey::Rekeyed;
-pub use kernel::report::{Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo};
 pub use sealed::VerifiedPuddle;
-pub use kernel::store::Store;
 
 pub use cenote_atrest::{
     Anchor, Argon2Params, AtRestError, KeyError, Keyring, Locking, MasterKey, Mode, PageFault,

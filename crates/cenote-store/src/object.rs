@@ -20,11 +20,11 @@
 //! next writable open.
 
 use crate::kernel::error::StoreError;
-use crate::object_info::ObjectInfo;
 use crate::kernel::pool_rules::why_no_name;
 use crate::kernel::puddle::{DIR, file_name};
 use crate::kernel::store::{Control, Inner, Store};
 use crate::kernel::verify::verify_stamped;
+use crate::object_info::ObjectInfo;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord, Record};
 use cenote_layout::header::seal;

@@ -1,12 +1,12 @@
 //! Opening a store.
 //!
 //! States of an open for writing: (1) the locks are taken, and a copy of an open store is refused
-//! ([`crate::kernel::exclusion`]); (2) catalog files that are torn or damaged in one copy are written anew;
-//! (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are
-//! removed, and what a crashed session stored at level `process` is synced if this one is at
-//! `power`; (5) the superblock says "open", with boot id, process and client: **its sync commits**.
-//! Only then is a handle given out. A crash before leaves what the next open finds as it was
-//! before, or recovered. (6) A store whose window is taken in this process moves to another one
+//! ([`crate::kernel::exclusion`]); (2) catalog files that are torn or damaged in one copy are
+//! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a
+//! record are removed, and what a crashed session stored at level `process` is synced if this one
+//! is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync
+//! commits**. Only then is a handle given out. A crash before leaves what the next open finds as it
+//! was before, or recovered. (6) A store whose window is taken in this process moves to another one
 //! ([`crate::relocate::window`]); all before is done at a distance.
 //!
 //! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs
@@ -14,26 +14,24 @@
 //! Where it was not, the boot under which its clients lived must stay in the superblock until they
 //! have been recovered.
 
-use crate::kernel::ahead::Ahead;
 use crate::alive;
-use crate::kernel::catalog::{self, Catalog};
 use crate::due::frontier::Frontier;
+use crate::kernel::catalog::{self, Catalog};
 use crate::kernel::error::{OpenError, StoreError};
 use crate::kernel::exclusion;
 use crate::kernel::fence::Fence;
 use crate::kernel::journals::{JournalOf, Journals};
-use crate::kernel::log_list::Logs;
 use crate::kernel::options::{DamagePolicy, OpenOptions};
 use crate::kernel::origin::keeps_cache;
-use crate::parts;
 use crate::kernel::puddle::{DIR, file_name, text};
-use crate::relocate;
 use crate::kernel::report::{Damage, DamageEffect, OpenReport};
 use crate::kernel::stamps::Stamps;
 use crate::kernel::store::{Control, Inner, LOCK, Store};
 use crate::kernel::superblock::{self, FILE, NEW_FILE};
 use crate::kernel::verify::missing as missing_file;
 use crate::kernel::window::{Space, Window};
+use crate::parts;
+use crate::relocate;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::read;
@@ -189,23 +187,16 @@ impl Store {
             journals: Mutex::default(),
             files_moving: Mutex::default(),
             control: Mutex::new(Control {
-                superblock: block,
-                catalog,
-                space: Space::new(home.0, len),
-                puddles: BTreeMap::new(),
-                graveyard: Vec::new(),
-                pools: BTreeMap::new(),
-                damage: Vec::new(),
-                dirty: BTreeMap::new(),
-                logs: Logs::default(),
-                ahead: Ahead::default(),
-                parts: parts::under_lock(),
                 journals,
-                checked_pools: BTreeSet::new(),
                 unchecked_objects,
-                client: Uuid::NIL,
-                registration: None,
                 lock: Some(locks),
+                ..Control::new(
+                    block,
+                    catalog,
+                    Space::new(home.0, len),
+                    Uuid::NIL,
+                    parts::under_lock(),
+                )
             }),
         }));
         store.inner().stamps.set_new_copy(copied && found.newest.origin == ORIGIN_OWN);

@@ -1,10 +1,10 @@
 //! The extensions of an open store, all of them.
 
 use crate::due::frontier::Frontier;
-use crate::kernel::extensions::Extensions;
 use crate::holds::Holds;
 use crate::hosted::Guests;
 use crate::kept_files::Kept;
+use crate::kernel::extensions::Extensions;
 use crate::shadow::Shadows;
 use std::sync::Arc;
 

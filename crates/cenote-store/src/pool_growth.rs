@@ -1,8 +1,8 @@
 //! A pool grows: it takes a puddle, in whichever mode it is (PUD-10; Puddles paper, 3.1 and 4.4).
 //!
 //! **Take a puddle** (an update in several steps). (1) its file is made and synced: an orphan, or a
-//! spare puddle is prepared ([`crate::kernel::spare`]); (2) one batch names it: **the catalog's batch
-//! commits**; after it the puddle becomes findable and is mapped.
+//! spare puddle is prepared ([`crate::kernel::spare`]); (2) one batch names it: **the catalog's
+//! batch commits**; after it the puddle becomes findable and is mapped.
 
 use crate::kernel::error::StoreError;
 use crate::kernel::pool::PoolHandle;

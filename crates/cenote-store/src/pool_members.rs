@@ -15,7 +15,8 @@ impl PoolHandle {
     /// then: the process may have called `exec`.
     ///
     /// # Errors
-    /// [`StoreError::PoolLogDamaged`]: it has ended, and left a log that is set aside; the daemon cannot be asked.
+    /// [`StoreError::PoolLogDamaged`]: it has ended, and left a log that is set aside; the daemon
+    /// cannot be asked.
     pub fn has_ended(&self, who: u64) -> Result<bool, StoreError> {
         let alive = cenote_sys::process::is_named_alive(who);
         let (Some(sharing), Some(connection)) = (self.sharing(), self.store().inner().connection())

@@ -3,9 +3,9 @@
 //! # Updates in several steps
 //!
 //! **Create a pool.** (1) the root puddle's file is made and synced: an orphan, or a spare puddle
-//! is prepared ([`crate::kernel::spare`]); (2) one batch names pool and puddle: **the catalog's batch
-//! commits**; (3) nothing else. In shadowed mode the primary's file is made after the puddle's,
-//! with the same contents: an orphan until (2).
+//! is prepared ([`crate::kernel::spare`]); (2) one batch names pool and puddle: **the catalog's
+//! batch commits**; (3) nothing else. In shadowed mode the primary's file is made after the
+//! puddle's, with the same contents: an orphan until (2).
 //!
 //! **Remove a pool.** (1) one batch takes pool and puddles out, some of which become spare: **the
 //! catalog's batch commits**; (2) the files of those are made zeros, the others are removed, the

@@ -66,13 +66,13 @@
 //! is a property of the mapping and stays.
 
 use crate::connection::Connection;
-use crate::kernel::error::StoreError;
 use crate::gate::Psync;
+use crate::kernel::error::StoreError;
 use crate::kernel::pool::PoolHandle;
+use crate::kernel::store::{Control, Inner, Store};
 use crate::primaries::rooted;
 use crate::sealed_files::at_rest as not_sealed;
 use crate::shadow::{Part, Shadow, note_unknown};
-use crate::kernel::store::{Control, Inner, Store};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Change, binding};
 use cenote_journal::{Changes, Draft, JournalError, Pages, Parcel, Target};

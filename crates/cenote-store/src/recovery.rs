@@ -72,7 +72,7 @@ mod files;
 mod problem;
 mod target;
 
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::{AppendError, State};
 use crate::kernel::error::StoreError;
 use crate::kernel::notice::Watcher;
 use crate::kernel::options::PowerLossPolicy;
@@ -294,7 +294,7 @@ pub(crate) fn recover(
     inner.say_features(control, &records).map_err(of_superblock)?;
     if !records.is_empty() {
         control.catalog.append(&records).map_err(|error| match error {
-            crate::kernel::catalog::AppendError::Undone(e) | crate::kernel::catalog::AppendError::Unknown(e) => e,
+            AppendError::Undone(e) | AppendError::Unknown(e) => e,
         })?;
     }
     if guests > 0 {
@@ -400,7 +400,7 @@ fn drop_spare_logs(inner: &Inner, control: &mut Control) -> Result<(), MediumErr
         return Ok(());
     }
     control.catalog.append(&records).map_err(|error| match error {
-        crate::kernel::catalog::AppendError::Undone(e) | crate::kernel::catalog::AppendError::Unknown(e) => e,
+        AppendError::Undone(e) | AppendError::Unknown(e) => e,
     })?;
     for puddle in &spare {
         let file = crate::kernel::puddle::file_name(puddle.uuid);

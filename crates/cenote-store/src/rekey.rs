@@ -3,10 +3,10 @@
 use crate::kernel::error::StoreError;
 use crate::kernel::options::Access;
 use crate::kernel::pool_rules::find;
-use crate::primaries::rooted;
 use crate::kernel::puddle::DATA_AT;
-use crate::sealed_files::{at_rest, named};
 use crate::kernel::store::{Control, Store};
+use crate::primaries::rooted;
+use crate::sealed_files::{at_rest, named};
 use cenote_atrest::Keyring;
 use cenote_journal::{Draft, Target};
 use cenote_layout::catalog::AtRest;
@@ -60,16 +60,7 @@ impl Store {
         new: &Keyring,
     ) -> Result<Rekeyed<StoreError>, StoreError> {
         let inner = self.inner();
-        let due = |control: &Control| -> Result<bool, StoreError> {
-            let puddles = control.catalog.state.puddles_of(find(control, name)?);
-            Ok(puddles.iter().any(|puddle| control.catalog.state.due.contains_key(&puddle.uuid)))
-        };
-        if due(&inner.control())? {
-            // A puddle that is due is sealed as what it is a copy of: by that key it becomes its
-            // own first. Whoever is given the new key gets none with it that opens the original.
-            let pool = self.open_pool_with(name, Access::ReadOnly, Some(old))?;
-            pool.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
-        }
+        self.finish_as_own(name, old)?;
         let mut control = inner.begin_write("change the key of a pool")?;
         let id = find(&control, name)?;
         let mode = control.catalog.state.at_rest(id).mode();
@@ -83,12 +74,8 @@ impl Store {
         let Some(root) = puddles.first().copied().filter(|root| root.index == 0) else {
             return Err(StoreError::PoolDamaged { name: name.into(), damage: Vec::new() });
         };
-        let opened = self.inner().open_sealed(
-            &mut control,
-            name,
-            root,
-            (mode, Some(old), Patches::new()),
-        )?;
+        let opened =
+            inner.open_sealed(&mut control, name, root, (mode, Some(old), Patches::new()))?;
         let listed = inner.pool_journal(&mut control)?.root_of(root.uuid)?;
         cenote_sealed::check_listed(name, &opened.protection, listed)
             .map_err(|error| at_rest(name, error))?;
@@ -132,5 +119,18 @@ impl Store {
             return Ok(Rekeyed::Done);
         }
         Ok(Rekeyed::of(done))
+    }
+    /// A puddle that is due is sealed as what it is a copy of: by the old key it becomes its own.
+    /// With the new key comes none then that opens the original.
+    fn finish_as_own(&self, name: &str, old: &Keyring) -> Result<(), StoreError> {
+        let due = |control: &Control| -> Result<bool, StoreError> {
+            let puddles = control.catalog.state.puddles_of(find(control, name)?);
+            Ok(puddles.iter().any(|puddle| control.catalog.state.due.contains_key(&puddle.uuid)))
+        };
+        if due(&self.inner().control())? {
+            let pool = self.open_pool_with(name, Access::ReadOnly, Some(old))?;
+            pool.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
+        }
+        Ok(())
     }
 }

@@ -63,11 +63,12 @@ use crate::kernel::pool::PoolHandle;
 use crate::kernel::pool_core::PoolCore;
 use crate::kernel::pool_rules::find;
 use crate::kernel::puddle::{DATA_AT, DIR, Puddle, create_whole, file_name, make_header, text};
-use crate::sealed_files::{Opened, at_rest, binding_of, named, pages_of, show_view};
 use crate::kernel::store::{Control, Inner, Store};
+use crate::sealed_files::{Opened, at_rest, binding_of, named, pages_of, show_view};
 use cenote_atrest::binding::{self};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
+use cenote_journal::Journal;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
@@ -161,6 +162,14 @@ impl Inner {
         Ok(record)
     }
 
+    /// The journal of pools, in a store that is open for writing.
+    fn journal_to_write(&self, control: &mut Control) -> Result<Option<Arc<Journal>>, StoreError> {
+        match self.writable {
+            true => Ok(Some(Arc::clone(self.pool_journal(control)?))),
+            false => Ok(None),
+        }
+    }
+
     /// Opens the protection of one puddle: its key is checked, and no page is read.
     pub(crate) fn open_sealed(
         &self,
@@ -170,10 +179,7 @@ impl Inner {
         (mode, key, patches): (Mode, Option<&Keyring>, Patches),
     ) -> Result<Opened, StoreError> {
         let file = Arc::new(FileHandle::open(&self.medium, text(&file_name(record.uuid)))?);
-        let journal = match self.writable {
-            true => Some(Arc::clone(self.pool_journal(control)?)),
-            false => None,
-        };
+        let journal = self.journal_to_write(control)?;
         let source =
             Source::new(mode, pages_of(&record), (record.uuid, file, DATA_AT), journal, patches)
                 .ok_or(StoreError::PuddleSize {
@@ -261,17 +267,8 @@ impl Inner {
                     lost("the key that it is sealed under is not in the root puddle".into())
                 }
                 Some(due) => {
-                    let journal = match self.writable {
-                        true => Some(Arc::clone(self.pool_journal(control)?)),
-                        false => None,
-                    };
-                    match self.expect_sealed(
-                        control,
-                        (name, mode, &keys, journal),
-                        record,
-                        due,
-                        &mut needs,
-                    )? {
+                    let with = (name, mode, &keys, self.journal_to_write(control)?);
+                    match self.expect_sealed(control, with, record, due, &mut needs)? {
                         Err(detail) => lost(detail),
                         Ok(entry) => {
                             list.entries.push((record.index, entry));

@@ -85,8 +85,8 @@ pub(crate) fn show_view(
             }
         }
         let (what, base) = (named(pool, &opened.record), addr + DATA_AT as usize);
-        // SAFETY: the puddle's own range, given to nobody; the view is stopped before the puddle is
-        // unmapped.
+        // SAFETY: the puddle's own range, given to no caller yet; the view is stopped before the
+        // puddle is unmapped.
         let view =
             unsafe { View::unregistered(&what, opened.protection, opened.source, base, writable) };
         view.map_err(|error| at_rest(pool, error)).inspect_err(|_| {

@@ -40,12 +40,12 @@
 
 use crate::credentials::Credentials;
 use crate::kernel::error::StoreError;
-use crate::log_decision::{LogDecision, SetAside};
 use crate::kernel::pool_rules::find;
 use crate::kernel::puddle::{file_name, text};
-use crate::recovery::retry;
 use crate::kernel::report::{Damage, OpenReport};
 use crate::kernel::store::{Control, Store};
+use crate::log_decision::{LogDecision, SetAside};
+use crate::recovery::retry;
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;

@@ -25,23 +25,23 @@
 //!
 //! A read-only open maps the primary itself, privately, with the journal's records laid over it.
 
-use crate::kernel::catalog::State;
 use crate::differing::compare;
 use crate::due::reseal::SealedFile;
 use crate::due::{Found, Needs};
+use crate::gate::Gate;
+use crate::kept_files::puddle_of;
+use crate::kernel::catalog::State;
 use crate::kernel::error::StoreError;
 use crate::kernel::extensions::Extension;
-use crate::gate::Gate;
 use crate::kernel::journals::{JournalOf, readable};
-use crate::kept_files::puddle_of;
 use crate::kernel::locked::locked;
-use crate::primaries::{JOURNAL, Patches, check_run, note_root, of_shadowed_pool};
 use crate::kernel::puddle::{
     DATA_AT, DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text,
 };
 use crate::kernel::report::{Damage, OpenReport, RestoredPool};
 use crate::kernel::store::{Control, Inner};
 use crate::kernel::verify::{about_file, of_file, verify_file};
+use crate::primaries::{JOURNAL, Patches, check_run, note_root, of_shadowed_pool};
 use cenote_journal::{Journal, Roots, Scan, Settings, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};

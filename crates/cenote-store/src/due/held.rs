@@ -5,8 +5,8 @@
 use super::frontier::Frontier;
 use super::replace::Image;
 use crate::kernel::locked::locked;
-use crate::primaries::Patches;
 use crate::kernel::puddle::Puddle;
+use crate::primaries::Patches;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::{FileHandle, MediumError};

@@ -8,14 +8,14 @@
 //! those states). Otherwise:
 //!
 //! 1. *Old*: the catalog says due, the header has the old address and the generation before.
-//! 2. What the file holds is copied into a new file, under a name that nobody knows, and rewritten
+//! 2. What the file holds is copied into a new file, under a name that no record has, and rewritten
 //!    there: an orphan (replace.rs). It is synced.
 //! 3. **The renaming of the new file over the old one commits.** The header in it has the new
 //!    address and generation. The directory is synced before anything is mapped.
-//! 4. *New*: the catalog says due, the header says done. Whoever opens the pool sees that, and asks
+//! 4. *New*: the catalog says due, the header says done. The opener of the pool sees that, and asks
 //!    for nothing more.
 //! 5. The next batch of the catalog, whatever it is about, says that the puddle is not due any
-//!    more. Nobody waits for it.
+//!    more. No caller waits for it.
 //!
 //! A crash before 3 leaves the old file, and an orphan that the next writable open removes; after
 //! it the new one. In shadowed mode there are two files of one contents: the primary is renamed and
@@ -42,19 +42,20 @@
 //!
 //! | who | and a puddle that is due |
 //! | --- | --- |
-//! | recovery, replaying logs | has no log entry; an entry that names it all the same is refused, and its log kept |
+//! | recovery, replaying logs | has no log entry; one that names it is refused, its log kept |
 //! | going back to the last psync | is copied from its primary as any, headers included |
 //! | the journal of psyncs | has no record of it: it is trimmed before a pool moves |
 //! | psync, comparing shadows with primaries | is skipped: they are equal, or about to be made so |
 //! | a daemon, granting a pool | rewrites all of it first, by its files (hosted.rs) |
 //! | removing a pool | may; the puddle does not become spare |
-//! | heap, tracing, check, trim, statistics | map it first, by [`crate::Store::ensure_mapped`] or by a fault, and so rewrite it |
+//! | heap, tracing, check, trim, statistics | map it first, and so rewrite it |
 
 mod failed;
 pub(crate) mod frontier;
 mod held;
 mod image_memory;
 mod in_place;
+mod progress;
 pub(crate) mod replace;
 pub(crate) mod reseal;
 
@@ -64,9 +65,9 @@ use crate::kernel::error::StoreError;
 use crate::kernel::puddle::{DIR, Puddle, file_name, make_header_of, primary_name, text};
 use crate::kernel::report::Damage;
 use crate::kernel::rewriter::{RewriteJob, TypeTable};
-use crate::sealed_files::file_len;
 use crate::kernel::store::{Control, Inner};
 use crate::kernel::verify::verify_all;
+use crate::sealed_files::file_len;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord, Record};
 use cenote_layout::header::read;
@@ -318,7 +319,7 @@ impl Inner {
         })
     }
 
-    /// What is to be done to a puddle that is due, or why nobody knows.
+    /// What is to be done to a puddle that is due, or why that is not known.
     fn work_of(
         &self,
         control: &Control,

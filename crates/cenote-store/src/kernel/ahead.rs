@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long that begins after it was asked for, unless somebody waits for it.
+/// How long that begins after it was asked for, unless a caller waits for it.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Stack of the thread that makes puddles ahead.
@@ -59,7 +59,7 @@ pub(crate) struct Maker {
 #[derive(Debug)]
 pub(crate) enum Order {
     Make(Plan),
-    /// Somebody waits for it.
+    /// A caller waits for it.
     Hurry,
 }
 
@@ -77,7 +77,7 @@ impl Plan {
             let _ = medium.remove(text(&file));
             return Err(error);
         }
-        // Whoever is given it gets another one if there is none now.
+        // Its client gets another one if there is none now.
         Ok(if self.granted { medium.grant(text(&file), true).unwrap_or(None) } else { None })
     }
 }
@@ -90,8 +90,8 @@ impl Maker {
             let _quiet = cenote_sys::signals::Blocked::new();
             while let Ok(order) = ordered.recv() {
                 let Order::Make(plan) = order else { continue };
-                // To take its space occupies a processor for as long as a millisecond, which
-                // whoever was given the last one had better have.
+                // To take its space occupies a processor for as long as a millisecond. The
+                // taker of the last one needs that more.
                 let _ = ordered.recv_timeout(PAUSE);
                 if done.send(plan.make(&medium, store)).is_err() {
                     return;

@@ -1,6 +1,7 @@
 //! What can go wrong, and what to do then. Damage is told from misuse; nothing is changed by what
 //! is refused.
 
+use crate::kernel::error_text::{Listed, advice, joined, of_processes, plural_pages};
 use crate::kernel::mismatch::TypeMismatch;
 use crate::kernel::report::Damage;
 use cenote_atrest::AtRestError;
@@ -10,7 +11,6 @@ use cenote_layout::id::Uuid;
 use cenote_layout::types::TypeError;
 use cenote_medium::{Durability, MediumError};
 use cenote_sealed::SealedError;
-use core::fmt;
 use std::time::Duration;
 
 /// What to do where no pool can be had. One file of a copy beside the others would mix moments.
@@ -780,33 +780,6 @@ pub enum StoreError {
     Forked,
 }
 
-/// What to do about a file that is no superblock.
-fn advice(error: &HeaderError) -> &'static str {
-    match error {
-        HeaderError::Magic { .. } | HeaderError::Truncated { .. } => {
-            "; check the path, or restore the whole store from one copy (`cenote backup` makes one)"
-        }
-        _ => "",
-    }
-}
-
-struct Listed<'a>(&'a [Damage]);
-
-impl fmt::Display for Listed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, damage) in self.0.iter().take(4).enumerate() {
-            if i > 0 {
-                f.write_str("; ")?;
-            }
-            write!(f, "{damage}")?;
-        }
-        if self.0.len() > 4 {
-            write!(f, "; and {} more", self.0.len() - 4)?;
-        }
-        Ok(())
-    }
-}
-
 impl StoreError {
     /// Whether space on the medium was lacking.
     #[must_use]
@@ -836,17 +809,4 @@ impl From<JournalError> for StoreError {
             other => Self::Poisoned { reason: other.to_string() },
         }
     }
-}
-
-fn plural_pages(count: u64) -> String {
-    if count == 1 { "1 page".into() } else { format!("{count} pages") }
-}
-
-fn of_processes(pids: &[u32], waited: core::time::Duration) -> String {
-    format!("had no moment between transactions within {} ms: {}", waited.as_millis(), joined(pids))
-}
-
-fn joined(pids: &[u32]) -> String {
-    let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-    pids.join(", ")
 }

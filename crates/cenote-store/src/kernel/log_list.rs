@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 #[must_use = "a log that is not given back keeps the store from closing"]
 pub struct LogLease {
-    // Private, so that what is given back is what was handed out.
+    // Private, so that only a lease that was handed out can be given back.
     pub(crate) body: Body,
     pub(crate) log_id: u64,
     pub(crate) addr: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Logs {
     pub(crate) segments: BTreeMap<(u64, u32), (u64, Body)>,
     /// Head segments of all logs of this session.
     pub(crate) heads: Vec<Body>,
-    /// Log and log space puddles that nobody uses.
+    /// Log and log space puddles that no session uses.
     pub(crate) spare: Vec<PuddleRecord>,
 }
 

@@ -6,7 +6,9 @@
 //! [`crate::pools`] say which batch commits.
 
 use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{Kind, Puddle, create_file, create_primary, file_name, primary_name, text};
+use crate::kernel::puddle::{
+    Kind, Puddle, create_file, create_primary, file_name, primary_name, text,
+};
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};

@@ -59,8 +59,8 @@ pub struct Puddle {
     state: AtomicU32,
     mode: AtomicU8,
     heap_slot: AtomicPtr<()>,
-    /// The stamp that its file gets when it is mapped for writing ([`crate::kernel::stamps`]); 0: none;
-    /// with [`MARKED`]: it may have it.
+    /// The stamp that its file gets when it is mapped for writing ([`crate::kernel::stamps`]); 0:
+    /// none; with [`MARKED`]: it may have it.
     mark: AtomicU64,
     /// Its file has it.
     is_stamped: AtomicBool,

@@ -1,4 +1,5 @@
-//! What a session does with stamps ([`crate::kernel::stamps`]): it compares them, marks files, seals them.
+//! What a session does with stamps ([`crate::kernel::stamps`]): it compares them, marks files,
+//! seals them.
 
 use crate::Puddle;
 use crate::kernel::catalog::State;
@@ -187,8 +188,8 @@ impl Inner {
         (names, Record::sealed(seal_of(era, 0), &ids))
     }
 
-    /// Step 3 of [`crate::kernel::stamps`], and the syncs of a close. The records of step 4, and the era of
-    /// step 5.
+    /// Step 3 of [`crate::kernel::stamps`], and the syncs of a close. The records of step 4, and
+    /// the era of step 5.
     pub(crate) fn seal(&self, control: &Control) -> Result<(Vec<Record>, u64), StoreError> {
         let state = &control.catalog.state;
         let leased = state.writable_pools(control.client);

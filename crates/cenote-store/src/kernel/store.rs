@@ -150,6 +150,37 @@ pub(crate) struct Control {
     pub(crate) lock: Option<[LockGuard; 5]>,
 }
 
+impl Control {
+    /// Of a session that has done nothing yet.
+    pub(crate) fn new(
+        superblock: Superblock,
+        catalog: Catalog,
+        space: Space,
+        client: Uuid,
+        parts: Extensions,
+    ) -> Self {
+        Self {
+            superblock,
+            catalog,
+            space,
+            puddles: BTreeMap::new(),
+            graveyard: Vec::new(),
+            pools: BTreeMap::new(),
+            damage: Vec::new(),
+            dirty: BTreeMap::new(),
+            logs: Logs::default(),
+            ahead: Ahead::default(),
+            journals: Journals::default(),
+            parts,
+            checked_pools: BTreeSet::new(),
+            unchecked_objects: BTreeSet::new(),
+            client,
+            registration: None,
+            lock: None,
+        }
+    }
+}
+
 // SAFETY: the pointers are to `Puddle`s, which are `Sync`, owned by this value, and freed only with
 // it.
 unsafe impl Send for Control {}
@@ -430,8 +461,8 @@ impl Inner {
         self.remote.is_some()
     }
 
-    /// Maps a puddle. Extensions make it ready before, if it is due. `Ok(false)`: it is refused. Not for the
-    /// fault handler.
+    /// Maps a puddle. Extensions make it ready before, if it is due. `Ok(false)`: it is refused.
+    /// Not for the fault handler.
     pub(crate) fn make_accessible(&self, puddle: &Puddle) -> Result<bool, StoreError> {
         if puddle.is_due() && !planted(Bug::DuePuddleMapped) {
             self.parts.make_ready(puddle)?;

@@ -18,10 +18,10 @@
 //! place lacks an entry in the file, and the file's log is at each moment one that a crash of this
 //! process could leave. The transaction is acknowledged to no caller; what it has changed stays
 //! half changed in memory, and is shown to no thread: values are not read any more in this session
-//! ([`Poisoned::check_readable`](crate::kernel::poison::Poisoned::check_readable)), and where processes
-//! share a pool, the lock of a transaction is not given back. The next opener, or the daemon when
-//! this process has ended, replays what the file has. If the page is gone from the file too, that
-//! fails its checks, and the pools are refused.
+//! ([`Poisoned::check_readable`](crate::kernel::poison::Poisoned::check_readable)), and where
+//! processes share a pool, the lock of a transaction is not given back. The next opener, or the
+//! daemon when this process has ended, replays what the file has. If the page is gone from the file
+//! too, that fails its checks, and the pools are refused.
 //!
 //! *A log space.* An entry is asked for before its log is used.
 //!

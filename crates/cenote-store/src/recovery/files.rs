@@ -8,8 +8,8 @@
 //! what it holds is right for the address that the entry means.
 
 use super::Session;
-use crate::kernel::catalog::State;
 use crate::due::Found;
+use crate::kernel::catalog::State;
 use crate::kernel::puddle::{Puddle, file_name, text};
 use crate::kernel::verify::of_file;
 use cenote_layout::catalog::{DueRecord, PuddleRecord};

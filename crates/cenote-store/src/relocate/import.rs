@@ -32,9 +32,6 @@
 use super::neighbours::add_neighbours;
 use super::remote::Remote;
 use crate::due::replace::copy;
-use crate::manifest::{
-    ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
-};
 use crate::kernel::pool_rules::{check_size, why_no_name};
 use crate::kernel::puddle::{
     DIR, PRIMARY_DIR, create_primary, file_name, first_page, make_header, primary_name, text,
@@ -42,8 +39,10 @@ use crate::kernel::puddle::{
 use crate::kernel::rewriter::TypeTable;
 use crate::kernel::store::{Control, Inner, Store};
 use crate::kernel::window::Space;
-use crate::kernel::error::StoreError;
-use crate::kernel::mismatch::TypeMismatch;
+use crate::kernel::{error::StoreError, mismatch::TypeMismatch};
+use crate::manifest::{
+    ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
+};
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{
     AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,

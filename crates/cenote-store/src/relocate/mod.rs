@@ -31,9 +31,9 @@ pub(crate) mod window;
 pub use hosted::GuestSource;
 pub use import::Import;
 
-pub use crate::manifest::{
-    ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool, QuiescentPool,
-};
 pub use crate::kernel::rewriter::{
     Backend, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten, TypeTable,
+};
+pub use crate::manifest::{
+    ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool, QuiescentPool,
 };

@@ -17,7 +17,6 @@ use super::import::Import;
 use super::neighbours::add_neighbours;
 use crate::due::replace::copy;
 use crate::kernel::error::StoreError;
-use crate::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, QuiescentPool};
 use crate::kernel::options::Access;
 use crate::kernel::pool_rules::find;
 use crate::kernel::puddle::{file_name, text};
@@ -25,6 +24,7 @@ use crate::kernel::report::Damage;
 use crate::kernel::report::concerns;
 use crate::kernel::store::{Control, Inner, Store};
 use crate::kernel::window::Space;
+use crate::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, QuiescentPool};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
     AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,

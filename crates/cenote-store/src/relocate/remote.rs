@@ -5,8 +5,8 @@
 
 use crate::connection::Connection;
 use crate::kernel::error::StoreError;
-use crate::manifest::{ImportManifest, Imported, ImportedPool};
 use crate::kernel::store::Store;
+use crate::manifest::{ImportManifest, Imported, ImportedPool};
 
 /// Bytes that are sent together.
 const PIECES_LEN: usize = 4 << 20;

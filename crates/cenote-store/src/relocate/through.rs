@@ -9,12 +9,12 @@
 //! session ends, and reads its files puddle by puddle.
 
 use crate::connection::Connection;
-use crate::kernel::error::StoreError;
 use crate::keeper::Granted;
-use crate::manifest::{Imported, ImportedPool, QuiescentPool};
+use crate::kernel::error::StoreError;
 use crate::kernel::pool_rules::find;
 use crate::kernel::puddle::{file_name, text};
 use crate::kernel::store::Store;
+use crate::manifest::{Imported, ImportedPool, QuiescentPool};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::PoolId;
 use cenote_medium::FileHandle;

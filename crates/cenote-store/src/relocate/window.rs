@@ -91,18 +91,18 @@
 //! knows to be pointers lead where they led. A program that has such words opens with
 //! [`WindowPolicy::Fixed`].
 
-use crate::kernel::catalog::State;
 use crate::due::replace::{NewFile, copy};
 use crate::due::{Found, look_at_len};
+use crate::kernel::catalog::State;
 use crate::kernel::error::{OpenError, StoreError};
 use crate::kernel::options::{OpenOptions, WindowPolicy};
 use crate::kernel::place;
 use crate::kernel::puddle::{DIR, Puddle, file_name, primary_name, text};
 use crate::kernel::report::{Damage, OpenReport};
-use crate::sealed_files::file_len;
 use crate::kernel::store::{Control, Inner};
 use crate::kernel::verify::verify_all;
 use crate::kernel::window::{Space, who_is_at};
+use crate::sealed_files::file_len;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::catalog::{
     AtRest, DueRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record, RelocationRecord,
