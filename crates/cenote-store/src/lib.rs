@@ -1,17 +1,20 @@
 //! A store: a directory of puddles that one process writes, or many read.
 //!
-//! ```text
-//! superblock            what the store is; whether it was closed, and under which boot it was opened   superblock.rs
-//! catalog.0, catalog.1  pools, puddles, types, clients, leases                                         catalog/
-//! lock                  one writer or many readers                               exclusion.rs, fence.rs, origin.rs, alive.rs
-//! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs, verify.rs, stamps.rs, spare.rs
-//!                       (of a protected pool: sealed pages, and the memory has no file)                sealed.rs
-//! primary/<uuid>        what the last psync of a pool in shadowed mode left of a puddle                shadow.rs
-//! journal.pools         psyncs of pools that are not in all primaries yet                              psync.rs
-//! ```
+//! | file | what it has | modules |
+//! | --- | --- | --- |
+//! | superblock | what the store is; closed or open, and under which boot | superblock |
+//! | catalog.0, catalog.1 | pools, puddles, types, clients, leases | catalog |
+//! | lock | one writer or many readers | exclusion, fence, origin |
+//! | puddles/UUID | memory, mapped into the window where the catalog says | puddle, stamps, spare |
+//! | the same, protected | sealed pages; the memory has no file | sealed_files, sealed |
+//! | primary/UUID | what the last psync of a pool in shadowed mode left | primaries, shadow |
+//! | journal.pools | psyncs that are not in all primaries yet | shadow, psync |
 //!
 //! A daemon has a store open and serves others (guests.rs); what those have is the same [`Store`],
 //! without files of their own (connection.rs).
+//!
+//! The kernel names none of the modules above it (kernel/mod.rs). Each finds its own part of an
+//! open store by a slot (kernel/extensions.rs), and parts.rs lists all slots.
 //!
 //! What holds at any time, whoever crashes when:
 //!
