@@ -11,6 +11,7 @@ use crate::journals::JournalOf;
 use crate::pools::lost_record;
 use crate::puddle::{file_name, primary_name, text};
 use crate::report::Damage;
+use crate::rooted::Lists;
 use crate::store::{Control, Inner, Store};
 use crate::verify::RESTORE;
 use cenote_journal::{Scan, scan};
@@ -20,8 +21,8 @@ use cenote_medium::FileHandle;
 
 impl Store {
     /// Files that make a program's open of a pool or an attach of an object fail, or that no psync
-    /// can be written into: missing, of another length, or with a header that is not theirs, and
-    /// the journal of the pools. Of protected pools puddles that have moved and are not rewritten
+    /// can be written into: missing, of another length, or with a header that is not theirs; an
+    /// older one, as stamps or a journal's list say; and the journal of the pools. Of protected pools puddles that have moved and are not rewritten
     /// are left out, and a daemon's client sees none.
     ///
     /// # Errors
@@ -32,9 +33,10 @@ impl Store {
             return Ok(Vec::new());
         }
         let control = inner.control();
+        let lists = inner.lists(&control)?;
         let mut damage = Vec::new();
         for record in control.catalog.state.puddles.values() {
-            inner.look_at_puddle(&control, record, &mut damage)?;
+            inner.look_at_puddle(&control, &lists, record, &mut damage)?;
         }
         for pool in control.catalog.state.pools.keys() {
             let known = control.catalog.state.puddles_of(*pool);
@@ -50,7 +52,10 @@ impl Store {
                 Err(error) => return Err(error),
                 Ok(info) => {
                     let (state, file) = (&control.catalog.state, info.file());
-                    let detail = inner.check_named(state, &info.puddle(), &file, true)?;
+                    let detail = match inner.check_named(state, &info.puddle(), &file, true)? {
+                        None => inner.not_listed(&lists, &control, &info.puddle())?,
+                        detail => detail,
+                    };
                     damage
                         .extend(detail.map(|detail| Damage::Object { name: name.clone(), detail }));
                 }
@@ -65,6 +70,7 @@ impl Inner {
     fn look_at_puddle(
         &self,
         control: &Control,
+        lists: &Lists,
         record: &PuddleRecord,
         damage: &mut Vec<Damage>,
     ) -> Result<(), StoreError> {
@@ -99,7 +105,11 @@ impl Inner {
                 }
             }
             Role::Heap if at_rest != AtRest::None => {
-                self.verify_sealed(record, at_rest)?.into_iter().for_each(add);
+                let detail = match self.verify_sealed(record, at_rest)? {
+                    None => self.not_listed(lists, control, record)?,
+                    detail => detail,
+                };
+                detail.into_iter().for_each(add);
             }
             _ => {
                 // SAFETY: puddles live until the store is dropped.

@@ -74,6 +74,7 @@ mod region;
 pub mod relocate;
 mod report;
 mod rewriter;
+mod rooted;
 mod sealed;
 mod sealing;
 mod set_aside;
