@@ -12,6 +12,7 @@ mod newcomer;
 mod objects;
 mod out_of_use;
 mod progress;
+mod put_back;
 mod ship;
 mod stopped;
 mod table;

@@ -85,7 +85,7 @@ pub(super) fn plan(
     control: &Control,
 ) -> Result<(Vec<Planned>, Vec<Damage>), StoreError> {
     let state = &control.catalog.state;
-    let logs_go = !set_aside(control).is_empty();
+    let (logs_go, lists) = (!set_aside(control).is_empty(), inner.lists(control)?);
     let (mut plan, mut damage) = (Vec::new(), Vec::new());
     for puddle in state.puddles.values() {
         let goes = match puddle.role {
@@ -101,9 +101,11 @@ pub(super) fn plan(
         if problem.is_some() {
             (planned, problem) = self::planned(inner, state, puddle)?;
         }
+        if problem.is_none() {
+            problem = inner.not_listed(&lists, control, puddle)?;
+        }
         if let Some(detail) = problem {
-            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
-            damage.push(Damage::Puddle { uuid, pool, index, detail });
+            damage.push(damage_of(state, puddle, detail));
             if !inner.medium.len(&planned.from).is_ok_and(|len| len == planned.len) {
                 continue;
             }
@@ -146,6 +148,17 @@ fn has_things_of(state: &State, of: JournalOf) -> bool {
     match of {
         JournalOf::Objects => !state.object_names.is_empty(),
         JournalOf::Pools => state.pools.keys().any(|pool| state.is_shadowed(*pool)),
+    }
+}
+
+/// What is said of a damaged file: of an object by its name.
+fn damage_of(state: &State, puddle: &PuddleRecord, detail: String) -> Damage {
+    match state.objects.get(&puddle.uuid) {
+        Some(object) => Damage::Object { name: object.name.clone(), detail },
+        None => {
+            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
+            Damage::Puddle { uuid, pool, index, detail }
+        }
     }
 }
 

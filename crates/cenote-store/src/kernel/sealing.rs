@@ -175,9 +175,11 @@ impl Inner {
         let stamped: Vec<&PuddleRecord> =
             state.puddles.values().filter(|r| is_stamped(state, r)).collect();
         let is_damaged = |puddle: &PuddleRecord| {
-            damage
-                .iter()
-                .any(|damage| matches!(damage, Damage::Puddle { uuid, .. } if *uuid == puddle.uuid))
+            damage.iter().any(|damage| match damage {
+                Damage::Puddle { uuid, .. } => *uuid == puddle.uuid,
+                Damage::Object { name, .. } => state.object_names.get(name) == Some(&puddle.uuid),
+                _ => false,
+            })
         };
         let copied = |puddle: &&PuddleRecord| match state.is_shadowed(puddle.pool) {
             true => text(&primary_name(puddle.uuid)).to_owned(),
