@@ -30,7 +30,7 @@
 //! are.
 
 use super::neighbours::add_neighbours;
-use super::remote::Remote;
+use super::remote::RemoteImport;
 use crate::due::replace::copy;
 use crate::kernel::pool_rules::{check_size, why_no_name};
 use crate::kernel::puddle::{
@@ -84,7 +84,7 @@ pub struct Import {
     /// The guest that asked for it, and by which request.
     by: Option<(Uuid, Uuid)>,
     /// It is made by the daemon that keeps the store.
-    remote: Option<Remote>,
+    remote: Option<RemoteImport>,
 }
 
 fn refused(detail: impl Into<String>) -> StoreError {
@@ -245,7 +245,7 @@ impl Store {
             check(&manifest)?;
             inner.check_usable()?;
             refuse_protected(&manifest)?;
-            remote = Some(Remote::begin(self, connection, &manifest)?);
+            remote = Some(RemoteImport::begin(self, connection, &manifest)?);
         } else {
             self.check_import(&manifest)?;
             drop(inner.begin_write("import a pool")?);
