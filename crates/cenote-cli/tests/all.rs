@@ -13,6 +13,7 @@ mod newcomer;
 mod objects;
 mod out_of_use;
 mod progress;
+mod put_back;
 mod stopped;
 mod table;
 mod told;

@@ -15,7 +15,7 @@ mod catalog;
 /// The store's reader of catalog files. It is private to that crate, and is compiled here from the
 /// same source.
 #[allow(dead_code)]
-#[path = "../../cenote-store/src/catalog/file.rs"]
+#[path = "../../cenote-store/src/kernel/catalog/file.rs"]
 mod file;
 pub mod forge;
 mod header;
@@ -27,8 +27,10 @@ mod message;
 mod world;
 
 /// Where `file` expects it.
-mod report {
-    pub(crate) use cenote_store::{Damage, DamageEffect};
+mod kernel {
+    pub(crate) mod report {
+        pub(crate) use cenote_store::{Damage, DamageEffect};
+    }
 }
 
 pub use input::{Input, Random};

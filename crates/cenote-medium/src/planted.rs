@@ -323,6 +323,8 @@ pub enum Bug {
     LostCopyForgotten,
     /// What a journal lists of its protected primaries is not compared.
     RootsIgnored,
+    /// A look at files without keys does not compare protected ones with a journal's list.
+    ListNotLookedAt,
     /// A journal's list of protected primaries is written over the list that its header names.
     RootsInPlace,
     /// Recovery goes on with the list of protected primaries of before the records that it applies.

@@ -17,6 +17,7 @@ mod lost_copies;
 mod mechanisms;
 mod mixtures;
 mod moved;
+mod object_mixtures;
 mod older_journal;
 mod planted;
 mod rules;

@@ -20,8 +20,8 @@
 //!
 //! A daemon does not take over what it cannot see: it would not learn of the client's end.
 
-use crate::catalog::State;
-use crate::error::OpenError;
+use crate::kernel::catalog::State;
+use crate::kernel::error::OpenError;
 use cenote_layout::catalog::GuestRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};

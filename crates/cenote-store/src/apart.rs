@@ -1,15 +1,12 @@
 //! What the recovery of one guest works on, while the store goes on: a [`Control`] of its own.
 
-use crate::catalog::Catalog;
-use crate::logs::Logs;
-use crate::relocate::hosted::Holds;
-use crate::spare::Ahead;
-use crate::store::{Control, Inner};
-use crate::window::Space;
+use crate::kernel::catalog::Catalog;
+use crate::kernel::store::{Control, Inner};
+use crate::kernel::window::Space;
+use crate::parts;
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PuddleRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;
-use std::collections::{BTreeMap, BTreeSet};
 
 impl Control {
     /// What replaying a guest's logs needs to know, by itself: its log space, the pools that it
@@ -41,27 +38,8 @@ impl Control {
         let left = state.left.iter();
         let left = left.filter(|(puddle, _)| catalog.state.puddles.contains_key(puddle));
         catalog.state.left = left.map(|(puddle, era)| (*puddle, *era)).collect();
-        Self {
-            superblock: self.superblock,
-            catalog,
-            space: Space::new(inner.window.base(), inner.window.len()),
-            puddles: BTreeMap::new(),
-            graveyard: Vec::new(),
-            pools: BTreeMap::new(),
-            damage: Vec::new(),
-            dirty: BTreeMap::new(),
-            logs: Logs::default(),
-            ahead: Ahead::default(),
-            hosted: BTreeMap::new(),
-            held: Holds::default(),
-            journals: Default::default(),
-            kept: crate::kept::Kept::default(),
-            checked_pools: BTreeSet::new(),
-            unchecked_objects: BTreeSet::new(),
-            client: self.client,
-            registration: None,
-            lock: None,
-        }
+        let space = Space::new(inner.window.base(), inner.window.len());
+        Self::new(self.superblock, catalog, space, self.client, parts::under_lock())
     }
 
     /// Takes over the puddles of such a one: frees them if nothing of them is mapped any more.

@@ -2,11 +2,11 @@
 //!
 //! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools
 //! synced; (2) a batch ends the leases and removes the client, **which commits the end of the
-//! leases**; (3) the journals that this session
-//! has opened are trimmed ([`crate::journals`]); (4) the superblock says "clean", that the catalog
-//! has this batch, and which headers those journals have: **its sync commits**; (5) its other copy
-//! says the same. A crash before (4) leaves a store that is recovered, with nothing to do. A
-//! journal that this session has not opened is as it was before it, recovered or not.
+//! leases**; (3) the journals that this session has opened are trimmed
+//! ([`crate::kernel::journals`]); (4) the superblock says "clean", that the catalog has this batch,
+//! and which headers those journals have: **its sync commits**; (5) its other copy says the same. A
+//! crash before (4) leaves a store that is recovered, with nothing to do. A journal that this
+//! session has not opened is as it was before it, recovered or not.
 //!
 //! *The journal of pools cannot be used.* Then this session has written no pool in shadowed mode,
 //! and holds those alone that it inherited from a session that was killed. They wait: nothing is
@@ -14,9 +14,9 @@
 //! keeps the leases on them. So each later open finds them as this one did, until the journal is
 //! back, or is given up ([`crate::given_up`]): then the first psync compares all pages.
 
-use crate::error::StoreError;
+use crate::kernel::error::StoreError;
+use crate::kernel::store::{Control, Inner, Store};
 use crate::psync::psync_leased;
-use crate::store::{Control, Inner};
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::PoolId;
 use cenote_layout::superblock::STATE_CLEAN;
@@ -25,7 +25,7 @@ use cenote_sealed::View;
 use cenote_sys::fork_guard;
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 impl Inner {
     /// Writes what a close writes, then lets go.
@@ -41,7 +41,7 @@ impl Inner {
             return Ok(());
         }
         self.check_poisoned()?;
-        if let Some(connection) = &self.connection {
+        if let Some(connection) = self.connection() {
             let logs = self.control().logs.in_use();
             if logs > 0 {
                 return Err(StoreError::LogsInUse { logs });
@@ -58,9 +58,9 @@ impl Inner {
         if logs > 0 {
             return Err(StoreError::LogsInUse { logs });
         }
-        if !control.hosted.is_empty() {
+        if !control.hosted().is_empty() {
             // They live on; the next daemon takes them over.
-            return Err(StoreError::Hosting { guests: control.hosted.len() as u64 });
+            return Err(StoreError::Hosting { guests: control.hosted().len() as u64 });
         }
         self.persistence.fence();
         // Whoever opens the store next goes on from here, and may lose power before its first
@@ -78,8 +78,12 @@ impl Inner {
         records.extend(seals);
         self.commit(control, &records)?;
         for record in surplus {
-            let file = crate::puddle::file_name(record.uuid);
+            let file = crate::kernel::puddle::file_name(record.uuid);
             let _ = self.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
+        }
+        if let Some(journal) = self.shadows().journal() {
+            journal.checkpoint()?;
+            self.shadows().stop(false);
         }
         self.name_closed_journals(control)?;
         control.superblock.state = STATE_CLEAN;
@@ -98,7 +102,7 @@ impl Inner {
         let state = &control.catalog.state;
         let mut held: BTreeSet<PoolId> = state.writable_pools(control.client).into_iter().collect();
         held.retain(|pool| state.is_shadowed(*pool) && !state.is_protected(*pool));
-        if !held.is_empty() && self.shadows.journal().is_none() {
+        if !held.is_empty() && self.shadows().journal().is_none() {
             match self.pool_journal(control) {
                 Err(StoreError::JournalDamaged { .. } | StoreError::JournalRolledBack { .. }) => {
                     return Ok(if planted(Bug::LeaseEndedUnpsynced) {
@@ -138,8 +142,7 @@ impl Drop for Inner {
             core::mem::forget(core::mem::take(&mut control.logs));
         }
         control.registration = None; // waits for resolvers that are running
-        self.frontier.stop(forked);
-        self.shadows.stop(forked);
+        self.parts.stop(forked);
         let all = || control.puddles.values().chain(&control.graveyard);
         if !forked {
             // SAFETY: they are freed below.
@@ -162,5 +165,21 @@ impl Drop for Inner {
             }
         }
         control.lock = None; // last: whoever gets it finds everything given back
+    }
+}
+
+impl Store {
+    /// Closes the store: what was written is on the medium, and the next open finds nothing to
+    /// recover.
+    ///
+    /// # Errors
+    /// Other handles are alive (the store is then closed with the last of them); logs are in use; a
+    /// sync failed. The store is then recovered when it is opened next.
+    pub fn close(self) -> Result<(), StoreError> {
+        let handles = Arc::strong_count(self.arc()) - 1;
+        match Arc::try_unwrap(self.into_arc()) {
+            Ok(inner) => inner.shut_down(),
+            Err(_) => Err(StoreError::InUse { handles }),
+        }
     }
 }

@@ -6,13 +6,14 @@
 //! fail because of a file is in its answer or in [`crate::OpenReport::damage`]; what needs a key is
 //! found when the pool is opened ([`crate::PoolHandle::damage`]).
 
-use crate::error::StoreError;
-use crate::journals::JournalOf;
-use crate::pools::lost_record;
-use crate::puddle::{file_name, primary_name, text};
-use crate::report::Damage;
-use crate::store::{Control, Inner, Store};
-use crate::verify::RESTORE;
+use crate::kernel::error::StoreError;
+use crate::kernel::journals::JournalOf;
+use crate::kernel::pool_rules::lost_record;
+use crate::kernel::puddle::{file_name, primary_name, text};
+use crate::kernel::report::Damage;
+use crate::kernel::store::{Control, Inner, Store};
+use crate::kernel::verify::RESTORE;
+use crate::rooted::Lists;
 use cenote_journal::{Scan, scan};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::puddle::Role;
@@ -20,21 +21,23 @@ use cenote_medium::FileHandle;
 
 impl Store {
     /// Files that make a program's open of a pool or an attach of an object fail, or that no psync
-    /// can be written into: missing, of another length, or with a header that is not theirs, and
-    /// the journal of the pools. Of protected pools puddles that have moved and are not rewritten
-    /// are left out, and a daemon's client sees none.
+    /// can be written into: missing, of another length, or with a header that is not theirs; an
+    /// older one, as stamps or a journal's list say; and the journal of the pools. Of protected
+    /// pools puddles that have moved and are not rewritten are left out, and a daemon's client sees
+    /// none.
     ///
     /// # Errors
     /// The medium reports an error other than damage.
     pub fn damaged_files(&self) -> Result<Vec<Damage>, StoreError> {
         let inner = self.inner();
-        if inner.connection.is_some() {
+        if inner.is_client() {
             return Ok(Vec::new());
         }
         let control = inner.control();
+        let lists = inner.lists(&control)?;
         let mut damage = Vec::new();
         for record in control.catalog.state.puddles.values() {
-            inner.look_at_puddle(&control, record, &mut damage)?;
+            inner.look_at_puddle(&control, &lists, record, &mut damage)?;
         }
         for pool in control.catalog.state.pools.keys() {
             let known = control.catalog.state.puddles_of(*pool);
@@ -50,7 +53,10 @@ impl Store {
                 Err(error) => return Err(error),
                 Ok(info) => {
                     let (state, file) = (&control.catalog.state, info.file());
-                    let detail = inner.check_named(state, &info.puddle(), &file, true)?;
+                    let detail = match inner.check_named(state, &info.puddle(), &file, true)? {
+                        None => inner.not_listed(&lists, &control, &info.puddle())?,
+                        detail => detail,
+                    };
                     damage
                         .extend(detail.map(|detail| Damage::Object { name: name.clone(), detail }));
                 }
@@ -65,6 +71,7 @@ impl Inner {
     fn look_at_puddle(
         &self,
         control: &Control,
+        lists: &Lists,
         record: &PuddleRecord,
         damage: &mut Vec<Damage>,
     ) -> Result<(), StoreError> {
@@ -99,7 +106,11 @@ impl Inner {
                 }
             }
             Role::Heap if at_rest != AtRest::None => {
-                self.verify_sealed(record, at_rest)?.into_iter().for_each(add);
+                let detail = match self.verify_sealed(record, at_rest)? {
+                    None => self.not_listed(lists, control, record)?,
+                    detail => detail,
+                };
+                detail.into_iter().for_each(add);
             }
             _ => {
                 // SAFETY: puddles live until the store is dropped.

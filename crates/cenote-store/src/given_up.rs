@@ -16,22 +16,20 @@
 //!    than that of the old one and than the superblock says, and it goes on behind every number
 //!    that is known of it. A crash here leaves a journal that the next open takes as one whose
 //!    session died before it was named, or refuses as in state 1.
-//! 4. *Named.* The superblock names it ([`crate::journals`]), and no session refuses it any more.
-//!    The journal that was given up is older than that: it is refused if it is put back again.
+//! 4. *Named.* The superblock names it ([`crate::kernel::journals`]), and no session refuses it any
+//!    more. The journal that was given up is older than that: it is refused if it is put back
+//!    again.
 //!
 //! Psyncs that the catalog says are kept ([`crate::kept`]) are in files of their own, and are
 //! brought back between 2 and 3, as in any open of the journal.
 
-use crate::about::about_control;
-use crate::error::StoreError;
-use crate::journals::JournalOf;
-use crate::options::JournalPolicy;
-use crate::report::Damage;
-use crate::store::{Control, Inner};
-use cenote_journal::{Journal, Settings, look};
+use crate::kernel::error::StoreError;
+use crate::kernel::journals::JournalOf;
+use crate::kernel::options::JournalPolicy;
+use crate::kernel::store::{Control, Inner};
+use cenote_journal::{Journal, Settings};
 use cenote_layout::catalog::Record;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MediumError, Operation};
 
 impl Inner {
     /// Whether a journal of pools that cannot be used is made anew in this session.
@@ -39,28 +37,6 @@ impl Inner {
         self.writable
             && self.options.hosting.is_none()
             && self.options.journal == JournalPolicy::GiveUp
-    }
-
-    /// At an open, after recovery: the journal of a store that has pools in shadowed mode is used,
-    /// or given up, so that the caller sees the pools that may be torn.
-    pub(crate) fn give_up_early(&self, control: &mut Control) -> Result<(), MediumError> {
-        let state = &control.catalog.state;
-        if !self.gives_up() || !state.pools.keys().any(|pool| state.is_shadowed(*pool)) {
-            return Ok(());
-        }
-        let opened = self.pool_journal(control).map(drop);
-        opened.map_err(|error| match error {
-            StoreError::Medium(error) => error,
-            other => {
-                let other = std::io::Error::other(other.to_string());
-                MediumError::from_io(Operation::Write, JournalOf::Pools.file(), other)
-            }
-        })?;
-        let of_pools =
-            |damage: &Damage| matches!(damage, Damage::Journal { pools, .. } if !pools.is_empty());
-        // What was said of the old one does not concern the new one.
-        control.damage.retain(|damage| !of_pools(damage));
-        Ok(())
     }
 
     /// States 2 and 3.
@@ -91,20 +67,5 @@ impl Inner {
             self.commit(control, &torn)?;
         }
         Ok(journal)
-    }
-
-    /// The epoch of a journal that is made now: later than that of every one before, and than that
-    /// of the file that has its name, which the superblock may not know.
-    pub(crate) fn next_epoch(&self, control: &Control, of: JournalOf) -> Result<u64, StoreError> {
-        let named = control.superblock.journals[of as usize].epoch;
-        let found = match self.medium.exists(of.file())? {
-            true => {
-                let file = FileHandle::open(&self.medium, of.file());
-                let looked = file.and_then(|file| look(&file, self.uuid));
-                looked.or_else(|error| about_control(error).map(Err))?.ok()
-            }
-            false => None,
-        };
-        Ok(found.map_or(0, |found| found.mark.epoch).max(named).saturating_add(1))
     }
 }

@@ -14,45 +14,15 @@
 //! commits**. Only then the file is handed out. **Detach.** One batch ends it: **it commits**.
 //! Everything else is one batch, as of an embedded store ([`crate::object`]).
 
-use crate::error::StoreError;
-use crate::guests::Credentials;
-use crate::object::{ObjectInfo, find, no_bits_but_permissions};
-use crate::store::{Control, Store};
+use crate::credentials::Credentials;
+use crate::kernel::error::StoreError;
+use crate::kernel::store::{Control, Store};
+use crate::object::{find, no_bits_but_permissions};
+use crate::object_info::{NewObject, ObjectInfo};
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{AtRest, ObjectRecord, Record};
 use cenote_layout::id::Uuid;
 use std::fs::File;
-
-/// An object that is to be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewObject {
-    /// Its identity: the caller chooses it, because the header of its protection is bound to it.
-    pub id: Uuid,
-    /// Its name.
-    pub name: String,
-    /// Its bytes.
-    pub data_len: u64,
-    /// Its permission bits.
-    pub permissions: u32,
-    /// What protects it at rest.
-    pub at_rest: AtRest,
-    /// The header of that, or nothing.
-    pub header: Vec<u8>,
-}
-
-/// An object as a daemon lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedObject {
-    /// What the catalog says.
-    pub object: ObjectInfo,
-    /// Its state, as the layers above number them (`cenote_layout::object::ObjectState`).
-    pub state: u32,
-    /// How its last writer left it: 0 detached, 1 its process died, 2 power failed, 3 not known;
-    /// and that process.
-    pub found: (u8, u32),
-    /// It is of a copy of an open store, and was not found whole since.
-    pub unchecked: bool,
-}
 
 impl Credentials {
     /// Whether an object's permission bits allow this. As for embedded stores, they bind the
@@ -93,7 +63,7 @@ impl Control {
             leases.filter(|((holder, of), _)| *of == object && Some(*holder) != client);
         let found = others.find(|(_, writes)| writable || **writes);
         found.map(|((holder, _), writes)| {
-            (self.hosted.get(holder).map_or(0, |hosted| hosted.pid()), *writes)
+            (self.hosted().get(holder).map_or(0, |hosted| hosted.pid()), *writes)
         })
     }
 
@@ -180,7 +150,7 @@ impl Store {
         let has = control.catalog.state.object_leases.get(&(client, object)).copied();
         if has == Some(true) && !writable {
             // Somebody in that process writes it, who keeps his lease.
-            let pid = control.hosted.get(&client).map_or(0, |hosted| hosted.pid());
+            let pid = control.hosted().get(&client).map_or(0, |hosted| hosted.pid());
             return Err(StoreError::ObjectBusy { name: name.into(), writing: true, pid });
         }
         if has != Some(writable) {
@@ -202,7 +172,7 @@ impl Store {
         object: Uuid,
     ) -> Result<(ObjectInfo, bool), StoreError> {
         let control = self.inner().control();
-        if !control.hosted.contains_key(&client) {
+        if !control.hosted().contains_key(&client) {
             return Err(StoreError::NoGuest { client });
         }
         let state = &control.catalog.state;
@@ -282,10 +252,10 @@ impl Store {
         &self,
         credentials: &Credentials,
         name: &str,
-        change: crate::PermissionChange,
+        change: crate::credentials::PermissionChange,
     ) -> Result<(), StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             return connection.keeper.set_object_owner(name, change);
         }

@@ -36,13 +36,16 @@
 //! its checks stays in the catalog as a client, with its leases and logs, and its pools are
 //! reported; one batch takes its guest record: it is no process any more.
 
-use crate::error::StoreError;
-use crate::options::{Access, PoolOptions};
-use crate::pools::{check_size, find, start_of};
-use crate::puddle::{file_name, primary_name, text};
+use crate::credentials::{Credentials, bad_permissions};
+use crate::hosted::Hosted;
+use crate::kernel::error::{BY_DAEMON, StoreError};
+use crate::kernel::logs::{LOG_SPACE_SIZE, SEGMENT_SIZE_MAX, capacity_of, space_header};
+use crate::kernel::options::{Access, PoolOptions};
+use crate::kernel::pool_rules::{check_size, find, start_of};
+use crate::kernel::puddle::{file_name, primary_name, text};
+use crate::kernel::report::{Damage, LogReport, OpenReport, PoolStart, concerns};
+use crate::kernel::store::{Control, Inner, Store};
 use crate::recovery::recover_guest;
-use crate::report::{Damage, LogReport, OpenReport, PoolStart, concerns};
-use crate::store::{Control, Inner, Store};
 use cenote_journal::{Delivered, JournalError, Limits, ParcelError, Target, distinct};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
@@ -65,71 +68,6 @@ const PARCEL_LEN_MAX: u64 = 1 << 30;
 const PSYNC_PUDDLES_MAX: usize = 4096;
 /// Most log puddles of one guest: as many as its log space has room for, and the log space.
 const LOGS_MAX: usize = 1024;
-
-/// A guest, in memory.
-#[derive(Debug)]
-pub(crate) struct Hosted {
-    guest: GuestRecord,
-    /// Whether the catalog has its record.
-    recorded: bool,
-    /// Log puddles that it was given, the log space among them.
-    logs: BTreeSet<Uuid>,
-    /// Its logs are being replayed.
-    ending: bool,
-}
-
-/// What a guest may do, as the caller knows it from the system.
-#[derive(Clone, Debug)]
-pub struct Credentials {
-    /// Its user.
-    pub uid: u32,
-    /// Its group.
-    pub gid: u32,
-    /// Further groups.
-    pub groups: Vec<u32>,
-}
-
-impl Credentials {
-    /// Whether a pool's permissions allow this, by the rules of files: the first class that fits
-    /// decides, and the superuser may all.
-    #[must_use]
-    pub fn allow(&self, pool: &PoolRecord, access: Access) -> bool {
-        if self.uid == 0 {
-            return true;
-        }
-        let class = if pool.uid == self.uid {
-            6
-        } else if pool.gid == self.gid || self.groups.contains(&pool.gid) {
-            3
-        } else {
-            0
-        };
-        let wanted = match access {
-            Access::ReadOnly => 4,
-            // What may be written can be read through the mapping.
-            Access::ReadWrite | Access::Shared => 6,
-        };
-        pool.permissions >> class & wanted == wanted
-    }
-
-    /// Whether they allow to give away what belongs to these, as a change says: nobody but the
-    /// superuser to another user, and to a group one must be in it.
-    pub(crate) fn may_give(
-        &self,
-        change: &crate::PermissionChange,
-        (uid, gid): (u32, u32),
-    ) -> bool {
-        let stays = |to: Option<u32>, of: u32| to.is_none_or(|to| to == of);
-        let group = change.gid.is_some_and(|to| to == self.gid || self.groups.contains(&to));
-        self.uid == 0 || (stays(change.uid, uid) && (stays(change.gid, gid) || group))
-    }
-
-    /// Whether they are those of the pool's owner, or of the superuser.
-    #[must_use]
-    pub fn own(&self, pool: &PoolRecord) -> bool {
-        self.uid == 0 || self.uid == pool.uid
-    }
-}
 
 /// A pool that was granted.
 #[derive(Clone, Debug)]
@@ -157,16 +95,6 @@ pub struct GuestEnd {
     pub damage: Vec<Damage>,
 }
 
-impl Hosted {
-    pub(crate) fn pid(&self) -> u32 {
-        self.guest.pid
-    }
-
-    pub(crate) fn is_ending(&self) -> bool {
-        self.ending
-    }
-}
-
 impl Store {
     /// Admits a guest: a process that the caller knows to live. Nothing is recorded before it is
     /// given something.
@@ -183,12 +111,12 @@ impl Store {
             || state.guests.contains_key(&client)
             || state.leases.keys().any(|(holder, _)| *holder == client)
             || state.object_leases.keys().any(|(holder, _)| *holder == client);
-        if known || client == control.client || control.hosted.contains_key(&client) {
+        if known || client == control.client || control.hosted().contains_key(&client) {
             return Err(StoreError::Refused {
                 detail: format!("there is a session {} already", guest.client),
             });
         }
-        control.hosted.insert(
+        control.hosted_mut().insert(
             guest.client,
             Hosted { guest, recorded: false, logs: BTreeSet::new(), ending: false },
         );
@@ -199,7 +127,7 @@ impl Store {
     /// daemon that live.
     #[must_use]
     pub fn guests(&self) -> Vec<GuestRecord> {
-        self.inner().control().hosted.values().map(|hosted| hosted.guest).collect()
+        self.inner().control().hosted().values().map(|hosted| hosted.guest).collect()
     }
 
     /// Ends hosting, and with it the use of the store by this process, whoever has handles of it:
@@ -215,7 +143,7 @@ impl Store {
     /// Whether a guest was given anything, so that its end has to be waited for.
     #[must_use]
     pub fn guest_has_anything(&self, client: Uuid) -> bool {
-        self.inner().control().hosted.get(&client).is_some_and(|hosted| hosted.recorded)
+        self.inner().control().hosted().get(&client).is_some_and(|hosted| hosted.recorded)
     }
 
     /// Creates a pool that belongs to a guest's user and group. Asked again with the token of the
@@ -286,8 +214,8 @@ impl Store {
             );
             return Err(StoreError::NotHosted { what });
         }
-        if control.pools.contains_key(&id) || control.held.exclude(id, access) {
-            return Err(StoreError::PoolBusy { name: name.into(), by: crate::BY_DAEMON.into() });
+        if control.pools.contains_key(&id) || control.held().exclude(id, access) {
+            return Err(StoreError::PoolBusy { name: name.into(), by: BY_DAEMON.into() });
         }
         // After a loss of power one of those who will share it traces it, alone.
         let excludes = |other: Uuid, writes: bool| match access {
@@ -299,11 +227,11 @@ impl Store {
             *pool == id
                 && *other != client
                 && excludes(*other, **writes)
-                && control.hosted.contains_key(other)
+                && control.hosted().contains_key(other)
         });
         if let Some(((other, _), _)) = holder {
             let by = control
-                .hosted
+                .hosted()
                 .get(other)
                 .map_or_else(String::new, |h| format!("process {}", h.guest.pid));
             return Err(StoreError::PoolBusy { name: name.into(), by });
@@ -382,7 +310,7 @@ impl Store {
         let holders = control.catalog.state.leases.keys().filter(|(_, of)| *of == pool);
         holders
             .map(|(client, _)| *client)
-            .filter(|client| control.hosted.contains_key(client))
+            .filter(|client| control.hosted().contains_key(client))
             .collect()
     }
 
@@ -399,7 +327,7 @@ impl Store {
         let control = self.inner().control();
         let state = &control.catalog.state;
         let logs: BTreeSet<Uuid> = control
-            .hosted
+            .hosted()
             .values()
             .filter(|hosted| hosted.guest.uid == uid)
             .flat_map(|hosted| hosted.logs.iter().copied())
@@ -437,13 +365,13 @@ impl Store {
         &self,
         client: Uuid,
         pool: PoolId,
-    ) -> Result<crate::MemberList, StoreError> {
+    ) -> Result<crate::keeper::MemberList, StoreError> {
         let control = self.inner().control();
         control.lease_of(client, pool)?;
         let holders = control.catalog.state.leases.keys().filter(|(_, of)| *of == pool);
         let living = holders.filter_map(|(client, _)| control.name_of(*client).ok()).collect();
         let doubts = concerns(&control.damage, pool).iter().map(ToString::to_string).collect();
-        Ok(crate::MemberList { living, doubts })
+        Ok(crate::keeper::MemberList { living, doubts })
     }
 
     /// Puddles of a pool that a guest has, in index order, from `first` on, at most `most`; and
@@ -669,7 +597,7 @@ impl Store {
     ) -> Result<PuddleRecord, StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("give a client a log")?;
-        let logs = control.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.logs.len();
+        let logs = control.hosted().get(&client).ok_or(StoreError::NoGuest { client })?.logs.len();
         if let (Role::LogSpace, Some(space)) = (role, control.catalog.state.clients.get(&client))
             && let Some(puddle) = control.catalog.state.puddles.get(space)
         {
@@ -679,15 +607,15 @@ impl Store {
             return Err(StoreError::TooManyLogs { logs: logs as u64 });
         }
         let mut records = control.introduce(client)?;
-        let size = if role == Role::LogSpace { crate::logs::LOG_SPACE_SIZE } else { size };
-        let sizes = 8192..=crate::logs::SEGMENT_SIZE_MAX;
+        let size = if role == Role::LogSpace { LOG_SPACE_SIZE } else { size };
+        let sizes = 8192..=SEGMENT_SIZE_MAX;
         if !sizes.contains(&size) || !size.is_multiple_of(cenote_layout::PAGE_SIZE) {
             return Err(StoreError::PuddleSize { size, reason: "a log's has 8 KiB to 64 MiB" });
         }
         let record = inner.new_puddle(&mut control, PoolId(0), role, 0, size)?;
         if role == Role::LogSpace {
             let head = header_space(size);
-            let header = crate::logs::space_header(client, crate::logs::capacity_of(size - head));
+            let header = space_header(client, capacity_of(size - head));
             let name = file_name(record.uuid);
             let written =
                 inner.medium.write_at(text(&name), head, header.as_bytes()).and_then(|()| {
@@ -705,7 +633,7 @@ impl Store {
         }
         inner.commit_new_puddle(&mut control, &record, &records)?;
         control.introduced(client);
-        if let Some(hosted) = control.hosted.get_mut(&client) {
+        if let Some(hosted) = control.hosted_mut().get_mut(&client) {
             hosted.logs.insert(record.uuid);
         }
         Ok(record)
@@ -721,12 +649,13 @@ impl Store {
         let inner = self.inner();
         let mut apart = {
             let mut control = inner.begin_write("end a client")?;
-            let Some(hosted) = control.hosted.get_mut(&client).filter(|hosted| !hosted.ending)
+            let Some(hosted) =
+                control.hosted_mut().get_mut(&client).filter(|hosted| !hosted.ending)
             else {
                 return Err(StoreError::NoGuest { client });
             };
             if !hosted.recorded {
-                control.hosted.remove(&client);
+                control.hosted_mut().remove(&client);
                 return Ok(GuestEnd { logs: Vec::new(), damage: Vec::new() });
             }
             hosted.ending = true;
@@ -743,17 +672,14 @@ impl Store {
         let control = &mut *guard;
         // Nothing of it is used any more.
         control.bury(apart, recovered.is_ok());
-        let Some(hosted) = control.hosted.get_mut(&client) else {
+        let Some(hosted) = control.hosted_mut().get_mut(&client) else {
             return Err(StoreError::NoGuest { client });
         };
         hosted.ending = false;
+        let known = hosted.logs.clone();
         let listed = recovered.map_err(|error| inner.failed(error))?;
-        let mut logs: Vec<PuddleRecord> = hosted
-            .logs
-            .iter()
-            .filter_map(|uuid| control.catalog.state.puddles.get(uuid))
-            .copied()
-            .collect();
+        let known = known.iter().filter_map(|uuid| control.catalog.state.puddles.get(uuid));
+        let mut logs: Vec<PuddleRecord> = known.copied().collect();
         let pools = control.catalog.state.writable_pools(client);
         let done = listed.is_some();
         // Of a guest that an earlier daemon admitted, its log space is all that is known otherwise.
@@ -797,7 +723,7 @@ impl Store {
             }
         }
         control.damage.extend(report.damage.iter().cloned());
-        control.hosted.remove(&client);
+        control.hosted_mut().remove(&client);
         Ok(GuestEnd { logs: report.logs, damage: report.damage })
     }
 
@@ -810,10 +736,10 @@ impl Store {
         &self,
         credentials: &Credentials,
         name: &str,
-        change: crate::PermissionChange,
+        change: crate::credentials::PermissionChange,
     ) -> Result<(), StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             connection.keeper.set_permissions(name, change)?;
             return self.learn_pools();
@@ -858,51 +784,7 @@ fn not_shared(name: &str) -> StoreError {
     StoreError::Refused { detail }
 }
 
-pub(crate) fn bad_permissions(bits: u32) -> StoreError {
-    StoreError::Refused {
-        detail: format!("{bits:#o} are no permissions of a pool: take 0 to 0o777"),
-    }
-}
-
 impl Control {
-    /// Records that come before the first that name a guest.
-    pub(crate) fn introduce(&self, client: Uuid) -> Result<Vec<Record>, StoreError> {
-        let hosted = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?;
-        let known = hosted.recorded || planted(Bug::GuestNotIntroduced);
-        Ok(if known { Vec::new() } else { vec![Record::Guest(hosted.guest)] })
-    }
-
-    /// They have been committed.
-    pub(crate) fn introduced(&mut self, client: Uuid) {
-        if let Some(hosted) = self.hosted.get_mut(&client) {
-            hosted.recorded = true;
-        }
-    }
-
-    /// What a guest is called in locks: another name for each session, and so for each image of a
-    /// process.
-    fn name_of(&self, client: Uuid) -> Result<u64, StoreError> {
-        let guest = self.hosted.get(&client).ok_or(StoreError::NoGuest { client })?.guest;
-        let image = u128::from_le_bytes(client.0);
-        cenote_sys::process::name_of(
-            guest.pid,
-            guest.start_ticks,
-            image as u64 ^ (image >> 64) as u64,
-        )
-        .map_err(|error| StoreError::Refused { detail: error.to_string() })
-    }
-
-    /// Whether a guest's lease on a pool is for writing.
-    fn lease_of(&self, client: Uuid, pool: PoolId) -> Result<bool, StoreError> {
-        if !self.hosted.contains_key(&client) {
-            return Err(StoreError::NoGuest { client });
-        }
-        let lease = self.catalog.state.leases.get(&(client, pool)).copied();
-        lease.ok_or_else(|| StoreError::Refused {
-            detail: format!("pool {pool} was not granted: open it first"),
-        })
-    }
-
     /// The record of a pool that a guest writes.
     fn writes(
         &self,
@@ -923,17 +805,6 @@ impl Control {
             return Ok(record.clone());
         }
         Err(StoreError::PoolReadOnly { name: record.name.clone(), what })
-    }
-
-    /// Takes over the guests of an earlier daemon that live.
-    pub(crate) fn adopt_guests(&mut self) {
-        let adopted = |guest: &GuestRecord| {
-            let logs = self.catalog.state.clients.get(&guest.client).copied().into_iter().collect();
-            (guest.client, Hosted { guest: *guest, recorded: true, logs, ending: false })
-        };
-        let found: Vec<(Uuid, Hosted)> =
-            crate::alive::seen(&self.catalog.state).map(adopted).collect();
-        self.hosted.extend(found);
     }
 }
 

@@ -6,11 +6,11 @@
 //! reference leads to is given back. So it hands out no [`Store`], no file that can be written, and
 //! no heap.
 
-use crate::error::{OpenError, StoreError};
-use crate::object::ObjectInfo;
-use crate::options::OpenOptions;
-use crate::report::{Damage, OpenReport, StoreInfo};
-use crate::store::Store;
+use crate::kernel::error::{OpenError, StoreError};
+use crate::kernel::options::OpenOptions;
+use crate::kernel::report::{Damage, OpenReport, StoreInfo};
+use crate::kernel::store::Store;
+use crate::object_info::ObjectInfo;
 use cenote_layout::id::Uuid;
 use cenote_medium::{Durability, Medium};
 use core::fmt;

@@ -35,12 +35,13 @@
 //! has another checksum, refuses the pool. The catalog itself is tied to the journals (`ties.rs` of
 //! `cenote-journal`).
 
-use crate::catalog::State;
-use crate::error::StoreError;
-use crate::puddle::{PRIMARY_DIR, file_name, primary_name, text};
-use crate::shadow::{Patches, check_run, of_shadowed_pool};
-use crate::store::{Control, Inner};
-use crate::verify::{RESTORE, of_file};
+use crate::kept_files::{Kept, name_of};
+use crate::kernel::catalog::State;
+use crate::kernel::error::StoreError;
+use crate::kernel::puddle::{PRIMARY_DIR, file_name, primary_name, text};
+use crate::kernel::store::{Control, Inner};
+use crate::kernel::verify::of_file;
+use crate::primaries::{check_run, of_shadowed_pool};
 use cenote_journal::Scan;
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::header::{read, seal};
@@ -52,21 +53,6 @@ use cenote_medium::{FileHandle, MediumError};
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::IntoBytes;
 
-/// How the name of a kept file ends.
-const ENDING: &str = ".kept";
-
-/// The kept files of a store: by puddle, the runs, or why they cannot be read.
-pub(crate) type Kept = BTreeMap<Uuid, Result<Vec<u8>, String>>;
-
-fn name_of(puddle: Uuid) -> String {
-    format!("{}{ENDING}", text(&primary_name(puddle)))
-}
-
-/// The puddle of a kept file, by its name in the directory of primaries.
-pub(crate) fn puddle_of(name: &str) -> Option<Uuid> {
-    Uuid::parse(name.strip_suffix(ENDING)?)
-}
-
 impl Inner {
     /// Reads the kept files of which the catalog has records.
     ///
@@ -74,7 +60,7 @@ impl Inner {
     /// One that passes ([`MediumError::is_passing`]): nothing is known then. Others are of the
     /// file.
     pub(crate) fn load_kept(&self, state: &State) -> Result<Kept, MediumError> {
-        let mut kept = Kept::new();
+        let mut kept = Kept::default();
         for (puddle, sum) in &state.kept {
             if of_shadowed_pool(state, *puddle).is_none() {
                 continue;
@@ -83,7 +69,7 @@ impl Inner {
                 Err(error) if error.is_passing() => return Err(error),
                 found => found.unwrap_or_else(|error| Err(error.to_string())),
             };
-            kept.insert(*puddle, found);
+            kept.0.insert(*puddle, found);
         }
         Ok(kept)
     }
@@ -144,7 +130,7 @@ impl Inner {
             let new = format!("{name}.new");
             seal(&mut header);
             records.push(Record::Kept { puddle: *puddle, sum: header.sum });
-            crate::catalog::remove_if_there(&self.medium, &new)?;
+            crate::kernel::catalog::remove_if_there(&self.medium, &new)?;
             self.medium.create(&new, size_of::<KeptHeader>() as u64 + runs.len() as u64)?;
             let mut made = FileHandle::open(&self.medium, &new)?;
             made.write_at(0, header.as_bytes())?;
@@ -154,14 +140,14 @@ impl Inner {
         }
         self.medium.sync_dir(PRIMARY_DIR).map_err(|error| self.failed(error))?;
         self.commit(control, &records)?;
-        control.kept.extend(all.into_iter().map(|(puddle, runs)| (puddle, Ok(runs))));
+        control.kept_mut().extend(all.into_iter().map(|(puddle, runs)| (puddle, Ok(runs))));
         Ok(())
     }
 
     /// States 4 and 5, for every primary that is whole again: those that were written.
     pub(crate) fn bring_back(&self, control: &mut Control) -> Result<BTreeSet<Uuid>, StoreError> {
         let mut done = BTreeSet::new();
-        for (puddle, kept) in &control.kept {
+        for (puddle, kept) in control.kept() {
             let state = &control.catalog.state;
             let Some(record) = of_shadowed_pool(state, *puddle) else { continue };
             let due = state.due.get(puddle);
@@ -215,8 +201,8 @@ impl Inner {
         self.commit(control, &ended)?;
         let mut gone = false;
         for puddle in puddles {
-            if control.kept.remove(puddle).is_some() {
-                crate::catalog::remove_if_there(&self.medium, &name_of(*puddle))?;
+            if control.kept_mut().remove(puddle).is_some() {
+                crate::kernel::catalog::remove_if_there(&self.medium, &name_of(*puddle))?;
                 gone = true;
             }
         }
@@ -224,37 +210,5 @@ impl Inner {
             self.medium.sync_dir(PRIMARY_DIR).map_err(|error| self.failed(error))?;
         }
         Ok(())
-    }
-}
-
-impl Control {
-    /// The kept files: of which puddle, their names, and what they hold.
-    pub(crate) fn kept_files(
-        &self,
-    ) -> impl Iterator<Item = (Uuid, String, &Result<Vec<u8>, String>)> {
-        self.kept.iter().map(|(puddle, kept)| (*puddle, name_of(*puddle), kept))
-    }
-
-    /// Why a puddle cannot be used although its file is whole. A reader lays the runs over it.
-    pub(crate) fn kept_problem(&self, puddle: Uuid, writable: bool) -> Option<String> {
-        match self.kept.get(&puddle)? {
-            Ok(_) if !writable => None,
-            Ok(_) => Some(format!(
-                "psyncs of it wait in {}, because its file was damaged: open the store for writing again",
-                name_of(puddle)
-            )),
-            Err(why) => {
-                Some(format!("psyncs of it waited in a file that is damaged: {why}; {RESTORE}"))
-            }
-        }
-    }
-
-    /// The runs as a reader lays them over primaries.
-    pub(crate) fn kept_patches(&self) -> Patches {
-        let whole =
-            self.kept.iter().filter_map(|(puddle, kept)| Some((*puddle, kept.as_ref().ok()?)));
-        let list =
-            |all: &Vec<u8>| runs(all).flatten().map(|(at, bytes)| (at, bytes.to_vec())).collect();
-        whole.map(|(puddle, all)| (puddle, list(all))).collect()
     }
 }

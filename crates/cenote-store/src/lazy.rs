@@ -9,23 +9,23 @@
 //! written from then on ([`crate::psync`]).
 //!
 //! One whose pointers are still to be rewritten is handed to a thread first
-//! ([`crate::relocate::frontier`]).
+//! ([`crate::due::frontier`]).
 //!
-//! A page of metadata that is lost has memory put in its place ([`crate::lost`]), and so has one of
-//! a log, or of what recovery has mapped ([`crate::watch`]).
+//! A page of metadata that is lost has memory put in its place ([`crate::kernel::lost`]), and so
+//! has one of a log, or of what recovery has mapped ([`crate::kernel::watch`]).
 //!
 //! A puddle that is mapped already was mapped by another thread while this one faulted: the access
 //! is tried again. A stray write to a read-only puddle looks the same; `cenote_sys::fault` tries
 //! that a bounded number of times, and then it goes to the next handler.
 
-use crate::lost::Replaceable;
-use crate::puddle::Puddle;
-use crate::store::Inner;
+use crate::kernel::lost::Replaceable;
+use crate::kernel::puddle::Puddle;
+use crate::kernel::store::Inner;
 use cenote_sys::{aside, fault};
 use std::sync::Arc;
 
 /// Has faults in the store's window come here, until the registration is dropped. It belongs into
-/// [`crate::store::Control`] at once: a store that is dropped takes it out before it gives
+/// [`crate::kernel::store::Control`] at once: a store that is dropped takes it out before it gives
 /// memory back.
 pub(crate) fn register(inner: &Arc<Inner>) -> Result<fault::Registration, fault::RegisterError> {
     let (base, len) = (inner.window.base() as usize, inner.window.len() as usize);
@@ -47,7 +47,7 @@ pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
     }
     let Some(puddle) = inner.window.find(address as u64) else { return false };
     if puddle.is_due() {
-        return inner.frontier.ask(puddle);
+        return inner.frontier().ask(puddle);
     }
     if is_bus_error && replace(inner, puddle, address) {
         return true;

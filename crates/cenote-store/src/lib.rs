@@ -1,17 +1,20 @@
 //! A store: a directory of puddles that one process writes, or many read.
 //!
-//! ```text
-//! superblock            what the store is; whether it was closed, and under which boot it was opened   superblock.rs
-//! catalog.0, catalog.1  pools, puddles, types, clients, leases                                         catalog/
-//! lock                  one writer or many readers                               exclusion.rs, fence.rs, origin.rs, alive.rs
-//! puddles/<uuid>        memory, mapped into the window at the address that the catalog says            puddle.rs, verify.rs, stamps.rs, spare.rs
-//!                       (of a protected pool: sealed pages, and the memory has no file)                sealed.rs
-//! primary/<uuid>        what the last psync of a pool in shadowed mode left of a puddle                shadow.rs
-//! journal.pools         psyncs of pools that are not in all primaries yet                              psync.rs
-//! ```
+//! | file | what it has | modules |
+//! | --- | --- | --- |
+//! | superblock | what the store is; closed or open, and under which boot | superblock |
+//! | catalog.0, catalog.1 | pools, puddles, types, clients, leases | catalog |
+//! | lock | one writer or many readers | exclusion, fence, origin |
+//! | puddles/UUID | memory, mapped into the window where the catalog says | puddle, stamps, spare |
+//! | the same, protected | sealed pages; the memory has no file | sealed_files, sealed |
+//! | primary/UUID | what the last psync of a pool in shadowed mode left | primaries, shadow |
+//! | journal.pools | psyncs that are not in all primaries yet | shadow, psync |
 //!
 //! A daemon has a store open and serves others (guests.rs); what those have is the same [`Store`],
 //! without files of their own (connection.rs).
+//!
+//! The kernel names none of the modules above it (kernel/mod.rs). Each finds its own part of an
+//! open store by a slot (kernel/extensions.rs), and parts.rs lists all slots.
 //!
 //! What holds at any time, whoever crashes when:
 //!
@@ -26,92 +29,100 @@
 //!
 //! Every update in several steps names in its doc comment the one store or sync that commits it.
 
-mod about;
+// Superblock, catalog, window, puddles, pools, leases and logs.
+mod kernel;
+
+// What callers, clients and daemons hand each other.
+mod backed_up;
+mod credentials;
+mod keeper;
+mod log_decision;
+mod manifest;
+mod object_info;
+
+// Pools that are protected at rest.
+mod rekey;
+mod sealed;
+mod sealed_files;
+
+// Puddles that have moved.
+mod due;
+
+// Pools in shadowed mode: psyncs, primaries, and their journal.
+mod differing;
+mod gate;
+mod given_up;
+mod kept;
+mod kept_files;
+mod primaries;
+mod psync;
+mod shadow;
+
+// A client of a daemon.
+mod connect;
+mod connection;
+mod pool_members;
+
+// A daemon, and its guests.
 mod alive;
 mod apart;
-mod backup;
-mod catalog;
-mod close;
-mod connection;
-mod damaged;
-mod differing;
-mod due_job;
-mod error;
-mod exclusion;
-mod features;
-mod fence;
-mod format;
-mod given_up;
 mod guest_objects;
 mod guests;
-mod handle;
-mod journals;
-mod kept;
-mod known;
-mod lazy;
-mod lease;
-mod listing;
-mod logs;
+mod holds;
+mod hosted;
+
+// What is done with pools and objects, whatever mode they are in.
+mod damaged;
 mod looked_at;
-mod lost;
-mod lost_page;
-mod making;
-mod mismatch;
-mod notice;
 mod object;
-mod open;
-mod options;
-mod origin;
-mod place;
-mod poison;
-mod pool;
+mod pool_growth;
 mod pools;
-mod psync;
-mod puddle;
 mod reading;
-mod recovery;
-mod region;
+mod rooted;
+
+// Copies and moves.
+mod backup;
 pub mod relocate;
-mod report;
-mod rewriter;
-mod sealed;
-mod sealing;
+
+// A store is opened, recovered and closed: what knows all parts of it.
+mod close;
+mod handle;
+mod lazy;
+mod open;
+mod parts;
+mod recovery;
 mod set_aside;
-mod shadow;
-mod spare;
-mod stamps;
-mod store;
-mod superblock;
-mod verify;
-mod watch;
-mod window;
 
 pub use alive::{CLIENTS, byte_of};
-pub use backup::{BackedUp, Backup, BackupReport, PoolAtWork};
-pub use connection::{Grant, Granted, Home, Keeper, Listed, MemberList, PermissionChange};
-pub use error::{FormatError, OpenError, StoreError};
-pub use format::{check_directory, check_options, format};
-pub use guest_objects::{ListedObject, NewObject};
-pub use guests::{Credentials, GuestEnd, PoolGrant};
+pub use backed_up::{BackedUp, BackupReport};
+pub use backup::{Backup, PoolAtWork};
+pub use credentials::{Credentials, PermissionChange};
+pub use gate::Psync;
+pub use guests::{GuestEnd, PoolGrant};
 pub use handle::Handle;
-pub use known::{forget_window, known_windows, known_windows_file};
-pub use lease::BY_DAEMON;
-pub use logs::LogLease;
-pub use lost_page::{LostLog, LostPage};
-pub use mismatch::{Layouts, TypeMismatch};
-pub use object::ObjectInfo;
-pub use options::{
+pub use keeper::{Grant, Granted, Home, Keeper, Listed, MemberList};
+pub use kernel::error::{BY_DAEMON, FormatError, OpenError, StoreError};
+pub use kernel::format::{check_directory, check_options, format};
+pub use kernel::known::{forget_window, known_windows, known_windows_file};
+pub use kernel::log_list::LogLease;
+pub use kernel::lost_page::{LostLog, LostPage};
+pub use kernel::mismatch::{Layouts, TypeMismatch};
+pub use kernel::options::{
     Access, CopyPolicy, DamagePolicy, FormatOptions, Hosting, JournalPolicy, OpenOptions,
     PoolOptions, PowerLossPolicy, WINDOW_LEN_DEFAULT, WindowPolicy,
 };
-pub use pool::PoolHandle;
+pub use kernel::pool::PoolHandle;
+pub use kernel::puddle::Puddle;
+pub use kernel::report::{
+    Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo,
+};
+pub use kernel::store::Store;
+pub use log_decision::{LogDecision, SetAside};
+pub use object_info::{ListedObject, NewObject, ObjectInfo};
 pub use pools::PoolInfo;
-pub use psync::{Begun, Psync, Psyncing};
-pub use puddle::Puddle;
-pub use report::{Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo};
-pub use sealed::{Rekeyed, VerifiedPuddle};
-pub use set_aside::{LogDecision, SetAside};
-pub use store::Store;
+pub use psync::{Begun, Psyncing};
+pub use rekey::Rekeyed;
+pub use sealed::VerifiedPuddle;
 
 pub use cenote_atrest::{
     Anchor, Argon2Params, AtRestError, KeyError, Keyring, Locking, MasterKey, Mode, PageFault,

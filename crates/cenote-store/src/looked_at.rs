@@ -1,15 +1,16 @@
 //! What an opener finds of a pool: which of its puddles are sound, and what is wrong with others.
 
-use crate::error::StoreError;
-use crate::options::DamagePolicy;
-use crate::pool::PoolCore;
-use crate::pools::{lost_record, start_of};
-use crate::puddle::{Puddle, file_name, primary_name, text};
-use crate::relocate::Needs;
-use crate::relocate::reseal::SealedFile;
-use crate::report::Damage;
-use crate::sealed::show_view;
-use crate::store::{Control, Inner, Store};
+use crate::due::Needs;
+use crate::due::reseal::SealedFile;
+use crate::kernel::due_job::Sealed;
+use crate::kernel::error::StoreError;
+use crate::kernel::options::DamagePolicy;
+use crate::kernel::pool_core::PoolCore;
+use crate::kernel::pool_rules::{lost_record, start_of};
+use crate::kernel::puddle::{Puddle, file_name, primary_name, text};
+use crate::kernel::report::Damage;
+use crate::kernel::store::{Control, Inner, Store};
+use crate::sealed_files::show_view;
 use cenote_atrest::Keyring;
 use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::PoolId;
@@ -46,7 +47,8 @@ impl Store {
             return Err(StoreError::PoolUnknown { name: id.to_string() });
         };
         let records = control.catalog.state.puddles_of(id);
-        if inner.writable && records.iter().any(|puddle| control.kept.contains_key(&puddle.uuid)) {
+        if inner.writable && records.iter().any(|puddle| control.kept().contains_key(&puddle.uuid))
+        {
             // Brings back what psyncs say of files that are whole again.
             inner.pool_journal(control)?;
         }
@@ -75,31 +77,10 @@ impl Store {
                 damage: looked.damage,
             });
         }
-        let mut sealed = None;
-        if protection != AtRest::None {
-            let all =
-                inner.unseal(control, &record.name, (&looked.sound, protection.mode()), key)?;
-            sealed = Some(all.sealed);
-            if let (true, Some(detail), Some(root)) =
-                (looked.damage.is_empty(), all.not_listed, looked.sound.first().copied())
-            {
-                looked.add_damage(&root, detail);
-            }
-            looked.sound.clear();
-            for opened in all.puddles {
-                match opened {
-                    Ok((ready, opened)) => {
-                        looked.sound.push(ready);
-                        let puddle = inner.own(control, ready, MapMode::ReadOnly);
-                        let Some(opened) = opened else { continue };
-                        // SAFETY: puddles live until the store is dropped.
-                        let puddle = unsafe { puddle.as_ref() };
-                        show_view(&inner.medium, &record.name, puddle, opened, false)?;
-                    }
-                    Err((lost, detail)) => looked.add_damage(&lost, detail),
-                }
-            }
-        }
+        let sealed = match protection {
+            AtRest::None => None,
+            _ => Some(inner.unseal_all(control, &mut looked, key)?),
+        };
         let Looked { sound, damage, .. } = looked;
         let puddles = inner.make_findable(control, sound)?;
         let start = start_of(control, id);
@@ -108,6 +89,37 @@ impl Store {
 }
 
 impl Inner {
+    /// Opens the protection of a pool's sound puddles, and shows their memory.
+    fn unseal_all(
+        &self,
+        control: &mut Control,
+        looked: &mut Looked<'_>,
+        key: Option<&Keyring>,
+    ) -> Result<Sealed, StoreError> {
+        let name = &looked.record.name;
+        let all = self.unseal(control, name, (&looked.sound, looked.protection.mode()), key)?;
+        if let (true, Some(detail), Some(root)) =
+            (looked.damage.is_empty(), all.not_listed, looked.sound.first().copied())
+        {
+            looked.add_damage(&root, detail);
+        }
+        looked.sound.clear();
+        for opened in all.puddles {
+            match opened {
+                Ok((ready, opened)) => {
+                    looked.sound.push(ready);
+                    let puddle = self.own(control, ready, MapMode::ReadOnly);
+                    let Some(opened) = opened else { continue };
+                    // SAFETY: puddles live until the store is dropped.
+                    let puddle = unsafe { puddle.as_ref() };
+                    show_view(&self.medium, name, puddle, opened, false)?;
+                }
+                Err((lost, detail)) => looked.add_damage(&lost, detail),
+            }
+        }
+        Ok(all.sealed)
+    }
+
     /// Sorts the puddles of a pool, in index order, into sound and damaged ones.
     fn look_at_all(
         &self,

@@ -19,95 +19,21 @@
 //! removed, the directory synced. What a crash leaves of the file is an orphan, and goes at the
 //! next writable open.
 
-use crate::error::StoreError;
-use crate::pools::why_no_name;
-use crate::puddle::{DIR, file_name};
-use crate::store::{Control, Inner, Store};
-use crate::verify::verify_stamped;
+use crate::kernel::error::StoreError;
+use crate::kernel::pool_rules::why_no_name;
+use crate::kernel::puddle::{DIR, file_name};
+use crate::kernel::store::{Control, Inner, Store};
+use crate::kernel::verify::verify_stamped;
+use crate::object_info::ObjectInfo;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord, Record};
 use cenote_layout::header::seal;
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::object::{ObjectHeader, object_data_offset};
-use cenote_layout::puddle::{Role, header_space};
+use cenote_layout::object::ObjectHeader;
+use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
 use zerocopy::IntoBytes;
-
-/// An object as the catalog has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectInfo {
-    /// Name, length, permissions.
-    pub record: ObjectRecord,
-    /// First address of its puddle.
-    pub addr: u64,
-    /// Bytes of its puddle, headers included.
-    pub size: u64,
-}
-
-impl ObjectInfo {
-    /// Its identity: that of its puddle.
-    #[must_use]
-    pub fn id(&self) -> Uuid {
-        self.record.puddle
-    }
-
-    /// Whether this is the same object at the same addresses.
-    #[must_use]
-    pub fn is_same_place(&self, other: &Self) -> bool {
-        let place = |info: &Self| (info.id(), info.addr, info.size, info.record.data_len);
-        place(self) == place(other)
-    }
-
-    /// Where its header lies in the file.
-    #[must_use]
-    pub fn header_offset(&self) -> u64 {
-        header_space(self.size)
-    }
-
-    /// Where its data begins in the file.
-    #[must_use]
-    pub fn data_offset(&self) -> u64 {
-        object_data_offset(self.size)
-    }
-
-    /// Where the regions of its protection at rest begin, counted from the start of its data;
-    /// without protection they are empty.
-    #[must_use]
-    pub fn regions_offset(&self) -> u64 {
-        self.record.span()
-    }
-
-    /// Bytes behind [`ObjectInfo::data_offset`] that belong to it: data, and regions of its
-    /// protection.
-    #[must_use]
-    pub fn body_len(&self) -> u64 {
-        self.size - self.data_offset()
-    }
-
-    /// The address of its data: the same in every process, for as long as it exists.
-    #[must_use]
-    pub fn data_addr(&self) -> u64 {
-        self.addr + self.data_offset()
-    }
-
-    /// Name of its file in the store's directory.
-    #[must_use]
-    pub fn file(&self) -> String {
-        file_name(self.record.puddle).iter().map(|b| char::from(*b)).collect()
-    }
-
-    pub(crate) fn puddle(&self) -> PuddleRecord {
-        PuddleRecord {
-            uuid: self.record.puddle,
-            pool: PoolId(0),
-            role: Role::Object,
-            index: 0,
-            addr: self.addr,
-            size: self.size,
-        }
-    }
-}
 
 pub(crate) fn find(control: &Control, name: &str) -> Result<ObjectInfo, StoreError> {
     let state = &control.catalog.state;
@@ -418,7 +344,7 @@ impl Store {
     /// It is damaged, another one's or missing; the medium.
     pub fn verify_object(&self, object: &ObjectInfo) -> Result<(), StoreError> {
         let inner = self.inner();
-        if inner.connection.is_some() {
+        if inner.is_client() {
             return Ok(()); // the daemon does, before it hands the file out
         }
         let (record, name) = (object.puddle(), object.file());

@@ -1,12 +1,12 @@
 //! Opening a store.
 //!
 //! States of an open for writing: (1) the locks are taken, and a copy of an open store is refused
-//! ([`crate::exclusion`]); (2) catalog files that are torn or damaged in one copy are written anew;
-//! (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a record are
-//! removed, and what a crashed session stored at level `process` is synced if this one is at
-//! `power`; (5) the superblock says "open", with boot id, process and client: **its sync commits**.
-//! Only then is a handle given out. A crash before leaves what the next open finds as it was
-//! before, or recovered. (6) A store whose window is taken in this process moves to another one
+//! ([`crate::kernel::exclusion`]); (2) catalog files that are torn or damaged in one copy are
+//! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a
+//! record are removed, and what a crashed session stored at level `process` is synced if this one
+//! is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync
+//! commits**. Only then is a handle given out. A crash before leaves what the next open finds as it
+//! was before, or recovered. (6) A store whose window is taken in this process moves to another one
 //! ([`crate::relocate::window`]); all before is done at a distance.
 //!
 //! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs
@@ -15,27 +15,23 @@
 //! have been recovered.
 
 use crate::alive;
-use crate::catalog::{self, Catalog};
-use crate::error::OpenError;
-use crate::exclusion;
-use crate::fence::Fence;
-use crate::journals::Journals;
-use crate::kept::Kept;
-use crate::logs::Logs;
-use crate::options::{DamagePolicy, OpenOptions};
-use crate::origin::keeps_cache;
-use crate::puddle::{DIR, file_name, text};
+use crate::due::frontier::Frontier;
+use crate::kernel::catalog::{self, Catalog};
+use crate::kernel::error::{OpenError, StoreError};
+use crate::kernel::exclusion;
+use crate::kernel::fence::Fence;
+use crate::kernel::journals::{JournalOf, Journals};
+use crate::kernel::options::{DamagePolicy, OpenOptions};
+use crate::kernel::origin::keeps_cache;
+use crate::kernel::puddle::{DIR, file_name, text};
+use crate::kernel::report::{Damage, DamageEffect, OpenReport};
+use crate::kernel::stamps::Stamps;
+use crate::kernel::store::{Control, Inner, LOCK, Store};
+use crate::kernel::superblock::{self, FILE, NEW_FILE};
+use crate::kernel::verify::missing as missing_file;
+use crate::kernel::window::{Space, Window};
+use crate::parts;
 use crate::relocate;
-use crate::relocate::frontier::Frontier;
-use crate::relocate::hosted::Holds;
-use crate::report::{Damage, DamageEffect, OpenReport};
-use crate::shadow::Shadows;
-use crate::spare::Ahead;
-use crate::stamps::Stamps;
-use crate::store::{Control, Inner, LOCK, Store};
-use crate::superblock::{self, FILE, NEW_FILE};
-use crate::verify::missing as missing_file;
-use crate::window::{Space, Window};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::read;
@@ -182,35 +178,25 @@ impl Store {
             durability,
             token: fork_guard::token(),
             poisoned,
-            shadows: Shadows::default(),
             stamps: Stamps::default(),
-            frontier,
+            parts: parts::of_store(frontier),
             replaying: Mutex::default(),
             silent: AtomicBool::new(true),
-            connection: None,
+            remote: None,
             fence,
             journals: Mutex::default(),
             files_moving: Mutex::default(),
             control: Mutex::new(Control {
-                superblock: block,
-                catalog,
-                space: Space::new(home.0, len),
-                puddles: BTreeMap::new(),
-                graveyard: Vec::new(),
-                pools: BTreeMap::new(),
-                damage: Vec::new(),
-                dirty: BTreeMap::new(),
-                logs: Logs::default(),
-                ahead: Ahead::default(),
-                hosted: BTreeMap::new(),
-                held: Holds::default(),
                 journals,
-                kept: Kept::default(),
-                checked_pools: BTreeSet::new(),
                 unchecked_objects,
-                client: Uuid::NIL,
-                registration: None,
                 lock: Some(locks),
+                ..Control::new(
+                    block,
+                    catalog,
+                    Space::new(home.0, len),
+                    Uuid::NIL,
+                    parts::under_lock(),
+                )
             }),
         }));
         store.inner().stamps.set_new_copy(copied && found.newest.origin == ORIGIN_OWN);
@@ -225,7 +211,7 @@ impl Store {
 fn without_superblock(medium: &OwnedMedium, path: String) -> Result<OpenError, MediumError> {
     let begun = medium.exists(NEW_FILE)?
         || catalog::FILES.iter().any(|name| medium.exists(name).unwrap_or(false));
-    Ok(match crate::format::rest_of_store(&**medium)? {
+    Ok(match crate::kernel::format::rest_of_store(&**medium)? {
         Some(found) => OpenError::SuperblockMissing { path, found },
         None if begun => OpenError::FormatInterrupted { path },
         None => OpenError::NotAStore { path },
@@ -350,7 +336,7 @@ impl Inner {
             report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
         }
         let (orphans, missing) = self.compare_files(control, merged, report)?;
-        control.kept = self.load_kept(&control.catalog.state)?;
+        *control.parts.get_mut() = self.load_kept(&control.catalog.state)?;
         if planted(Bug::MovedBeforeRecovery) && self.writable && self.window.distance() != 0 {
             self.move_before_recovery(control);
         }
@@ -396,7 +382,7 @@ impl Inner {
         control.superblock.durability = match self.durability {
             // A guest that an earlier daemon told `process` goes on as it was told; until the next
             // open nothing counts as covered, also of those that come later.
-            Durability::Power if raised && !control.hosted.is_empty() => DURABILITY_PROCESS,
+            Durability::Power if raised && !control.hosted().is_empty() => DURABILITY_PROCESS,
             Durability::Power => DURABILITY_POWER,
             Durability::Process => DURABILITY_PROCESS,
         };
@@ -480,5 +466,29 @@ impl Inner {
             report.damage.push(Damage::Orphan { name: format!("{DIR}/{name}"), detail });
         }
         Ok((orphans, missing))
+    }
+}
+
+impl Inner {
+    /// At an open, after recovery: the journal of a store that has pools in shadowed mode is used,
+    /// or given up, so that the caller sees the pools that may be torn.
+    fn give_up_early(&self, control: &mut Control) -> Result<(), MediumError> {
+        let state = &control.catalog.state;
+        if !self.gives_up() || !state.pools.keys().any(|pool| state.is_shadowed(*pool)) {
+            return Ok(());
+        }
+        let opened = self.pool_journal(control).map(drop);
+        opened.map_err(|error| match error {
+            StoreError::Medium(error) => error,
+            other => {
+                let other = std::io::Error::other(other.to_string());
+                MediumError::from_io(Operation::Write, JournalOf::Pools.file(), other)
+            }
+        })?;
+        let of_pools =
+            |damage: &Damage| matches!(damage, Damage::Journal { pools, .. } if !pools.is_empty());
+        // What was said of the old one does not concern the new one.
+        control.damage.retain(|damage| !of_pools(damage));
+        Ok(())
     }
 }

@@ -3,28 +3,25 @@
 //! # Updates in several steps
 //!
 //! **Create a pool.** (1) the root puddle's file is made and synced: an orphan, or a spare puddle
-//! is prepared ([`crate::spare`]); (2) one batch names pool and puddle: **the catalog's batch
-//! commits**; (3) nothing else. In shadowed mode the primary's file is made after the puddle's,
-//! with the same contents: an orphan until (2).
+//! is prepared ([`crate::kernel::spare`]); (2) one batch names pool and puddle: **the catalog's
+//! batch commits**; (3) nothing else. In shadowed mode the primary's file is made after the
+//! puddle's, with the same contents: an orphan until (2).
 //!
 //! **Remove a pool.** (1) one batch takes pool and puddles out, some of which become spare: **the
 //! catalog's batch commits**; (2) the files of those are made zeros, the others are removed, the
 //! directory synced. What a crash leaves of the files is orphans, and goes at the next writable
 //! open.
 
-use crate::error::StoreError;
-use crate::guests::{Credentials, bad_permissions};
-use crate::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
-use crate::pool::PoolHandle;
-use crate::puddle::{DIR, file_name};
-use crate::report::{Damage, PoolStart, concerns};
-use crate::store::{Control, Inner, Store};
+use crate::credentials::{Credentials, bad_permissions};
+use crate::kernel::error::StoreError;
+use crate::kernel::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
+use crate::kernel::pool::PoolHandle;
+use crate::kernel::pool_rules::{check_size, find, start_of, why_no_name};
+use crate::kernel::puddle::{DIR, file_name};
+use crate::kernel::report::{Damage, PoolStart, concerns};
+use crate::kernel::store::{Inner, Store};
 use cenote_atrest::Keyring;
-use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{
-    AtRest, POOL_NAME_LEN_MAX, PoolMode, PoolRecord, PuddleRecord, Record,
-};
-use cenote_layout::heap::HeapGeometry;
+use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::superblock::INCOMPAT_POOLS_AT_REST;
@@ -53,43 +50,10 @@ pub struct PoolInfo {
     pub due: u64,
 }
 
-/// Refuses sizes that no heap puddle can have.
-pub(crate) fn check_size(size: u64, root: bool) -> Result<(), StoreError> {
-    let bad = |reason| Err(StoreError::PuddleSize { size, reason });
-    if size == 0 || !size.is_multiple_of(PAGE_SIZE) {
-        return bad("take a multiple of 4096, at least 131072 (128 KiB)");
-    }
-    if size > 1 << 46 {
-        return bad("that is more than any window has");
-    }
-    if HeapGeometry::new(size, root).is_none() {
-        return bad("there is no room for a heap: take at least 128 KiB, for large puddles more");
-    }
-    Ok(())
-}
-
 /// Refuses names that would be trouble in messages and on command lines.
 fn check_name(name: &str) -> Result<(), StoreError> {
     why_no_name(name)
         .map_err(|reason| StoreError::PoolName { name: name.chars().take(80).collect(), reason })
-}
-
-/// What keeps a text from being the name of a pool or an object.
-pub(crate) fn why_no_name(name: &str) -> Result<(), &'static str> {
-    let bad = Err;
-    if name.is_empty() {
-        return bad("it is empty");
-    }
-    if name.len() > POOL_NAME_LEN_MAX {
-        return bad("it has more than 255 bytes");
-    }
-    if name.chars().any(char::is_control) {
-        return bad("it has control characters");
-    }
-    if name.trim() != name {
-        return bad("it begins or ends with a space");
-    }
-    Ok(())
 }
 
 /// Refuses pools that can be in no store.
@@ -121,7 +85,7 @@ impl Store {
     #[must_use]
     pub fn pools(&self) -> Vec<PoolInfo> {
         let mut sums: std::collections::BTreeMap<PoolId, (u64, u64)> = Default::default();
-        if let Some(connection) = &self.inner().connection {
+        if let Some(connection) = self.inner().connection() {
             // Where the daemon does not answer, what it said last.
             let _ = self.learn_pools();
             sums = connection.listed.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -168,7 +132,7 @@ impl Store {
         check_new_pool(name, options)?;
         self.refuse_unprotected(name, options.at_rest.mode())?;
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             if options.at_rest != AtRest::None {
                 return Err(StoreError::Protected {
@@ -180,7 +144,7 @@ impl Store {
             self.learn_pools()?;
             return Ok(id);
         }
-        self.create_pool_for(name, options, crate::lease::us(), None)
+        self.create_pool_for(name, options, crate::credentials::us(), None)
     }
 
     /// The same for the user and the group that the pool is to belong to; `by`: at the request of a
@@ -298,11 +262,11 @@ impl Store {
             return Err(StoreError::PoolInUse { name: name.into() });
         }
         inner.settle_logs(&control)?;
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             connection.keeper.remove_pool(name)?;
         }
         if let Some((client, credentials)) = guest {
-            if !control.hosted.contains_key(&client) {
+            if !control.hosted().contains_key(&client) {
                 return Err(StoreError::NoGuest { client });
             }
             if control.catalog.state.pools.get(&id).is_some_and(|pool| !credentials.own(pool)) {
@@ -311,8 +275,8 @@ impl Store {
         }
         let mut holders = control.catalog.state.leases.keys().filter(|(_, pool)| *pool == id);
         let us = guest.map(|(client, _)| client);
-        if holders.any(|(holder, _)| Some(*holder) != us && control.hosted.contains_key(holder))
-            || control.held.any(id)
+        if holders.any(|(holder, _)| Some(*holder) != us && control.hosted().contains_key(holder))
+            || control.held().any(id)
         {
             return Err(StoreError::PoolInUse { name: name.into() });
         }
@@ -333,7 +297,7 @@ impl Store {
             .damage
             .retain(|damage| !matches!(damage, Damage::Puddle { pool, .. } if *pool == id));
         // Before the files go that psyncs are still to be written into.
-        let forgotten = match shadowed && inner.connection.is_none() {
+        let forgotten = match shadowed && !inner.is_client() {
             true => inner.forget_shadow(&mut control, id, &puddles),
             false => Ok(()),
         };
@@ -345,14 +309,14 @@ impl Store {
                 continue;
             }
             inner.forget(&mut control, record);
-            if inner.connection.is_some() {
+            if inner.is_client() {
                 continue;
             }
             let file = file_name(record.uuid);
             // Left over files are orphans; the next writable open removes them.
             let _ = inner.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
         }
-        if inner.connection.is_some() {
+        if inner.is_client() {
             return Ok(());
         }
         forgotten?;
@@ -388,7 +352,7 @@ impl Store {
         key: Option<&Keyring>,
     ) -> Result<PoolHandle, StoreError> {
         let handle = self.open_as_it_is(name, access, key)?;
-        if self.inner().frontier.is_eager() && handle.due() > 0 {
+        if self.inner().frontier().is_eager() && handle.due() > 0 {
             handle.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         }
         Ok(handle)
@@ -405,7 +369,7 @@ impl Store {
         if access.writes() && !inner.writable {
             return Err(StoreError::ReadOnly { what: "open a pool for writing" });
         }
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             // A daemon grants no pools that are protected: who has a key for this one would believe
             // that it is.
             return match key {
@@ -487,28 +451,4 @@ impl Store {
         control.pools.insert(id, handle.share_core());
         Ok(handle)
     }
-}
-
-/// How this session found a pool that it has not opened yet.
-pub(crate) fn start_of(control: &Control, id: PoolId) -> PoolStart {
-    match control.dirty.get(&id) {
-        Some(kind) => PoolStart::Dirty(*kind),
-        None if control.catalog.state.used.contains(&id) => PoolStart::Clean,
-        None => PoolStart::Fresh,
-    }
-}
-
-pub(crate) fn lost_record(pool: PoolId, index: u32) -> Damage {
-    let detail = "the catalog has no record of it".into();
-    Damage::Puddle { uuid: cenote_layout::id::Uuid::NIL, pool, index, detail }
-}
-
-pub(crate) fn find(control: &Control, name: &str) -> Result<PoolId, StoreError> {
-    control
-        .catalog
-        .state
-        .names
-        .get(name)
-        .copied()
-        .ok_or_else(|| StoreError::PoolUnknown { name: name.into() })
 }

@@ -66,11 +66,13 @@
 //! is a property of the mapping and stays.
 
 use crate::connection::Connection;
-use crate::error::StoreError;
-use crate::pool::PoolHandle;
-use crate::sealed::at_rest as not_sealed;
-use crate::shadow::{Part, Shadow, locked, note_unknown, rooted};
-use crate::store::{Control, Inner, Store};
+use crate::gate::Psync;
+use crate::kernel::error::StoreError;
+use crate::kernel::pool::PoolHandle;
+use crate::kernel::store::{Control, Inner, Store};
+use crate::primaries::rooted;
+use crate::sealed_files::at_rest as not_sealed;
+use crate::shadow::{Part, Shadow, note_unknown};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Change, binding};
 use cenote_journal::{Changes, Draft, JournalError, Pages, Parcel, Target};
@@ -83,89 +85,13 @@ use cenote_sealed::SealedError;
 use cenote_sys::memory::{self, Access, OwnedRegion};
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Ranges of pages from which on all between the first and the last are protected by one call. Each
 /// call has its own flush of address translations, which interrupts every processor that runs the
 /// process and takes ten times as long as the rest; what is protected already costs a call nothing.
 const RANGES_MAX: usize = 2;
-
-/// What one psync of pools did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Psync {
-    /// Its number in the journal; 0 if nothing had changed.
-    pub seq: u64,
-    /// Pages in which something had changed.
-    pub pages: u64,
-    /// Bytes of lines that were journalled.
-    pub data_bytes: u64,
-    /// Bytes that the record took in the journal.
-    pub journal_bytes: u64,
-    /// How long writers were held.
-    pub held: Duration,
-}
-
-/// Lets psyncs of one pool in one after the other, and tells those that waited whether another
-/// psync has done their work.
-#[derive(Debug, Default)]
-pub(crate) struct Gate {
-    state: Mutex<GateState>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct GateState {
-    busy: bool,
-    /// Psyncs that were let in.
-    begun: u64,
-    /// The newest of them that was committed, and what it did.
-    done: u64,
-    last: Psync,
-}
-
-impl Gate {
-    /// Lets the caller in, with the psync's number; or, if it `may_share`, tells it what a psync
-    /// did that was let in after this call.
-    fn enter(&self, may_share: bool) -> Result<u64, Psync> {
-        let mut state = locked(&self.state);
-        let wanted = state.begun + 1;
-        while state.busy {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            if may_share && state.done >= wanted {
-                return Err(state.last);
-            }
-        }
-        state.busy = true;
-        state.begun += 1;
-        Ok(state.begun)
-    }
-
-    /// Keeps psyncs out until the answer is dropped.
-    pub(crate) fn alone(&self) -> Alone<'_> {
-        // It does not share, so it is let in.
-        Alone(self, self.enter(false).unwrap_or_default())
-    }
-
-    fn leave(&self, number: u64, done: Option<Psync>) {
-        let mut state = locked(&self.state);
-        state.busy = false;
-        if let Some(done) = done {
-            (state.done, state.last) = (number, done);
-        }
-        drop(state);
-        self.changed.notify_all();
-    }
-}
-
-/// No psync is under way.
-pub(crate) struct Alone<'a>(&'a Gate, u64);
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        self.0.leave(self.1, None);
-    }
-}
 
 /// Pages of one puddle on their way.
 #[derive(Debug)]
@@ -265,7 +191,7 @@ impl Work {
 
     /// What earlier sessions left is noted; nobody is held for that.
     fn prepare(&self, inner: &Inner) -> Result<(), StoreError> {
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             return self.prepare_through(inner, connection);
         }
         for (shadow, _) in &self.shadows {
@@ -336,7 +262,7 @@ impl Work {
     /// Step 2.
     fn copy(&mut self, inner: &Inner) -> Result<(), MediumError> {
         let started = Instant::now();
-        let result = if inner.connection.is_some() { self.pack() } else { self.copy_all(inner) };
+        let result = if inner.is_client() { self.pack() } else { self.copy_all(inner) };
         self.held = started.elapsed();
         result
     }
@@ -453,14 +379,14 @@ impl Work {
     /// Steps 3 to 6.
     fn commit(&mut self, inner: &Inner) -> Result<Psync, StoreError> {
         inner.check_poisoned()?; // a page that was lost may be among the copies
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             return self.send(connection);
         }
         let held = self.held;
         if self.taken.is_empty() {
             return Ok(*self.done.insert(Psync { held, ..Psync::default() }));
         }
-        let journal = inner.shadows.journal().ok_or(StoreError::ReadOnly { what: "psync" })?;
+        let journal = inner.shadows().journal().ok_or(StoreError::ReadOnly { what: "psync" })?;
         let mut changes = journal.changes();
         let mut contents = Contents::default();
         for taken in &mut self.taken {
@@ -690,7 +616,7 @@ impl Store {
     /// this session has not used it.
     #[must_use]
     pub fn psync_figures(&self) -> Option<(u64, u64, u64)> {
-        self.inner().shadows.journal().map(|journal| journal.figures())
+        self.inner().shadows().journal().map(|journal| journal.figures())
     }
 
     /// Bytes of pages of a pool that were stored into since its last psync; what earlier sessions
@@ -715,7 +641,7 @@ pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), S
         return Ok(());
     }
     psync_quiet(inner, control, &pools)?;
-    match inner.shadows.journal() {
+    match inner.shadows().journal() {
         Some(journal) => Ok(journal.checkpoint()?),
         None => Ok(()),
     }
@@ -747,57 +673,4 @@ pub(crate) fn psync_quiet(
         first = first.and(done.map(drop));
     }
     first
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn entered(gate: &Gate) -> u64 {
-        gate.enter(true).expect("nobody is in")
-    }
-
-    #[test]
-    fn who_waits_shares_a_psync_that_began_later_and_no_other() {
-        let gate = Gate::default();
-        let first = entered(&gate);
-        let done = |seq| Psync { seq, ..Psync::default() };
-        std::thread::scope(|scope| {
-            let waiters: Vec<_> = (0..8)
-                .map(|_| {
-                    scope.spawn(|| {
-                        gate.enter(true).inspect(|&number| {
-                            std::thread::sleep(Duration::from_millis(20));
-                            gate.leave(number, Some(done(number)));
-                        })
-                    })
-                })
-                .collect();
-            std::thread::sleep(Duration::from_millis(50));
-            gate.leave(first, Some(done(first)));
-            let answers: Vec<_> =
-                waiters.into_iter().map(|waiter| waiter.join().expect("no panic")).collect();
-            // One of them became the second psync, and did the work of those that had waited before
-            // it began.
-            assert!(answers.contains(&Ok(2)), "{answers:?}");
-            assert!(
-                answers.iter().all(|answer| !matches!(answer, Err(done) if done.seq == first)),
-                "{answers:?}"
-            );
-        });
-    }
-
-    #[test]
-    fn a_psync_that_failed_does_nobodys_work() {
-        let gate = Gate::default();
-        let first = entered(&gate);
-        gate.leave(first, None);
-        let second = entered(&gate);
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| gate.enter(true));
-            std::thread::sleep(Duration::from_millis(30));
-            gate.leave(second, None);
-            assert_eq!(waiter.join().expect("no panic"), Ok(3));
-        });
-    }
 }

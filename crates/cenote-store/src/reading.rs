@@ -6,10 +6,10 @@
 //! | behind the end of a file | the file was cut short | [`StoreError::Unreadable`] |
 //! | of a disk that fails | `EIO` | [`StoreError::Unreadable`] |
 
-use crate::error::StoreError;
-use crate::pool::PoolHandle;
-use crate::puddle::{DATA_AT, Puddle};
-use crate::sealed::at_rest;
+use crate::kernel::error::StoreError;
+use crate::kernel::pool::PoolHandle;
+use crate::kernel::puddle::{DATA_AT, Puddle};
+use crate::sealed_files::at_rest;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 
@@ -41,7 +41,7 @@ impl PoolHandle {
     /// A daemon's client has no file to ask; a fault tells it.
     fn refuse_short(&self, puddle: &Puddle) -> Result<(), StoreError> {
         let inner = self.store().inner();
-        if inner.connection.is_some() {
+        if inner.is_client() {
             return Ok(());
         }
         let len = inner.medium.len(puddle.file_name())?;

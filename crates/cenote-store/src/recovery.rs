@@ -72,14 +72,14 @@ mod files;
 mod problem;
 mod target;
 
-use crate::catalog::State;
-use crate::error::StoreError;
-use crate::notice::Watcher;
-use crate::options::PowerLossPolicy;
-use crate::puddle::Puddle;
-use crate::report::{Damage, LogReport, OpenReport};
-use crate::store::{Control, Inner};
-use crate::verify::about_file;
+use crate::kernel::catalog::{AppendError, State};
+use crate::kernel::error::StoreError;
+use crate::kernel::notice::Watcher;
+use crate::kernel::options::PowerLossPolicy;
+use crate::kernel::puddle::Puddle;
+use crate::kernel::report::{Damage, LogReport, OpenReport};
+use crate::kernel::store::{Control, Inner};
+use crate::kernel::verify::about_file;
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};
@@ -294,7 +294,7 @@ pub(crate) fn recover(
     inner.say_features(control, &records).map_err(of_superblock)?;
     if !records.is_empty() {
         control.catalog.append(&records).map_err(|error| match error {
-            crate::catalog::AppendError::Undone(e) | crate::catalog::AppendError::Unknown(e) => e,
+            AppendError::Undone(e) | AppendError::Unknown(e) => e,
         })?;
     }
     if guests > 0 {
@@ -400,11 +400,11 @@ fn drop_spare_logs(inner: &Inner, control: &mut Control) -> Result<(), MediumErr
         return Ok(());
     }
     control.catalog.append(&records).map_err(|error| match error {
-        crate::catalog::AppendError::Undone(e) | crate::catalog::AppendError::Unknown(e) => e,
+        AppendError::Undone(e) | AppendError::Unknown(e) => e,
     })?;
     for puddle in &spare {
-        let file = crate::puddle::file_name(puddle.uuid);
-        let _ = inner.medium.remove(crate::puddle::text(&file));
+        let file = crate::kernel::puddle::file_name(puddle.uuid);
+        let _ = inner.medium.remove(crate::kernel::puddle::text(&file));
         control.space.give_back(puddle.addr, puddle.size);
     }
     Ok(())
@@ -586,7 +586,7 @@ impl<'a> Session<'a> {
         }
         let puddle = self.map(record)?;
         // SAFETY: puddles live until the store is dropped.
-        let body = crate::logs::body_of(unsafe { puddle.as_ref() });
+        let body = crate::kernel::logs::body_of(unsafe { puddle.as_ref() });
         if body.len < Body::LEN_MIN { Err("it is too small for a log".into()) } else { Ok(body) }
     }
 
@@ -709,7 +709,7 @@ impl<'a> Session<'a> {
         if header.client != client {
             return Err(format!("it is the log space of client {}", header.client).into());
         }
-        if header.capacity != crate::logs::capacity(puddle) {
+        if header.capacity != crate::kernel::logs::capacity(puddle) {
             return Err(format!("it says it has room for {} entries", header.capacity).into());
         }
         let mut listed = Listed { entries: Vec::new(), damaged: None };

@@ -55,70 +55,29 @@
 //! * A whole store that was put back is a state that was once right: a program that has to find
 //!   that keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
 
-use crate::due_job::PoolKeys;
-use crate::error::StoreError;
-use crate::options::Access;
-use crate::pool::{PoolCore, PoolHandle};
-use crate::pools::find;
-use crate::puddle::{DATA_AT, DIR, Puddle, create_whole, file_name, make_header, text};
-use crate::relocate::Needs;
-use crate::relocate::reseal::SealedFile;
-use crate::shadow::rooted;
-use crate::store::{Control, Inner, Store};
-use crate::verify::verify_len;
-use cenote_atrest::binding::{self, Place};
+use crate::due::Needs;
+use crate::due::reseal::SealedFile;
+use crate::kernel::due_job::{PoolKeys, Sealed};
+use crate::kernel::error::StoreError;
+use crate::kernel::pool::PoolHandle;
+use crate::kernel::pool_core::PoolCore;
+use crate::kernel::pool_rules::find;
+use crate::kernel::puddle::{DATA_AT, DIR, Puddle, create_whole, file_name, make_header, text};
+use crate::kernel::store::{Control, Inner, Store};
+use crate::sealed_files::{Opened, at_rest, binding_of, named, pages_of, show_view};
+use cenote_atrest::binding::{self};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
-use cenote_journal::{Draft, Target};
+use cenote_journal::Journal;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MapMode, MediumError, Operation, OwnedMedium};
+use cenote_medium::{FileHandle, MapMode};
 use cenote_sealed::{Patches, SealedError, Source, Verified, View};
-use cenote_sys::memory;
-use core::ops::ControlFlow;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
-
-/// Pages of a puddle that are sealed.
-pub(crate) fn pages_of(record: &PuddleRecord) -> u64 {
-    record.size.saturating_sub(DATA_AT) / PAGE_SIZE
-}
-
-/// Bytes of a puddle's file; `None` for a size that no puddle has.
-pub(crate) fn file_len(record: &PuddleRecord, at_rest: AtRest) -> Option<u64> {
-    at_rest.stored_len(record.size)
-}
-
-/// A puddle as messages name it.
-pub(crate) fn named(pool: &str, record: &PuddleRecord) -> String {
-    format!("puddle {} of pool \"{pool}\"", record.index)
-}
-
-/// What a puddle's protection is bound to.
-pub(crate) fn binding_of(store: Uuid, name: &str, record: &PuddleRecord) -> Digest {
-    let PuddleRecord { pool, index, addr, size, .. } = *record;
-    binding::of_puddle(&Place { store, pool: pool.0, name, index, addr, size })
-}
-
-/// What is wrong with a pool's protection or key.
-pub(crate) fn at_rest(pool: &str, error: SealedError) -> StoreError {
-    match error {
-        SealedError::Medium(error) => error.into(),
-        SealedError::AtRest { source, .. } => StoreError::AtRest { name: pool.into(), source },
-        error => StoreError::Sealed { name: pool.into(), source: Box::new(error) },
-    }
-}
-
-/// A puddle whose key fits.
-pub(crate) struct Opened {
-    pub(crate) record: PuddleRecord,
-    pub(crate) protection: Protection,
-    pub(crate) source: Source,
-}
 
 /// What opening a pool's protections came to.
 pub(crate) struct UnsealedPool {
@@ -158,40 +117,6 @@ impl List {
 /// memory, or has shown it.
 pub(crate) type Unsealed = Result<(PuddleRecord, Option<Opened>), (PuddleRecord, String)>;
 
-/// What an open protected pool needs to grow, and to show who may have it.
-#[derive(Debug)]
-pub(crate) struct Sealed {
-    mode: Mode,
-    keys: Arc<PoolKeys>,
-}
-
-/// What a change of a key came to, where it came about: from here on the new key opens it, and the
-/// old one does not. An *error* of the call says the contrary: the old key opens it, and the new
-/// one does not.
-#[derive(Debug)]
-pub enum Rekeyed<E> {
-    /// Nothing failed, and it survives loss of power.
-    Done,
-    /// The new key is committed, and this failed after it. The store is poisoned; close it and open
-    /// it again, with the new key.
-    Unfinished(E),
-}
-
-impl<E> Rekeyed<E> {
-    /// After the commit.
-    pub fn of(done: Result<(), E>) -> Self {
-        done.map_or_else(Self::Unfinished, |()| Self::Done)
-    }
-
-    /// What failed after the commit.
-    pub fn unfinished(&self) -> Option<&E> {
-        match self {
-            Self::Done => None,
-            Self::Unfinished(error) => Some(error),
-        }
-    }
-}
-
 /// Pages of one puddle of a pool that were looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedPuddle {
@@ -205,25 +130,6 @@ pub struct VerifiedPuddle {
 }
 
 impl Inner {
-    /// What is wrong with the file of a puddle of a protected pool; nothing is said of sealed
-    /// pages.
-    pub(crate) fn verify_sealed(
-        &self,
-        record: &PuddleRecord,
-        protection: AtRest,
-    ) -> Result<Option<String>, MediumError> {
-        let Some(len) = file_len(record, protection) else {
-            return Ok(Some("the catalog gives it a size that no puddle has".into()));
-        };
-        verify_len(
-            &self.medium,
-            text(&file_name(record.uuid)),
-            (record, len),
-            self.uuid,
-            self.writable,
-        )
-    }
-
     /// Makes the file of a new puddle of a protected pool, and names it in one batch after the
     /// records `with`.
     pub(crate) fn add_sealed_puddle(
@@ -256,8 +162,16 @@ impl Inner {
         Ok(record)
     }
 
+    /// The journal of pools, in a store that is open for writing.
+    fn journal_to_write(&self, control: &mut Control) -> Result<Option<Arc<Journal>>, StoreError> {
+        match self.writable {
+            true => Ok(Some(Arc::clone(self.pool_journal(control)?))),
+            false => Ok(None),
+        }
+    }
+
     /// Opens the protection of one puddle: its key is checked, and no page is read.
-    fn open_sealed(
+    pub(crate) fn open_sealed(
         &self,
         control: &mut Control,
         name: &str,
@@ -265,10 +179,7 @@ impl Inner {
         (mode, key, patches): (Mode, Option<&Keyring>, Patches),
     ) -> Result<Opened, StoreError> {
         let file = Arc::new(FileHandle::open(&self.medium, text(&file_name(record.uuid)))?);
-        let journal = match self.writable {
-            true => Some(Arc::clone(self.pool_journal(control)?)),
-            false => None,
-        };
+        let journal = self.journal_to_write(control)?;
         let source =
             Source::new(mode, pages_of(&record), (record.uuid, file, DATA_AT), journal, patches)
                 .ok_or(StoreError::PuddleSize {
@@ -323,7 +234,7 @@ impl Inner {
             keys.own = opened.protection.subordinate(key).map_err(failed)?;
             keys.before = opened.protection.inherited(key).map_err(failed)?;
             list.members = Some(opened.protection.members());
-            let listed = match self.shadows.journal().filter(|_| self.writable) {
+            let listed = match self.shadows().journal().filter(|_| self.writable) {
                 Some(journal) => Some(journal.root_of(root.uuid)?),
                 None => roots.filter(|_| !patched).map(|roots| roots.get(root.uuid)),
             };
@@ -356,13 +267,8 @@ impl Inner {
                     lost("the key that it is sealed under is not in the root puddle".into())
                 }
                 Some(due) => {
-                    match self.expect_sealed(
-                        control,
-                        (name, mode, &keys),
-                        record,
-                        due,
-                        &mut needs,
-                    )? {
+                    let with = (name, mode, &keys, self.journal_to_write(control)?);
+                    match self.expect_sealed(control, with, record, due, &mut needs)? {
                         Err(detail) => lost(detail),
                         Ok(entry) => {
                             list.entries.push((record.index, entry));
@@ -414,8 +320,10 @@ impl Inner {
         if let SealedFile::Due(_) = self.look_at_sealed(control, &root, AtRest::of(sealed.mode))? {
             // Of a store that is open for reading only: it is as it was.
             let as_what = (sealed.mode, self.identity_of(control, root.uuid));
-            let opened = self.frontier.open_due((&record.name, &root), as_what, key);
-            return opened.map(drop).map_err(|e| self.frontier.explain(e, root.uuid, &record.name));
+            let opened = self.frontier().open_due((&record.name, &root), as_what, key);
+            return opened
+                .map(drop)
+                .map_err(|e| self.frontier().explain(e, root.uuid, &record.name));
         }
         self.open_sealed(control, &record.name, root, (sealed.mode, key, patches)).map(drop)
     }
@@ -446,50 +354,6 @@ impl Inner {
             }
         })
     }
-}
-
-/// Gives a puddle its memory, beside the header page of its file. At no moment is anything else to
-/// be seen there: threads may touch the puddle meanwhile, and wait.
-pub(crate) fn show_view(
-    medium: &OwnedMedium,
-    pool: &str,
-    puddle: &Puddle,
-    opened: Opened,
-    writable: bool,
-) -> Result<(), StoreError> {
-    puddle.give_view(|| {
-        let (name, addr) = (puddle.file_name(), puddle.addr() as usize);
-        match medium.descriptor(name)? {
-            Some(file) => {
-                // SAFETY: the puddle's own range, where nothing is mapped: its state says so.
-                unsafe {
-                    memory::map_file(
-                        file.as_fd(),
-                        addr,
-                        DATA_AT as usize,
-                        memory::Access::ReadOnly,
-                        memory::Sharing::Private,
-                    )
-                }
-                .map_err(|error| MediumError::from_io(Operation::Map, name, error))?;
-            }
-            // The simulation compares stores with what it has mapped; it has no other processes.
-            None => {
-                let (addr, size) = (puddle.addr(), puddle.size());
-                // SAFETY: the puddle's own range of the window, in which nothing is mapped yet.
-                unsafe { medium.map(name, addr, size, MapMode::PrivateCopy) }?
-            }
-        }
-        let (what, base) = (named(pool, &opened.record), addr + DATA_AT as usize);
-        // SAFETY: the puddle's own range, given to nobody; the view is stopped before the puddle is
-        // unmapped.
-        let view =
-            unsafe { View::unregistered(&what, opened.protection, opened.source, base, writable) };
-        view.map_err(|error| at_rest(pool, error)).inspect_err(|_| {
-            // SAFETY: mapped above; the view is gone.
-            let _ = unsafe { medium.unmap(puddle.addr(), puddle.size()) };
-        })
-    })
 }
 
 impl PoolHandle {
@@ -560,7 +424,7 @@ impl PoolHandle {
                     found
                 }
                 (None, Some(sealing)) => {
-                    sealing.verify(&self.store().inner().frontier, puddle, &mut tell)
+                    sealing.verify(&self.store().inner().frontier(), puddle, &mut tell)
                 }
                 // Opened as a whole when the pool was, so every page was checked; its memory is an
                 // image.
@@ -579,7 +443,7 @@ impl PoolHandle {
         }
         // What opening the pool found is not in pages.
         for damage in self.damage() {
-            if let crate::report::Damage::Puddle { uuid, index, detail, .. } = damage {
+            if let crate::kernel::report::Damage::Puddle { uuid, index, detail, .. } = damage {
                 let damaged = vec![(0, detail.clone())];
                 let found =
                     Verified { covered: self.at_rest().mode().has_tree(), pages: 0, damaged };
@@ -636,7 +500,7 @@ impl PoolHandle {
                     .find(|puddle| puddle.uuid() == anchor.object)
                     .and_then(|puddle| Some((puddle, puddle.job()?.sealing.as_ref()?))) =>
                 {
-                    let frontier = &self.store().inner().frontier;
+                    let frontier = &self.store().inner().frontier();
                     let as_what = (sealing.mode, sealing.identity);
                     frontier
                         .open_due(
@@ -705,96 +569,5 @@ impl Store {
             true => Err(StoreError::Protected { name: name.into(), what }),
             false => Ok(()),
         }
-    }
-
-    /// Puts a pool that is not open under another key, in constant time: an error says that the old
-    /// key is the pool's, the answer that the new one is, and whether something failed after that.
-    /// Durable when it is [`Rekeyed::Done`]: none of its pages is written again. Who had the old
-    /// key *and* a copy of what lay on the medium then can still read that copy: to end that, make
-    /// a new pool. The journal keeps the header of before until its space is used again.
-    ///
-    /// # Errors
-    /// [`StoreError::AtRest`]: the old key is wrong; [`StoreError::NotProtected`]: the pool has no
-    /// key; it is open; as of a psync. The old key is the pool's then, also if the store is
-    /// poisoned.
-    pub fn rekey_pool(
-        &self,
-        name: &str,
-        old: &Keyring,
-        new: &Keyring,
-    ) -> Result<Rekeyed<StoreError>, StoreError> {
-        let inner = self.inner();
-        let due = |control: &Control| -> Result<bool, StoreError> {
-            let puddles = control.catalog.state.puddles_of(find(control, name)?);
-            Ok(puddles.iter().any(|puddle| control.catalog.state.due.contains_key(&puddle.uuid)))
-        };
-        if due(&inner.control())? {
-            // A puddle that is due is sealed as what it is a copy of: by that key it becomes its
-            // own first. Whoever is given the new key gets none with it that opens the original.
-            let pool = self.open_pool_with(name, Access::ReadOnly, Some(old))?;
-            pool.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
-        }
-        let mut control = inner.begin_write("change the key of a pool")?;
-        let id = find(&control, name)?;
-        let mode = control.catalog.state.at_rest(id).mode();
-        if !mode.has_key() {
-            return Err(StoreError::NotProtected { name: name.into() });
-        }
-        if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) {
-            return Err(StoreError::PoolInUse { name: name.into() });
-        }
-        let puddles = control.catalog.state.puddles_of(id);
-        let Some(root) = puddles.first().copied().filter(|root| root.index == 0) else {
-            return Err(StoreError::PoolDamaged { name: name.into(), damage: Vec::new() });
-        };
-        let opened = self.inner().open_sealed(
-            &mut control,
-            name,
-            root,
-            (mode, Some(old), Patches::new()),
-        )?;
-        let listed = inner.pool_journal(&mut control)?.root_of(root.uuid)?;
-        cenote_sealed::check_listed(name, &opened.protection, listed)
-            .map_err(|error| at_rest(name, error))?;
-        opened.protection.disinherit();
-        let (changes, header) =
-            cenote_sealed::rekey(&named(name, &root), &opened.protection, &opened.source, new)
-                .map_err(|error| at_rest(name, error))?;
-        let file = Arc::clone(opened.source.file());
-        if planted(Bug::PoolRekeyInPlace) {
-            file.write_at(root.size, &header)?;
-            return file.sync().map(|()| Rekeyed::Done).map_err(|error| inner.failed(error));
-        }
-        let (ids, journal) = ([root.uuid], inner.pool_journal(&mut control)?);
-        let Some(draft) = Draft::new(&ids, &changes) else {
-            return Err(StoreError::PsyncTooLarge { needed: header.len() as u64, limit: 1 << 36 });
-        };
-        let ticket = journal.append(&draft)?;
-        // **The sync of the record commits.** From here on an error changes nothing about which key
-        // it is.
-        let undurable = match planted(Bug::RekeyUndecided) {
-            true => journal.make_durable(&ticket).map(|()| None)?,
-            false => journal.decide(&ticket)?,
-        };
-        let rooted = rooted(&root, AtRest::of(mode));
-        let target = Target { id: root.uuid, file, data_offset: DATA_AT, rooted };
-        let done = undurable.map_or(Ok(()), |error| Err(error.into())).and_then(|()| {
-            journal.apply_later(ticket, changes, vec![target])?;
-            journal.settle(root.uuid)?;
-            // SAFETY: puddles live until the store is dropped.
-            let known =
-                control.puddles.get(&root.uuid).and_then(|known| unsafe { known.as_ref() }.view());
-            known.map_or(Ok(()), |view| view.protection().rekeyed(&header)).map_err(|error| {
-                inner.poison(&format!(
-                    "the protection of pool \"{name}\" went out of step: {error}"
-                ));
-                at_rest(name, SealedError::at_rest(name, error))
-            })
-        });
-        if planted(Bug::RekeyUndecided) {
-            done?;
-            return Ok(Rekeyed::Done);
-        }
-        Ok(Rekeyed::of(done))
     }
 }

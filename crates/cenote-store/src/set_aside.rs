@@ -38,13 +38,14 @@
 //! This crate hands out a handle of a torn pool, which shows bytes and blocks. The layer of values
 //! asks [`crate::PoolHandle::is_torn`]. A daemon grants no torn pool.
 
-use crate::error::StoreError;
-use crate::guests::Credentials;
-use crate::pools::find;
-use crate::puddle::{file_name, text};
+use crate::credentials::Credentials;
+use crate::kernel::error::StoreError;
+use crate::kernel::pool_rules::find;
+use crate::kernel::puddle::{file_name, text};
+use crate::kernel::report::{Damage, OpenReport};
+use crate::kernel::store::{Control, Store};
+use crate::log_decision::{LogDecision, SetAside};
 use crate::recovery::retry;
-use crate::report::{Damage, OpenReport};
-use crate::store::{Control, Store};
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
@@ -53,33 +54,13 @@ use cenote_medium::MapMode;
 use cenote_medium::planted::{Bug, planted};
 use std::sync::{Arc, PoisonError};
 
-/// A client whose logs are set aside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetAside {
-    /// The client.
-    pub client: Uuid,
-    /// The pools that its logs may be about, by number and name: they are for looking at only.
-    pub pools: Vec<(PoolId, String)>,
-    /// What is wrong with its logs.
-    pub why: Vec<String>,
-}
-
-/// What becomes of logs that are set aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogDecision {
-    /// They are replayed, if they pass their checks now.
-    Apply,
-    /// They are forgotten, and what they would have undone stays.
-    Discard,
-}
-
 impl Store {
     /// Clients whose logs are set aside; through a daemon, those whose pools are all the caller's.
     ///
     /// # Errors
     /// The daemon cannot be reached.
     pub fn set_aside(&self) -> Result<Vec<SetAside>, StoreError> {
-        match &self.inner().connection {
+        match self.inner().connection() {
             Some(connection) => connection.keeper.set_aside(),
             None => Ok(list(&self.inner().control())),
         }
@@ -114,7 +95,7 @@ impl Store {
         decision: LogDecision,
     ) -> Result<(), StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             return connection.keeper.decide_logs(client, decision);
         }
@@ -140,7 +121,7 @@ impl Store {
             }
             let mut holders = control.catalog.state.leases.keys().filter(|(_, pool)| pool == id);
             let open = control.pools.get(id).is_some_and(|core| Arc::strong_count(core) > 1);
-            if open || holders.any(|(holder, _)| control.hosted.contains_key(holder)) {
+            if open || holders.any(|(holder, _)| control.hosted().contains_key(holder)) {
                 return Err(StoreError::PoolInUse { name: name.clone() });
             }
         }
@@ -227,7 +208,7 @@ impl Store {
         name: &str,
     ) -> Result<(), StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             return connection.keeper.declare_whole(name);
         }
@@ -239,7 +220,7 @@ impl Store {
             return Err(StoreError::Permission { name: name.into(), what: "declared whole" });
         }
         if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1)
-            || control.held.any(id)
+            || control.held().any(id)
         {
             return Err(StoreError::PoolInUse { name: name.into() });
         }

@@ -25,53 +25,43 @@
 //!
 //! A read-only open maps the primary itself, privately, with the journal's records laid over it.
 
-use crate::catalog::State;
 use crate::differing::compare;
-use crate::error::StoreError;
-use crate::fence::Fence;
-use crate::journals::{JournalOf, readable};
-use crate::options::DamagePolicy;
-use crate::psync::Gate;
-use crate::puddle::{
+use crate::due::reseal::SealedFile;
+use crate::due::{Found, Needs};
+use crate::gate::Gate;
+use crate::kept_files::puddle_of;
+use crate::kernel::catalog::State;
+use crate::kernel::error::StoreError;
+use crate::kernel::extensions::Extension;
+use crate::kernel::journals::{JournalOf, readable};
+use crate::kernel::locked::locked;
+use crate::kernel::puddle::{
     DATA_AT, DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text,
 };
-use crate::relocate::reseal::SealedFile;
-use crate::relocate::{Found, Needs};
-use crate::report::{Damage, OpenReport, RestoredPool};
-use crate::sealed::file_len;
-use crate::store::{Control, Inner};
-use crate::verify::{about_file, of_file, verify_file};
-use cenote_journal::{
-    Guard, Home, Journal, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Scan, Settings, Stopped, scan,
-};
+use crate::kernel::report::{Damage, OpenReport, RestoredPool};
+use crate::kernel::store::{Control, Inner};
+use crate::kernel::verify::{about_file, of_file, verify_file};
+use crate::primaries::{JOURNAL, Patches, check_run, note_root, of_shadowed_pool};
+use cenote_journal::{Journal, Roots, Scan, Settings, scan};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::Role;
 use cenote_layout::superblock::JournalMark;
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind, Operation};
 use cenote_sys::bytes::store_by_kernel;
-use cenote_sys::fork_guard;
 use cenote_sys::memory::{self, Access};
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
-/// The journal of psyncs of pools.
-const JOURNAL: &str = "journal.pools";
 /// Most bytes of half the journal.
 const HALF_LEN_MAX: u64 = 64 << 30;
-
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What they guard is changed by single steps.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What an open store has of shadowed mode; nothing, as long as no pool is in it.
 #[derive(Debug, Default)]
@@ -150,7 +140,7 @@ impl Part {
             None => primary_name(self.puddle().uuid()),
         };
         let opened = FileHandle::open(&inner.medium, text(&name))?;
-        if self.puddle().view().is_none() && inner.connection.is_none() {
+        if self.puddle().view().is_none() && !inner.is_client() {
             inner.mark_primary(self.puddle().uuid(), &opened)?;
         }
         Ok(self.primary.get_or_init(|| Arc::new(opened)))
@@ -181,6 +171,12 @@ impl Shadow {
     }
 }
 
+impl Extension for Shadows {
+    fn stop(&self, forked: bool) {
+        Shadows::stop(self, forked);
+    }
+}
+
 impl Shadows {
     /// The journal, if this session has needed it.
     pub(crate) fn journal(&self) -> Option<&Arc<Journal>> {
@@ -204,42 +200,21 @@ impl Shadows {
     }
 }
 
-/// Answers for the journal without keeping the store open.
-#[derive(Debug)]
-struct Health {
-    fence: Option<Arc<Fence>>,
-    poisoned: Arc<crate::poison::Poisoned>,
-    token: u64,
-}
-
-impl Guard for Health {
-    fn check(&self) -> Result<(), Stopped> {
-        if !fork_guard::is_current(self.token) {
-            return Err(Stopped::Forked);
-        }
-        self.poisoned.get().map_or(Ok(()), |poison| Err(Stopped::Poisoned(poison.to_string())))
-    }
-
-    fn poison(&self, reason: &str) {
-        self.poisoned.set(reason.to_owned().into());
-    }
-
-    fn check_owner(&self) -> Result<(), MediumError> {
-        self.fence.as_ref().map_or(Ok(()), |fence| fence.check())
-    }
-}
-
 impl Inner {
+    pub(crate) fn shadows(&self) -> &Shadows {
+        self.parts.get()
+    }
+
     /// What this session has of a pool in shadowed mode that it may write. Under the control lock.
     pub(crate) fn shadow_of(
         &self,
         control: &mut Control,
         pool: PoolId,
     ) -> Result<Arc<Shadow>, StoreError> {
-        if self.connection.is_none() {
+        if !self.is_client() {
             self.pool_journal(control)?;
         }
-        if let Some(known) = locked(&self.shadows.pools).get(&pool) {
+        if let Some(known) = locked(&self.shadows().pools).get(&pool) {
             return Ok(Arc::clone(known));
         }
         // What the dead left in a shadow and did not psync is in no note.
@@ -259,18 +234,18 @@ impl Inner {
             }
             shadow.add(self.own(control, record, MapMode::ReadOnly), unknown);
         }
-        locked(&self.shadows.pools).insert(pool, Arc::clone(&shadow));
+        locked(&self.shadows().pools).insert(pool, Arc::clone(&shadow));
         Ok(shadow)
     }
 
     /// The same, if there is one.
     pub(crate) fn known_shadow(&self, pool: PoolId) -> Option<Arc<Shadow>> {
-        locked(&self.shadows.pools).get(&pool).map(Arc::clone)
+        locked(&self.shadows().pools).get(&pool).map(Arc::clone)
     }
 
     /// The puddles of a pool are not what they were: whoever opens it next makes them anew.
     pub(crate) fn forget_parts(&self, pool: PoolId) {
-        locked(&self.shadows.pools).remove(&pool);
+        locked(&self.shadows().pools).remove(&pool);
     }
 
     /// A pool is removed.
@@ -281,9 +256,9 @@ impl Inner {
         puddles: &[PuddleRecord],
     ) -> Result<(), StoreError> {
         self.forget_kept(control, &puddles.iter().map(|record| record.uuid).collect())?;
-        locked(&self.shadows.pools).remove(&pool);
+        locked(&self.shadows().pools).remove(&pool);
         for record in puddles {
-            if let Some(journal) = self.shadows.journal() {
+            if let Some(journal) = self.shadows().journal() {
                 // If that fails the store is poisoned, and the next open finds no such puddle.
                 let _ = journal.settle(record.uuid);
                 journal.forget(record.uuid);
@@ -298,39 +273,25 @@ impl Inner {
         self.medium.sync_dir(PRIMARY_DIR).map_err(|error| self.failed(error))
     }
 
-    pub(crate) fn home(&self, control: &Control) -> Home {
-        Home {
-            medium: self.medium.clone(),
-            store: self.uuid,
-            name: JOURNAL,
-            guard: Arc::new(Health {
-                fence: self.fence.clone(),
-                poisoned: Arc::clone(&self.poisoned),
-                token: self.token,
-            }),
-            session: control.superblock.generation + 1,
-            tie: control.journals.tie(JournalOf::Pools).clone(),
-        }
-    }
-
     /// The journal of a store that is open for writing, under the control lock: made, or read and
     /// brought into the primaries, by the first who needs it.
     pub(crate) fn pool_journal(&self, control: &mut Control) -> Result<&Arc<Journal>, StoreError> {
-        if let Some(journal) = self.shadows.journal.get() {
+        if let Some(journal) = self.shadows().journal.get() {
             return Ok(journal);
         }
         let journal = self.open_pool_journal(control)?;
-        let journal = self.shadows.journal.get_or_init(|| Arc::new(journal));
+        let journal = self.shadows().journal.get_or_init(|| Arc::new(journal));
         if journal.wants_thread() {
             let trimmed = Arc::clone(journal);
             let named = std::thread::Builder::new().name("cenote-trim".into());
             // Without the thread, psyncs apply and trim by themselves.
-            *locked(&self.shadows.thread) = named.spawn(move || trimmed.work_in_background()).ok();
+            *locked(&self.shadows().thread) =
+                named.spawn(move || trimmed.work_in_background()).ok();
         }
         Ok(journal)
     }
 
-    /// States: [`crate::journals`].
+    /// States: [`crate::kernel::journals`].
     fn open_pool_journal(&self, control: &mut Control) -> Result<Journal, StoreError> {
         const OF: JournalOf = JournalOf::Pools;
         let settings = Settings {
@@ -448,107 +409,6 @@ impl Inner {
         }
         Ok(roots)
     }
-
-    /// Refuses a journal whose list of protected pools is lost, unless the caller leaves out what
-    /// is damaged: then protected pools are believed as they are.
-    pub(crate) fn check_list(&self, state: &State, scan: &Scan) -> Result<(), StoreError> {
-        let listed = |pool: &PoolId| state.at_rest(*pool).mode().has_tree();
-        let accepts =
-            self.options.damage == DamagePolicy::SkipDamaged || planted(Bug::LostListAccepted);
-        if scan.roots.is_some() || accepts || !state.pools.keys().any(listed) {
-            return Ok(());
-        }
-        let detail = format!(
-            "{ROOTS_LOST}; open the store with DamagePolicy::SkipDamaged to believe it as it is"
-        );
-        Err(StoreError::JournalDamaged { file: JOURNAL, detail })
-    }
-
-    /// The file that psyncs of a puddle are written into, or why it cannot be used. One that has
-    /// moved and is not rewritten has no record in a journal; its header refuses it.
-    pub(crate) fn open_primary(
-        &self,
-        state: &State,
-        puddle: &PuddleRecord,
-    ) -> Result<Result<FileHandle, String>, StoreError> {
-        let at_rest = state.at_rest(puddle.pool);
-        let (problem, name) = match at_rest {
-            AtRest::None => (self.check_primary(state, puddle), primary_name(puddle.uuid)),
-            at_rest => (self.verify_sealed(puddle, at_rest), file_name(puddle.uuid)),
-        };
-        if let Some(problem) = of_file(problem)? {
-            return Ok(Err(problem));
-        }
-        let opened = FileHandle::open(&self.medium, text(&name));
-        let marked = opened.and_then(|file| match at_rest {
-            AtRest::None => self.mark_primary(puddle.uuid, &file).map(|()| file),
-            _ => Ok(file),
-        });
-        Ok(match marked {
-            Ok(file) => Ok(file),
-            Err(error) => Err(about_file(error)?),
-        })
-    }
-
-    /// The roots of all protected pools as their files have them: where no journal says which they
-    /// were.
-    pub(crate) fn roots_now(&self, state: &State) -> Result<Roots, MediumError> {
-        let mut roots = Roots::default();
-        for id in state.puddles.keys() {
-            let primary = FileHandle::open(&self.medium, text(&file_name(*id)));
-            if let Err(error) =
-                primary.and_then(|primary| note_root(state, &mut roots, *id, &primary))
-            {
-                // One that cannot be read is refused when its pool is opened.
-                about_file(error)?;
-            }
-        }
-        Ok(roots)
-    }
-}
-
-/// Notes the root of a puddle as its file has it.
-fn note_root(
-    state: &State,
-    roots: &mut Roots,
-    id: Uuid,
-    primary: &FileHandle,
-) -> Result<(), MediumError> {
-    let Some(puddle) = of_shadowed_pool(state, id) else { return Ok(()) };
-    let Some(Rooted { at, root }) = rooted(puddle, state.at_rest(puddle.pool)) else {
-        return Ok(());
-    };
-    let mut header = [0; ROOT_HEADER_LEN];
-    primary.read_exact_at(DATA_AT + at, &mut header)?;
-    roots.set(id, root(&header));
-    Ok(())
-}
-
-/// What the journal lists of a puddle: of the root puddle of a protected pool, whose header lists
-/// the others.
-pub(crate) fn rooted(puddle: &PuddleRecord, at_rest: AtRest) -> Option<Rooted> {
-    let listed = at_rest != AtRest::None && puddle.index == 0;
-    cenote_sealed::rooted(at_rest.mode(), puddle.size.saturating_sub(DATA_AT)).filter(|_| listed)
-}
-
-/// Where a run lies in its file. Refuses one that does not lie there, behind the header.
-pub(crate) fn check_run(
-    seq: u64,
-    puddle: &PuddleRecord,
-    at_rest: AtRest,
-    offset: u64,
-    len: usize,
-) -> Result<u64, StoreError> {
-    let offset = if at_rest == AtRest::None { Some(offset) } else { offset.checked_add(DATA_AT) };
-    let file_len = file_len(puddle, at_rest).unwrap_or(0);
-    let inside = |at: &u64| at.checked_add(len as u64).is_some_and(|end| end <= file_len);
-    if let Some(offset) = offset.filter(inside)
-        && offset >= PAGE_SIZE
-    {
-        return Ok(offset);
-    }
-    let detail = format!("record {seq} writes outside the body of puddle {}", puddle.uuid);
-    Err(StoreError::JournalDamaged { file: JOURNAL, detail })
 }
 
 /// Removes primaries and kept files that no record names, unless records of the catalog are lost
@@ -563,10 +423,10 @@ pub(crate) fn remove_orphans(
         Err(error) if error.is_not_found() => return Ok(0),
         files => files?,
     };
-    let id_of = |name: &String| Uuid::parse(name).or_else(|| crate::kept::puddle_of(name));
+    let id_of = |name: &String| Uuid::parse(name).or_else(|| puddle_of(name));
     let named = |name: &String| {
         let known = id_of(name).filter(|_| name.len() >= 32).and_then(|id| state.puddles.get(&id));
-        let is_kept = crate::kept::puddle_of(name).is_none_or(|id| state.kept.contains_key(&id));
+        let is_kept = puddle_of(name).is_none_or(|id| state.kept.contains_key(&id));
         is_kept && known.is_some_and(|puddle| state.is_shadowed(puddle.pool))
     };
     let mut removed = 0;
@@ -722,9 +582,6 @@ fn copy_primary(
     Ok(written)
 }
 
-/// What the journal lays over primaries: offset and bytes, in order.
-pub(crate) type Patches = BTreeMap<Uuid, Vec<(u64, Vec<u8>)>>;
-
 impl Inner {
     /// The same for a store that nobody may have psynced yet.
     pub(crate) fn patches_if_any(&self, control: &Control) -> Result<Patches, StoreError> {
@@ -738,15 +595,6 @@ impl Inner {
     ) -> Result<(Patches, Option<Roots>), StoreError> {
         if self.medium.exists(JOURNAL)? { past(self, control) } else { Ok(Default::default()) }
     }
-}
-
-/// The puddle of which a record speaks. One that was removed since is gone; another of its identity
-/// may be there, that a client of a daemon has made for an object.
-pub(crate) fn of_shadowed_pool(state: &State, id: Uuid) -> Option<&PuddleRecord> {
-    state
-        .puddles
-        .get(&id)
-        .filter(|puddle| puddle.role == Role::Heap && state.is_shadowed(puddle.pool))
 }
 
 /// Reads the journal without changing a file.
@@ -795,7 +643,7 @@ fn map_primary(
         && inner.look_at_primary(record, due)? != Found::New
     {
         // It is rewritten from this file when it is touched, with kept psyncs laid over it.
-        return inner.frontier.hold_patched(record, puddle.file_name(), patches);
+        return inner.frontier().hold_patched(record, puddle.file_name(), patches);
     }
     puddle.map(&inner.medium)?;
     for (offset, bytes) in patches.into_iter().flatten() {
@@ -840,7 +688,7 @@ pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError
     if !part.unknown.load(Ordering::Acquire) || puddle.is_due() {
         return Ok(());
     }
-    if inner.connection.is_some() {
+    if inner.is_client() {
         // Granted for this: the descriptors are not kept.
         let open = |name: &[u8; 40]| FileHandle::open(&inner.medium, text(name));
         let (shadow, primary) =

@@ -1,9 +1,10 @@
-//! Checks what the compiler does not: import cycles between modules, the picture of the crates,
-//! references to decisions, and sizes.
+//! Checks what the compiler does not: import cycles between modules, kernels that need nothing
+//! above them, the picture of the crates, references to decisions, and sizes.
 
 mod cycles;
 mod decisions;
 mod imports;
+mod kernels;
 mod picture;
 mod sizes;
 mod sources;
@@ -14,13 +15,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::imports::Imports;
+use crate::sources::Module;
 
 const USAGE: &str = "\
 usage: cenote-structure COMMAND, from the repository's root
 
   check           compare import cycles with scripts/cycles.txt, ARCHITECTURE.md's picture with
-                  the manifests, and references to decisions with docs/decisions; status 1 if they
-                  differ
+                  the manifests, and references to decisions with docs/decisions; find what a
+                  module `kernel` needs of other modules of its crate; status 1 if they differ, or
+                  it needs any
   table           print, for each crate and each folder with more than 8 modules, its modules and
                   lines, and those in import cycles
   imports CRATE   print which module of a crate, or of a large folder in it, imports which
@@ -62,8 +65,8 @@ fn root_of(name: &str) -> Option<PathBuf> {
     ["lib.rs", "main.rs"].into_iter().map(|file| src.join(file)).find(|root| root.exists())
 }
 
-/// The imports of each crate, and of each large folder as `crate/folder`.
-fn all_imports() -> Result<Vec<(String, Imports)>, String> {
+/// The modules of each crate.
+fn all_modules() -> Result<Vec<(String, Vec<Module>)>, String> {
     let mut all = Vec::new();
     for name in picture::crate_names(Path::new("crates"))? {
         // The fuzzer compiles files of other crates anew; they are checked there.
@@ -71,27 +74,35 @@ fn all_imports() -> Result<Vec<(String, Imports)>, String> {
             continue;
         }
         if let Some(root) = root_of(&name) {
-            all.extend(units(&name, &root)?);
+            let modules = sources::modules(&root)?;
+            all.push((name, modules));
         }
     }
     Ok(all)
 }
 
+/// The imports of each crate, and of each large folder as `crate/folder`.
+fn all_imports() -> Result<Vec<(String, Imports)>, String> {
+    let all = all_modules()?;
+    Ok(all.iter().flat_map(|(name, modules)| units(name, modules)).collect())
+}
+
 /// The units of one crate: itself and its large folders.
-fn units(name: &str, root: &Path) -> Result<Vec<(String, Imports)>, String> {
-    let modules = sources::modules(root)?;
-    let mut units = vec![(name.to_owned(), imports::imports(&modules, &[]))];
-    for folder in imports::folders(&modules) {
-        units.push((format!("{name}/{}", folder.join("/")), imports::imports(&modules, &folder)));
+fn units(name: &str, modules: &[Module]) -> Vec<(String, Imports)> {
+    let mut units = vec![(name.to_owned(), imports::imports(modules, &[]))];
+    for folder in imports::folders(modules) {
+        units.push((format!("{name}/{}", folder.join("/")), imports::imports(modules, &folder)));
     }
-    Ok(units)
+    units
 }
 
 fn check() -> Result<(), String> {
     let text = fs::read_to_string("scripts/cycles.txt").map_err(|e| format!("cycles.txt: {e}"))?;
     let list = cycles::read_list(&text)?;
     let mut wrong = Vec::new();
-    let all = all_imports()?;
+    let modules = all_modules()?;
+    let all: Vec<_> = modules.iter().flat_map(|(name, modules)| units(name, modules)).collect();
+    wrong.extend(modules.iter().flat_map(|(name, modules)| kernels::wrong(name, modules)));
     for (name, imports) in &all {
         wrong.extend(cycles::compare(name, &cycles::cycles(imports), &list));
     }
@@ -120,7 +131,7 @@ fn table() -> Result<(), String> {
 
 fn show_imports(name: &str) -> Result<(), String> {
     let root = root_of(name).ok_or(format!("crates/{name} does not exist"))?;
-    for (unit, imports) in units(name, &root)? {
+    for (unit, imports) in units(name, &sources::modules(&root)?) {
         println!("# {unit}");
         for (from, named) in &imports.edges {
             println!("{from}: {}", named.iter().map(String::as_str).collect::<Vec<_>>().join(" "));

@@ -125,26 +125,15 @@ impl Looked<'_> {
         }
     }
 
-    /// Damage of files, which no page's check covers: of what was named, or else of all that is
-    /// protected; and what may concern any of it. What is not protected is for `check`.
+    /// Damage of files, which no page's check covers: of what was named, or else of all; and what
+    /// may concern any of it.
     fn files(&mut self, store: &Store, named: &[String]) -> Result<(), Failure> {
-        let pools = store.pools();
         for damage in damage::of(store)? {
-            let touched = damage.pools();
-            let pool = pools.iter().find(|pool| touched.contains(&pool.record.id));
-            let subject = match (&damage, pool) {
-                (Damage::Object { name, .. }, _) => {
-                    let record = store.handle().object(name).ok();
-                    record.map(|object| (name.clone(), object.record.at_rest.mode()))
-                }
-                (_, Some(pool)) => Some((pool.record.name.clone(), pool.at_rest.mode())),
-                (_, None) => None,
+            let subject = match &damage {
+                Damage::Object { name, .. } => Some(name.clone()),
+                damage => damage::pool_of(store, damage),
             };
-            let passed_over = |(name, mode): &(String, Mode)| match named {
-                [] => *mode == Mode::None,
-                _ => !named.contains(name),
-            };
-            if subject.as_ref().is_some_and(passed_over) {
+            if !named.is_empty() && subject.is_some_and(|name| !named.contains(&name)) {
                 continue;
             }
             let text = damage::text(store, &damage);

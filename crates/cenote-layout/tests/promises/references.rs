@@ -1,14 +1,17 @@
 //! References of the documents' tables to sources and tests.
 //!
 //! `CRATE/FILE` means `FILE.rs` or `FILE/mod.rs` of the crate `cenote-CRATE`; `cenote` and
-//! `cenoted` are crates of that name. A module lies in `src`, a test in `tests` or `src`. Behind
-//! `::` stands
+//! `cenoted` are crates of that name. A module lies in `src` or `src/kernel`, a test in `tests` or
+//! there. Behind `::` stands
 //! * the name of one test of that file;
 //! * the beginning of the name and `*`: it fits one test of that file;
 //! * nothing, and no `::`: all tests of that file.
 //!
 //! A reference that begins with `::` has the file of the one before it in its cell. A path with an
 //! extension is also a file. Each reference means exactly one file: what fits two is refused.
+
+/// The folders of a crate that modules lie in.
+const MODULES: [&str; 2] = ["src", "src/kernel"];
 
 /// Gives the text of a file of the tree.
 pub(crate) type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -49,7 +52,7 @@ fn files(file: &str, folders: &[&str], read: Read) -> Vec<(String, String)> {
 
 /// What is wrong with a reference of the column "module".
 pub(crate) fn problem_of_module(file: &str, read: Read) -> Option<String> {
-    match files(file, &["src"], read).len() {
+    match files(file, &MODULES, read).len() {
         0 => Some(format!("module {file} does not exist")),
         1 => None,
         fitting => Some(format!("module {file} fits {fitting} files")),
@@ -92,7 +95,7 @@ fn resolve(
         return Err(format!("test {reference} is not of the form CRATE/FILE::name"));
     }
     *before = Some(file.clone());
-    let files = files(&file, &["tests", "src"], read);
+    let files = files(&file, &["tests", MODULES[0], MODULES[1]], read);
     if files.is_empty() {
         return Err(format!("file {file} does not exist"));
     }
@@ -149,6 +152,7 @@ fn a_reference_means_one_test_or_is_refused() {
             "crates/cenote-a/tests/b.rs",
             "crates/cenote-a/src/c/mod.rs",
             "crates/cenote-a/src/d.rs",
+            "crates/cenote-a/src/kernel/f.rs",
             "crates/cenote-a/tests/d.rs",
             "crates/cenote/tests/it/e.rs",
         ];
@@ -161,7 +165,8 @@ fn a_reference_means_one_test_or_is_refused() {
         let references: Vec<String> = references.iter().map(|r| (*r).to_owned()).collect();
         resolved(&references, &tree, has_test).into_iter().filter_map(Result::err).collect()
     };
-    let good = ["a/b::first_of_two", "::first_of_all", "a/c::first_of_t*", "a/b", "cenote/it/e"];
+    let good =
+        ["a/b::first_of_two", "::first_of_all", "a/c::first_of_t*", "a/b", "a/f", "cenote/it/e"];
     assert_eq!(problems(&good), Vec::<String>::new());
     for (reference, what) in [
         ("a/b::first_of_three", "has no test"),
@@ -181,10 +186,11 @@ fn a_reference_means_one_test_or_is_refused() {
     }
     assert_eq!(problem_of_module("a/c", &tree), None);
     assert_eq!(problem_of_module("a/d", &tree), None);
+    assert_eq!(problem_of_module("a/f", &tree), None);
     assert_eq!(
         problem_of_module("cenote/it/e", &tree).as_deref(),
         Some("module cenote/it/e does not exist")
     );
     let both = |_: &str| Some(String::new());
-    assert!(problem_of_module("a/c", &both).is_some_and(|problem| problem.contains("2 files")));
+    assert!(problem_of_module("a/c", &both).is_some_and(|problem| problem.contains("4 files")));
 }

@@ -1,13 +1,13 @@
 //! Files of a backup: which there are, copies of them, and the directory that becomes the target.
 
-use crate::catalog::State;
-use crate::error::StoreError;
-use crate::journals::JournalOf;
-use crate::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
-use crate::report::Damage;
-use crate::sealed::file_len;
-use crate::store::{Control, Inner};
-use crate::verify::about_file;
+use crate::kernel::catalog::State;
+use crate::kernel::error::StoreError;
+use crate::kernel::journals::JournalOf;
+use crate::kernel::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
+use crate::kernel::report::Damage;
+use crate::kernel::store::{Control, Inner};
+use crate::kernel::verify::about_file;
+use crate::sealed_files::file_len;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::Uuid;
@@ -73,7 +73,7 @@ impl Progress<'_> {
 pub(super) fn set_aside(control: &Control) -> BTreeSet<Uuid> {
     let clients = control.catalog.state.clients.keys().copied();
     clients
-        .filter(|client| *client != control.client && !control.hosted.contains_key(client))
+        .filter(|client| *client != control.client && !control.hosted().contains_key(client))
         .collect()
 }
 
@@ -85,7 +85,7 @@ pub(super) fn plan(
     control: &Control,
 ) -> Result<(Vec<Planned>, Vec<Damage>), StoreError> {
     let state = &control.catalog.state;
-    let logs_go = !set_aside(control).is_empty();
+    let (logs_go, lists) = (!set_aside(control).is_empty(), inner.lists(control)?);
     let (mut plan, mut damage) = (Vec::new(), Vec::new());
     for puddle in state.puddles.values() {
         let goes = match puddle.role {
@@ -101,9 +101,11 @@ pub(super) fn plan(
         if problem.is_some() {
             (planned, problem) = self::planned(inner, state, puddle)?;
         }
+        if problem.is_none() {
+            problem = inner.not_listed(&lists, control, puddle)?;
+        }
         if let Some(detail) = problem {
-            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
-            damage.push(Damage::Puddle { uuid, pool, index, detail });
+            damage.push(damage_of(state, puddle, detail));
             if !inner.medium.len(&planned.from).is_ok_and(|len| len == planned.len) {
                 continue;
             }
@@ -146,6 +148,17 @@ fn has_things_of(state: &State, of: JournalOf) -> bool {
     match of {
         JournalOf::Objects => !state.object_names.is_empty(),
         JournalOf::Pools => state.pools.keys().any(|pool| state.is_shadowed(*pool)),
+    }
+}
+
+/// What is said of a damaged file: of an object by its name.
+fn damage_of(state: &State, puddle: &PuddleRecord, detail: String) -> Damage {
+    match state.objects.get(&puddle.uuid) {
+        Some(object) => Damage::Object { name: object.name.clone(), detail },
+        None => {
+            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
+            Damage::Puddle { uuid, pool, index, detail }
+        }
     }
 }
 
@@ -202,7 +215,7 @@ pub(super) fn copy_whole(
     for dir in DIRS.iter().filter(|dir| !target.exists(dir).unwrap_or(true)) {
         target.make_dir(dir)?;
     }
-    crate::catalog::remove_if_there(target, &planned.to)?;
+    crate::kernel::catalog::remove_if_there(target, &planned.to)?;
     create(target, &planned.to, planned.len, from.has_holes()?)?;
     let file = FileHandle::open(target, &planned.to)?;
     let mut buffer = vec![0; STEP as usize];
@@ -363,7 +376,7 @@ pub(super) fn rename_directory(from: &Path, target: &Path) -> Result<(), StoreEr
     let Err(error) = std::fs::rename(from, target) else { return Ok(()) };
     let is_gone =
         std::fs::symlink_metadata(from).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
-    if is_gone && target.join(crate::superblock::FILE).exists() {
+    if is_gone && target.join(crate::kernel::superblock::FILE).exists() {
         return Ok(());
     }
     Err(failed(target, "made", &error))

@@ -52,12 +52,12 @@
 
 mod files;
 
-use crate::catalog;
-use crate::error::StoreError;
-use crate::puddle::{primary_name, text};
-use crate::report::Damage;
-use crate::store::{Control, Inner, LOCK, Store};
-use crate::superblock;
+use crate::backed_up::{BackedUp, BackupReport};
+use crate::kernel::catalog;
+use crate::kernel::error::StoreError;
+use crate::kernel::puddle::{primary_name, text};
+use crate::kernel::store::{Control, Inner, LOCK, Store};
+use crate::kernel::superblock;
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::{Role, STAMP_AT, era_of, seal_of};
@@ -68,57 +68,7 @@ use files::{Copied, Planned, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
-
-/// What a backup did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BackupReport {
-    /// Pools in the copy.
-    pub pools: u64,
-    /// Objects in the copy.
-    pub objects: u64,
-    /// Bytes of its files, holes included.
-    pub bytes: u64,
-    /// Bytes that had changed since they were copied, and were copied again while writers waited.
-    pub again_bytes: u64,
-    /// How long writers waited.
-    pub held: Duration,
-    /// What of the store is damaged: in the copy, too. A daemon does not say it.
-    pub damage: Vec<Damage>,
-}
-
-/// What a backup came to, where there is a copy: whole, under its name. An *error* of the call says
-/// the contrary: there is none.
-#[derive(Debug)]
-#[must_use = "a copy that is not synced may be gone after a loss of power"]
-pub enum BackedUp {
-    /// The copy survives loss of power.
-    Durable(BackupReport),
-    /// The copy is there, and the sync of its parent directory failed. After a loss of power it is
-    /// there or is not; it is never there in part.
-    Unsynced(BackupReport, StoreError),
-}
-
-impl BackedUp {
-    /// What was copied.
-    #[must_use]
-    pub fn report(&self) -> &BackupReport {
-        match self {
-            Self::Durable(report) | Self::Unsynced(report, _) => report,
-        }
-    }
-
-    /// The report of a copy that survives loss of power.
-    ///
-    /// # Errors
-    /// The error of [`BackedUp::Unsynced`]. The copy is there.
-    pub fn durable(self) -> Result<BackupReport, StoreError> {
-        match self {
-            Self::Durable(report) => Ok(report),
-            Self::Unsynced(_, error) => Err(error),
-        }
-    }
-}
+use std::time::Instant;
 
 /// Superblock and catalog of a copy.
 #[derive(Debug)]
@@ -139,7 +89,7 @@ pub struct Backup {
     /// Keeps others from taking the directory for one that a crash left.
     _held: LockGuard,
     copied: BTreeMap<String, Copied>,
-    /// Files whose copies get this stamp ([`crate::stamps`]).
+    /// Files whose copies get this stamp ([`crate::kernel::stamps`]).
     sealed: (BTreeSet<String>, u64),
     control: Option<Head>,
     report: BackupReport,
@@ -156,7 +106,7 @@ impl Store {
     pub fn begin_backup(&self, target: &Path) -> Result<Backup, StoreError> {
         self.check_usable()?;
         let inner = self.inner();
-        if inner.connection.is_some() {
+        if inner.is_client() {
             return Err(StoreError::Backup {
                 detail: "the daemon that keeps the store copies it".into(),
             });
@@ -248,7 +198,8 @@ impl Control {
         let mut found: BTreeMap<PoolId, PoolAtWork> = BTreeMap::new();
         for ((client, pool), writable) in &state.leases {
             let Some(record) = state.pools.get(pool).filter(|_| *writable) else { continue };
-            let Some(hosted) = self.hosted.get(client).filter(|_| !state.is_shadowed(*pool)) else {
+            let Some(hosted) = self.hosted().get(client).filter(|_| !state.is_shadowed(*pool))
+            else {
                 continue;
             };
             let new = || PoolAtWork {
@@ -393,7 +344,7 @@ impl Backup {
         for (puddle, runs) in inner.patches_if_any(control)? {
             let copied = self.copied.get(text(&primary_name(puddle)));
             // What is kept of one goes along in a file of its own.
-            let Some(copied) = copied.filter(|_| !control.kept.contains_key(&puddle)) else {
+            let Some(copied) = copied.filter(|_| !control.kept().contains_key(&puddle)) else {
                 continue;
             };
             for (offset, bytes) in &runs {

@@ -8,10 +8,10 @@
 //! what it holds is right for the address that the entry means.
 
 use super::Session;
-use crate::catalog::State;
-use crate::puddle::{Puddle, file_name, text};
-use crate::relocate::Found;
-use crate::verify::of_file;
+use crate::due::Found;
+use crate::kernel::catalog::State;
+use crate::kernel::puddle::{Puddle, file_name, text};
+use crate::kernel::verify::of_file;
 use cenote_layout::catalog::{DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log_space::LogSpaceEntry;
@@ -153,7 +153,7 @@ impl Session<'_> {
             self.inner.look_at_file(record, due)? == Found::Old || planted(Bug::RewrittenHeldAsOld);
         if moved && puddle.is_mapped() {
             // SAFETY: recovery's own mapping, into which replay has stored and nothing else does.
-            unsafe { self.inner.frontier.hold_mapped(puddle) }?;
+            unsafe { self.inner.frontier().hold_mapped(puddle) }?;
         }
         Ok(moved)
     }

@@ -40,80 +40,24 @@
 //! makes the pools also says which request of the guest made them, and commits both**, so who asks
 //! again because the answer was lost is told what there is ([`Store::guest_made`]).
 
-use super::Needs;
 use super::import::Import;
-use super::manifest::{ImportManifest, Imported, ImportedPool, QuiescentPool};
 use super::moving::refuse_doubtful;
-use crate::error::StoreError;
-use crate::guests::{Credentials, bad_permissions};
-use crate::lease::BY_DAEMON;
-use crate::options::Access;
-use crate::pools::find;
-use crate::puddle::{file_name, primary_name, text};
-use crate::report::Damage;
-use crate::rewriter::Rewritten;
-use crate::store::{Control, Inner, Store};
-use crate::verify::verify_stamped;
+use crate::credentials::{Credentials, bad_permissions};
+use crate::due::Needs;
+use crate::holds::Hold;
+use crate::kernel::error::{BY_DAEMON, StoreError};
+use crate::kernel::options::Access;
+use crate::kernel::pool_rules::find;
+use crate::kernel::puddle::{file_name, primary_name, text};
+use crate::kernel::report::Damage;
+use crate::kernel::rewriter::Rewritten;
+use crate::kernel::store::{Control, Inner, Store};
+use crate::kernel::verify::verify_stamped;
+use crate::manifest::{ImportManifest, Imported, ImportedPool, QuiescentPool};
 use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MediumError, Operation};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-
-/// Pools that are held.
-#[derive(Debug, Default)]
-pub(crate) struct Holds(BTreeMap<PoolId, Hold>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hold {
-    /// By this many copies.
-    Copied(u32),
-    Moved,
-}
-
-impl Holds {
-    /// Whether a pool cannot be granted for this.
-    pub(crate) fn exclude(&self, pool: PoolId, access: Access) -> bool {
-        match self.0.get(&pool) {
-            None => false,
-            Some(Hold::Copied(_)) => access.writes() && !planted(Bug::CopyNotHeld),
-            Some(Hold::Moved) => true,
-        }
-    }
-
-    /// Whether it is held at all.
-    pub(crate) fn any(&self, pool: PoolId) -> bool {
-        self.0.contains_key(&pool)
-    }
-
-    fn add(&mut self, pool: PoolId, hold: Hold) -> bool {
-        match (self.0.entry(pool), hold) {
-            (Entry::Vacant(place), hold) => {
-                place.insert(hold);
-                true
-            }
-            (Entry::Occupied(mut place), Hold::Copied(_)) => match place.get_mut() {
-                Hold::Copied(copies) => {
-                    *copies += 1;
-                    true
-                }
-                Hold::Moved => false,
-            },
-            (Entry::Occupied(_), Hold::Moved) => false,
-        }
-    }
-
-    fn end(&mut self, pool: PoolId) {
-        if let Some(Hold::Copied(copies)) = self.0.get_mut(&pool)
-            && *copies > 1
-        {
-            *copies -= 1;
-            return;
-        }
-        self.0.remove(&pool);
-    }
-}
 
 /// A hold; dropped without the control lock.
 #[derive(Debug)]
@@ -124,7 +68,7 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.store.inner().control().held.end(self.pool);
+        self.store.inner().control().held_mut().end(self.pool);
     }
 }
 
@@ -155,7 +99,7 @@ impl Store {
     #[must_use]
     pub fn is_held(&self, name: &str) -> bool {
         let control = self.inner().control();
-        find(&control, name).is_ok_and(|id| control.held.any(id))
+        find(&control, name).is_ok_and(|id| control.held().any(id))
     }
 
     /// Rewrites what is due of a pool, for a guest that may read it, so that it can be granted.
@@ -223,7 +167,7 @@ impl Store {
             let (id, record) = control.readable(credentials, name)?;
             let state = &control.catalog.state;
             let writes = |((holder, pool), writes): (&(Uuid, PoolId), &bool)| {
-                (*pool == id && *writes).then(|| control.hosted.get(holder)).flatten()
+                (*pool == id && *writes).then(|| control.hosted().get(holder)).flatten()
             };
             if let Some(writer) = state.leases.iter().find_map(writes) {
                 let by = format!("process {}", writer.pid());
@@ -321,7 +265,8 @@ impl Store {
                 return Err(StoreError::Permission { name: name.into(), what: "written" });
             }
             // Told before the work of rewriting; what counts is asked again with the move.
-            let held = state.leases.keys().find(|(holder, _)| control.hosted.contains_key(holder));
+            let held =
+                state.leases.keys().find(|(holder, _)| control.hosted().contains_key(holder));
             if let Some(pool) = held.and_then(|(_, pool)| state.pools.get(pool)) {
                 return Err(StoreError::PoolInUse { name: pool.name.clone() });
             }
@@ -428,7 +373,7 @@ impl Control {
         (id, name): (PoolId, &str),
         hold: Hold,
     ) -> Result<Held, StoreError> {
-        match self.held.add(id, hold) {
+        match self.held_mut().add(id, hold) {
             true => Ok(Held { store: store.clone(), pool: id }),
             false => Err(StoreError::PoolBusy { name: name.into(), by: BY_DAEMON.into() }),
         }
@@ -473,7 +418,7 @@ impl Inner {
         for puddle in puddles {
             // SAFETY: puddles live until the store is dropped, and those in `fresh` until the
             // caller forgets them.
-            if let Some(rewritten) = self.frontier.finish(unsafe { puddle.as_ref() })? {
+            if let Some(rewritten) = self.frontier().finish(unsafe { puddle.as_ref() })? {
                 sum.add(&rewritten);
             }
         }
@@ -491,28 +436,5 @@ impl Inner {
         // SAFETY: made by `Box::leak` in `own`, for the holder of the hold alone: in no slot of the
         // window, among those whose faults are waited for, or mapped.
         drop(unsafe { Box::from_raw(puddle.as_ptr()) });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn copies_go_beside_each_other_and_a_move_goes_alone() {
-        let (mut holds, pool) = (Holds::default(), PoolId(7));
-        assert!(holds.add(pool, Hold::Copied(1)) && holds.add(pool, Hold::Copied(1)));
-        assert!(!holds.add(pool, Hold::Moved), "it is being copied");
-        assert!(holds.exclude(pool, Access::ReadWrite) && holds.exclude(pool, Access::Shared));
-        assert!(
-            !holds.exclude(pool, Access::ReadOnly) && !holds.exclude(PoolId(8), Access::ReadWrite)
-        );
-        holds.end(pool);
-        assert!(holds.any(pool), "the other copy goes on");
-        holds.end(pool);
-        assert!(!holds.any(pool) && holds.add(pool, Hold::Moved));
-        assert!(holds.exclude(pool, Access::ReadOnly) && !holds.add(pool, Hold::Copied(1)));
-        holds.end(pool);
-        assert!(!holds.any(pool));
     }
 }

@@ -29,20 +29,20 @@
 //! due, also those that did not move: what they point to may have. Those of protected pools always
 //! are.
 
-use super::manifest::{
-    ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
-};
 use super::neighbours::add_neighbours;
-use super::remote::Remote;
-use super::replace::copy;
-use crate::pools::{check_size, why_no_name};
-use crate::puddle::{
+use super::remote::RemoteImport;
+use crate::due::replace::copy;
+use crate::kernel::pool_rules::{check_size, why_no_name};
+use crate::kernel::puddle::{
     DIR, PRIMARY_DIR, create_primary, file_name, first_page, make_header, primary_name, text,
 };
-use crate::rewriter::TypeTable;
-use crate::store::{Control, Inner, Store};
-use crate::window::Space;
-use crate::{error::StoreError, mismatch::TypeMismatch};
+use crate::kernel::rewriter::TypeTable;
+use crate::kernel::store::{Control, Inner, Store};
+use crate::kernel::window::Space;
+use crate::kernel::{error::StoreError, mismatch::TypeMismatch};
+use crate::manifest::{
+    ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
+};
 use cenote_layout::at_rest::AtRestHeader;
 use cenote_layout::catalog::{
     AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,
@@ -84,7 +84,7 @@ pub struct Import {
     /// The guest that asked for it, and by which request.
     by: Option<(Uuid, Uuid)>,
     /// It is made by the daemon that keeps the store.
-    remote: Option<Remote>,
+    remote: Option<RemoteImport>,
 }
 
 fn refused(detail: impl Into<String>) -> StoreError {
@@ -209,7 +209,7 @@ impl Store {
         check(manifest)?;
         let inner = self.inner();
         inner.check_usable()?;
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             refuse_protected(manifest)?;
             return connection.keeper.check_import(manifest);
         }
@@ -230,7 +230,7 @@ impl Store {
     /// A manifest that cannot be; a name that is taken; a type with another layout here; no room in
     /// the window; a store that is read-only.
     pub fn begin_import(&self, manifest: ImportManifest) -> Result<Import, StoreError> {
-        self.begin_import_for(manifest, crate::lease::us())
+        self.begin_import_for(manifest, crate::credentials::us())
     }
 
     /// The same for the user and the group that the pools are to belong to.
@@ -241,11 +241,11 @@ impl Store {
     ) -> Result<Import, StoreError> {
         let inner = self.inner();
         let mut remote = None;
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             check(&manifest)?;
             inner.check_usable()?;
             refuse_protected(&manifest)?;
-            remote = Some(Remote::begin(self, connection, &manifest)?);
+            remote = Some(RemoteImport::begin(self, connection, &manifest)?);
         } else {
             self.check_import(&manifest)?;
             drop(inner.begin_write("import a pool")?);

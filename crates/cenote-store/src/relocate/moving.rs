@@ -14,25 +14,24 @@
 //! may point into the one that moved, so they are due as well; they stay where they are.
 
 use super::import::Import;
-use super::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, QuiescentPool};
 use super::neighbours::add_neighbours;
-use super::replace::copy;
-use crate::error::StoreError;
-use crate::options::Access;
-use crate::pools::find;
-use crate::puddle::{file_name, text};
-use crate::report::Damage;
-use crate::report::concerns;
-use crate::store::{Control, Inner, Store};
-use crate::window::Space;
+use crate::due::replace::copy;
+use crate::kernel::error::StoreError;
+use crate::kernel::options::Access;
+use crate::kernel::pool_rules::find;
+use crate::kernel::puddle::{file_name, text};
+use crate::kernel::report::Damage;
+use crate::kernel::report::concerns;
+use crate::kernel::store::{Control, Inner, Store};
+use crate::kernel::window::Space;
+use crate::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, QuiescentPool};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
     AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,
     Record, RelocationRecord,
 };
-use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::{PuddleHeader, Role};
+use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
@@ -50,7 +49,7 @@ impl Store {
     /// and cannot be rewritten.
     pub fn quiescent_pool(&self, name: &str) -> Result<QuiescentPool, StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             return self.quiescent_through(connection, name);
         }
         let (at_rest, due) = {
@@ -161,14 +160,14 @@ impl Store {
     }
 
     fn clone_by(&self, name: &str, copy_name: &str, share: bool) -> Result<Imported, StoreError> {
-        if let Some(connection) = &self.inner().connection {
+        if let Some(connection) = self.inner().connection() {
             if share {
                 return Err(StoreError::NotHosted { what: "blocks are shared with a copy".into() });
             }
             return self.clone_through(connection, name, copy_name);
         }
         let from = self.quiescent_pool(name)?;
-        let copy = self.copy_of(&from, copy_name, share, crate::lease::us())?;
+        let copy = self.copy_of(&from, copy_name, share, crate::credentials::us())?;
         // SAFETY: a copy of a pool that nothing writes, byte by byte.
         unsafe { copy.commit() }
     }
@@ -226,7 +225,7 @@ impl Store {
     /// has moved then.
     pub fn randomize_pool(&self, name: &str) -> Result<(), StoreError> {
         let inner = self.inner();
-        if let Some(connection) = &inner.connection {
+        if let Some(connection) = inner.connection() {
             inner.check_usable()?;
             return connection.keeper.randomize_pool(name);
         }
@@ -293,11 +292,14 @@ fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
     let id = find(control, name)?;
     let state = &control.catalog.state;
     if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1)
-        || control.held.any(id)
+        || control.held().any(id)
     {
         return Err(StoreError::PoolInUse { name: name.into() });
     }
-    if state.leases.keys().any(|(holder, pool)| *pool == id && control.hosted.contains_key(holder))
+    if state
+        .leases
+        .keys()
+        .any(|(holder, pool)| *pool == id && control.hosted().contains_key(holder))
     {
         return Err(StoreError::PoolInUse { name: name.into() });
     }
@@ -376,29 +378,6 @@ impl Inner {
     /// The generation that a puddle's header says.
     pub(super) fn generation_of(&self, puddle: &PuddleRecord) -> Result<u64, StoreError> {
         self.generation_in(text(&file_name(puddle.uuid)), puddle)
-    }
-
-    /// The same of one of its files.
-    pub(super) fn generation_in(
-        &self,
-        name: &str,
-        puddle: &PuddleRecord,
-    ) -> Result<u64, StoreError> {
-        let mut page = [0; PAGE_SIZE as usize];
-        let len = self.medium.read_at(name, 0, &mut page)?;
-        let damaged = |detail| {
-            let (uuid, pool, index) = (puddle.uuid, puddle.pool, puddle.index);
-            StoreError::PuddleDamaged(Damage::Puddle { uuid, pool, index, detail })
-        };
-        let header =
-            read::<PuddleHeader>(&page[..len], true).map_err(|error| damaged(error.to_string()))?;
-        if header.uuid != puddle.uuid {
-            return Err(damaged(format!(
-                "the header of its file is of another puddle: {}",
-                header.uuid
-            )));
-        }
-        Ok(header.generation)
     }
 }
 

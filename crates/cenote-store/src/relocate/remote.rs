@@ -3,10 +3,10 @@
 //! All but the last change nothing that another process sees. The last is sent again if its answer
 //! is lost, and does nothing the second time.
 
-use super::manifest::{ImportManifest, Imported, ImportedPool};
 use crate::connection::Connection;
-use crate::error::StoreError;
-use crate::store::Store;
+use crate::kernel::error::StoreError;
+use crate::kernel::store::Store;
+use crate::manifest::{ImportManifest, Imported, ImportedPool};
 
 /// Bytes that are sent together.
 const PIECES_LEN: usize = 4 << 20;
@@ -16,7 +16,7 @@ const PIECES: usize = 1024;
 
 /// An import that the daemon makes. Dropped, it leaves nothing.
 #[derive(Debug)]
-pub(super) struct Remote {
+pub(super) struct RemoteImport {
     number: u64,
     /// What is still to be sent, all of one slot: offset and length of stretches, and their bytes.
     slot: usize,
@@ -27,7 +27,7 @@ pub(super) struct Remote {
     over: bool,
 }
 
-impl Remote {
+impl RemoteImport {
     pub(super) fn begin(
         store: &Store,
         connection: &Connection,
@@ -86,7 +86,7 @@ impl Remote {
     }
 }
 
-impl Drop for Remote {
+impl Drop for RemoteImport {
     fn drop(&mut self) {
         // The daemon drops it too when the connection ends, and knows it no more if it failed.
         if let Some(keeper) = self.store.own_keeper().filter(|_| !self.over) {

@@ -8,12 +8,13 @@
 //! **An export** has the pool granted for reading, which keeps it from being written until this
 //! session ends, and reads its files puddle by puddle.
 
-use super::manifest::{Imported, ImportedPool, QuiescentPool};
-use crate::connection::{Connection, Granted};
-use crate::error::StoreError;
-use crate::pools::find;
-use crate::puddle::{file_name, text};
-use crate::store::Store;
+use crate::connection::Connection;
+use crate::keeper::Granted;
+use crate::kernel::error::StoreError;
+use crate::kernel::pool_rules::find;
+use crate::kernel::puddle::{file_name, text};
+use crate::kernel::store::Store;
+use crate::manifest::{Imported, ImportedPool, QuiescentPool};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
 use cenote_layout::id::PoolId;
 use cenote_medium::FileHandle;
@@ -84,7 +85,7 @@ impl Store {
         file: &str,
     ) -> Result<FileHandle, StoreError> {
         let inner = self.inner();
-        let Some(connection) = &inner.connection else {
+        let Some(connection) = inner.connection() else {
             return Ok(FileHandle::open(&inner.medium, file)?);
         };
         let mut ahead = connection.ahead.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,7 +114,7 @@ impl Store {
     /// # Errors
     /// The daemon cannot be asked.
     pub fn places_of_pools(&self) -> Result<Vec<PuddleRecord>, StoreError> {
-        match &self.inner().connection {
+        match self.inner().connection() {
             Some(connection) => connection.keeper.places(),
             None => {
                 let mut records = self.puddle_records();

@@ -5,7 +5,7 @@
 //!
 //! All that the medium says is about the *home* window: catalog, logs, pointers. Nothing can be
 //! mapped there. A free window of this process is reserved instead, and every puddle is mapped at
-//! one *distance* from its address ([`crate::window::Window::distance`]).
+//! one *distance* from its address ([`crate::kernel::window::Window::distance`]).
 //!
 //! 1. *Recovered.* Recovery is that of any open. A log entry says an address at home; replay looks
 //!    that up in the catalog, as always, and stores at the distance. What it restores are bytes
@@ -56,7 +56,7 @@
 //!   back, at their offsets, before it is rewritten.
 //! * *A pool to be traced, or that a loss of power may have torn*, keeps that mark. Which of its
 //!   blocks are allocated is not known before it is traced, so pointers are rewritten in all of
-//!   them, whatever their marks say ([`crate::rewriter::RewriteJob::all_blocks`]).
+//!   them, whatever their marks say ([`crate::kernel::rewriter::RewriteJob::all_blocks`]).
 //!
 //! States of a log that waits: (1) at home; (2) moved, from the batch of step 3 on, once or often;
 //! (3) ended, with its client, by the batch of recovery or of a decision; (4) its puddles are
@@ -91,18 +91,18 @@
 //! knows to be pointers lead where they led. A program that has such words opens with
 //! [`WindowPolicy::Fixed`].
 
-use super::replace::{NewFile, copy};
-use super::{Found, look_at_len};
-use crate::catalog::State;
-use crate::error::{OpenError, StoreError};
-use crate::options::{OpenOptions, WindowPolicy};
-use crate::place;
-use crate::puddle::{DIR, Puddle, file_name, primary_name, text};
-use crate::report::{Damage, OpenReport};
-use crate::sealed::file_len;
-use crate::store::{Control, Inner};
-use crate::verify::verify_all;
-use crate::window::{Space, who_is_at};
+use crate::due::replace::{NewFile, copy};
+use crate::due::{Found, look_at_len};
+use crate::kernel::catalog::State;
+use crate::kernel::error::{OpenError, StoreError};
+use crate::kernel::options::{OpenOptions, WindowPolicy};
+use crate::kernel::place;
+use crate::kernel::puddle::{DIR, Puddle, file_name, primary_name, text};
+use crate::kernel::report::{Damage, OpenReport};
+use crate::kernel::store::{Control, Inner};
+use crate::kernel::verify::verify_all;
+use crate::kernel::window::{Space, who_is_at};
+use crate::sealed_files::file_len;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::catalog::{
     AtRest, DueRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record, RelocationRecord,
@@ -299,7 +299,7 @@ impl Inner {
     fn move_in_memory(&self, control: &mut Control, home: (u64, u64)) -> Result<(), Failed> {
         let state = &control.catalog.state;
         if state.at_rest.keys().next().is_some() {
-            self.frontier.keep_patches(self.patches_if_any(control)?);
+            self.frontier().keep_patches(self.patches_if_any(control)?);
         }
         let plan = self.plan_move(control, home)?;
         if planted(Bug::MovedByReader) {
@@ -311,7 +311,7 @@ impl Inner {
         for puddle in control.puddles.values().map(|puddle| unsafe { puddle.as_ref() }) {
             if puddle.is_mapped() && puddle.role() == Role::Heap {
                 // SAFETY: mapped, readable, and no thread stores into it: recovery has closed it.
-                unsafe { self.frontier.hold_mapped(puddle) }?;
+                unsafe { self.frontier().hold_mapped(puddle) }?;
             }
         }
         // One that is not mapped stays: it knows which file it shows.
@@ -325,7 +325,7 @@ impl Inner {
             return Ok(());
         }
         match self.patches_if_any(control) {
-            Ok(patches) => self.frontier.keep_patches(patches),
+            Ok(patches) => self.frontier().keep_patches(patches),
             Err(StoreError::Medium(error)) => return Err(error),
             // An open of a protected pool says so.
             Err(_) => {}

@@ -1,0 +1,95 @@
+//! The guests that a store serves, in memory ([`crate::guests`]).
+
+use crate::kernel::error::StoreError;
+use crate::kernel::extensions::Extension;
+use crate::kernel::store::Control;
+use cenote_layout::catalog::{GuestRecord, Record};
+use cenote_layout::id::{PoolId, Uuid};
+use cenote_medium::planted::{Bug, planted};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The guests that are there.
+pub(crate) type Guests = BTreeMap<Uuid, Hosted>;
+
+impl Extension for Guests {}
+
+/// A guest, in memory.
+#[derive(Debug)]
+pub(crate) struct Hosted {
+    pub(crate) guest: GuestRecord,
+    /// Whether the catalog has its record.
+    pub(crate) recorded: bool,
+    /// Log puddles that it was given, the log space among them.
+    pub(crate) logs: BTreeSet<Uuid>,
+    /// Its logs are being replayed.
+    pub(crate) ending: bool,
+}
+
+impl Hosted {
+    pub(crate) fn pid(&self) -> u32 {
+        self.guest.pid
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending
+    }
+}
+
+impl Control {
+    pub(crate) fn hosted(&self) -> &Guests {
+        self.parts.get()
+    }
+
+    pub(crate) fn hosted_mut(&mut self) -> &mut Guests {
+        self.parts.get_mut()
+    }
+
+    /// Records that come before the first that name a guest.
+    pub(crate) fn introduce(&self, client: Uuid) -> Result<Vec<Record>, StoreError> {
+        let hosted = self.hosted().get(&client).ok_or(StoreError::NoGuest { client })?;
+        let known = hosted.recorded || planted(Bug::GuestNotIntroduced);
+        Ok(if known { Vec::new() } else { vec![Record::Guest(hosted.guest)] })
+    }
+
+    /// They have been committed.
+    pub(crate) fn introduced(&mut self, client: Uuid) {
+        if let Some(hosted) = self.hosted_mut().get_mut(&client) {
+            hosted.recorded = true;
+        }
+    }
+
+    /// What a guest is called in locks: another name for each session, and so for each image of a
+    /// process.
+    pub(crate) fn name_of(&self, client: Uuid) -> Result<u64, StoreError> {
+        let guest = self.hosted().get(&client).ok_or(StoreError::NoGuest { client })?.guest;
+        let image = u128::from_le_bytes(client.0);
+        cenote_sys::process::name_of(
+            guest.pid,
+            guest.start_ticks,
+            image as u64 ^ (image >> 64) as u64,
+        )
+        .map_err(|error| StoreError::Refused { detail: error.to_string() })
+    }
+
+    /// Whether a guest's lease on a pool is for writing.
+    pub(crate) fn lease_of(&self, client: Uuid, pool: PoolId) -> Result<bool, StoreError> {
+        if !self.hosted().contains_key(&client) {
+            return Err(StoreError::NoGuest { client });
+        }
+        let lease = self.catalog.state.leases.get(&(client, pool)).copied();
+        lease.ok_or_else(|| StoreError::Refused {
+            detail: format!("pool {pool} was not granted: open it first"),
+        })
+    }
+
+    /// Takes over the guests of an earlier daemon that live.
+    pub(crate) fn adopt_guests(&mut self) {
+        let adopted = |guest: &GuestRecord| {
+            let logs = self.catalog.state.clients.get(&guest.client).copied().into_iter().collect();
+            (guest.client, Hosted { guest: *guest, recorded: true, logs, ending: false })
+        };
+        let found: Vec<(Uuid, Hosted)> =
+            crate::alive::seen(&self.catalog.state).map(adopted).collect();
+        self.hosted_mut().extend(found);
+    }
+}
