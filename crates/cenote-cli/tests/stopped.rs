@@ -99,6 +99,9 @@ fn trim_verify_and_the_ways_of_objects_say_what_stands() {
     interrupted(&fixture, "object export", &["numbers", "--output", name])
         .complains(130, &["stopped", "nothing was kept"]);
     assert!(!file.exists());
+    interrupted(&fixture, "snapshot", &["numbers", name, "--copy"])
+        .complains(130, &["stopped", "nothing was kept"]);
+    assert!(!file.exists());
     interrupted(&fixture, "object import", &["numbers"])
         .complains(130, &["stopped", "nothing of the input is in object \"numbers\""]);
     fixture.run("check", &[]).exits(0);

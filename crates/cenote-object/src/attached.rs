@@ -475,7 +475,7 @@ impl Attached {
         if let Some(journal) = self.shared.journal_if_any() {
             journal.settle(self.info.id()).map_err(|error| not_copied(self.name(), error))?;
         }
-        snapshot::take(&self.shared, &self.info, path, blocks)
+        snapshot::take(&self.shared, &self.info, path, blocks, &|| true)
     }
 
     /// Gives the object back. What was not psynced is gone. References into it have ended then:

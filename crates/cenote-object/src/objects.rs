@@ -235,10 +235,24 @@ impl Objects {
         path: &Path,
         blocks: Blocks,
     ) -> Result<Snapshot, ObjectError> {
+        self.snapshot_while(name, path, blocks, &|| true)
+    }
+
+    /// The same as long as `goes_on` says so: it is asked before each piece of the file.
+    ///
+    /// # Errors
+    /// As [`Objects::snapshot`]; [`ObjectError::File`]: it said no, and there is no file.
+    pub fn snapshot_while(
+        &self,
+        name: &str,
+        path: &Path,
+        blocks: Blocks,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Snapshot, ObjectError> {
         // A daemon's client must not cost the object space that it has taken: another client may
         // psync it next.
         let blocks = if self.0.store.is_connected() { Blocks::Copied } else { blocks };
-        self.snapshot_by(name, |info| snapshot::take(&self.0, info, path, blocks))
+        self.snapshot_by(name, |info| snapshot::take(&self.0, info, path, blocks, goes_on))
     }
 
     /// The same into a new file of a medium, in its directory itself: copied.

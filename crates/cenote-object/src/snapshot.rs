@@ -166,10 +166,15 @@ trait Target {
 struct AtPath<'a> {
     path: &'a Path,
     file: Option<File>,
+    goes_on: &'a dyn Fn() -> bool,
 }
 
 impl AtPath<'_> {
+    /// The file, while the caller wants it.
     fn file(&self) -> io::Result<&File> {
+        if !(self.goes_on)() {
+            return Err(io::Error::other("stopped"));
+        }
         self.file.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
@@ -286,14 +291,15 @@ fn sum_pieces(
     Ok(sum.value())
 }
 
-/// Makes a snapshot of an object. No psync of it runs meanwhile.
+/// Makes a snapshot of an object, unless `goes_on` says no. No psync of it runs meanwhile.
 pub(crate) fn take(
     shared: &Shared,
     info: &ObjectInfo,
     path: &Path,
     blocks: Blocks,
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<Snapshot, ObjectError> {
-    take_to(shared, info, &mut AtPath { path, file: None }, path, blocks)
+    take_to(shared, info, &mut AtPath { path, file: None, goes_on }, path, blocks)
 }
 
 /// The same into a new file of a medium.

@@ -60,6 +60,9 @@ pub(crate) struct TourBuild {
     pub(crate) store: PathBuf,
     #[arg(long)]
     pub(crate) batch: u32,
+    /// Words after which it waits to be killed.
+    #[arg(long)]
+    pub(crate) hold: Option<u64>,
     /// Number of the process without which there is no use in going on.
     #[arg(long)]
     pub(crate) parent: u32,

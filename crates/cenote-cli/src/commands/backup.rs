@@ -53,8 +53,7 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
         BackedUp::Unsynced(_, why) => {
             return Err(Failure::Failed(format!(
                 "done, but {why}: {target} is whole; sync the file system, or remove the copy and \
-                 make it  \
-                 again"
+                 make it again"
             )));
         }
     };
@@ -93,8 +92,7 @@ fn who_can(failure: Failure, arguments: &Backup) -> Failure {
     match failure {
         Failure::InUse(text) => Failure::InUse(format!(
             "{text}; the process that has {} open can copy it while it goes on (Store::backup), \
-             and of a  \
-             daemon its socket can be named in the place of the directory",
+             and of a daemon its socket can be named in the place of the directory",
             arguments.store.dir.display()
         )),
         failure => failure,

@@ -81,9 +81,18 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     }
     out.object(&as_json(&store, dir, (&pools[..], &objects[..]), &findings))?;
     let unlooked = pools.iter().find(|pool| !pool.checked && pool.is_locked);
+    // Other pools may have another key; a key that opens nothing is a wrong one.
+    let is_protected = |name: &str| {
+        store.pools().iter().any(|pool| pool.record.name == name && pool.at_rest != AtRest::None)
+    };
+    let useless = arguments.store.key.is_given()
+        && !objects.iter().any(|object| object.checked)
+        && !pools.iter().any(|pool| pool.checked && is_protected(&pool.name));
     match unlooked {
         // The operator asked for it, or nothing else was to be looked at.
-        Some(pool) if findings.is_empty() && (nothing || !arguments.pools.is_empty()) => {
+        Some(pool)
+            if findings.is_empty() && (nothing || useless || !arguments.pools.is_empty()) =>
+        {
             Err(Failure::Failed(format!("pool \"{}\": {}", pool.name, pool.text)))
         }
         _ => Ok(Verdict::found(!findings.is_empty())),

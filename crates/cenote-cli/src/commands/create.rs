@@ -91,7 +91,7 @@ fn refuse_contradictions(arguments: &Create) -> Result<(), Failure> {
         }
         (None | Some(Mode::None), Some(PoolMode::Direct)) if !key => return Ok(()),
         (Some(mode), _) if mode.has_key() && !key => {
-            "such a pool has a key: name one with --key-file or --passphrase-file"
+            "such a pool needs a key: name one with --key-file or --passphrase-file"
         }
         (_, Some(PoolMode::Direct)) => {
             "a pool in direct mode cannot be protected at rest: leave out the key and --at-rest, \

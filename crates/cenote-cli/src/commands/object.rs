@@ -250,6 +250,25 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
     let key = keys::given(&arguments.store.key)?;
     let (store, objects) = to_change(&arguments.store, out)?;
     let mut object = objects.attach(&arguments.object, Permission::ReadWrite, key.as_ref())?;
+    // Of a file that is known before anything is overwritten.
+    let room = object.len().checked_sub(arguments.at).ok_or_else(|| {
+        Failure::Usage(format!(
+            "--at {} is beyond the end of object \"{}\", which has {} bytes",
+            arguments.at,
+            arguments.object,
+            object.len()
+        ))
+    })?;
+    let known = path.and_then(|file| std::fs::metadata(file).ok()).filter(|file| file.is_file());
+    if let Some(file) = known.filter(|file| file.len() > room) {
+        return Err(Failure::Failed(format!(
+            "the input has {} bytes, and object \"{}\" has {room} from --at {} on: nothing was \
+             changed; make a larger object",
+            file.len(),
+            arguments.object,
+            arguments.at
+        )));
+    }
     let (mut done, mut psyncs, mut pages) = (0u64, 0u64, 0u64);
     // Not straight into the object: the system cannot write there if its pages are protected.
     let mut buffer = vec![0; 1 << 20];

@@ -6,6 +6,7 @@ use crate::failure::{Failure, Verdict, closed};
 use crate::keys;
 use crate::opening;
 use crate::output::Out;
+use crate::stop::Stop;
 use crate::units::bytes;
 use cenote_object::Blocks;
 use serde_json::json;
@@ -19,7 +20,13 @@ pub(crate) fn run(arguments: &Snapshot, out: &mut Out) -> Result<Verdict, Failur
         None => to_look(&arguments.store)?,
     };
     let blocks = if arguments.copy { Blocks::Copied } else { Blocks::SharedIfPossible };
-    let made = objects.snapshot(&arguments.object, &arguments.file, blocks)?;
+    let stop = Stop::install();
+    let goes_on = || !stop.is_set();
+    let made = objects.snapshot_while(&arguments.object, &arguments.file, blocks, &goes_on);
+    let made = made.map_err(|error| match stop.is_set() {
+        true => Failure::Interrupted("stopped; nothing was kept".into()),
+        false => error.into(),
+    })?;
     let (name, file) = (&arguments.object, arguments.file.display().to_string());
     let how = match (made.shared, arguments.copy) {
         (true, _) => "it shares the object's blocks, nothing was copied",

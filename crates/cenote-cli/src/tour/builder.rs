@@ -2,7 +2,8 @@
 //!
 //! It reads the text from standard input. An acknowledgement is 8 bytes on standard output: the
 //! number of words that are indexed. It writes one at its start, when it has found the last commit,
-//! and one after every commit. The index must never lose an acknowledged word.
+//! and one after every commit. The index must never lose an acknowledged word. A builder that is to
+//! be killed waits for that before the text ends (`--hold`).
 
 use super::{index, text};
 use crate::cli::TourBuild;
@@ -24,8 +25,12 @@ pub(crate) fn run(arguments: &TourBuild) -> Result<Verdict, Failure> {
     let mut next = usize::try_from(progress.next).unwrap_or(usize::MAX);
     acknowledge(progress.next)?;
     let batch = usize::try_from(arguments.batch).unwrap_or(1).max(1);
+    let hold = arguments.hold.and_then(|words| usize::try_from(words).ok()).unwrap_or(usize::MAX);
     while let Some(rest) = words.get(next..).filter(|rest| !rest.is_empty()) {
-        let done = index::add(&pool, &rest[..batch.min(rest.len())])?;
+        while next >= hold {
+            std::thread::park();
+        }
+        let done = index::add(&pool, &rest[..batch.min(rest.len()).min(hold - next)])?;
         acknowledge(done)?;
         next = usize::try_from(done).unwrap_or(usize::MAX);
     }

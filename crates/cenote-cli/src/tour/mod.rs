@@ -119,7 +119,8 @@ impl Site<'_> {
         loop {
             bar.set_message(format!("words, {} of {planned} kills", tally.kills));
             let kill = plan.next(acknowledged);
-            let seen = watch.run(kill, &mut |words| bar.set_position(words))?;
+            let planned = kill.map(|kill| (kill, plan.hold(kill, acknowledged)));
+            let seen = watch.run(planned, &mut |words| bar.set_position(words))?;
             if let Some(first) = seen.first {
                 if first < acknowledged {
                     return Err(Failure::Failed(format!(

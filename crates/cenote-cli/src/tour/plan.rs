@@ -4,7 +4,8 @@
 //! acknowledged that word. The others are set to a time after the builder's start, to hit it while
 //! it opens the store. Places are spread over the whole text, so that the work does not end long
 //! before the kills do. A builder goes on until the signal reaches it: the plan measures how far,
-//! and sets places that much earlier.
+//! and sets places that much earlier. On a busy machine the signal may come late: a builder that is
+//! to be killed waits for it at a *hold* before the text ends, so every kill happens.
 
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub(crate) struct Plan {
 
 /// Longest time between an acknowledgement and the kill: several transactions.
 const DELAY_MAX: Duration = Duration::from_micros(100);
+/// Words that a builder may index beyond the place of its kill before it waits for the signal.
+const AHEAD_WORDS_MAX: u64 = 256;
 
 impl Plan {
     pub(crate) fn new(seed: u64, words: u64, kills: u32) -> Self {
@@ -101,6 +104,17 @@ impl Plan {
         }
         let place = next + self.random.below(2 * share);
         Some(Kill::AfterWord(place.min(self.words.saturating_sub(1)), delay))
+    }
+
+    /// Where the builder that goes on after `next` words waits for its kill. It is never the end of
+    /// the text.
+    pub(crate) fn hold(&self, kill: Kill, next: u64) -> u64 {
+        let place = match kill {
+            Kill::AfterWord(word, _) => word,
+            Kill::AfterStart(_) => next,
+        };
+        let ahead = (self.words / 100).clamp(1, AHEAD_WORDS_MAX);
+        (place + ahead).min(self.words.saturating_sub(1))
     }
 
     /// The kill was carried out.

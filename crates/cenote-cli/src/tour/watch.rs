@@ -69,7 +69,7 @@ impl Watch {
     }
 
     /// Starts a builder, which reads the text from its beginning.
-    fn start(&mut self) -> Result<Child, Failure> {
+    fn start(&mut self, hold: Option<u64>) -> Result<Child, Failure> {
         let cannot = |e: std::io::Error| Failure::Failed(format!("cannot run the builder: {e}"));
         self.text.rewind().map_err(cannot)?;
         Command::new(&self.program)
@@ -78,6 +78,7 @@ impl Watch {
             .arg(&self.store)
             .args(["--batch", &self.batch.to_string()])
             .args(["--parent", &cenote_sys::process::pid().to_string()])
+            .args(hold.map(|words| format!("--hold={words}")))
             .stdin(self.text.try_clone().map_err(cannot)?)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -85,14 +86,16 @@ impl Watch {
             .map_err(cannot)
     }
 
-    /// Runs one builder to its end, planned or not.
+    /// Runs one builder to its end, planned or not. One that is to be killed waits for that once it
+    /// has indexed so many words.
     pub(crate) fn run(
         &mut self,
-        kill: Option<Kill>,
+        planned: Option<(Kill, u64)>,
         follow: &mut dyn FnMut(u64),
     ) -> Result<Seen, Failure> {
         let started = Instant::now();
-        let mut child = self.start()?;
+        let kill = planned.map(|(kill, _)| kill);
+        let mut child = self.start(planned.map(|(_, hold)| hold))?;
         let pipe = child
             .stdout
             .take()
