@@ -511,6 +511,7 @@ impl Store {
             fence: None,
             journals: Mutex::default(),
             files_moving: Mutex::default(),
+            primaries: Mutex::default(),
             control: Mutex::new(Control {
                 superblock,
                 catalog: Catalog::mirror(medium.clone()),

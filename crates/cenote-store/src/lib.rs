@@ -50,6 +50,7 @@ mod kept;
 mod known;
 mod lazy;
 mod lease;
+mod leftover;
 mod listing;
 mod logs;
 mod looked_at;

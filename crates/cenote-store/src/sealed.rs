@@ -60,7 +60,7 @@ use crate::error::StoreError;
 use crate::options::Access;
 use crate::pool::{PoolCore, PoolHandle};
 use crate::pools::find;
-use crate::puddle::{DATA_AT, DIR, Puddle, create_whole, file_name, make_header, text};
+use crate::puddle::{DATA_AT, DIR, Puddle, create_whole, file_name, first_page, make_header, text};
 use crate::relocate::Needs;
 use crate::relocate::reseal::SealedFile;
 use crate::shadow::rooted;
@@ -81,7 +81,6 @@ use cenote_sys::memory;
 use core::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// Pages of a puddle that are sealed.
 pub(crate) fn pages_of(record: &PuddleRecord) -> u64 {
@@ -239,11 +238,13 @@ impl Inner {
             let made = made.map_err(|error| at_rest(name, SealedError::at_rest(name, error)))?;
             made.bind(binding_of(self.uuid, name, record));
             let len = record.size + made.regions().len;
-            let (header, mut protection) = (make_header(record, self.uuid), made.header().to_vec());
+            // Its stamp is compared with none: it says in which era the file was made.
+            let page = first_page(&make_header(record, self.uuid), self.stamps.made());
+            let mut protection = made.header().to_vec();
             if planted(Bug::PoolHeaderLate) {
                 protection.clear();
             }
-            let parts = [(0, header.as_bytes()), (record.size, protection.as_slice())];
+            let parts = [(0, page.as_slice()), (record.size, protection.as_slice())];
             create_whole(&self.medium, text(&file_name(record.uuid)), DIR, len, &parts)
                 .map_err(|error| self.failed(error))
         })?;
