@@ -12,6 +12,7 @@
 //! | a header of another puddle than its name says | no catalog names it so: a rewriting left it |
 //! | a stamp of the superblock's era | made, or marked, by the session that crashed or one that it followed |
 //! | a record took it out since the last open or close; not mounted | its removal was cut off |
+//! | a record took it out at any time, and it is a log; not mounted | the removal of a log is not synced |
 //! | no stamp, after a crash; not mounted | made by the session that crashed: other files have a stamp |
 //! | half a header, after a crash; not mounted | a loss of power took the rest before it was synced |
 //!
@@ -29,7 +30,7 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::read;
 use cenote_layout::id::{PoolId, Uuid};
-use cenote_layout::puddle::{ERA_ANY, PuddleHeader, STAMP_AT, is_stamp_of};
+use cenote_layout::puddle::{ERA_ANY, PuddleHeader, Role, STAMP_AT, is_stamp_of};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
 use std::collections::BTreeSet;
@@ -46,6 +47,8 @@ pub(crate) struct Leftovers {
     all_known: bool,
     /// Puddles that records took out since it was opened or closed last.
     removed: BTreeSet<Uuid>,
+    /// Those that any known record took out.
+    removed_ever: BTreeSet<Uuid>,
     /// `puddles`, and `primary`, are the root of a mount.
     mounted: [Option<bool>; 2],
     /// Files that go.
@@ -76,8 +79,14 @@ impl Leftovers {
             Record::Puddle(puddle) if pools.contains(&puddle.pool) => Some(puddle.uuid),
             _ => None,
         }));
+        let removed_ever = merged.ended.iter().filter_map(|(_, record)| match record {
+            Record::PuddleRemoved(id) => Some(*id),
+            _ => None,
+        });
+        let removed_ever = removed_ever.collect();
         let all_known = merged.canonical.is_some();
-        Self { crashed, all_known, removed, mounted: [None; 2], gone: Vec::new() }
+        let (mounted, gone) = ([None; 2], Vec::new());
+        Self { crashed, all_known, removed, removed_ever, mounted, gone }
     }
 
     fn is_mounted(&mut self, inner: &Inner, dir: &str) -> Result<bool, MediumError> {
@@ -136,7 +145,9 @@ impl Leftovers {
             Ok(_) if ours => return Ok(Fate::Goes),
             Ok(header) => {
                 let what = format!("puddle {} of pool {}", header.index, header.pool);
-                (what, removed || self.crashed && [0, ERA_ANY].contains(&stamp))
+                let is_log = [Role::Log as u32, Role::LogSpace as u32].contains(&header.role);
+                let ended = removed || is_log && self.removed_ever.contains(&puddle);
+                (what, ended || self.crashed && [0, ERA_ANY].contains(&stamp))
             }
             Err(error) => {
                 let half = NEVER_ZERO.iter().any(|at| page[*at..at + 8] == [0; 8]);
