@@ -3,8 +3,8 @@
 //! States of an open for writing: (1) the locks are taken, and a copy of an open store is refused
 //! ([`crate::kernel::exclusion`]); (2) catalog files that are torn or damaged in one copy are
 //! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a
-//! record are removed, and what a crashed session stored at level `process` is synced if this one
-//! is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync
+//! record are removed, if nothing can be lost with them ([`crate::leftover`]), and what a crashed
+//! session stored at level `process` is synced if this one is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync
 //! commits**. Only then is a handle given out. A crash before leaves what the next open finds as it
 //! was before, or recovered. (6) A store whose window is taken in this process moves to another one
 //! ([`crate::relocate::window`]); all before is done at a distance.
@@ -30,6 +30,7 @@ use crate::kernel::store::{Control, Inner, LOCK, Store};
 use crate::kernel::superblock::{self, FILE, NEW_FILE};
 use crate::kernel::verify::missing as missing_file;
 use crate::kernel::window::{Space, Window};
+use crate::leftover::Leftovers;
 use crate::parts;
 use crate::relocate;
 use cenote_layout::PAGE_SIZE;
@@ -186,10 +187,11 @@ impl Store {
             fence,
             journals: Mutex::default(),
             files_moving: Mutex::default(),
+            primaries: locks.1.into(),
             control: Mutex::new(Control {
                 journals,
                 unchecked_objects,
-                lock: Some(locks),
+                lock: Some(locks.0),
                 ..Control::new(
                     block,
                     catalog,
@@ -335,7 +337,7 @@ impl Inner {
             }
             report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
         }
-        let (orphans, missing) = self.compare_files(control, merged, report)?;
+        let (leftovers, missing) = self.compare_files(control, (merged, !clean), report)?;
         *control.parts.get_mut() = self.load_kept(&control.catalog.state)?;
         if planted(Bug::MovedBeforeRecovery) && self.writable && self.window.distance() != 0 {
             self.move_before_recovery(control);
@@ -346,16 +348,8 @@ impl Inner {
         })?;
         control.registration = Some(registration);
         crate::recovery::recover(self, control, crash, &missing, report)?;
+        self.remove_leftovers(control, leftovers, report)?;
         if self.writable {
-            for name in &orphans {
-                self.medium.remove(&format!("{DIR}/{name}"))?;
-                report.orphans_removed += 1;
-            }
-            if !orphans.is_empty() {
-                self.medium.sync_dir(DIR)?;
-            }
-            report.orphans_removed +=
-                crate::shadow::remove_orphans(self, control, merged.canonical.is_some())?;
             let raised = control.superblock.durability == DURABILITY_PROCESS
                 && self.durability == Durability::Power
                 && crash.is_some();
@@ -401,15 +395,15 @@ impl Inner {
         }
     }
 
-    /// Compares the puddle files with the catalog. Missing files are damage, and returned second;
-    /// the names of files without a record are returned first, to be removed, unless records
-    /// were lost: then such a file may hold a pool, and is kept.
+    /// Compares the puddle files of a store, which may have `crashed`, with the catalog. Missing
+    /// files are damage, and returned second; of files without a record those are returned first
+    /// that are to be removed: none if records were lost, since such a file may hold a pool.
     fn compare_files(
         &self,
         control: &mut Control,
-        merged: &catalog::Merged,
+        (merged, crashed): (&catalog::Merged, bool),
         report: &mut OpenReport,
-    ) -> Result<(Vec<String>, BTreeSet<Uuid>), MediumError> {
+    ) -> Result<(Leftovers, BTreeSet<Uuid>), MediumError> {
         let files = match self.medium.list(DIR) {
             Err(error) if error.is_not_found() => Vec::new(),
             files => files?,
@@ -439,13 +433,13 @@ impl Inner {
                 _ => None,
             })
             .collect();
-        let mut orphans = Vec::new();
+        let mut leftovers = Leftovers::new(merged, control.superblock.catalog_batch, crashed);
         for (uuid, name) in ids {
             if control.catalog.state.puddles.contains_key(&uuid) || refused.contains(&uuid) {
                 continue;
             }
             if merged.canonical.is_some() {
-                orphans.push(name.clone());
+                leftovers.add(self, (DIR, name, uuid), &mut report.damage)?;
                 continue;
             }
             let mut page = [0; PAGE_SIZE as usize];
@@ -465,7 +459,7 @@ impl Inner {
             };
             report.damage.push(Damage::Orphan { name: format!("{DIR}/{name}"), detail });
         }
-        Ok((orphans, missing))
+        Ok((leftovers, missing))
     }
 }
 

@@ -287,6 +287,12 @@ impl Stamps {
         self.era.load(Ordering::Acquire)
     }
 
+    /// What a new file gets whose stamp is compared with none: the era in which it was made, if
+    /// that says something.
+    pub(crate) fn made(&self) -> u64 {
+        Some(self.mark()).filter(|era| *era != ERA_ANY).unwrap_or(0)
+    }
+
     /// Leases that there are when a session begins: those of sessions that have not ended well.
     pub(crate) fn note_leases(&self, state: &State) {
         let pools =

@@ -582,8 +582,9 @@ impl Import {
                 header.prefix.compat |= COMPAT_SHARES_BLOCKS;
                 seal(&mut header);
             }
-            file.write_at(0, &first_page(&header, 0)).map_err(failed)?;
             let sealed = pool.at_rest != AtRest::None;
+            let stamp = if sealed { inner.stamps.made() } else { 0 };
+            file.write_at(0, &first_page(&header, stamp)).map_err(failed)?;
             if sealed {
                 check_protection(&file, record.size, self.old(number).identity, pool)?;
             } else if let Some(geometry) =
@@ -595,6 +596,7 @@ impl Import {
             if self.pool_of(number).mode == PoolMode::Shadowed && !sealed {
                 shadowed = true;
                 let primary = primary_name(record.uuid);
+                inner.hold_primaries()?;
                 create_primary(&inner.medium, &said, inner.uuid).map_err(failed)?;
                 self.made.insert(text(&primary).into());
                 let primary = FileHandle::open(&inner.medium, text(&primary)).map_err(failed)?;
