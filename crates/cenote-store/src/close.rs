@@ -133,8 +133,7 @@ impl Drop for Inner {
         if forked {
             core::mem::forget(control.registration.take());
             core::mem::forget(control.lock.take());
-            let primaries = self.primaries.get_mut().unwrap_or_else(PoisonError::into_inner);
-            core::mem::forget(primaries.take());
+            core::mem::forget(self.shadows.primaries().take());
             // Logs without a file are memory that is not there, and where something of the child's
             // may be.
             core::mem::forget(core::mem::take(&mut control.logs));
@@ -165,6 +164,6 @@ impl Drop for Inner {
         }
         // Last: whoever gets them finds everything given back.
         control.lock = None;
-        drop(self.primaries.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.shadows.primaries().take());
     }
 }

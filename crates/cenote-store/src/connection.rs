@@ -511,7 +511,6 @@ impl Store {
             fence: None,
             journals: Mutex::default(),
             files_moving: Mutex::default(),
-            primaries: Mutex::default(),
             control: Mutex::new(Control {
                 superblock,
                 catalog: Catalog::mirror(medium.clone()),

@@ -184,7 +184,7 @@ impl Store {
             durability,
             token: fork_guard::token(),
             poisoned,
-            shadows: Shadows::default(),
+            shadows: Shadows::holding(locks.1),
             stamps: Stamps::default(),
             frontier,
             replaying: Mutex::default(),
@@ -193,7 +193,6 @@ impl Store {
             fence,
             journals: Mutex::default(),
             files_moving: Mutex::default(),
-            primaries: locks.1.into(),
             control: Mutex::new(Control {
                 superblock: block,
                 catalog,
@@ -413,12 +412,12 @@ impl Inner {
     /// Compares the puddle files of a store, which may have `crashed`, with the catalog. Missing
     /// files are damage, and returned second; of files without a record those are returned first
     /// that are to be removed: none if records were lost, since such a file may hold a pool.
-    fn compare_files(
+    fn compare_files<'m>(
         &self,
         control: &mut Control,
-        (merged, crashed): (&catalog::Merged, bool),
+        (merged, crashed): (&'m catalog::Merged, bool),
         report: &mut OpenReport,
-    ) -> Result<(Leftovers, BTreeSet<Uuid>), MediumError> {
+    ) -> Result<(Leftovers<'m>, BTreeSet<Uuid>), MediumError> {
         let files = match self.medium.list(DIR) {
             Err(error) if error.is_not_found() => Vec::new(),
             files => files?,

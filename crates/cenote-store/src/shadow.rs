@@ -51,7 +51,7 @@ use cenote_layout::puddle::Role;
 use cenote_layout::superblock::JournalMark;
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind, Operation};
+use cenote_medium::{FileHandle, LockGuard, MapMode, MediumError, MediumKind, Operation};
 use cenote_sys::bytes::store_by_kernel;
 use cenote_sys::fork_guard;
 use cenote_sys::memory::{self, Access};
@@ -79,6 +79,8 @@ pub(crate) struct Shadows {
     journal: OnceLock<Arc<Journal>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     pools: Mutex<BTreeMap<PoolId, Arc<Shadow>>>,
+    /// The lock on the directory of primaries, from the moment on when there is one.
+    primaries: Mutex<Option<LockGuard>>,
 }
 
 /// A pool in shadowed mode that this session may write.
@@ -182,6 +184,16 @@ impl Shadow {
 }
 
 impl Shadows {
+    /// Of a store whose directory of primaries is locked so; `None`: there is none.
+    pub(crate) fn holding(primaries: Option<LockGuard>) -> Self {
+        Self { primaries: primaries.into(), ..Self::default() }
+    }
+
+    /// The lock on the directory of primaries.
+    pub(crate) fn primaries(&self) -> MutexGuard<'_, Option<LockGuard>> {
+        locked(&self.primaries)
+    }
+
     /// The journal, if this session has needed it.
     pub(crate) fn journal(&self) -> Option<&Arc<Journal>> {
         self.journal.get()

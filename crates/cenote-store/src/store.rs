@@ -86,8 +86,6 @@ pub(crate) struct Inner {
     pub(crate) journals: Mutex<Vec<Weak<Journal>>>,
     /// Held by who brings such a journal into files, and by who copies these for a backup.
     pub(crate) files_moving: Mutex<()>,
-    /// The lock on the directory of primaries, from the moment on when there is one.
-    pub(crate) primaries: Mutex<Option<LockGuard>>,
     pub(crate) control: Mutex<Control>,
 }
 

@@ -36,9 +36,7 @@ use super::neighbours::add_neighbours;
 use super::remote::Remote;
 use super::replace::copy;
 use crate::pools::{check_size, why_no_name};
-use crate::puddle::{
-    DIR, PRIMARY_DIR, create_primary, file_name, first_page, make_header, primary_name, text,
-};
+use crate::puddle::{DIR, PRIMARY_DIR, file_name, first_page, make_header, primary_name, text};
 use crate::rewriter::TypeTable;
 use crate::store::{Control, Inner, Store};
 use crate::window::Space;
@@ -583,8 +581,8 @@ impl Import {
                 seal(&mut header);
             }
             let sealed = pool.at_rest != AtRest::None;
-            let stamp = if sealed { inner.stamps.made() } else { 0 };
-            file.write_at(0, &first_page(&header, stamp)).map_err(failed)?;
+            let page = first_page(&header, inner.stamps.made(sealed));
+            file.write_at(0, &page).map_err(failed)?;
             if sealed {
                 check_protection(&file, record.size, self.old(number).identity, pool)?;
             } else if let Some(geometry) =
@@ -596,8 +594,7 @@ impl Import {
             if self.pool_of(number).mode == PoolMode::Shadowed && !sealed {
                 shadowed = true;
                 let primary = primary_name(record.uuid);
-                inner.hold_primaries()?;
-                create_primary(&inner.medium, &said, inner.uuid).map_err(failed)?;
+                inner.make_primary(&said)?;
                 self.made.insert(text(&primary).into());
                 let primary = FileHandle::open(&inner.medium, text(&primary)).map_err(failed)?;
                 copy(&file, &primary, PAGE_SIZE, record.size).map_err(failed)?;
