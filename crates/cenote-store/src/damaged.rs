@@ -22,8 +22,9 @@ use cenote_medium::FileHandle;
 impl Store {
     /// Files that make a program's open of a pool or an attach of an object fail, or that no psync
     /// can be written into: missing, of another length, or with a header that is not theirs; an
-    /// older one, as stamps or a journal's list say; and the journal of the pools. Of protected pools puddles that have moved and are not rewritten
-    /// are left out, and a daemon's client sees none.
+    /// older one, as stamps or a journal's list say; and the journal of the pools. Of protected
+    /// pools puddles that have moved and are not rewritten are left out, and a daemon's client sees
+    /// none.
     ///
     /// # Errors
     /// The medium reports an error other than damage.

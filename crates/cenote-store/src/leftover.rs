@@ -6,20 +6,23 @@
 //! file goes only if nothing can be lost with it. What stays is reported, by each open and so by
 //! `cenote check`, until an operator removes it.
 //!
-//! | the file | why nothing is lost with it |
-//! | --- | --- |
-//! | zeros alone | no header was written |
-//! | a header of another puddle than its name says | no catalog names it so: a rewriting left it |
-//! | a stamp of the superblock's era | made, or marked, by the session that crashed or one that it followed |
-//! | a record took it out since the last open or close; not mounted | its removal was cut off |
-//! | a record took it out at any time, and it is a log; not mounted | the removal of a log is not synced |
-//! | no stamp, after a crash; not mounted | made by the session that crashed: other files have a stamp |
-//! | half a header, after a crash; not mounted | a loss of power took the rest before it was synced |
+//! * it holds zeros alone: no header was written;
+//! * its header is of another puddle than its name says: no catalog names it so, and a rewriting
+//!   left it;
+//! * its stamp is of the superblock's era: it was made, or marked, by the session that crashed or
+//!   one that it followed;
+//! * a record took it out since the last open or close, or, of a log, ever: its removal was cut
+//!   off, or not synced;
+//! * the store crashed, and it has no stamp: the session that crashed made it, since other files
+//!   have a stamp;
+//! * the store crashed, and it has half a header: a loss of power took the rest.
 //!
-//! *Stamps* ([`crate::kernel::stamps`]): files that hold something have one. Those of unprotected pools and
-//! objects get it before the first store. Those of protected ones, and of logs, whose stamps are
-//! not compared, get the era when they are made. *Mounted* is a directory that is the root of a
-//! mount ([`cenote_medium::Medium::is_mounted`]).
+//! The last three do not count in a directory that is *mounted*, the root of a mount
+//! ([`cenote_medium::Medium::is_mounted`]).
+//!
+//! *Stamps* ([`crate::kernel::stamps`]): files that hold something have one. Those of unprotected
+//! pools and objects get it before the first store. Those of protected ones, and of logs, whose
+//! stamps are not compared, get the era when they are made.
 
 use crate::kernel::catalog::Merged;
 use crate::kernel::puddle::{DIR, PRIMARY_DIR};
@@ -40,19 +43,28 @@ use std::collections::BTreeSet;
 const NEVER_ZERO: [usize; 11] = [0, 8, 40, 48, 56, 64, 72, 80, 88, 104, 112];
 
 /// Such files of a store, and what they are judged by.
-pub(crate) struct Leftovers {
+pub(crate) struct Leftovers<'m> {
+    merged: &'m Merged,
+    /// The last batch of the catalog when it was opened or closed last.
+    since: u64,
     /// It was not closed.
     crashed: bool,
     /// No record of the catalog is lost.
     all_known: bool,
-    /// Puddles that records took out since it was opened or closed last.
-    removed: BTreeSet<Uuid>,
-    /// Those that any known record took out.
-    removed_ever: BTreeSet<Uuid>,
+    /// What records took out; read when the first such file is found.
+    removed: Option<Removed>,
     /// `puddles`, and `primary`, are the root of a mount.
     mounted: [Option<bool>; 2],
     /// Files that go.
     gone: Vec<String>,
+}
+
+/// Puddles that records took out.
+#[derive(Default)]
+struct Removed {
+    /// Since the store was opened or closed last.
+    lately: BTreeSet<Uuid>,
+    ever: BTreeSet<Uuid>,
 }
 
 /// What becomes of a file.
@@ -62,31 +74,35 @@ enum Fate {
     Stays(String),
 }
 
-impl Leftovers {
+impl<'m> Leftovers<'m> {
     /// Of a store that was opened with these records; it `crashed` after its catalog had batch
     /// `since`.
-    pub(crate) fn new(merged: &Merged, since: u64, crashed: bool) -> Self {
-        let mut removed = BTreeSet::new();
-        let mut pools: BTreeSet<PoolId> = BTreeSet::new();
-        for (_, record) in merged.ended.iter().filter(|(batch, _)| *batch >= since) {
-            match record {
-                Record::PuddleRemoved(id) => drop(removed.insert(*id)),
-                Record::PoolRemoved(id) => drop(pools.insert(*id)),
-                _ => {}
-            }
-        }
-        removed.extend(merged.records.iter().filter_map(|record| match record {
-            Record::Puddle(puddle) if pools.contains(&puddle.pool) => Some(puddle.uuid),
-            _ => None,
-        }));
-        let removed_ever = merged.ended.iter().filter_map(|(_, record)| match record {
-            Record::PuddleRemoved(id) => Some(*id),
-            _ => None,
-        });
-        let removed_ever = removed_ever.collect();
+    pub(crate) fn new(merged: &'m Merged, since: u64, crashed: bool) -> Self {
         let all_known = merged.canonical.is_some();
-        let (mounted, gone) = ([None; 2], Vec::new());
-        Self { crashed, all_known, removed, removed_ever, mounted, gone }
+        let (removed, mounted, gone) = (None, [None; 2], Vec::new());
+        Self { merged, since, crashed, all_known, removed, mounted, gone }
+    }
+
+    fn removed(&mut self) -> &Removed {
+        let (merged, since) = (self.merged, self.since);
+        self.removed.get_or_insert_with(|| {
+            let (mut removed, mut pools) = (Removed::default(), BTreeSet::<PoolId>::new());
+            for (batch, record) in merged.ended() {
+                match record {
+                    Record::PuddleRemoved(id) => {
+                        removed.ever.insert(id);
+                        removed.lately.extend((batch >= since).then_some(id));
+                    }
+                    Record::PoolRemoved(id) if batch >= since => drop(pools.insert(id)),
+                    _ => {}
+                }
+            }
+            removed.lately.extend(merged.records.iter().filter_map(|record| match record {
+                Record::Puddle(puddle) if pools.contains(&puddle.pool) => Some(puddle.uuid),
+                _ => None,
+            }));
+            removed
+        })
     }
 
     fn is_mounted(&mut self, inner: &Inner, dir: &str) -> Result<bool, MediumError> {
@@ -136,7 +152,7 @@ impl Leftovers {
         let stamp =
             page[STAMP_AT as usize..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
         let ours = era != 0 && era != ERA_ANY && is_stamp_of(era, stamp);
-        let removed = self.removed.contains(&puddle);
+        let removed = self.removed().lately.contains(&puddle);
         let (what, told) = match read::<PuddleHeader>(&page[..got], false) {
             Ok(header) if header.uuid != puddle => return Ok(Fate::Goes),
             Ok(header) if header.store != inner.uuid => {
@@ -146,7 +162,7 @@ impl Leftovers {
             Ok(header) => {
                 let what = format!("puddle {} of pool {}", header.index, header.pool);
                 let is_log = [Role::Log as u32, Role::LogSpace as u32].contains(&header.role);
-                let ended = removed || is_log && self.removed_ever.contains(&puddle);
+                let ended = removed || is_log && self.removed().ever.contains(&puddle);
                 (what, ended || self.crashed && [0, ERA_ANY].contains(&stamp))
             }
             Err(error) => {
@@ -185,7 +201,7 @@ impl Inner {
     pub(crate) fn remove_leftovers(
         &self,
         control: &Control,
-        mut leftovers: Leftovers,
+        mut leftovers: Leftovers<'_>,
         report: &mut OpenReport,
     ) -> Result<(), MediumError> {
         if leftovers.all_known {
@@ -213,7 +229,7 @@ impl Inner {
     fn add_primaries(
         &self,
         control: &Control,
-        leftovers: &mut Leftovers,
+        leftovers: &mut Leftovers<'_>,
         report: &mut OpenReport,
     ) -> Result<(), MediumError> {
         let state = &control.catalog.state;

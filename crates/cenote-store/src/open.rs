@@ -4,10 +4,11 @@
 //! ([`crate::kernel::exclusion`]); (2) catalog files that are torn or damaged in one copy are
 //! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a
 //! record are removed, if nothing can be lost with them ([`crate::leftover`]), and what a crashed
-//! session stored at level `process` is synced if this one is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync
-//! commits**. Only then is a handle given out. A crash before leaves what the next open finds as it
-//! was before, or recovered. (6) A store whose window is taken in this process moves to another one
-//! ([`crate::relocate::window`]); all before is done at a distance.
+//! session stored at level `process` is synced if this one is at `power`; (5) the superblock says
+//! "open", with boot id, process and client: **its sync commits**. Only then is a handle given out.
+//! A crash before leaves what the next open finds as it was before, or recovered. (6) A store whose
+//! window is taken in this process moves to another one ([`crate::relocate::window`]); all before
+//! is done at a distance.
 //!
 //! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs
 //! were set aside, and a crash in the middle of one is no damage only in a store that is open.
@@ -167,6 +168,7 @@ impl Store {
             true => catalog.state.objects.keys().copied().collect(),
             false => BTreeSet::new(),
         };
+        let space = Space::new(home.0, len);
         let store = Self::new(Arc::new(Inner {
             window: Window::of_store(base, len, place.distance, &path),
             persistence: medium.persistence(durability),
@@ -192,13 +194,7 @@ impl Store {
                 journals,
                 unchecked_objects,
                 lock: Some(locks.0),
-                ..Control::new(
-                    block,
-                    catalog,
-                    Space::new(home.0, len),
-                    Uuid::NIL,
-                    parts::under_lock(),
-                )
+                ..Control::new(block, catalog, space, Uuid::NIL, parts::under_lock())
             }),
         }));
         store.inner().stamps.set_new_copy(copied && found.newest.origin == ORIGIN_OWN);
@@ -398,12 +394,12 @@ impl Inner {
     /// Compares the puddle files of a store, which may have `crashed`, with the catalog. Missing
     /// files are damage, and returned second; of files without a record those are returned first
     /// that are to be removed: none if records were lost, since such a file may hold a pool.
-    fn compare_files(
+    fn compare_files<'m>(
         &self,
         control: &mut Control,
-        (merged, crashed): (&catalog::Merged, bool),
+        (merged, crashed): (&'m catalog::Merged, bool),
         report: &mut OpenReport,
-    ) -> Result<(Leftovers, BTreeSet<Uuid>), MediumError> {
+    ) -> Result<(Leftovers<'m>, BTreeSet<Uuid>), MediumError> {
         let files = match self.medium.list(DIR) {
             Err(error) if error.is_not_found() => Vec::new(),
             files => files?,

@@ -146,8 +146,7 @@ impl Inner {
             let made = made.map_err(|error| at_rest(name, SealedError::at_rest(name, error)))?;
             made.bind(binding_of(self.uuid, name, record));
             let len = record.size + made.regions().len;
-            // Its stamp is compared with none: it says in which era the file was made.
-            let page = first_page(&make_header(record, self.uuid), self.stamps.made());
+            let page = first_page(&make_header(record, self.uuid), self.stamps.made(true));
             let mut protection = made.header().to_vec();
             if planted(Bug::PoolHeaderLate) {
                 protection.clear();

@@ -10,8 +10,8 @@
 //!   is none.
 //! * The *superblock* is one inode for every directory that it is linked into.
 //! * The directories of *puddles* and *primaries* are one inode each for every store that they are
-//!   mounted into ([`hold_dir`]). Each costs two opens and a lock, or an open if it is missing. What
-//!   is mounted over one later is not looked at (`beneath`).
+//!   mounted into ([`hold_dir`]). Each costs two opens and a lock, or an open if it is missing.
+//!   What is mounted over one later is not looked at (`beneath`).
 //!
 //! A name may be given to another file between opening and locking; so the name is looked up again
 //! under the lock, and all begins anew if it leads elsewhere.

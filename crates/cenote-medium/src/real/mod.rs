@@ -1,10 +1,11 @@
 //! A directory of this machine as a medium.
 //!
 //! [`RealMedium`] holds a descriptor of the directory. What the directory lies on is found out
-//! once, when it is opened (`detect`); files are reached relative to the descriptor (`files`),
-//! or to that of a directory in it that is held (`beneath`), mapped only inside windows that the medium reserved (`window`), and the store is locked against
-//! other processes and other openers in this one, by a lock that names its holder (`lock`) and by
-//! locks that nothing this process does to the files drops (`hold`).
+//! once, when it is opened (`detect`); files are reached relative to the descriptor (`files`), or
+//! to that of a directory in it that is held (`beneath`), mapped only inside windows that the
+//! medium reserved (`window`), and the store is locked against other processes and other openers in
+//! this one, by a lock that names its holder (`lock`) and by locks that nothing this process does
+//! to the files drops (`hold`).
 
 mod beneath;
 mod detect;

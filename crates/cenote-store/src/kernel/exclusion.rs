@@ -35,7 +35,6 @@ use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileName, Holder, LockGuard, LockKind, MediumError, MediumInfo, OwnedMedium};
 use cenote_sys::process;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 /// How often a lock is tried while waiting for it.
@@ -117,7 +116,7 @@ impl Inner {
     ///
     /// States: no directory; an empty one, which the next open locks; **one that is locked**.
     pub(crate) fn hold_primaries(&self) -> Result<(), StoreError> {
-        let mut held = self.primaries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.primaries();
         if held.is_some() {
             return Ok(());
         }

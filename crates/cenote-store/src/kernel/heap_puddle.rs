@@ -1,7 +1,6 @@
 //! A pool gets a puddle: a spare one, else a new one.
 
 use crate::kernel::error::StoreError;
-use crate::kernel::puddle::create_primary;
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::PoolId;
@@ -23,14 +22,9 @@ impl Inner {
             let record = PuddleRecord { pool, role: Role::Heap, index, ..spare.record };
             let header = if spare.fits { Ok(()) } else { self.write_header(&record) };
             if header.map_err(|error| self.failed(error)).is_ok() {
-                let made = || {
-                    self.hold_primaries()?;
-                    create_primary(&self.medium, &record, self.uuid)
-                        .map_err(|error| self.failed(error))
-                };
                 if shadowed
                     && !spare.fits
-                    && let Err(error) = made()
+                    && let Err(error) = self.make_primary(&record)
                 {
                     self.drop_spare(control, &spare.record, spare.named);
                     return Err(error);

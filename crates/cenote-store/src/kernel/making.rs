@@ -41,7 +41,7 @@ impl Inner {
         wanted: PuddleRecord,
         apart: bool,
     ) -> Result<PuddleRecord, StoreError> {
-        let stamp = if apart { self.stamps.made() } else { 0 };
+        let stamp = self.stamps.made(apart);
         self.new_puddle_by(control, id, wanted, &|record| {
             create_stamped(&self.medium, record, self.uuid, stamp)
                 .map_err(|error| self.failed(error))
@@ -94,16 +94,19 @@ impl Inner {
         made
     }
 
+    /// Makes a primary, in its directory.
+    pub(crate) fn make_primary(&self, record: &PuddleRecord) -> Result<(), StoreError> {
+        self.hold_primaries()?;
+        create_primary(&self.medium, record, self.uuid).map_err(|error| self.failed(error))
+    }
+
     /// Creates the primary of a new puddle. On failure the puddle is gone again.
     pub(crate) fn new_primary(
         &self,
         control: &mut Control,
         record: &PuddleRecord,
     ) -> Result<(), StoreError> {
-        let made = self.hold_primaries().and_then(|()| {
-            create_primary(&self.medium, record, self.uuid).map_err(|error| self.failed(error))
-        });
-        made.inspect_err(|_| {
+        self.make_primary(record).inspect_err(|_| {
             let _ = self.medium.remove(text(&file_name(record.uuid)));
             control.space.give_back(record.addr, record.size);
         })

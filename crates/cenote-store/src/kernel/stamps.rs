@@ -287,10 +287,10 @@ impl Stamps {
         self.era.load(Ordering::Acquire)
     }
 
-    /// What a new file gets whose stamp is compared with none: the era in which it was made, if
-    /// that says something.
-    pub(crate) fn made(&self) -> u64 {
-        Some(self.mark()).filter(|era| *era != ERA_ANY).unwrap_or(0)
+    /// The stamp of a new file. If it is compared with none (`apart`), the era in which the file
+    /// was made, if that says something ([`crate::leftover`]).
+    pub(crate) fn made(&self, apart: bool) -> u64 {
+        Some(self.mark()).filter(|era| apart && *era != ERA_ANY).unwrap_or(0)
     }
 
     /// Leases that there are when a session begins: those of sessions that have not ended well.

@@ -458,6 +458,10 @@ impl Store {
 const FORKED_TRIES: u32 = 500;
 
 impl Inner {
+    pub(crate) fn primaries(&self) -> MutexGuard<'_, Option<LockGuard>> {
+        self.primaries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether another process keeps the store.
     pub(crate) fn is_client(&self) -> bool {
         self.remote.is_some()

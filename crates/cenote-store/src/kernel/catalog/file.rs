@@ -94,8 +94,6 @@ fn next_frame(bytes: &[u8], from: usize) -> usize {
 pub(crate) struct Merged {
     /// Records in order, from the last snapshot on.
     pub(crate) records: Vec<Record>,
-    /// Those of them that took puddles or pools out, with their batches.
-    pub(crate) ended: Vec<(u64, Record)>,
     /// Number of the last batch; 0 if there is none.
     pub(crate) last_batch: u64,
     /// The last whole batch, and which records of the journals it names.
@@ -239,14 +237,11 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
         }
     }
 
-    let (mut records, mut ended) = (Vec::new(), Vec::new());
+    let mut records = Vec::new();
     let mut canonical = Vec::new();
     for batch in complete.iter().filter(|batch| **batch >= first) {
         for frame in frames.range((*batch, 0)..=(*batch, u32::MAX)).map(|(_, frame)| frame) {
             records.push(frame.record.clone());
-            if let Record::PuddleRemoved(_) | Record::PoolRemoved(_) = frame.record {
-                ended.push((*batch, frame.record.clone()));
-            }
             let place = (*batch, frame.journals);
             encode_frame(place, (frame.index, frame.last), &frame.record, &mut canonical);
         }
@@ -258,7 +253,6 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
             frames.get(&(last_complete, 0)).map_or([0; 2], |frame| frame.journals),
         ),
         records,
-        ended,
         last_batch: if torn.is_some() && !lost {
             last_complete
         } else {
@@ -269,6 +263,17 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
         torn,
         usable: !complete.is_empty(),
         rolled_back,
+    }
+}
+
+impl Merged {
+    /// Records that took puddles or pools out, with their batches; none if records are lost.
+    pub(crate) fn ended(&self) -> Vec<(u64, Record)> {
+        let frames = scan(self.canonical.as_deref()).frames.into_iter().map(|(frame, _)| frame);
+        let ends = |frame: &Frame| {
+            matches!(frame.record, Record::PuddleRemoved(_) | Record::PoolRemoved(_))
+        };
+        frames.filter(ends).map(|frame| (frame.batch, frame.record)).collect()
     }
 }
 
