@@ -426,7 +426,7 @@ impl PoolHandle {
                     found
                 }
                 (None, Some(sealing)) => {
-                    sealing.verify(&self.store().inner().frontier(), puddle, &mut tell)
+                    sealing.verify(self.store().inner().frontier(), puddle, &mut tell)
                 }
                 // Opened as a whole when the pool was, so every page was checked; its memory is an
                 // image.
@@ -502,7 +502,7 @@ impl PoolHandle {
                     .find(|puddle| puddle.uuid() == anchor.object)
                     .and_then(|puddle| Some((puddle, puddle.job()?.sealing.as_ref()?))) =>
                 {
-                    let frontier = &self.store().inner().frontier();
+                    let frontier = self.store().inner().frontier();
                     let as_what = (sealing.mode, sealing.identity);
                     frontier
                         .open_due(
