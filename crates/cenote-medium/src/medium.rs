@@ -389,16 +389,23 @@ pub unsafe trait Medium: Send + Sync + fmt::Debug {
         Ok(Ok((LockGuard::new(()), self.file_id(name)?)))
     }
 
-    /// As [`hold`](Medium::hold), of a directory in the store, for two system calls: which one it
-    /// is is not told. Nothing is held if it is missing, or its file system does not lock
-    /// directories.
+    /// As [`hold`](Medium::hold), of a directory in the store, for three system calls: which one it
+    /// is is not told. `Ok(Ok(None))`: it is missing. Where its file system does not lock
+    /// directories, the guard holds nothing. From then on names in it are looked up in the
+    /// directory that had its name then, whatever is mounted there later.
     fn hold_dir(
         &self,
         name: &str,
         kind: LockKind,
-    ) -> Result<core::result::Result<LockGuard, Holder>> {
-        let _ = (name, kind);
-        Ok(Ok(LockGuard::new(())))
+    ) -> Result<core::result::Result<Option<LockGuard>, Holder>> {
+        let _ = kind;
+        Ok(Ok(self.exists(name)?.then(|| LockGuard::new(()))))
+    }
+
+    /// Whether a directory in the store is the root of a mount: another one may be mounted there.
+    fn is_mounted(&self, dir: &str) -> Result<bool> {
+        let _ = dir;
+        Ok(false)
     }
 
     /// Which file or directory (`""`: the store's own) has that name now; [`FileId::UNKNOWN`] where

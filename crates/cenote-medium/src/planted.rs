@@ -68,6 +68,12 @@ pub enum Bug {
     OverflowEarly,
     /// A file is written without the era's stamp.
     NotMarked,
+    /// Files without a record are removed, whosever they may be.
+    LeftoversNotJudged,
+    /// Names in a directory that is locked are looked up by its name.
+    MountFollowed,
+    /// A directory of primaries that is made in a session is not locked.
+    NewDirectoryNotHeld,
     /// Files of unprotected objects have no stamps.
     ObjectsUnstamped,
     /// An object's file is written without the era's stamp.

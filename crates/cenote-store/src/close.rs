@@ -137,6 +137,8 @@ impl Drop for Inner {
         if forked {
             core::mem::forget(control.registration.take());
             core::mem::forget(control.lock.take());
+            let primaries = self.primaries.get_mut().unwrap_or_else(PoisonError::into_inner);
+            core::mem::forget(primaries.take());
             // Logs without a file are memory that is not there, and where something of the child's
             // may be.
             core::mem::forget(core::mem::take(&mut control.logs));
@@ -164,7 +166,9 @@ impl Drop for Inner {
                 false => drop(puddle),
             }
         }
-        control.lock = None; // last: whoever gets it finds everything given back
+        // Last: whoever gets them finds everything given back.
+        control.lock = None;
+        drop(self.primaries.get_mut().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

@@ -77,6 +77,7 @@ impl Store {
             fence: None,
             journals: Mutex::default(),
             files_moving: Mutex::default(),
+            primaries: Mutex::default(),
             control: Mutex::new(Control::new(
                 superblock,
                 Catalog::mirror(medium.clone()),

@@ -120,10 +120,7 @@ impl Inner {
             return Ok(());
         }
         self.announce(control, INCOMPAT_KEPT)?;
-        if !self.medium.exists(PRIMARY_DIR)? {
-            self.medium.make_dir(PRIMARY_DIR)?;
-            self.medium.sync_dir("").map_err(|error| self.failed(error))?;
-        }
+        self.hold_primaries()?;
         let mut records = Vec::new();
         for (puddle, runs) in &all {
             let (name, mut header) = (name_of(*puddle), KeptHeader::new(self.uuid, *puddle, runs));

@@ -88,6 +88,7 @@ pub mod relocate;
 mod close;
 mod handle;
 mod lazy;
+mod leftover;
 mod open;
 mod parts;
 mod recovery;

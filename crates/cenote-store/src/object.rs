@@ -188,7 +188,8 @@ impl Store {
             addr: 0,
             size,
         };
-        let puddle = inner.new_puddle_as(&mut control, Some(id), wanted)?;
+        let apart = record.at_rest != AtRest::None;
+        let puddle = inner.new_puddle_as(&mut control, Some(id), wanted, apart)?;
         let info = ObjectInfo { record: record.clone(), addr: puddle.addr, size };
         if let Err(error) = inner.write_new_object(&info, &protection) {
             let _ = inner.medium.remove(&info.file());
@@ -233,7 +234,8 @@ impl Store {
             let role = Role::Object;
             let wanted =
                 PuddleRecord { uuid: Uuid::NIL, pool: PoolId(0), role, index: 0, addr, size };
-            inner.new_puddle_as(&mut control, id, wanted)?
+            let apart = record.at_rest != AtRest::None;
+            inner.new_puddle_as(&mut control, id, wanted, apart)?
         };
         record.puddle = puddle.uuid;
         let info = ObjectInfo { record, addr: puddle.addr, size };

@@ -3,11 +3,12 @@
 //! States of an open for writing: (1) the locks are taken, and a copy of an open store is refused
 //! ([`crate::kernel::exclusion`]); (2) catalog files that are torn or damaged in one copy are
 //! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a
-//! record are removed, and what a crashed session stored at level `process` is synced if this one
-//! is at `power`; (5) the superblock says "open", with boot id, process and client: **its sync
-//! commits**. Only then is a handle given out. A crash before leaves what the next open finds as it
-//! was before, or recovered. (6) A store whose window is taken in this process moves to another one
-//! ([`crate::relocate::window`]); all before is done at a distance.
+//! record are removed, if nothing can be lost with them ([`crate::leftover`]), and what a crashed
+//! session stored at level `process` is synced if this one is at `power`; (5) the superblock says
+//! "open", with boot id, process and client: **its sync commits**. Only then is a handle given out.
+//! A crash before leaves what the next open finds as it was before, or recovered. (6) A store whose
+//! window is taken in this process moves to another one ([`crate::relocate::window`]); all before
+//! is done at a distance.
 //!
 //! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs
 //! were set aside, and a crash in the middle of one is no damage only in a store that is open.
@@ -30,6 +31,7 @@ use crate::kernel::store::{Control, Inner, LOCK, Store};
 use crate::kernel::superblock::{self, FILE, NEW_FILE};
 use crate::kernel::verify::missing as missing_file;
 use crate::kernel::window::{Space, Window};
+use crate::leftover::Leftovers;
 use crate::parts;
 use crate::relocate;
 use cenote_layout::PAGE_SIZE;
@@ -166,6 +168,7 @@ impl Store {
             true => catalog.state.objects.keys().copied().collect(),
             false => BTreeSet::new(),
         };
+        let space = Space::new(home.0, len);
         let store = Self::new(Arc::new(Inner {
             window: Window::of_store(base, len, place.distance, &path),
             persistence: medium.persistence(durability),
@@ -186,17 +189,12 @@ impl Store {
             fence,
             journals: Mutex::default(),
             files_moving: Mutex::default(),
+            primaries: locks.1.into(),
             control: Mutex::new(Control {
                 journals,
                 unchecked_objects,
-                lock: Some(locks),
-                ..Control::new(
-                    block,
-                    catalog,
-                    Space::new(home.0, len),
-                    Uuid::NIL,
-                    parts::under_lock(),
-                )
+                lock: Some(locks.0),
+                ..Control::new(block, catalog, space, Uuid::NIL, parts::under_lock())
             }),
         }));
         store.inner().stamps.set_new_copy(copied && found.newest.origin == ORIGIN_OWN);
@@ -335,7 +333,7 @@ impl Inner {
             }
             report.catalog_files_repaired = control.catalog.repair(merged, bytes)?;
         }
-        let (orphans, missing) = self.compare_files(control, merged, report)?;
+        let (leftovers, missing) = self.compare_files(control, (merged, !clean), report)?;
         *control.parts.get_mut() = self.load_kept(&control.catalog.state)?;
         if planted(Bug::MovedBeforeRecovery) && self.writable && self.window.distance() != 0 {
             self.move_before_recovery(control);
@@ -346,16 +344,8 @@ impl Inner {
         })?;
         control.registration = Some(registration);
         crate::recovery::recover(self, control, crash, &missing, report)?;
+        self.remove_leftovers(control, leftovers, report)?;
         if self.writable {
-            for name in &orphans {
-                self.medium.remove(&format!("{DIR}/{name}"))?;
-                report.orphans_removed += 1;
-            }
-            if !orphans.is_empty() {
-                self.medium.sync_dir(DIR)?;
-            }
-            report.orphans_removed +=
-                crate::shadow::remove_orphans(self, control, merged.canonical.is_some())?;
             let raised = control.superblock.durability == DURABILITY_PROCESS
                 && self.durability == Durability::Power
                 && crash.is_some();
@@ -401,15 +391,15 @@ impl Inner {
         }
     }
 
-    /// Compares the puddle files with the catalog. Missing files are damage, and returned second;
-    /// the names of files without a record are returned first, to be removed, unless records
-    /// were lost: then such a file may hold a pool, and is kept.
-    fn compare_files(
+    /// Compares the puddle files of a store, which may have `crashed`, with the catalog. Missing
+    /// files are damage, and returned second; of files without a record those are returned first
+    /// that are to be removed: none if records were lost, since such a file may hold a pool.
+    fn compare_files<'m>(
         &self,
         control: &mut Control,
-        merged: &catalog::Merged,
+        (merged, crashed): (&'m catalog::Merged, bool),
         report: &mut OpenReport,
-    ) -> Result<(Vec<String>, BTreeSet<Uuid>), MediumError> {
+    ) -> Result<(Leftovers<'m>, BTreeSet<Uuid>), MediumError> {
         let files = match self.medium.list(DIR) {
             Err(error) if error.is_not_found() => Vec::new(),
             files => files?,
@@ -439,13 +429,13 @@ impl Inner {
                 _ => None,
             })
             .collect();
-        let mut orphans = Vec::new();
+        let mut leftovers = Leftovers::new(merged, control.superblock.catalog_batch, crashed);
         for (uuid, name) in ids {
             if control.catalog.state.puddles.contains_key(&uuid) || refused.contains(&uuid) {
                 continue;
             }
             if merged.canonical.is_some() {
-                orphans.push(name.clone());
+                leftovers.add(self, (DIR, name, uuid), &mut report.damage)?;
                 continue;
             }
             let mut page = [0; PAGE_SIZE as usize];
@@ -465,7 +455,7 @@ impl Inner {
             };
             report.damage.push(Damage::Orphan { name: format!("{DIR}/{name}"), detail });
         }
-        Ok((orphans, missing))
+        Ok((leftovers, missing))
     }
 }
 

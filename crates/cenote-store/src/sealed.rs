@@ -62,7 +62,9 @@ use crate::kernel::error::StoreError;
 use crate::kernel::pool::PoolHandle;
 use crate::kernel::pool_core::PoolCore;
 use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::{DATA_AT, DIR, Puddle, create_whole, file_name, make_header, text};
+use crate::kernel::puddle::{
+    DATA_AT, DIR, Puddle, create_whole, file_name, first_page, make_header, text,
+};
 use crate::kernel::store::{Control, Inner, Store};
 use crate::sealed_files::{Opened, at_rest, binding_of, named, pages_of, show_view};
 use cenote_atrest::binding::{self};
@@ -77,7 +79,6 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode};
 use cenote_sealed::{Patches, SealedError, Source, Verified, View};
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// What opening a pool's protections came to.
 pub(crate) struct UnsealedPool {
@@ -145,11 +146,12 @@ impl Inner {
             let made = made.map_err(|error| at_rest(name, SealedError::at_rest(name, error)))?;
             made.bind(binding_of(self.uuid, name, record));
             let len = record.size + made.regions().len;
-            let (header, mut protection) = (make_header(record, self.uuid), made.header().to_vec());
+            let page = first_page(&make_header(record, self.uuid), self.stamps.made(true));
+            let mut protection = made.header().to_vec();
             if planted(Bug::PoolHeaderLate) {
                 protection.clear();
             }
-            let parts = [(0, header.as_bytes()), (record.size, protection.as_slice())];
+            let parts = [(0, page.as_slice()), (record.size, protection.as_slice())];
             create_whole(&self.medium, text(&file_name(record.uuid)), DIR, len, &parts)
                 .map_err(|error| self.failed(error))
         })?;
@@ -424,7 +426,7 @@ impl PoolHandle {
                     found
                 }
                 (None, Some(sealing)) => {
-                    sealing.verify(&self.store().inner().frontier(), puddle, &mut tell)
+                    sealing.verify(self.store().inner().frontier(), puddle, &mut tell)
                 }
                 // Opened as a whole when the pool was, so every page was checked; its memory is an
                 // image.
@@ -500,7 +502,7 @@ impl PoolHandle {
                     .find(|puddle| puddle.uuid() == anchor.object)
                     .and_then(|puddle| Some((puddle, puddle.job()?.sealing.as_ref()?))) =>
                 {
-                    let frontier = &self.store().inner().frontier();
+                    let frontier = self.store().inner().frontier();
                     let as_what = (sealing.mode, sealing.identity);
                     frontier
                         .open_due(

@@ -29,7 +29,6 @@ use crate::differing::compare;
 use crate::due::reseal::SealedFile;
 use crate::due::{Found, Needs};
 use crate::gate::Gate;
-use crate::kept_files::puddle_of;
 use crate::kernel::catalog::State;
 use crate::kernel::error::StoreError;
 use crate::kernel::extensions::Extension;
@@ -409,35 +408,6 @@ impl Inner {
         }
         Ok(roots)
     }
-}
-
-/// Removes primaries and kept files that no record names, unless records of the catalog are lost
-/// (`all_known` is false). Returns how many are gone.
-pub(crate) fn remove_orphans(
-    inner: &Inner,
-    control: &Control,
-    all_known: bool,
-) -> Result<u64, MediumError> {
-    let state = &control.catalog.state;
-    let files = match inner.medium.list(PRIMARY_DIR) {
-        Err(error) if error.is_not_found() => return Ok(0),
-        files => files?,
-    };
-    let id_of = |name: &String| Uuid::parse(name).or_else(|| puddle_of(name));
-    let named = |name: &String| {
-        let known = id_of(name).filter(|_| name.len() >= 32).and_then(|id| state.puddles.get(&id));
-        let is_kept = puddle_of(name).is_none_or(|id| state.kept.contains_key(&id));
-        is_kept && known.is_some_and(|puddle| state.is_shadowed(puddle.pool))
-    };
-    let mut removed = 0;
-    for name in files.iter().filter(|name| all_known && id_of(name).is_some() && !named(name)) {
-        inner.medium.remove(&format!("{PRIMARY_DIR}/{name}"))?;
-        removed += 1;
-    }
-    if removed > 0 {
-        inner.medium.sync_dir(PRIMARY_DIR)?;
-    }
-    Ok(removed)
 }
 
 /// Brings the shadows of `pools` to the last psync. Returns the pools where that cannot be done,

@@ -259,7 +259,9 @@ impl PoolInner {
     /// that is shared.
     fn is_suspect(&self, is_copy: bool) -> bool {
         let Inner { store, policy, .. } = &*self.store;
-        let damaged = || !store.damage().is_empty() || !self.heap.damage().is_empty();
+        // A file that no record names is no pool's.
+        let of_pools = |damage: &Damage| !matches!(damage, Damage::Orphan { .. });
+        let damaged = || store.damage().iter().any(of_pools) || !self.heap.damage().is_empty();
         !policy.torn_allowed
             && self.doubt.is_none()
             && self.handle.member().is_none()

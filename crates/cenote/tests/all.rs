@@ -20,6 +20,7 @@ mod hot_copies;
 mod joining_log;
 mod journal_given_up;
 mod kept;
+mod leftovers;
 mod limits;
 mod linked;
 mod log_full;

@@ -5,7 +5,7 @@
 //! store is open, or closed, when the links are made.
 
 use crate::at_rest::{count, options, push};
-use crate::support::directory;
+use crate::support::{directory, hashes};
 use cenote::{Access, AtRest, Error, OpenOptions, Pool, Result, Store};
 use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, plant};
@@ -27,7 +27,7 @@ const LINKED: [(&str, Option<&[&str]>); 6] = [
 const POOLS: [&str; 2] = ["direct", "shadowed"];
 
 /// A store with a pool in each mode, closed.
-fn made(keep: &Path) -> PathBuf {
+pub(crate) fn made(keep: &Path) -> PathBuf {
     let dir = keep.join("store");
     let store = Store::open(&dir).unwrap();
     push(&store.pool("direct").unwrap(), 0, 3);
@@ -40,7 +40,7 @@ fn made(keep: &Path) -> PathBuf {
 }
 
 /// Copies a directory; what is named is linked.
-fn linked(from: &Path, to: &Path, what: &str) {
+pub(crate) fn linked(from: &Path, to: &Path, what: &str) {
     fs::create_dir(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
@@ -179,11 +179,11 @@ fn planted_a_writer_of_a_file_with_two_names_changes_a_view_of_the_other_store()
 }
 
 /// One directory of a store that is mounted at another place too, until this is dropped.
-struct Bound(PathBuf);
+pub(crate) struct Bound(PathBuf);
 
 impl Bound {
     /// `None` where this process may not mount.
-    fn new(from: &Path, to: &Path) -> Option<Self> {
+    pub(crate) fn new(from: &Path, to: &Path) -> Option<Self> {
         let done = Command::new("mount").arg("--bind").args([from, to]).output();
         done.is_ok_and(|done| done.status.success()).then(|| Self(to.to_owned()))
     }
@@ -196,7 +196,7 @@ impl Drop for Bound {
 }
 
 /// Opens a store to write, or to read.
-fn opened(dir: &Path, access: Access) -> Result<Store> {
+pub(crate) fn opened(dir: &Path, access: Access) -> Result<Store> {
     Store::open_with(dir, &OpenOptions { access, ..OpenOptions::default() })
 }
 
@@ -251,6 +251,100 @@ fn the_directories_of_an_open_store_are_locked_whatever_else_is_closed() -> Resu
         assert!(is_locked(&opened(&dir, Access::ReadOnly)), "{what}");
         drop(other);
         opened(&dir, Access::ReadWrite)?.close()?;
+    }
+    Ok(())
+}
+
+/// A store with a pool that has no primaries, closed.
+fn without_primaries(keep: &Path) -> PathBuf {
+    let dir = keep.join("plain");
+    let store = Store::open(&dir).unwrap();
+    push(&store.pool("direct").unwrap(), 0, 3);
+    store.close().unwrap();
+    dir
+}
+
+/// Whether another store is refused whose `primary` is the one that an open store has made.
+fn refused_beside_new_primaries(bug: Bug) -> Result<Option<bool>> {
+    let keep = directory();
+    let (dir, other) = (without_primaries(keep.path()), made(keep.path()));
+    assert!(!dir.join("primary").exists());
+    let store = opened(&dir, Access::ReadWrite)?;
+    plant(bug);
+    let pool = store.create_pool("shadowed", &options(AtRest::None, None));
+    plant(Bug::None);
+    push(&pool?, 0, 3);
+    let Some(bound) = Bound::new(&dir.join("primary"), &other.join("primary")) else {
+        println!("skipped: no bind mounts here");
+        return Ok(None);
+    };
+    let asked = [Access::ReadWrite, Access::ReadOnly];
+    let refused = asked.map(|access| is_locked(&opened(&other, access)));
+    assert_eq!(refused[0], refused[1]);
+    store.close()?;
+    drop(bound);
+    let store = opened(&dir, Access::ReadWrite)?;
+    let whole = store.pool("shadowed").map(|pool| count(&pool));
+    assert!(bug != Bug::None || whole? == 3);
+    store.close()?;
+    Ok(Some(refused[0]))
+}
+
+#[test]
+fn a_directory_of_primaries_that_a_session_makes_is_locked() -> Result<()> {
+    assert_ne!(refused_beside_new_primaries(Bug::None)?, Some(false));
+    assert_ne!(refused_beside_new_primaries(Bug::NewDirectoryNotHeld)?, Some(true));
+    Ok(())
+}
+
+/// One store is open, and a copy of it; then a directory of the first is mounted into the copy,
+/// which is written and closed. Whether files of the first have changed.
+fn written_over_a_mount(what: &str, bug: Bug) -> Result<Option<bool>> {
+    let keep = directory();
+    let (dir, other) = (made(keep.path()), keep.path().join("other"));
+    linked(&dir, &other, "nothing");
+    let (store, second) = (opened(&dir, Access::ReadWrite)?, opened(&other, Access::ReadWrite)?);
+    let direct = second.pool("direct")?;
+    let before = hashes(&dir.join(what));
+    let Some(bound) = Bound::new(&dir.join(what), &other.join(what)) else {
+        println!("skipped: no bind mounts here");
+        return Ok(None);
+    };
+    plant(bug);
+    let written = (|| -> Result<()> {
+        let new = second.create_pool("new", &options(AtRest::None, None))?;
+        push(&new, 0, 3);
+        new.psync()?;
+        push(&direct, 3, 5);
+        let shadowed = second.pool("shadowed")?;
+        push(&shadowed, 3, 5);
+        shadowed.psync().map(drop)
+    })();
+    plant(Bug::None);
+    let changed = hashes(&dir.join(what)) != before;
+    drop(direct);
+    let closed = second.close();
+    let changed = changed || hashes(&dir.join(what)) != before;
+    drop(bound);
+    if bug == Bug::None {
+        written?;
+        closed?;
+        let second = opened(&other, Access::ReadWrite)?;
+        let counts = ["direct", "shadowed", "new"].map(|name| second.pool(name).map(|p| count(&p)));
+        assert_eq!(counts.into_iter().collect::<Result<Vec<_>>>()?, [5, 5, 3], "{what}");
+        second.close()?;
+        let counts = POOLS.map(|name| store.pool(name).map(|pool| count(&pool)));
+        assert_eq!(counts.into_iter().collect::<Result<Vec<_>>>()?, [3, 3], "{what}");
+    }
+    drop(store);
+    Ok(Some(changed))
+}
+
+#[test]
+fn what_is_mounted_into_an_open_store_is_not_written_by_it() -> Result<()> {
+    for what in DIRECTORIES {
+        assert_ne!(written_over_a_mount(what, Bug::None)?, Some(true), "{what}");
+        assert_ne!(written_over_a_mount(what, Bug::MountFollowed)?, Some(false), "{what}");
     }
     Ok(())
 }

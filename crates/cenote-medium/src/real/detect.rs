@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::{Durability, MediumKind, Operation, Persistence};
 
-use super::files::open_regular;
+use super::beneath::open_regular;
 
 /// A file that a store has, and that lies where its puddles lie.
 const PROBE_NAME: &str = "superblock";
@@ -150,8 +150,8 @@ fn covered(
 /// Whether the kernel maps a file here such that flush and fence suffice. No, if that cannot be
 /// found out.
 fn accepts_synchronous_mapping(dir: BorrowedFd<'_>, writable: bool) -> bool {
-    let existing =
-        open_regular(dir, Operation::Examine, PROBE_NAME, OFlags::RDONLY).map(|(file, _)| file);
+    let existing = open_regular((dir, PROBE_NAME), Operation::Examine, PROBE_NAME, OFlags::RDONLY)
+        .map(|(file, _)| file);
     let file = match existing {
         Ok(file) => file,
         Err(_) if writable => {

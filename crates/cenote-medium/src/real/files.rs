@@ -1,7 +1,8 @@
 //! Files of a store directory, by names relative to its descriptor.
 //!
 //! Every name is opened with `openat` and without following a link, so the store stays the one that
-//! was opened, whatever happens to the paths above it.
+//! was opened, whatever happens to the paths above it. Names in a directory that is held are opened
+//! from that one (`beneath`).
 //!
 //! A failed write-back is reported once, to descriptors that were open when it failed or to the
 //! next one that is opened, unless the kernel forgot the inode meanwhile. So the descriptor that a
@@ -23,6 +24,7 @@ use rustix::io::Errno;
 
 use crate::{FileId, FileName, FileStat, Holder, LockGuard, LockKind, MediumError, Operation};
 
+use super::beneath::{Beneath, open_regular};
 use super::lock;
 
 type Result<T> = core::result::Result<T, MediumError>;
@@ -46,6 +48,8 @@ const INTERRUPTIONS_MAX: u32 = 1000;
 #[derive(Debug)]
 pub(super) struct Files {
     dir: OwnedFd,
+    /// Directories in it that were held.
+    beneath: Beneath,
     writable: bool,
     /// Whether a sync means anything here: not on tmpfs.
     keeps_unsynced: bool,
@@ -67,6 +71,7 @@ impl Files {
     ) -> Self {
         Self {
             dir,
+            beneath: Beneath::default(),
             writable,
             keeps_unsynced,
             forgives_dir_sync,
@@ -82,6 +87,11 @@ impl Files {
 
     fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
+    }
+
+    /// Where a file is looked up, by which name there.
+    fn at<'n>(&self, name: &'n str) -> (BorrowedFd<'_>, &'n str) {
+        self.beneath.at(self.dir(), name)
     }
 
     fn unsynced(&self) -> MutexGuard<'_, HashMap<String, Arc<File>>> {
@@ -106,8 +116,8 @@ impl Files {
     /// Opens a regular file that exists.
     fn open(&self, op: Operation, name: &str, flags: OFlags) -> Result<File> {
         FileName::check(op, name)?;
-        lock::refuse_if_locked(self.dir(), op, name)?;
-        open_regular(self.dir(), op, name, flags).map(|(file, _)| file)
+        lock::refuse_if_locked(self.at(name), op, name)?;
+        open_regular(self.at(name), op, name, flags).map(|(file, _)| file)
     }
 
     /// Opens a file and tells its length, without allocating and without a lock: for signal
@@ -121,13 +131,14 @@ impl Files {
         if self.lock_name.get().is_some_and(|lock| lock.as_str() == name) {
             return Err(MediumError::Locked { op, name: FileName::new(name) });
         }
-        open_regular(self.dir(), op, name, flags)
+        open_regular(self.at(name), op, name, flags)
     }
 
     pub(super) fn exists(&self, name: &str) -> Result<bool> {
         let op = Operation::Examine;
         FileName::check(op, name)?;
-        match rustix::fs::statat(self.dir(), name, AtFlags::SYMLINK_NOFOLLOW) {
+        let (dir, path) = self.at(name);
+        match rustix::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
             Err(errno) => Err(MediumError::from_io(op, name, errno.into())),
@@ -137,7 +148,8 @@ impl Files {
     pub(super) fn stat(&self, name: &str) -> Result<FileStat> {
         let op = Operation::Examine;
         FileName::check(op, name)?;
-        let stat = rustix::fs::statat(self.dir(), name, AtFlags::SYMLINK_NOFOLLOW)
+        let (dir, path) = self.at(name);
+        let stat = rustix::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(MediumError::NotAFile { op, name: FileName::new(name) });
@@ -207,14 +219,15 @@ impl Files {
         check_size_limit(len_bytes).map_err(failed)?;
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::openat(self.dir(), name, flags, Mode::from_raw_mode(FILE_MODE))
+        let (dir, path) = self.at(name);
+        let file = rustix::fs::openat(dir, path, flags, Mode::from_raw_mode(FILE_MODE))
             .map(File::from)
             .map_err(|errno| failed(errno.into()))?;
         if let Err(source) = take_space(&file, len_bytes) {
             drop(file);
             // If this fails too the file stays, without a record that names it; the first error is
             // what matters.
-            let _ = rustix::fs::unlinkat(self.dir(), name, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(dir, path, AtFlags::empty());
             return Err(failed(source));
         }
         if len_bytes != 0 {
@@ -347,7 +360,8 @@ impl Files {
         self.may_write(op, from)?;
         FileName::check(op, from)?;
         FileName::check(op, to)?;
-        rustix::fs::renameat(self.dir(), from, self.dir(), to)
+        let (old, new) = (self.at(from), self.at(to));
+        rustix::fs::renameat(old.0, old.1, new.0, new.1)
             .map_err(|errno| MediumError::from_io(op, from, errno.into()))?;
         let mut unsynced = self.unsynced();
         unsynced.remove(to);
@@ -361,7 +375,8 @@ impl Files {
         let op = Operation::Remove;
         self.may_write(op, name)?;
         FileName::check(op, name)?;
-        rustix::fs::unlinkat(self.dir(), name, AtFlags::empty())
+        let (dir, path) = self.at(name);
+        rustix::fs::unlinkat(dir, path, AtFlags::empty())
             .map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
         self.unsynced().remove(name);
         Ok(())
@@ -387,7 +402,8 @@ impl Files {
         let op = Operation::MakeDirectory;
         self.may_write(op, name)?;
         FileName::check(op, name)?;
-        rustix::fs::mkdirat(self.dir(), name, Mode::from_raw_mode(DIR_MODE))
+        let (dir, path) = self.at(name);
+        rustix::fs::mkdirat(dir, path, Mode::from_raw_mode(DIR_MODE))
             .map_err(|errno| MediumError::from_io(op, name, errno.into()))
     }
 
@@ -398,7 +414,7 @@ impl Files {
     ) -> Result<core::result::Result<LockGuard, Holder>> {
         // A descriptor kept for a sync would drop the lock when it is closed.
         self.unsynced().remove(name);
-        let locked = lock::lock(self.dir(), name, kind, self.writable)?;
+        let locked = lock::lock(self.at(name), name, kind, self.writable)?;
         if locked.is_ok() {
             self.lock_name.get_or_init(|| FileName::new(name));
         }
@@ -410,59 +426,39 @@ impl Files {
         name: &str,
         kind: LockKind,
     ) -> Result<core::result::Result<(LockGuard, FileId), Holder>> {
-        super::hold::hold(self.dir(), name, kind)
+        super::hold::hold(self.at(name), name, kind)
     }
 
     pub(super) fn hold_dir(
         &self,
         name: &str,
         kind: LockKind,
-    ) -> Result<core::result::Result<LockGuard, Holder>> {
-        super::hold::hold_dir(self.dir(), name, kind)
+    ) -> Result<core::result::Result<Option<LockGuard>, Holder>> {
+        super::hold::hold_dir(self.dir(), name, kind, |dir| self.beneath.keep(name, dir))
+    }
+
+    pub(super) fn is_mounted(&self, dir: &str) -> Result<bool> {
+        super::hold::is_mounted(self.beneath.at_dir(self.dir(), dir), dir)
     }
 
     pub(super) fn file_id(&self, name: &str) -> Result<FileId> {
-        super::hold::file_id(self.dir(), name)
+        super::hold::file_id(self.at(name), name)
     }
 
     pub(super) fn is_byte_held(&self, name: &str, at: u64) -> Result<bool> {
-        super::hold::is_byte_held(self.dir(), name, at)
+        super::hold::is_byte_held(self.at(name), name, at)
     }
 
     /// A fresh descriptor of a directory; `""` is the store's own.
     fn open_dir(&self, op: Operation, dir: &str) -> Result<OwnedFd> {
-        let path = if dir.is_empty() {
-            "."
-        } else {
+        if !dir.is_empty() {
             FileName::check(op, dir)?;
-            dir
-        };
+        }
+        let (top, path) = self.beneath.at_dir(self.dir(), dir);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        rustix::fs::openat(self.dir(), path, flags, Mode::empty())
+        rustix::fs::openat(top, path, flags, Mode::empty())
             .map_err(|errno| MediumError::from_io(op, dir, errno.into()))
     }
-}
-
-/// Opens a regular file and tells its length. Does not allocate (short paths are copied to the
-/// stack), does not block on what is not a regular file, and does not follow a link.
-pub(super) fn open_regular(
-    dir: BorrowedFd<'_>,
-    op: Operation,
-    name: &str,
-    flags: OFlags,
-) -> Result<(File, u64)> {
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let not_a_file = || MediumError::NotAFile { op, name: FileName::new(name) };
-    let fd = rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(|errno| match errno {
-        Errno::LOOP | Errno::ISDIR | Errno::NXIO => not_a_file(),
-        errno => MediumError::from_io(op, name, errno.into()),
-    })?;
-    let stat =
-        rustix::fs::fstat(&fd).map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(not_a_file());
-    }
-    Ok((File::from(fd), u64::try_from(stat.st_size).unwrap_or(0)))
 }
 
 /// Writes all of `data` into a file that is open. Beyond what this process may write to a file that

@@ -45,11 +45,11 @@ fn last_part(name: &str) -> &str {
 
 /// Device and inode of a name, without opening it. `None` if there is nothing.
 fn identity(
-    dir: BorrowedFd<'_>,
+    (dir, path): (BorrowedFd<'_>, &str),
     op: Operation,
     name: &str,
 ) -> Result<Option<(u64, u64)>, MediumError> {
-    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+    match rustix::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
         Err(rustix::io::Errno::NOENT) => Ok(None),
         Err(errno) => Err(MediumError::from_io(op, name, errno.into())),
@@ -58,7 +58,7 @@ fn identity(
 
 /// Refuses to let a file be opened that this process has locked.
 pub(super) fn refuse_if_locked(
-    dir: BorrowedFd<'_>,
+    at: (BorrowedFd<'_>, &str),
     op: Operation,
     name: &str,
 ) -> Result<(), MediumError> {
@@ -66,7 +66,7 @@ pub(super) fn refuse_if_locked(
     if !held.iter().any(|entry| entry.name == last_part(name)) {
         return Ok(());
     }
-    let found = identity(dir, op, name)?;
+    let found = identity(at, op, name)?;
     if held.iter().any(|entry| found == Some((entry.device, entry.inode))) {
         return Err(MediumError::Locked { op, name: FileName::new(name) });
     }
@@ -75,7 +75,7 @@ pub(super) fn refuse_if_locked(
 
 /// Locks a file of a directory; see [`Medium::lock`](crate::Medium::lock).
 pub(super) fn lock(
-    dir: BorrowedFd<'_>,
+    at: (BorrowedFd<'_>, &str),
     name: &str,
     kind: LockKind,
     writable: bool,
@@ -88,7 +88,7 @@ pub(super) fn lock(
     // Held throughout, so that no two threads open the file at once: the one that fails would close
     // it.
     let mut held = held();
-    let found = identity(dir, op, name)?;
+    let found = identity(at, op, name)?;
     if let Some(entry) = held.iter_mut().find(|entry| found == Some((entry.device, entry.inode))) {
         if entry.kind == LockKind::Exclusive || kind == LockKind::Exclusive {
             return Ok(Err(this_process(entry.kind)));
@@ -109,7 +109,7 @@ pub(super) fn lock(
     if writable {
         flags |= OFlags::CREATE;
     }
-    let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(super::files::FILE_MODE))
+    let file = rustix::fs::openat(at.0, at.1, flags, Mode::from_raw_mode(super::files::FILE_MODE))
         .map(File::from)
         .map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
     let stat =

@@ -1,11 +1,13 @@
 //! A directory of this machine as a medium.
 //!
 //! [`RealMedium`] holds a descriptor of the directory. What the directory lies on is found out
-//! once, when it is opened (`detect`); files are reached relative to the descriptor (`files`),
-//! mapped only inside windows that the medium reserved (`window`), and the store is locked against
-//! other processes and other openers in this one, by a lock that names its holder (`lock`) and by
-//! locks that nothing this process does to the files drops (`hold`).
+//! once, when it is opened (`detect`); files are reached relative to the descriptor (`files`), or
+//! to that of a directory in it that is held (`beneath`), mapped only inside windows that the
+//! medium reserved (`window`), and the store is locked against other processes and other openers in
+//! this one, by a lock that names its holder (`lock`) and by locks that nothing this process does
+//! to the files drops (`hold`).
 
+mod beneath;
 mod detect;
 mod files;
 mod granted;
@@ -298,8 +300,12 @@ unsafe impl Medium for RealMedium {
         &self,
         name: &str,
         kind: LockKind,
-    ) -> Result<core::result::Result<LockGuard, Holder>> {
+    ) -> Result<core::result::Result<Option<LockGuard>, Holder>> {
         self.files.hold_dir(name, kind)
+    }
+
+    fn is_mounted(&self, dir: &str) -> Result<bool> {
+        self.files.is_mounted(dir)
     }
 
     fn file_id(&self, name: &str) -> Result<FileId> {

@@ -300,7 +300,7 @@ impl Inner {
             |detail: String| StoreError::NotRewritten { puddle: record.uuid, detail };
         let work = self.work_of(control, record, &due, needs).map_err(not_rewritten)?;
         let identity = self.identity_of(control, record.uuid);
-        let frontier = &self.frontier();
+        let frontier = self.frontier();
         let Some(rewriter) = &frontier.options.rewriter else {
             return Err(not_rewritten("this program cannot rewrite pointers".into()));
         };

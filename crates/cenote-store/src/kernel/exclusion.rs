@@ -11,7 +11,10 @@
 //!    so two that share one of them exclude each other, by whatever path they came and whatever
 //!    became of the other files.
 //! 4. A lock on the directory `puddles`, and 5. one on `primary`, where there is one. A bind mount
-//!    puts them into a second store, which shares neither inode with the first.
+//!    puts them into a second store, which shares neither inode with the first. From then on names
+//!    in them are looked up in what is locked, so a mount over them later changes nothing. A
+//!    `primary` that a session makes is locked then ([`Inner::hold_primaries`]), before a file is
+//!    made in it.
 //!
 //! A writer refuses, under these locks, a file that it writes and that has several names, since
 //! another store may share it: here the superblock, the catalog and the journals, and puddles where
@@ -21,20 +24,24 @@
 //! from one: [`crate::kernel::origin`].
 
 use crate::kernel::catalog;
-use crate::kernel::error::OpenError;
+use crate::kernel::error::{OpenError, StoreError};
 use crate::kernel::journals::JournalOf;
 use crate::kernel::options::CopyPolicy;
 use crate::kernel::origin::{Origin, Place, living_opener};
 use crate::kernel::puddle::{DIR, PRIMARY_DIR};
-use crate::kernel::store::LOCK;
+use crate::kernel::store::{Inner, LOCK};
 use crate::kernel::superblock::{FILE, Found, load};
 use cenote_layout::id::Uuid;
-use cenote_medium::{Holder, LockGuard, LockKind, MediumError, MediumInfo, OwnedMedium};
+use cenote_medium::planted::{Bug, planted};
+use cenote_medium::{FileName, Holder, LockGuard, LockKind, MediumError, MediumInfo, OwnedMedium};
 use cenote_sys::process;
 use std::time::{Duration, Instant};
 
 /// How often a lock is tried while waiting for it.
 const LOCK_RETRY: Duration = Duration::from_millis(5);
+
+/// The locks of an open: the first four, and the one on `primary`. `None`: there was none.
+pub(crate) type Locks = ([LockGuard; 4], Option<LockGuard>);
 
 /// Takes all locks of an open, waiting at most `timeout`, and says where the store lies that they
 /// are on.
@@ -42,7 +49,7 @@ pub(crate) fn take(
     medium: &OwnedMedium,
     exclusive: bool,
     timeout: Duration,
-) -> Result<([LockGuard; 5], Place), OpenError> {
+) -> Result<(Locks, Place), OpenError> {
     let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
     let path = || medium.describe().path;
     let failed = |source| OpenError::Medium { path: path(), source: Box::new(source) };
@@ -78,7 +85,7 @@ fn refuse_links(medium: &OwnedMedium) -> Result<(), MediumError> {
     Ok(())
 }
 
-type Taken = Result<([LockGuard; 5], Place), Holder>;
+type Taken = Result<(Locks, Place), Holder>;
 
 fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> {
     let lock = match medium.lock(LOCK, kind)? {
@@ -94,12 +101,42 @@ fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> 
         Err(holder) => return Ok(Err(holder)),
     };
     let puddles = match medium.hold_dir(DIR, kind)? {
-        Ok(guard) => guard,
+        Ok(guard) => guard.unwrap_or_else(|| LockGuard::new(())),
         Err(holder) => return Ok(Err(holder)),
     };
+    let all = [lock, held, also, puddles];
     Ok(medium
         .hold_dir(PRIMARY_DIR, kind)?
-        .map(|primaries| ([lock, held, also, puddles, primaries], Place { directory, superblock })))
+        .map(|primaries| ((all, primaries), Place { directory, superblock })))
+}
+
+impl Inner {
+    /// Makes the directory of primaries, if there is none yet, durably, and locks it: before this
+    /// session makes a file there.
+    ///
+    /// States: no directory; an empty one, which the next open locks; **one that is locked**.
+    pub(crate) fn hold_primaries(&self) -> Result<(), StoreError> {
+        let mut held = self.primaries();
+        if held.is_some() {
+            return Ok(());
+        }
+        if !self.medium.exists(PRIMARY_DIR)? {
+            self.medium.make_dir(PRIMARY_DIR)?;
+            self.medium.sync_dir("").map_err(|error| self.failed(error))?;
+        }
+        if planted(Bug::NewDirectoryNotHeld) {
+            return Ok(());
+        }
+        match self.medium.hold_dir(PRIMARY_DIR, LockKind::Exclusive)? {
+            Ok(guard) => *held = guard,
+            Err(_) => {
+                let detail = "another store has locked the directory, which is mounted there";
+                let name = FileName::new(PRIMARY_DIR);
+                return Err(self.failed(MediumError::Replaced { name, detail }));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A holder that its lock does not name: a writer, by what the superblock says.

@@ -1,7 +1,6 @@
 //! A pool gets a puddle: a spare one, else a new one.
 
 use crate::kernel::error::StoreError;
-use crate::kernel::puddle::create_primary;
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::PoolId;
@@ -25,9 +24,8 @@ impl Inner {
             if header.map_err(|error| self.failed(error)).is_ok() {
                 if shadowed
                     && !spare.fits
-                    && let Err(error) = create_primary(&self.medium, &record, self.uuid)
+                    && let Err(error) = self.make_primary(&record)
                 {
-                    let error = self.failed(error);
                     self.drop_spare(control, &spare.record, spare.named);
                     return Err(error);
                 }

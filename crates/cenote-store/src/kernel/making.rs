@@ -7,7 +7,7 @@
 
 use crate::kernel::error::StoreError;
 use crate::kernel::puddle::{
-    Kind, Puddle, create_file, create_primary, file_name, primary_name, text,
+    Kind, Puddle, create_primary, create_stamped, file_name, primary_name, text,
 };
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::{PuddleRecord, Record};
@@ -27,23 +27,24 @@ impl Inner {
         index: u32,
         size: u64,
     ) -> Result<PuddleRecord, StoreError> {
-        self.new_puddle_as(
-            control,
-            None,
-            PuddleRecord { uuid: Uuid::NIL, pool, role, index, addr: 0, size },
-        )
+        let wanted = PuddleRecord { uuid: Uuid::NIL, pool, role, index, addr: 0, size };
+        self.new_puddle_as(control, None, wanted, matches!(role, Role::Log | Role::LogSpace))
     }
 
     /// The same for a puddle that was somewhere before: at `wanted.addr` if that is free, and of
-    /// the identity `id` if that is given.
+    /// the identity `id` if that is given. `apart`: its stamp is compared with none, and says in
+    /// which era its file was made ([`crate::leftover`]).
     pub(crate) fn new_puddle_as(
         &self,
         control: &mut Control,
         id: Option<Uuid>,
         wanted: PuddleRecord,
+        apart: bool,
     ) -> Result<PuddleRecord, StoreError> {
+        let stamp = self.stamps.made(apart);
         self.new_puddle_by(control, id, wanted, &|record| {
-            create_file(&self.medium, record, self.uuid).map_err(|error| self.failed(error))
+            create_stamped(&self.medium, record, self.uuid, stamp)
+                .map_err(|error| self.failed(error))
         })
     }
 
@@ -93,17 +94,21 @@ impl Inner {
         made
     }
 
+    /// Makes a primary, in its directory.
+    pub(crate) fn make_primary(&self, record: &PuddleRecord) -> Result<(), StoreError> {
+        self.hold_primaries()?;
+        create_primary(&self.medium, record, self.uuid).map_err(|error| self.failed(error))
+    }
+
     /// Creates the primary of a new puddle. On failure the puddle is gone again.
     pub(crate) fn new_primary(
         &self,
         control: &mut Control,
         record: &PuddleRecord,
     ) -> Result<(), StoreError> {
-        create_primary(&self.medium, record, self.uuid).map_err(|error| {
-            let error = self.failed(error);
+        self.make_primary(record).inspect_err(|_| {
             let _ = self.medium.remove(text(&file_name(record.uuid)));
             control.space.give_back(record.addr, record.size);
-            error
         })
     }
 

@@ -530,16 +530,12 @@ pub(crate) fn first_page(header: &PuddleHeader, stamp: u64) -> Vec<u8> {
     [header.as_bytes(), &stamp.to_le_bytes()].concat()
 }
 
-/// The same for the primary.
+/// The same for the primary, in its directory, which is there ([`Inner::hold_primaries`]).
 pub(crate) fn create_primary(
     medium: &OwnedMedium,
     record: &PuddleRecord,
     store: Uuid,
 ) -> Result<(), MediumError> {
-    if !medium.exists(PRIMARY_DIR)? {
-        medium.make_dir(PRIMARY_DIR)?;
-        medium.sync_dir("")?;
-    }
     let page = new_page(record, store, 0);
     create_whole(medium, text(&primary_name(record.uuid)), PRIMARY_DIR, record.size, &[(0, &page)])
 }

@@ -99,7 +99,8 @@ pub enum Damage {
         /// What is wrong.
         detail: String,
     },
-    /// A file among the puddles that no record names, kept because records were lost.
+    /// A file among the puddles or primaries that no record names, kept because records were lost,
+    /// or because it may be another store's.
     Orphan {
         /// The file.
         name: String,

@@ -287,6 +287,12 @@ impl Stamps {
         self.era.load(Ordering::Acquire)
     }
 
+    /// The stamp of a new file. If it is compared with none (`apart`), the era in which the file
+    /// was made, if that says something ([`crate::leftover`]).
+    pub(crate) fn made(&self, apart: bool) -> u64 {
+        Some(self.mark()).filter(|era| apart && *era != ERA_ANY).unwrap_or(0)
+    }
+
     /// Leases that there are when a session begins: those of sessions that have not ended well.
     pub(crate) fn note_leases(&self, state: &State) {
         let pools =

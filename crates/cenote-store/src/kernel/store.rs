@@ -81,6 +81,8 @@ pub(crate) struct Inner {
     pub(crate) journals: Mutex<Vec<Weak<Journal>>>,
     /// Held by who brings such a journal into files, and by who copies these for a backup.
     pub(crate) files_moving: Mutex<()>,
+    /// The lock on the directory of primaries, from the moment on when there is one.
+    pub(crate) primaries: Mutex<Option<LockGuard>>,
     pub(crate) control: Mutex<Control>,
 }
 
@@ -147,7 +149,7 @@ pub(crate) struct Control {
     /// This session.
     pub(crate) client: Uuid,
     pub(crate) registration: Option<fault::Registration>,
-    pub(crate) lock: Option<[LockGuard; 5]>,
+    pub(crate) lock: Option<[LockGuard; 4]>,
 }
 
 impl Control {
@@ -456,6 +458,10 @@ impl Store {
 const FORKED_TRIES: u32 = 500;
 
 impl Inner {
+    pub(crate) fn primaries(&self) -> MutexGuard<'_, Option<LockGuard>> {
+        self.primaries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether another process keeps the store.
     pub(crate) fn is_client(&self) -> bool {
         self.remote.is_some()

@@ -34,12 +34,11 @@ use super::remote::RemoteImport;
 use crate::due::replace::copy;
 use crate::kernel::pool_rules::{check_size, why_no_name};
 use crate::kernel::puddle::{
-    DIR, PRIMARY_DIR, create_primary, file_name, first_page, make_header, primary_name, text,
+    DIR, PRIMARY_DIR, file_name, first_page, make_header, primary_name, text,
 };
 use crate::kernel::rewriter::TypeTable;
 use crate::kernel::store::{Control, Inner, Store};
-use crate::kernel::window::Space;
-use crate::kernel::{error::StoreError, mismatch::TypeMismatch};
+use crate::kernel::{error::StoreError, mismatch::TypeMismatch, window::Space};
 use crate::manifest::{
     ImportManifest, ImportPool, ImportPuddle, ImportSlot, Imported, ImportedPool,
 };
@@ -582,8 +581,9 @@ impl Import {
                 header.prefix.compat |= COMPAT_SHARES_BLOCKS;
                 seal(&mut header);
             }
-            file.write_at(0, &first_page(&header, 0)).map_err(failed)?;
             let sealed = pool.at_rest != AtRest::None;
+            let page = first_page(&header, inner.stamps.made(sealed));
+            file.write_at(0, &page).map_err(failed)?;
             if sealed {
                 check_protection(&file, record.size, self.old(number).identity, pool)?;
             } else if let Some(geometry) =
@@ -595,7 +595,7 @@ impl Import {
             if self.pool_of(number).mode == PoolMode::Shadowed && !sealed {
                 shadowed = true;
                 let primary = primary_name(record.uuid);
-                create_primary(&inner.medium, &said, inner.uuid).map_err(failed)?;
+                inner.make_primary(&said)?;
                 self.made.insert(text(&primary).into());
                 let primary = FileHandle::open(&inner.medium, text(&primary)).map_err(failed)?;
                 copy(&file, &primary, PAGE_SIZE, record.size).map_err(failed)?;

@@ -266,6 +266,17 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
     }
 }
 
+impl Merged {
+    /// Records that took puddles or pools out, with their batches; none if records are lost.
+    pub(crate) fn ended(&self) -> Vec<(u64, Record)> {
+        let frames = scan(self.canonical.as_deref()).frames.into_iter().map(|(frame, _)| frame);
+        let ends = |frame: &Frame| {
+            matches!(frame.record, Record::PuddleRemoved(_) | Record::PoolRemoved(_))
+        };
+        frames.filter(ends).map(|frame| (frame.batch, frame.record)).collect()
+    }
+}
+
 /// Numbers of the batches whose frames are all there, rising.
 fn complete_batches(frames: &BTreeMap<(u64, u32), &Frame>) -> Vec<u64> {
     let mut complete = Vec::new();
