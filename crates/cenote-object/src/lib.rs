@@ -18,7 +18,7 @@
 //! | protecting pages again, later | `write_protector.rs` |
 //! | protected objects: sealed pages, keys | `at_rest.rs` |
 //! | their memory, filled at first touch | `cenote-sealed` |
-//! | `Objects`: `snapshot`, `restore` | `snapshot.rs` |
+//! | `Objects`: `snapshot`, `restore` | `snapshots.rs`, `snapshot.rs` |
 //! | through a daemon: the daemon, and a client | `hosted.rs`, `connected.rs` |
 //! | the journal: compare, append, group commit, halves, growth, recovery | `cenote-journal` |
 //!
@@ -136,6 +136,7 @@ mod options;
 mod psync;
 mod shared;
 mod snapshot;
+mod snapshots;
 mod write_protector;
 
 pub use attached::Attached;

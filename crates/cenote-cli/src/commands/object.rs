@@ -237,6 +237,26 @@ fn cannot(what: &str, path: Option<&Path>, error: &std::io::Error) -> Failure {
     })
 }
 
+/// Refuses an input that does not fit into an object of `len` bytes before anything is overwritten.
+/// Of a pipe that is found when it is read.
+fn refuse_longer(arguments: &ObjectImport, len: u64) -> Result<(), Failure> {
+    let (name, at) = (&arguments.object, arguments.at);
+    let room = len.checked_sub(at).ok_or_else(|| {
+        Failure::Usage(format!(
+            "--at {at} is beyond the end of object \"{name}\", which has {len} bytes"
+        ))
+    })?;
+    let file = arguments.input.as_ref().and_then(|file| std::fs::metadata(file).ok());
+    match file.filter(|file| file.is_file() && file.len() > room) {
+        Some(file) => Err(Failure::Failed(format!(
+            "the input is longer than object \"{name}\": it has {} bytes, and the object {room} \
+             from {at} on; nothing was changed: make a larger object",
+            file.len()
+        ))),
+        None => Ok(()),
+    }
+}
+
 fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
     let path = arguments.input.as_deref();
     let stop = Stop::install();
@@ -250,25 +270,7 @@ fn import(arguments: &ObjectImport, out: &mut Out) -> Result<Verdict, Failure> {
     let key = keys::given(&arguments.store.key)?;
     let (store, objects) = to_change(&arguments.store, out)?;
     let mut object = objects.attach(&arguments.object, Permission::ReadWrite, key.as_ref())?;
-    // Of a file that is known before anything is overwritten.
-    let room = object.len().checked_sub(arguments.at).ok_or_else(|| {
-        Failure::Usage(format!(
-            "--at {} is beyond the end of object \"{}\", which has {} bytes",
-            arguments.at,
-            arguments.object,
-            object.len()
-        ))
-    })?;
-    let known = path.and_then(|file| std::fs::metadata(file).ok()).filter(|file| file.is_file());
-    if let Some(file) = known.filter(|file| file.len() > room) {
-        return Err(Failure::Failed(format!(
-            "the input has {} bytes, and object \"{}\" has {room} from --at {} on: nothing was \
-             changed; make a larger object",
-            file.len(),
-            arguments.object,
-            arguments.at
-        )));
-    }
+    refuse_longer(arguments, object.len())?;
     let (mut done, mut psyncs, mut pages) = (0u64, 0u64, 0u64);
     // Not straight into the object: the system cannot write there if its pages are protected.
     let mut buffer = vec![0; 1 << 20];
