@@ -25,7 +25,8 @@ pub enum AtRestError {
     },
     /// The header is whole, and of another object.
     #[error(
-        "object {expected}: the protection header is that of object {found}: files were swapped"
+        "object {expected}: the protection header is that of object {found}: files were swapped; \
+         restore the whole store from one copy"
     )]
     OtherObject {
         /// The object that was asked for.
@@ -46,7 +47,7 @@ pub enum AtRestError {
     /// The object has another number of pages than the caller says.
     #[error(
         "object {object}: its protection covers {found} pages, the object has {expected}: \
-         one of them was swapped"
+         one of them was swapped; restore the whole store from one copy"
     )]
     WrongSize {
         /// The object.

@@ -131,13 +131,13 @@ impl Parcel {
 #[non_exhaustive]
 pub enum ParcelError {
     /// It says what cannot be.
-    #[error("the psync's list of lines makes no sense: {0}")]
+    #[error("the psync's list of lines is not valid: {0}")]
     Nonsense(&'static str),
     /// It has less than it says.
     #[error("the psync's lines cannot be read: {0}")]
     Unreadable(io::Error),
     /// It is larger than one psync may be.
-    #[error("a psync of more than {limit} bytes")]
+    #[error("a psync has more than {limit} bytes: psync more often, or fewer objects at once")]
     TooLarge {
         /// Most bytes.
         limit: u64,

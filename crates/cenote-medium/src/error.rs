@@ -201,7 +201,10 @@ pub enum MediumError {
         source: io::Error,
     },
     /// The medium was opened read-only, or its file system is mounted so.
-    #[error("cannot {op} {name}: the medium is read-only")]
+    #[error(
+        "cannot {op} {name}: the medium is read-only; open the store read-only, or make its \
+         directory writable"
+    )]
     ReadOnly {
         /// What was being done.
         op: Operation,
