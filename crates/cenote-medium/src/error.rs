@@ -1,4 +1,4 @@
-//! What can go wrong on a medium.
+//! Errors of media: what failed, on which file, and what to do.
 //!
 //! An error is built without allocating: [`Medium::map`](crate::Medium::map) may fail inside a
 //! signal handler. That is why names are kept inline ([`FileName`]) and why system errors are kept
