@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The rules of ARCHITECTURE.md that a compiler does not check:
-#   1. a crate depends on crates of lower layers only (tests may look up);
+#   1. a crate depends on crates of lower layers only (tests may look up), and on cenote-testkit
+#      for its tests alone;
 #   2. assembly and raw system calls are in cenote-sys only;
 #   3. what replay needs (layout, medium, log, journal, store) knows nothing of heaps and
 #      transactions: it follows from 1;
@@ -15,8 +16,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 order=(
-    cenote-structure cenote-sys cenote-layout cenote-archive cenote-atrest cenote-medium
-    cenote-log cenote-journal cenote-sealed cenote-proto cenote-store cenote-recover
+    cenote-structure cenote-testkit cenote-sys cenote-layout cenote-archive cenote-atrest
+    cenote-medium cenote-log cenote-journal cenote-sealed cenote-proto cenote-store cenote-recover
     cenote-object cenote-heap cenote-heap-models cenote-relocate cenoted cenote-tx cenote-derive
     cenote-hostile-macros cenote cenote-collections cenote-crashtest cenote-cli cenote-bench
     cenote-bench-peers cenote-fuzz cenote-adversary
@@ -50,6 +51,10 @@ for manifest in crates/*/Cargo.toml; do
         "$manifest")
     for other in $used; do
         case $other in cenote*) ;; *) continue ;; esac
+        if [ "$other" = cenote-testkit ]; then
+            echo "error: $crate depends on $other, which is for [dev-dependencies]" >&2
+            failed=1
+        fi
         if [ "$(rank "$other")" -ge "$own" ]; then
             echo "error: $crate depends on $other, which is not below it" >&2
             failed=1

@@ -1,10 +1,10 @@
-//! What can be wrong, told apart as far as cryptography allows.
+//! Errors of protected objects, as distinct as cryptography allows. It does not distinguish
 //!
-//! What cannot be told apart: a damaged page from one that was put back from earlier, in modes
-//! without a tag of its own (the hash of either is just not the current one); a page of another
-//! object from noise, in authenticated mode (another object has another key). And without a key
-//! nothing tells an accident from an attacker who changed page, tree and header together: that is
-//! what keys are for.
+//! * a damaged page from an earlier one that was put back, in modes without a tag for each page
+//!   (neither hash is the current one);
+//! * a page of another object from noise, in authenticated mode (another object has another key);
+//! * an accident from an attacker who changed page, tree and header together, in modes without a
+//!   key.
 
 use cenote_layout::at_rest::{Mode, NodeId};
 use cenote_layout::header::HeaderError;
@@ -25,7 +25,8 @@ pub enum AtRestError {
     },
     /// The header is whole, and of another object.
     #[error(
-        "object {expected}: the protection header is that of object {found}: files were swapped"
+        "object {expected}: the protection header is that of object {found}: files were swapped; \
+         restore the whole store from one copy"
     )]
     OtherObject {
         /// The object that was asked for.
@@ -46,7 +47,7 @@ pub enum AtRestError {
     /// The object has another number of pages than the caller says.
     #[error(
         "object {object}: its protection covers {found} pages, the object has {expected}: \
-         one of them was swapped"
+         one of them was swapped; restore the whole store from one copy"
     )]
     WrongSize {
         /// The object.

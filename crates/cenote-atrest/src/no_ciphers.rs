@@ -1,7 +1,7 @@
-//! In the place of the data key, in programs that are built without the feature `ciphers`.
+//! Takes the place of the data key in programs that are built without the feature `ciphers`.
 //!
-//! No key can be made there ([`crate::KeyError::NotBuilt`]), so no [`Keys`] exist, and nothing here
-//! ever runs: the compiler sees that.
+//! Such a program can make no key ([`crate::KeyError::NotBuilt`]). So no [`Keys`] exist, and no
+//! code here ever runs: the compiler sees that.
 
 use crate::error::UnwrapError;
 use cenote_layout::at_rest::{AtRestHeader, Mode};

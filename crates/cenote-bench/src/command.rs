@@ -25,24 +25,24 @@ pub struct Command {
 
 const OPTIONS: &str = "\
 Options:
-      --all        every figure
-      --list       names of the figures
-      --quick      short runs and small sizes, to see that everything runs
-      --row NAME   only rows whose name begins so
-      --system S   only systems whose name begins so
-      --level L    only this level
-      --json FILE  one JSON object a line
-      --dir DIR    where temporary stores are made [default: /dev/shm if there]
-      --runs N     runs of each case [default: 9, at least 5]
-      --run-ms N   least milliseconds of a run [default: 60]; many short runs where the
-                   machine has other work to do
-      --threads L  allocators, steady: numbers of threads, as 1,2,4
+      --all        Run every figure
+      --list       Print the names of the figures
+      --quick      Use short runs and small sizes, to see that everything runs
+      --row NAME   Run only rows whose name begins with NAME
+      --system S   Run only systems whose name begins with S
+      --level L    Run only this durability level: process or power
+      --json FILE  Write one JSON object for each row to FILE, one a line
+      --dir DIR    Make temporary stores in DIR [default: /dev/shm if it exists]
+      --runs N     Run each case N times [default: 9, at least 5]
+      --run-ms N   Let a run last at least N milliseconds [default: 60]; prefer many
+                   short runs if the machine has other work to do
+      --threads L  allocators, steady: numbers of threads, such as 1,2,4
                    [default: 1,2 and as many as there are processors]
       --scale X    allocators: runs of X times the paper's length, 0 < X <= 1, instead of --run-ms
-      --seconds N  steady: how long [default: 20]
+      --seconds N  steady: how long it runs [default: 20]
       --live-mib N steady: MiB of live blocks [default: 256]
       --objects N  open-after-kill: objects in the pool [default: 1000000]
-  -h, --help       this text
+  -h, --help       Print this help
 ";
 
 /// Other systems.

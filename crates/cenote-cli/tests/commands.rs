@@ -2,6 +2,7 @@
 
 use crate::common::{cenote, empty, killed, run, with_pool};
 use cenote::{PoolMode, PoolOptions};
+use cenote_testkit::directories;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Stdio;
@@ -201,8 +202,7 @@ fn backup_makes_a_copy_that_is_a_store_and_says_who_copies_one_in_use() {
     // `cp -a` of it is no store, and the way to open it all the same is named.
     let hot = fixture.dir.path().join("hot");
     let hot = hot.to_str().expect("text");
-    let copied = std::process::Command::new("cp").arg("-a").arg(&fixture.store).arg(hot).status();
-    assert!(copied.expect("cp").success());
+    directories::copy(&fixture.store, hot.as_ref());
     run(["check", hot]).complains(4, &["is a copy of a store", "cenote backup"]);
     store.close().expect("closed");
     run(["check", hot]).complains(3, &["a copy of a store that was not closed", "--accept-copy"]);
@@ -228,9 +228,7 @@ fn a_copy_is_adopted_when_what_it_may_have_torn_is_removed() {
         let options = PoolOptions { mode: PoolMode::Direct, ..PoolOptions::default() };
         let pool = store.create_pool("torn", &options).expect("a pool");
         pool.write(|tx| tx.alloc(7_u64).map(drop)).expect("written");
-        let copied =
-            std::process::Command::new("cp").arg("-a").arg(&fixture.store).arg(&hot).status();
-        assert!(copied.expect("cp").success());
+        directories::copy(&fixture.store, &hot);
         drop(pool);
         store.close().expect("closed");
     }

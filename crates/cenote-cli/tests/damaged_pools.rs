@@ -13,6 +13,8 @@ mod filled;
 
 use cenote_layout::header::{read, seal};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
+use cenote_testkit::child::again;
+use cenote_testkit::directories::contents;
 use common::run;
 use filled::{POOLS, key_bytes};
 use std::collections::BTreeMap;
@@ -89,8 +91,8 @@ struct Store {
 
 /// This test program, to do one thing with a store.
 fn child(what: &str, store: &Path) -> Command {
-    let mut child = Command::new(std::env::current_exe().expect("a program"));
-    child.args(["--exact", "a_child_of_these_tests", "--nocapture", "--test-threads=1"]);
+    let mut child = again("a_child_of_these_tests");
+    child.arg("--test-threads=1");
     child.env(filled::STORE, store).env(filled::WHAT, what).env("RUST_BACKTRACE", "0");
     child.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
     child
@@ -100,16 +102,6 @@ fn child(what: &str, store: &Path) -> Command {
 fn a_child_of_these_tests() {
     if let Some(store) = std::env::var_os(filled::STORE) {
         filled::child(Path::new(&store), &std::env::var(filled::WHAT).expect("what to do"));
-    }
-}
-
-fn files_in(dir: &Path, all: &mut BTreeMap<PathBuf, Vec<u8>>) {
-    for entry in std::fs::read_dir(dir).expect("readable").flatten() {
-        let path = entry.path();
-        match path.is_dir() {
-            true => files_in(&path, all),
-            false => drop(all.insert(path.clone(), std::fs::read(&path).expect("readable"))),
-        }
     }
 }
 
@@ -145,15 +137,13 @@ impl Store {
             }
             std::fs::write(&superblock, bytes).expect("written");
         }
-        let mut whole = BTreeMap::new();
-        files_in(&path, &mut whole);
+        let whole = contents(&path);
         Self { _dir: dir, path, _key: key, whole, files }
     }
 
     /// Makes it what it was. Files keep their inodes, so that it does not pass for a copy.
     fn restore(&self) {
-        let mut now = BTreeMap::new();
-        files_in(&self.path, &mut now);
+        let now = contents(&self.path);
         for path in now.keys().filter(|path| !self.whole.contains_key(*path)) {
             std::fs::remove_file(path).expect("removed");
         }

@@ -7,8 +7,8 @@ use cenote::persist::TypeSetError;
 use cenote::{Error, Persist, Pool, Reader, Store};
 use cenote_collections::{InlineStr, List, Vec};
 use cenote_medium::planted::{Bug, plant};
+use cenote_testkit::child::again;
 use std::path::Path;
-use std::process::Command;
 use std::sync::{Mutex, OnceLock, mpsc};
 use std::time::Duration;
 
@@ -53,9 +53,9 @@ fn make(path: &Path) {
 
 /// A program that knows the colliding type, and not the list, finds and frees what is leaked.
 fn collect_elsewhere(path: &Path, bug: bool) -> u64 {
-    let mut command = Command::new(std::env::current_exe().unwrap());
     let test = "filters::a_filter_is_asked_about_its_own_type_and_no_other_of_its_id";
-    command.args(["--exact", test, "--nocapture"]).env(AT, path);
+    let mut command = again(test);
+    command.env(AT, path);
     if bug {
         command.env(BUG, "1");
     }

@@ -16,9 +16,9 @@ use cenote::{
 use cenote_collections::{BTreeMap, ForwardList, HashMap, List, String, Vec};
 use cenote_layout::archive::{SectionHeader, section_sum};
 use cenote_medium::planted::{Bug, plant};
+use cenote_testkit::child::again;
 use std::collections::BTreeMap as Map;
 use std::num::NonZeroU64;
-use std::process::Command;
 
 #[derive(Persist, Clone, Copy)]
 #[persist(name = "headers::Root")]
@@ -395,8 +395,7 @@ fn in_child(
     which: Which,
     parts: u64,
 ) -> std::result::Result<std::string::String, std::string::String> {
-    let mut child = Command::new(std::env::current_exe().expect("this program"));
-    child.args(["--exact", "headers::a_child", "--nocapture"]);
+    let mut child = again("headers::a_child");
     child.envs([
         ("CENOTE_HEADERS_CHILD", which.name()),
         ("CENOTE_HEADERS_PARTS", &parts.to_string()),

@@ -13,14 +13,11 @@ use crate::common::{assert_sound, directory, pool, random};
 use cenote::{Error, Persist, Pool, Ptr, Reader, Result, Tx};
 use cenote_collections::{HashMap, List};
 use cenote_medium::planted::{Bug, plant};
+use cenote_testkit::environment::number;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
 
 thread_local! {
     /// What keys do: see [`Manner`].

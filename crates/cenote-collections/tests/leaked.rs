@@ -12,10 +12,10 @@ mod kept;
 
 use cenote::{Reader, ReclaimOptions};
 use cenote_medium::planted::{Step, watch};
+use cenote_testkit::child::again;
 use kept::{Kept, alone, directory, leak, open, reuse, survey};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::Command;
 
 const SEED: u64 = 5;
 
@@ -117,8 +117,7 @@ fn a_process_that_dies_in_collect_leaves_a_collection_whole_or_gone() {
     for last in (1..).map(|k: u64| k * k) {
         let dir = directory();
         let kept = leak(&open(dir.path()).1, SEED, true);
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        let child = child.args(["--exact", "child_that_dies_in_collect"]);
+        let mut child = again("child_that_dies_in_collect");
         let ended = child.env(CHILD, format!("{}:{last}", dir.path().display())).output().unwrap();
         let (_store, pool) = open(dir.path());
         let found = survey(&pool, &kept, SEED);

@@ -1,7 +1,7 @@
 //! The program of the README does what the README says of it.
 
 use cenote::Store;
-use std::process::Command;
+use cenote_testkit::child::again;
 
 /// The directory in which the program runs, for the child of these tests.
 const CHILD: &str = "CENOTE_README_CHILD";
@@ -25,8 +25,8 @@ fn the_readme_shows_this_program() {
 fn the_program_of_the_readme_runs_twice_and_leaks_nothing() {
     let dir = tempfile::tempdir().unwrap();
     for run in 1..=2 {
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "readme::child", "--nocapture"]).current_dir(dir.path());
+        let mut child = again("readme::child");
+        child.current_dir(dir.path());
         let output = child.env(CHILD, "1").env("XDG_STATE_HOME", dir.path()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -11,10 +11,12 @@
 
 use cenote::{Error, Persist, Pool, Reader, Result, Store, Tx, field};
 use cenote_collections as persistent;
+use cenote_testkit::child::{Acknowledging, acknowledge, again};
+use cenote_testkit::environment::number;
+use cenote_testkit::random::mix;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 #[derive(Persist)]
@@ -43,13 +45,6 @@ struct Model {
     hashed: HashMap<u64, u64>,
     vector: Vec<u64>,
     text: String,
-}
-
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Keys and values of a step come from a small range, so that keys are hit again and again.
@@ -175,45 +170,13 @@ fn child() {
         let view = a.read().unwrap();
         view.get(view.root::<Root>().unwrap().unwrap()).unwrap().step
     };
-    let mut pipe = std::io::stderr();
     loop {
         apply_persistent(&store, &[&a, &b], step).unwrap();
         step += 1;
-        // One write of 8 bytes to a pipe is never torn.
-        if pipe.write_all(&step.to_le_bytes()).is_err() {
+        if !acknowledge(step) {
             return;
         }
     }
-}
-
-fn spawn(dir: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
-        .env(CHILD_DIR, dir)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-/// Kills the child and says which step it acknowledged last. With `at_work`, `after` counts from
-/// its first acknowledgement, else from its start.
-fn kill(mut child: Child, acknowledged: u64, at_work: bool, after: Duration) -> u64 {
-    let mut bytes = Vec::new();
-    if at_work {
-        let mut first = [0; 8];
-        child.stderr.as_mut().unwrap().read_exact(&mut first).expect("the child ended by itself");
-        bytes.extend_from_slice(&first);
-    }
-    std::thread::sleep(after);
-    child.kill().unwrap();
-    child.stderr.take().unwrap().read_to_end(&mut bytes).unwrap();
-    child.wait().unwrap();
-    assert_eq!(bytes.len() % 8, 0, "the child said: {}", String::from_utf8_lossy(&bytes));
-    let last = bytes.chunks_exact(8).next_back().map(|c| u64::from_le_bytes(c.try_into().unwrap()));
-    let last = last.unwrap_or(acknowledged);
-    assert!(last < 1 << 40, "the child said: {}", String::from_utf8_lossy(&bytes));
-    last
 }
 
 /// Opens the store, which recovers it, and compares everything with the model at the step that is
@@ -268,21 +231,20 @@ fn compare(dir: &Path, model: &mut Model, acknowledged: Option<u64>, thorough: b
 
 #[test]
 fn kill_9_loses_nothing_that_was_acknowledged() {
-    let number =
-        |name, default| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default);
-    let (kills, seed): (u64, u64) = (number("CENOTE_KILLS", 300), number("CENOTE_SEED", 1));
+    let (kills, seed) = (number("CENOTE_KILLS", 300), number("CENOTE_SEED", 1));
     let dir = tempfile::tempdir().unwrap();
     prepare(dir.path()).unwrap();
     let (mut model, mut acknowledged) = (Model::default(), 0);
     let mut early = 0;
     for round in 0..kills {
         let random = mix(seed.wrapping_mul(1_000_003).wrapping_add(round));
-        let child = spawn(dir.path());
+        let child = Acknowledging::start(again("child").env(CHILD_DIR, dir.path()));
         // Two of three times at work; else while it starts and opens, that is recovers, the store.
         let at_work = !random.is_multiple_of(3);
         let after = Duration::from_micros((random >> 8) % if at_work { 8_000 } else { 12_000 });
         let before = acknowledged;
-        acknowledged = kill(child, acknowledged, at_work, after);
+        let steps = child.kill(at_work, after, |step| step < 1 << 40);
+        acknowledged = steps.last().copied().unwrap_or(acknowledged);
         early += u64::from(before == acknowledged);
         if let Err(error) = compare(dir.path(), &mut model, Some(acknowledged), round % 10 == 9) {
             panic!("seed {seed}, round {round}: {error}");

@@ -9,9 +9,10 @@ mod common;
 use cenote_heap::{Heap as _, Trace, TracedHeap};
 use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, plant, watch};
+use cenote_testkit::child::again;
 use common::Random;
-use common::shared::{Control, Files, KEPT, SharedBacking, WORKERS, Worker};
-use std::process::{Child, Command, Stdio};
+use common::shared::{Control, Files, KEPT, SharedGround, WORKERS, Worker};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -140,9 +141,8 @@ fn workers_of(control: &Control, worker: usize) -> [&Worker; 2] {
 
 /// Starts a process: with one thread that stops at a step, or with two.
 fn start(files: &Files, worker: usize, seed: u64, operations: u64, step: Option<usize>) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = again("child");
     command
-        .args(["--exact", "child"])
         .env("MEMBERS_BASE", files.base.to_string())
         .env("MEMBERS_PATH", &files.path)
         .env("MEMBERS_WORKER", worker.to_string())

@@ -4,11 +4,12 @@
 
 use cenote_heap::locks::{OwnerLiveness, Processes, RobustMutex, RobustRwLock, Taken};
 use cenote_sys::memory::{Access, Sharing, map_file, release, reserve_anywhere};
+use cenote_testkit::child::again;
 use std::convert::Infallible;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -121,9 +122,8 @@ fn a_child_locks() {
 }
 
 fn start(path: &Path, me: usize) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let name = "locks::a_child_locks";
-    command.args(["--exact", name]).env("LOCKS_PATH", path).env("LOCKS_ME", me.to_string());
+    let mut command = again("locks::a_child_locks");
+    command.env("LOCKS_PATH", path).env("LOCKS_ME", me.to_string());
     command.stdout(Stdio::null()).spawn().unwrap()
 }
 

@@ -1,5 +1,5 @@
-//! What one process has to be psynced by another that keeps the journal: lines of primaries, in a
-//! file without a name.
+//! Parcels: lines of primaries, in a memory file, that one process sends to be psynced by another,
+//! which keeps the journal.
 //!
 //! ```text
 //! 0         Run x count     which lines: a Run counts primaries by their place in the request
@@ -7,11 +7,11 @@
 //! ```
 //!
 //! The sender ([`Parcel`]) writes pages that were stored into, whole, and lines of what is sealed.
-//! The keeper ([`Receiver`]) reads the file once, and takes nothing for granted: what it compares
-//! and journals is what it has copied, whatever the sender does with the file meanwhile; and the
-//! file is one in memory, so that reading it never waits. It compares pages with the
-//! primary as last committed, which the sender does not know; lines it takes as they are, where
-//! that is allowed. What does not fit ([`ParcelError`]) has changed nothing.
+//! The keeper ([`Receiver`]) reads the file once, and trusts nothing in it: it compares and
+//! journals its own copy, whatever the sender does with the file meanwhile. The file is in memory,
+//! so reading it never waits. The keeper compares pages with the primary as last committed, which
+//! the sender does not know, and takes lines as they are, where that is allowed. A parcel that does
+//! not fit ([`ParcelError`]) changes nothing.
 
 use crate::apply_queue::{Primary, Target};
 use crate::changes::{Changes, Pages};
@@ -131,13 +131,13 @@ impl Parcel {
 #[non_exhaustive]
 pub enum ParcelError {
     /// It says what cannot be.
-    #[error("the psync's list of lines makes no sense: {0}")]
+    #[error("the psync's list of lines is not valid: {0}")]
     Nonsense(&'static str),
     /// It has less than it says.
     #[error("the psync's lines cannot be read: {0}")]
     Unreadable(io::Error),
     /// It is larger than one psync may be.
-    #[error("a psync of more than {limit} bytes")]
+    #[error("a psync has more than {limit} bytes: psync more often, or fewer objects at once")]
     TooLarge {
         /// Most bytes.
         limit: u64,

@@ -1,10 +1,13 @@
-//! A journal that holds still: nothing of it is left to be brought into primaries, and nothing is
-//! appended.
+//! Keeps a journal quiet: all of it is in primaries, and nothing is appended.
 //!
-//! States: *open*, as usual; *closing*, where appends wait, and what was appended before is made
-//! durable, applied and trimmed; *quiet*, where primaries are exactly what the last psync of each
-//! left, and the header says that nothing has to be recovered. As long as a [`Quiet`] lives the
-//! journal stays so: a psync waits before its record is appended, and holds no writer meanwhile.
+//! | state | appends | primaries |
+//! | --- | --- | --- |
+//! | *open* | go on | may lack what the journal has |
+//! | *closing* | wait | get what was appended before, which is made durable, applied and trimmed |
+//! | *quiet* | wait | are as the last psync of each left them; the header asks for no recovery |
+//!
+//! The journal stays quiet as long as a [`Quiet`] lives: a psync waits before its record is
+//! appended, and holds no writer meanwhile.
 
 use crate::JournalError;
 use crate::journal::Journal;

@@ -1,4 +1,4 @@
-//! What can go wrong on a medium.
+//! Errors of media: what failed, on which file, and what to do.
 //!
 //! An error is built without allocating: [`Medium::map`](crate::Medium::map) may fail inside a
 //! signal handler. That is why names are kept inline ([`FileName`]) and why system errors are kept
@@ -201,7 +201,10 @@ pub enum MediumError {
         source: io::Error,
     },
     /// The medium was opened read-only, or its file system is mounted so.
-    #[error("cannot {op} {name}: the medium is read-only")]
+    #[error(
+        "cannot {op} {name}: the medium is read-only; open the store read-only, or make its \
+         directory writable"
+    )]
     ReadOnly {
         /// What was being done.
         op: Operation,

@@ -1,10 +1,10 @@
-//! The way from a [`Persistence`](crate::Persistence) to the simulated medium that it belongs to.
+//! Finds the simulated medium that a [`Persistence`](crate::Persistence) belongs to.
 //!
 //! `Persistence` is a two-byte value, so it cannot hold a pointer: it holds the number of a slot in
 //! the table below. Only simulated media are in the table; a real medium never looks here. Slots
 //! are given back when the [`SimSlot`] is dropped; a stale `Persistence` then finds the slot empty
-//! and does nothing, or reaches the next simulation in that slot, which has to treat ranges outside
-//! its mappings as none of its business.
+//! and does nothing, or reaches the next simulation in that slot, which has to ignore ranges
+//! outside its mappings.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};

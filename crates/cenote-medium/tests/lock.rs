@@ -1,10 +1,9 @@
 //! Locks on a store: within a process, between processes, and after a death.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use cenote_medium::{LockKind, Medium, MediumError, MediumOptions, OwnedMedium, RealMedium};
+use cenote_testkit::child::{Talking, again, say};
 
 const DIR_VARIABLE: &str = "CENOTE_TEST_LOCK_DIR";
 
@@ -24,34 +23,21 @@ fn open(path: &Path) -> RealMedium {
 fn other_process() {
     let Some(dir) = std::env::var_os(DIR_VARIABLE) else { return };
     let medium = open(Path::new(&dir));
-    let answer = match medium.lock("lock", LockKind::Exclusive).expect("lock") {
+    match medium.lock("lock", LockKind::Exclusive).expect("lock") {
         Ok(guard) => {
             std::mem::forget(guard);
-            "locked".to_owned()
+            say("locked");
         }
-        Err(holder) => format!("refused {:?}", holder.pid),
-    };
-    println!("\nanswer: {answer}");
+        Err(holder) => say(format!("refused {:?}", holder.pid)),
+    }
     std::thread::sleep(std::time::Duration::from_secs(600));
 }
 
 /// Another process that tried to lock `dir`, and its answer.
-fn spawn(dir: &Path) -> (Child, String) {
-    let mut child = Command::new(std::env::current_exe().expect("own path"))
-        .args(["--exact", "other_process", "--nocapture"])
-        .env(DIR_VARIABLE, dir)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("start another process");
-    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let answer =
-        lines.find_map(|line| line.expect("a line").strip_prefix("answer: ").map(str::to_owned));
-    (child, answer.expect("an answer"))
-}
-
-fn kill(mut child: Child) {
-    child.kill().expect("kill");
-    child.wait().expect("wait");
+fn spawn(dir: &Path) -> (Talking, String) {
+    let mut child = Talking::start(again("other_process").env(DIR_VARIABLE, dir));
+    let answer = child.hear().expect("an answer");
+    (child, answer)
 }
 
 #[test]
@@ -77,13 +63,13 @@ fn readers_share_and_exclude_a_writer() {
     first.lock("lock", LockKind::Exclusive).expect("lock").expect_err("two readers");
     drop(one);
     first.lock("lock", LockKind::Exclusive).expect("lock").expect_err("one reader");
-    let (child, answer) = spawn(dir.path());
+    let (mut child, answer) = spawn(dir.path());
     assert_eq!(
         answer,
         format!("refused Some({})", std::process::id()),
         "one reader still holds it"
     );
-    kill(child);
+    child.kill();
     drop(two);
     first.lock("lock", LockKind::Exclusive).expect("lock").expect("no holder");
 }
@@ -92,13 +78,13 @@ fn readers_share_and_exclude_a_writer() {
 fn another_process_is_refused_and_named_and_its_death_frees_the_lock() {
     let dir = tempfile::tempdir().expect("directory");
     let medium = open(dir.path());
-    let (child, answer) = spawn(dir.path());
+    let (mut child, answer) = spawn(dir.path());
     assert_eq!(answer, "locked");
     let holder =
         medium.lock("lock", LockKind::Exclusive).expect("lock").expect_err("held by the child");
-    assert_eq!(holder.pid, Some(child.id()));
-    assert!(holder.text.contains(&format!("process {} (", child.id())), "{holder}");
-    kill(child);
+    assert_eq!(holder.pid, Some(child.pid()));
+    assert!(holder.text.contains(&format!("process {} (", child.pid())), "{holder}");
+    child.kill();
     medium.lock("lock", LockKind::Exclusive).expect("lock").expect("the dead hold no lock");
 }
 
@@ -125,9 +111,9 @@ fn nothing_that_this_process_does_with_the_medium_drops_the_lock() {
         medium.lock("lock", LockKind::Exclusive).expect("lock").expect_err("held");
     }
     drop(second);
-    let (child, answer) = spawn(dir.path());
+    let (mut child, answer) = spawn(dir.path());
     assert_eq!(answer, format!("refused Some({})", std::process::id()));
-    kill(child);
+    child.kill();
     drop(guard);
     first.read("lock").expect("free to be read again");
 }

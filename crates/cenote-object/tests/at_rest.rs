@@ -18,8 +18,10 @@ use cenote_object::{
 };
 use cenote_store::{FormatOptions, OpenOptions};
 use cenote_sys::memory;
+use cenote_testkit::child::again;
+use cenote_testkit::directories::contents;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -62,19 +64,6 @@ fn simulated(window_len: u64) -> (Arc<SimMedium>, Store, Objects) {
     (sim, store, objects)
 }
 
-/// Every file below a directory, with its bytes.
-fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
-    for entry in std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry"))
-    {
-        if entry.file_type().expect("a type").is_dir() {
-            files(&entry.path(), found);
-        } else {
-            let bytes = std::fs::read(entry.path()).expect("read");
-            found.push((entry.path().display().to_string(), bytes));
-        }
-    }
-}
-
 fn holds(bytes: &[u8], pattern: &[u8]) -> bool {
     bytes.windows(pattern.len()).any(|window| window == pattern)
 }
@@ -98,9 +87,8 @@ fn plaintext_reaches_no_file_and_the_key_opens_it_again() {
     }
     // Only the object without encryption gives it away, which shows that the search works.
     let search = |expected: usize| {
-        let mut all = Vec::new();
-        files(dir.path(), &mut all);
-        let found: Vec<&String> =
+        let all = contents(dir.path());
+        let found: Vec<&PathBuf> =
             all.iter().filter(|(_, bytes)| holds(bytes, PATTERN)).map(|(n, _)| n).collect();
         assert_eq!(found.len(), expected, "{found:?}");
     };
@@ -593,8 +581,8 @@ fn a_load_from_a_damaged_page_is_a_bus_error_with_a_message() {
     let file =
         std::fs::OpenOptions::new().write(true).open(dir.path().join(info.file())).expect("file");
     file.write_all_at(&[1], info.data_offset() + 3 * 4096).expect("written");
-    let ran = std::process::Command::new(std::env::current_exe().expect("this"))
-        .args(["child_touches_a_damaged_page", "--nocapture", "--test-threads=1"])
+    let ran = again("at_rest::child_touches_a_damaged_page")
+        .arg("--test-threads=1")
         .env(CHILD, dir.path())
         .output()
         .expect("ran");

@@ -9,6 +9,7 @@ use cenote_object::{
     Attached, ObjectOptions, Objects, ObjectsOptions, Permission, Store, psync_all,
 };
 use cenote_store::{BackedUp, FormatOptions, OpenOptions};
+use cenote_testkit::directories::directory;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,8 +61,7 @@ fn number_in(dir: &Path) -> Result<u64, String> {
 
 /// Psyncs in one thread, backups in this one. What is wrong with the copies.
 fn copies(bug: Bug, rounds: u32) -> Vec<String> {
-    let keep =
-        tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    let keep = directory();
     let dir = keep.path().join("store");
     std::fs::create_dir(&dir).expect("made");
     let medium = Arc::new(RealMedium::open(&dir, &MediumOptions::default()).expect("medium"));

@@ -10,6 +10,7 @@ use cenote_object::{
 use cenote_store::{
     CopyPolicy, FormatOptions, OpenError, OpenOptions, PowerLossPolicy, StoreError,
 };
+use cenote_testkit::directories;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,9 +48,7 @@ fn copy_of_open(keep: &Path) -> PathBuf {
     }
     objects.checkpoint().expect("checkpoint");
     let copy = keep.join("copy");
-    let done =
-        std::process::Command::new("cp").arg("-a").arg(&dir).arg(&copy).status().expect("cp");
-    assert!(done.success());
+    directories::copy(&dir, &copy);
     drop(objects);
     store.close().expect("closed");
     copy

@@ -1,11 +1,11 @@
 //! Objects that go away, move or come back between a look at them and what follows.
 
 use crate::running::{
-    OBJECTS, create, directory, is_refusal, key, open, prepare, small_journal, stamp_of,
-    store_stamp,
+    OBJECTS, create, is_refusal, key, open, prepare, small_journal, stamp_of, store_stamp,
 };
 use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_object::{Attached, Blocks, ObjectError, Permission};
+use cenote_testkit::directories::directory;
 use std::sync::{Arc, Mutex};
 
 /// Calls `once` at the moment between looking an object up and attaching or removing it.

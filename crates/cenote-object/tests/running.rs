@@ -13,10 +13,12 @@ use cenote_object::{
     ObjectsOptions, Permission, Store, Trim, psync_all,
 };
 use cenote_store::{FormatOptions, OpenOptions, StoreError};
+use cenote_testkit::child::{Acknowledging, acknowledge, again};
+use cenote_testkit::directories::directory;
+use cenote_testkit::environment::number;
+use cenote_testkit::random::next as random;
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::Duration;
@@ -30,16 +32,6 @@ pub(crate) const OBJECTS: [(&str, u64, Mode); 4] = [
     ("checked", 12, Mode::Integrity),
 ];
 const THREADS: u64 = 5;
-
-fn random(seed: &mut u64) -> u64 {
-    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    let x = *seed ^ (*seed >> 33);
-    x.wrapping_mul(0xff51_afd7_ed55_8ccd) >> 17
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
 
 fn seeds(rounds: u64) -> impl Iterator<Item = u64> {
     let first = number("CENOTE_RUNNING_SEED", 1);
@@ -357,12 +349,6 @@ fn bounded(seed: u64, round: fn(u64)) {
     }
 }
 
-pub(crate) fn directory() -> tempfile::TempDir {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
-        .expect("a directory")
-}
-
 fn threads(seed: u64) {
     let outer = directory();
     let dir = outer.path().join("store");
@@ -415,8 +401,7 @@ fn child() {
     check_known(&round);
     let said = |name: &str, stamp: u64| {
         let number = OBJECTS.iter().position(|(known, ..)| *known == name).expect("known") as u64;
-        // One write of 8 bytes to a pipe is never torn.
-        std::io::stderr().write_all(&(stamp << 8 | number).to_le_bytes()).expect("heard");
+        assert!(acknowledge(stamp << 8 | number), "heard");
     };
     round.run(number("CENOTE_RUNNING_CHILD", 1), u64::MAX, &said);
 }
@@ -446,32 +431,14 @@ fn kills(seed: u64) {
     let mut choice = seed;
     let mut last: BTreeMap<String, u64> = BTreeMap::new();
     for turn in 0..4 {
-        let mut child = Command::new(std::env::current_exe().expect("a program"))
-            .args(["--exact", "running::child", "--nocapture"])
-            .env(DIR, &dir)
-            .env("CENOTE_RUNNING_CHILD", (seed * 10 + turn).to_string())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("a child");
-        let mut said = vec![0; 8];
+        let mut command = again("running::child");
+        command.env(DIR, &dir).env("CENOTE_RUNNING_CHILD", (seed * 10 + turn).to_string());
+        let child = Acknowledging::start(&mut command);
         // From the first psync on.
-        child
-            .stderr
-            .as_mut()
-            .expect("a pipe")
-            .read_exact(&mut said)
-            .expect("the child ended by itself");
-        std::thread::sleep(Duration::from_micros(random(&mut choice) % 60_000));
-        child.kill().expect("killed");
-        child.stderr.take().expect("a pipe").read_to_end(&mut said).expect("read");
-        child.wait().expect("ended");
-        for word in said.chunks(8) {
-            let text = || String::from_utf8_lossy(&said).into_owned();
-            let word = word.try_into().map(u64::from_le_bytes).unwrap_or(u64::MAX);
-            let object = OBJECTS.get((word & 0xff) as usize);
-            let (name, ..) =
-                object.unwrap_or_else(|| panic!("seed {seed}: the child said {}", text()));
+        let after = Duration::from_micros(random(&mut choice) % 60_000);
+        let object = |word: u64| OBJECTS.get((word & 0xff) as usize);
+        for word in child.kill(true, after, |word| object(word).is_some()) {
+            let (name, ..) = object(word).expect("an object");
             let stamp = last.entry((*name).into()).or_default();
             *stamp = (*stamp).max(word >> 8);
         }

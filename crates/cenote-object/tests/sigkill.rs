@@ -12,22 +12,16 @@
 use cenote_medium::{MediumOptions, RealMedium};
 use cenote_object::{Attached, Mechanism, Objects, ObjectsOptions, Permission, Store, psync_all};
 use cenote_store::{FormatOptions, OpenOptions};
-use std::io::{Read, Write};
+use cenote_testkit::child::{Acknowledging, acknowledge, again};
+use cenote_testkit::environment::number;
+use cenote_testkit::random::mix;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 const LEN: u64 = 1 << 20;
 const PAGES: u64 = LEN / 4096;
-
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 /// What step `step` stores: object, offset and value of each word. The first word of each object is
 /// the step; every third step changes one object only.
@@ -76,7 +70,6 @@ fn child() {
         .collect();
     let word = |object: &Attached| u64::from_le_bytes(object.as_slice()[..8].try_into().unwrap());
     let mut step = word(&attached[0]);
-    let mut pipe = std::io::stderr();
     loop {
         step += 1;
         for (object, at, value) in stores(step) {
@@ -89,48 +82,14 @@ fn child() {
         } else {
             psync_all(&mut all).unwrap()
         };
-        // One write of 8 bytes to a pipe is never torn.
-        if pipe.write_all(&step.to_le_bytes()).is_err() {
+        if !acknowledge(step) {
             return;
         }
     }
 }
 
-fn spawn(dir: &Path, mechanism: usize) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
-        .env(CHILD_DIR, dir)
-        .env(CHILD_MECHANISM, mechanism.to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-/// Kills the child and says which step it acknowledged last.
-fn kill(mut child: Child, acknowledged: u64, at_work: bool, after: Duration) -> u64 {
-    let mut bytes = Vec::new();
-    if at_work {
-        let mut first = [0; 8];
-        child.stderr.as_mut().unwrap().read_exact(&mut first).expect("the child ended by itself");
-        bytes.extend_from_slice(&first);
-    }
-    std::thread::sleep(after);
-    child.kill().unwrap();
-    child.stderr.take().unwrap().read_to_end(&mut bytes).unwrap();
-    child.wait().unwrap();
-    assert_eq!(bytes.len() % 8, 0, "the child said: {}", String::from_utf8_lossy(&bytes));
-    let last = bytes.chunks_exact(8).next_back().map(|c| u64::from_le_bytes(c.try_into().unwrap()));
-    let last = last.unwrap_or(acknowledged);
-    assert!(last < 1 << 40, "the child said: {}", String::from_utf8_lossy(&bytes));
-    last
-}
-
 #[test]
 fn kill_nine_loses_no_acknowledged_psync_and_mixes_none() {
-    let number = |name: &str, default: u64| {
-        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-    };
     let (kills, seed) = (number("CENOTE_KILLS", 40), number("CENOTE_SEED", 0xce01));
     println!("seed {seed}");
     let dir = tempfile::tempdir().unwrap();
@@ -158,10 +117,15 @@ fn kill_nine_loses_no_acknowledged_psync_and_mixes_none() {
     for round in 0..kills {
         let random = mix(seed + round);
         // By turns: the default (there is no fourth), and each mechanism.
-        let child = spawn(dir.path(), [4, 0, 1, 2, 3][round as usize % 5]);
+        let mechanism = [4, 0, 1, 2, 3][round as usize % 5];
+        let mut command = again("child");
+        command.env(CHILD_DIR, dir.path()).env(CHILD_MECHANISM, mechanism.to_string());
+        let child = Acknowledging::start(&mut command);
         // Every eighth is killed while it starts, which may be in recovery.
         let at_work = round % 8 != 7;
-        acknowledged = kill(child, acknowledged, at_work, Duration::from_micros(random % 30_000));
+        let after = Duration::from_micros(random % 30_000);
+        let steps = child.kill(at_work, after, |step| step < 1 << 40);
+        acknowledged = steps.last().copied().unwrap_or(acknowledged);
         let (_store, objects) = open(dir.path(), None);
         recovered += objects.recovery().records;
         let x = objects.attach("x", Permission::Read, None).unwrap();

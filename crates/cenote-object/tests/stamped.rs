@@ -12,6 +12,7 @@ use cenote_object::{Blocks, Guest, ObjectError, Objects, ObjectsOptions, Permiss
 use cenote_store::{
     AtRest, BackedUp, Credentials, Damage, FormatOptions, NewObject, OpenOptions, StoreError,
 };
+use cenote_testkit::directories::directory;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -80,10 +81,6 @@ fn made(keep: &Path) -> (PathBuf, PathBuf) {
     let file = dir.join(session.1.info("written").expect("known").object.file());
     closed(session);
     (dir, file)
-}
-
-fn directory() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory")
 }
 
 /// An object's file of the close before is put back.

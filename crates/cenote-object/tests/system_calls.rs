@@ -8,6 +8,7 @@ use cenote_atrest::Mode;
 use cenote_medium::{MediumOptions, RealMedium};
 use cenote_object::{ObjectOptions, Objects, ObjectsOptions, Permission, Store};
 use cenote_store::{FormatOptions, OpenOptions};
+use cenote_testkit::directories::directory;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -17,8 +18,7 @@ const FEW: u64 = 20;
 const MANY: u64 = 60;
 
 fn child_does(mode: Mode, row: &str, times: u64) {
-    let dir =
-        tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a directory");
+    let dir = directory();
     let medium = Arc::new(RealMedium::open(dir.path(), &MediumOptions::default()).expect("medium"));
     cenote_store::format(medium.clone(), &FormatOptions::default()).expect("format");
     let (store, _) = Store::open(medium, OpenOptions::default()).expect("open");

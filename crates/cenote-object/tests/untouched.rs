@@ -7,9 +7,9 @@ use cenote_layout::superblock::Superblock;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_store::{CopyPolicy, FormatOptions, Hosting, OpenOptions, PoolMode, PoolOptions, Store};
+use cenote_testkit::directories;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -53,8 +53,7 @@ fn torn(bug: Bug) -> Vec<String> {
         make(&store, &dir, mode, true);
     }
     store.abandon();
-    let done = Command::new("cp").arg("-a").arg(&dir).arg(&copy).status().expect("cp");
-    assert!(done.success());
+    directories::copy(&dir, &copy);
     let accept = OpenOptions { copy: CopyPolicy::CheckAndOpen, ..OpenOptions::default() };
     plant(bug);
     let opened = Store::open(medium(&copy), accept);

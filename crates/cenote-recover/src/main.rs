@@ -1,11 +1,10 @@
 //! `cenote-recover DIR [--json]`: recovers a store, and ends.
 //!
-//! Opening a store for writing recovers it. This program does that and nothing else, and it is
-//! linked with nothing that knows what a heap, a transaction or an application is: logs, which say
-//! everything that replay needs, are enough (PUD-2). The program that built the data need not run,
-//! nor be installed.
+//! Opening a store for writing recovers it. This program does that and nothing else. No crate that
+//! it is linked with knows heaps, transactions or applications: logs hold all that replay needs
+//! (PUD-2). The program that built the data need not run, nor be installed.
 //!
-//! It may be killed at any instruction: the next recovery begins where the data stand.
+//! A kill at any instruction is safe: the next recovery begins where the data stand.
 
 use cenote_layout::id::Uuid;
 use cenote_log::{CrashKind, Outcome};
@@ -18,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 const HELP: &str = "\
-Recovers a Cenote store: what a crash left unfinished is rolled back or completed.
+Recovers a Cenote store after a crash: rolls back or completes what was left unfinished.
 
 Usage: cenote-recover DIR [--json]
 
@@ -31,10 +30,10 @@ Options:
   -V, --version  Print the version
 
 Exit status:
-  0  the store is whole; there may have been nothing to do
-  1  the store is open to use, but something is damaged or was set aside: it is listed
-  2  wrong arguments
-  3  the store cannot be opened or closed; nothing was lost by trying
+  0  the store is whole, recovered or without need for recovery
+  1  programs can open the store, but parts of it are damaged or set aside: see the list
+  2  the arguments are wrong
+  3  the store cannot be opened or closed; this has changed nothing for the worse
   4  another process uses the store
 ";
 
@@ -71,7 +70,8 @@ fn main() -> ExitCode {
 }
 
 fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Request, Failure> {
-    let wrong = |what: String| Failure(USAGE, format!("{what}: say `cenote-recover DIR [--json]`"));
+    let usage = "usage: cenote-recover DIR [--json]; see `cenote-recover --help`";
+    let wrong = |what: String| Failure(USAGE, format!("{what}; {usage}"));
     let (mut directory, mut json, mut options) = (None, false, true);
     for argument in arguments {
         match argument.to_str() {
@@ -103,7 +103,7 @@ fn recover(directory: &Path, json: bool) -> Result<(u8, String), Failure> {
         Store::open(medium, OpenOptions::default()).map_err(|error| match error {
             OpenError::Locked { path, holder, .. } => Failure(
                 IN_USE,
-                format!("{path} is in use by {holder}: it needs no recovery as long as that runs"),
+                format!("{path} is in use by {holder}: it needs no recovery while that runs"),
             ),
             error => Failure(FAILED, error.to_string()),
         })?;

@@ -1,4 +1,4 @@
-//! The C library's allocator, as far as a program of many threads wants it otherwise.
+//! Sets the C library's allocator up for a program of many threads.
 //!
 //! # Safety argument
 //!

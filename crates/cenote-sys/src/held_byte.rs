@@ -1,10 +1,11 @@
-//! A byte of a file that an *open file description* holds: a sign of life that the kernel takes
-//! down.
+//! Holds a byte of a file by an *open file description*, which shows other processes that its owner
+//! still runs.
 //!
 //! The lock is on a byte, which need not be there, and belongs to the description: to all copies of
-//! one descriptor, in whatever processes. It ends when the last copy is closed, by any means: a
-//! call, `exec` where the descriptor closes on that, the end of a process. So a giver that hands
-//! the only copy to another process can ask, also after a restart, whether that one has it still.
+//! one descriptor, in whatever processes. The kernel ends it when the last copy is closed, by any
+//! means: a call, `exec` where the descriptor closes on that, the end of a process. So a process
+//! that gives the only copy to another one can ask, also after a restart, whether that process
+//! still has it.
 //!
 //! # Safety argument
 //!

@@ -1,5 +1,5 @@
-//! A memory barrier on all threads of this process at once: lets a frequent path do without its
-//! fence, at the cost of the rare one.
+//! A memory barrier on all threads of this process at once. With it a frequent path needs no fence,
+//! at the cost of a rare path.
 //!
 //! The frequent side has a compiler fence only; the rare side calls [`private_expedited`], which
 //! makes every thread of the process execute a full barrier before it returns (a few microseconds).

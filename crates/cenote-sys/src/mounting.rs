@@ -1,4 +1,4 @@
-//! Which mounting of a file system a file is reached through.
+//! Tells through which mounting of a file system a file is reached.
 //!
 //! The page cache of a file system lives as long as its superblock in the kernel: from the first
 //! mounting of the device to the last unmounting. What was not written back when that ended may be

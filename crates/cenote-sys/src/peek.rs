@@ -1,4 +1,4 @@
-//! Touches of mapped memory that may fail: a page that cannot be had is an answer, and no signal.
+//! Touches mapped memory: a page that cannot be had is an error of the touch, and no signal.
 //!
 //! A load from a mapping has no way to fail. Where a file was cut short, a disk cannot be read, or
 //! a sealed page does not pass its check, the process gets SIGBUS. The library touches what media

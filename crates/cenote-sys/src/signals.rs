@@ -1,8 +1,8 @@
-//! Signals that must not interrupt a thread: one that answers faults, and one that holds what such
-//! a thread waits for.
+//! Keeps signals from interrupting a thread that answers faults, or a thread that holds what such a
+//! thread waits for.
 //!
-//! A handler of the application's may touch memory whose faults are answered elsewhere. On a thread
-//! that has to go on before that can be answered it would wait for itself.
+//! A handler of the application's may touch memory whose faults another thread answers. On a thread
+//! that has to go on before the answer can come, the handler would wait for ever.
 //!
 //! # Safety argument
 //!

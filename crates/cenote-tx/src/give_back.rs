@@ -1,5 +1,5 @@
-//! What an operation of several steps needs of its transaction where it fails: the blocks that it
-//! allocated are given back, because nothing leads to them yet.
+//! Gives back the blocks that an operation of several steps has allocated, if it fails: nothing
+//! leads to them yet.
 
 use crate::context::TxError;
 use crate::transaction::Transaction;

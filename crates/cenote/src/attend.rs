@@ -1,9 +1,9 @@
-//! Standing still for a backup of the daemon that keeps the store: the client's side of
-//! [`cenote_proto::Call`].
+//! Keeps transactions from running while the daemon that keeps the store makes a backup: the
+//! client's side of [`cenote_proto::Call`].
 //!
-//! A transaction asks the daemon nothing, so a thread does that for all of them. It is there from
-//! the first pool in direct mode on that the process writes, waits for a call, and takes the locks
-//! that transactions take:
+//! A transaction asks the daemon nothing, so one thread, the *ear*, does that for all of them. It
+//! runs from the first pool in direct mode on that the process writes, waits for a call, and takes
+//! the locks that transactions take:
 //!
 //! * of a pool that this process has alone, the lock of its threads, for reading;
 //! * of a pool that it shares, the lock between the processes ([`crate::process_lock`]), for
@@ -18,10 +18,16 @@
 //! they wait for another; and the daemon asks first for pools that one process has alone. If that
 //! is not enough, the wait ends after a time.
 //!
-//! States: *waiting* for a call; *taking* locks, until the time that the call gives; *holding*
-//! them, until the daemon says `Resume`, its socket closes because it has ended, or the call's
-//! longest time is over: then the thread says `WentOn` **before** it gives the locks back. Between
-//! the daemon's end and the next daemon it connects again, so that this one can call it too.
+//! States:
+//!
+//! | state | ends when |
+//! | --- | --- |
+//! | *waiting* for a call | the daemon calls |
+//! | *taking* locks | it has all of them, or the time that the call gives is over |
+//! | *holding* locks | the daemon says `Resume`, its socket closes, or the longest time is over |
+//!
+//! If the longest time is over, the thread says `WentOn` **before** it gives the locks back. When
+//! the daemon has ended, it connects to the next one, so that this one can call it, too.
 //!
 //! Raw transactions ([`crate::raw`]) take no lock, and are not kept from running.
 

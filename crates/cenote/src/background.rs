@@ -74,7 +74,7 @@ impl<F: Copy + core::fmt::Debug + Send + 'static> Background<F> {
             let spawned = std::thread::Builder::new()
                 .name(name.into())
                 .spawn(move || work(&pool, job, &shared));
-            thread = Some(spawned.map_err(|_| Error::Policy("the system gives no thread"))?);
+            thread = Some(spawned.map_err(|_| Error::Policy("the system gives no thread for it"))?);
         }
         Ok(Self { pool: pool.clone(), shared, thread })
     }

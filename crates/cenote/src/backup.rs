@@ -5,9 +5,12 @@
 //! Of a store that a daemon keeps, the daemon makes the copy ([`ask_for`]): its clients stand still
 //! while it does ([`crate::attend`]).
 //!
-//! *Order of waiting,* as of a check of all pools: first for views of the pools that are open, none
-//! of them held while another is waited for; then for the list of open pools, so that no further
-//! one is opened; and for nothing while that is held. Views keep writers out and let readers go on.
+//! *Order of waiting,* as in a check of all pools:
+//!
+//! 1. for views of the pools that are open, without holding one while waiting for another; views
+//!    keep writers out and let readers go on;
+//! 2. for the list of open pools, so that no further pool is opened. While it is held, the backup
+//!    waits for nothing.
 
 use crate::answers::{error_of, unexpected};
 use crate::check;

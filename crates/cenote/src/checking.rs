@@ -1,9 +1,9 @@
-//! What a thread must not do while it checks or opens a pool, or collects: wait for the end of
-//! that.
+//! Refuses calls of a thread that checks or opens a pool, or collects, if they would wait for the
+//! end of that.
 //!
 //! All of these hold the list of open pools, or the heap, and call code of the program's: reports
-//! of progress, and filters. Filters run on threads that help to trace, too, for which the other
-//! waits.
+//! of progress, and filters. Filters also run on threads that help to trace, and the first thread
+//! waits for them.
 
 use crate::error::{Error, Result};
 use crate::session::Inner;

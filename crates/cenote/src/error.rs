@@ -149,7 +149,7 @@ pub enum Error {
         pool: String,
     },
     /// A text cannot be cut there.
-    #[error("byte {index} of the text is inside a character")]
+    #[error("byte {index} of the text is inside a character: cut at the beginning of one")]
     CharBoundary {
         /// Where.
         index: u64,
@@ -215,8 +215,9 @@ pub enum Error {
         /// Why.
         source: Box<Error>,
     },
-    /// A policy that makes no sense.
-    #[error("the pool cannot be psynced by itself so: {0}")]
+    /// A policy of background work ([`Pool::psync_by`](crate::Pool::psync_by),
+    /// [`Pool::trim_by`](crate::Pool::trim_by)) that cannot be followed.
+    #[error("the policy cannot be followed: {0}")]
     Policy(&'static str),
     /// Torn data would be taken for values.
     #[error(
@@ -267,7 +268,10 @@ pub enum ReclaimRefused {
         why: String,
     },
     /// A pool was closed meanwhile, and with it what it leads to.
-    #[error("pool \"{pool}\" was closed while values of other pools were traced, or its own")]
+    #[error(
+        "pool \"{pool}\" was closed while its values, or those of other pools, were traced: keep \
+         it open, and reclaim again"
+    )]
     Closed {
         /// Which.
         pool: String,

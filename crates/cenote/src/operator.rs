@@ -42,9 +42,10 @@ impl Store {
     }
 
     /// Forgets the logs of such a client. Its pools hold what the transactions had done when the
-    /// client ended, half of one perhaps, and the store remembers that: in every session they are
-    /// refused ([`StoreError::PoolTorn`]), or shown as blocks alone under another
-    /// [`DamagePolicy`](cenote_store::DamagePolicy) than `Refuse`. Durable on return.
+    /// client ended, half of one perhaps, and the store remembers that: every session refuses them
+    /// ([`StoreError::PoolTorn`](cenote_store::StoreError::PoolTorn)), or shows them as blocks
+    /// alone under another [`DamagePolicy`](cenote_store::DamagePolicy) than `Refuse`. Durable on
+    /// return.
     ///
     /// What goes on from there: restore the pools, remove them, open the store by
     /// [`Store::open_torn`] and repair them, and then call [`Store::declare_whole`].

@@ -166,7 +166,7 @@ const LOOK: Duration = Duration::from_millis(5);
 impl AutoPsync {
     fn start(pool: &Pool, policy: PsyncPolicy) -> Result<Self> {
         if policy == PsyncPolicy::default() {
-            return Err(Error::Policy("it names no time, no bytes and no commit"));
+            return Err(Error::Policy("it would never psync: set a time, bytes or commits"));
         }
         if policy.every == Some(Duration::ZERO) || policy.bytes == Some(0) {
             return Err(Error::Policy(

@@ -1,4 +1,4 @@
-//! How pools are traced that were in use when power failed, with progress reported.
+//! Traces pools that were in use when power failed, and reports progress.
 
 use cenote_heap::{Progress, TraceOptions};
 use core::num::NonZero;

@@ -1,21 +1,21 @@
-//! Tracing after a loss of power, of all pools of a store together: a value may be led to from
-//! another pool alone.
+//! Traces all pools of a store together after a loss of power, because a value may be reached from
+//! another pool only.
 //!
-//! In each pool that was in use, allocated is what is marked *and* led to. So what a transaction
-//! had taken and never attached is given back.
+//! *Invariant*: in each pool that was in use, a block is allocated if it is marked *and* something
+//! leads to it. So a block that a transaction had taken and never attached is given back.
 //!
 //! # A pool that cannot be looked at
 //!
 //! Its file is damaged, a page of it cannot be read, its last session is not covered, or its
-//! journal is refused. It may lead to any value of the others. So of the others *nothing that is
-//! marked is given back* ([`cenote_heap::TraceOptions::keep_unreached`]), and they are traced:
-//! marks are durable with their transactions, so what is marked is a value or was never attached,
-//! and what leads to it finds what it left. What was never attached stays allocated, until
-//! [`crate::Pool::collect`]. The pool itself stays due, and says so with a typed error when it is
-//! opened; when its file is back it is traced as any, beside the others.
+//! journal is refused. It may lead to any value of the other pools. So in the other pools *no
+//! marked block is given back* ([`cenote_heap::TraceOptions::keep_unreached`]), and they are
+//! traced: marks are durable with their transactions, so a marked block is a value or was never
+//! attached, and a pointer to it finds its value unchanged. A block that was never attached stays
+//! allocated until [`crate::Pool::collect`]. The pool itself stays due, and its opening returns a
+//! typed error; when its file is back, it is traced like any pool, beside the others.
 //!
-//! A caller that leaves out what is damaged ([`DamagePolicy::SkipDamaged`]) has the others traced
-//! as if what is left of it were all, and what only the rest led to is given back.
+//! With [`DamagePolicy::SkipDamaged`] the other pools are traced as if the rest of the damaged pool
+//! were all of it: a block that only the lost part led to is given back.
 
 use crate::error::{Error, Result};
 use crate::open_pool::{Doubt, OpenList, doubt_of};

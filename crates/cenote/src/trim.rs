@@ -45,7 +45,7 @@ pub struct AutoTrim(Background<TrimFigures>);
 impl AutoTrim {
     fn start(pool: &Pool, every: Duration) -> Result<Self> {
         if every < Duration::from_millis(1) {
-            return Err(Error::Policy("the interval is less than a millisecond"));
+            return Err(Error::Policy("the interval is less than a millisecond: set a longer one"));
         }
         // Says at once what would fail each time.
         let first = pool.trim()?;

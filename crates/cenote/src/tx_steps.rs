@@ -1,4 +1,4 @@
-//! What collections need of a transaction beside its public steps: several steps as one
+//! Steps of a transaction that collections use beside its public ones: several steps as one
 //! ([`half_done`](crate::half_done)), and arrays.
 
 use crate::error::{Error, Result};

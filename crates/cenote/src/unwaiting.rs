@@ -1,5 +1,5 @@
-//! Threads that must not wait: they call code of the program's, and have locks, or a thread that
-//! waits for them, which no list names.
+//! Lists threads that must not wait: they call code of the program's while they hold locks, or
+//! while another thread waits for them, and no other list names that.
 
 use cenote_heap::is_helper;
 use core::cell::Cell;

@@ -3,7 +3,7 @@
 
 mod pools;
 
-use crate::shadowed::{CELLS, Root, kill, mix, step_of, steps};
+use crate::shadowed::{CELLS, PSYNCED, Root, kill, step_of, steps};
 use cenote::{
     Access, AtRest, AtRestError, CrashKind, Error, Keyring, Locking, OpenOptions, Pool, PoolMode,
     PoolOptions, PoolStart, Result, Store,
@@ -12,16 +12,18 @@ use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, Operation};
 use cenote_store::StoreError;
-use std::io::Write;
+use cenote_testkit::child::{Acknowledging, acknowledge, again};
+use cenote_testkit::directories::files;
+use cenote_testkit::environment::number;
+use cenote_testkit::random::mix;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use pools::{
-    CHECKED, Node, PROTECTED, WORD, closed, count, files, key, key_for, opened, options, push,
-    root_file, touch, with_word,
+    CHECKED, Node, PROTECTED, WORD, closed, count, key, key_for, opened, options, push, root_file,
+    touch, with_word,
 };
 
 #[test]
@@ -86,13 +88,12 @@ fn child() {
     let store = Store::open_with(&dir, &options).unwrap();
     let pool = store.pool("p").unwrap();
     let mut there = count(&pool);
-    let mut pipe = std::io::stderr();
     loop {
         push(&pool, there, there + BETWEEN);
         touch(&pool);
         pool.psync().unwrap();
         there += BETWEEN;
-        if pipe.write_all(&(there | 1 << 63).to_le_bytes()).is_err() {
+        if !acknowledge(there | PSYNCED) {
             return;
         }
     }
@@ -100,9 +101,6 @@ fn child() {
 
 #[test]
 fn kill_nine_goes_back_to_the_last_psync_and_leaves_no_plaintext() {
-    let number = |name: &str, default: u64| {
-        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-    };
     let (kills, seed) = (number("CENOTE_KILLS", 12), number("CENOTE_SEED", 0xa7e5));
     println!("seed {seed}");
     let dir = tempfile::tempdir().unwrap();
@@ -111,13 +109,7 @@ fn kill_nine_goes_back_to_the_last_psync_and_leaves_no_plaintext() {
     store.close().unwrap();
     let mut known = (0, 0);
     for round in 0..kills {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "at_rest::child", "--nocapture"])
-            .env(CHILD_DIR, dir.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let child = Acknowledging::start(again("at_rest::child").env(CHILD_DIR, dir.path()));
         known = kill(child, Duration::from_micros(mix(seed + round) % 60_000), known);
         assert_eq!(with_word(dir.path()), Vec::<PathBuf>::new(), "round {round}");
         let store = opened(dir.path(), Access::ReadWrite, Some(key(1)));

@@ -8,9 +8,10 @@ use cenote_medium::sim::{
 };
 use cenote_medium::{Durability, Medium, Operation};
 use cenote_store::Rekeyed;
+use cenote_testkit::child::again;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 
 /// Nodes before the psync that goes wrong, and after it.
@@ -249,8 +250,7 @@ fn a_load_from_a_damaged_page_of_a_pool_is_a_bus_error_that_names_pool_and_page(
     let dir = tempfile::tempdir().unwrap();
     let path = closed(dir.path(), AtRest::Authenticated);
     let run = |loads: &[&str]| {
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "at_rest_faults::child", "--nocapture"])
+        again("at_rest_faults::child")
             .env(CHILD_DIR, dir.path())
             .envs(loads.iter().map(|name| (name, "1")))
             .stdin(Stdio::null())

@@ -7,6 +7,7 @@ use crate::support::{Mounted, directory, within};
 use cenote::{Access, Backend, ExportOptions, ImportOptions, PoolMode, RelocationOptions, Store};
 use cenote_relocate::PointerRewriter;
 use cenote_store::relocate::{RewriteJob, Rewriter, Rewritten};
+use cenote_testkit::child::again;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -142,8 +143,7 @@ fn a_plain_load_that_waits_for_a_rewriter_that_panics_fails_and_does_not_wait_fo
         fill(&store, "a", PoolMode::Direct, NODES);
         store.clone_pool("a", "copy").unwrap();
         store.close().unwrap();
-        let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["frontier::child_whose_load_waits", "--exact", "--nocapture"])
+        let child = again("frontier::child_whose_load_waits")
             .env("CENOTE_FRONTIER_DIR", dir.path())
             .env("CENOTE_FRONTIER_BACKEND", backend)
             .stdout(std::process::Stdio::piped())

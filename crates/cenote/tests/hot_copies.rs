@@ -9,6 +9,7 @@ use cenote::{
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::{OpenError, StoreError};
+use cenote_testkit::directories;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -66,8 +67,7 @@ pub(crate) fn written(store: &Store) -> Vec<Pool> {
 fn copy(from: &Path, to: &Path, names: &[&str]) {
     fs::create_dir_all(to).unwrap();
     for name in names.iter().filter(|name| from.join(name).exists()) {
-        let done = Command::new("cp").arg("-a").arg(from.join(name)).arg(to).status().unwrap();
-        assert!(done.success(), "{name}");
+        directories::copy(&from.join(name), to);
     }
 }
 

@@ -154,7 +154,7 @@ fn a_link_that_is_made_while_a_store_is_open_lets_no_second_writer_in() -> Resul
 }
 
 fn walk(dir: &Path) -> Vec<PathBuf> {
-    crate::at_rest::files(dir)
+    cenote_testkit::directories::files(dir)
 }
 
 fn path_is_of(path: &Path, dir: &Path, what: &str) -> bool {

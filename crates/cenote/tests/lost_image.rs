@@ -12,13 +12,11 @@ use cenote::{
 use cenote_medium::planted::{Bug, plant};
 use cenote_relocate::PointerRewriter;
 use cenote_store::relocate::{RewriteJob, Rewriter, Rewritten};
-use std::os::unix::process::ExitStatusExt;
+use cenote_testkit::child::{run_task, task};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const CHILD: &str = "CENOTE_LOST_IMAGE_CHILD";
 const PAGE: usize = 4096;
 const NODES: u64 = 600;
 const NONE: usize = usize::MAX;
@@ -60,18 +58,10 @@ unsafe impl Rewriter for Loses {
     }
 }
 
-/// Maps a file without bytes over a page.
+/// Loses a page.
 fn lose(addr: usize) {
     // SAFETY: a page of an image, which its rewriter has for itself.
-    unsafe {
-        let file = libc::memfd_create(c"lost".as_ptr(), libc::MFD_CLOEXEC);
-        assert!(file >= 0);
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        let at = core::ptr::without_provenance_mut(addr);
-        assert!(libc::mmap(at, PAGE, access, flags, file, 0) != libc::MAP_FAILED);
-        libc::close(file);
-    }
+    unsafe { cenote_testkit::lost::lose(addr) };
 }
 
 fn open(dir: &Path, rewriter: &Arc<Loses>, backend: Backend) -> Store {
@@ -155,28 +145,14 @@ fn lose_pages(dir: &Path, bug: Bug) {
 /// Not a test of its own: what a child does.
 #[test]
 fn child() {
-    let (Ok(what), Some(dir)) = (std::env::var(CHILD), std::env::var_os("CENOTE_LOST_DIR")) else {
-        return;
-    };
+    let Some((what, dir)) = task() else { return };
     let bug = if what == "believed" { Bug::LostImageBelieved } else { Bug::None };
     lose_pages(Path::new(&dir), bug);
 }
 
-/// What a child says that must not die of a signal, and whether it found nothing wrong.
 fn run(what: &str) -> (bool, String) {
-    let dir = tempfile::tempdir().expect("a directory");
-    let output = Command::new(std::env::current_exe().expect("a program"))
-        .args(["--exact", "lost_image::child", "--nocapture", "--test-threads=1"])
-        .env(CHILD, what)
-        .env("CENOTE_LOST_DIR", dir.path().join("store"))
-        .env("XDG_STATE_HOME", dir.path())
-        .stdin(Stdio::null())
-        .output()
-        .expect("it runs");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    assert_eq!(output.status.signal(), None, "{said}");
-    (output.status.success(), said)
+    let outer = tempfile::tempdir().expect("a directory");
+    run_task("lost_image::child", what, outer.path())
 }
 
 #[test]

@@ -12,18 +12,16 @@ use cenote::{
 };
 use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_store::StoreError;
+use cenote_testkit::child::{run_task, task};
 use std::cell::Cell;
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::rc::Rc;
 
 mod ends;
 
 use ends::{after_the_end, end_within, lose_and_end, replays, wait_for_it};
 
-const CHILD: &str = "CENOTE_LOST_LOG_CHILD";
 const PAGE: usize = 4096;
 const PUDDLE: u64 = 1 << 20;
 const LOG: u64 = 16 << 10;
@@ -215,18 +213,10 @@ fn mapped(dir: &Path) -> Vec<(PathBuf, usize, usize)> {
     found
 }
 
-/// Maps a file without bytes over a page.
+/// Loses a page.
 fn lose(addr: usize) {
     // SAFETY: a page of the store's window, which nothing but the library uses.
-    unsafe {
-        let file = libc::memfd_create(c"lost".as_ptr(), libc::MFD_CLOEXEC);
-        assert!(file >= 0);
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        let at = core::ptr::without_provenance_mut(addr);
-        assert!(libc::mmap(at, PAGE, access, flags, file, 0) != libc::MAP_FAILED);
-        libc::close(file);
-    }
+    unsafe { cenote_testkit::lost::lose(addr) };
 }
 
 /// Pages of the logs that this thread uses: few of the log space, which is large.
@@ -428,29 +418,9 @@ fn all_cases(dir: &Path, cut: bool) {
     assert!(noticed > 0 && noticed < tried, "{noticed} of {tried}");
 }
 
-fn child_of(what: &str, store: &Path) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a program"));
-    command
-        .args(["--exact", "lost_log::child", "--nocapture", "--test-threads=1"])
-        .env(CHILD, what)
-        .env("CENOTE_LOST_DIR", store)
-        .stdin(Stdio::null());
-    command
-}
-
 fn run(what: &str) -> (bool, String) {
-    let dir = tempfile::tempdir().expect("a directory");
-    let mut command = child_of(what, &dir.path().join("store"));
-    let output = command.env("XDG_STATE_HOME", dir.path()).output().expect("it runs");
-    let all = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let start = all.len().saturating_sub(3000);
-    let end = all.get(start..).unwrap_or(&all).to_string();
-    assert_eq!(output.status.signal(), None, "{end}");
-    (output.status.success(), end)
+    let outer = tempfile::tempdir().expect("a directory");
+    run_task("lost_log::child", what, outer.path())
 }
 
 /// Each page, at the moments that tell most first, of what finds a bug.
@@ -485,10 +455,8 @@ fn planted_bug(dir: &Path, bug: Bug, cut: bool) {
 /// Not a test of its own: what a child does.
 #[test]
 fn child() {
-    let (Ok(what), Some(dir)) = (std::env::var(CHILD), std::env::var_os("CENOTE_LOST_DIR")) else {
-        return;
-    };
-    let dir = Path::new(&dir);
+    let Some((what, dir)) = task() else { return };
+    let dir = dir.as_path();
     match what.as_str() {
         "lost" => all_cases(dir, false),
         "cut" => {

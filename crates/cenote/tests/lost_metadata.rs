@@ -14,12 +14,10 @@ use cenote_layout::SLOT_SIZE;
 use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::StoreError;
+use cenote_testkit::child::{run_task, task};
 use std::os::fd::AsRawFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-const CHILD: &str = "CENOTE_LOST_METADATA_CHILD";
 const PAGE: u64 = 4096;
 const PUDDLE: u64 = 1 << 20;
 
@@ -228,18 +226,10 @@ fn open(dir: &Path, mode: PoolMode) -> (Store, Pool) {
     (store, pool)
 }
 
-/// Maps a file without bytes over a page.
+/// Loses a page.
 fn lose(addr: u64) {
     // SAFETY: a page of the store's window, which nothing but the library uses.
-    unsafe {
-        let file = libc::memfd_create(c"lost".as_ptr(), libc::MFD_CLOEXEC);
-        assert!(file >= 0);
-        let at = core::ptr::without_provenance_mut(addr as usize);
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        assert!(libc::mmap(at, PAGE as usize, access, flags, file, 0) != libc::MAP_FAILED);
-        libc::close(file);
-    }
+    unsafe { cenote_testkit::lost::lose(addr as usize) };
 }
 
 /// Pages of metadata of a puddle. Few tiny marks are used, so few of them are taken.
@@ -422,33 +412,15 @@ fn cut_short(dir: &Path) {
 }
 
 fn run(what: &str) -> (bool, String) {
-    let dir = tempfile::tempdir().expect("a directory");
-    let output = Command::new(std::env::current_exe().expect("a program"))
-        .args(["--exact", "lost_metadata::child", "--nocapture", "--test-threads=1"])
-        .env(CHILD, what)
-        .env("CENOTE_LOST_DIR", dir.path().join("store"))
-        .env("XDG_STATE_HOME", dir.path())
-        .stdin(Stdio::null())
-        .output()
-        .expect("it runs");
-    let all = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let start = all.len().saturating_sub(3000);
-    let end = all.get(start..).unwrap_or(&all).to_string();
-    assert_eq!(output.status.signal(), None, "{end}");
-    (output.status.success(), end)
+    let outer = tempfile::tempdir().expect("a directory");
+    run_task("lost_metadata::child", what, outer.path())
 }
 
 /// Not a test of its own: what a child does.
 #[test]
 fn child() {
-    let (Ok(what), Some(dir)) = (std::env::var(CHILD), std::env::var_os("CENOTE_LOST_DIR")) else {
-        return;
-    };
-    let dir = Path::new(&dir);
+    let Some((what, dir)) = task() else { return };
+    let dir = dir.as_path();
     match what.as_str() {
         "direct" => all_cases(dir, PoolMode::Direct),
         "shadowed" => all_cases(dir, PoolMode::Shadowed),

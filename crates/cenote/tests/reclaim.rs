@@ -9,6 +9,7 @@ use cenote::{
     ReclaimOptions, ReclaimPolicy, ReclaimRefused, ReclaimReport, Result, Store,
 };
 use cenote_medium::planted::{Bug, plant};
+use cenote_testkit::child::{Talking, again, say};
 use core::ops::ControlFlow;
 use core::time::Duration;
 use lists::{LEN, Node, alone, first_session, meddled, node, open, sound, tail};
@@ -500,7 +501,7 @@ fn child(dir: &Path) -> Result<()> {
     let mut step = 0u64;
     let mut progress = |_: &cenote::ReclaimProgress| {
         step += 1;
-        println!("slice");
+        say("slice");
         let changed = pool.write(|tx| -> Result<()> {
             let first = tx.root_at::<Node>(1)?;
             let new = node(tx, step, first)?;
@@ -533,27 +534,14 @@ fn a_process_that_is_killed_while_it_reclaims_loses_nothing() -> Result<()> {
     for round in 0..40u64 {
         let dir = crate::support::directory();
         first_session(dir.path(), 5000)?;
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "reclaim::a_process_that_is_killed_while_it_reclaims_loses_nothing",
-                "--nocapture",
-            ])
-            .env(CHILD, dir.path())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = std::io::BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
+        let test = "reclaim::a_process_that_is_killed_while_it_reclaims_loses_nothing";
+        let mut child = Talking::start(again(test).env(CHILD, dir.path()));
         // It has about 230 slices.
         let mut slices = 0;
-        while slices <= round * 6 && std::io::BufRead::read_line(&mut lines, &mut line).unwrap() > 0
-        {
-            slices += u64::from(line.contains("slice"));
-            line.clear();
+        while slices <= round * 6 && child.hear().is_some() {
+            slices += 1;
         }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        child.kill();
         let store = Store::open(dir.path())?;
         store.reclaim_in_background(ReclaimPolicy::AfterCrash)?;
         let pool = store.pool("p")?;

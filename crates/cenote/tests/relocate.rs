@@ -14,14 +14,13 @@ use cenote::{
     Reader, Result, Store, field,
 };
 use cenote_store::StoreError;
+use cenote_testkit::child::{Talking, again, say};
+use cenote_testkit::environment::number;
 use lists::{
-    NODES, Node, PLAIN, Root, fill_plain, first_of, number, open_with, options, walk_plain,
-    walk_raw,
+    NODES, Node, PLAIN, Root, fill_plain, first_of, open_with, options, walk_plain, walk_raw,
 };
-use std::io::{Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub(crate) use lists::{fill, open_rewriting, walk};
@@ -422,8 +421,7 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
 fn child_that_is_killed() {
     let Ok(dir) = std::env::var("CENOTE_RELOCATE_DIR") else { return };
     let store = Store::open(&dir).unwrap();
-    println!("ready");
-    std::io::stdout().flush().unwrap();
+    say("ready");
     for copy in 0.. {
         let name = format!("{} {copy}", std::process::id());
         match copy % 4 {
@@ -461,23 +459,12 @@ fn a_process_that_is_killed_leaves_every_puddle_old_or_new() {
     store.close().unwrap();
     let mut seed = 7u64;
     for _ in 0..number("CENOTE_RELOCATE_KILLS", 12) {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["relocate::child_that_is_killed", "--exact", "--nocapture"])
-            .env("CENOTE_RELOCATE_DIR", &dir)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = [0; 64];
-        let mut all = String::new();
-        while !all.contains("ready") {
-            let len = child.stdout.as_mut().unwrap().read(&mut said).unwrap();
-            assert!(len > 0, "the child ended: {all}");
-            all.push_str(&String::from_utf8_lossy(&said[..len]));
-        }
+        let mut command = again("relocate::child_that_is_killed");
+        let mut child = Talking::start(command.env("CENOTE_RELOCATE_DIR", &dir));
+        assert_eq!(child.hear().as_deref(), Some("ready"), "the child ended");
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_micros(2_000 + (seed >> 33) % 60_000));
-        child.kill().unwrap();
-        child.wait().unwrap();
+        child.kill();
         let store = Store::open(&dir).unwrap();
         let known: Vec<String> = store
             .puddle_records()

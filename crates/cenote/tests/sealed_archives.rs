@@ -1,5 +1,5 @@
 //! Archives of protected pools that were changed: what does not fit is refused and registers
-//! nothing, and what only the key can tell is found when the pool is opened.
+//! nothing; what only the key can tell is found when the pool is opened.
 
 use crate::archives::{names, puddle_files, store_with_window, window};
 use crate::at_rest::{count, key, opened, with_word};

@@ -4,9 +4,8 @@
 
 use crate::archives::{names, store_with_window, window};
 use crate::at_rest::{
-    PROTECTED, WORD, count, files, key, key_for, opened, options, push, root_file, with_word,
+    PROTECTED, WORD, count, key, key_for, opened, options, push, root_file, with_word,
 };
-use crate::shadowed::mix;
 use crate::support::{directory, hashes};
 use cenote::{
     Access, ArchivingError, AtRest, AtRestError, Backend, Error, ExportOptions, ImportOptions,
@@ -17,6 +16,8 @@ use cenote_layout::catalog::PuddleRecord;
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::StoreError;
 use cenote_store::relocate::QuiescentPool;
+use cenote_testkit::directories::files;
+use cenote_testkit::random::mix;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 

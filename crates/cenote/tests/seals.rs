@@ -7,10 +7,10 @@ use crate::support::directory;
 use cenote::{CopyPolicy, Result, Store};
 use cenote_layout::puddle::{PuddleHeader, Role};
 use cenote_medium::planted::{Bug, plant};
+use cenote_testkit::directories;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use zerocopy::FromBytes;
 
 /// Contents of the files of heaps, by their paths within the store.
@@ -34,8 +34,7 @@ pub(crate) fn put_back(dir: &Path, older: &Files, policy: CopyPolicy) -> Vec<[Re
     let changed = newer.iter().filter(|(path, bytes)| older.get(*path) != Some(bytes));
     let shown = changed.map(|(path, _)| {
         let keep = directory();
-        let done = Command::new("cp").arg("-a").arg(dir).arg(keep.path()).status().unwrap();
-        assert!(done.success());
+        directories::copy(dir, keep.path());
         let dir = keep.path().join("store");
         fs::write(dir.join(path), &older[path]).unwrap();
         let store = opened(&dir, policy).expect("a closed store");
@@ -81,8 +80,7 @@ fn closed_after_a_copy(keep: &Path, dir: &Path, number: usize) -> PathBuf {
     opened(dir, CopyPolicy::CheckAndOpen).unwrap().abandon();
     let to = keep.join(number.to_string());
     fs::create_dir(&to).unwrap();
-    let done = Command::new("cp").arg("-a").arg(dir).arg(&to).status().unwrap();
-    assert!(done.success());
+    directories::copy(dir, &to);
     let copy = to.join("store");
     let store = opened(&copy, CopyPolicy::CheckAndOpen).expect("a copy that is accepted");
     add(&store.pool("idle").unwrap());

@@ -12,14 +12,15 @@ use cenote::{
     PowerLossPolicy, PsyncPolicy, Reader, Result, Store, field,
 };
 use cenote_store::StoreError;
-use std::io::{Read, Write};
+use cenote_testkit::child::{Acknowledging, acknowledge, again};
+use cenote_testkit::environment::number;
+use cenote_testkit::random::mix;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use steps::apply;
-pub(crate) use steps::{CELLS, Root, lose_power, make, mix, shadowed, step_of, steps};
+pub(crate) use steps::{CELLS, Root, lose_power, make, shadowed, step_of, steps};
 
 /// On a file system behind the page cache, where there is one.
 fn directory() -> tempfile::TempDir {
@@ -92,7 +93,6 @@ fn child() {
     let store = Store::open_with(&dir, &options).unwrap();
     let pools = ["x", "y"].map(|name| store.pool(name).unwrap());
     let mut step = step_of(&pools[0]);
-    let mut pipe = std::io::stderr();
     loop {
         step += 1;
         store
@@ -101,33 +101,29 @@ fn child() {
                 apply(tx, &pools[1], step)
             })
             .unwrap();
-        if pipe.write_all(&step.to_le_bytes()).is_err() {
+        if !acknowledge(step) {
             return;
         }
         if step.is_multiple_of(3) {
             store.psync(&[&pools[0], &pools[1]]).unwrap();
-            if pipe.write_all(&(step | 1 << 63).to_le_bytes()).is_err() {
+            if !acknowledge(step | PSYNCED) {
                 return;
             }
         }
     }
 }
 
-/// Kills the child, and says which step and which psync it acknowledged last.
-pub(crate) fn kill(mut child: Child, after: Duration, known: (u64, u64)) -> (u64, u64) {
-    let mut bytes = vec![0; 8];
-    child.stderr.as_mut().unwrap().read_exact(&mut bytes).expect("the child ended by itself");
-    std::thread::sleep(after);
-    child.kill().unwrap();
-    child.stderr.take().unwrap().read_to_end(&mut bytes).unwrap();
-    child.wait().unwrap();
+/// The bit of a word that acknowledges a psync.
+pub(crate) const PSYNCED: u64 = 1 << 63;
+
+/// Kills the child after its first word and a time. Returns the step and the psync that it
+/// acknowledged last.
+pub(crate) fn kill(child: Acknowledging, after: Duration, known: (u64, u64)) -> (u64, u64) {
     let mut known = known;
-    for word in bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())) {
-        if word >> 63 == 1 {
-            known.1 = word & !(1 << 63);
-        } else {
-            assert!(word < 1 << 40, "the child said: {}", String::from_utf8_lossy(&bytes));
-            known.0 = word;
+    for word in child.kill(true, after, |word| word & PSYNCED != 0 || word < 1 << 40) {
+        match word & PSYNCED {
+            0 => known.0 = word,
+            _ => known.1 = word & !PSYNCED,
         }
     }
     known
@@ -135,9 +131,6 @@ pub(crate) fn kill(mut child: Child, after: Duration, known: (u64, u64)) -> (u64
 
 #[test]
 fn kill_nine_loses_no_transaction_and_a_loss_of_power_no_psync() {
-    let number = |name: &str, default: u64| {
-        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-    };
     let (kills, seed) = (number("CENOTE_KILLS", 30), number("CENOTE_SEED", 0xce07));
     println!("seed {seed}");
     let dir = directory();
@@ -149,13 +142,7 @@ fn kill_nine_loses_no_transaction_and_a_loss_of_power_no_psync() {
     let mut known = (0, 0);
     let (mut powers, mut gone) = (0, 0);
     for round in 0..kills {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "shadowed::child", "--nocapture"])
-            .env(CHILD_DIR, dir.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let child = Acknowledging::start(again("shadowed::child").env(CHILD_DIR, dir.path()));
         known = kill(child, Duration::from_micros(mix(seed + round) % 60_000), known);
         let power = round % 3 == 2;
         if power {

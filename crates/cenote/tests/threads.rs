@@ -4,6 +4,7 @@
 use crate::support::{directory, within};
 use cenote::{Access, Error, Persist, Pool, Ptr, Reader, Result, Store, View};
 use cenote_medium::planted::{Bug, plant};
+use cenote_testkit::child::again;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
@@ -340,11 +341,7 @@ fn a_process_that_exits_within_a_transaction_has_not_committed_it() {
     // By this process, which knows what its other tests have: the child might choose a window that
     // one of them has by then.
     Store::open(dir.path()).unwrap().close().unwrap();
-    let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "threads::a_process_that_exits_within_a_transaction_has_not_committed_it",
-        ])
+    let status = again("threads::a_process_that_exits_within_a_transaction_has_not_committed_it")
         .env(PLACE, dir.path())
         .stdout(std::process::Stdio::null())
         .status()
@@ -438,9 +435,9 @@ fn after_leaving(how: &str, bug: bool) -> (bool, [u64; 2], [u64; 2]) {
         // By this process, which knows which windows its other tests have.
         Store::open(dir.path().join(name)).unwrap().close().unwrap();
     }
-    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     let test = "threads::exit_within_a_transaction_closes_nothing_wherever_the_last_handle_is";
-    command.args(["--exact", test]).env(LEFT_AT, dir.path()).env(LEFT_HOW, how);
+    let mut command = again(test);
+    command.env(LEFT_AT, dir.path()).env(LEFT_HOW, how);
     if bug {
         command.env(LEFT_BUG, "1");
     }

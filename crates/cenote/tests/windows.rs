@@ -8,9 +8,9 @@ use cenote::{
     Store, WindowPolicy, field,
 };
 use cenote_store::OpenError;
+use cenote_testkit::child::again;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 const LEN: u64 = 9000;
@@ -222,9 +222,7 @@ fn child() {
 /// A store that a process left in the middle of a transaction on each pool.
 fn killed(dir: &Path, base: u64) {
     store_with_lists(dir, base, &both());
-    let program = std::env::current_exe().expect("this program");
-    let status = Command::new(program)
-        .args(["--exact", "windows::child", "--nocapture"])
+    let status = again("windows::child")
         .env(CHILD_DIR, dir)
         .stderr(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())

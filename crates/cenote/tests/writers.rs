@@ -14,8 +14,9 @@ use cenote_layout::header;
 use cenote_layout::superblock::Superblock;
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::{OpenError, StoreError};
+use cenote_testkit::directories;
 use child::{
-    CHILD, Counter, Operation, Running, add, busy, counter, execute, openers, value, writer,
+    CHILD, Counter, Operation, add, busy, counter, execute, openers, start, value, writer,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,13 +43,13 @@ fn case(operation: &str, files: &str, seen_from: &dyn Fn(&Path) -> PathBuf) -> V
     let dir = keep.path().join("store");
     drop(Store::open(&dir).unwrap());
     let mut wrong = Vec::new();
-    let mut writer = Running::start(&format!("writer {} {operation} {files}", dir.display()));
-    if writer.next().as_deref() != Some("ready") {
+    let mut writer = start(&format!("writer {} {operation} {files}", dir.display()));
+    if writer.hear().as_deref() != Some("ready") {
         return vec!["the writer did not begin".into()];
     }
-    let mut openers = Running::start(&format!("openers {}", seen_from(&dir).display()));
+    let mut openers = start(&format!("openers {}", seen_from(&dir).display()));
     loop {
-        match openers.next() {
+        match openers.hear() {
             None => wrong.push("an opener died".into()),
             Some(text) if text == "done" => {}
             Some(text) => {
@@ -61,7 +62,7 @@ fn case(operation: &str, files: &str, seen_from: &dyn Fn(&Path) -> PathBuf) -> V
         break;
     }
     writer.go_on();
-    let Some(end) = writer.next() else { return vec!["the writer died".into()] };
+    let Some(end) = writer.hear() else { return vec!["the writer died".into()] };
     drop(writer);
     let loses = operation != "None"
         && files.split('+').any(|file| Operation::parse(operation).loses(file) && (file != "lock"));
@@ -109,8 +110,7 @@ fn nothing_that_a_program_does_to_its_files_lets_a_second_one_in() {
 
 fn copy_of(dir: &Path, name: &str) -> PathBuf {
     let copy = dir.with_file_name(name);
-    let done = Command::new("cp").arg("-a").arg(dir).arg(&copy).status().unwrap();
-    assert!(done.success());
+    directories::copy(dir, &copy);
     copy
 }
 
@@ -128,8 +128,8 @@ fn a_copy_of_a_store_that_is_written_is_refused_while_its_writer_lives_and_check
     let idle_counter = counter(&idle).unwrap();
     assert_eq!(add(&idle, idle_counter).unwrap(), 1);
     drop((idle, store));
-    let mut writer = Running::start(&format!("busy {}", dir.display()));
-    assert_eq!(writer.next().as_deref(), Some("ready"));
+    let mut writer = start(&format!("busy {}", dir.display()));
+    assert_eq!(writer.hear().as_deref(), Some("ready"));
     let copies: Vec<PathBuf> =
         (0..25).map(|number| copy_of(&dir, &format!("copy{number}"))).collect();
     for copy in &copies {
@@ -139,7 +139,7 @@ fn a_copy_of_a_store_that_is_written_is_refused_while_its_writer_lives_and_check
                 let Err(Error::Open(OpenError::CopyOfOpen { pid, .. })) = opened else {
                     panic!("{policy:?} {access:?}: {opened:?}")
                 };
-                assert_eq!(pid, writer.child.id());
+                assert_eq!(pid, writer.pid());
             }
         }
     }
@@ -187,15 +187,15 @@ fn an_opener_that_executes_another_program_keeps_nothing() {
         let keep = directory();
         let dir = keep.path().join("store");
         drop(Store::open(&dir).unwrap());
-        let mut opener = Running::start(&format!("execute {} {program}", dir.display()));
-        assert_eq!(opener.next().as_deref(), Some("ready"));
+        let mut opener = start(&format!("execute {} {program}", dir.display()));
+        assert_eq!(opener.hear().as_deref(), Some("ready"));
         let copy = copy_of(&dir, "copy");
         let accepted = with(CopyPolicy::CheckAndOpen, Access::ReadWrite);
         let opened = Store::open_with(&copy, &accepted);
         assert!(matches!(opened, Err(Error::Open(OpenError::CopyOfOpen { .. }))), "{opened:?}");
         opener.go_on();
         // Under the same number, started at the same time.
-        assert_eq!(opener.next().as_deref(), Some("there"), "{program}");
+        assert_eq!(opener.hear().as_deref(), Some("there"), "{program}");
         let opened = Store::open_with(&copy, &OpenOptions::default());
         assert!(
             matches!(opened, Err(Error::Open(OpenError::Copied { .. }))),
@@ -287,8 +287,8 @@ fn a_store_that_was_not_closed_opens_where_it_was_under_any_boot_and_name() -> R
     let keep = directory();
     let dir = keep.path().join("store");
     drop(Store::open(&dir)?);
-    let mut writer = Running::start(&format!("writer {} None lock", dir.display()));
-    assert_eq!(writer.next().as_deref(), Some("ready"));
+    let mut writer = start(&format!("writer {} None lock", dir.display()));
+    assert_eq!(writer.hear().as_deref(), Some("ready"));
     writer.kill();
     // Its directory has another name, and another boot (whose devices have other numbers) opens it.
     let moved = dir.with_file_name("moved");
@@ -454,9 +454,9 @@ fn a_bind_mount_of_the_store_is_the_same_store() {
     }
     let store = Store::open_with(&dir, &OpenOptions::default()).unwrap();
     fs::remove_file(dir.join("lock")).unwrap();
-    let mut openers = Running::start(&format!("openers {}", mounted.display()));
+    let mut openers = start(&format!("openers {}", mounted.display()));
     let mut came_in = Vec::new();
-    while let Some(text) = openers.next() {
+    while let Some(text) = openers.hear() {
         came_in.extend(text.contains("came in").then_some(text));
     }
     drop(store);

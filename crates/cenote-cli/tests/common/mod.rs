@@ -1,6 +1,7 @@
 //! Runs the command as a user would.
 #![allow(dead_code, reason = "every test program uses its own part")]
 
+use cenote_testkit::directories;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -164,8 +165,7 @@ pub(crate) fn killed() -> Fixture {
 /// A copy beside the store, by `cp -a`.
 pub(crate) fn copied(fixture: &Fixture) -> String {
     let copy = fixture.dir.path().join("copy");
-    let done = Command::new("cp").arg("-a").args([&fixture.store, &copy]).status().expect("cp");
-    assert!(done.success());
+    directories::copy(&fixture.store, &copy);
     copy.to_str().expect("text").into()
 }
 

@@ -9,10 +9,12 @@ use crate::kept::{self, Kept, alone, directory, leak, open, reuse, survey_any};
 use cenote::{Persist, Pool, Reader, ReclaimOptions, Result};
 use cenote_collections as persistent;
 use cenote_medium::planted::{Bug, plant};
+use cenote_testkit::child::again;
+use cenote_testkit::environment::number;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// What the second store keeps.
@@ -124,9 +126,8 @@ fn prepare(dir: &Path, other: &Path) {
 }
 
 fn spawn(task: String) -> Child {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    let child = child.args(["--exact", NAME, "--nocapture"]).env(CHILD, task);
-    child.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    let mut child = again(NAME);
+    child.env(CHILD, task).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// A child that gives leaks back one by one sees a torn collection, or dies of one.
@@ -154,7 +155,6 @@ fn the_generator_finds_leaks_that_are_given_back_one_by_one() {
 #[test]
 fn kept_handles_find_whole_collections_or_none_after_kills() {
     let _alone = alone();
-    let number = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
     let (kills, first) = (number("CENOTE_LEAK_KILLS", 30), number("CENOTE_SEED", 1));
     let (dir, other) = (directory(), directory());
     prepare(dir.path(), other.path());

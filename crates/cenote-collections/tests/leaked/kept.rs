@@ -6,6 +6,8 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+pub(crate) use cenote_testkit::directories::directory;
+
 /// Elements of each collection.
 pub(crate) const LEN: u64 = 300;
 /// Headers of each kind before the kept one: they fill a superblock, so that a kept header has a
@@ -36,12 +38,6 @@ const POISON: u64 = 0x4141_4141_4141_4140;
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(crate) fn directory() -> tempfile::TempDir {
-    let memory = Path::new("/dev/shm");
-    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    made.expect("a directory")
 }
 
 pub(crate) fn open(dir: &Path) -> (Store, Pool) {

@@ -15,15 +15,13 @@ use cenote::{
 };
 use cenote_medium::planted::{Bug, plant};
 use cenote_store::StoreError;
+use cenote_testkit::child::{run_task, task};
 use operations::{All, changes, fill, reads};
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::string::String;
 
-const CHILD: &str = "CENOTE_LOST_CHILD";
 const PAGE: u64 = 4096;
 
 /// What an operation came to.
@@ -326,33 +324,14 @@ fn planted_bug(dir: &Path) {
 }
 
 fn run(what: &str) -> (bool, String) {
-    let dir = directory();
-    let output = Command::new(std::env::current_exe().expect("a program"))
-        .args(["--exact", "lost::child", "--nocapture", "--test-threads=1"])
-        .env(CHILD, what)
-        .env("CENOTE_LOST_DIR", dir.path().join("store"))
-        .env("XDG_STATE_HOME", dir.path())
-        .stdin(Stdio::null())
-        .output()
-        .expect("it runs");
-    let all = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let start = all.len().saturating_sub(3000);
-    let end = all.get(start..).unwrap_or(&all).to_string();
-    assert_eq!(output.status.signal(), None, "{end}");
-    (output.status.success(), end)
+    run_task("lost::child", what, directory().path())
 }
 
 /// Not a test of its own: what a child does.
 #[test]
 fn child() {
-    let (Ok(what), Some(dir)) = (std::env::var(CHILD), std::env::var_os("CENOTE_LOST_DIR")) else {
-        return;
-    };
-    let dir = Path::new(&dir);
+    let Some((what, dir)) = task() else { return };
+    let dir = dir.as_path();
     match what.as_str() {
         "open" => while_open(dir),
         "protected" => before_it_is_opened(dir),

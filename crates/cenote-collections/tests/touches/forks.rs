@@ -5,8 +5,8 @@ use super::threads::{Round, act};
 use super::{Bank, KINDS, WAYS, displace, look, number, open, opened, prepare, seeds, whole};
 use crate::common::{directory, random};
 use cenote::{Access, Backend, Reader, Result, Store};
+use cenote_testkit::child::again;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -122,8 +122,7 @@ fn round(seed: u64) -> Result<()> {
     prepare(&dir, kind, seed)?;
     std::fs::create_dir(dir.with_extension("own")).expect("a directory");
     let name = displace(&dir, WAYS[seed as usize % WAYS.len()])?;
-    let ran = Command::new(std::env::current_exe().expect("a program"))
-        .args(["--exact", "touches::forks::forker", "--nocapture"])
+    let ran = again("touches::forks::forker")
         .env(DIR, &dir)
         .env("CENOTE_TOUCH_CHILD", seed.to_string())
         .env("CENOTE_TOUCH_COPY", u64::from(name == "copy").to_string())

@@ -6,9 +6,8 @@ use super::{KINDS, Kind, WAYS, displace, number, open, opened, prepare, seeds, t
 use crate::common::{directory, random};
 use cenote::{Access, AtRest, Backend, Result};
 use cenote_medium::planted::{Bug, plant};
-use std::io::{Read, Write};
+use cenote_testkit::child::{Acknowledging, acknowledge, again};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -16,8 +15,6 @@ const DIR: &str = "CENOTE_TOUCH_DIR";
 /// A child with this variable maps puddles before they are rewritten.
 const PLANTED: &str = "CENOTE_TOUCH_PLANTED";
 const THREADS: u64 = 3;
-/// Bytes of an acknowledgement.
-const ACK: usize = size_of::<u64>();
 
 /// Not a test by itself: touches a pool from several threads until it is killed, and says each
 /// transfer that is committed.
@@ -45,8 +42,7 @@ fn child() {
                     if pool.at_rest() != AtRest::None {
                         pool.psync().expect("psynced");
                     }
-                    // One write of 8 bytes to a pipe is never torn.
-                    std::io::stderr().write_all(&done.to_le_bytes()).expect("heard");
+                    assert!(acknowledge(done), "heard");
                     let mut reading = random(&mut seed);
                     while matches!(reading % 13, 6 | 7) {
                         reading += 1;
@@ -71,44 +67,17 @@ fn kill_with(
     at_work: bool,
     after: Duration,
 ) -> u64 {
-    let mut command = Command::new(std::env::current_exe().expect("a program"));
+    let mut command = again("touches::kills::child");
     if planted {
         command.env(PLANTED, "1");
     }
-    let mut child = command
-        .args(["--exact", "touches::kills::child", "--nocapture"])
+    command
         .env(DIR, dir)
         .env("CENOTE_TOUCH_CHILD", seed.to_string())
-        .env("CENOTE_TOUCH_COPY", u64::from(name == "copy").to_string())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("a child");
-    let mut said = Vec::new();
-    if at_work {
-        let mut first = [0; ACK];
-        child
-            .stderr
-            .as_mut()
-            .expect("a pipe")
-            .read_exact(&mut first)
-            .expect("the child ended by itself");
-        said.extend(first);
-    }
-    std::thread::sleep(after);
-    child.kill().expect("killed");
-    child.stderr.take().expect("a pipe").read_to_end(&mut said).expect("read");
-    child.wait().expect("ended");
-    let words =
-        || said.chunks_exact(ACK).map(|word| u64::from_le_bytes(word.try_into().expect("8")));
-    let most = words().max().unwrap_or(0);
-    let text = || String::from_utf8_lossy(&said).into_owned();
-    assert!(
-        said.len().is_multiple_of(ACK) && most < 1 << 32,
-        "seed {seed}: the child said {}",
-        text()
-    );
-    most
+        .env("CENOTE_TOUCH_COPY", u64::from(name == "copy").to_string());
+    let child = Acknowledging::start(&mut command);
+    let transfers = child.kill(at_work, after, |transfers| transfers < 1 << 32);
+    transfers.into_iter().max().unwrap_or(0)
 }
 
 fn round(seed: u64) -> Result<()> {

@@ -20,6 +20,7 @@ use cenote::{
     Tx, field,
 };
 use cenote_collections::{BTreeMap, HashMap, List};
+use cenote_testkit::environment::number;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -49,10 +50,6 @@ struct Bank {
     list: List<u64>,
     /// In another pool.
     elsewhere: Option<Ptr<Bank>>,
-}
-
-fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
 /// Seeds of the rounds of a test.

@@ -1,4 +1,4 @@
-//! Pages of a view that fail their check: given up, and perhaps replaced by the one that asks.
+//! Pages of a view that fail their check: they are given up, and a caller may replace them.
 //!
 //! Invariant: a broken page is not loaded, and stays so until the view ends.
 
@@ -18,7 +18,7 @@ impl Inner {
     pub(super) fn break_page(&self, page: u64, error: &SealedError) {
         let _filling = self.lock();
         if self.loaded.has(page) {
-            // Another thread had more luck, and may have stored into it.
+            // Another thread has loaded it meanwhile, and may have stored into it.
             return;
         }
         self.broken.note(page..page + 1);

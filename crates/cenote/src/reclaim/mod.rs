@@ -1,15 +1,21 @@
-//! Giving back what was allocated and never attached, beside a running program.
-//! [`cenote_heap::reclaim`] says how a heap does it and why that is right; this module brings the
-//! pools of a store together, and sees to what a heap asks of its caller.
+//! Gives leaks back beside a running program. [`cenote_heap::reclaim`] says how a heap does it and
+//! why that is right; this module runs it on all pools of a store together, and keeps the promises
+//! that a heap asks of its caller.
 //!
 //! A *run* has members: every pool of the store, because any of them may lead to values of any
-//! other. It begins before the first transaction of the session, so that every value which a
-//! program comes to know of by a root is reached; changes of every member are recorded from the
-//! moment it is opened. When all pools of the store are members it is *sealed*, and marking begins
-//! (a pool that is created later can hold nothing old). Marking ends when, at one moment, nothing
-//! is pending in any member. Then the leaks of each pool that it is for are condemned, in one
-//! slice, and given back in others. What a leak of another pool leads to may be gone then: pointers
-//! between pools are checked where they are followed.
+//! other. Its states:
+//!
+//! | state | what happens | ends when |
+//! | --- | --- | --- |
+//! | gathering | pools become members, whose changes are recorded | all are members |
+//! | marking | slices mark what roots and recorded changes lead to | nothing is pending anywhere |
+//! | condemning | one slice for each pool condemns its leaks | all pools had theirs |
+//! | giving back | slices give condemned blocks back | no condemned block is left |
+//!
+//! It begins before the first transaction of the session, so that a program can know only values
+//! that a root leads to, and the run reaches these. When all pools are members the run is *sealed*:
+//! a pool that is created later can hold nothing old. Values that a leak of another pool leads to
+//! may be gone afterwards: pointers between pools are checked where they are followed.
 //!
 //! *The order of locks.* A slice holds the turnstile (the members' lock), and under it one pool's
 //! lock, shared to mark and exclusive to condemn and give back, for which it waits 10 ms at most

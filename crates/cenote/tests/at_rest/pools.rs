@@ -5,6 +5,7 @@ use cenote::{
     Access, AtRest, Keyring, Locking, MasterKey, OpenOptions, Persist, Pool, PoolMode, PoolOptions,
     Ptr, Reader, Result, Store, field,
 };
+use cenote_testkit::directories::files;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -88,16 +89,6 @@ pub(crate) fn count(pool: &Pool) -> u64 {
         (at, count) = (node.next, count + 1);
     }
     count
-}
-
-/// Every file below a directory.
-pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut out = Vec::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { out.extend(files(&path)) } else { out.push(path) }
-    }
-    out
 }
 
 /// The files in which the word is, eight bytes at any place.

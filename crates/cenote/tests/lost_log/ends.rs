@@ -1,11 +1,11 @@
 //! Sessions that end in a transaction, and what the next one replays.
 
 use super::{
-    CHILD, PAGE, all, child_of, held, is_lost, is_pool, lose, make, mapped, next_session, open,
-    options, pages, pair,
+    PAGE, all, held, is_lost, is_pool, lose, make, mapped, next_session, open, options, pages, pair,
 };
 use cenote::{Error, Result, Store};
 use cenote_medium::planted::{Bug, Step, plant, watch};
+use cenote_testkit::child::{task, with_task};
 use std::path::Path;
 
 /// A log is replayed, and a page of it, or of the pool, is lost meanwhile.
@@ -30,7 +30,7 @@ fn replay(dir: &Path, step: Step, (of_pool, number): (bool, usize)) -> bool {
     let before = held(&pool).expect("whole");
     drop(pool);
     store.close().expect("closed");
-    let ended = child_of("ends", dir).status().expect("it runs");
+    let ended = with_task("lost_log::child", "ends", dir).status().expect("it runs");
     assert_eq!(ended.code(), Some(7));
     let place = dir.to_path_buf();
     watch(Some(Box::new(move |at| {
@@ -88,7 +88,7 @@ pub(crate) fn lose_and_end(dir: &Path, bug: Bug) {
 /// Whatever a program did before it ended, the next session finds what its log has.
 pub(crate) fn after_the_end(dir: &Path, what: &str) {
     make(dir);
-    assert_eq!(child_of(what, dir).status().expect("it runs").code(), Some(7));
+    assert_eq!(with_task("lost_log::child", what, dir).status().expect("it runs").code(), Some(7));
     next_session(dir, (1, 1), true, false);
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn wait_for_it(dir: &Path) {
     let (inside, waits) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
         let second = scope.spawn(|| {
-            let asks = std::env::var(CHILD).as_deref() == Ok("asked");
+            let asks = task().is_some_and(|(what, _)| what == "asked");
             plant(if asks { Bug::None } else { Bug::LostNotAskedAgain });
             pool.write(|_| Ok::<_, Error>(())).expect("it has a log");
             inside.wait();

@@ -1,4 +1,5 @@
-//! A pool whose long list keeps the tracer busy, and a reclaim that is disturbed in its middle.
+//! A pool whose long list keeps the tracer busy, and a reclaim that is disturbed in the middle of
+//! it.
 
 use cenote::{
     HeapReport, Persist, Pool, Ptr, Reader, ReclaimOptions, ReclaimReport, Result, Store,

@@ -154,10 +154,6 @@ pub(crate) fn first_of(pool: &Pool) -> u64 {
     view.get(view.root::<Root>().unwrap().expect("a root")).unwrap().first.expect("a node").addr()
 }
 
-pub(crate) fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
-}
-
 pub(crate) fn open_rewriting(dir: &Path, relocation: RelocationOptions) -> Store {
     if !dir.join("superblock").exists() {
         drop(Store::open(dir).unwrap());

@@ -1,19 +1,13 @@
-//! A pool in shadowed mode whose contents tell how many steps made them, and a loss of power by
-//! hand: another boot id in the superblock, and rubbish in every file that a psync does not answer
-//! for.
+//! A pool in shadowed mode whose contents tell how many steps made them, and a loss of power made
+//! by hand: another boot id in the superblock, and rubbish in every file that a psync does not
+//! answer for.
 
 use cenote::{Persist, Pool, PoolMode, PoolOptions, Ptr, Reader, Result, Store, field};
 use cenote_layout::header::{read, seal};
 use cenote_layout::superblock::{COPY_SIZE, Superblock};
+use cenote_testkit::random::mix;
 use std::path::Path;
 use zerocopy::IntoBytes;
-
-pub(crate) fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 pub(crate) const CELLS: usize = 300;
 

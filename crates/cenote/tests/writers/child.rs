@@ -2,10 +2,11 @@
 //! that try to come in. A child says lines that begin with `@`.
 
 use cenote::{Access, Error, OpenOptions, Persist, Pool, Ptr, Reader, Result, Store, field};
+use cenote_testkit::child::{Talking, again, say, wait_to_go_on};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// What the child is to do: role, directory, operation, file.
 pub(crate) const CHILD: &str = "CENOTE_WRITERS_CHILD";
@@ -122,17 +123,6 @@ impl Operation {
     }
 }
 
-pub(crate) fn say(text: impl std::fmt::Display) {
-    // Not captured by the test harness.
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "\n@{text}").unwrap();
-    out.flush().unwrap();
-}
-
-pub(crate) fn hear() {
-    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
-}
-
 /// Opens, commits, does something to its files, commits on when it is told to, and closes.
 pub(crate) fn writer(dir: &Path, operation: &str, files: &str) -> Result<()> {
     let store = Store::open_with(dir, &OpenOptions::default())?;
@@ -158,7 +148,7 @@ pub(crate) fn writer(dir: &Path, operation: &str, files: &str) -> Result<()> {
         }
     }
     say("ready");
-    hear();
+    wait_to_go_on();
     let mut last = 0;
     let mut went_on = || {
         for _ in 0..3 {
@@ -215,7 +205,7 @@ pub(crate) fn execute(dir: &Path, program: &str) -> Result<()> {
     let counter = counter(&pool)?;
     add(&pool, counter)?;
     say("ready");
-    hear();
+    wait_to_go_on();
     let script = match program {
         "opens" => "exec 9<\"$0\"; echo; echo @there; exec sleep 60",
         _ => "echo; echo @there; exec sleep 60",
@@ -224,54 +214,10 @@ pub(crate) fn execute(dir: &Path, program: &str) -> Result<()> {
     panic!("exec: {error}")
 }
 
-pub(crate) struct Running {
-    pub(crate) child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
-
-impl Running {
-    pub(crate) fn start(what: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "writers::child", "--nocapture", "--test-threads", "1"])
-            .env(CHILD, what)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, input, output }
-    }
-
-    /// The next thing that it says; `None` if it ends.
-    pub(crate) fn next(&mut self) -> Option<String> {
-        loop {
-            let mut line = String::new();
-            if self.output.read_line(&mut line).unwrap() == 0 {
-                return None;
-            }
-            if let Some(text) = line.strip_prefix('@') {
-                return Some(text.trim_end().to_owned());
-            }
-        }
-    }
-
-    pub(crate) fn go_on(&mut self) {
-        drop(self.input.take());
-    }
-
-    pub(crate) fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a child that does this.
+pub(crate) fn start(what: &str) -> Talking {
+    let mut command = again("writers::child");
+    Talking::start(command.args(["--test-threads", "1"]).env(CHILD, what).stderr(Stdio::null()))
 }
 
 /// Writes pages full of one number until it is killed.
