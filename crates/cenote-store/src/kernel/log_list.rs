@@ -20,7 +20,7 @@ pub struct LogLease {
 
 impl LogLease {
     /// Whether it is memory without a file, for transactions on pools that are protected at rest:
-    /// [`Store::acquire_hidden_log`].
+    /// [`crate::Store::acquire_hidden_log`].
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.hidden

@@ -8,10 +8,10 @@
 //! # What the catalog says
 //!
 //! One [`RelocationRecord`](cenote_layout::catalog::RelocationRecord) for puddles that moved
-//! together: old ranges, new addresses, new numbers of pools. One [`DueRecord`] for each puddle
-//! that is still to be rewritten. Both come in the batch that made the move: an import, a clone
-//! (import.rs) or a new choice of addresses (moving.rs). Nothing in that batch depends on how many
-//! pointers there are.
+//! together: old ranges, new addresses, new numbers of pools. One
+//! [`DueRecord`](cenote_layout::catalog::DueRecord) for each puddle that is still to be rewritten.
+//! Both come in the batch that made the move: an import, a clone (import.rs) or a new choice of
+//! addresses (moving.rs). Nothing in that batch depends on how many pointers there are.
 //!
 //! **A puddle that is due has never been mapped since it moved.** So no log and no psync says
 //! anything about it, and whoever recovers a store need not look at it. It follows from two things:
