@@ -11,7 +11,7 @@ use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_testkit::child::again;
 use common::Random;
-use common::shared::{Control, Files, KEPT, SharedGround, WORKERS, Worker};
+use common::shared::{Control, Files, KEPT, SharedBacking, WORKERS, Worker};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
