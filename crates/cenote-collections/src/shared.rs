@@ -127,11 +127,10 @@ pub(crate) unsafe fn log_with<T: Persist>(
     ranges: &[Range],
 ) -> Result<()> {
     // SAFETY: passed on.
-    let logged = unsafe { log(tx, ranges) };
-    if logged.is_err() {
-        tx.give_back(fresh);
+    match unsafe { log(tx, ranges) } {
+        Ok(()) => Ok(()),
+        Err(error) => Err(tx.give_back(fresh, error)),
     }
-    logged
 }
 
 /// Fills a collection that was just made; if that fails, destroys it. If that fails too, or the

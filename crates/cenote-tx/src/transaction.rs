@@ -111,10 +111,25 @@ impl<'c> Transaction<'c> {
     pub unsafe fn add_all(&mut self, ranges: &[(*const u8, usize)]) -> Result<(), TxError> {
         // SAFETY: passed on.
         let (logged, result) = unsafe { self.add_all_unfenced(ranges) };
-        if logged && !planted(Bug::UndoNotFenced) {
-            self.fence()?;
+        match result {
+            Ok(()) if logged && !planted(Bug::UndoNotFenced) => Ok(self.fence()?),
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.failed(error, logged)),
         }
-        result
+    }
+
+    /// Of ranges that were not all logged: fences those that were. Takes the error, as what may drop
+    /// one is compiled into programs.
+    #[cold]
+    #[inline(never)]
+    fn failed(&mut self, error: TxError, logged: bool) -> TxError {
+        if logged
+            && !planted(Bug::UndoNotFenced)
+            && let Err(lost) = self.fence()
+        {
+            return lost.into();
+        }
+        error
     }
 
     /// [`Transaction::add_all`] and [`Transaction::free`], with one fence for both: for a structure
@@ -419,6 +434,7 @@ impl<'c> Transaction<'c> {
     ///
     /// # Safety
     /// As [`Transaction::alloc`]; nothing uses the block after commit.
+    #[inline]
     pub unsafe fn free(&mut self, heap: &dyn Heap, addr: u64) -> Result<(), TxError> {
         if addr == 0 {
             return Ok(());

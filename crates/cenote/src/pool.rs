@@ -15,7 +15,8 @@ use crate::ptr::Ptr;
 use crate::reached::{Heaps, reached_from_elsewhere};
 use crate::reader::{NamedRoot, Reader};
 use crate::registry::StoreTypes;
-use crate::tx::{Tx, with_result};
+use crate::running::run;
+use crate::tx::Tx;
 use cenote_heap::{
     BlockInfo, Damage as HeapDamage, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo,
     Trace, TraceOptions, TrimProgress, TrimReport,
@@ -100,7 +101,11 @@ impl Pool {
         &self,
         body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        with_result(body, |body| self.inner.run(body))
+        let result = run(Covered::One(&self.inner), body);
+        if self.inner.psync_on_commit.load(Ordering::Relaxed) > 0 && result.is_ok() {
+            after_commit(&[&self.inner])?;
+        }
+        result
     }
 
     /// How this session found the pool: as it was created, closed properly, or in use when its last
@@ -335,17 +340,6 @@ impl Pool {
     pub unsafe fn raw_heap(&self) -> &dyn Heap {
         local::note_used(&self.inner.store);
         &self.inner.heap
-    }
-}
-
-impl PoolInner {
-    /// A transaction on this pool alone, and the psync that it is to wait for.
-    fn run(&self, body: &mut dyn FnMut(&mut Tx<'_>) -> bool) -> Result<()> {
-        let committed = Tx::run(Covered::One(self), body)?;
-        if committed && self.psync_on_commit.load(Ordering::Relaxed) > 0 {
-            after_commit(&[self])?;
-        }
-        Ok(())
     }
 }
 

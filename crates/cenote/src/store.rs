@@ -10,8 +10,9 @@ use crate::open_pools::{By, OpenPools, pools_of};
 use crate::psync::after_commit;
 use crate::reclaim::Reclaims;
 use crate::recovery::RecoveryOptions;
+use crate::running::run;
 use crate::session::{Inner, Policy, Store};
-use crate::tx::{Tx, with_result};
+use crate::tx::Tx;
 use cenote_layout::catalog::{AtRest, ClientRecord, LeaseRecord, PoolMode, PuddleRecord};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
@@ -409,11 +410,18 @@ impl Store {
         pools: &[&Pool],
         body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        with_result(body, |body| self.run(pools, body))
+        let pools = self.in_order(pools)?;
+        let result = run(Covered::Many(&pools), body);
+        if pools.iter().any(|pool| pool.psync_on_commit.load(Ordering::Relaxed) > 0)
+            && result.is_ok()
+        {
+            after_commit(&pools)?;
+        }
+        result
     }
 
-    /// A transaction on these pools, and the psync that it is to wait for.
-    fn run(&self, pools: &[&Pool], body: &mut dyn FnMut(&mut Tx<'_>) -> bool) -> Result<()> {
+    /// The pools of a transaction.
+    fn in_order<'p>(&self, pools: &[&'p Pool]) -> Result<Vec<&'p PoolInner>> {
         let mut pools: Vec<&PoolInner> = pools.iter().map(|pool| &*pool.inner).collect();
         if pools.is_empty() || pools.iter().any(|pool| !Arc::ptr_eq(&pool.store, &self.inner)) {
             return Err(Error::Pools);
@@ -426,11 +434,7 @@ impl Store {
             let name = |pool: &PoolInner| pool.handle.name().to_string();
             return Err(Error::Modes { first: name(pools[0]), other: name(other) });
         }
-        let committed = Tx::run(Covered::Many(&pools), body)?;
-        if committed && pools.iter().any(|pool| pool.psync_on_commit.load(Ordering::Relaxed) > 0) {
-            after_commit(&pools)?;
-        }
-        Ok(())
+        Ok(pools)
     }
 
     /// Closes the store and says whether that worked. Every pool handle must be gone.

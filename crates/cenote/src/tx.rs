@@ -13,27 +13,22 @@
 //!   was never committed, whatever leads there (`cenote_tx`, "Marks of allocation").
 
 use crate::error::{Error, Result, dangling};
-use crate::frames::{Covered, Entered, Frame, begun_here, lock_all};
+use crate::frames::Covered;
 use crate::half_done::HalfDone;
 use crate::holder::RelPtr;
-use crate::local;
 use crate::lost::{Faults, Lost};
 use crate::names;
 use crate::open_pool::{Pool, PoolInner, TypeOf};
 use crate::persist::{ArrayOf, Persist};
-use crate::process_lock::{WriteTurn, turns};
 use crate::ptr::{FieldOffset, Ptr};
 use crate::reader::{NamedRoot, Reader, sealed};
 use crate::session::refuse_unusable;
-use crate::thread_log::Active;
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::RegionAddress;
 use cenote_medium::planted::{Bug, planted};
-use cenote_store::StoreError;
 use cenote_tx::Transaction;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use parking_lot::RwLockWriteGuard;
 
 /// A transaction in progress: read and change values of its pools; see [`Pool::write`].
 #[derive(Debug)]
@@ -56,69 +51,20 @@ impl core::fmt::Debug for CoveredIn<'_> {
 }
 
 impl<'p> Tx<'p> {
-    /// Locks, begins, runs, commits or aborts, unlocks; in this order, also when `body` panics.
-    /// Says whether it has committed: `body` says whether to.
-    ///
-    /// One function for all programs; [`with_result`] makes it fit theirs.
-    #[inline(never)]
-    pub(crate) fn run(
-        covered: Covered<'p>,
-        body: &mut dyn FnMut(&mut Tx<'_>) -> bool,
-    ) -> Result<bool> {
-        let first = covered.first();
-        refuse_unusable(&first.store.store)?;
-        let log = local::thread_log(&first.store, first.hidden)?;
-        // SAFETY: the log is this thread's, and lives as long as the store, which the pools keep
-        // open.
-        let Some(active) = (unsafe { Active::new(log) }) else {
-            return Err(would_deadlock(first, "a transaction"));
-        };
-        if begun_here(&first.store) {
-            // By the other of this thread's two logs.
-            return Err(would_deadlock(first, "a transaction"));
-        }
-        for pool in covered.all() {
-            if pool.is_viewed_here() {
-                return Err(would_deadlock(pool, "a view"));
-            }
-            if !pool.changeable {
-                return Err(pool.why_unchangeable());
-            }
-        }
-        let frame = Frame::new(covered);
-        let _entered = Entered::new(&frame);
-        let _guards = match covered {
-            Covered::One(pool) => Guards::One(pool.lock_to_write()?),
-            Covered::Many(pools) => Guards::Many(lock_all(pools)?),
-        };
-        // Given back before the guards, after the transaction has ended.
-        let _turns = match covered {
-            Covered::One(pool) => Turns::One(pool.write_turn()?),
-            Covered::Many(pools) => Turns::Many(turns(pools)?),
-        };
-        first.refuse_left()?;
-        // SAFETY: `active` is what makes this the only user of the context.
-        let Some(context) = (unsafe { &mut (*log.as_ptr()).context }) else {
-            return Err(Error::from(StoreError::Forked));
-        };
-        // SAFETY: ended below by commit or by drop; it cannot be moved out of `Tx` by safe code.
-        let raw = unsafe { context.begin() };
-        let (covered, faults) = (CoveredIn(covered), Faults::default());
-        let half_done = HalfDone::default();
-        let mut tx = Tx { raw, covered, faults, half_done, _not_send: PhantomData };
-        let commits = body(&mut tx);
-        if commits {
-            tx.commit()?;
-        } else {
-            tx.raw.abort();
-        }
-        drop(active);
-        Ok(commits)
+    #[inline(always)]
+    pub(crate) fn new(raw: Transaction<'p>, covered: Covered<'p>) -> Self {
+        let (faults, half_done) = (Faults::default(), HalfDone::default());
+        Self { raw, covered: CoveredIn(covered), faults, half_done, _not_send: PhantomData }
+    }
+
+    #[inline]
+    pub(crate) fn abort(self) {
+        self.raw.abort();
     }
 
     /// Commits, if all was seen that there was to see, and the store acknowledges it.
     #[inline]
-    fn commit(self) -> Result<()> {
+    pub(crate) fn commit(self) -> Result<()> {
         let store = &self.covered.0.first().store.store;
         // The store may have been poisoned meanwhile, by the transaction itself when a pool could
         // not grow: nothing is acknowledged then. What is dropped aborts.
@@ -541,45 +487,10 @@ impl<'p> Tx<'p> {
     }
 }
 
-/// Runs a transaction by `run`, and gives back what `body` returned in it. An error of `run` comes
-/// first: then nothing was committed, or the caller is to know that although it was.
-#[inline]
-pub(crate) fn with_result<R, E: From<Error>>(
-    body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
-    run: impl FnOnce(&mut dyn FnMut(&mut Tx<'_>) -> bool) -> Result<()>,
-) -> Result<R, E> {
-    let (mut body, mut result) = (Some(body), None);
-    let ran = run(&mut |tx| {
-        let Some(body) = body.take() else { return false };
-        result.insert(body(tx)).is_ok()
-    });
-    match (ran, result) {
-        (Ok(()), Some(result)) => result,
-        (Err(error), _) => Err(error.into()),
-        (Ok(()), None) => unreachable!("a transaction ran without its body"),
-    }
-}
-
 /// The first of several pools that has a live block of a type at `addr`.
 #[inline(never)]
 fn owner_among<'p>(pools: &[&'p PoolInner], addr: u64, of: &TypeOf) -> Option<&'p PoolInner> {
     pools.iter().copied().find(|pool| pool.is_live_of(addr, of))
-}
-
-#[cold]
-#[inline(never)]
-fn would_deadlock(pool: &PoolInner, by: &'static str) -> Error {
-    Error::WouldDeadlock { pool: pool.handle.name().into(), by }
-}
-
-enum Guards<'p> {
-    One(#[allow(dead_code, reason = "held, not used")] RwLockWriteGuard<'p, ()>),
-    Many(#[allow(dead_code, reason = "held, not used")] Vec<RwLockWriteGuard<'p, ()>>),
-}
-
-enum Turns<'p> {
-    One(#[allow(dead_code, reason = "held, not used")] Option<WriteTurn<'p>>),
-    Many(#[allow(dead_code, reason = "held, not used")] Vec<WriteTurn<'p>>),
 }
 
 impl sealed::Sealed for Tx<'_> {

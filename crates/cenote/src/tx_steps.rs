@@ -87,21 +87,20 @@ impl<'p> Tx<'p> {
     }
 
     /// Frees a block that nothing leads to, of an operation that has failed. If that fails too, the
-    /// transaction can only abort.
+    /// transaction can only abort. Returns why the operation failed.
     #[doc(hidden)]
     #[cold]
-    pub fn give_back<T: Persist>(&mut self, fresh: Ptr<T>) {
-        self.give_back_at(fresh.addr(), TypeOf::of::<T>());
+    pub fn give_back<T: Persist>(&mut self, fresh: Ptr<T>, why: Error) -> Error {
+        self.give_back_at(fresh.addr(), TypeOf::of::<T>(), why)
     }
 
     #[cold]
     #[inline(never)]
-    fn give_back_at(&mut self, fresh: u64, of: &TypeOf) {
-        if planted(Bug::FailedKeepsBlocks) {
-            return;
+    fn give_back_at(&mut self, fresh: u64, of: &TypeOf, why: Error) -> Error {
+        if !planted(Bug::FailedKeepsBlocks) {
+            let _ = self.all_or_abort(|tx| tx.free_of(fresh, of));
         }
-        // The caller is told why the operation failed.
-        let _ = self.all_or_abort(|tx| tx.free_of(fresh, of));
+        why
     }
 
     /// A block for at least `len` values, zeroed, in the pool of `neighbour`. Its capacity is
