@@ -434,8 +434,20 @@ impl<'c> Transaction<'c> {
     ///
     /// # Safety
     /// As [`Transaction::alloc`]; nothing uses the block after commit.
-    #[inline]
     pub unsafe fn free(&mut self, heap: &dyn Heap, addr: u64) -> Result<(), TxError> {
+        // SAFETY: passed on.
+        unsafe { self.free_inline(heap, addr) }
+    }
+
+    /// [`Transaction::free`], for callers that know the heap's type and are compiled once.
+    ///
+    /// # Errors
+    /// As [`Transaction::free`].
+    ///
+    /// # Safety
+    /// As [`Transaction::free`].
+    #[inline(always)]
+    pub unsafe fn free_inline(&mut self, heap: &dyn Heap, addr: u64) -> Result<(), TxError> {
         if addr == 0 {
             return Ok(());
         }

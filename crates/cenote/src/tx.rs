@@ -381,7 +381,7 @@ impl<'p> Tx<'p> {
     fn free_in(&mut self, pool: &'p PoolInner, addr: u64) -> Result<()> {
         // SAFETY: the heap outlives the transaction, and its pool is locked for writing. A pointer
         // that is still kept leads to an error, or to another value of its type.
-        Ok(unsafe { self.raw.free(&pool.heap, addr) }?)
+        Ok(unsafe { self.raw.free_inline(&pool.heap, addr) }?)
     }
 
     /// As [`Tx::free_in`], and logs ranges with it.
