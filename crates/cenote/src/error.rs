@@ -406,19 +406,3 @@ fn listed(damage: &[cenote_store::Damage]) -> String {
     }
     text
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_shows_its_variant_and_fields() {
-        let shown = |error: Error| format!("{error:?}");
-        assert_eq!(shown(Error::AsIs), "AsIs");
-        assert_eq!(shown(Error::Aborted("so".into())), r#"Aborted("so")"#);
-        let error = Error::Dangling { addr: 16, type_name: "T".into() };
-        assert_eq!(shown(error), r#"Dangling { addr: 16, type_name: "T" }"#);
-        let within = Box::new(Error::Pools);
-        assert_eq!(shown(Error::NotPsynced { source: within }), "NotPsynced { source: Pools }");
-    }
-}

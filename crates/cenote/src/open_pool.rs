@@ -488,7 +488,7 @@ impl PoolInner {
         self.handle.unreadable(lost.map_or(addr, |at| at as u64)).into()
     }
 
-    /// Whether the store has a type as this program has it. Blocks of a shared pool may be of a type
+    /// Whether the store has a type as this program has it. Blocks of a shared pool may be of one
     /// that another process has registered and this one has not heard of: there the store is asked
     /// about each type, once for each pool.
     #[inline(never)]

@@ -1,8 +1,8 @@
 //! A transaction from its begin to its end.
 //!
-//! Programs compile this for each of their closures: it is what a short transaction consists of, and
-//! a call for each step would cost more than the steps. What is not on the way of every transaction
-//! is elsewhere, compiled once.
+//! Programs compile this for each of their closures: a short transaction consists of it, and a call
+//! for each step would cost more than the step. Nothing in it may drop an [`Error`], which is much
+//! code. What not every transaction comes to is elsewhere, compiled once.
 
 use crate::error::{Error, Result};
 use crate::frames::{Covered, Entered, Frame, begun_here, lock_all};
