@@ -118,8 +118,8 @@ impl<'c> Transaction<'c> {
         }
     }
 
-    /// Of ranges that were not all logged: fences those that were. Takes the error: what may drop one
-    /// is much code, and programs compile what is inlined.
+    /// Of ranges that were not all logged: fences those that were. It takes the error, because code
+    /// that may drop one is long, and programs compile what is inlined.
     #[cold]
     #[inline(never)]
     fn failed(&mut self, error: TxError, logged: bool) -> TxError {
