@@ -22,12 +22,13 @@ pub(crate) trait Header: Persist {
 #[inline]
 pub(crate) fn open<H: Header>(reader: &impl Reader, header: Ptr<H>) -> Result<&H> {
     let found = reader.get(header)?;
-    if found.len() == DESTROYED { Err(gone(header)) } else { Ok(found) }
+    if found.len() == DESTROYED { Err(gone(header.addr(), H::type_name)) } else { Ok(found) }
 }
 
 #[cold]
-fn gone<H: Persist>(header: Ptr<H>) -> Error {
-    Error::Dangling { addr: header.addr(), type_name: H::type_name() }
+#[inline(never)]
+fn gone(addr: u64, type_name: fn() -> String) -> Error {
+    Error::Dangling { addr, type_name: type_name() }
 }
 
 /// What was read of memory that may be damaged, or what could not be.
@@ -126,11 +127,10 @@ pub(crate) unsafe fn log_with<T: Persist>(
     ranges: &[Range],
 ) -> Result<()> {
     // SAFETY: passed on.
-    let logged = unsafe { log(tx, ranges) };
-    if logged.is_err() {
-        tx.give_back(fresh);
+    match unsafe { log(tx, ranges) } {
+        Ok(()) => Ok(()),
+        Err(error) => Err(tx.give_back(fresh, error)),
     }
-    logged
 }
 
 /// Fills a collection that was just made; if that fails, destroys it. If that fails too, or the
@@ -222,9 +222,10 @@ macro_rules! persist_block {
                 $(.apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0))+;
 
             fn type_name() -> std::string::String {
-                let arguments =
-                    [$(<$parameter as cenote::persist::Persist>::type_name()),+].join(", ");
-                format!("{}<{arguments}>", $name)
+                cenote::persist::__applied(
+                    $name,
+                    &[$(<$parameter as cenote::persist::Persist>::type_name),+],
+                )
             }
 
             fn describe(layout: &mut cenote::persist::LayoutBuilder) {
@@ -251,9 +252,10 @@ macro_rules! persist_handle {
                 $(.apply(<$parameter as cenote::persist::Persist>::TYPE_ID.0))+;
 
             fn type_name() -> std::string::String {
-                let arguments =
-                    [$(<$parameter as cenote::persist::Persist>::type_name()),+].join(", ");
-                format!("{}<{arguments}>", $name)
+                cenote::persist::__applied(
+                    $name,
+                    &[$(<$parameter as cenote::persist::Persist>::type_name),+],
+                )
             }
 
             fn describe(layout: &mut cenote::persist::LayoutBuilder) {

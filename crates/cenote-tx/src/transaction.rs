@@ -111,10 +111,25 @@ impl<'c> Transaction<'c> {
     pub unsafe fn add_all(&mut self, ranges: &[(*const u8, usize)]) -> Result<(), TxError> {
         // SAFETY: passed on.
         let (logged, result) = unsafe { self.add_all_unfenced(ranges) };
-        if logged && !planted(Bug::UndoNotFenced) {
-            self.fence()?;
+        match result {
+            Ok(()) if logged && !planted(Bug::UndoNotFenced) => Ok(self.fence()?),
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.failed(error, logged)),
         }
-        result
+    }
+
+    /// Of ranges that were not all logged: fences those that were. It takes the error, because code
+    /// that may drop one is long, and programs compile what is inlined.
+    #[cold]
+    #[inline(never)]
+    fn failed(&mut self, error: TxError, logged: bool) -> TxError {
+        if logged
+            && !planted(Bug::UndoNotFenced)
+            && let Err(lost) = self.fence()
+        {
+            return lost.into();
+        }
+        error
     }
 
     /// [`Transaction::add_all`] and [`Transaction::free`], with one fence for both: for a structure
@@ -420,6 +435,19 @@ impl<'c> Transaction<'c> {
     /// # Safety
     /// As [`Transaction::alloc`]; nothing uses the block after commit.
     pub unsafe fn free(&mut self, heap: &dyn Heap, addr: u64) -> Result<(), TxError> {
+        // SAFETY: passed on.
+        unsafe { self.free_inline(heap, addr) }
+    }
+
+    /// [`Transaction::free`], for callers that know the heap's type and are compiled once.
+    ///
+    /// # Errors
+    /// As [`Transaction::free`].
+    ///
+    /// # Safety
+    /// As [`Transaction::free`].
+    #[inline(always)]
+    pub unsafe fn free_inline(&mut self, heap: &dyn Heap, addr: u64) -> Result<(), TxError> {
         if addr == 0 {
             return Ok(());
         }

@@ -1,15 +1,16 @@
 //! One error type for users: each variant is a family, and its message says what, where and what to
 //! do.
 
-use crate::persist::{Persist, TypeSetError};
+use crate::persist::TypeSetError;
 use cenote_layout::id::TypeId;
 use cenote_layout::values::InvalidValue;
+use core::fmt;
 
 /// What a call of this crate returns when it fails.
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// Why something failed. Nothing has happened then, unless the variant says otherwise.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The directory could not be used at all.
@@ -240,6 +241,105 @@ pub enum Error {
     Aborted(String),
 }
 
+// As a derived implementation would show it. That would be compiled into each program that returns
+// an error from `main`, with those of all errors within.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut of =
+            |variant: &str, value: &dyn fmt::Debug| f.debug_tuple(variant).field(value).finish();
+        match self {
+            Self::Medium(value) => of("Medium", value),
+            Self::Format(value) => of("Format", value),
+            Self::Open(value) => of("Open", value),
+            Self::Store(value) => of("Store", value),
+            Self::HeapOpen(value) => of("HeapOpen", value),
+            Self::HeapRecover(value) => of("HeapRecover", value),
+            Self::Reclaim(value) => of("Reclaim", value),
+            Self::Archive(value) => of("Archive", value),
+            Self::RootIndex(value) => of("RootIndex", value),
+            Self::Tx(value) => of("Tx", value),
+            Self::Types(value) => of("Types", value),
+            Self::Policy(value) => of("Policy", value),
+            Self::Aborted(value) => of("Aborted", value),
+            Self::Pools => f.write_str("Pools"),
+            Self::AsIs => f.write_str("AsIs"),
+            _ => self.show_fields(f),
+        }
+    }
+}
+
+impl Error {
+    /// For variants that have fields with names.
+    fn show_fields(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut of = |variant: &str, fields: &[(&str, &dyn fmt::Debug)]| {
+            let mut shown = f.debug_struct(variant);
+            for (name, value) in fields {
+                shown.field(name, value);
+            }
+            shown.finish()
+        };
+        match self {
+            Self::Dangling { addr, type_name } => {
+                of("Dangling", &[("addr", addr), ("type_name", type_name)])
+            }
+            Self::RootType { pool, index, found, expected, expected_name } => of(
+                "RootType",
+                &[
+                    ("pool", pool),
+                    ("index", index),
+                    ("found", found),
+                    ("expected", expected),
+                    ("expected_name", expected_name),
+                ],
+            ),
+            Self::WouldDeadlock { pool, by } => of("WouldDeadlock", &[("pool", pool), ("by", by)]),
+            Self::NotInTransaction { pool } => of("NotInTransaction", &[("pool", pool)]),
+            Self::NoRegion { place } => of("NoRegion", &[("place", place)]),
+            Self::OtherPool { at, to } => of("OtherPool", &[("at", at), ("to", to)]),
+            Self::Modes { first, other } => of("Modes", &[("first", first), ("other", other)]),
+            Self::OutOfBounds { index, len } => {
+                of("OutOfBounds", &[("index", index), ("len", len)])
+            }
+            Self::TraceDue { pool } => of("TraceDue", &[("pool", pool)]),
+            Self::CharBoundary { index } => of("CharBoundary", &[("index", index)]),
+            Self::NotWhole { pool, why } => of("NotWhole", &[("pool", pool), ("why", why)]),
+            Self::InvalidValues { pool, count, first } => {
+                of("InvalidValues", &[("pool", pool), ("count", count), ("first", first)])
+            }
+            Self::RootName { name, reason } => {
+                of("RootName", &[("name", name), ("reason", reason)])
+            }
+            Self::NamedRootType { pool, name, found, expected, expected_name } => of(
+                "NamedRootType",
+                &[
+                    ("pool", pool),
+                    ("name", name),
+                    ("found", found),
+                    ("expected", expected),
+                    ("expected_name", expected_name),
+                ],
+            ),
+            Self::NotPsynced { source } => of("NotPsynced", &[("source", source)]),
+            Self::HalfDone { why } => of("HalfDone", &[("why", why)]),
+            Self::Medium(_)
+            | Self::Format(_)
+            | Self::Open(_)
+            | Self::Store(_)
+            | Self::HeapOpen(_)
+            | Self::HeapRecover(_)
+            | Self::Reclaim(_)
+            | Self::Archive(_)
+            | Self::RootIndex(_)
+            | Self::Tx(_)
+            | Self::Types(_)
+            | Self::Policy(_)
+            | Self::Aborted(_)
+            | Self::Pools
+            | Self::AsIs => Ok(()),
+        }
+    }
+}
+
 /// Why a run was not begun, or not ended. What it gave back before, if anything, were leaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -291,8 +391,8 @@ pub enum ReclaimRefused {
 }
 
 /// A pointer that leads to no live value.
-pub(crate) fn dangling<T: Persist>(addr: u64) -> Error {
-    Error::Dangling { addr, type_name: T::type_name() }
+pub(crate) fn dangling(addr: u64, type_name: fn() -> String) -> Error {
+    Error::Dangling { addr, type_name: type_name() }
 }
 
 /// The first few values, for a message.

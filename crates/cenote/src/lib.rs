@@ -128,6 +128,7 @@ mod reclaim;
 mod recovery;
 mod registry;
 mod relocate;
+mod running;
 mod session;
 mod store;
 mod thread_log;

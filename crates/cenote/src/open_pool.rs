@@ -49,6 +49,36 @@ impl Drop for Pool {
     }
 }
 
+/// What a pool asks of a type of this program, for code that all types share.
+pub(crate) struct TypeOf {
+    id: TypeId,
+    rust_type: core::any::TypeId,
+    pub(crate) name: fn() -> String,
+    described: Reach,
+}
+
+impl TypeOf {
+    #[inline(always)]
+    pub(crate) const fn of<T: Persist>() -> &'static Self {
+        const {
+            &Self {
+                id: T::TYPE_ID,
+                rust_type: core::any::TypeId::of::<T>(),
+                name: T::type_name,
+                described: described::<T>,
+            }
+        }
+    }
+}
+
+/// Whether the type that was learnt last in a place of [`Parts::known`] is this one.
+#[inline(always)]
+fn is_known(place: &AtomicPtr<KnownType>, rust_type: core::any::TypeId) -> bool {
+    // SAFETY: null, or a known type, which is never freed.
+    let known = unsafe { place.load(Ordering::Acquire).as_ref() };
+    known.is_some_and(|known| known.rust_type == rust_type)
+}
+
 /// How many types a pool finds again at once, by the low bits of their ids.
 const KNOWN_TYPES: usize = 64;
 
@@ -359,26 +389,17 @@ impl PoolInner {
     #[inline]
     pub(crate) fn know<T: Persist>(&self) -> Result<()> {
         let place = &self.known[T::TYPE_ID.0 as usize % KNOWN_TYPES];
-        // SAFETY: null, or a known type, which is never freed.
-        match unsafe { place.load(Ordering::Acquire).as_ref() } {
-            Some(known) if known.rust_type == core::any::TypeId::of::<T>() => Ok(()),
-            _ => self.learn::<T>(place),
+        if is_known(place, core::any::TypeId::of::<T>()) {
+            return Ok(());
         }
+        self.learn(TypeOf::of::<T>(), place)
     }
 
+    /// Learns a type and those that can be reached from it.
     #[cold]
-    fn learn<T: Persist>(&self, place: &AtomicPtr<KnownType>) -> Result<()> {
-        self.learn_from(core::any::TypeId::of::<T>(), T::TYPE_ID, described::<T>, place)
-    }
-
-    /// Learns the types that can be reached from the one that `first` describes.
-    fn learn_from(
-        &self,
-        rust_type: core::any::TypeId,
-        id: TypeId,
-        first: Reach,
-        place: &AtomicPtr<KnownType>,
-    ) -> Result<()> {
+    #[inline(never)]
+    fn learn(&self, of: &TypeOf, place: &AtomicPtr<KnownType>) -> Result<()> {
+        let TypeOf { id, rust_type, described: first, .. } = *of;
         let mut this = None;
         if self.known_all.read().contains(&rust_type) {
             this = known_types().get(&id).copied();
@@ -410,7 +431,13 @@ impl PoolInner {
     #[inline]
     pub(crate) fn is_live<T: Persist>(&self, addr: u64) -> bool {
         self.heap.is_live(addr, T::TYPE_ID)
-            && (self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees::<T>())
+            && (self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees(TypeOf::of::<T>()))
+    }
+
+    /// As [`PoolInner::is_live`].
+    pub(crate) fn is_live_of(&self, addr: u64, of: &TypeOf) -> bool {
+        self.heap.is_live(addr, of.id)
+            && (self.unsettled.load(Ordering::Relaxed) == 0 || self.agrees(of))
     }
 
     /// That a value which was found live can be read: its page may be damaged, and no load has to
@@ -428,7 +455,13 @@ impl PoolInner {
     /// Why there is no live block at an address of this pool.
     #[cold]
     pub(crate) fn dangling<T: Persist>(&self, addr: u64) -> Error {
-        self.lost_metadata().unwrap_or_else(|| dangling::<T>(addr))
+        self.dangling_at(addr, T::type_name)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn dangling_at(&self, addr: u64, type_name: fn() -> String) -> Error {
+        self.lost_metadata().unwrap_or_else(|| dangling(addr, type_name))
     }
 
     /// A page of the heap's metadata is lost: what was live need not be any more.
@@ -457,14 +490,16 @@ impl PoolInner {
         self.handle.unreadable(lost.map_or(addr, |at| at as u64)).into()
     }
 
-    /// Whether the store has `T` as this program has it. Blocks of a shared pool may be of a type
+    /// Whether the store has a type as this program has it. Blocks of a shared pool may be of one
     /// that another process has registered and this one has not heard of: there the store is asked
     /// about each type, once for each pool.
     #[inline(never)]
-    fn agrees<T: Persist>(&self) -> bool {
+    fn agrees(&self, of: &TypeOf) -> bool {
+        let place = &self.known[of.id.0 as usize % KNOWN_TYPES];
         planted(Bug::LearntTypeBelieved)
             || (self.handle.member().is_none() && self.store.types_agree())
-            || self.know::<T>().is_ok()
+            || is_known(place, of.rust_type)
+            || self.learn(of, place).is_ok()
     }
 
     /// Puts the pool into a list of open pools.
@@ -486,25 +521,30 @@ impl PoolInner {
         ptr: Ptr<ArrayOf<T>>,
         len: usize,
     ) -> Result<&'a [T]> {
-        let block = match self.heap.find(ptr.addr()) {
-            Ok(block)
-                if block.type_id == ArrayOf::<T>::TYPE_ID
-                    && self.is_live::<ArrayOf<T>>(ptr.addr()) =>
-            {
-                block
-            }
-            _ => return Err(self.dangling::<ArrayOf<T>>(ptr.addr())),
+        if !self.has_array(ptr.addr(), (size_of::<T>(), len), TypeOf::of::<ArrayOf<T>>())? {
+            return Err(self.dangling::<ArrayOf<T>>(ptr.addr()));
+        }
+        // SAFETY: a live block with room for `len` values, written by contract; mapped as long as
+        // the pool is open.
+        Ok(unsafe { core::slice::from_raw_parts(ptr.as_ptr().cast::<T>(), len) })
+    }
+
+    /// Whether there is a live block of a type at `addr`. If so, it has room for `len` values of
+    /// `size` bytes, which can be read; else that is the error.
+    #[inline(never)]
+    fn has_array(&self, addr: u64, (size, len): (usize, usize), of: &TypeOf) -> Result<bool> {
+        let block = match self.heap.find(addr) {
+            Ok(block) if block.type_id == of.id && self.is_live_of(addr, of) => block,
+            _ => return Ok(false),
         };
-        let room = if size_of::<T>() == 0 { u64::MAX } else { block.size / size_of::<T>() as u64 };
+        let room = if size == 0 { u64::MAX } else { block.size / size as u64 };
         if len as u64 > room {
             return Err(Error::OutOfBounds { index: len as u64, len: room });
         }
         // SAFETY: room for as many values in a live block.
-        let read = unsafe { touch(ptr.addr() as usize, len.saturating_mul(size_of::<T>())) };
+        let read = unsafe { touch(addr as usize, len.saturating_mul(size)) };
         read.map_err(|lost| Error::from(self.handle.unreadable(lost.0)))?;
-        // SAFETY: a live block with room for `len` values, written by contract; mapped as long as
-        // the pool is open.
-        Ok(unsafe { core::slice::from_raw_parts(ptr.as_ptr().cast::<T>(), len) })
+        Ok(true)
     }
 }
 

@@ -133,7 +133,21 @@ pub enum TypeSetError {
 /// The name of a generic type with its argument: one function, and not one for each type.
 #[inline(never)]
 pub(crate) fn applied(name: &str, argument: fn() -> String) -> String {
-    format!("{name}<{}>", argument())
+    __applied(name, &[argument])
+}
+
+/// The same with several arguments, for the collections too.
+#[doc(hidden)]
+#[must_use]
+#[inline(never)]
+pub fn __applied(name: &str, arguments: &[fn() -> String]) -> String {
+    let arguments: Vec<String> = arguments.iter().map(|argument| argument()).collect();
+    format!("{name}<{}>", arguments.join(", "))
+}
+
+#[inline(never)]
+fn list_name(element: fn() -> String) -> String {
+    format!("[{}]", element())
 }
 
 #[inline(never)]
@@ -190,7 +204,7 @@ unsafe impl<T: Persist> Persist for ArrayOf<T> {
     const BUILT_IN: bool = true;
 
     fn type_name() -> String {
-        format!("[{}]", T::type_name())
+        list_name(T::type_name)
     }
 
     fn describe(layout: &mut LayoutBuilder) {

@@ -15,6 +15,7 @@ use crate::ptr::Ptr;
 use crate::reached::{Heaps, reached_from_elsewhere};
 use crate::reader::{NamedRoot, Reader};
 use crate::registry::StoreTypes;
+use crate::running::run;
 use crate::tx::Tx;
 use cenote_heap::{
     BlockInfo, Damage as HeapDamage, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo,
@@ -100,7 +101,7 @@ impl Pool {
         &self,
         body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let result = Tx::run(Covered::One(&self.inner), body);
+        let result = run(Covered::One(&self.inner), body);
         if self.inner.psync_on_commit.load(Ordering::Relaxed) > 0 && result.is_ok() {
             after_commit(&[&self.inner])?;
         }

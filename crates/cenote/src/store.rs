@@ -10,6 +10,7 @@ use crate::open_pools::{By, OpenPools, pools_of};
 use crate::psync::after_commit;
 use crate::reclaim::Reclaims;
 use crate::recovery::RecoveryOptions;
+use crate::running::run;
 use crate::session::{Inner, Policy, Store};
 use crate::tx::Tx;
 use cenote_layout::catalog::{AtRest, ClientRecord, LeaseRecord, PoolMode, PuddleRecord};
@@ -33,8 +34,13 @@ impl Store {
     /// # Errors
     /// [`Error::Medium`], [`Error::Format`], [`Error::Open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_at(path.as_ref())
+    }
+
+    // One function for all kinds of paths, as are those below: programs compile none.
+    fn open_at(path: &Path) -> Result<Self> {
         let medium: Arc<dyn Medium> = Arc::new(RealMedium::open(
-            path.as_ref(),
+            path,
             &MediumOptions { create: true, ..MediumOptions::default() },
         )?);
         if !medium.exists("superblock")? {
@@ -48,12 +54,14 @@ impl Store {
     /// # Errors
     /// [`Error::Medium`], [`Error::Format`].
     pub fn format(path: impl AsRef<Path>, options: &FormatOptions) -> Result<Uuid> {
+        Self::format_at(path.as_ref(), options)
+    }
+
+    fn format_at(path: &Path, options: &FormatOptions) -> Result<Uuid> {
         // Before a directory is made that would be of no use.
         cenote_store::check_options(options)?;
-        let medium = RealMedium::open(
-            path.as_ref(),
-            &MediumOptions { create: true, ..MediumOptions::default() },
-        )?;
+        let medium =
+            RealMedium::open(path, &MediumOptions { create: true, ..MediumOptions::default() })?;
         Ok(cenote_store::format(Arc::new(medium), options)?)
     }
 
@@ -63,11 +71,13 @@ impl Store {
     /// [`Error::Medium`], [`Error::Open`]; [`Error::AsIs`] for a policy that takes
     /// [`Store::open_torn`].
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
+        Self::open_at_with(path.as_ref(), options)
+    }
+
+    fn open_at_with(path: &Path, options: &OpenOptions) -> Result<Self> {
         let read_only = options.access == Access::ReadOnly;
-        let medium = RealMedium::open(
-            path.as_ref(),
-            &MediumOptions { read_only, ..MediumOptions::default() },
-        )?;
+        let medium =
+            RealMedium::open(path, &MediumOptions { read_only, ..MediumOptions::default() })?;
         Self::open_on(Arc::new(medium), options)
     }
 
@@ -400,9 +410,21 @@ impl Store {
         pools: &[&Pool],
         body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
+        let pools = self.in_order(pools)?;
+        let result = run(Covered::Many(&pools), body);
+        if pools.iter().any(|pool| pool.psync_on_commit.load(Ordering::Relaxed) > 0)
+            && result.is_ok()
+        {
+            after_commit(&pools)?;
+        }
+        result
+    }
+
+    /// The pools of a transaction.
+    fn in_order<'p>(&self, pools: &[&'p Pool]) -> Result<Vec<&'p PoolInner>> {
         let mut pools: Vec<&PoolInner> = pools.iter().map(|pool| &*pool.inner).collect();
         if pools.is_empty() || pools.iter().any(|pool| !Arc::ptr_eq(&pool.store, &self.inner)) {
-            return Err(Error::Pools.into());
+            return Err(Error::Pools);
         }
         // One order for all threads, so that two transactions never wait for each other.
         pools.sort_by_key(|pool| pool.handle.id());
@@ -410,15 +432,9 @@ impl Store {
         let mode = |pool: &PoolInner| (pool.handle.record().mode, pool.hidden);
         if let Some(other) = pools.iter().find(|pool| mode(pool) != mode(pools[0])) {
             let name = |pool: &PoolInner| pool.handle.name().to_string();
-            return Err(Error::Modes { first: name(pools[0]), other: name(other) }.into());
+            return Err(Error::Modes { first: name(pools[0]), other: name(other) });
         }
-        let result = Tx::run(Covered::Many(&pools), body);
-        if pools.iter().any(|pool| pool.psync_on_commit.load(Ordering::Relaxed) > 0)
-            && result.is_ok()
-        {
-            after_commit(&pools)?;
-        }
-        result
+        Ok(pools)
     }
 
     /// Closes the store and says whether that worked. Every pool handle must be gone.

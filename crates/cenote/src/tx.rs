@@ -13,26 +13,22 @@
 //!   was never committed, whatever leads there (`cenote_tx`, "Marks of allocation").
 
 use crate::error::{Error, Result, dangling};
-use crate::frames::{Covered, Entered, Frame, begun_here, lock_all};
+use crate::frames::Covered;
 use crate::half_done::HalfDone;
 use crate::holder::RelPtr;
-use crate::local;
 use crate::lost::{Faults, Lost};
 use crate::names;
-use crate::open_pool::{Pool, PoolInner};
+use crate::open_pool::{Pool, PoolInner, TypeOf};
 use crate::persist::{ArrayOf, Persist};
-use crate::process_lock::{WriteTurn, turns};
 use crate::ptr::{FieldOffset, Ptr};
 use crate::reader::{NamedRoot, Reader, sealed};
 use crate::session::refuse_unusable;
-use crate::thread_log::Active;
-use cenote_heap::Heap;
+use cenote_layout::id::TypeId;
 use cenote_layout::pointer::RegionAddress;
 use cenote_medium::planted::{Bug, planted};
-use cenote_store::StoreError;
 use cenote_tx::Transaction;
 use core::marker::PhantomData;
-use parking_lot::RwLockWriteGuard;
+use core::ptr::NonNull;
 
 /// A transaction in progress: read and change values of its pools; see [`Pool::write`].
 #[derive(Debug)]
@@ -55,70 +51,20 @@ impl core::fmt::Debug for CoveredIn<'_> {
 }
 
 impl<'p> Tx<'p> {
-    /// Locks, begins, runs, commits or aborts, unlocks; in this order, also when `body` panics.
+    #[inline(always)]
+    pub(crate) fn new(raw: Transaction<'p>, covered: Covered<'p>) -> Self {
+        let (faults, half_done) = (Faults::default(), HalfDone::default());
+        Self { raw, covered: CoveredIn(covered), faults, half_done, _not_send: PhantomData }
+    }
+
     #[inline]
-    pub(crate) fn run<R, E: From<Error>>(
-        covered: Covered<'p>,
-        body: impl FnOnce(&mut Tx<'_>) -> Result<R, E>,
-    ) -> Result<R, E> {
-        let first = covered.first();
-        refuse_unusable(&first.store.store)?;
-        let log = local::thread_log(&first.store, first.hidden)?;
-        // SAFETY: the log is this thread's, and lives as long as the store, which the pools keep
-        // open.
-        let Some(active) = (unsafe { Active::new(log) }) else {
-            return Err(would_deadlock(first, "a transaction").into());
-        };
-        if begun_here(&first.store) {
-            // By the other of this thread's two logs.
-            return Err(would_deadlock(first, "a transaction").into());
-        }
-        for pool in covered.all() {
-            if pool.is_viewed_here() {
-                return Err(would_deadlock(pool, "a view").into());
-            }
-            if !pool.changeable {
-                return Err(pool.why_unchangeable().into());
-            }
-        }
-        let frame = Frame::new(covered);
-        let _entered = Entered::new(&frame);
-        let _guards = match covered {
-            Covered::One(pool) => Guards::One(pool.lock_to_write()?),
-            Covered::Many(pools) => Guards::Many(lock_all(pools)?),
-        };
-        // Given back before the guards, after the transaction has ended.
-        let _turns = match covered {
-            Covered::One(pool) => Turns::One(pool.write_turn()?),
-            Covered::Many(pools) => Turns::Many(turns(pools)?),
-        };
-        first.refuse_left()?;
-        // SAFETY: `active` is what makes this the only user of the context.
-        let Some(context) = (unsafe { &mut (*log.as_ptr()).context }) else {
-            return Err(Error::from(StoreError::Forked).into());
-        };
-        // SAFETY: ended below by commit or by drop; it cannot be moved out of `Tx` by safe code.
-        let raw = unsafe { context.begin() };
-        let (covered, faults) = (CoveredIn(covered), Faults::default());
-        let half_done = HalfDone::default();
-        let mut tx = Tx { raw, covered, faults, half_done, _not_send: PhantomData };
-        match body(&mut tx) {
-            Ok(value) => {
-                tx.commit()?;
-                drop(active);
-                Ok(value)
-            }
-            Err(error) => {
-                tx.raw.abort();
-                drop(active);
-                Err(error)
-            }
-        }
+    pub(crate) fn abort(self) {
+        self.raw.abort();
     }
 
     /// Commits, if all was seen that there was to see, and the store acknowledges it.
     #[inline]
-    fn commit(self) -> Result<()> {
+    pub(crate) fn commit(self) -> Result<()> {
         let store = &self.covered.0.first().store.store;
         // The store may have been poisoned meanwhile, by the transaction itself when a pool could
         // not grow: nothing is acknowledged then. What is dropped aborts.
@@ -156,15 +102,21 @@ impl<'p> Tx<'p> {
     pub(crate) fn owner_of<T: Persist>(&self, addr: u64) -> Option<&'p PoolInner> {
         match self.covered.0 {
             Covered::One(pool) => pool.is_live::<T>(addr).then_some(pool),
-            Covered::Many(pools) => pools.iter().copied().find(|pool| pool.is_live::<T>(addr)),
+            Covered::Many(pools) => owner_among(pools, addr, TypeOf::of::<T>()),
         }
     }
 
     /// Why none of the transaction's pools has a live block there.
     #[cold]
     pub(crate) fn dangling<T: Persist>(&self, addr: u64) -> Error {
+        self.dangling_at(addr, T::type_name)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn dangling_at(&self, addr: u64, type_name: fn() -> String) -> Error {
         let lost = self.covered.0.all().iter().find_map(|pool| pool.lost_metadata());
-        lost.unwrap_or_else(|| dangling::<T>(addr))
+        lost.unwrap_or_else(|| dangling(addr, type_name))
     }
 
     pub(crate) fn covered_pool(&self, pool: &Pool) -> Result<&'p PoolInner> {
@@ -389,9 +341,7 @@ impl<'p> Tx<'p> {
         ptr: Ptr<T>,
     ) -> Result<()> {
         let pool = self.pool_of_live(neighbour)?;
-        // SAFETY: as in `free`.
-        unsafe { self.raw.free(&pool.heap, ptr.addr()).map_err(Error::from)? };
-        Ok(())
+        self.free_in(pool, ptr.addr())
     }
 
     /// As [`Tx::free_near`], and logs ranges with it, with one fence for both.
@@ -410,9 +360,61 @@ impl<'p> Tx<'p> {
         ranges: &[(*const u8, usize)],
     ) -> Result<()> {
         let pool = self.pool_of_live(neighbour)?;
-        // SAFETY: as in `free`; the ranges are the caller's.
-        unsafe { self.raw.add_all_and_free(ranges, &pool.heap, ptr.addr()).map_err(Error::from)? };
-        Ok(())
+        // SAFETY: handed on to the caller.
+        unsafe { self.free_logged_in(pool, ptr.addr(), ranges) }
+    }
+
+    // What follows is compiled once, and not in each program for each type: blocks and ranges are
+    // bytes to it.
+
+    /// As [`Tx::free`].
+    pub(crate) fn free_of(&mut self, addr: u64, of: &TypeOf) -> Result<()> {
+        let pools = self.covered.0;
+        match owner_among(pools.all(), addr, of) {
+            Some(pool) => self.free_in(pool, addr),
+            None => Err(self.dangling_at(addr, of.name)),
+        }
+    }
+
+    /// Frees a block when the transaction commits.
+    #[inline(never)]
+    fn free_in(&mut self, pool: &'p PoolInner, addr: u64) -> Result<()> {
+        // SAFETY: the heap outlives the transaction, and its pool is locked for writing. A pointer
+        // that is still kept leads to an error, or to another value of its type.
+        Ok(unsafe { self.raw.free_inline(&pool.heap, addr) }?)
+    }
+
+    /// As [`Tx::free_in`], and logs ranges with it.
+    ///
+    /// # Safety
+    /// The ranges lie in live blocks of pools that the transaction holds.
+    #[inline(never)]
+    unsafe fn free_logged_in(
+        &mut self,
+        pool: &'p PoolInner,
+        addr: u64,
+        ranges: &[(*const u8, usize)],
+    ) -> Result<()> {
+        // SAFETY: as in `free_in`; the ranges are the caller's.
+        Ok(unsafe { self.raw.add_all_and_free(ranges, &pool.heap, addr) }?)
+    }
+
+    /// Takes a block of `size` bytes, and makes sure that it can be written. Nothing is written to
+    /// it yet: it holds the bytes that were there before.
+    #[inline(never)]
+    pub(crate) fn alloc_block(
+        &mut self,
+        pool: &'p PoolInner,
+        (size, align): (u64, u64),
+        type_id: TypeId,
+    ) -> Result<NonNull<u8>> {
+        // SAFETY: the heap is of a pool that is locked for writing and outlives the transaction.
+        // The block is this transaction's alone, of `size` bytes at least.
+        unsafe {
+            let place = self.raw.alloc(&pool.heap, size, align, type_id)?;
+            self.claim(place.as_ptr().addr(), size as usize)?;
+            Ok(place)
+        }
     }
 
     /// That a block that was just allocated can be written. If not, the transaction aborts whatever
@@ -436,18 +438,12 @@ impl<'p> Tx<'p> {
         value: T,
     ) -> Result<Ptr<T>> {
         pool.know::<T>()?;
-        // SAFETY: the heap is of a pool that is locked for writing and outlives the transaction;
-        // the block is large enough and aligned for `T`.
+        // A value without bytes has a place of its own all the same: pointers tell it from others.
+        let layout = ((size_of::<T>() as u64).max(1), align_of::<T>() as u64);
+        let place = self.alloc_block(pool, layout, T::TYPE_ID)?.cast::<T>();
+        // SAFETY: a fresh block of this size and alignment, of this transaction alone, which can be
+        // written.
         unsafe {
-            let heap: &dyn Heap = &pool.heap;
-            let place = self
-                .raw
-                // A value without bytes has a place of its own all the same: pointers tell it from
-                // others.
-                .alloc(heap, (size_of::<T>() as u64).max(1), align_of::<T>() as u64, T::TYPE_ID)
-                .map_err(Error::from)?
-                .cast::<T>();
-            self.claim(place.as_ptr().addr(), size_of::<T>())?;
             place.write(value);
             Ok(Ptr::from_non_null(place))
         }
@@ -465,10 +461,7 @@ impl<'p> Tx<'p> {
     #[inline]
     pub fn free<T: Persist>(&mut self, ptr: Ptr<T>) -> Result<()> {
         let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
-        // SAFETY: the heap outlives the transaction. A pointer that is still kept leads to an
-        // error, or to another value of the type.
-        unsafe { self.raw.free(&pool.heap, ptr.addr()).map_err(Error::from)? };
-        Ok(())
+        self.free_in(pool, ptr.addr())
     }
 
     /// The raw transaction, for collections: log several places with one fence, write them with
@@ -494,20 +487,10 @@ impl<'p> Tx<'p> {
     }
 }
 
-#[cold]
+/// The first of several pools that has a live block of a type at `addr`.
 #[inline(never)]
-fn would_deadlock(pool: &PoolInner, by: &'static str) -> Error {
-    Error::WouldDeadlock { pool: pool.handle.name().into(), by }
-}
-
-enum Guards<'p> {
-    One(#[allow(dead_code, reason = "held, not used")] RwLockWriteGuard<'p, ()>),
-    Many(#[allow(dead_code, reason = "held, not used")] Vec<RwLockWriteGuard<'p, ()>>),
-}
-
-enum Turns<'p> {
-    One(#[allow(dead_code, reason = "held, not used")] Option<WriteTurn<'p>>),
-    Many(#[allow(dead_code, reason = "held, not used")] Vec<WriteTurn<'p>>),
+fn owner_among<'p>(pools: &[&'p PoolInner], addr: u64, of: &TypeOf) -> Option<&'p PoolInner> {
+    pools.iter().copied().find(|pool| pool.is_live_of(addr, of))
 }
 
 impl sealed::Sealed for Tx<'_> {

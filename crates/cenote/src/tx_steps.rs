@@ -2,13 +2,15 @@
 //! ([`half_done`](crate::half_done)), and arrays.
 
 use crate::error::{Error, Result};
+use crate::open_pool::{PoolInner, TypeOf};
 use crate::persist::{ArrayOf, Persist};
 use crate::ptr::Ptr;
 use crate::tx::Tx;
-use cenote_heap::Heap;
+use cenote_layout::id::TypeId;
 use cenote_medium::planted::{Bug, planted};
+use core::ptr::NonNull;
 
-impl Tx<'_> {
+impl<'p> Tx<'p> {
     /// Does steps of which the first may change something that only the last makes whole. If they
     /// fail or panic, the transaction can only abort.
     ///
@@ -23,10 +25,7 @@ impl Tx<'_> {
                 self.half_done_mut().end();
                 Ok(done)
             }
-            Err(error) => {
-                self.half_done_mut().failed(&error);
-                Err(error)
-            }
+            Err(error) => Err(self.failed_half_way(error)),
         }
     }
 
@@ -41,12 +40,31 @@ impl Tx<'_> {
     pub fn attempt<R>(&mut self, steps: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let mark = self.raw_mut().allocated();
         self.half_done_mut().begin();
-        let done = steps(self);
-        self.half_done_mut().end();
-        if done.is_err() {
-            self.give_back_since(mark);
+        match steps(self) {
+            Ok(done) => {
+                self.half_done_mut().end();
+                Ok(done)
+            }
+            Err(error) => Err(self.failed_at_first(error, mark)),
         }
-        done
+    }
+
+    // Functions of their own that take the error: what may drop one is compiled into the program,
+    // for every kind of error there is.
+
+    #[cold]
+    #[inline(never)]
+    fn failed_half_way(&mut self, error: Error) -> Error {
+        self.half_done_mut().failed(&error);
+        error
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn failed_at_first(&mut self, error: Error, mark: usize) -> Error {
+        self.half_done_mut().end();
+        self.give_back_since(mark);
+        error
     }
 
     /// How many blocks the transaction has allocated so far.
@@ -69,15 +87,20 @@ impl Tx<'_> {
     }
 
     /// Frees a block that nothing leads to, of an operation that has failed. If that fails too, the
-    /// transaction can only abort.
+    /// transaction can only abort. Returns why the operation failed.
     #[doc(hidden)]
     #[cold]
-    pub fn give_back<T: Persist>(&mut self, fresh: Ptr<T>) {
-        if planted(Bug::FailedKeepsBlocks) {
-            return;
+    pub fn give_back<T: Persist>(&mut self, fresh: Ptr<T>, why: Error) -> Error {
+        self.give_back_at(fresh.addr(), TypeOf::of::<T>(), why)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_back_at(&mut self, fresh: u64, of: &TypeOf, why: Error) -> Error {
+        if !planted(Bug::FailedKeepsBlocks) {
+            let _ = self.all_or_abort(|tx| tx.free_of(fresh, of));
         }
-        // The caller is told why the operation failed.
-        let _ = self.all_or_abort(|tx| tx.free(fresh));
+        why
     }
 
     /// A block for at least `len` values, zeroed, in the pool of `neighbour`. Its capacity is
@@ -98,8 +121,21 @@ impl Tx<'_> {
             .owner_of::<N>(neighbour.addr())
             .ok_or_else(|| self.dangling::<N>(neighbour.addr()))?;
         pool.know::<ArrayOf<T>>()?;
-        let size = size_of::<T>().max(1);
-        let align = align_of::<T>().max(8) as u64;
+        let element = (size_of::<T>().max(1), align_of::<T>().max(8) as u64);
+        let (place, room) = self.alloc_zeroed(pool, element, len, ArrayOf::<T>::TYPE_ID)?;
+        // SAFETY: the address of a block of this type.
+        Ok((unsafe { Ptr::from_non_null(place.cast()) }, room))
+    }
+
+    /// A block for at least `len` values, zeroed, and for how many there is room.
+    #[inline(never)]
+    fn alloc_zeroed(
+        &mut self,
+        pool: &'p PoolInner,
+        (size, align): (usize, u64),
+        len: usize,
+        type_id: TypeId,
+    ) -> Result<(NonNull<u8>, usize)> {
         let bytes = (size as u64)
             .checked_mul(len.max(1) as u64)
             .and_then(|bytes| cenote_heap::class::block_size(bytes, align))
@@ -107,18 +143,11 @@ impl Tx<'_> {
                 index: len as u64,
                 len: isize::MAX as u64 / size as u64,
             })?;
-        // SAFETY: as in `alloc_covered`; the whole block, also what the size class adds, is asked
-        // for and zeroed: the pointer map of an array goes over all of it.
-        unsafe {
-            let heap: &dyn Heap = &pool.heap;
-            let place = self
-                .raw_mut()
-                .alloc(heap, bytes, align, ArrayOf::<T>::TYPE_ID)
-                .map_err(Error::from)?;
-            self.claim(place.as_ptr().addr(), bytes as usize)?;
-            place.write_bytes(0, bytes as usize);
-            let ptr = Ptr::from_non_null(place.cast::<ArrayOf<T>>());
-            Ok((ptr, bytes as usize / size))
-        }
+        let place = self.alloc_block(pool, (bytes, align), type_id)?;
+        // SAFETY: a fresh block of so many bytes, of this transaction alone, which can be written.
+        // The whole block, also what the size class adds, is asked for and zeroed: the pointer map
+        // of an array goes over all of it.
+        unsafe { place.write_bytes(0, bytes as usize) };
+        Ok((place, bytes as usize / size))
     }
 }

@@ -527,3 +527,22 @@ fn a_full_disk_fails_the_transaction_that_needs_more_and_nothing_else() -> Resul
     assert!(pool.read()?.get(grown).is_ok());
     Ok(())
 }
+
+#[test]
+fn an_error_shows_its_variant_and_fields() {
+    let shown = |error: Error| format!("{error:?}");
+    assert_eq!(shown(Error::AsIs), "AsIs");
+    assert_eq!(shown(Error::Pools), "Pools");
+    assert_eq!(shown(Error::Aborted("so".into())), r#"Aborted("so")"#);
+    assert_eq!(shown(Error::Store(StoreError::Forked)), "Store(Forked)");
+    assert_eq!(
+        shown(Error::Dangling { addr: 16, type_name: "T".into() }),
+        r#"Dangling { addr: 16, type_name: "T" }"#
+    );
+    assert_eq!(
+        shown(Error::NotPsynced { source: Box::new(Error::OutOfBounds { index: 2, len: 1 }) }),
+        "NotPsynced { source: OutOfBounds { index: 2, len: 1 } }"
+    );
+    let lines = format!("{:#?}", Error::TraceDue { pool: "p".into() });
+    assert_eq!(lines, "TraceDue {\n    pool: \"p\",\n}");
+}

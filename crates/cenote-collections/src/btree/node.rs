@@ -19,7 +19,7 @@
 //! on that).
 
 use crate::shared::{Range, range};
-use cenote::persist::{LayoutBuilder, Persist, TypeId};
+use cenote::persist::{__applied, LayoutBuilder, Persist, TypeId};
 use cenote::{Ptr, Result};
 use core::borrow::Borrow;
 use core::cmp::Ordering;
@@ -174,7 +174,7 @@ unsafe impl<S: Persist> Persist for Slots<S> {
     const TYPE_ID: TypeId = TypeId::of_name("cenote/Slots").apply(S::TYPE_ID.0);
 
     fn type_name() -> String {
-        format!("cenote/Slots<{}>", S::type_name())
+        __applied("cenote/Slots", &[S::type_name])
     }
 
     fn describe(layout: &mut LayoutBuilder) {
@@ -288,7 +288,7 @@ unsafe impl<K: Persist, V: Persist> Persist for Inner<K, V> {
         TypeId::of_name("cenote/BTreeInner").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
 
     fn type_name() -> String {
-        format!("cenote/BTreeInner<{}, {}>", K::type_name(), V::type_name())
+        __applied("cenote/BTreeInner", &[K::type_name, V::type_name])
     }
 
     fn describe(layout: &mut LayoutBuilder) {

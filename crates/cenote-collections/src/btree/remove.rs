@@ -284,7 +284,10 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
                 // SAFETY: as above.
                 unsafe { tx.free_near(self.header, pair.right.cast::<Inner<K, V>>())? };
             }
-            plan.old_root.map_or(Ok(()), |root| tx.free(root))
+            match plan.old_root {
+                Some(root) => tx.free(root),
+                None => Ok(()),
+            }
         })
     }
 

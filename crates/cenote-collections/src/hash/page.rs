@@ -14,7 +14,7 @@
 //! holds an entry, an unused one is zero (the pointer map sees it too).
 
 use cenote::Ptr;
-use cenote::persist::{LayoutBuilder, Persist, TypeId};
+use cenote::persist::{__applied, LayoutBuilder, Persist, TypeId};
 use core::mem::{MaybeUninit, offset_of};
 
 /// Entries of a page.
@@ -214,7 +214,7 @@ unsafe impl<K: Persist, V: Persist> Persist for Page<K, V> {
         TypeId::of_name("cenote/HashPage").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
 
     fn type_name() -> String {
-        format!("cenote/HashPage<{}, {}>", K::type_name(), V::type_name())
+        __applied("cenote/HashPage", &[K::type_name, V::type_name])
     }
 
     fn describe(layout: &mut LayoutBuilder) {
@@ -255,7 +255,7 @@ unsafe impl<K: Persist, V: Persist> Persist for Directory<K, V> {
         TypeId::of_name("cenote/HashDirectory").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
 
     fn type_name() -> String {
-        format!("cenote/HashDirectory<{}, {}>", K::type_name(), V::type_name())
+        __applied("cenote/HashDirectory", &[K::type_name, V::type_name])
     }
 
     fn describe(layout: &mut LayoutBuilder) {

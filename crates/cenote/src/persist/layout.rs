@@ -135,21 +135,27 @@ impl LayoutBuilder {
         tag: u64,
         fields: impl FnOnce(&mut VariantBuilder<'_>),
     ) {
-        let condition = self.begin_variant(tag_size, tag);
-        let mut variant = VariantBuilder { end: tag_size, fields: Vec::new(), layout: self };
-        fields(&mut variant);
-        let fields = variant.fields;
-        self.end_variant(name, condition, fields);
+        let mut fields = Some(fields);
+        self.variant_of(name, tag_size, tag, &mut |variant| {
+            if let Some(fields) = fields.take() {
+                fields(variant);
+            }
+        });
     }
 
-    fn begin_variant(&mut self, tag_size: usize, tag: u64) -> Condition {
+    fn variant_of(
+        &mut self,
+        name: &str,
+        tag_size: usize,
+        tag: u64,
+        list: &mut dyn FnMut(&mut VariantBuilder<'_>),
+    ) {
         // At most 8, so it fits.
-        let condition = Condition { offset: self.base, size: tag_size as u8, value: tag };
-        self.conditions.push(condition);
-        condition
-    }
-
-    fn end_variant(&mut self, name: &str, tag: Condition, fields: Vec<FieldRecord>) {
+        let tag = Condition { offset: self.base, size: tag_size as u8, value: tag };
+        self.conditions.push(tag);
+        let mut variant = VariantBuilder { end: tag_size, fields: Vec::new(), layout: self };
+        list(&mut variant);
+        let fields = variant.fields;
         self.conditions.pop();
         if self.outermost {
             self.variants.push(VariantRecord { name: name.to_string(), tag, fields });
@@ -269,7 +275,11 @@ impl LayoutBuilder {
     /// Values of type `T` can be reached from this one, though not through a field or a pointer
     /// that is described.
     pub fn reach<T: Persist>(&mut self) {
-        self.reaches.push(described::<T>);
+        self.reach_of(described::<T>);
+    }
+
+    fn reach_of(&mut self, reach: Reach) {
+        self.reaches.push(reach);
     }
 
     fn nested(&mut self, field: &Outline, reach: Option<Reach>, offset: usize) {
@@ -300,9 +310,13 @@ pub struct VariantBuilder<'a> {
 impl VariantBuilder<'_> {
     /// The next field is of type `F`.
     pub fn field<F: Persist>(&mut self, name: &str) {
-        let offset = self.end.next_multiple_of(align_of::<F>());
-        self.end = offset + size_of::<F>();
-        self.field_at::<F>(name, offset);
+        self.next_field(&Outline::of::<F>(), reached::<F>(), name);
+    }
+
+    fn next_field(&mut self, field: &Outline, reach: Option<Reach>, name: &str) {
+        let offset = self.end.next_multiple_of(field.align as usize);
+        self.end = offset + field.size as usize;
+        self.field_of(field, reach, name, offset);
     }
 
     /// There is a field of type `F` at `offset` from the start of the enum.
