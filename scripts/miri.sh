@@ -3,7 +3,7 @@
 # hours:
 # Miri needs minutes for what takes the processor 20 ms.
 #   scripts/miri.sh          every suite
-#   scripts/miri.sh NAME...  these: layout log heap medium collections
+#   scripts/miri.sh NAME...  these: medium log heap collections
 # Values there have no padding: Miri cannot know that memory gives it a value (cenote-sys, bytes).
 # Needs rustup, and the network once: Miri is a component of nightly toolchains.
 set -euo pipefail
@@ -26,20 +26,23 @@ export MIRIFLAGS="-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-disabl
 suite() {
     echo "== $1"
     case $1 in
-        layout) cargo +nightly miri test -p cenote-layout -- --skip promises --skip random ;;
         log)
             cargo +nightly miri test -p cenote-log --test all -- process:: model::
             ;;
-        heap) cargo +nightly miri test -p cenote-heap --lib ;;
+        # Arithmetic without unsafe code takes hours, and Miri cannot fork.
+        heap)
+            cargo +nightly miri test -p cenote-heap --lib -- --skip class:: --skip a_child \
+                --skip reciprocals --skip a_window_lies
+            ;;
         medium) cargo +nightly miri test -p cenote-medium --lib -- sim:: ;;
         collections) cargo +nightly miri test -p cenote-collections --test interpreted ;;
         *)
-            echo "error: no suite $1; there are layout, log, heap, medium, collections" >&2
+            echo "error: no suite $1; there are medium, log, heap, collections" >&2
             return 2
             ;;
     esac
 }
 
 suites=("$@")
-[ $# -gt 0 ] || suites=(layout log heap medium collections)
+[ $# -gt 0 ] || suites=(medium log heap collections)
 for name in "${suites[@]}"; do suite "$name"; done
