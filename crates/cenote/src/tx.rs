@@ -341,7 +341,8 @@ impl<'p> Tx<'p> {
         ptr: Ptr<T>,
     ) -> Result<()> {
         let pool = self.pool_of_live(neighbour)?;
-        self.free_in(pool, ptr.addr())
+        // SAFETY: handed on to the caller.
+        unsafe { self.free_in(pool, ptr.addr()) }
     }
 
     /// As [`Tx::free_near`], and logs ranges with it, with one fence for both.
@@ -371,14 +372,19 @@ impl<'p> Tx<'p> {
     pub(crate) fn free_of(&mut self, addr: u64, of: &TypeOf) -> Result<()> {
         let pools = self.covered.0;
         match owner_among(pools.all(), addr, of) {
-            Some(pool) => self.free_in(pool, addr),
+            // SAFETY: a live block of the type, in a pool of this transaction.
+            Some(pool) => unsafe { self.free_in(pool, addr) },
             None => Err(self.dangling_at(addr, of.name)),
         }
     }
 
     /// Frees a block when the transaction commits.
+    ///
+    /// # Safety
+    /// The pool is one of the transaction's. At `addr` begins a live block of it, to which nothing
+    /// leads but pointers that are checked, or nodes that this operation takes out.
     #[inline(never)]
-    fn free_in(&mut self, pool: &'p PoolInner, addr: u64) -> Result<()> {
+    unsafe fn free_in(&mut self, pool: &'p PoolInner, addr: u64) -> Result<()> {
         // SAFETY: the heap outlives the transaction, and its pool is locked for writing. A pointer
         // that is still kept leads to an error, or to another value of its type.
         Ok(unsafe { self.raw.free_inline(&pool.heap, addr) }?)
@@ -387,7 +393,7 @@ impl<'p> Tx<'p> {
     /// As [`Tx::free_in`], and logs ranges with it.
     ///
     /// # Safety
-    /// The ranges lie in live blocks of pools that the transaction holds.
+    /// As [`Tx::free_in`]; the ranges lie in live blocks of pools that the transaction holds.
     #[inline(never)]
     unsafe fn free_logged_in(
         &mut self,
@@ -399,8 +405,8 @@ impl<'p> Tx<'p> {
         Ok(unsafe { self.raw.add_all_and_free(ranges, &pool.heap, addr) }?)
     }
 
-    /// Takes a block of `size` bytes, and makes sure that it can be written. Nothing is written to
-    /// it yet: it holds the bytes that were there before.
+    /// Takes a block of `size` bytes from a pool of the transaction, and makes sure that it can be
+    /// written. No value is in it yet.
     #[inline(never)]
     pub(crate) fn alloc_block(
         &mut self,
@@ -461,7 +467,8 @@ impl<'p> Tx<'p> {
     #[inline]
     pub fn free<T: Persist>(&mut self, ptr: Ptr<T>) -> Result<()> {
         let pool = self.owner_of::<T>(ptr.addr()).ok_or_else(|| self.dangling::<T>(ptr.addr()))?;
-        self.free_in(pool, ptr.addr())
+        // SAFETY: a live block of the type, in a pool of this transaction.
+        unsafe { self.free_in(pool, ptr.addr()) }
     }
 
     /// The raw transaction, for collections: log several places with one fence, write them with
