@@ -165,7 +165,11 @@ fn an_export_of_an_object_that_fails_leaves_no_file() {
     std::fs::write(&text, vec![7; 9000]).expect("written");
     let input = text.to_str().expect("text");
     object(&fixture, "import", &["raw", "--input", input])
-        .complains(3, &["has 8192 bytes: 8192 bytes of the input", "larger object"]);
+        .complains(3, &["9000 bytes", "8192 from 0 on", "nothing was changed", "larger object"]);
+    object(&fixture, "import", &["raw", "--input", input, "--at", "9K"])
+        .complains(2, &["--at 9216 is beyond the end", "8192 bytes"]);
+    std::fs::write(&text, vec![7; 8192]).expect("written");
+    object(&fixture, "import", &["raw", "--input", input]).exits(0);
     let file = file_of(&fixture, "raw");
     let mut bytes = std::fs::read(&file).expect("read");
     let at = bytes.windows(64).position(|part| part == [7; 64]).expect("its values");

@@ -253,7 +253,7 @@ fn protected_pools_take_their_key_in_every_command() {
     let run = |arguments: &[&str]| crate::common::run(arguments.iter().copied());
     let direct = ["create", &dir, "p", "--mode", "direct", "--at-rest", "both", "--key-file", &key];
     run(&direct).complains(2, &["protected at rest", "direct mode"]);
-    run(&["create", &dir, "p", "--at-rest", "both"]).complains(2, &["has a key"]);
+    run(&["create", &dir, "p", "--at-rest", "both"]).complains(2, &["needs a key"]);
     run(&["create", &dir, "p", "--at-rest", "none", "--key-file", &key]).complains(2, &["no key"]);
     let made = run(&["create", &dir, "p", "--key-file", &key, "--json"]).exits(0).json();
     assert_eq!(
