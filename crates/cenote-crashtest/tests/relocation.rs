@@ -159,13 +159,13 @@ fn caught(bug: Bug, steps: &[Step], level: Durability) {
 }
 
 const CLONES: [Step; 14] = [
-    Twin("direct", "copy"),
+    DualMapping("direct", "copy"),
     Write("copy"),
     Push("copy", 2),
     Read("direct"),
     Lead("copy", "direct"),
     Release,
-    Twin("shadowed", "twin"),
+    DualMapping("shadowed", "twin"),
     Write("twin"),
     Push("twin", 3),
     Psync("twin"),
@@ -204,10 +204,10 @@ fn moves_at_level_power() {
 #[test]
 fn clones_and_moves_at_level_process() {
     let steps = [
-        Twin("direct", "copy"),
+        DualMapping("direct", "copy"),
         Read("copy"),
         Release,
-        Twin("shadowed", "twin"),
+        DualMapping("shadowed", "twin"),
         Write("twin"),
         Push("twin", 3),
         Psync("twin"),
@@ -234,7 +234,8 @@ fn a_header_that_is_written_before_the_words_are_durable() {
 /// Rewritten once more, what leads to the original would lead to the copy.
 #[test]
 fn a_puddle_that_is_used_before_its_header_is_durable() {
-    let steps = [Twin("direct", "copy"), Write("copy"), Read("direct"), Lead("copy", "direct")];
+    let steps =
+        [DualMapping("direct", "copy"), Write("copy"), Read("direct"), Lead("copy", "direct")];
     caught(Bug::InPlaceNotDurable, &steps, Durability::Power);
 }
 
@@ -243,7 +244,7 @@ fn a_puddle_that_is_used_before_its_header_is_durable() {
 fn found_rewritten(level: Durability, bug: Bug) -> Result<(), String> {
     let sim = SimMedium::from_image(&base_image(level)?);
     let mut world = World::open(&sim)?;
-    world.step(Twin("direct", "copy")).map_err(text)?;
+    world.step(DualMapping("direct", "copy")).map_err(text)?;
     let copies = world.store.pools().into_iter().find(|info| info.record.name == "copy");
     let id = copies.ok_or("no copy")?.record.id;
     let puddle = world
@@ -260,7 +261,7 @@ fn found_rewritten(level: Durability, bug: Bug) -> Result<(), String> {
     sim.clear_faults();
     plant(bug);
     let opened = World::open(&sim).and_then(|mut world| {
-        for step in [Read("copy"), Release, Twin("beside", "later")] {
+        for step in [Read("copy"), Release, DualMapping("beside", "later")] {
             world.step(step).map_err(text)?;
         }
         Ok(world)
@@ -292,7 +293,7 @@ fn a_puddle_that_is_found_rewritten_is_made_durable_before_it_counts() {
 fn a_rewritten_puddle_that_is_not_synced_before_it_is_renamed() {
     caught(
         Bug::RewrittenNotSynced,
-        &[Twin("direct", "copy"), Read("copy"), Release],
+        &[DualMapping("direct", "copy"), Read("copy"), Release],
         Durability::Process,
     );
 }
@@ -319,7 +320,7 @@ fn a_puddle_that_is_mapped_as_it_is() {
 
 #[test]
 fn a_primary_that_stays_as_it_was() {
-    let steps = [Twin("shadowed", "twin"), Write("twin"), Push("twin", 3), Psync("twin")];
+    let steps = [DualMapping("shadowed", "twin"), Write("twin"), Push("twin", 3), Psync("twin")];
     caught(Bug::PrimaryNotRewritten, &steps, Durability::Process);
 }
 
@@ -346,7 +347,7 @@ const SEALED: [Step; 12] = [
     Psync("shadowed"),
     Push("shadowed", 4),
     Release,
-    Twin("shadowed", "twin"),
+    DualMapping("shadowed", "twin"),
     Write("twin"),
     Push("twin", 5),
     Psync("twin"),
@@ -467,9 +468,9 @@ fn windows_that_are_taken_at_level_process() {
 #[test]
 fn windows_that_are_taken_in_the_middle_of_another_move() {
     let steps = [
-        Twin("direct", "copy"),
+        DualMapping("direct", "copy"),
         Read("copy"),
-        Twin("shadowed", "twin"),
+        DualMapping("shadowed", "twin"),
         CloseAndMeet,
         Write("twin"),
         Push("twin", 3),

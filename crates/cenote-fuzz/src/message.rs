@@ -52,7 +52,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
 /// The list of lines that comes with a psync: whatever it says, what is accepted lies in its
 /// primaries.
 fn parcel(bytes: &[u8]) {
-    let Ok(file) = cenote_sys::twin::nameless_file("cenote-fuzz") else { return };
+    let Ok(file) = cenote_sys::dual_mapping::nameless_file("cenote-fuzz") else { return };
     if file.write_all_at(bytes, 0).is_err() {
         return;
     }

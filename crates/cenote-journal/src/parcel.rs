@@ -54,7 +54,7 @@ impl Parcel {
     /// # Errors
     /// The system has no memory, or no descriptor.
     pub fn new(runs_max: usize) -> io::Result<Self> {
-        let file = cenote_sys::twin::nameless_file("cenote-psync")?;
+        let file = cenote_sys::dual_mapping::nameless_file("cenote-psync")?;
         Ok(Self { file, runs: Vec::new(), len: 0, room: (runs_max * size_of::<Run>()) as u64 })
     }
 
@@ -400,12 +400,12 @@ mod tests {
             (vec![run(0, 128, 64), run(0, 64, 65)], true),
             (vec![run(0, 64, 64), run(0, 64, 64)], false),
         ] {
-            let file = cenote_sys::twin::nameless_file("test").expect("file");
+            let file = cenote_sys::dual_mapping::nameless_file("test").expect("file");
             file.write_all_at(runs.as_bytes(), 0).expect("write");
             let read = Receiver::read(&file, runs.len() as u32, &[limits(lines)]);
             assert!(matches!(read, Err(ParcelError::Nonsense(_))), "{runs:?}: {read:?}");
         }
-        let file = cenote_sys::twin::nameless_file("test").expect("file");
+        let file = cenote_sys::dual_mapping::nameless_file("test").expect("file");
         assert!(matches!(Receiver::read(&file, 1, &[]), Err(ParcelError::Unreadable(_))));
         assert!(matches!(Receiver::read(&file, u32::MAX, &[]), Err(ParcelError::TooLarge { .. })));
         assert!(Receiver::read(&file, 0, &[]).is_ok());

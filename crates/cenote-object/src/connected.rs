@@ -14,14 +14,14 @@ use crate::header::Found;
 use crate::shared::{Info, Shared};
 use cenote_journal::{Changes, Parcel};
 use cenote_layout::object::ObjectState;
-use cenote_store::{Keeper, ListedObject, ObjectInfo, StoreError};
+use cenote_store::{DaemonApi, ListedObject, ObjectInfo, StoreError};
 
 impl Shared {
     /// Has the daemon attach an object for this process; its file can be opened and mapped once.
     /// How its last writer left it.
     pub(crate) fn ask_for(
         &self,
-        keeper: &dyn Keeper,
+        keeper: &dyn DaemonApi,
         info: &ObjectInfo,
         writable: bool,
     ) -> Result<Found, ObjectError> {
@@ -46,7 +46,7 @@ impl Shared {
     /// Gives it back.
     pub(crate) fn give_up(
         &self,
-        keeper: &dyn Keeper,
+        keeper: &dyn DaemonApi,
         info: &ObjectInfo,
     ) -> Result<(), ObjectError> {
         // SAFETY: an object is given up under the door's lock, as it is asked for and mapped.
@@ -78,7 +78,7 @@ pub(crate) fn of_daemon(error: StoreError) -> ObjectError {
 
 /// Psyncs lines of one object that were worked out already.
 pub(crate) fn psync_lines(
-    keeper: &dyn Keeper,
+    keeper: &dyn DaemonApi,
     info: &ObjectInfo,
     changes: &Changes,
 ) -> Result<(), ObjectError> {

@@ -26,16 +26,16 @@
 //! answered again until it is protected.
 //!
 //! How `Mprotect` notes pages, and what it does where the process has many mappings:
-//! `cenote_sys::notes` and `cenote_sys::mappings`.
+//! `cenote_sys::dirty_bitmap` and `cenote_sys::mappings`.
 
 use crate::write_protector::{Close, Committed, WriteProtector};
 use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
+use cenote_sys::dirty_bitmap::DirtyBitmap;
 use cenote_sys::fault::{self, Registration};
 use cenote_sys::mappings::{self, Fineness};
 use cenote_sys::memory::{self, Access};
-use cenote_sys::notes::Notes;
 use cenote_sys::pagemap::{Pagemap, WriteProtection, discard_copies};
 use core::fmt;
 use core::ops::Range;
@@ -82,7 +82,7 @@ impl fmt::Display for Mechanism {
 enum Means {
     WriteProtect { pagemap: Pagemap, _protection: WriteProtection },
     PrivateCopy { pagemap: Pagemap },
-    Mprotect { _registration: Registration, notes: Arc<Notes> },
+    Mprotect { _registration: Registration, notes: Arc<DirtyBitmap> },
     Compare,
 }
 
@@ -136,7 +136,7 @@ impl Tracker {
                 Means::PrivateCopy { pagemap }
             }
             Mechanism::Mprotect => {
-                let notes = Arc::new(Notes::new(base, len));
+                let notes = Arc::new(DirtyBitmap::new(base, len));
                 // SAFETY: `note_store` keeps the rules of resolvers; the notes stay at one address
                 // until the registration is dropped, which its place before them in
                 // `Means` sees to.
@@ -256,12 +256,12 @@ impl Tracker {
 /// Resolver of faults: notes the page, then lets it be written.
 ///
 /// # Safety
-/// `context` is the [`Notes`] of a tracked range, and `address` lies in it.
+/// `context` is the [`DirtyBitmap`] of a tracked range, and `address` lies in it.
 unsafe fn note_store(context: *const (), address: usize) -> bool {
     let fineness =
         if planted(Bug::MappingsUnbounded) { Fineness::Page } else { mappings::fineness() };
     // SAFETY: registered with notes that outlive the registration, for the tracked mapping.
-    unsafe { (*context.cast::<Notes>()).allow_by(address, fineness) }
+    unsafe { (*context.cast::<DirtyBitmap>()).allow_by(address, fineness) }
 }
 
 /// Brings page ranges into order, joined where they touch.

@@ -22,7 +22,7 @@ use cenote_layout::id::Uuid;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Step, reach};
 use cenote_store::{
-    Credentials, Handle, Keeper, NewObject, ObjectInfo, PermissionChange, Rekeyed, StoreError,
+    Credentials, DaemonApi, Handle, NewObject, ObjectInfo, PermissionChange, Rekeyed, StoreError,
 };
 use cenote_sys::{fork_guard, process};
 use core::fmt;
@@ -142,7 +142,7 @@ impl Objects {
     /// The same by a daemon. The object's data key is made here, and wrapped: the daemon gets the
     /// header.
     fn create_through(
-        keeper: &dyn Keeper,
+        keeper: &dyn DaemonApi,
         store: Uuid,
         (name, size): (&str, u64),
         key: Option<&Keyring>,
@@ -264,7 +264,7 @@ impl Objects {
     /// object.
     fn destroy_through(
         &self,
-        keeper: &dyn Keeper,
+        keeper: &dyn DaemonApi,
         name: &str,
         key: Option<&Keyring>,
     ) -> Result<(), ObjectError> {

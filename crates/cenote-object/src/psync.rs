@@ -12,7 +12,7 @@ use cenote_journal::{Changes, Draft, Journal, Parcel, Primary, Target, Ticket};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
-use cenote_store::Keeper;
+use cenote_store::DaemonApi;
 use std::sync::Arc;
 
 /// What one psync did.
@@ -220,7 +220,7 @@ fn clean(writers: &mut [&mut Attached]) {
 /// A psync through the daemon: state W is here, P and C are there. Until it has answered, the pages
 /// stay pending.
 fn through_daemon(
-    keeper: &dyn Keeper,
+    keeper: &dyn DaemonApi,
     writers: &mut [&mut Attached],
 ) -> Result<Psync, ObjectError> {
     let failed = |name: &str, source| ObjectError::Scan { name: name.into(), source };

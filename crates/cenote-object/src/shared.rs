@@ -19,7 +19,7 @@ use cenote_layout::superblock::JournalMark;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
 use cenote_sealed::View;
-use cenote_store::{Keeper, ObjectInfo, Store, StoreError};
+use cenote_store::{DaemonApi, ObjectInfo, Store, StoreError};
 use cenote_sys::process;
 use cenote_sys::process_lock::ProcessLock;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -162,7 +162,7 @@ impl Shared {
     }
 
     /// The daemon that keeps the store, if one does.
-    pub(crate) fn keeper(&self) -> Option<&dyn Keeper> {
+    pub(crate) fn keeper(&self) -> Option<&dyn DaemonApi> {
         // SAFETY: this crate asks it about objects alone, and gives up or removes one only after
         // the table of attachments says that no reference of this process leads into it.
         unsafe { self.store.keeper() }

@@ -40,9 +40,9 @@ use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::bytes::copy_by_kernel;
+use cenote_sys::dirty_bitmap::DirtyBitmap;
 use cenote_sys::mappings::{self, Fineness};
 use cenote_sys::memory::{self, Access};
-use cenote_sys::notes::Notes;
 use cenote_sys::pagemap::Pagemap;
 use core::fmt;
 use std::collections::VecDeque;
@@ -65,7 +65,7 @@ pub(crate) enum Close {
     /// The range is registered with userfaultfd.
     WriteProtect,
     /// A handler of faults notes pages there.
-    Mprotect(Arc<Notes>),
+    Mprotect(Arc<DirtyBitmap>),
 }
 
 /// Reads what was committed last, from a place in the data on. `false`: it cannot be read.
@@ -396,17 +396,17 @@ mod tests {
     /// As of `fault::register`.
     unsafe fn allow(context: *const (), address: usize) -> bool {
         // SAFETY: registered with notes that outlive the registration.
-        unsafe { (*context.cast::<Notes>()).allow(address) }
+        unsafe { (*context.cast::<DirtyBitmap>()).allow(address) }
     }
 
     const COUNT: usize = 64;
 
     /// Memory whose stores are noted, and what counts as committed of it: zeros.
-    fn with_protector(test: impl FnOnce(&mut WriteProtector, &Notes, &dyn Fn(usize, u8))) {
+    fn with_protector(test: impl FnOnce(&mut WriteProtector, &DirtyBitmap, &dyn Fn(usize, u8))) {
         let base = memory::reserve_anywhere(COUNT * PAGE, PAGE).expect("address space");
         // SAFETY: our own reservation.
         unsafe { memory::map_anonymous(base, COUNT * PAGE) }.expect("memory");
-        let notes = Arc::new(Notes::new(base, COUNT * PAGE));
+        let notes = Arc::new(DirtyBitmap::new(base, COUNT * PAGE));
         // SAFETY: the notes outlive the registration; the resolver keeps the rules of resolvers.
         let registered =
             unsafe { fault::register(base, COUNT * PAGE, allow, Arc::as_ptr(&notes).cast()) };
@@ -433,7 +433,7 @@ mod tests {
         unsafe { memory::release(base, COUNT * PAGE) }.expect("released");
     }
 
-    fn found(protector: &mut WriteProtector, notes: &Notes) -> Vec<u64> {
+    fn found(protector: &mut WriteProtector, notes: &DirtyBitmap) -> Vec<u64> {
         let mut found = Vec::new();
         protector.finish(&mut found);
         notes.look(&mut found);

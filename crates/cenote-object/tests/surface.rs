@@ -33,7 +33,7 @@ const NEVER: [&str; 8] = [
     "cenote_store::Store",
     "OwnedMedium",
     "FileHandle",
-    "dyn Keeper",
+    "dyn DaemonApi",
     "PoolHandle",
     "Journal>",
     "TracedHeap",

@@ -36,7 +36,7 @@ pub enum Rights {
     /// so does what the session has been granted.
     Any,
     /// The superuser and the user of the daemon.
-    Keeper,
+    DaemonApi,
 }
 
 /// Defines [`Request`] and what follows from its table.
@@ -372,7 +372,7 @@ requests! {
         target: String,
         /// How long clients may take to stand still, in milliseconds; 0: as the daemon has it.
         within_ms: u32,
-    } = "backup", Store, Keeper;
+    } = "backup", Store, DaemonApi;
     /// Says that a pool that may be torn is whole.
     DeclareWhole {
         /// Its name.

@@ -13,8 +13,8 @@
 //! # Invariants
 //!
 //! * A page is open only if it was verified and decrypted as a whole: it is filled through the
-//!   alias ([`Twin`]), and only then opened.
-//! * A page that may be written is noted (the argument of `cenote_sys::notes`).
+//!   alias ([`DualMapping`]), and only then opened.
+//! * A page that may be written is noted (the argument of `cenote_sys::dirty_bitmap`).
 //! * The memory has no file and no name, and is not in core dumps: plaintext is in memory only. It
 //!   goes with the process, so **what was not psynced is gone after SIGKILL**, as it is for an
 //!   object without protection. It is not locked, since a limit on locked memory is far below what
@@ -54,14 +54,14 @@ use crate::{SealedError, Source};
 use cenote_atrest::{Mode, PAGE_LEN, Protection};
 use cenote_journal::Pages;
 use cenote_layout::at_rest::SIDE_LEN;
-use cenote_sys::aside;
+use cenote_sys::alt_stack;
 use cenote_sys::bytes::settle;
+use cenote_sys::dirty_bitmap::DirtyBitmap;
+use cenote_sys::dual_mapping::{self, DualMapping};
 use cenote_sys::fault::{self, Registration};
 use cenote_sys::mappings::{self, Fineness};
 use cenote_sys::memory::{self, Access};
-use cenote_sys::notes::Notes;
 use cenote_sys::secret::wipe_bytes;
-use cenote_sys::twin::{self, Twin};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
@@ -95,15 +95,15 @@ pub(crate) struct Inner {
     source: Source,
     /// Where pages are filled that are not open; none of an object that was filled before it was
     /// given out.
-    twin: Option<Twin>,
+    twin: Option<DualMapping>,
     base: usize,
     pages: u64,
     writable: AtomicBool,
     /// Set with the lock of filling held: nothing is filled or opened any more.
     stopped: AtomicBool,
-    loaded: Notes,
-    broken: Notes,
-    written: Notes,
+    loaded: DirtyBitmap,
+    broken: DirtyBitmap,
+    written: DirtyBitmap,
     /// None where nothing is closed.
     worker: Option<Arc<FaultWorker>>,
     /// Sealed pages on their way, and the lock of filling.
@@ -203,12 +203,12 @@ impl View {
         let pages = protection.pages();
         let span = pages as usize * PAGE_LEN;
         // SAFETY: handed on to the caller.
-        let twin = unsafe { Twin::map(base, span) }.map_err(failed)?;
+        let twin = unsafe { DualMapping::map(base, span) }.map_err(failed)?;
         let worker = FaultWorker::find().map_err(failed)?;
         let closed = (Some(twin), Some(Arc::clone(&worker)));
         let inner = Arc::new(Inner::new(what, protection, source, base, writable, closed));
         worker.serve(Some(Arc::clone(&inner) as Arc<dyn Filled>));
-        aside::prepare();
+        alt_stack::prepare();
         Ok(Self { registration: None, registered: false, inner })
     }
 
@@ -346,9 +346,9 @@ impl Inner {
         source: Source,
         base: usize,
         writable: bool,
-        (twin, worker): (Option<Twin>, Option<Arc<FaultWorker>>),
+        (twin, worker): (Option<DualMapping>, Option<Arc<FaultWorker>>),
     ) -> Self {
-        let (pages, notes) = (protection.pages(), |span| Notes::new(base, span));
+        let (pages, notes) = (protection.pages(), |span| DirtyBitmap::new(base, span));
         let span = pages as usize * PAGE_LEN;
         let filling = vec![0; RUN as usize * (PAGE_LEN + SIDE_LEN)].into_boxed_slice();
         Self {
@@ -390,7 +390,7 @@ impl Inner {
         let inner = Self::new(what, protection, source, base, writable, (None, None));
         let span = inner.pages as usize * PAGE_LEN;
         // SAFETY: the caller's range, which no other code has.
-        let made = unsafe { twin::map_alone(base, span) }.is_ok()
+        let made = unsafe { dual_mapping::map_alone(base, span) }.is_ok()
             && inner.fill_closed(0..inner.pages).is_ok()
             && (writable || inner.open(0..inner.pages, Access::ReadOnly).is_ok());
         if made {
@@ -403,7 +403,9 @@ impl Inner {
 
     /// The first byte of where pages are filled and copied: always readable.
     fn alias(&self) -> *mut u8 {
-        self.twin.as_ref().map_or(core::ptr::with_exposed_provenance_mut(self.base), Twin::alias)
+        self.twin
+            .as_ref()
+            .map_or(core::ptr::with_exposed_provenance_mut(self.base), DualMapping::alias)
     }
 
     /// See [`View::copy_out`].
@@ -448,7 +450,7 @@ impl Inner {
         let queue = &worker.queue;
         if !self.loaded.has(page) {
             let filled =
-                aside::run(|| self.answer(page << 1)).unwrap_or_else(|| queue.ask(page << 1));
+                alt_stack::run(|| self.answer(page << 1)).unwrap_or_else(|| queue.ask(page << 1));
             // What is wrong is met when the access is tried again.
             if !(filled && self.is_writable() && self.loaded.has(page) && fault::is_store()) {
                 return filled;
@@ -480,7 +482,8 @@ impl Inner {
         unsafe { memory::protect(self.base + from, to - from, Some(access)) }
     }
 
-    /// Lets loaded pages be written, and notes them before and after: see `cenote_sys::notes`.
+    /// Lets loaded pages be written, and notes them before and after: see
+    /// `cenote_sys::dirty_bitmap`.
     /// Async-signal-safe.
     fn let_write(&self, pages: Pages) -> bool {
         self.written.note(pages.clone());

@@ -1,8 +1,8 @@
 //! Opening a store as a client of the daemon that keeps it.
 
 use crate::connection::Connection;
-use crate::due::frontier::Frontier;
-use crate::keeper::{Home, Keeper};
+use crate::daemon_api::{DaemonApi, Home};
+use crate::due::lazy_rewrite::LazyRewrite;
 use crate::kernel::catalog::Catalog;
 use crate::kernel::error::{OpenError, StoreError};
 use crate::kernel::known;
@@ -31,7 +31,7 @@ impl Store {
     /// # Safety
     /// The keeper passes on what the daemon of this store grants, and nothing else: its files are
     /// mapped into the window, and what is in them is believed.
-    pub unsafe fn connect(home: &Home, keeper: Box<dyn Keeper>) -> Result<Self, OpenError> {
+    pub unsafe fn connect(home: &Home, keeper: Box<dyn DaemonApi>) -> Result<Self, OpenError> {
         let path = home.medium.path.clone();
         let failed = |source| OpenError::Medium { path: path.clone(), source: Box::new(source) };
         let refused =
@@ -57,7 +57,7 @@ impl Store {
         // What has moved was rewritten by the daemon, all of it, before it is granted.
         let relocation = RelocationOptions { rewriter: None, backend: Backend::Eager };
         let frontier =
-            Frontier::new(files_of, of, (false, false), relocation, Arc::clone(&poisoned));
+            LazyRewrite::new(files_of, of, (false, false), relocation, Arc::clone(&poisoned));
         let store = Self::new(Arc::new(Inner {
             window: Window::of_store(base, len, 0, &home.medium.path),
             persistence: medium.persistence(home.durability),

@@ -1,6 +1,7 @@
 //! A store that another process keeps (PUD-1): the client's side.
 //!
-//! The daemon has the catalog, the files and the lock. What a client has is a [`Keeper`], who asks
+//! The daemon has the catalog, the files and the lock. What a client has is a [`DaemonApi`], who
+//! asks
 //! the daemon; the descriptors that it was handed, as the files of a [`GrantedMedium`]; and a
 //! *mirror*: a catalog in memory that says of the store what the client was told. So everything
 //! above reads one and the same [`crate::Store`], and only operations that change the catalog come
@@ -15,7 +16,7 @@
 //! opens nor closes the store: closing is a goodbye, after which the daemon asserts for itself that
 //! the client's logs hold nothing.
 
-use crate::keeper::{Granted, Keeper};
+use crate::daemon_api::{DaemonApi, Granted};
 use crate::kernel::error::StoreError;
 use crate::kernel::options::Access;
 use crate::kernel::pool::PoolHandle;
@@ -38,7 +39,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What a connected store has beside an embedded one.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    pub(crate) keeper: Box<dyn Keeper>,
+    pub(crate) keeper: Box<dyn DaemonApi>,
     files: Arc<GrantedMedium>,
     /// Bytes and puddles of pools, as the daemon listed them.
     pub(crate) listed: Mutex<BTreeMap<PoolId, (u64, u64)>>,
@@ -54,14 +55,14 @@ impl Store {
     /// The caller sends no request that takes away what this process uses: a pool or an object that
     /// is open here is not removed, detached or moved, a pool is said to be traced only when it was
     /// ([`crate::PoolHandle::trace_done`]), registered types are as their records say, and
-    /// [`Keeper::goodbye`] is the last request of a store that nothing uses.
+    /// [`DaemonApi::goodbye`] is the last request of a store that nothing uses.
     #[must_use]
-    pub unsafe fn keeper(&self) -> Option<&dyn Keeper> {
+    pub unsafe fn keeper(&self) -> Option<&dyn DaemonApi> {
         self.own_keeper()
     }
 
     /// [`Store::keeper`], for this crate, which keeps its contract at each use.
-    pub(crate) fn own_keeper(&self) -> Option<&dyn Keeper> {
+    pub(crate) fn own_keeper(&self) -> Option<&dyn DaemonApi> {
         self.inner().connection().map(|connection| &*connection.keeper)
     }
 
@@ -117,7 +118,7 @@ impl Remote for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(keeper: Box<dyn Keeper>, files: Arc<GrantedMedium>) -> Self {
+    pub(crate) fn new(keeper: Box<dyn DaemonApi>, files: Arc<GrantedMedium>) -> Self {
         Self { keeper, files, listed: Mutex::default(), ahead: Mutex::default() }
     }
 

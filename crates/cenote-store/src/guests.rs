@@ -365,13 +365,13 @@ impl Store {
         &self,
         client: Uuid,
         pool: PoolId,
-    ) -> Result<crate::keeper::MemberList, StoreError> {
+    ) -> Result<crate::daemon_api::MemberList, StoreError> {
         let control = self.inner().control();
         control.lease_of(client, pool)?;
         let holders = control.catalog.state.leases.keys().filter(|(_, of)| *of == pool);
         let living = holders.filter_map(|(client, _)| control.name_of(*client).ok()).collect();
         let doubts = concerns(&control.damage, pool).iter().map(ToString::to_string).collect();
-        Ok(crate::keeper::MemberList { living, doubts })
+        Ok(crate::daemon_api::MemberList { living, doubts })
     }
 
     /// Puddles of a pool that a guest has, in index order, from `first` on, at most `most`; and

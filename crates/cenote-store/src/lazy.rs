@@ -3,13 +3,13 @@
 //! A pool's puddles are in the slot table as soon as the pool is open, and are mapped at the first
 //! touch. The touch faults, because the window is reserved without access; the resolver looks the
 //! address up and maps the puddle. It runs in a signal handler: it reads the slot table, maps (on a
-//! stack of `cenote_sys::aside`, since that of a handler is too small), and allocates nothing.
+//! stack of `cenote_sys::alt_stack`, since that of a handler is too small), and allocates nothing.
 //!
 //! In a pool in shadowed mode the first store into a page faults too: the page is noted, and may be
 //! written from then on ([`crate::psync`]).
 //!
 //! One whose pointers are still to be rewritten is handed to a thread first
-//! ([`crate::due::frontier`]).
+//! ([`crate::due::lazy_rewrite`]).
 //!
 //! A page of metadata that is lost has memory put in its place ([`crate::kernel::lost`]), and so
 //! has one of a log, or of what recovery has mapped ([`crate::kernel::watch`]).
@@ -21,7 +21,7 @@
 use crate::kernel::lost::Replaceable;
 use crate::kernel::puddle::Puddle;
 use crate::kernel::store::Inner;
-use cenote_sys::{aside, fault};
+use cenote_sys::{alt_stack, fault};
 use std::sync::Arc;
 
 /// Has faults in the store's window come here, until the registration is dropped. It belongs into
@@ -72,5 +72,5 @@ fn replace(inner: &Inner, puddle: &Puddle, address: usize) -> bool {
         None => puddle.while_mapped(put),
     };
     // Maps, and may wait for another handler: more than a handler's own stack is for.
-    aside::run(replace).unwrap_or_else(replace)
+    alt_stack::run(replace).unwrap_or_else(replace)
 }

@@ -35,7 +35,7 @@ mod kernel;
 // What callers, clients and daemons hand each other.
 mod backed_up;
 mod credentials;
-mod keeper;
+mod daemon_api;
 mod log_decision;
 mod manifest;
 mod object_info;
@@ -68,8 +68,8 @@ mod alive;
 mod apart;
 mod guest_objects;
 mod guests;
-mod holds;
 mod hosted;
+mod pool_pins;
 
 // What is done with pools and objects, whatever mode they are in.
 mod damaged;
@@ -98,10 +98,10 @@ pub use alive::{CLIENTS, byte_of};
 pub use backed_up::{BackedUp, BackupReport};
 pub use backup::{Backup, PoolAtWork};
 pub use credentials::{Credentials, PermissionChange};
+pub use daemon_api::{DaemonApi, Grant, Granted, Home, Listed, MemberList};
 pub use gate::Psync;
 pub use guests::{GuestEnd, PoolGrant};
 pub use handle::Handle;
-pub use keeper::{Grant, Granted, Home, Keeper, Listed, MemberList};
 pub use kernel::error::{BY_DAEMON, FormatError, OpenError, StoreError};
 pub use kernel::format::{check_directory, check_options, format};
 pub use kernel::known::{forget_window, known_windows, known_windows_file};

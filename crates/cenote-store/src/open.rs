@@ -16,7 +16,7 @@
 //! have been recovered.
 
 use crate::alive;
-use crate::due::frontier::Frontier;
+use crate::due::lazy_rewrite::LazyRewrite;
 use crate::kernel::catalog::{self, Catalog};
 use crate::kernel::error::{OpenError, StoreError};
 use crate::kernel::exclusion;
@@ -157,7 +157,7 @@ impl Store {
 
         // From here on `Inner` owns the window and the lock, and gives both back whatever happens.
         let durability = options.durability.unwrap_or(info.durability);
-        let frontier = Frontier::new(
+        let frontier = LazyRewrite::new(
             medium.clone(),
             block.store,
             (writable, info.kind == MediumKind::Simulated),

@@ -16,7 +16,8 @@
 //! * allocates nothing, takes no lock that a thread may hold while it touches the range, calls only
 //!   what is async-signal-safe (the functions of [`crate::memory`] are);
 //! * uses at most [`STACK_BUDGET_BYTES`] of stack, since alternate signal stacks are small; more on
-//!   a stack of [`crate::aside`], where it may also allocate, and take locks whose holders never
+//!   a stack of [`crate::alt_stack`], where it may also allocate, and take locks whose holders
+//!   never
 //!   touch the range;
 //! * does not fault itself: signals are blocked, a fault inside kills;
 //! * returns true only if the access can succeed now. After [`RETRIES_MAX`] times of "true" for the

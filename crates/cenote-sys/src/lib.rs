@@ -14,11 +14,13 @@ compile_error!("cenote-sys speaks to Linux only");
 compile_error!("a window of 1 TiB needs a 64-bit address space");
 
 pub mod allocator;
-pub mod aside;
+pub mod alt_stack;
 pub mod bytes;
 pub mod cpu;
 pub mod cpu_number;
 pub mod description_lock;
+pub mod dirty_bitmap;
+pub mod dual_mapping;
 pub mod fault;
 pub mod fault_queue;
 pub mod filesystem;
@@ -29,9 +31,7 @@ pub mod mappings;
 pub mod membarrier;
 pub mod memory;
 pub mod mounting;
-pub mod notes;
 pub mod pagemap;
-pub mod passed;
 pub mod peek;
 pub mod peer;
 pub mod probe;
@@ -42,9 +42,9 @@ pub mod record_lock;
 mod revocations;
 pub mod secret;
 pub mod signals;
+pub mod socket_activation;
 mod taken;
-pub mod touch;
-pub mod twin;
+pub mod userfaultfd;
 
 #[cfg(test)]
 mod testing;

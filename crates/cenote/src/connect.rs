@@ -20,7 +20,7 @@ use cenote_medium::{MediumError, Operation};
 use cenote_proto::{ImportPoolSpec, ImportSpec, Refusal, Reply, Request};
 use cenote_store::relocate::{ImportManifest, ImportPool};
 use cenote_store::{
-    Granted, Keeper, ListedObject, OpenError, OpenReport, Psync, StoreError, TypeMismatch,
+    DaemonApi, Granted, ListedObject, OpenError, OpenReport, Psync, StoreError, TypeMismatch,
 };
 use cenote_sys::description_lock::NotForked;
 use std::fs::File;

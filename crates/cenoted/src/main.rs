@@ -24,7 +24,7 @@ const STATUS_EVERY: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     // SAFETY: nothing has been opened in this process yet.
-    let passed = unsafe { cenote_sys::passed::take() };
+    let passed = unsafe { cenote_sys::socket_activation::take() };
     cenoted::prepare_process();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,

@@ -21,7 +21,7 @@ impl Parcels {
     /// Makes one: its number, and the descriptor for the client. The oldest goes if there are too
     /// many.
     pub(crate) fn add(&self) -> io::Result<(u64, OwnedFd)> {
-        let file = cenote_sys::twin::nameless_file("cenote-psync")?;
+        let file = cenote_sys::dual_mapping::nameless_file("cenote-psync")?;
         let theirs = file.try_clone()?.into();
         let mut parcels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, open) = &mut *parcels;

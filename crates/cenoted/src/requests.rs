@@ -74,7 +74,7 @@ fn try_answer(
     credentials: &Credentials,
     request: Request,
 ) -> Result<Answer, Refusal> {
-    if request.rights() == Rights::Keeper && !is_keeper(credentials) {
+    if request.rights() == Rights::DaemonApi && !is_keeper(credentials) {
         let kind = request.name();
         return Err(Refusal::Other {
             detail: format!("only the superuser and the user of the daemon may ask for a {kind}"),

@@ -55,7 +55,7 @@ pub(super) type Content = (u64, u64, bool);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    Twin(&'static str, &'static str),
+    DualMapping(&'static str, &'static str),
     Randomize(&'static str),
     /// Opens a pool for writing, or for reading; the simulation touches all of it.
     Write(&'static str),
@@ -73,7 +73,7 @@ pub(super) enum Step {
     CloseAndMeet,
 }
 pub(super) use Step::{
-    CloseAndMeet, Die, Lead, Meet, Psync, Push, Randomize, Read, Release, Twin, Write,
+    CloseAndMeet, Die, DualMapping, Lead, Meet, Psync, Push, Randomize, Read, Release, Write,
 };
 
 pub(super) fn text(error: impl std::fmt::Display) -> String {
@@ -158,7 +158,7 @@ impl World {
 
     pub(super) fn step(&mut self, step: Step) -> cenote::Result<()> {
         match step {
-            Twin(from, to) => self.store.clone_pool(from, to).map(drop),
+            DualMapping(from, to) => self.store.clone_pool(from, to).map(drop),
             Randomize(name) => self.store.randomize_pool(name),
             Write(name) | Read(name) => {
                 let access =
@@ -319,7 +319,7 @@ impl State {
     pub(super) fn after(&self, step: Step) -> Self {
         let mut next = self.clone();
         match step {
-            Twin(from, to) => {
+            DualMapping(from, to) => {
                 let content = self.written[from];
                 if is_protected() && self.shadowed[from] {
                     // What only memory had is psynced before it is copied.

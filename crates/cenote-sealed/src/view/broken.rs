@@ -4,7 +4,7 @@
 
 use super::{Inner, PAGE_LEN};
 use crate::error::SealedError;
-use cenote_sys::{fault, twin};
+use cenote_sys::{dual_mapping, fault};
 
 impl Inner {
     /// See [`View::while_broken`].
@@ -28,6 +28,6 @@ impl Inner {
         ));
         // SAFETY: the page is closed, and of this view's own range. If it cannot be mapped, the
         // access is a segmentation fault.
-        let _ = unsafe { twin::map_bus_error(self.base + page as usize * PAGE_LEN) };
+        let _ = unsafe { dual_mapping::map_bus_error(self.base + page as usize * PAGE_LEN) };
     }
 }

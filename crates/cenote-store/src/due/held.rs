@@ -2,7 +2,7 @@
 //! made of them, and what journal and kept files lay over them. Their images are made of that, and
 //! not of their files alone.
 
-use super::frontier::Frontier;
+use super::lazy_rewrite::LazyRewrite;
 use super::replace::Image;
 use crate::kernel::locked::locked;
 use crate::kernel::puddle::Puddle;
@@ -11,7 +11,7 @@ use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::{FileHandle, MediumError};
 
-impl Frontier {
+impl LazyRewrite {
     /// Keeps what a puddle that is due holds in memory alone.
     ///
     /// # Safety

@@ -11,7 +11,7 @@ use cenote_layout::heap::LOST_BYTE;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MediumError, Operation};
 use cenote_sys::memory::{self, OwnedRegion};
-use cenote_sys::{aside, fault};
+use cenote_sys::{alt_stack, fault};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Memory of an image.
@@ -84,5 +84,5 @@ unsafe fn resolve(note: *const (), address: usize) -> bool {
     // SAFETY: a page of the region, which is the image's alone; nothing relies on what was there
     // (the module's page).
     let replace = || unsafe { memory::replace(page, len, fill) }.is_ok();
-    aside::run(replace).unwrap_or_else(replace)
+    alt_stack::run(replace).unwrap_or_else(replace)
 }

@@ -51,10 +51,10 @@
 //! | heap, tracing, check, trim, statistics | map it first, and so rewrite it |
 
 mod failed;
-pub(crate) mod frontier;
 mod held;
 mod image_memory;
 mod in_place;
+pub(crate) mod lazy_rewrite;
 mod progress;
 pub(crate) mod replace;
 pub(crate) mod reseal;

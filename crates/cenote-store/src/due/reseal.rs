@@ -29,7 +29,7 @@
 //! file changes.
 
 use super::failed::Failed;
-use super::frontier::Frontier;
+use super::lazy_rewrite::LazyRewrite;
 use super::replace::NewFile;
 use super::{Found, Needs, look_at_len};
 use crate::kernel::due_job::{Job, PoolKeys, Sealing};
@@ -70,7 +70,7 @@ pub(crate) struct OpenedDue {
     pub(crate) source: Source,
 }
 
-impl Frontier {
+impl LazyRewrite {
     /// Opens the protection of a puddle that is due, as it is sealed now. No page is read.
     pub(crate) fn open_due(
         &self,
@@ -198,7 +198,7 @@ impl Sealing {
     /// Checks every page of a puddle that is due, as it is sealed now.
     pub(crate) fn verify(
         &self,
-        frontier: &Frontier,
+        frontier: &LazyRewrite,
         puddle: &Puddle,
         progress: &mut dyn FnMut(u64, u64) -> bool,
     ) -> Verified {

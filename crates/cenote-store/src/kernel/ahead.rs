@@ -17,7 +17,7 @@ const STACK_BYTES: usize = 128 << 10;
 
 /// The puddle that is made ahead, and the thread that makes it.
 #[derive(Debug, Default)]
-pub(crate) struct Ahead {
+pub(crate) struct PreparedPuddle {
     pub(crate) stage: Stage,
     pub(crate) maker: Option<Maker>,
 }
@@ -105,7 +105,7 @@ impl Maker {
     }
 }
 
-impl Ahead {
+impl PreparedPuddle {
     pub(crate) fn plan(&self) -> Option<&Plan> {
         match &self.stage {
             Stage::Nothing => None,

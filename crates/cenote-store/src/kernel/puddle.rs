@@ -25,8 +25,8 @@ use cenote_layout::puddle::{INCOMPAT_MARKS_APART, PuddleHeader, Role, header_spa
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MapMode, MediumError, OwnedMedium};
 use cenote_sealed::View;
-use cenote_sys::aside;
-use cenote_sys::notes::Notes;
+use cenote_sys::alt_stack;
+use cenote_sys::dirty_bitmap::DirtyBitmap;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use zerocopy::IntoBytes;
@@ -55,7 +55,7 @@ pub struct Puddle {
     /// Of one in a protected pool that is open: its memory.
     view: OnceLock<View>,
     /// Of one in shadowed mode that is open for writing: pages that may differ from the primary.
-    notes: OnceLock<Arc<Notes>>,
+    notes: OnceLock<Arc<DirtyBitmap>>,
     state: AtomicU32,
     mode: AtomicU8,
     heap_slot: AtomicPtr<()>,
@@ -282,9 +282,9 @@ impl Puddle {
 
     /// The notes of pages that were stored into; made by the first who asks, before the puddle is
     /// mapped for writing.
-    pub(crate) fn notes(&self) -> &Arc<Notes> {
+    pub(crate) fn notes(&self) -> &Arc<DirtyBitmap> {
         self.notes.get_or_init(|| {
-            Arc::new(Notes::new(self.record.addr as usize, self.record.size as usize))
+            Arc::new(DirtyBitmap::new(self.record.addr as usize, self.record.size as usize))
         })
     }
 
@@ -307,7 +307,7 @@ impl Puddle {
         // Opening and mapping a file takes more stack than a handler has: without optimisation, all
         // of it.
         let map = || matches!(self.map(medium), Ok(true));
-        aside::run(map).unwrap_or_else(map)
+        alt_stack::run(map).unwrap_or_else(map)
     }
 
     pub(crate) fn file_name(&self) -> &str {

@@ -1,6 +1,6 @@
 //! An open store: what all its handles share, and what every operation checks first.
 
-use crate::kernel::ahead::Ahead;
+use crate::kernel::ahead::PreparedPuddle;
 use crate::kernel::catalog::Catalog;
 use crate::kernel::error::StoreError;
 use crate::kernel::extensions::Extensions;
@@ -138,7 +138,7 @@ pub(crate) struct Control {
     pub(crate) dirty: BTreeMap<PoolId, CrashKind>,
     pub(crate) logs: Logs,
     /// A spare puddle that no record names yet.
-    pub(crate) ahead: Ahead,
+    pub(crate) ahead: PreparedPuddle,
     pub(crate) journals: Journals,
     /// What stands above the kernel, and changes under the lock.
     pub(crate) parts: Extensions,
@@ -171,7 +171,7 @@ impl Control {
             damage: Vec::new(),
             dirty: BTreeMap::new(),
             logs: Logs::default(),
-            ahead: Ahead::default(),
+            ahead: PreparedPuddle::default(),
             journals: Journals::default(),
             parts,
             checked_pools: BTreeSet::new(),

@@ -42,7 +42,7 @@ use crate::kernel::puddle::Puddle;
 use crate::kernel::store::{Inner, Store};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
-use cenote_sys::{aside, bytes, fault, memory};
+use cenote_sys::{alt_stack, bytes, fault, memory};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ impl Inner {
             return Some(false);
         }
         let replace = || self.put_zeros(puddle, address);
-        Some(aside::run(replace).unwrap_or_else(replace))
+        Some(alt_stack::run(replace).unwrap_or_else(replace))
     }
 
     fn put_zeros(&self, puddle: &Puddle, address: usize) -> bool {

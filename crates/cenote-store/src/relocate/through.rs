@@ -9,7 +9,7 @@
 //! session ends, and reads its files puddle by puddle.
 
 use crate::connection::Connection;
-use crate::keeper::Granted;
+use crate::daemon_api::Granted;
 use crate::kernel::error::StoreError;
 use crate::kernel::pool_rules::find;
 use crate::kernel::puddle::{file_name, text};

@@ -10,7 +10,7 @@ use std::collections::btree_map::Entry;
 
 /// Pools that are held.
 #[derive(Debug, Default)]
-pub(crate) struct Holds(BTreeMap<PoolId, Hold>);
+pub(crate) struct PoolPins(BTreeMap<PoolId, Hold>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
@@ -19,7 +19,7 @@ pub(crate) enum Hold {
     Moved,
 }
 
-impl Holds {
+impl PoolPins {
     /// Whether a pool cannot be granted for this.
     pub(crate) fn exclude(&self, pool: PoolId, access: Access) -> bool {
         match self.0.get(&pool) {
@@ -62,14 +62,14 @@ impl Holds {
     }
 }
 
-impl Extension for Holds {}
+impl Extension for PoolPins {}
 
 impl Control {
-    pub(crate) fn held(&self) -> &Holds {
+    pub(crate) fn held(&self) -> &PoolPins {
         self.parts.get()
     }
 
-    pub(crate) fn held_mut(&mut self) -> &mut Holds {
+    pub(crate) fn held_mut(&mut self) -> &mut PoolPins {
         self.parts.get_mut()
     }
 }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn copies_go_beside_each_other_and_a_move_goes_alone() {
-        let (mut holds, pool) = (Holds::default(), PoolId(7));
+        let (mut holds, pool) = (PoolPins::default(), PoolId(7));
         assert!(holds.add(pool, Hold::Copied(1)) && holds.add(pool, Hold::Copied(1)));
         assert!(!holds.add(pool, Hold::Moved), "it is being copied");
         assert!(holds.exclude(pool, Access::ReadWrite) && holds.exclude(pool, Access::Shared));

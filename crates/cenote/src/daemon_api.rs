@@ -1,4 +1,4 @@
-//! The requests of a store that a daemon keeps: [`Keeper`] over a connection (`connect.rs`).
+//! The requests of a store that a daemon keeps: [`DaemonApi`] over a connection (`connect.rs`).
 //!
 //! Each method is one request, or one for each page of a long answer. To send a request twice is to
 //! make it once, so the connection may repeat any of them after a daemon has ended.
@@ -14,7 +14,7 @@ use cenote_log::CrashKind;
 use cenote_proto::{MESSAGE_LEN_MAX, Place, PoolSpec, Reply, Request, encode};
 use cenote_store::relocate::ImportManifest;
 use cenote_store::{
-    Access, BackedUp, Grant, Granted, Keeper, Listed, ListedObject, LogDecision, MemberList,
+    Access, BackedUp, DaemonApi, Grant, Granted, Listed, ListedObject, LogDecision, MemberList,
     NewObject, ObjectInfo, PermissionChange, PoolOptions, PoolStart, Psync, SetAside, StoreError,
 };
 use std::fs::File;
@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-impl Keeper for Client {
+impl DaemonApi for Client {
     fn create_pool(
         &self,
         name: &str,

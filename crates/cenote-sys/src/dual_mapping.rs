@@ -14,9 +14,9 @@
 //!
 //! # Safety argument
 //!
-//! [`Twin::map`] replaces what lies at the first address, which the caller answers for. The alias
-//! lies in a reservation of the twin's own, which is released when it is dropped; the pointer to it
-//! is good until then.
+//! [`DualMapping::map`] replaces what lies at the first address, which the caller answers for. The
+//! alias lies in a reservation of the mapping's own, which is released when it is dropped; the
+//! pointer to it is good until then.
 
 use crate::memory::{self, Access, ReserveError, Sharing};
 use rustix::fs::MemfdFlags;
@@ -28,12 +28,12 @@ use std::os::unix::fs::FileExt;
 /// Memory that is mapped twice; see the module. The mapping at the first address is the caller's to
 /// take away.
 #[derive(Debug)]
-pub struct Twin {
+pub struct DualMapping {
     alias: usize,
     len: usize,
 }
 
-impl Twin {
+impl DualMapping {
     /// Maps `len` bytes of zeros, whole pages, at `addr`, over whatever is there and inaccessible,
     /// and at an alias, readable and writable. Memory is taken when it is touched.
     ///
@@ -54,16 +54,17 @@ impl Twin {
                 ReserveError::System { source, .. } => source,
                 other => io::Error::other(other.to_string()),
             })?;
-        let twin = Self { alias, len };
+        let dual = Self { alias, len };
         // SAFETY: our own reservation, which is not in use yet.
         unsafe { memory::map_file(file.as_fd(), alias, len, Access::ReadWrite, Sharing::Shared) }?;
         // SAFETY: the caller's range.
         unsafe { memory::map_file_closed(file.as_fd(), addr, len) }?;
         [alias, addr].into_iter().for_each(|at| drop(memory::leave_out_of_dumps(at, len)));
-        Ok(twin)
+        Ok(dual)
     }
 
-    /// The first byte of the alias: readable and writable for [`Twin::len`] bytes while `self`
+    /// The first byte of the alias: readable and writable for [`DualMapping::len`] bytes while
+    /// `self`
     /// lives.
     #[must_use]
     pub fn alias(&self) -> *mut u8 {
@@ -78,22 +79,23 @@ impl Twin {
     }
 }
 
-impl Drop for Twin {
+impl Drop for DualMapping {
     fn drop(&mut self) {
-        // SAFETY: our own reservation; the alias's pointer is good only while the twin lives.
+        // SAFETY: our own reservation; the alias's pointer is good only while the mapping lives.
         let _ = unsafe { memory::release(self.alias, self.len) };
     }
 }
 
 /// Maps `len` bytes of zeros, whole pages, at `addr`, over whatever is there, readable and
-/// writable, with no second address. As that of a [`Twin`] it is not in children and not in core
+/// writable, with no second address. As that of a [`DualMapping`] it is not in children and not in
+/// core
 /// dumps. All of it is there at once, where the kernel can do that.
 ///
 /// # Errors
 /// What the kernel says. What lies at `addr` is then what it was, or a reservation.
 ///
 /// # Safety
-/// As [`Twin::map`].
+/// As [`DualMapping::map`].
 pub unsafe fn map_alone(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: handed on to the caller.
     unsafe { memory::map_anonymous(addr, len) }?;
@@ -174,9 +176,9 @@ mod tests {
         const PAGE: usize = 4096;
         let base = memory::reserve_anywhere(4 * PAGE, PAGE).expect("address space");
         // SAFETY: our own reservation.
-        let twin = unsafe { Twin::map(base, 4 * PAGE) }.expect("mapped");
+        let dual = unsafe { DualMapping::map(base, 4 * PAGE) }.expect("mapped");
         // SAFETY: inside the alias.
-        unsafe { twin.alias().add(PAGE + 5).write(7) };
+        unsafe { dual.alias().add(PAGE + 5).write(7) };
         // SAFETY: our own mapping.
         unsafe { memory::protect(base + PAGE, PAGE, Some(Access::ReadWrite)) }.expect("opened");
         let seen: *mut u8 = core::ptr::with_exposed_provenance_mut(base + PAGE);
@@ -184,9 +186,9 @@ mod tests {
         unsafe {
             assert_eq!((seen.read(), seen.add(5).read()), (0, 7));
             seen.write(9);
-            assert_eq!(twin.alias().add(PAGE).read(), 9);
+            assert_eq!(dual.alias().add(PAGE).read(), 9);
         }
-        drop(twin);
+        drop(dual);
         // SAFETY: our own reservation.
         unsafe { memory::release(base, 4 * PAGE) }.expect("released");
     }

@@ -87,7 +87,7 @@ pub struct Home {
 
 /// Who asks the daemon. Every method waits for the answer; what it returns is durable as the same
 /// operation of an embedded store is.
-pub trait Keeper: Send + Sync + core::fmt::Debug {
+pub trait DaemonApi: Send + Sync + core::fmt::Debug {
     /// Creates a pool, under the caller's ids.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// The daemon cannot be reached; what was psynced could not be brought to the object's file.
     fn detach_object(&self, object: Uuid) -> Result<(), StoreError>;
-    /// Psyncs objects that the caller has attached for writing; as [`Keeper::psync_pools`].
+    /// Psyncs objects that the caller has attached for writing; as [`DaemonApi::psync_pools`].
     /// `settled`: on return their files hold it.
     ///
     /// # Errors
@@ -227,10 +227,10 @@ pub trait Keeper: Send + Sync + core::fmt::Debug {
     /// # Errors
     /// As [`crate::Store::set_object_owner`].
     fn set_object_owner(&self, name: &str, change: PermissionChange) -> Result<(), StoreError>;
-    /// Grants a pool for reading, without its puddles; see [`Keeper::page_of_puddles`].
+    /// Grants a pool for reading, without its puddles; see [`DaemonApi::page_of_puddles`].
     ///
     /// # Errors
-    /// As [`Keeper::open_pool`].
+    /// As [`DaemonApi::open_pool`].
     fn grant_to_read(&self, name: &str) -> Result<PoolRecord, StoreError>;
     /// Some puddles of a pool that the caller has, from number `first` on, and whether there are
     /// more.

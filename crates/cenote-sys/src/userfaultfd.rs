@@ -141,7 +141,7 @@ mod tests {
                     assert!(address - base < LEN);
                     let image = vec![7u8; LEN];
                     // SAFETY: our own reservation, in which nothing but the watch is.
-                    unsafe { crate::twin::map_image(base, &image) }.expect("mapped");
+                    unsafe { crate::dual_mapping::map_image(base, &image) }.expect("mapped");
                     touch.wake(base, LEN);
                 });
             });

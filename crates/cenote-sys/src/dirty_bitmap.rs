@@ -2,17 +2,19 @@
 //! first store notes its page and makes it writable. This needs no privilege, and works for every
 //! kind of mapping.
 //!
-//! *Invariant*: a writable page is noted, from before it becomes writable until [`Notes::take`],
+//! *Invariant*: a writable page is noted, from before it becomes writable until
+//! [`DirtyBitmap::take`],
 //! whose caller protects the pages that it took.
 //!
 //! | noted | page | then |
 //! | --- | --- | --- |
-//! | no | protected | the next store faults, and [`Notes::allow`] notes the page |
+//! | no | protected | the next store faults, and [`DirtyBitmap::allow`] notes the page |
 //! | yes | protected | the next store faults once more; nothing is lost |
 //! | yes | writable | stores go through until the next `take` |
 //! | no | writable | excluded by the invariant |
 //!
-//! [`Notes::allow`] notes a page *before* it makes it writable, and again *after*. The second note
+//! [`DirtyBitmap::allow`] notes a page *before* it makes it writable, and again *after*. The second
+//! note
 //! is for a `take` in between, which clears the first one and protects the page: the permission
 //! that comes after it would leave a writable page without a note.
 //!
@@ -31,7 +33,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Pages per word of [`Notes::pages`], and words per bit of [`Notes::chunks`]: a chunk is 512
+/// Pages per word of [`DirtyBitmap::pages`], and words per bit of [`DirtyBitmap::chunks`]: a chunk
+/// is 512
 /// pages.
 const WORD_PAGES: usize = 64;
 const CHUNK_WORDS: usize = 8;
@@ -40,7 +43,7 @@ const CHUNK: usize = WORD_PAGES * CHUNK_WORDS * PAGE;
 /// The pages of one range of addresses that were noted. Shared between threads, and with a fault
 /// handler.
 #[derive(Debug)]
-pub struct Notes {
+pub struct DirtyBitmap {
     base: usize,
     len: usize,
     /// A bit for each page that may be written.
@@ -74,7 +77,7 @@ fn add_bits(index: usize, mut bits: u64, pages: &mut Vec<Range<u64>>, from: usiz
     count
 }
 
-impl Notes {
+impl DirtyBitmap {
     /// For `[base, base + len)`, whole pages of 4096 bytes. Nothing is noted yet.
     #[must_use]
     pub fn new(base: usize, len: usize) -> Self {
@@ -146,7 +149,8 @@ impl Notes {
         self.count.fetch_sub(taken, Ordering::Relaxed);
     }
 
-    /// Adds what is noted to `pages`, as [`Notes::take`] does, and leaves it noted: these pages may
+    /// Adds what is noted to `pages`, as [`DirtyBitmap::take`] does, and leaves it noted: these
+    /// pages may
     /// be written, and go on being.
     pub fn look(&self, pages: &mut Vec<Range<u64>>) {
         for (at, word) in self.chunks.iter().enumerate() {
@@ -201,10 +205,10 @@ impl Notes {
         unsafe { self.allow_by(address, mappings::fineness()) }
     }
 
-    /// [`Notes::allow`], as finely as this or coarser.
+    /// [`DirtyBitmap::allow`], as finely as this or coarser.
     ///
     /// # Safety
-    /// As [`Notes::allow`].
+    /// As [`DirtyBitmap::allow`].
     pub unsafe fn allow_by(&self, address: usize, fineness: Fineness) -> bool {
         let offset = address.wrapping_sub(self.base);
         if offset >= self.len {
@@ -252,7 +256,7 @@ mod tests {
 
     #[test]
     fn notes_come_back_in_order_and_once() {
-        let notes = Notes::new(0, 3 * CHUNK + 6 * PAGE);
+        let notes = DirtyBitmap::new(0, 3 * CHUNK + 6 * PAGE);
         for page in [1540u64, 0, 63, 64, 511, 512, 0, 1540, 4000] {
             notes.note(page..page + 1);
         }
@@ -275,7 +279,7 @@ mod tests {
     fn what_cannot_be_told_page_by_page_is_told_as_a_whole() {
         // Addresses that are not mapped: every attempt to let them be written is refused.
         let base = memory::find_free(2 * CHUNK, CHUNK).expect("address space");
-        let notes = Notes::new(base, 2 * CHUNK);
+        let notes = DirtyBitmap::new(base, 2 * CHUNK);
         // SAFETY: nothing is mapped there, so that nothing changes.
         assert!(!unsafe { notes.allow(base + 5 * PAGE) });
         let mut pages = Vec::new();
@@ -285,9 +289,9 @@ mod tests {
 
     #[test]
     fn what_is_looked_at_stays_noted_until_it_is_taken() {
-        let notes = Notes::new(0, 3 * CHUNK);
+        let notes = DirtyBitmap::new(0, 3 * CHUNK);
         [3, 4, 511, 512, 1200].into_iter().for_each(|page| notes.note(page..page + 1));
-        let looked = |notes: &Notes| {
+        let looked = |notes: &DirtyBitmap| {
             let mut pages = Vec::new();
             notes.look(&mut pages);
             pages.into_iter().flatten().collect::<Vec<_>>()
@@ -309,7 +313,7 @@ mod tests {
         let base = memory::reserve_anywhere(CHUNK, PAGE).expect("address space");
         // SAFETY: our own reservation.
         unsafe { memory::map_anonymous(base, CHUNK) }.expect("map");
-        let notes = Notes::new(base, CHUNK);
+        let notes = DirtyBitmap::new(base, CHUNK);
         let protect = |pages: &Range<u64>| {
             let (at, len) =
                 (pages.start as usize * PAGE, (pages.end - pages.start) as usize * PAGE);

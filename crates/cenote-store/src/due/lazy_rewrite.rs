@@ -2,20 +2,20 @@
 //! ([`crate::relocate`] has the states).
 //!
 //! Invariant: a puddle is mapped only after its file is the new one, durably, or its rewritten
-//! image is in private memory. So whoever sees a byte of it sees the whole of it rewritten, from
-//! any thread, by any instruction; and touching it leads to pointers to further puddles, which are
+//! image is in private memory. So an instruction that sees a byte of it, in any thread, sees
+//! the whole of it rewritten; and touching it leads to pointers to further puddles, which are
 //! due until they are touched.
 //!
-//! A fault comes in a signal handler, which may neither allocate nor take locks. It asks at a desk,
-//! and a thread of the store's answers ([`cenote_sys::fault_queue`]). That thread takes no lock
-//! that anybody holds while touching a pool: not the store's control lock. So it makes no batch of
-//! the catalog; what is done is noted, and the next batch says it. Until then the header does.
+//! A fault comes in a signal handler, which may neither allocate nor take locks. It puts a question
+//! into a queue, and a thread of the store's answers ([`cenote_sys::fault_queue`]). That thread
+//! takes no lock that a thread holds while it touches a pool: not the store's control lock. So it
+//! makes no batch of the catalog; the next batch says what is done. Until then the header does.
 //!
 //! Several threads at one puddle: each asks, the first question rewrites, the others find it done.
 //!
 //! A rewriting that fails, because the disk is full or the file is damaged, cannot return an error
-//! to a load. It is told on standard error, and the fault goes on as one that nobody resolves.
-//! The puddle is still due then, and as good as it was. Who wants an error calls
+//! to a load. It is told on standard error, and the fault goes on as one that none resolves.
+//! The puddle is still due then, and as good as it was. A caller that wants an error uses
 //! [`PoolHandle::finish_relocation`] or opens with [`Backend::Eager`].
 
 use super::failed::Failed;
@@ -41,11 +41,11 @@ use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, Operation, OwnedMedium};
 use cenote_sealed::SealedError;
+use cenote_sys::dual_mapping;
 use cenote_sys::fault_queue::FaultQueue;
 use cenote_sys::memory::{self, Access};
 use cenote_sys::signals;
-use cenote_sys::touch::FirstTouch;
-use cenote_sys::twin;
+use cenote_sys::userfaultfd::FirstTouch;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, Ordering};
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use zerocopy::IntoBytes;
 
-/// A puddle that is due; it lives until the store is dropped, after the clerk has gone home.
+/// A puddle that is due; it lives until the store is dropped, after the worker has gone home.
 #[derive(Clone, Copy, Debug)]
 struct Waiting(NonNull<Puddle>);
 
@@ -63,12 +63,12 @@ unsafe impl Send for Waiting {}
 
 /// The right to rewrite, which one thread has at a time.
 struct Turn<'a> {
-    frontier: &'a Frontier,
+    frontier: &'a LazyRewrite,
     _guard: MutexGuard<'a, ()>,
 }
 
 impl<'a> Turn<'a> {
-    fn take(frontier: &'a Frontier) -> Self {
+    fn take(frontier: &'a LazyRewrite) -> Self {
         let _guard = locked(&frontier.turn);
         frontier.turn_of.store(signals::thread_number(), Ordering::Relaxed);
         Self { frontier, _guard }
@@ -83,7 +83,7 @@ impl Drop for Turn<'_> {
 
 /// What an open store has of relocation. It does not keep the store open.
 #[derive(Debug)]
-pub(crate) struct Frontier {
+pub(crate) struct LazyRewrite {
     pub(crate) medium: OwnedMedium,
     pub(crate) store: Uuid,
     pub(crate) writable: bool,
@@ -95,8 +95,8 @@ pub(crate) struct Frontier {
     turn: Mutex<()>,
     /// The number of the thread that has the turn, 0 if nobody has.
     turn_of: AtomicI32,
-    desk: FaultQueue,
-    clerk: Mutex<Option<JoinHandle<()>>>,
+    queue: FaultQueue,
+    worker: Mutex<Option<JoinHandle<()>>>,
     /// Where first touches wait, if that is the backend and the system has it; `None` where it has
     /// not.
     touch: OnceLock<Option<FirstTouch>>,
@@ -114,7 +114,7 @@ pub(crate) struct Frontier {
     pub(crate) patches: OnceLock<Patches>,
 }
 
-impl Frontier {
+impl LazyRewrite {
     pub(crate) fn new(
         medium: OwnedMedium,
         store: Uuid,
@@ -131,8 +131,8 @@ impl Frontier {
             poisoned,
             turn: Mutex::default(),
             turn_of: AtomicI32::new(0),
-            desk: FaultQueue::default(),
-            clerk: Mutex::default(),
+            queue: FaultQueue::default(),
+            worker: Mutex::default(),
             touch: OnceLock::new(),
             toucher: Mutex::default(),
             waiting: Mutex::default(),
@@ -146,7 +146,7 @@ impl Frontier {
     /// Whether puddles that are due are rewritten when their pool is opened: by choice, or because
     /// there is no thread to answer faults.
     pub(crate) fn is_eager(&self) -> bool {
-        self.options.backend == Backend::Eager || locked(&self.clerk).is_none()
+        self.options.backend == Backend::Eager || locked(&self.worker).is_none()
     }
 
     /// Lets faults in `puddle` come here.
@@ -154,13 +154,13 @@ impl Frontier {
         // SAFETY: puddles live until the store is dropped.
         let addr = unsafe { puddle.as_ref() }.addr();
         locked(&self.waiting).insert(addr, Waiting(puddle));
-        let mut clerk = locked(&self.clerk);
-        if clerk.is_none() {
+        let mut worker = locked(&self.worker);
+        if worker.is_none() {
             let frontier = Arc::clone(self);
             let named = std::thread::Builder::new().name("cenote-relocate".into());
-            *clerk = named.spawn(move || frontier.desk.serve(|addr| frontier.answer(addr))).ok();
+            *worker = named.spawn(move || frontier.queue.serve(|addr| frontier.answer(addr))).ok();
         }
-        drop(clerk);
+        drop(worker);
         if self.options.backend == Backend::Userfault && !self.simulated {
             // SAFETY: as above.
             self.watch(unsafe { puddle.as_ref() });
@@ -229,7 +229,7 @@ impl Frontier {
         // A rewriter that touches what it may not would wait for itself: its access fails instead,
         // and ends the process.
         self.turn_of.load(Ordering::Relaxed) != signals::thread_number()
-            && self.desk.ask(puddle.addr())
+            && self.queue.ask(puddle.addr())
     }
 
     /// A puddle is given up, after its mapping: faults in it are nobody's any more.
@@ -273,19 +273,19 @@ impl Frontier {
 
     /// Sends the thread home. Faults are not resolved any more.
     fn stop(&self, forked: bool) {
-        let (clerk, toucher) = (locked(&self.clerk).take(), locked(&self.toucher).take());
+        let (worker, toucher) = (locked(&self.worker).take(), locked(&self.toucher).take());
         if forked {
             // The threads are the parent's.
-            core::mem::forget((clerk, toucher));
+            core::mem::forget((worker, toucher));
             return;
         }
         if let (Some(Some(touch)), Some(toucher)) = (self.touch.get(), toucher) {
             touch.stop();
             let _ = toucher.join();
         }
-        self.desk.close();
-        if let Some(clerk) = clerk {
-            let _ = clerk.join();
+        self.queue.close();
+        if let Some(worker) = worker {
+            let _ = worker.join();
         }
     }
 
@@ -476,7 +476,7 @@ impl Frontier {
             if !self.simulated {
                 // As a whole, so that no thread sees half of it.
                 // SAFETY: the puddle's own range, where nothing is mapped that anybody relies on.
-                return unsafe { twin::map_image(addr, image) }.map_err(failed);
+                return unsafe { dual_mapping::map_image(addr, image) }.map_err(failed);
             }
             // SAFETY: as above; mapped as long as the image, and nobody else runs in the
             // simulation's window.
@@ -495,13 +495,13 @@ impl Frontier {
     }
 }
 
-impl Extension for Arc<Frontier> {
+impl Extension for Arc<LazyRewrite> {
     fn make_ready(&self, puddle: &Puddle) -> Result<(), StoreError> {
         self.finish(puddle).map(drop)
     }
 
     fn let_go(&self, puddle: &Puddle) {
-        Frontier::let_go(self, puddle);
+        LazyRewrite::let_go(self, puddle);
     }
 
     fn add_records(&self, records: &mut Vec<Record>) {
@@ -517,12 +517,12 @@ impl Extension for Arc<Frontier> {
     }
 
     fn stop(&self, forked: bool) {
-        Frontier::stop(self, forked);
+        LazyRewrite::stop(self, forked);
     }
 }
 
 impl Inner {
-    pub(crate) fn frontier(&self) -> &Arc<Frontier> {
+    pub(crate) fn frontier(&self) -> &Arc<LazyRewrite> {
         self.parts.get()
     }
 }
