@@ -404,7 +404,7 @@ fn snapshot_crashes(mode: Mode, bug: Bug, restoring: Bug) -> Result<u64, String>
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("a.snap");
     let (mut images, mut refused, mut violation) = (0, 0, None);
-    outside.explore(.., LIMITS, |crash, image| {
+    outside.explore(.., Limits { samples: 24, ..LIMITS }, |crash, image| {
         if violation.is_some() {
             return;
         }

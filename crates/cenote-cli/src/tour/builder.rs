@@ -27,8 +27,11 @@ pub(crate) fn run(arguments: &TourBuild) -> Result<Verdict, Failure> {
     let batch = usize::try_from(arguments.batch).unwrap_or(1).max(1);
     let hold = arguments.hold.and_then(|words| usize::try_from(words).ok()).unwrap_or(usize::MAX);
     while let Some(rest) = words.get(next..).filter(|rest| !rest.is_empty()) {
-        while next >= hold {
-            std::thread::park();
+        if next >= hold {
+            // The signal ends it.
+            loop {
+                std::thread::park();
+            }
         }
         let done = index::add(&pool, &rest[..batch.min(rest.len()).min(hold - next)])?;
         acknowledge(done)?;
