@@ -14,10 +14,11 @@ use cenote_store::{ObjectInfo, StoreError};
 use std::path::Path;
 
 impl Objects {
-    /// Writes a snapshot of an object that is not attached into a new file: the object as its
-    /// last psync left it, protected as it is, so no key is needed. Of one that is attached:
-    /// [`Attached::snapshot`]. The file, which only its owner can read, is durable on return.
-    /// Through a daemon it is made by this process, from a descriptor for reading, and copied.
+    /// Writes a snapshot of an object that is not attached into a new file: the object as its last
+    /// psync left it, protected as it is, so no key is needed. Of one that is attached:
+    /// [`crate::Attached::snapshot`]. The file, which only its owner can read, is durable on
+    /// return. Through a daemon it is made by this process, from a descriptor for reading, and
+    /// copied.
     ///
     /// # Errors
     /// `EAGAIN`: it is attached. `EACCES`: its mode does not let this user read.
@@ -116,7 +117,7 @@ impl Objects {
     /// Without a key nothing can be proved of a protected snapshot here: [`Restored::of`] says what
     /// it says of itself, and an attachment of the object finds a name, length or store that it
     /// does not have. A snapshot is of any age: an older one of the object is a snapshot as any
-    /// other ([`Attached::check_anchor`] tells).
+    /// other ([`crate::Attached::check_anchor`] tells).
     ///
     /// # Errors
     /// The file cannot be read, is no snapshot, cut short or damaged; it is protected, of another
