@@ -23,7 +23,7 @@
 //! # Which thread fills pages
 //!
 //! Reading, hashing and decrypting is too much for the stack of a signal handler. The handler of a
-//! fault does it on another one ([`aside`]); where there is none, it asks this view's *worker*, a
+//! fault does it on another one ([`alt_stack`]); where there is none, it asks this view's *worker*, a
 //! thread ([`FaultWorker`]), and waits. Both take the lock of filling, those of the protection and
 //! those of the medium, and allocate; none of these locks is held by a thread that touches the
 //! object: this module copies through the alias, and protection and medium get copies. A page that
@@ -213,8 +213,8 @@ impl View {
     }
 
     /// What a resolver of faults does about an access to `address`, which is in this memory:
-    /// whether the access can be tried again. For handlers of faults in this memory: see [`aside`]
-    /// for what that allows.
+    /// whether the access can be tried again. For handlers of faults in this memory: see
+    /// [`alt_stack`] for what that allows.
     #[must_use]
     pub fn resolve(&self, address: usize) -> bool {
         self.inner.resolve(address)
@@ -440,7 +440,7 @@ impl Inner {
         }
     }
 
-    /// What a fault handler does; see [`aside`].
+    /// What a fault handler does; see [`alt_stack`].
     fn resolve(&self, address: usize) -> bool {
         let page = (address.wrapping_sub(self.base) / PAGE_LEN) as u64;
         if page >= self.pages || self.broken.has(page) || self.is_stopped() {
