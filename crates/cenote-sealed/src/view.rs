@@ -23,7 +23,7 @@
 //! # Which thread fills pages
 //!
 //! Reading, hashing and decrypting is too much for the stack of a signal handler. The handler of a
-//! fault does it on another one ([`alt_stack`]); where there is none, it asks this view's *worker*, a
+//! fault does it on another one ([`alt_stack`]); without one it asks this view's *worker*, a
 //! thread ([`FaultWorker`]), and waits. Both take the lock of filling, those of the protection and
 //! those of the medium, and allocate; none of these locks is held by a thread that touches the
 //! object: this module copies through the alias, and protection and medium get copies. A page that
