@@ -100,18 +100,13 @@ const CUT_ENDS: Script = Script {
     ],
 };
 
+/// `recoveries`: which are crashed at level `power`. Of few, all are.
 #[track_caller]
-fn visit(what: &str, script: &Script, place: usize, every: u64) {
+fn visit(what: &str, script: &Script, place: usize, recoveries: Sampled) {
     for level in [Durability::Power, Durability::Process] {
         // There are fewer images where nothing is lost.
-        let every = if level == Durability::Process { every.min(4) } else { every };
-        match run(
-            script,
-            level,
-            window_base(7000 + place),
-            (Bug::None, When::Both),
-            Sampled::of_change(every),
-        ) {
+        let recoveries = if level == Durability::Power { recoveries } else { Sampled::all(4) };
+        match run(script, level, window_base(7000 + place), (Bug::None, When::Both), recoveries) {
             Ok(tally) => {
                 println!("{level} level, {what}: {}", told(&tally));
                 assert!(tally.points > 20 && tally.images > 20 && tally.recoveries > 0);
@@ -123,42 +118,42 @@ fn visit(what: &str, script: &Script, place: usize, every: u64) {
 
 #[test]
 fn superblocks_are_taken() {
-    visit("superblocks taken", &TAKEN, 0, 16);
+    visit("superblocks taken", &TAKEN, 0, Sampled::all(16));
 }
 
 #[test]
 fn superblocks_change_hands() {
-    visit("superblocks change hands", &CHANGES_HANDS, 1, 16);
+    visit("superblocks change hands", &CHANGES_HANDS, 1, Sampled::of_change(16));
 }
 
 #[test]
 fn caches_spill() {
-    visit("spill", &SPILL, 2, 16);
+    visit("spill", &SPILL, 2, Sampled::all(16));
 }
 
 #[test]
 fn caches_are_refilled() {
-    visit("refill", &REFILL, 3, 16);
+    visit("refill", &REFILL, 3, Sampled::all(16));
 }
 
 #[test]
 fn large_blocks_come_and_go() {
-    visit("large blocks", &LARGE, 4, 64);
+    visit("large blocks", &LARGE, 4, Sampled::of_change(64));
 }
 
 #[test]
 fn the_heap_grows() {
-    visit("growth", &GROWTH, 5, 16);
+    visit("growth", &GROWTH, 5, Sampled::of_change(16));
 }
 
 #[test]
 fn space_is_given_back_and_taken_again() {
-    visit("trim", &TRIMMED, 6, 64);
+    visit("trim", &TRIMMED, 6, Sampled::of_change(64));
 }
 
 #[test]
 fn what_is_behind_blocks_is_given_back_and_taken_again() {
-    visit("cut ends", &CUT_ENDS, 17, 64);
+    visit("cut ends", &CUT_ENDS, 17, Sampled::all(64));
 }
 
 #[track_caller]
