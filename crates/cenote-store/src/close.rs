@@ -1,4 +1,7 @@
-//! Closing a store, and letting go of one.
+//! Closes a store, and gives back what an open store holds.
+//!
+//! Invariant: the superblock says "clean" only if no log holds anything and every puddle file is
+//! synced.
 //!
 //! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools
 //! synced; (2) a batch ends the leases and removes the client, **which commits the end of the
@@ -63,8 +66,7 @@ impl Inner {
             return Err(StoreError::Hosting { guests: control.hosted().len() as u64 });
         }
         self.persistence.fence();
-        // Whoever opens the store next goes on from here, and may lose power before its first
-        // psync.
+        // The next opener goes on from here, and may lose power before its first psync.
         let waiting = self.psync_to_close(control)?;
         let (seals, era) = self.seal(control)?;
         let ahead = self.name_ahead(control);
@@ -124,7 +126,7 @@ impl Drop for Inner {
         // In a forked child nothing is ours: not the mappings, which are not there, nor the lock.
         let forked = !fork_guard::is_current(self.token);
         if !forked && let Err(error) = self.write_close() {
-            // Nobody is left to tell; the next open recovers.
+            // A drop has no caller to tell; the next open recovers.
             self.poison(&error.to_string());
         }
         let control = self.control.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -166,7 +168,7 @@ impl Drop for Inner {
                 false => drop(puddle),
             }
         }
-        // Last: whoever gets them finds everything given back.
+        // Last: the process that gets the lock finds everything given back.
         control.lock = None;
         drop(self.primaries.get_mut().unwrap_or_else(PoisonError::into_inner).take());
     }

@@ -1,20 +1,19 @@
-//! A store that another process keeps (PUD-1): the client's side.
+//! Connects to a store that a daemon keeps (PUD-1): the client's side.
 //!
-//! The daemon has the catalog, the files and the lock. What a client has is a [`DaemonApi`], who
-//! asks
-//! the daemon; the descriptors that it was handed, as the files of a [`GrantedMedium`]; and a
-//! *mirror*: a catalog in memory that says of the store what the client was told. So everything
-//! above reads one and the same [`crate::Store`], and only operations that change the catalog come
-//! by here.
+//! The daemon has the catalog, the files and the lock. The client has a [`DaemonApi`], which asks
+//! the daemon; the descriptors that the daemon granted, as the files of a [`GrantedMedium`]; and a
+//! *mirror*: a catalog in memory with what the daemon told the client about the store. So all
+//! callers read one and the same [`crate::Store`], and only operations that change the catalog
+//! come by here.
 //!
 //! **A change of the mirror follows the daemon's answer**: what the daemon has not granted is in no
 //! mirror, and what it has granted stands in its catalog, durably, before the client hears of it.
 //! So replay never needs the mirror, which dies with the client.
 //!
 //! Puddles are mapped when they are granted, not when they are touched, because their descriptors
-//! are closed then. The client writes to no file by name, takes no lock, and neither
-//! opens nor closes the store: closing is a goodbye, after which the daemon asserts for itself that
-//! the client's logs hold nothing.
+//! are closed then. The client writes to no file by name, takes no lock, and neither opens nor
+//! closes the store: a client that closes tells the daemon, which checks for itself that the
+//! client's logs hold nothing.
 
 use crate::daemon_api::{DaemonApi, Granted};
 use crate::kernel::error::StoreError;
@@ -43,8 +42,8 @@ pub(crate) struct Connection {
     files: Arc<GrantedMedium>,
     /// Bytes and puddles of pools, as the daemon listed them.
     pub(crate) listed: Mutex<BTreeMap<PoolId, (u64, u64)>>,
-    /// Puddles of a pool that came with the one that was asked for, to be read next. Whoever opens
-    /// such a file holds this: its name is admitted by one at a time.
+    /// Puddles of a pool that came with the one that was asked for, to be read next. A thread holds
+    /// this lock while it opens such a file: one thread at a time admits the file's name.
     pub(crate) ahead: Mutex<Vec<Granted>>,
 }
 
@@ -220,7 +219,7 @@ impl Store {
         if let Some(core) = known {
             let id = core.record().id;
             let held = control.catalog.state.leases.get(&(control.client, id)).copied();
-            // The list has the other one: nobody uses it here, and it becomes shared.
+            // The list has the other reference: no caller has the pool, and it becomes shared.
             let becomes = share && !core.is_shared() && Arc::strong_count(&core) <= 2;
             if (held == Some(true) && !becomes) || !writable {
                 // What others write can be looked at only as one of them.

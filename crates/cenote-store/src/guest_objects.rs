@@ -1,11 +1,11 @@
-//! Objects of a store that a daemon keeps: who of its guests has which attached (PMO-2, PUD-13).
+//! Attaches objects of a daemon's store for its guests, and detaches them (PMO-2, PUD-13).
 //!
-//! What holds at any time: before a guest has an object's file, a record says that it has it
-//! attached, and whether for writing; one guest writes an object, or any number read it. The record
-//! outlives the daemon, so that the next one knows who may still be looking. It ends with the
-//! guest, or when the guest detaches.
+//! What holds at any time: before a guest has an object's file, a record says that the guest has
+//! the object attached, and whether for writing; one guest writes an object, or any number read it.
+//! The record outlives the daemon, so that the next daemon knows which guests may still read the
+//! object. It ends when the guest ends or detaches the object.
 //!
-//! What is in an object, and how a psync changes it, is above this crate's knowledge; so is that a
+//! The crates above this one decide what is in an object and how a psync changes it, and that a
 //! guest gets the file for reading only.
 //!
 //! # Updates in several steps
@@ -149,7 +149,7 @@ impl Store {
         let object = info.id();
         let has = control.catalog.state.object_leases.get(&(client, object)).copied();
         if has == Some(true) && !writable {
-            // Somebody in that process writes it, who keeps his lease.
+            // That process writes the object, and keeps its lease.
             let pid = control.hosted().get(&client).map_or(0, |hosted| hosted.pid());
             return Err(StoreError::ObjectBusy { name: name.into(), writing: true, pid });
         }
@@ -205,8 +205,8 @@ impl Store {
         leases.filter(|((_, of), _)| *of == object).map(|(_, writes)| *writes).max()
     }
 
-    /// Guests that have an object attached: whoever wants it may have to wait for the end of those
-    /// whose processes have ended.
+    /// Guests that have an object attached. A caller that wants the object may have to wait for the
+    /// end of those whose processes have ended.
     #[must_use]
     pub fn object_holders(&self, name: &str) -> Vec<Uuid> {
         let control = self.inner().control();
@@ -220,8 +220,8 @@ impl Store {
             .collect()
     }
 
-    /// Removes an object for a guest whose user may write it, and that nobody has attached, not
-    /// even this guest.
+    /// Removes an object for a guest whose user may write it. No guest has it attached, not even
+    /// this one.
     ///
     /// # Errors
     /// As [`Store::guest_attach_object`].
@@ -247,7 +247,8 @@ impl Store {
     /// Changes an object's owner, group or mode, durably. Those who have it attached keep it.
     ///
     /// # Errors
-    /// [`StoreError::ObjectUnknown`]; [`StoreError::ObjectDenied`]: the caller is neither its owner nor the superuser, or gives it away without being the latter; bits beyond 0o777.
+    /// [`StoreError::ObjectUnknown`]; [`StoreError::ObjectDenied`]: the caller is neither its owner
+    /// nor the superuser, or gives it away without being the latter; bits beyond 0o777.
     pub fn set_object_owner(
         &self,
         credentials: &Credentials,

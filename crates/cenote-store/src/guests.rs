@@ -1,5 +1,5 @@
-//! Guests: sessions of other processes in a store that this process has open (PUD-1, PUD-2; Puddles
-//! paper, 3.2, 4.1, 4.3, 4.6).
+//! Admits guests, grants them puddles, and ends them. A guest is a session of another process in a
+//! store that this process has open (PUD-1, PUD-2; Puddles paper, 3.2, 4.1, 4.3, 4.6).
 //!
 //! A daemon opens a store with [`OpenOptions::hosting`](crate::OpenOptions) and *admits* guests. It
 //! gives them puddles, which it does not map itself, and when a guest has ended it replays the
@@ -8,7 +8,7 @@
 //! What holds at any time:
 //!
 //! * before a guest has a puddle of a pool, a lease record says so, and with the first one a guest
-//!   record says which process it is: whoever opens the store next knows who may be writing, and
+//!   record says which process it is: the next opener knows which processes may be writing, and
 //!   what their logs may change;
 //! * a pool has one guest that writes it, or any number that share it, all writing, or any number
 //!   that read it;
@@ -123,18 +123,17 @@ impl Store {
         Ok(())
     }
 
-    /// The guests that are there: those that were admitted, and after an open those of an earlier
-    /// daemon that live.
+    /// The guests that are there, and after an open the living ones of an earlier daemon.
     #[must_use]
     pub fn guests(&self) -> Vec<GuestRecord> {
         self.inner().control().hosted().values().map(|hosted| hosted.guest).collect()
     }
 
-    /// Ends hosting, and with it the use of the store by this process, whoever has handles of it:
-    /// it is closed if no guest is there, and left to the next daemon otherwise.
+    /// Ends hosting, and with it this process's use of the store, also by its other handles. The
+    /// store is closed if no guest is there, and left to the next daemon otherwise.
     ///
     /// # Errors
-    /// [`StoreError::Hosting`]: guests are there; an error of the medium: the store is recovered when it is opened next.
+    /// [`StoreError::Hosting`]: guests are there. An error of the medium: the next open recovers.
     pub fn end_hosting(&self) -> Result<(), StoreError> {
         self.inner().refuse_unless_hosting()?;
         self.inner().shut_down()
@@ -302,7 +301,7 @@ impl Store {
         Ok(PoolGrant { record, start, trace_due, doubts, member, types })
     }
 
-    /// Guests that have a pool: whoever wants something of it may have to wait for the end of those
+    /// Guests that have a pool. A caller that wants the pool may have to wait for the end of those
     /// whose processes have ended.
     #[must_use]
     pub fn guest_holders(&self, pool: PoolId) -> Vec<Uuid> {
@@ -526,8 +525,8 @@ impl Store {
             }
             (Arc::clone(inner.pool_journal(&mut control)?), records)
         };
-        // Files are opened when all of it is known to be this guest's. Nobody removes them: it has
-        // the pools until it ends, which comes after this.
+        // The files are opened after all puddles are known to be this guest's. No operation removes
+        // them: the guest has the pools until it ends, which comes after this.
         let mut targets = Vec::with_capacity(records.len());
         for puddle in records {
             let file = Arc::new(FileHandle::open(&inner.medium, text(&primary_name(puddle.uuid)))?);
@@ -662,8 +661,8 @@ impl Store {
             control.apart(inner, client)
         };
         let mut report = OpenReport::default();
-        // However large its logs are, others go on: nobody is granted what it has, so nothing that
-        // is said here of it changes meanwhile.
+        // Other guests go on, however large its logs are: none is granted what this guest has, so
+        // nothing that is recorded about it changes meanwhile.
         let recovered = {
             let _replaying = inner.replaying.lock().unwrap_or_else(PoisonError::into_inner);
             recover_guest(inner, &mut apart, client, &mut report)
@@ -717,8 +716,7 @@ impl Store {
                 control.dirty.remove(&pool);
             } else {
                 control.dirty.insert(pool, CrashKind::Process);
-                // What it stored is in no note of ours: who psyncs the pool next compares all of
-                // it.
+                // No note of this process has what it stored: the next psync compares all pages.
                 inner.forget_parts(pool);
             }
         }
@@ -779,7 +777,9 @@ fn of_parcel(error: ParcelError) -> StoreError {
 
 fn not_shared(name: &str) -> StoreError {
     let detail = format!(
-        "pool \"{name}\" is in shadowed mode, whose psyncs need a moment at which nobody writes, and processes that share a pool have none together: open it with Access::ReadWrite in one of them"
+        "pool \"{name}\" is in shadowed mode, whose psyncs need a moment at which nobody writes, \
+         and processes that share a pool have none together: open it with Access::ReadWrite in one \
+         of them"
     );
     StoreError::Refused { detail }
 }

@@ -1,10 +1,10 @@
 //! A handle of a store that says what the store is, and gives no way to what is mapped.
 //!
-//! [`Store`] serves the layers above: some of its functions rely on what only these know (who has
-//! an object attached, which blocks are values). [`Handle`] is for programs. Invariant: whatever a
-//! program without `unsafe` calls here, no byte changes under a reference, and no address that a
-//! reference leads to is given back. So it hands out no [`Store`], no file that can be written, and
-//! no heap.
+//! [`Store`] serves the layers above: some of its functions rely on what only these know (which
+//! process has an object attached, which blocks are values). [`Handle`] is for programs. Invariant:
+//! whatever a program without `unsafe` calls here, no byte changes under a reference, and no
+//! address that a reference leads to is given back. So it hands out no [`Store`], no file that can
+//! be written, and no heap.
 
 use crate::kernel::error::{OpenError, StoreError};
 use crate::kernel::options::OpenOptions;

@@ -16,7 +16,7 @@
 //! The kernel names none of the modules above it (kernel/mod.rs). Each finds its own part of an
 //! open store by a slot (kernel/extensions.rs), and parts.rs lists all slots.
 //!
-//! What holds at any time, whoever crashes when:
+//! What holds at any time, and after any crash:
 //!
 //! * every puddle that the catalog names has a whole file: files come before their records and go
 //!   after them;

@@ -1,7 +1,8 @@
-//! Objects as the store knows them: a name, a puddle, an address that no other puddle has (PMO-1,
-//! PMO-6).
+//! Creates, restores and removes objects (PMO-1, PMO-6). Invariant: an object is a name, a puddle
+//! and an address that no other puddle has.
 //!
-//! What is in an object, who has it attached and how it changes is above this crate's knowledge.
+//! The crates above this one decide what is in an object and how it changes, and know which process
+//! has it attached.
 //!
 //! # Updates in several steps
 //!
@@ -11,9 +12,9 @@
 //!
 //! **Restore.** (1) the puddle's file is made, an orphan; (2) its data and header are written and
 //! synced, while other changes of the store go on; (3) one batch names object and puddle: **the
-//! catalog's batch commits**. Until then nobody knows the object, and what a crash leaves is an
-//! orphan. An object that keeps its identity must not be named by anything that a recovery would
-//! still write to it: the caller has seen to that before (1).
+//! catalog's batch commits**. Until then no record names the object, and what a crash leaves is an
+//! orphan. If an object keeps its identity, no record that a recovery would still apply may
+//! name it: the caller makes sure of that before (1).
 //!
 //! **Remove.** (1) one batch takes both out: **the catalog's batch commits**; (2) the file is
 //! removed, the directory synced. What a crash leaves of the file is an orphan, and goes at the
@@ -262,7 +263,7 @@ impl Store {
         }
     }
 
-    /// Writes the data and the header of an object that nobody knows yet, and syncs them.
+    /// Writes the data and the header of an object that no record names yet, and syncs them.
     fn fill_object<E: From<StoreError>>(
         &self,
         info: &ObjectInfo,

@@ -370,8 +370,8 @@ impl Store {
             return Err(StoreError::ReadOnly { what: "open a pool for writing" });
         }
         if let Some(connection) = inner.connection() {
-            // A daemon grants no pools that are protected: who has a key for this one would believe
-            // that it is.
+            // A daemon grants no pools that are protected. A caller with a key for this one would
+            // believe that it is.
             return match key {
                 Some(_) => Err(StoreError::NotProtected { name: name.into() }),
                 None => self.open_granted(connection, name, access),

@@ -1,6 +1,6 @@
-//! Psync of pools in shadowed mode (PMO-3 for pools): after a loss of power every pool is, with all
-//! its puddles, as its last psync left it; pools that were psynced together, as the last psync of
-//! them together left them, or as a later one of each.
+//! Psyncs pools in shadowed mode (PMO-3 for pools). Invariant: after a loss of power every pool is,
+//! with all its puddles, as its last psync left it; pools that were psynced together, as the last
+//! psync of them together left them, or as a later one of each.
 //!
 //! # The argument
 //!
@@ -13,14 +13,14 @@
 //!    stored pages are taken, these pages are protected again, then copied. That is all that
 //!    writers wait for: system calls in memory, no device.
 //! 3. *Drafted.* Writers go on. The copies are compared with the primaries by lines of 64 bytes.
-//!    Nobody else changes these primaries: 1. Of a pool that is protected at rest the root puddle's
-//!    header gets the list of the pool's puddles as this psync leaves them, in the same record.
+//!    No other psync changes these primaries (1). If a pool is protected at rest, the same record
+//!    gives the root puddle's header the list of the pool's puddles, as of this psync.
 //! 4. *Appended.* One record, for all pools of the psync, is written to the journal
 //!    `journal.pools`.
 //! 5. *Durable.* The journal is synced: **this sync commits**.
 //! 6. *Applied.* The psync returns. Later the lines are written to the primaries, and these synced;
-//!    whoever compares with a primary meanwhile lays over it what is not there yet (`apply.rs` of
-//!    `cenote-journal`). The journal's space is used again only after those syncs (front page of
+//!    a psync that compares with a primary meanwhile lays over it what is not there yet (`apply.rs`
+//!    of `cenote-journal`). The journal's space is used again only after those syncs (front page of
 //!    `cenote-object`, states P and C, which are these).
 //!
 //! *What the record holds is a state of the pool between transactions.* Copies are taken while none
@@ -36,7 +36,7 @@
 //! *A crash of processes* leaves shadows as they were at the last store, and logs that roll back
 //! what was not committed: the pool goes on from its last transaction, and primaries and journal
 //! are not looked at. Notes died with the process, so the first psync compares all pages that were
-//! there, before it holds anybody (`unknown`): a page that is changed meanwhile is noted by its
+//! there, before it holds any writer (`unknown`): a page that is changed meanwhile is noted by its
 //! fault.
 //!
 //! *A loss of power* makes shadows void, and what logs say about them; `shadow.rs` goes back to
@@ -46,17 +46,17 @@
 //! anything is stored into it, a type before a value of it is. A puddle that was taken after the
 //! last psync is, after a loss of power, as it was made: zeros.
 //!
-//! *A close* psyncs first and then syncs the shadows. So whoever opens the store next may begin
-//! with the shadows, and a loss of power before their first psync goes back to what the close left,
-//! not further.
+//! *A close* psyncs first and then syncs the shadows. So the next opener may begin with the
+//! shadows, and a loss of power before its first psync goes back to what the close left, not
+//! further.
 //!
 //! *Failures.* Before 5, a full disk or an I/O error: pages are noted again, nothing has changed,
 //! and the next psync has all of it. A sync that fails, or a primary that cannot be written: the
 //! store is poisoned, and the next open decides.
 //!
 //! *Stray stores.* A store that comes between taking notes and protecting (2) is in the copy,
-//! because that is made last; one after it faults and is noted. So even whoever breaks the rule
-//! that nobody writes loses no page, only the guarantee of a quiet moment.
+//! because that is made last; one after it faults and is noted. So a caller that breaks the rule
+//! (2) loses no page, only the guarantee of a quiet moment.
 //!
 //! # Why pages are found by protection
 //!
@@ -189,7 +189,7 @@ impl Work {
         Ok(work)
     }
 
-    /// What earlier sessions left is noted; nobody is held for that.
+    /// Notes the pages that earlier sessions left. No transaction waits for that.
     fn prepare(&self, inner: &Inner) -> Result<(), StoreError> {
         if let Some(connection) = inner.connection() {
             return self.prepare_through(inner, connection);
@@ -542,8 +542,8 @@ pub enum Begun {
     Done(Psync),
 }
 
-/// A psync in progress: [`Psyncing::copy`] while nobody writes, then [`Psyncing::commit`]. Dropped
-/// before that, nothing has happened.
+/// A psync in progress: [`Psyncing::copy`] while no thread writes, then [`Psyncing::commit`]. If it
+/// is dropped before that, nothing has happened.
 #[derive(Debug)]
 #[must_use = "nothing is durable before `commit`"]
 pub struct Psyncing {
@@ -628,8 +628,8 @@ impl Store {
     }
 }
 
-/// Psyncs all pools in shadowed mode that this session holds. Part of closing: nobody writes any
-/// more.
+/// Psyncs all pools in shadowed mode that this session holds. Part of closing: no thread writes
+/// any more.
 pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), StoreError> {
     let state = &control.catalog.state;
     let pools: Vec<PoolId> = state
@@ -647,7 +647,7 @@ pub(crate) fn psync_leased(inner: &Inner, control: &mut Control) -> Result<(), S
     }
 }
 
-/// Psyncs pools in shadowed mode that nobody has open, one by one.
+/// Psyncs pools in shadowed mode that are not open, one by one.
 pub(crate) fn psync_quiet(
     inner: &Inner,
     control: &mut Control,
@@ -656,7 +656,7 @@ pub(crate) fn psync_quiet(
     let mut shadows = Vec::new();
     for pool in pools {
         match control.catalog.state.is_protected(*pool) {
-            // One that nobody has opened has no memory, and nothing in it.
+            // One that was not opened has no memory, and nothing in it.
             true => shadows.extend(inner.known_shadow(*pool)),
             false => shadows.push(inner.shadow_of(control, *pool)?),
         }

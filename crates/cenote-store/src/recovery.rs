@@ -1,9 +1,9 @@
-//! Recovery at open: application-independent, before any mapping is handed out (PUD-2, PUD-3;
-//! Puddles paper, 4.1).
+//! Recovers a store at open: without knowledge of applications, and before any mapping is handed
+//! out (PUD-2, PUD-3; Puddles paper, 4.1).
 //!
-//! For every client that the catalog still names, that is every session that did not end well, its
-//! logs are found through its log space and replayed by `cenote_log::replay`. What a log may write
-//! is what its owner had writable leases on; everything else is refused and the log set aside.
+//! The catalog still names every session that did not end well. For each, recovery finds its logs
+//! through its log space and replays them by `cenote_log::replay`. Invariant: a log writes only to
+//! pools that its owner had writable leases on; a log with anything else is refused and set aside.
 //!
 //! # States, and what commits
 //!
@@ -38,6 +38,12 @@
 //! * A lease of the dead on a pool whose files are damaged: what was stored may not be on the
 //!   medium, and which pages a psync has to compare is not known. Recovery looks at it again at
 //!   each open, until the files are whole.
+//! * A log puddle that no log in use lies in, or a spare one, whose file is missing: reported at
+//!   this open, its record removed with the batch of 3.
+//! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them
+//!   as they are: a record says so, and the logs wait for a later decision.
+//! * A pool that the caller takes as it is ([`PowerLossPolicy::AsIs`]), or whose logs go because of
+//!   that: it is torn for later sessions ([`crate::set_aside`]), by the batch of 3.
 //!
 //! # Errors of the medium
 //!
@@ -61,12 +67,6 @@
 //!
 //! *A loss of power stays one.* The next open finds another boot id in the superblock. `TraceDue`
 //! on a pool that waits says that its logs are to be read as after a loss of power.
-//! * A log puddle that no log in use lies in, or a spare one, whose file is missing: reported at
-//!   this open, its record removed with the batch of 3.
-//! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them
-//!   as they are: a record says so, and the logs wait for a later decision.
-//! * A pool that the caller takes as it is ([`PowerLossPolicy::AsIs`]), or whose logs go because of
-//!   that: it is torn for later sessions ([`crate::set_aside`]), by the batch of 3.
 
 mod files;
 mod problem;
@@ -218,11 +218,11 @@ pub(crate) fn recover(
             session.client(client, kind, report)?
         };
         if kind == CrashKind::Power && !planted(Bug::TraceDueForgotten) {
-            // What is allocated and nothing leads to is given back by the heap.
+            // The heap gives back blocks that are allocated and that no root leads to.
             records.extend(pools.iter().copied().map(Record::TraceDue));
         }
-        // Whoever takes torn pools as they are takes them without the logs that do not fit them.
-        // And a log that concerns no pool any more is of no use.
+        // A caller that accepts torn pools as they are gets them without the logs that do not fit
+        // them. And a log that concerns no pool any more is of no use.
         let stays = match verdict {
             Verdict::Stays(concerned) if !torn && !pools.is_empty() => Some(concerned),
             Verdict::Stays(_) => {
@@ -357,10 +357,10 @@ fn of_superblock(error: StoreError) -> MediumError {
     }
 }
 
-/// Recovers one guest whose process has ended, in a store that is open (see [`crate::guests`]). If
-/// its logs are empty now: those that it lists and whose headers are its own, which nobody
-/// else could have written; if not, it stays in the catalog. Nothing is recorded here. What is
-/// mapped meanwhile is mapped by nobody else in this process.
+/// Recovers one guest whose process has ended, in a store that is open (see [`crate::guests`]).
+/// Returns, if its logs are empty now, those that it lists and whose headers are its own: no other
+/// process could have written them. If not, the guest stays in the catalog. Nothing is recorded
+/// here. No other code of this process maps what this function maps meanwhile.
 pub(crate) fn recover_guest(
     inner: &Inner,
     control: &mut Control,
@@ -390,8 +390,8 @@ pub(crate) fn retry(
     session.client_and_its_logs(client, report)
 }
 
-/// Removes log puddles that nobody uses: who wrote them may have them mapped still, and they come
-/// to no other guest.
+/// Removes log puddles that are in no use. The guests that wrote them may have them mapped still,
+/// so no other guest gets them.
 fn drop_spare_logs(inner: &Inner, control: &mut Control) -> Result<(), MediumError> {
     let spare = core::mem::take(&mut control.logs.spare);
     let records: Vec<Record> =
@@ -662,7 +662,7 @@ impl<'a> Session<'a> {
                 continue;
             }
             // SAFETY: the head is mapped for writing (privately in a read-only open) and the store
-            // is locked, so that nobody else uses it; `Target` gives out only such
+            // is locked, so that no other thread or process uses it; `Target` gives out only such
             // mappings.
             let outcome = unsafe { replay(body, crash, &mut Target(self)) };
             match &outcome {
@@ -692,8 +692,8 @@ impl<'a> Session<'a> {
             return Err(problem.into());
         }
         let puddle = self.map(&record)?;
-        // SAFETY: puddles live until the store is dropped; this one is mapped, and nobody writes to
-        // it meanwhile.
+        // SAFETY: puddles live until the store is dropped; this one is mapped, and no thread writes
+        // to it meanwhile.
         let (puddle, bytes) = unsafe {
             let puddle = puddle.as_ref();
             (
@@ -741,7 +741,7 @@ impl<'a> Session<'a> {
     ) -> Result<Body, Problem> {
         let record = record.ok_or("the catalog has no record of its puddle")?;
         let body = self.log_body(&record)?;
-        // SAFETY: mapped just now, and nobody writes to it meanwhile.
+        // SAFETY: mapped just now, and no thread writes to it meanwhile.
         let header = read::<LogHeader>(unsafe { body.bytes() }, false)
             .map_err(|error| Problem::File(error.to_string()))?;
         if header.owner != self.client || header.log_id != entry.log_id || header.segment != 0 {
@@ -758,7 +758,7 @@ impl<'a> Session<'a> {
             return Ok(false);
         }
         self.map_segments()?;
-        // SAFETY: mapped, and nobody writes to it meanwhile; so are the segments.
+        // SAFETY: mapped, and no thread writes to it meanwhile; so are the segments.
         let Ok(summary) =
             (unsafe { inspect(head, crash, &mut |owner, addr| self.segment_body(owner, addr)) })
         else {
@@ -799,7 +799,7 @@ impl<'a> Session<'a> {
         crash: CrashKind,
     ) -> Result<Option<(String, BTreeSet<PoolId>)>, MediumError> {
         let unusable = self.map_segments()?;
-        // SAFETY: mapped, and nobody writes to it meanwhile; so are the segments.
+        // SAFETY: mapped, and no thread writes to it meanwhile; so are the segments.
         let summary = match unsafe {
             inspect(head, crash, &mut |owner, addr| self.segment_body(owner, addr))
         } {

@@ -1,9 +1,9 @@
 //! Protected files that are not the ones which a journal lists, found without a key: those of
 //! objects, and of the root puddles of pools ([`cenote_journal::Roots`]).
 //!
-//! An attach and an open of a pool compare them too. This is for who looks at a store and has no
-//! key, or opens nothing: [`crate::Store::damaged_files`], and a backup. Invariant: it changes no
-//! file, and what it says of one makes an attach, or an open of the pool, fail.
+//! An attach and an open of a pool compare them too. This is for programs that look at a store and
+//! have no key, or open nothing: [`crate::Store::damaged_files`], and a backup. Invariant: it
+//! changes no file, and what it says of one makes an attach, or an open of the pool, fail.
 //!
 //! *In a session that has the journal open*, the list is in memory, and a psync may change a file
 //! while it is read. Then it changes the list, too, when it is in the file. So a header that does

@@ -1,7 +1,8 @@
-//! Pools that are protected at rest (PMO-7, PMO-8, PMO-9 for whole pools).
+//! Opens, grows and verifies pools that are protected at rest (PMO-7, PMO-8, PMO-9 for whole
+//! pools).
 //!
-//! Such a pool is in shadowed mode, and its *shadow has no file*: what a puddle holds is memory of
-//! this process ([`View`]), which goes with it. The one file of a puddle is its primary,
+//! Invariant: such a pool is in shadowed mode, and its *shadow has no file*: what a puddle holds is
+//! memory of this process ([`View`]), which ends with it. The one file of a puddle is its primary,
 //! `puddles/<uuid>`, sealed by [`cenote_atrest`]:
 //!
 //! ```text
@@ -107,8 +108,8 @@ impl List {
         let members = self.members.filter(|_| !self.incomplete && !planted(Bug::MembersIgnored))?;
         let fits = binding::members(self.entries) == members;
         (!fits).then(|| {
-            "its list of the pool's puddles does not fit them: the file of one of them, or this one, was put back, or a puddle \
-             is gone; restore the whole store from one copy"
+            "its list of the pool's puddles does not fit them: the file of one of them, or this \
+             one, was put back, or a puddle is gone; restore the whole store from one copy"
                 .into()
         })
     }
@@ -348,8 +349,8 @@ impl Inner {
             show_view(&self.medium, name, unsafe { puddle.as_ref() }, opened, true).map(|()| puddle)
         });
         shown.inspect_err(|_| {
-            // Nobody has seen it: it goes as it came. If that cannot be recorded it stays, empty,
-            // for the next who opens the pool.
+            // No caller has seen the puddle, so it is removed. If that cannot be recorded it stays,
+            // empty, for the next opener of the pool.
             if self.commit(control, &[Record::PuddleRemoved(record.uuid)]).is_ok() {
                 self.forget(control, &record);
                 let _ = self.medium.remove(text(&file_name(record.uuid)));
@@ -455,7 +456,7 @@ impl PoolHandle {
         out
     }
 
-    /// Looks again at pages that seemed damaged, while nobody psyncs: one that was psynced between
+    /// Looks again at pages that seemed damaged, while no psync runs: one that was psynced between
     /// being read and being compared is whole.
     fn look_again(&self, view: &View, found: &mut cenote_sealed::Verified) {
         let shadow = self.store().inner().known_shadow(self.id());

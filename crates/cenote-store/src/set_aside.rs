@@ -1,18 +1,19 @@
-//! Logs that recovery has set aside, and what an operator decides about them (PUD-3).
+//! Lists the logs that recovery has set aside, and carries out what an operator decides about them
+//! (PUD-3).
 //!
 //! A client with a log that failed its checks stays in the catalog with its leases and logs, and
-//! the pools that it could write are for looking at only. Two ways lead on:
+//! the pools that it could write can be opened for reading only. The operator has two decisions:
 //!
-//! * *Apply*: the logs are read once more. Whoever has brought back what was damaged (a log's file,
-//!   a puddle) calls for this. A log that fails again stays set aside.
+//! * *Apply*: the logs are read once more. An operator who has brought back what was damaged (a
+//!   log's file, a puddle) decides so. A log that fails again stays set aside.
 //! * *Discard*: what its transactions had begun stays as it is, half done perhaps. The catalog
-//!   remembers that (see below).
+//!   records that (see below).
 //!
 //! # States, and what commits
 //!
-//! **Apply.** (1) each log that is marked "set aside" loses the mark, by one store: whoever
-//! recovers the store from here on replays it, or marks it again; (2) the logs are replayed, which
-//! is idempotent; (3) as for *discard*.
+//! **Apply.** (1) each log that is marked "set aside" loses the mark, by one store: from here on a
+//! recovery replays it, or marks it again; (2) the logs are replayed, which is idempotent; (3) as
+//! for *discard*.
 //!
 //! **Discard.** One batch ends the client's leases and removes it, says that its pools in direct
 //! mode are to be traced (what the transactions took and did not attach is given back), and gives
@@ -21,7 +22,7 @@
 //! on; the next open for writing uses them as spare ones. Those that were replayed, and are the
 //! client's beyond doubt, are removed in the same batch, and their files after it: orphans.
 //!
-//! Nobody has one of the pools open meanwhile, not for reading either.
+//! None of the pools is open meanwhile, not for reading either.
 //!
 //! # Pools that may be torn
 //!
@@ -66,7 +67,7 @@ impl Store {
         }
     }
 
-    /// The same, as far as somebody may decide about them.
+    /// The same, but only the logs that a user with these credentials may decide about.
     #[must_use]
     pub fn set_aside_for(&self, credentials: &Credentials) -> Vec<SetAside> {
         let control = self.inner().control();
@@ -136,7 +137,7 @@ impl Store {
             // Looked at before, they are mapped for that.
             for record in pools.iter().flat_map(|id| control.catalog.state.puddles_of(*id)) {
                 if let Some(puddle) = control.puddles.get(&record.uuid) {
-                    // SAFETY: puddles live until the store is dropped; nobody has the pool open.
+                    // SAFETY: puddles live until the store is dropped; the pool is not open.
                     unsafe { puddle.as_ref() }
                         .set_mode(&inner.medium, MapMode::ReadWrite)
                         .map_err(|error| inner.failed(error))?;

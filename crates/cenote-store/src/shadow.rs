@@ -1,10 +1,10 @@
-//! The two files of a puddle in shadowed mode, and how the shadow becomes the primary again after a
+//! Keeps the two files of a puddle in shadowed mode, and fills the shadow from the primary after a
 //! loss of power.
 //!
 //! `puddles/<uuid>` is the *shadow*: mapped shared, so that a crash of processes loses nothing of
 //! it. `primary/<uuid>` is the *primary*: never mapped for writing, changed only by psyncs
-//! ([`crate::psync`], with the argument). What a shadow holds after a loss of power is anything;
-//! what a primary and the journal hold is exactly the last psync.
+//! ([`crate::psync`], with the argument). Invariant: a primary and the journal hold exactly the
+//! last psync. After a loss of power a shadow may hold any bytes.
 //!
 //! # Going back to the last psync
 //!
@@ -89,8 +89,8 @@ pub(crate) struct Part {
     primary: OnceLock<Arc<FileHandle>>,
 }
 
-// SAFETY: the pointer is to a `Puddle`, which is `Sync` and lives until the store is dropped, as
-// does whoever uses a `Part`.
+// SAFETY: the pointer is to a `Puddle`, which is `Sync` and lives until the store is dropped; no
+// thread uses a `Part` after that.
 unsafe impl Send for Part {}
 // SAFETY: as above.
 unsafe impl Sync for Part {}
@@ -151,7 +151,7 @@ impl Shadow {
         locked(&self.parts).clone()
     }
 
-    /// Adds a puddle, before anybody can store into it.
+    /// Adds a puddle, before a program can store into it.
     pub(crate) fn add(&self, puddle: NonNull<Puddle>, unknown: bool) {
         let part = Part {
             puddle,
@@ -228,7 +228,7 @@ impl Inner {
             if let Some(due) =
                 control.catalog.state.due.get(&record.uuid).copied().filter(|_| !protected)
             {
-                // What is wrong with it is said by whoever opens the pool.
+                // If something is wrong with it, the open of the pool says so.
                 let _ = self.mark_due(control, &record, due, &mut needs)?;
             }
             shadow.add(self.own(control, record, MapMode::ReadOnly), unknown);
@@ -242,7 +242,7 @@ impl Inner {
         locked(&self.shadows().pools).get(&pool).map(Arc::clone)
     }
 
-    /// The puddles of a pool are not what they were: whoever opens it next makes them anew.
+    /// The puddles of a pool are not what they were: the next opener makes its parts anew.
     pub(crate) fn forget_parts(&self, pool: PoolId) {
         locked(&self.shadows().pools).remove(&pool);
     }
@@ -273,7 +273,7 @@ impl Inner {
     }
 
     /// The journal of a store that is open for writing, under the control lock: made, or read and
-    /// brought into the primaries, by the first who needs it.
+    /// brought into the primaries, by the first caller.
     pub(crate) fn pool_journal(&self, control: &mut Control) -> Result<&Arc<Journal>, StoreError> {
         if let Some(journal) = self.shadows().journal.get() {
             return Ok(journal);
@@ -411,7 +411,7 @@ impl Inner {
 }
 
 /// Brings the shadows of `pools` to the last psync. Returns the pools where that cannot be done,
-/// whose damage is reported.
+/// whose damage is reported; the next open tries again.
 pub(crate) fn restore(
     inner: &Inner,
     control: &mut Control,
@@ -484,7 +484,6 @@ pub(crate) fn restore(
             };
             match copied {
                 Ok(copied) => pages += copied,
-                // It costs this pool, and the next open tries again.
                 Err(error) => problems.push(lost(record, about_file(error)?)),
             }
         }
@@ -494,9 +493,10 @@ pub(crate) fn restore(
             continue;
         }
         // What is wrong with a shadow does not count any more.
-        report.damage.retain(
-            |d| !matches!(d, Damage::Puddle { uuid, .. } if puddles.iter().any(|record| record.uuid == *uuid)),
-        );
+        report.damage.retain(|d| {
+            !matches!(d, Damage::Puddle { uuid, .. }
+                if puddles.iter().any(|record| record.uuid == *uuid))
+        });
         let name = control
             .catalog
             .state
@@ -553,7 +553,7 @@ fn copy_primary(
 }
 
 impl Inner {
-    /// The same for a store that nobody may have psynced yet.
+    /// The same for a store that may have no psync yet.
     pub(crate) fn patches_if_any(&self, control: &Control) -> Result<Patches, StoreError> {
         Ok(self.past_if_any(control)?.0)
     }
@@ -617,8 +617,8 @@ fn map_primary(
     }
     puddle.map(&inner.medium)?;
     for (offset, bytes) in patches.into_iter().flatten() {
-        // SAFETY: mapped just now, private and writable; `check_run` saw to the range; nobody has a
-        // reference yet.
+        // SAFETY: mapped just now, private and writable; `check_run` saw to the range; no code has
+        // a reference yet.
         unsafe { store_by_kernel((addr + offset) as usize, bytes) }
             .map_err(|error| MediumError::from_io(Operation::Read, puddle.file_name(), error))?;
     }
@@ -647,14 +647,14 @@ pub(crate) fn void(state: &State, crash: Option<CrashKind>) -> BTreeSet<PoolId> 
     void
 }
 
-/// All pages of a part that may differ are noted; those that a session before this one left, by
-/// comparison, which keeps nobody from writing.
+/// Notes all pages of a part that may differ. Finds those that an earlier session left by
+/// comparison, during which writers go on.
 pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError> {
     let puddle = part.puddle();
     if puddle.view().is_some() {
         return Ok(());
     }
-    // One that is due nobody has stored into.
+    // No thread has stored into one that is due.
     if !part.unknown.load(Ordering::Acquire) || puddle.is_due() {
         return Ok(());
     }

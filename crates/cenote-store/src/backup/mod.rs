@@ -146,8 +146,8 @@ impl Store {
         })
     }
 
-    /// Keeps backups from copying files as long as the answer lives: for who brings a journal into
-    /// primaries.
+    /// Keeps backups from copying files as long as the answer lives: for callers that bring a
+    /// journal into primaries.
     #[must_use]
     pub fn exclude_backups(&self) -> impl Drop + '_ {
         Excluded(self.inner().files_moving.lock().unwrap_or_else(PoisonError::into_inner))
@@ -334,7 +334,7 @@ impl Backup {
     /// Of a store that is open to look, and was closed: lays psyncs that the journal of pools alone
     /// has over the copies of primaries, from which the copies of shadows are made. A session that
     /// wrote would have brought them into the primaries before. The copy's journal has them, too:
-    /// who opens it writes the same again.
+    /// the opener of the copy writes the same again.
     fn lay_journal_over(&self, inner: &Inner, control: &Control) -> Result<(), StoreError> {
         let state = &control.catalog.state;
         let any = state.pools.keys().any(|pool| state.is_shadowed(*pool));
@@ -467,9 +467,10 @@ impl Inner {
         if block.state == STATE_CLEAN && block.origin != ORIGIN_COPY {
             return Ok(());
         }
-        let detail = "the store is open to look, and was not closed: what recovery brings into its files \
-                      would be missing; open it for writing, or copy its pools out (`cenote export`)"
-            .into();
+        let detail =
+            "the store is open to look, and was not closed: what recovery brings into its files \
+             would be missing; open it for writing, or copy its pools out (`cenote export`)"
+                .into();
         Err(StoreError::Backup { detail })
     }
 

@@ -1,18 +1,17 @@
-//! Rewriting a puddle in its own file, where doing it twice is as doing it once.
+//! Rewrites a puddle in its own file, where doing it twice is as doing it once.
 //!
 //! A second file of a puddle costs space for all of it and the time to take that space, however few
-//! words change. It is there for the case that a crash leaves some words new and others old, and
-//! nobody can tell which. But where no puddle came to an address at which one of those that moved
-//! has been, a native pointer tells by itself: one that leads to an old place is old, and one that
-//! leads to a new place stays as it is when it is sent through the moves again. Then the puddle
-//! needs no log and no copy. States:
+//! words change. It is needed where a crash can leave some words new and others old, and no reader
+//! can tell which. But where no puddle came to an address at which one of those that moved has
+//! been, a native pointer itself tells: one that leads to an old place is old, and one that leads
+//! to a new place stays as it is when it is sent through the moves again. Then the puddle needs no
+//! log and no copy. Invariant: nothing maps the puddle before state 4. States:
 //!
 //! 1. *Old*: the catalog says due, the header has the old address and generation.
-//! 2. Words of the file are changed, each by one store of 8 bytes. The header is as it was, so the
-//!    puddle is due, and nobody has mapped it: who touches it next runs the same over it, in this
-//!    way or by a new file, and has the same. They are synced.
-//! 3. The header is written, with the new address and generation, and **its sync commits**. Nothing
-//!    is mapped before.
+//! 2. Words of the file are changed, each by one store of 8 bytes, and synced. The header is as it
+//!    was, so the puddle is due and not mapped: the next thread that touches it rewrites it again,
+//!    in this way or by a new file, with the same result.
+//! 3. The header is written, with the new address and generation, and **its sync commits**.
 //! 4. *New*, as with a new file.
 //!
 //! A header of which a loss of power left some words new and others old counts as old
@@ -117,7 +116,7 @@ impl<'a> InPlace<'a> {
         image.intact(file.name())?;
         drop(image);
         for (offset, len) in holes {
-            // SAFETY: what is due is mapped by nobody, and what lies in these parts is nobody's.
+            // SAFETY: a puddle that is due is not mapped, and no value lies in these parts.
             let _ = unsafe { medium.release(file.name(), *offset, *len) };
         }
         if early {

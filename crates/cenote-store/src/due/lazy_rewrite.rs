@@ -1,4 +1,4 @@
-//! The frontier: puddles that are due, and how one is rewritten when somebody touches it
+//! The frontier: keeps the puddles that are due, and rewrites one when a thread touches it
 //! ([`crate::relocate`] has the states).
 //!
 //! Invariant: a puddle is mapped only after its file is the new one, durably, or its rewritten
@@ -93,7 +93,7 @@ pub(crate) struct LazyRewrite {
     poisoned: Arc<Poisoned>,
     /// One puddle at a time is rewritten.
     turn: Mutex<()>,
-    /// The number of the thread that has the turn, 0 if nobody has.
+    /// The number of the thread that has the turn, 0 if none has.
     turn_of: AtomicI32,
     queue: FaultQueue,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -199,14 +199,14 @@ impl LazyRewrite {
             drop(waiting);
             let at = address as u64;
             let Some(puddle) = found.filter(|puddle| at - puddle.addr() < puddle.size()) else {
-                // Nobody's any more: who waits looks again.
+                // No puddle is due there any more: the waiting thread looks again.
                 touch.wake(address & !(PAGE_SIZE as usize - 1), PAGE_SIZE as usize);
                 return;
             };
             let (addr, len) = (puddle.addr() as usize, puddle.size() as usize);
             if !self.answer(puddle.addr()) {
-                // Whoever waits gets a fault that nobody resolves, and not zeros. Not if somebody
-                // has mapped it meanwhile.
+                // A waiting thread gets a fault that no resolver resolves, and not zeros; but not
+                // if another thread has mapped the puddle meanwhile.
                 puddle.while_absent(|| {
                     // SAFETY: the puddle's own range, in which there is nothing but the watch.
                     let _ = unsafe { memory::unmap_to_reserved(addr, len) };
@@ -232,7 +232,7 @@ impl LazyRewrite {
             && self.queue.ask(puddle.addr())
     }
 
-    /// A puddle is given up, after its mapping: faults in it are nobody's any more.
+    /// Gives up a puddle, after its mapping: faults in it are not resolved any more.
     fn let_go(&self, puddle: &Puddle) {
         let addr = puddle.addr();
         let mut waiting = locked(&self.waiting);
@@ -256,13 +256,14 @@ impl LazyRewrite {
         // SAFETY: puddles live until the store is dropped, which ends this thread first.
         let puddle = unsafe { puddle.as_ref() };
         let finish = || self.finish(puddle).and_then(|_| Ok(puddle.map(&self.medium)?));
-        // A thread that ends here would leave everybody asleep who waits for it.
+        // A thread that ends here would leave the threads asleep that wait for it.
         match catch_unwind(AssertUnwindSafe(finish)) {
             Ok(Ok(mapped)) => mapped,
             Err(_) => false,
             Ok(Err(error)) => {
                 cenote_sys::fault::tell(&format!(
-                    "cenote: puddle {} at {:#x} cannot be made ready: {error}; it is still to be rewritten\n",
+                    "cenote: puddle {} at {:#x} cannot be made ready: {error}; it is still to be \
+                     rewritten\n",
                     puddle.uuid(),
                     puddle.addr()
                 ));
@@ -321,8 +322,8 @@ impl LazyRewrite {
     /// place. What was done now.
     pub(crate) fn finish(&self, puddle: &Puddle) -> Result<Option<Rewritten>, StoreError> {
         let Some(job) = puddle.job().filter(|_| puddle.is_due()) else { return Ok(None) };
-        // Whoever has the turn must not touch a puddle that is due: it would wait for itself. So no
-        // handler of the application's runs on it meanwhile.
+        // The thread that has the turn must not touch a puddle that is due: it would wait for
+        // itself. So no signal handler of the application runs on it meanwhile.
         let _quiet = signals::Blocked::new();
         let _turn = Turn::take(self);
         if !puddle.is_due() {
@@ -371,9 +372,8 @@ impl LazyRewrite {
         }
     }
 
-    /// Makes the pointers of an image right, and its header.
-    /// A panic is an error of this puddle, whichever thread it is on: nobody may be left asleep,
-    /// and nothing has changed.
+    /// Makes the pointers of an image right, and its header. A panic is an error of this
+    /// puddle, on any thread: no thread may be left asleep, and nothing has changed.
     fn careful(
         image: &mut [u8],
         work: &RewriteJob,
@@ -475,10 +475,10 @@ impl LazyRewrite {
         puddle.show(|| {
             if !self.simulated {
                 // As a whole, so that no thread sees half of it.
-                // SAFETY: the puddle's own range, where nothing is mapped that anybody relies on.
+                // SAFETY: the puddle's own range, where nothing is mapped that a thread relies on.
                 return unsafe { dual_mapping::map_image(addr, image) }.map_err(failed);
             }
-            // SAFETY: as above; mapped as long as the image, and nobody else runs in the
+            // SAFETY: as above; mapped as long as the image, and no other thread runs in the
             // simulation's window.
             unsafe {
                 self.medium.map(

@@ -38,9 +38,9 @@
 //! A puddle of a pool that is protected at rest is opened into memory, rewritten there and sealed
 //! anew (reseal.rs); the states are the same.
 //!
-//! # Who reads a puddle without touching it
+//! # What reads a puddle without touching it
 //!
-//! | who | and a puddle that is due |
+//! | reader | and a puddle that is due |
 //! | --- | --- |
 //! | recovery, replaying logs | has no log entry; one that names it is refused, its log kept |
 //! | going back to the last psync | is copied from its primary as any, headers included |
@@ -156,10 +156,10 @@ pub(crate) struct Needs {
 }
 
 impl Inner {
-    /// Makes durable that a puddle's file is the new one, before a batch says so: who renamed it,
-    /// or wrote its header, may have died before its sync. A header that was written in the file
-    /// itself (`generation`) is written once more: after a sync that failed its page may count
-    /// as clean.
+    /// Makes durable that a puddle's file is the new one, before a batch says so: the process that
+    /// renamed it, or wrote its header, may have ended before its sync. A header that was written
+    /// in the file itself (`generation`) is written once more: after a sync that failed its page
+    /// may count as clean.
     pub(crate) fn keep_new(
         &self,
         record: &PuddleRecord,

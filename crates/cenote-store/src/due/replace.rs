@@ -1,14 +1,14 @@
-//! The new file of a puddle that is rewritten: steps 2 and 3 of [`crate::relocate`].
+//! Makes the new file of a puddle that is rewritten: steps 2 and 3 of [`crate::relocate`].
 //!
-//! What the old file has is read into the mapping of the new one, where the file system says that
-//! there is something, and rewritten there. So a puddle is copied once, by the kernel, and what it
-//! has no data for costs nothing. All of the file has its space before the first byte; that pages
-//! can be had as well is asked before anything is stored into them. Where that is refused, and on
-//! media without descriptors, the image is put together in memory and written, so that a lack of
-//! space is an error and no signal.
+//! Invariant: until [`NewFile::take_name`] the file has a name that no record leads to, and
+//! dropping the value removes it.
 //!
-//! Invariant: until [`NewFile::take_name`] the file has a name that nobody knows, and dropping the
-//! value removes it.
+//! The data of the old file is read into the mapping of the new one, where the file system says
+//! that there is data, and rewritten there. So the system copies a puddle once, and parts without
+//! data cost nothing. The whole file has its space before the first byte; the system is asked for
+//! the pages before anything is stored into them. Where it refuses, and on media without
+//! descriptors, the image is put together in memory and written, so that a lack of space is an
+//! error and no signal.
 
 use super::image_memory::ImageMemory;
 use crate::kernel::puddle::{DIR, file_name, primary_name, text};
@@ -59,7 +59,8 @@ impl Image {
 
     /// The file itself, to be changed; or what it holds, in memory, if the system does not map it.
     pub(crate) fn itself(file: &FileHandle, len: u64) -> Result<Self, MediumError> {
-        // SAFETY: a puddle that is due: nobody has mapped it, and only who has the turn writes it.
+        // SAFETY: a puddle that is due: no process has mapped it, and only the thread that has the
+        // turn writes it.
         let region = unsafe { file.whole(len as usize) };
         let Some(region) = region.and_then(ImageMemory::of_file) else {
             return Self::in_memory(file, len);
@@ -91,14 +92,14 @@ impl Image {
         !self.in_file || self.region.memory().populate(from as usize, (to - from) as usize).is_ok()
     }
 
-    /// The same in another file of that length, of zeros, that nobody knows. `None`: what is stored
+    /// The same in another file of that length, of zeros, that no other code opens. `None`: stores
     /// there may find no space, or the medium has no descriptors.
     fn in_file(
         source: &FileHandle,
         target: &FileHandle,
         len: u64,
     ) -> Result<Option<Self>, MediumError> {
-        // SAFETY: a new file under a name that nobody knows, made as long as this.
+        // SAFETY: a new file under a name that no other code opens, made as long as this.
         let region = unsafe { target.whole(len as usize) };
         let Some(region) = region.and_then(ImageMemory::of_file) else { return Ok(None) };
         let mut image = Self { region, len: len as usize, in_file: true };
@@ -128,8 +129,8 @@ impl Image {
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: memory of this value's alone, as long as that says: zeros, or a file's that
-        // nobody else writes.
+        // SAFETY: memory of this value's alone, as long as that says: zeros, or a file's that no
+        // other code writes.
         unsafe { core::slice::from_raw_parts_mut(self.region.memory().as_ptr(), self.len) }
     }
 }
@@ -156,7 +157,7 @@ pub(crate) struct NewFile<'a> {
     dir: &'static str,
     /// The name that it is to take.
     name: &'a str,
-    /// Its name as long as nobody knows it.
+    /// Its name until `take_name`.
     fresh: String,
 }
 
@@ -202,7 +203,7 @@ impl<'a> NewFile<'a> {
     /// parts in `holes` need no space.
     pub(crate) fn take_name(mut self, holes: &[(u64, u64)]) -> Result<(), MediumError> {
         for (offset, len) in holes.iter().filter(|_| !self.is_named()) {
-            // SAFETY: a file that nobody knows; what lies in these parts is nobody's.
+            // SAFETY: a file that no other code opens; no value lies in these parts.
             let _ = unsafe { self.medium.release(&self.fresh, *offset, *len) };
         }
         let unsynced = planted(Bug::RewrittenNotSynced);

@@ -1,15 +1,15 @@
-//! Puddles of protected pools that are due: copies that are still sealed as what they were copied
-//! from, and those whose pointers are to be rewritten.
+//! Seals anew puddles of protected pools that are due: copies that are still sealed as what they
+//! were copied from, and those whose pointers are to be rewritten.
 //!
 //! A copy of a protected pool is made of its files, sealed as they are, so that it needs no key;
 //! the catalog says under whose identity each puddle is sealed
-//! ([`Record::SealedAs`](cenote_layout::catalog::Record)). **Nothing is ever sealed under a key of
-//! the original's again:** a puddle that is due is only read. When it is first touched, with the
-//! pool's key at hand, all its pages are opened into memory, its pointers are rewritten there, and
-//! all of it is sealed under a new data key, as its own, into a new file, which takes the name of
-//! the old one: states and commit are those of [`crate::relocate`], and **the renaming commits**. A
-//! puddle that moved inside its store is sealed anew in the same way, which keeps its identity and
-//! goes on with its generation.
+//! ([`Record::SealedAs`](cenote_layout::catalog::Record)). Invariant: **nothing is ever sealed
+//! under a key of the original's again.** A puddle that is due is only read. When a thread first
+//! touches it, with the pool's key at hand, all its pages are opened into memory, its pointers are
+//! rewritten there, and all of it is sealed under a new data key, as its own, into a new file,
+//! which takes the name of the old one: states and commit are those of [`crate::relocate`], and
+//! **the renaming commits**. A puddle that moved inside its store is sealed anew in the same way,
+//! which keeps its identity and goes on with its generation.
 //!
 //! # Keys
 //!
@@ -135,7 +135,7 @@ impl LazyRewrite {
         Ok((rewritten, made))
     }
 
-    /// The same for a puddle that somebody touches, which then has its memory.
+    /// The same for a puddle that a thread touches, which then has its memory.
     pub(crate) fn reseal_touched(
         &self,
         puddle: &Puddle,
@@ -164,7 +164,7 @@ impl LazyRewrite {
         let opened = Opened { record: *record, protection, source };
         show_view(&self.medium, pool, puddle, opened, puddle.is_writable())?;
         if puddle.is_writable() {
-            // Somebody may have opened the pool for writing while its memory was made.
+            // Another thread may have opened the pool for writing while its memory was made.
             puddle.view().iter().for_each(|view| view.allow_stores());
         }
         puddle.set_done();

@@ -1,5 +1,5 @@
-//! What can go wrong, and what to do then. Damage is told from misuse; nothing is changed by what
-//! is refused.
+//! Errors of the store: what went wrong, and what to do then. Invariant: an operation that is
+//! refused changes nothing. Damage and misuse are different errors.
 
 use crate::kernel::error_text::{Listed, advice, joined, of_processes, plural_pages};
 use crate::kernel::mismatch::TypeMismatch;
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 /// What to do where no pool can be had. One file of a copy beside the others would mix moments.
 const RESTORE_ALL: &str = "restore the whole store from one copy (`cenote backup` makes one)";
-const GIVE_UP: &str = "give the journal up, and what it has of psyncs (of pools JournalPolicy::GiveUp, \
-                       --give-up-journal; of objects accept_damaged_journal)";
+const GIVE_UP: &str = "give the journal up, and what it has of psyncs (of pools \
+    JournalPolicy::GiveUp, --give-up-journal; of objects accept_damaged_journal)";
 
 /// The holder that an error names while the daemon copies, moves or rewrites a pool: for a moment.
 pub const BY_DAEMON: &str = "the daemon itself";
@@ -31,8 +31,7 @@ pub enum FormatError {
         /// The directory.
         path: String,
     },
-    /// Files of a store, and no superblock: it was removed, or not copied. As
-    /// [`OpenError::SuperblockMissing`].
+    /// Files of a store, and no superblock. As [`OpenError::SuperblockMissing`].
     #[error("{path} holds files of a store ({found}), but no file \"superblock\": {}", RESTORE_ALL)]
     SuperblockMissing {
         /// The directory.
@@ -75,8 +74,7 @@ pub enum FormatError {
     },
 }
 
-/// Why a store is not opened. Nothing on the medium has changed, unless recovery was interrupted,
-/// which the next open repeats.
+/// Why a store is not opened. The medium is unchanged, or has a part of a recovery to be repeated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -102,8 +100,7 @@ pub enum OpenError {
         /// One of those files.
         found: String,
     },
-    /// Neither copy of the superblock can be used: another program's file, a newer version, an
-    /// unknown feature.
+    /// No copy of the superblock can be used: another program's, a newer version, a new feature.
     #[error("{path}: {source}{}", advice(source))]
     Superblock {
         /// The directory.
@@ -124,11 +121,9 @@ pub enum OpenError {
         /// What is wrong with copy 1.
         second: HeaderError,
     },
-    /// Somebody else has it open.
-    #[error(
-        "{path} is in use by {holder}; waited {} ms: close it there, or open with a longer lock_timeout",
-        waited.as_millis()
-    )]
+    /// Another process has the store open.
+    #[error("{path} is in use by {holder}; waited {} ms: close it there, or open with a longer \
+            lock_timeout", waited.as_millis())]
     Locked {
         /// The directory.
         path: String,
@@ -161,7 +156,8 @@ pub enum OpenError {
     },
     /// A read-only open makes no lock file, and without one nothing keeps a writer out.
     #[error(
-        "{path} has no file \"lock\": open the store for writing once, or make an empty file of that name"
+        "{path} has no file \"lock\": open the store for writing once, or make an empty file of \
+         that name"
     )]
     LockMissing {
         /// The directory.
@@ -174,12 +170,10 @@ pub enum OpenError {
         path: String,
     },
     /// Clients of a daemon that has ended go on with their mappings.
-    #[error(
-        "{path} is in use by clients of a daemon that has ended: processes {}{}; start cenoted \
-         again where it ran, or end them",
+    #[error("{path} is in use by clients of a daemon that has ended: processes {}{}; start cenoted \
+            again where it ran, or end them",
         joined(pids),
-        if *seen { "" } else { " by the numbers of the container or the boot that they run in" }
-    )]
+        if *seen { "" } else { " by the numbers of the container or the boot that they run in" })]
     Guests {
         /// The directory.
         path: String,
@@ -197,7 +191,8 @@ pub enum OpenError {
         detail: String,
     },
     /// The window's addresses are taken.
-    #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}: close what uses it, or open this store with WindowPolicy::Move and a rewriter", base.saturating_add(*len))]
+    #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}: close what uses \
+         it, or open this store with WindowPolicy::Move and a rewriter", base.saturating_add(*len))]
     WindowTaken {
         /// The directory.
         path: String,
@@ -209,7 +204,9 @@ pub enum OpenError {
         by: String,
     },
     /// The window's addresses are taken, and the store cannot open in another window now.
-    #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}, and the store cannot move, because {why}; open it once in a process in which the window is free", base.saturating_add(*len))]
+    #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}, and the store \
+            cannot move, because {why}; open it once in a process in which the window is \
+            free", base.saturating_add(*len))]
     WindowStays {
         /// The directory.
         path: String,
@@ -222,9 +219,10 @@ pub enum OpenError {
         /// What keeps the store where it is.
         why: String,
     },
-    /// The window of a daemon's store is taken in this process. The store does not move for one
-    /// client.
-    #[error("{path}: the daemon's store has the window {base:#x}..{:#x}, which is taken in this process by {by}: connect before that is opened; a store that is opened afterwards moves by itself", base.saturating_add(*len))]
+    /// This process uses the window of a daemon's store, which does not move for one client.
+    #[error("{path}: the daemon's store has the window {base:#x}..{:#x}, which is taken in this \
+         process by {by}: connect before that is opened; a store that is opened afterwards moves \
+         by itself", base.saturating_add(*len))]
     WindowOfDaemon {
         /// The directory.
         path: String,
@@ -237,7 +235,8 @@ pub enum OpenError {
     },
     /// Records of the catalog are lost in both files.
     #[error(
-        "{path}: the catalog is damaged in both files: {}; open with DamagePolicy::ReadOnly or SkipDamaged to use what is left",
+        "{path}: the catalog is damaged in both files: {}; open with DamagePolicy::ReadOnly or \
+         SkipDamaged to use what is left",
         Listed(damage)
     )]
     Catalog {
@@ -246,8 +245,7 @@ pub enum OpenError {
         /// What is damaged.
         damage: Vec<Damage>,
     },
-    /// Both files of the catalog are whole and older than they should be: each was replaced by an
-    /// older copy.
+    /// Both files of the catalog are whole, and each was replaced by an older copy.
     #[error(
         "{path}: both files of the catalog were rolled back: they end with batch {found}, and the superblock has seen batch {at_least}; restore the whole store from one copy, or open with DamagePolicy::ReadOnly to look at what is left"
     )]
@@ -261,8 +259,9 @@ pub enum OpenError {
     },
     /// The superblock was put back: the store that it calls closed has gone on since.
     #[error(
-        "{path}: the superblock was rolled back: it was closed with batch {named} of the catalog, which has batch \
-         {found}; restore the whole store from one copy, or open with DamagePolicy::ReadOnly to look at what is left"
+        "{path}: the superblock was rolled back: it was closed with batch {named} of the catalog, \
+         which has batch {found}; restore the whole store from one copy, or open with \
+         DamagePolicy::ReadOnly to look at what is left"
     )]
     SuperblockRolledBack {
         /// The directory.
@@ -334,7 +333,8 @@ pub enum StoreError {
     },
     /// A pool's permissions do not allow it.
     #[error(
-        "pool \"{name}\" may not be {what} by this user: its owner can change that (cenote chmod, cenote chown)"
+        "pool \"{name}\" may not be {what} by this user: its owner can change that (cenote chmod, \
+         cenote chown)"
     )]
     Permission {
         /// The pool.
@@ -344,7 +344,8 @@ pub enum StoreError {
     },
     /// Another process has a pool, and one of the two writes.
     #[error(
-        "pool \"{name}\" is in use by {by}: one process may write a pool, or many read it; wait until it has closed the store"
+        "pool \"{name}\" is in use by {by}: one process may write a pool, or many read it; wait \
+         until it has closed the store"
     )]
     PoolBusy {
         /// The pool.
@@ -394,13 +395,11 @@ pub enum StoreError {
         /// Why.
         detail: String,
     },
-    /// A copy of the store could not be made, because clients of the daemon did not stand between
-    /// two transactions in time. There is none.
-    #[error(
-        "no backup was made: {} {}; see what they do (a long transaction, a stopped process), and try again",
+    /// No copy was made: clients of the daemon did not stand between two transactions in time.
+    #[error("no backup was made: {} {}; see what they do (a long transaction, a stopped process), \
+            and try again",
         if pids.len() == 1 { "this process" } else { "these processes" },
-        of_processes(pids, *waited)
-    )]
+        of_processes(pids, *waited))]
     NotStill {
         /// Their processes.
         pids: Vec<u32>,
@@ -415,7 +414,8 @@ pub enum StoreError {
     },
     /// A daemon closes a store while clients are there.
     #[error(
-        "{guests} clients are there: the store is taken over by the next daemon, or recovered when they have ended"
+        "{guests} clients are there: the store is taken over by the next daemon, or recovered when \
+         they have ended"
     )]
     Hosting {
         /// How many.
@@ -478,10 +478,8 @@ pub enum StoreError {
         name: String,
     },
     /// Another process has the object attached, as the daemon knows.
-    #[error(
-        "object \"{name}\" is attached for {} by process {pid}: wait until it is detached, then try again",
-        if *writing { "writing" } else { "reading" }
-    )]
+    #[error("object \"{name}\" is attached for {} by process {pid}: wait until it is detached, \
+            then try again", if *writing { "writing" } else { "reading" })]
     ObjectBusy {
         /// The object.
         name: String,
@@ -492,7 +490,8 @@ pub enum StoreError {
     },
     /// An object's permission bits do not allow it to a daemon's client.
     #[error(
-        "object \"{name}\" may not be {what} by user {uid}: its mode is {mode:o}, its owner {owner}; let the owner change the mode"
+        "object \"{name}\" may not be {what} by user {uid}: its mode is {mode:o}, its owner \
+         {owner}; let the owner change the mode"
     )]
     ObjectDenied {
         /// The object.
@@ -528,7 +527,8 @@ pub enum StoreError {
     },
     /// Parts of the pool are damaged and the policy is to refuse.
     #[error(
-        "pool \"{name}\" is damaged: {}; open the store with DamagePolicy::ReadOnly to read what is left",
+        "pool \"{name}\" is damaged: {}; open the store with DamagePolicy::ReadOnly to read what \
+         is left",
         Listed(damage)
     )]
     PoolDamaged {
@@ -539,7 +539,8 @@ pub enum StoreError {
     },
     /// A log that may concern the pool could not be applied.
     #[error(
-        "pool \"{name}\" may hold half a transaction, because a log is set aside: {}; open it read-only",
+        "pool \"{name}\" may hold half a transaction, because a log is set aside: {}; open it \
+         read-only",
         Listed(damage)
     )]
     PoolLogDamaged {
@@ -556,13 +557,12 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
-    /// Logs were discarded that would have undone or completed the pool's last transactions, or a
-    /// journal was given up that had its last psyncs.
+    /// Logs of the pool's last transactions were discarded, or its journal of psyncs given up.
     #[error(
-        "pool \"{name}\" may hold half a transaction, because logs were discarded, or half a psync, \
-         because a journal was given up: restore it from a \
-         backup or an archive, remove it, open it with the unsafe Store::open_torn, or declare it \
-         whole (the unsafe Store::declare_whole, `cenote logs declare-whole`)"
+        "pool \"{name}\" may hold half a transaction, because logs were discarded, or half a \
+         psync, because a journal was given up: restore it from a backup or an archive, remove it, \
+         open it with the unsafe Store::open_torn, or declare it whole (the unsafe \
+         Store::declare_whole, `cenote logs declare-whole`)"
     )]
     PoolTorn {
         /// The name.
@@ -593,12 +593,9 @@ pub enum StoreError {
         source: Box<SealedError>,
     },
     /// Pages of a pool's file cannot be had: it was cut short, or its disk fails.
-    #[error(
-        "pool \"{pool}\": page {page} of puddle {puddle} (number {index}) cannot be read, {} in all: its file was cut \
-         short, or its disk fails; export the other pools (`cenote export`), or restore the whole store \
-         from one copy",
-        plural_pages(*.count)
-    )]
+    #[error("pool \"{pool}\": page {page} of puddle {puddle} (number {index}) cannot be read, {} \
+            in all: its file was cut short, or its disk fails; export the other pools (`cenote \
+            export`), or restore the whole store from one copy", plural_pages(*.count))]
     Unreadable {
         /// The pool.
         pool: String,
@@ -611,11 +608,10 @@ pub enum StoreError {
         /// Pages that were asked for and cannot be had.
         count: u64,
     },
-    /// A key was given, for the pool or for the store, and the pool has none: it may have been
-    /// replaced.
+    /// A key was given, for pool or store, and the pool has none: it may have been replaced.
     #[error(
-        "a key was given, and pool \"{name}\" has none: it may have been replaced; use no key, or accept_unprotected, \
-         if that is meant"
+        "a key was given, and pool \"{name}\" has none: it may have been replaced; use no key, or \
+         accept_unprotected, if that is meant"
     )]
     NotProtected {
         /// The pool.
@@ -631,7 +627,7 @@ pub enum StoreError {
         /// What was asked for.
         what: &'static str,
     },
-    /// A pool is not what somebody remembers of it.
+    /// The pool is older than an anchor that a program kept of it.
     #[error("pool \"{name}\" was put back to an earlier state: {detail}; find out by whom")]
     PoolRolledBack {
         /// The pool.
@@ -644,7 +640,8 @@ pub enum StoreError {
     NotTogether,
     /// One psync is larger than the journal may become.
     #[error(
-        "a psync of {needed} bytes is larger than half the journal may be ({limit} bytes): psync more often"
+        "a psync of {needed} bytes is larger than half the journal may be ({limit} bytes): psync \
+         more often"
     )]
     PsyncTooLarge {
         /// Bytes of its record.
@@ -652,10 +649,10 @@ pub enum StoreError {
         /// Most bytes of a record.
         limit: u64,
     },
-    /// The psync is committed, and a primary could not be written. The store is poisoned; the next
-    /// open completes the psync.
+    /// A committed psync failed to write a primary. The store is poisoned; an open completes it.
     #[error(
-        "the psync is committed, but {name} was not written: {source}; close the store and open it again"
+        "the psync is committed, but {name} was not written: {source}; close the store and open it \
+         again"
     )]
     NotCopied {
         /// The primary.
@@ -741,7 +738,8 @@ pub enum StoreError {
     Type(#[from] TypeError),
     /// The log space has no room for a further log.
     #[error(
-        "this session has {logs} log segments, as many as its log space has room for: end some transactions first"
+        "this session has {logs} log segments, as many as its log space has room for: end some \
+         transactions first"
     )]
     TooManyLogs {
         /// How many.
@@ -761,7 +759,8 @@ pub enum StoreError {
     },
     /// A sync failed before: what is on the medium is not known.
     #[error(
-        "the store is poisoned and acknowledges nothing more: {reason}; close it, check the medium, open it again"
+        "the store is poisoned and acknowledges nothing more: {reason}; close it, check the \
+         medium, open it again"
     )]
     Poisoned {
         /// What failed.
@@ -775,7 +774,8 @@ pub enum StoreError {
     LogLost(crate::kernel::lost_page::LostLog),
     /// This process is a fork of the one that opened the store.
     #[error(
-        "this process was forked from the one that opened the store, and has no access to it: open the store again in this process"
+        "this process was forked from the one that opened the store, and has no access to it: open \
+         the store again in this process"
     )]
     Forked,
 }

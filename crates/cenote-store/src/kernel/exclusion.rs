@@ -77,7 +77,7 @@ fn refuse_links(medium: &OwnedMedium) -> Result<(), MediumError> {
     let journals = JournalOf::ALL.map(JournalOf::file);
     for name in catalog::FILES.iter().chain(&journals).chain(&[FILE]) {
         match medium.stat(name) {
-            // The journals come with the first psync; who misses another file says so.
+            // The journals come with the first psync; the code that needs another file reports it.
             Err(error) if error.is_not_found() => {}
             stat => drop(stat?.refuse_links(name)?),
         }

@@ -44,7 +44,7 @@ pub fn format(medium: Arc<dyn Medium>, options: &FormatOptions) -> Result<Uuid, 
         Err(holder) => return Err(FormatError::Locked { path, holder: holder.text }),
     };
     if medium.exists(FILE).map_err(failed)? {
-        return Err(FormatError::Exists { path }); // by somebody who had the lock before
+        return Err(FormatError::Exists { path }); // by the process that had the lock before
     }
     let uuid = match options.uuid {
         Some(uuid) => uuid,

@@ -1,9 +1,9 @@
-//! What the superblock says about the two journals of psyncs, so that a journal that was put back
-//! is refused.
+//! Compares the two journals of psyncs with the superblock, and refuses one that was put back.
 //!
 //! A journal's header and records are whole by themselves: an older copy of the file passes every
 //! check in it, and would be replayed. So the superblock names the header of each journal
-//! ([`JournalMark`]): when a session opens the journal, and when it closes the store.
+//! ([`JournalMark`]): when a session opens the journal, and when it closes the store. Invariant: a
+//! journal is never older than the superblock says, unless it was put back.
 //!
 //! # States
 //!
@@ -19,8 +19,8 @@
 //! | a crash | the superblock names | settled | the journal has | the next opener |
 //! | --- | --- | --- | --- | --- |
 //! | before 3 | what the last opener left | as it left it | the same | opens it |
-//! | between 3 and 4 | what the last opener left | as it left it | a newer epoch, no record of it | opens it |
-//! | after 4, before the close | this session's epoch | no | this epoch, records, trims | opens it |
+//! | after 3 | what the last opener left | as it was | a newer epoch, no record of it | opens it |
+//! | after 4, not closed | this session's epoch | no | this epoch, records, trims | opens it |
 //! | after the close | the header | yes | the same header | opens it |
 //!
 //! So the journal is never older than the superblock says, and a settled one has nothing that the
@@ -243,7 +243,8 @@ impl Journals {
         let other = JournalOf::ALL.get(by).map_or("the catalog", |by| by.file());
         (last < named && !planted(Bug::TieIgnored)).then(|| {
             format!(
-                "it was put back: it ends with record {last}, and {other} says that record {named} was durable"
+                "it was put back: it ends with record {last}, and {other} says that record {named} \
+                 was durable"
             )
         })
     }
@@ -258,8 +259,8 @@ pub(crate) fn put_back(generation: u64, next_lost: bool, found: &Found) -> Optio
         generation.saturating_add(u64::from(next_lost)) < at_least && !planted(Bug::SessionIgnored);
     older.then(|| {
         format!(
-            "the superblock was put back: it is of generation {generation}, and the journal is of a session \
-             that generation {} names",
+            "the superblock was put back: it is of generation {generation}, and the journal is of \
+             a session that generation {} names",
             found.session
         )
     })
@@ -277,7 +278,8 @@ pub(crate) fn why_not(named: &JournalMark, found: &Found, settled: bool) -> Opti
     }
     if lost {
         return Some(format!(
-            "its newest header is damaged, and what is left ends with record {}, and there was record {}",
+            "its newest header is damaged, and what is left ends with record {}, and there was \
+             record {}",
             found.last, named.trimmed
         ));
     }
@@ -286,8 +288,8 @@ pub(crate) fn why_not(named: &JournalMark, found: &Found, settled: bool) -> Opti
             && (mark.generation < named.generation || mark.trimmed < named.trimmed));
     if older {
         return Some(format!(
-            "it was put back: it is of epoch {}, trimmed up to record {}, and there was epoch {}, trimmed up to \
-             record {}",
+            "it was put back: it is of epoch {}, trimmed up to record {}, and there was epoch {}, \
+             trimmed up to record {}",
             mark.epoch, mark.trimmed, named.epoch, named.trimmed
         ));
     }
@@ -295,8 +297,8 @@ pub(crate) fn why_not(named: &JournalMark, found: &Found, settled: bool) -> Opti
     let begun = mark.epoch > named.epoch && !used;
     (settled && mark != named && !begun).then(|| {
         format!(
-            "it is not the one that the store was closed with: it is of epoch {}, generation {}, and the superblock \
-             names epoch {}, generation {}; one of the two files was put back",
+            "it is not the one that the store was closed with: it is of epoch {}, generation {}, \
+             and the superblock names epoch {}, generation {}; one of the two files was put back",
             mark.epoch, mark.generation, named.epoch, named.generation
         )
     })

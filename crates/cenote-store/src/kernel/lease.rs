@@ -1,11 +1,11 @@
-//! Leases: which pools this session may write.
+//! Takes leases, which say which pools this session may write, and syncs what they cover.
 //!
-//! A writable lease is recorded in the catalog before the pool is mapped for writing, because
-//! replay applies nothing to a pool that the log's owner had no lease on (PUD-3). It ends when the
-//! session closes and every puddle of the pool is synced: so a lease also says "may hold what is
-//! not on the medium", and a pool that is leased when power fails at a level that does not cover it
-//! is known by name. A session that recovers after a crash of processes inherits the leases of the
-//! dead, for the same reason.
+//! Invariant: the catalog has a writable lease before the pool is mapped for writing, because
+//! replay applies nothing to a pool that the log's owner had no lease on (PUD-3). The lease ends
+//! when the session closes and every puddle of the pool is synced: so a lease also says "may hold
+//! what is not on the medium", and the catalog names the pools that were leased when power failed
+//! at a level that does not cover them. A session that recovers after a crash of processes inherits
+//! the leases of the sessions that ended, for the same reason.
 
 use crate::kernel::error::StoreError;
 use crate::kernel::store::{Control, Inner};
@@ -43,9 +43,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Syncs what sessions before this one may have stored at level `process` and nobody synced:
-    /// the pools that are leased to anybody, and all logs. After it a superblock
-    /// that says `power` speaks the truth. Part of opening, after recovery.
+    /// Syncs what earlier sessions may have stored at level `process` and not synced: the pools
+    /// that any session has leased, and all logs. After this a superblock may say `power`. Part of
+    /// opening, after recovery.
     pub(crate) fn sync_inherited(&self, control: &Control) -> Result<(), MediumError> {
         let state = &control.catalog.state;
         let leased =

@@ -1,20 +1,20 @@
-//! This session's log space and logs (PUD-4; Puddles paper, Figure 5), and the spare puddles for
-//! them.
+//! Makes and hands out this session's log space and logs (PUD-4; Puddles paper, Figure 5), and
+//! keeps the spare puddles for them.
 //!
 //! # Updates in several steps
 //!
 //! **The log space** is made with the session's first log. (1) a puddle is taken, new or spare, and
-//! its body written: header, no entries; durable, but nobody knows it; (2) one batch names the
+//! its body written: header, no entries; durable, but no record names it; (2) one batch names the
 //! client and its log space: **the catalog's batch commits**.
 //!
 //! **A log, or a further segment of one.** (1) a puddle is taken, new or spare, and formatted,
 //! durably: idle; (2) an entry of the log space is written but for its `state`, and made durable:
-//! **this fence commits**, because the checksum covers the state that is to come, and who reads the
-//! entry tries both; (3) `state` is written and flushed; only then is the segment used. The fence
-//! that makes it durable is that of the log's first undo entry or seal, which comes before anything
-//! that needs the log. Should it be lost, the entry names its segment all the same; what it adds is
-//! that from then on an entry whose checksum does not fit is damage, and not a write that was cut
-//! short. An entry before one that is written was completed, whatever its state says.
+//! **this fence commits**, because the checksum covers the state that is to come, and a reader of
+//! the entry tries both; (3) `state` is written and flushed; only then is the segment used. The
+//! fence that makes it durable is that of the log's first undo entry or seal, which comes before
+//! anything that needs the log. Should it be lost, the entry names its segment all the same; what
+//! it adds is that from then on an entry whose checksum does not fit is damage, and not a write
+//! that was cut short. An entry before one that is written was completed, whatever its state says.
 //!
 //! Logs that are given back stay in the log space, empty, and are handed out again. Puddles of
 //! earlier sessions, once recovery is done with them, are spare: they keep their records, and are
@@ -156,7 +156,7 @@ impl Inner {
         let region = hidden(size as usize)
             .map_err(|error| MediumError::from_io(Operation::Map, "a log without a file", error))?;
         let body = Body { ptr: region.as_ptr(), len: region.len() as u64 };
-        // SAFETY: memory of ours, as long as the store is open, and nobody else knows it.
+        // SAFETY: memory of ours, as long as the store is open, and no other code has its address.
         unsafe { format_segment(body, control.client, log_id, segment, self.persistence) };
         let addr = region.as_ptr().expose_provenance() as u64;
         control.logs.hidden.push(region);
@@ -186,9 +186,9 @@ impl Inner {
         }
         let puddle = self.map_log_puddle(control, record)?;
         let body = body_of(puddle);
-        // SAFETY: mapped for writing just now, and nobody else knows the puddle.
+        // SAFETY: mapped for writing just now, and no other code has the puddle.
         unsafe { format_segment(body, control.client, log_id, segment, self.persistence) };
-        // Who reads it is not led to a log of which a page is lost already.
+        // No entry leads its reader to a log of which a page is lost already.
         self.check_poisoned()?;
         let state = if segment == 0 { ENTRY_HEAD } else { ENTRY_CONTINUATION };
         let entry = LogSpaceEntry::new(state, record.uuid, record.addr, log_id, u64::from(segment));
@@ -228,7 +228,7 @@ impl Inner {
     /// fence.
     ///
     /// # Safety
-    /// The log space is mapped for writing and has room for the entry; nobody else writes to it.
+    /// The log space is mapped for writing and has room for the entry; no other code writes to it.
     unsafe fn write_entry(&self, space: &Puddle, index: u64, entry: &LogSpaceEntry) {
         let at = LOG_SPACE_ENTRIES_OFFSET + index * size_of::<LogSpaceEntry>() as u64;
         let unnamed = LogSpaceEntry { state: 0, ..*entry };
@@ -270,7 +270,7 @@ impl Inner {
         let header = space_header(control.client, capacity(puddle));
         let len = puddle.body_len() as usize;
         // SAFETY: mapped for writing just now, `len` bytes from the body's start are in the puddle,
-        // nobody else knows it.
+        // no other code has it.
         unsafe {
             let body = puddle.body_addr() as *mut u8;
             body.write_bytes(0, len);

@@ -1,8 +1,8 @@
-//! Puddles that are made, mapped and forgotten: the steps that creating, growing, importing and
-//! removing have in common.
+//! Makes, maps and forgets puddles: the steps that creating, growing, importing and removing have
+//! in common.
 //!
-//! A puddle is known by the catalog only after its file is whole: until the batch that names it,
-//! its file is an orphan, which the next writable open removes. [`crate::kernel::pool`] and
+//! Invariant: the catalog names a puddle only after its file is whole. Until the batch that names
+//! it, its file is an orphan, which the next writable open removes. [`crate::kernel::pool`] and
 //! [`crate::pools`] say which batch commits.
 
 use crate::kernel::error::StoreError;
@@ -17,8 +17,8 @@ use cenote_medium::{MapMode, MediumError};
 use core::ptr::NonNull;
 
 impl Inner {
-    /// Creates the file of a new puddle; nobody knows it yet. Spare puddles make room for it, if
-    /// need be.
+    /// Creates the file of a new puddle; no record names it yet. Spare puddles are given up if the
+    /// file needs their space.
     pub(crate) fn new_puddle(
         &self,
         control: &mut Control,

@@ -8,14 +8,14 @@ use cenote_medium::{Durability, MediumInfo, MediumKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What somebody wants to do with a store or a pool.
+/// What a caller wants to do with a store or a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Read and write: one process at a time.
     ReadWrite,
-    /// Read and write, beside other processes that have the pool so too. Of a pool that a daemon
-    /// keeps; a process that has a store to itself shares it with nobody, and this is as
-    /// [`Access::ReadWrite`] there.
+    /// Read and write, beside other processes that share the pool. A daemon's clients can do that;
+    /// a process that has a store to itself shares no pool, and this is as [`Access::ReadWrite`]
+    /// there.
     Shared,
     /// Read: any number of processes, none of which changes a byte of any file.
     ReadOnly,
@@ -152,7 +152,7 @@ pub enum WindowPolicy {
 pub struct OpenOptions {
     /// For writing or for reading.
     pub access: Access,
-    /// How long to wait for a store that somebody else has open. Zero: not at all.
+    /// How long to wait for a store that another process has open. Zero: not at all.
     pub lock_timeout: Duration,
     /// What to do when something is damaged.
     pub damage: DamagePolicy,
@@ -264,7 +264,7 @@ pub struct PoolOptions {
     pub size_max: u64,
     /// Permission bits, as of a file.
     pub permissions: u32,
-    /// How it is protected while nobody has it open. Only in [`PoolMode::Shadowed`].
+    /// How it is protected while no process has it open. Only in [`PoolMode::Shadowed`].
     pub at_rest: AtRest,
     /// The key that it is under, in modes that have one.
     pub key: Option<Arc<Keyring>>,

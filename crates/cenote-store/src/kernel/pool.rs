@@ -174,7 +174,7 @@ impl PoolHandle {
     /// system cannot do that, and nothing has changed.
     ///
     /// # Safety
-    /// What is in the range belongs to the caller, and nobody needs it any more.
+    /// What is in the range belongs to the caller, and no code needs it any more.
     ///
     /// # Errors
     /// The pool is read-only, the store poisoned, the range is not the pool's, or the medium

@@ -1,16 +1,16 @@
-//! A puddle of an open store: what is known of it, and whether it is mapped.
+//! Keeps what an open store knows of a puddle, and maps it.
 //!
-//! A puddle of a pool in shadowed mode is mapped such that the first store into a page faults, and
-//! is noted: see [`crate::psync`].
-//!
-//! A [`Puddle`] stays at its address in memory until the store is dropped, so that references to it
-//! can be taken without locks. Its mapping state is one word:
+//! Invariant: a [`Puddle`] stays at its address in memory until the store is dropped, so that
+//! references to it can be taken without locks. Its mapping state is one word:
 //!
 //! ```text
-//! ABSENT -> MAPPING -> MAPPED      mapped by the first who needs it: a fault, or `ensure_mapped`; others wait
-//!              |-----> ABSENT      mapping failed; the next one tries again and gets the error
+//! ABSENT -> MAPPING -> MAPPED      the first thread that needs it maps it; other threads wait
+//!              |-----> ABSENT      mapping failed; the next thread tries again and gets the error
 //! REFUSED                          damaged, or removed: never mapped
 //! ```
+//!
+//! A thread needs a puddle in a fault or in `ensure_mapped`. In shadowed mode a puddle is mapped
+//! such that the first store into a page faults, and is noted: see [`crate::psync`].
 
 mod mark;
 mod turn;
@@ -130,8 +130,8 @@ impl Puddle {
         self.due.store(false, Ordering::Release);
     }
 
-    /// Shows memory in place of the file, which nobody writes: `fill` makes it, at the puddle's
-    /// address, readable. Nothing is to be mapped there now.
+    /// Shows memory in place of the file, for reading only: `fill` maps it at the puddle's address,
+    /// where nothing may be mapped now.
     pub(crate) fn show(
         &self,
         fill: impl FnOnce() -> Result<(), MediumError>,
@@ -155,8 +155,8 @@ impl Puddle {
     /// Gives a puddle of a protected pool its memory, which `make` maps; nothing to do if it has
     /// that.
     pub(crate) fn give_view<E>(&self, make: impl FnOnce() -> Result<View, E>) -> Result<(), E> {
-        // Under the control lock, or by who has the turn to rewrite it: so nobody else makes one.
-        // But a first touch that failed may be about to take away what it has put there.
+        // The caller holds the control lock or has the turn to rewrite: no other thread makes a
+        // view. But a first touch that failed may be about to unmap what it has mapped there.
         if self.view.get().is_some() || !self.is_mine_to_map() {
             return Ok(());
         }
@@ -165,7 +165,7 @@ impl Puddle {
         made
     }
 
-    /// Takes the turn to map what is absent, waiting for who has it; `false`: it is mapped.
+    /// Takes the turn to map what is absent, or waits for its thread; `false`: it is mapped.
     fn is_mine_to_map(&self) -> bool {
         while let Err(state) =
             self.state.compare_exchange(ABSENT, MAPPING, Ordering::AcqRel, Ordering::Acquire)
@@ -223,8 +223,8 @@ impl Puddle {
         self.record.index
     }
 
-    /// For the heap to hang its volatile data about this puddle on. Null at first; whoever sets it
-    /// frees it.
+    /// For the heap's volatile data about this puddle. Null at first; the heap that sets it frees
+    /// it.
     ///
     /// # Safety
     /// Only the heap that the pool is open with stores anything here: what it finds, it takes for
@@ -280,7 +280,7 @@ impl Puddle {
         }
     }
 
-    /// The notes of pages that were stored into; made by the first who asks, before the puddle is
+    /// The notes of pages that were stored into; made at the first call, before the puddle is
     /// mapped for writing.
     pub(crate) fn notes(&self) -> &Arc<DirtyBitmap> {
         self.notes.get_or_init(|| {
@@ -367,8 +367,8 @@ impl Puddle {
             match self.state.compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => {
-                    // SAFETY: callers take away what nobody uses: recovery its own mappings,
-                    // removal those of a pool that nobody has open.
+                    // SAFETY: callers unmap what no thread uses: recovery its own mappings, removal
+                    // those of a pool that is not open.
                     let result = unsafe { medium.unmap(self.addr(), self.size()) };
                     self.state.store(if result.is_ok() { next } else { MAPPED }, Ordering::Release);
                     return result;
@@ -394,7 +394,7 @@ impl Puddle {
             return Ok(());
         }
         if self.kind == Kind::Sealed {
-            // In this order: who gives it its memory just now looks at the mode after that.
+            // In this order: a thread that gives it its memory just now reads the mode after that.
             self.mode.store(encode_mode(mode), Ordering::SeqCst);
             if let Some(view) = self.view().filter(|_| mode.is_shared_writable()) {
                 view.allow_stores();
@@ -409,8 +409,8 @@ impl Puddle {
                 .compare_exchange(MAPPED, MAPPING, Ordering::AcqRel, Ordering::Acquire)
                 .is_ok()
             {
-                // SAFETY: the same pages come back at once, with the access that is now wanted;
-                // whoever touches them in between waits.
+                // SAFETY: the same pages come back at once, with the access that is now wanted; a
+                // thread that touches them in between waits.
                 if let Err(error) = unsafe { medium.unmap(self.addr(), self.size()) } {
                     self.state.store(MAPPED, Ordering::Release);
                     return Err(error);
@@ -498,7 +498,7 @@ pub(crate) fn make_header_of(record: &PuddleRecord, store: Uuid, generation: u64
     header
 }
 
-/// Creates a puddle's file: space taken, header written, durable. Nobody knows the file until a
+/// Creates a puddle's file: space taken, header written, durable. The file is an orphan until a
 /// record names it; on failure it is removed again.
 pub(crate) fn create_file(
     medium: &OwnedMedium,

@@ -1,10 +1,10 @@
-//! Region pointers: from pool, puddle and offset to the address, and back (RAL-5).
+//! Turns region pointers (pool, puddle and offset) into addresses, and back (RAL-5).
 //!
-//! The catalog knows where every puddle lies, behind a lock. Following a region pointer takes no
-//! lock if somebody has asked for that puddle before: a small table, shared by all stores of the
-//! process, remembers addresses. What it says is a guess: it counts only if this store's window
-//! has, at that address, the very puddle that was asked for. So nothing has to be taken out of the
-//! table, ever.
+//! The catalog has the address of every puddle, behind a lock. A program that follows a region
+//! pointer takes no lock if a thread has asked for that puddle before: a small table, which all
+//! stores of the process share, has the addresses. Invariant: an entry is a guess, and counts only
+//! if this store's window has, at that address, the puddle that was asked for. So no entry is ever
+//! removed.
 
 use crate::kernel::store::Store;
 use cenote_layout::catalog::PuddleRecord;

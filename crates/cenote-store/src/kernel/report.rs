@@ -184,7 +184,7 @@ impl fmt::Display for Pools<'_> {
 /// How a session found a pool (RAL-6): what its heap has to do before it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolStart {
-    /// Nobody has opened it for writing since it was created.
+    /// No session has opened it for writing since it was created.
     Fresh,
     /// Its last writer let go of it properly: everything is as it was left.
     Clean,

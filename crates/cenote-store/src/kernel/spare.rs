@@ -1,5 +1,5 @@
-//! Spare puddles for pools (PUD-11; Puddles paper, 4.3): a pool that is created or grows takes one
-//! instead of making a file.
+//! Keeps spare puddles for pools (PUD-11; Puddles paper, 4.3): a pool that is created or grows
+//! takes one instead of making a file.
 //!
 //! A *spare* is a puddle of role `Spare`: the catalog names it, it has its file and its address,
 //! and no pool. What is removed with a pool becomes spare, and the puddle that a growing pool will
@@ -105,7 +105,7 @@ impl Inner {
             && bytes <= self.medium.free_bytes() / 16
     }
 
-    /// Begins to make a puddle of `size` bytes that nobody has asked for yet.
+    /// Begins to make a puddle of `size` bytes before the pool asks for it.
     pub(crate) fn make_ahead(&self, control: &mut Control, pool: PoolId, size: u64) {
         let state = &control.catalog.state;
         // A protected pool's puddles have files of another kind.
@@ -209,7 +209,7 @@ impl Inner {
         control: &Control,
         puddles: &[PuddleRecord],
     ) -> BTreeSet<Uuid> {
-        // Whoever wrote a puddle as a guest may have it mapped still: it comes to nobody else.
+        // A guest that wrote a puddle may have it mapped still: no other pool gets it.
         if self.options.hosting.is_some() || self.is_client() {
             return BTreeSet::new();
         }
@@ -291,7 +291,7 @@ impl Inner {
         for spare in spares.into_iter().filter(|p| p.size == size) {
             let usable = match verify_file(&self.medium, &spare, self.uuid, true) {
                 Ok(None) => true,
-                // Taken by somebody who did not come to name it, or not cleaned yet.
+                // An operation took it and did not come to name it, or it is not wiped yet.
                 Ok(Some(_)) => {
                     let whole =
                         self.medium.len(name(&file_name(spare.uuid))).is_ok_and(|len| len == size);

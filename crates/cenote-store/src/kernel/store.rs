@@ -67,7 +67,7 @@ pub(crate) struct Inner {
     pub(crate) stamps: Stamps,
     /// Nothing is written on drop: the store is not open yet, or abandoned, or closed already.
     pub(crate) silent: AtomicBool,
-    /// Held by who replays a guest's logs: one after the other, since they may have shared a pool.
+    /// Held during the replay of a guest's logs: one guest at a time, as guests may share a pool.
     /// Taken before the control lock, which is not held meanwhile.
     pub(crate) replaying: Mutex<()>,
     /// The process that keeps the store, if it is another one.
@@ -79,7 +79,7 @@ pub(crate) struct Inner {
     pub(crate) fence: Option<Arc<Fence>>,
     /// Journals beside that of pools: of objects.
     pub(crate) journals: Mutex<Vec<Weak<Journal>>>,
-    /// Held by who brings such a journal into files, and by who copies these for a backup.
+    /// Held while such a journal is brought into files, and while a backup copies these.
     pub(crate) files_moving: Mutex<()>,
     /// The lock on the directory of primaries, from the moment on when there is one.
     pub(crate) primaries: Mutex<Option<LockGuard>>,
@@ -315,7 +315,7 @@ impl Store {
         })
     }
 
-    /// Maps a puddle that nobody has touched yet; if it has moved, its pointers are rewritten
+    /// Maps a puddle that no thread has touched yet. If it is due, its pointers are rewritten
     /// before.
     ///
     /// # Errors

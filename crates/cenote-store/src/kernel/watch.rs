@@ -32,7 +32,7 @@
 //! # States of a page
 //!
 //! *There*; *noted*; *replaced*, until the puddle is unmapped. A puddle is watched from before it
-//! is touched until after it was touched last; who begins to watch it forgets old notes.
+//! is touched until after it was touched last; a new watch of it forgets old notes.
 
 use crate::kernel::error::StoreError;
 use crate::kernel::lost_page::LostLog;
@@ -58,7 +58,7 @@ impl Store {
     }
 
     /// What is set when a page of a log of this session is lost, before an access to it can
-    /// succeed: for who writes one.
+    /// succeed: for the code that writes one.
     ///
     /// # Safety
     /// The caller reads it, and does not change it: transactions would go on without their logs.

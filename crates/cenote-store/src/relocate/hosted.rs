@@ -1,13 +1,13 @@
-//! Pools that are copied, moved and taken in for a daemon's guests, by the code that does it in an
-//! embedded store.
+//! Copies, moves and imports pools for a daemon's guests, by the code that does it in an embedded
+//! store.
 //!
-//! An embedded store opens a pool before it copies or moves it: then nobody else writes it, its
-//! puddles are verified, and what has moved is rewritten. A store that hosts maps no pool:
-//! files that guests can cut short are read, not mapped. What opening gives, a *hold* gives here.
-//! It is memory of this process, and says of a pool:
+//! An embedded store opens a pool before it copies or moves it: then no other process writes the
+//! pool, its puddles are verified, and what has moved is rewritten. A store that hosts maps no
+//! pool: it reads files that guests can cut short, and does not map them. What opening gives, a
+//! *hold* gives here. It is memory of this process, and says of a pool:
 //!
-//! * *copied*: as long as it lasts no guest is granted the pool for writing, and nobody removes or
-//!   moves it. Guests that read it may be there, and may come.
+//! * *copied*: while the hold lasts, no guest is granted the pool for writing, and no operation
+//!   removes or moves it. Guests that read it may be there, and may come.
 //! * *moved*: no guest has the pool, and none is granted it.
 //!
 //! Nothing on the medium depends on a hold. A daemon that dies under one leaves what an embedded
@@ -33,12 +33,12 @@
 //!
 //! # An import
 //!
-//! A guest reads the archive; what it found arrives as a manifest and pieces of puddles. The files
-//! are made here, under identities that no guest hears of before the end, and no descriptor of them
-//! is given away: so nobody can change a puddle behind its verification, and no file of an import
-//! that came to nothing is anybody's. States and commit are those of import.rs; **the batch that
-//! makes the pools also says which request of the guest made them, and commits both**, so who asks
-//! again because the answer was lost is told what there is ([`Store::guest_made`]).
+//! A guest reads the archive, and sends a manifest and pieces of puddles. The daemon makes the
+//! files, under identities that no guest hears of before the end, and gives no descriptor of them
+//! away: so no guest can change a puddle behind its verification, and no guest has a file of an
+//! import that failed. States and commit are those of import.rs; **the batch that makes the pools
+//! also says which request of the guest made them, and commits both**, so a guest that asks again
+//! because the answer was lost is told what there is ([`Store::guest_made`]).
 
 use super::import::Import;
 use super::moving::refuse_doubtful;
@@ -72,8 +72,8 @@ impl Drop for Held {
     }
 }
 
-/// A pool that a guest may read and that nobody changes as long as this value lives: it is to be
-/// copied.
+/// A pool to be copied: a guest may read it, and no operation changes it as long as this value
+/// lives.
 #[derive(Debug)]
 pub struct GuestSource {
     pool: QuiescentPool,
@@ -95,7 +95,7 @@ impl GuestSource {
 }
 
 impl Store {
-    /// Whether a pool is held, so that who wants it may wait for that.
+    /// Whether a pool is held, so that a guest that wants it may wait for that.
     #[must_use]
     pub fn is_held(&self, name: &str) -> bool {
         let control = self.inner().control();
@@ -106,7 +106,8 @@ impl Store {
     /// Nothing to do for most.
     ///
     /// # Errors
-    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: it is being done for another; a puddle that cannot be rewritten: what was done stays done.
+    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: the daemon rewrites the pool for
+    /// another guest; a puddle that cannot be rewritten: what was done stays done.
     pub fn guest_finish(
         &self,
         credentials: &Credentials,
@@ -120,7 +121,7 @@ impl Store {
             let (id, _) = control.readable(credentials, name)?;
             let state = &control.catalog.state;
             if state.is_protected(id) {
-                // It is not granted, and who has its key rewrites it.
+                // It is not granted, and a process that has its key rewrites it.
                 return Ok(Rewritten::default());
             }
             let mut due = state.puddles_of(id);
@@ -149,11 +150,13 @@ impl Store {
         Ok(rewritten)
     }
 
-    /// Holds a pool that a guest may read, to be copied: nobody writes it, nothing about it is in
-    /// doubt, all of it is rewritten that has moved.
+    /// Holds a pool that a guest may read, to be copied: no guest writes it, nothing about it is in
+    /// doubt, and no puddle of it is due.
     ///
     /// # Errors
-    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: a guest writes it, or it is being moved; [`StoreError::RelocationDue`]: [`Store::guest_finish`] comes first; as [`Store::quiescent_pool`].
+    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: a guest writes it, or it is being
+    /// moved; [`StoreError::RelocationDue`]: [`Store::guest_finish`] comes first; as
+    /// [`Store::quiescent_pool`].
     pub fn guest_source(
         &self,
         credentials: &Credentials,
@@ -245,7 +248,7 @@ impl Store {
     /// this one, may have any pool of the store: all of them may point into it.
     ///
     /// # Errors
-    /// [`StoreError::Permission`]; [`StoreError::PoolInUse`] with the first pool that somebody has;
+    /// [`StoreError::Permission`]; [`StoreError::PoolInUse`] with the first pool that a guest has;
     /// as [`Store::randomize_pool`]. Nothing has moved then.
     ///
     /// On success, what was left of earlier moves and had to be rewritten first.
@@ -272,8 +275,8 @@ impl Store {
             }
             state.pools.values().cloned().collect()
         };
-        // The store's own doing: who may write one pool moves it, and pointers in all others follow
-        // it.
+        // The daemon does this itself: a guest that may write one pool moves it, and the pointers
+        // in all others follow it.
         let daemon = Credentials { uid: 0, gid: 0, groups: Vec::new() };
         let mut sum = Rewritten::default();
         for pool in &pools {
@@ -381,8 +384,8 @@ impl Control {
 }
 
 impl Inner {
-    /// Rewrites puddles that nobody has mapped, nor will before this is over. Those that this made
-    /// known are in `fresh`.
+    /// Rewrites puddles that no process has mapped or maps before this returns. `fresh` gets those
+    /// that this made known.
     fn rewrite_unmapped(
         &self,
         due: &[PuddleRecord],

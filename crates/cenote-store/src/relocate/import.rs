@@ -99,7 +99,8 @@ fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
     }
     if count > RELOCATION_MOVES_MAX || manifest.pools.len() > RELOCATION_MOVES_MAX {
         return Err(refused(format!(
-            "it has {count} puddles, and at most {RELOCATION_MOVES_MAX} are imported together: import fewer pools at once"
+            "it has {count} puddles, and at most {RELOCATION_MOVES_MAX} are imported together: \
+             import fewer pools at once"
         )));
     }
     let (mut names, mut numbers, mut ranges) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
@@ -199,8 +200,7 @@ fn place(space: &mut Space, puddles: &[ImportPuddle]) -> Option<Vec<u64>> {
 }
 
 impl Store {
-    /// Checks all that [`Store::begin_import`] checks, in a store that may be open for reading
-    /// only.
+    /// Checks all that [`Store::begin_import`] checks, in a store that may be open to look.
     ///
     /// # Errors
     /// As [`Store::begin_import`].

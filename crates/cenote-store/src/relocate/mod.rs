@@ -1,9 +1,9 @@
-//! Relocation: puddles that came to another address, and what becomes of the pointers in them
-//! (PUD-8; Puddles paper, 3.3 and 4.2).
+//! Relocates pools: gives puddles other addresses, and has the pointers in them rewritten (PUD-8;
+//! Puddles paper, 3.3 and 4.2).
 //!
-//! The store knows where puddles went and which of them are still to be rewritten; how pointers are
-//! found is not its business. A [`Rewriter`], from a layer that knows heaps, changes an image of
-//! one puddle; without one a pool that has something to do is not opened.
+//! The store records where puddles went and which of them are due; it has no code that finds
+//! pointers. A [`Rewriter`], from the layer of heaps, changes an image of one puddle; without one a
+//! pool with puddles that are due is not opened.
 //!
 //! # What the catalog says
 //!
@@ -14,11 +14,11 @@
 //! addresses (moving.rs). Nothing in that batch depends on how many pointers there are.
 //!
 //! **A puddle that is due has never been mapped since it moved.** So no log and no psync says
-//! anything about it, and whoever recovers a store need not look at it. It follows from two things:
-//! mapping refuses a puddle that is due, and everything that makes one accessible rewrites it first
-//! (`due`, frontier.rs).
+//! anything about it, and recovery need not look at it. It follows from two things: mapping refuses
+//! a puddle that is due, and all code that makes one accessible rewrites it first (`due`,
+//! lazy_rewrite.rs).
 //!
-//! How one puddle is rewritten, and who reads one that is due, is in the module `due`.
+//! How one puddle is rewritten, and which code reads one that is due, is in the module `due`.
 
 pub(crate) mod hosted;
 pub(crate) mod import;

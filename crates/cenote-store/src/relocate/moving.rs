@@ -1,15 +1,15 @@
-//! Pools that move inside their store: copies of them, and new addresses for them.
+//! Moves pools inside their store: copies them, and gives them new addresses.
 //!
 //! **A clone** is an import of the pool's own files, copied, or shared block by block if that is
 //! asked for and the file system can do it: see [`super::import`]. A file that is due is only ever
 //! read and replaced, never mapped, so a store into the clone cannot find the disk full. A store
 //! into the *original* can, where blocks are shared: they are copied when it writes them, until the
 //! clone is rewritten ([`crate::PoolHandle::finish_relocation`]) or removed, and a full disk is
-//! `SIGBUS` then. So who wants that says so.
+//! `SIGBUS` then. So blocks are shared only if the caller asks for it.
 //!
-//! **New addresses.** States: (1) whatever is due is rewritten, pools in shadowed mode are psynced,
-//! the journal is trimmed, so that nothing is left anywhere that speaks of old contents at a place
-//! in a file; (2) one batch gives the pool's puddles their addresses and says that every puddle of
+//! **New addresses.** States: (1) all puddles that are due are rewritten, pools in shadowed mode
+//! are psynced, the journal is trimmed, so that no record is left about old contents at a place in
+//! a file; (2) one batch gives the pool's puddles their addresses and says that every puddle of
 //! the store's pools is due: **the catalog's batch commits**. No file is touched. Other pools
 //! may point into the one that moved, so they are due as well; they stay where they are.
 
@@ -39,9 +39,9 @@ use core::ops::ControlFlow;
 use std::sync::Arc;
 
 impl Store {
-    /// Looks at a pool that is to be copied as it lies there: nobody has it open, nothing about it
-    /// is in doubt, all of it is rewritten that has moved. It stays so as long as nobody opens
-    /// it, which the caller sees to.
+    /// Looks at a pool that is to be copied as its files are: no process has it open, nothing about
+    /// it is in doubt, and no puddle of it is due. It stays so until it is opened, which the caller
+    /// prevents.
     ///
     /// # Errors
     /// It is open, in this process or by a guest; it is protected at rest, has moved, and there is
@@ -87,9 +87,9 @@ impl Store {
         Ok(QuiescentPool::new(&control, record, at_rest))
     }
 
-    /// The same for a pool that is protected at rest, and not due. Its files are brought to what
-    /// whoever opened it next would see: what was written in this session is psynced, and what the
-    /// journal has is in the files.
+    /// The same for a pool that is protected at rest, and not due. Brings its files to what the
+    /// next opener would see: psyncs what this session wrote, and writes what the journal has to
+    /// the files.
     fn quiescent_sealed(&self, name: &str, at_rest: AtRest) -> Result<QuiescentPool, StoreError> {
         let inner = self.inner();
         let mut control = inner.control();
@@ -172,8 +172,8 @@ impl Store {
         unsafe { copy.commit() }
     }
 
-    /// The files of a copy, which belongs to that user and group when it is committed. Nobody
-    /// changes the source meanwhile.
+    /// The files of a copy, which belongs to that user and group when it is committed. The caller
+    /// keeps the source unchanged meanwhile.
     pub(super) fn copy_of(
         &self,
         from: &QuiescentPool,
@@ -274,7 +274,7 @@ impl Store {
         for puddle in old {
             control.space.give_back(puddle.addr, puddle.size);
         }
-        // Whoever opens a pool next looks at its puddles anew.
+        // The next opener of a pool looks at its puddles anew.
         let pools: Vec<PoolId> = control.catalog.state.pools.keys().copied().collect();
         for pool in pools {
             control.pools.remove(&pool);
@@ -287,7 +287,7 @@ impl Store {
     }
 }
 
-/// Refuses a pool that somebody has open, or about which something is open.
+/// Refuses a pool that is open, or about which something is in doubt.
 fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
     let id = find(control, name)?;
     let state = &control.catalog.state;
@@ -315,7 +315,8 @@ pub(super) fn refuse_doubtful(control: &Control, id: PoolId, name: &str) -> Resu
     if state.trace_due.contains(&id) {
         return Err(StoreError::Import {
             detail: format!(
-                "pool \"{name}\" was in use when power failed: open it once, so that its blocks are traced"
+                "pool \"{name}\" was in use when power failed: open it once, so that its blocks \
+                 are traced"
             ),
         });
     }
@@ -364,7 +365,8 @@ impl Inner {
             let puddles = moves.len();
             return Err(StoreError::Import {
                 detail: format!(
-                    "the pool has {puddles} puddles or more, and at most {RELOCATION_MOVES_MAX} are moved together"
+                    "the pool has {puddles} puddles or more, and at most {RELOCATION_MOVES_MAX} \
+                     are moved together"
                 ),
             });
         }

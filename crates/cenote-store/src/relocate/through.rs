@@ -1,12 +1,12 @@
-//! Copying, importing and exporting as a daemon's client: what an embedded store does with files is
-//! asked of the daemon, or done with descriptors that it hands out for reading.
+//! Copies, imports and exports pools as a daemon's client: asks the daemon for what an embedded
+//! store does with files, or does it with descriptors that the daemon grants for reading.
 //!
 //! Invariant: what this process sends is data, and what it opens by itself is its own. The daemon
-//! opens no path that a client names; an archive is read and written here, under the caller's own
-//! rights.
+//! opens no path that a client names; the client reads and writes an archive itself, under the
+//! caller's own rights.
 //!
-//! **An export** has the pool granted for reading, which keeps it from being written until this
-//! session ends, and reads its files puddle by puddle.
+//! **An export** has the pool granted for reading, so that no client writes it until this session
+//! ends, and reads its files puddle by puddle.
 
 use crate::connection::Connection;
 use crate::daemon_api::Granted;
@@ -36,8 +36,8 @@ impl Store {
         })
     }
 
-    /// [`Store::quiescent_pool`] of a client: the pool is granted for reading, so nobody writes it
-    /// until this session ends.
+    /// [`Store::quiescent_pool`] of a client: the daemon grants the pool for reading, so no client
+    /// writes it until this session ends.
     pub(super) fn quiescent_through(
         &self,
         connection: &Connection,

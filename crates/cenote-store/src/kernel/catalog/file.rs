@@ -193,7 +193,8 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
             offset: 0,
             len: 0,
             detail: format!(
-                "both end with batch {last_complete}, although there was a batch {at_least}: they were rolled back"
+                "both end with batch {last_complete}, although there was a batch {at_least}: they \
+                 were rolled back"
             ),
             effect: DamageEffect::Lost,
         });
@@ -221,9 +222,8 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
                 effect: if lost { DamageEffect::Lost } else { DamageEffect::ReadFromOther },
             });
         }
-        // catalog.1 is behind by one batch where its writer stopped, and by a whole history during
-        // compaction, where catalog.0 has begun with a snapshot that only just follows.
-        // Further behind: writes were lost.
+        // catalog.1 lacks one batch where its writer stopped, and a whole history where a
+        // compaction has begun catalog.0 with a snapshot. A file that lacks more has lost writes.
         let behind = last_complete - scan.last.min(last_complete);
         let allowed = u64::from(file == 1);
         if behind > allowed && scan.bad.is_empty() {

@@ -1,4 +1,4 @@
-//! The catalog as an open store uses it: read once, then appended to.
+//! Reads the catalog once, when a store is opened, and appends its changes.
 //!
 //! # A change
 //!
@@ -10,9 +10,9 @@
 //! are cut back, the second first, and the change has not happened. If a sync or the cutting fails,
 //! nothing is known any more: the caller poisons the store.
 //!
-//! Both files stay open from the first change on, so that one takes a write and a sync of each and
-//! no more, and an error of an earlier write-back is told to the descriptor that it happened to.
-//! Whoever renames something over one of them lets go of both first.
+//! Both files stay open from the first change on. So a change takes one write and one sync of each,
+//! and the system reports an error of an earlier write-back to the descriptor that wrote. Code that
+//! renames a file over one of them closes both first.
 //!
 //! # Writing a file anew (compaction, repair)
 //!
@@ -236,7 +236,7 @@ impl Catalog {
             self.open =
                 Some([first.map_err(AppendError::Undone)?, second.map_err(AppendError::Undone)?]);
         }
-        // After the files were opened: what has these names now is what is written.
+        // After the files were opened: the files that have these names now are the ones written.
         self.check_fence().map_err(AppendError::Undone)?;
         for (file, (open, _)) in self.open.iter().flatten().enumerate() {
             if let Err(error) = open.write_at(self.lens[file], &frames) {

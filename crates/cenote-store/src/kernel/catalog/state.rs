@@ -42,7 +42,7 @@ pub(crate) struct State {
     pub(crate) object_names: BTreeMap<String, Uuid>,
     /// Pools that are protected at rest.
     pub(crate) at_rest: BTreeMap<PoolId, AtRest>,
-    /// Pools that somebody has opened for writing.
+    /// Pools that a session has opened for writing.
     pub(crate) used: BTreeSet<PoolId>,
     /// Clients that are other processes.
     pub(crate) guests: BTreeMap<Uuid, GuestRecord>,
@@ -282,8 +282,8 @@ impl State {
         out
     }
 
-    /// Records that say of a client which stays for the sake of its logs that it is no process any
-    /// more: its number may come again, and then it is somebody else's.
+    /// Records for a client that stays only because of its logs: its process has ended. The system
+    /// may give the process number to another process.
     pub(crate) fn process_ended(&self, client: Uuid) -> Vec<Record> {
         let held = self.object_leases.keys().filter(|(holder, _)| *holder == client);
         let ended = |(client, object): &(Uuid, Uuid)| Record::ObjectLeaseEnded {
