@@ -28,8 +28,7 @@ pub struct Extent {
 ///
 /// If there is a `sharing`, "this heap" is that of all members: each has the same bytes mapped
 /// shared, at the same addresses, in one coherent memory. `extents` and `slot` know a puddle that
-/// any
-/// member took as soon as its `take` has returned there; slots are each process's own. What
+/// any member took as soon as its `take` has returned there; slots are each process's own. What
 /// [`Sharing`] asks holds.
 pub unsafe trait Backing: Send + Sync + 'static {
     /// All heap puddles of the pool, in order of their numbers.
@@ -99,9 +98,8 @@ pub unsafe trait Backing: Send + Sync + 'static {
     fn size_max(&self) -> u64;
 
     /// Gives the space of `len` bytes at `addr`, whole pages in one extent, back to the system.
-    /// They
-    /// read as zeros then, and no thread stores into them before [`Backing::ensure`]. `false`: that
-    /// cannot be done here, and nothing has changed.
+    /// They read as zeros then, and no thread stores into them before [`Backing::ensure`]. `false`:
+    /// that cannot be done here, and nothing has changed.
     ///
     /// # Safety
     /// No thread uses the range, or needs what is in it.

@@ -9,8 +9,7 @@
 //! transactions that begin and end while the lock is held. Then a thread that takes the lock over
 //! from a dead process finds the data as the last commit left them, and [`Taken::Recovered`] is
 //! news, not trouble. The [`OwnerLiveness`] ensures that: the one of a pool ([`PoolLiveness`])
-//! counts a
-//! process as ended only when its logs are replayed.
+//! counts a process as ended only when its logs are replayed.
 
 pub use crate::robust::{OwnerLiveness, Taken};
 
@@ -101,8 +100,7 @@ impl RobustMutex {
     ///
     /// # Errors
     /// That of [`OwnerLiveness`]: the owner has died, and what it left cannot be dealt with now.
-    /// The lock stays
-    /// the dead one's.
+    /// The lock stays the dead one's.
     pub fn lock<O: OwnerLiveness>(&self, owners: &O) -> Result<(MutexGuard<'_>, Taken), O::Error> {
         let taken = robust::lock(&self.0, owners)?;
         Ok((MutexGuard(&self.0), taken))

@@ -18,8 +18,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64};
 
 // SAFETY: puddles stay in the store's window, at their address, as long as the store is open, which
 // a handle keeps it; only the heap uses a heap puddle's body (contract of `PoolBacking::of`), and
-// it
-// hangs its data on `heap_slot`. A puddle that is refused is not among the extents.
+// it hangs its data on `heap_slot`. A puddle that is refused is not among the extents.
 unsafe impl Backing for PoolBacking {
     fn extents(&self) -> Vec<Extent> {
         if self.member().is_some() {

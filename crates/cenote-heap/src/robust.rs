@@ -2,8 +2,7 @@
 //!
 //! A lock is a word, or a word and a place for each reader. A word is 0, or the name of the
 //! *process* that has the lock ([`OwnerLiveness::me`]), with bit 31 set while a thread sleeps on
-//! it. One
-//! store takes the lock and names its owner. So a process may be killed between any two
+//! it. One store takes the lock and names its owner. So a process may be killed between any two
 //! instructions, and the next thread finds a free lock or a dead owner's name. The words outlive a
 //! loss of power, and no thread trusts them then: no process of another boot lives.
 //!
@@ -24,8 +23,7 @@
 //!
 //! **No thread waits for the dead.** A waiter sleeps for some milliseconds at most. Then it asks
 //! [`OwnerLiveness`] whether the owner has ended *and what it left was dealt with*. If so, it swaps
-//! a
-//! writer's word for its own name and returns [`Taken::Recovered`]; a dead reader's place it only
+//! a writer's word for its own name and returns [`Taken::Recovered`]; a dead reader's place it only
 //! clears, because a reader leaves nothing half done. A waiter that dies leaves nothing but bit 31.
 //! If an error comes before a dead writer's next holder returns, the lock is *abandoned*: the word
 //! has a name that no process has, which counts as dead.

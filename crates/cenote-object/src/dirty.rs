@@ -22,8 +22,7 @@
 //!
 //! Where there is a thread for it, `WriteProtect` and `Mprotect` protect pages after the psync that
 //! committed them, and those that change all the time not at all: `write_protector.rs`. Such a page
-//! is
-//! answered again until it is protected.
+//! is answered again until it is protected.
 //!
 //! How `Mprotect` notes pages, and what it does where the process has many mappings:
 //! `cenote_sys::dirty_bitmap` and `cenote_sys::mappings`.

@@ -17,10 +17,9 @@
 //! that are open, noted or in doubt.
 //!
 //! *Nothing is committed meanwhile.* A psync of the object goes through [`WriteProtector::finish`]
-//! before
-//! it looks at anything, which returns when no page is being closed. So a page is compared with the
-//! contents that the psync committed that queued it. They are read from the file, with committed
-//! lines that are not in the file yet laid over (`cenote-journal`, `apply.rs`).
+//! before it looks at anything, which returns when no page is being closed. So a page is compared
+//! with the contents that the psync committed that queued it. They are read from the file, with
+//! committed lines that are not in the file yet laid over (`cenote-journal`, `apply.rs`).
 //!
 //! *Nothing here reads the shadow.* Safe code may hold a `&mut [u8]` of it while the thread works.
 //! The kernel copies the pages of a closed range (`bytes::copy_by_kernel`), and the copy is

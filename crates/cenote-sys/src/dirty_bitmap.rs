@@ -3,8 +3,7 @@
 //! kind of mapping.
 //!
 //! *Invariant*: a writable page is noted, from before it becomes writable until
-//! [`DirtyBitmap::take`],
-//! whose caller protects the pages that it took.
+//! [`DirtyBitmap::take`], whose caller protects the pages that it took.
 //!
 //! | noted | page | then |
 //! | --- | --- | --- |
@@ -14,9 +13,8 @@
 //! | no | writable | excluded by the invariant |
 //!
 //! [`DirtyBitmap::allow`] notes a page *before* it makes it writable, and again *after*. The second
-//! note
-//! is for a `take` in between, which clears the first one and protects the page: the permission
-//! that comes after it would leave a writable page without a note.
+//! note is for a `take` in between, which clears the first one and protects the page: the
+//! permission that comes after it would leave a writable page without a note.
 //!
 //! Protection changes page by page, and each change may split a mapping of the kernel's. When the
 //! process has many mappings ([`crate::mappings`]), or the kernel refuses one more, 2 MiB at once
@@ -34,8 +32,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Bytes of a page.
 const PAGE: usize = 4096;
 /// Pages per word of [`DirtyBitmap::pages`], and words per bit of [`DirtyBitmap::chunks`]: a chunk
-/// is 512
-/// pages.
+/// is 512 pages.
 const WORD_PAGES: usize = 64;
 const CHUNK_WORDS: usize = 8;
 const CHUNK: usize = WORD_PAGES * CHUNK_WORDS * PAGE;
@@ -150,8 +147,7 @@ impl DirtyBitmap {
     }
 
     /// Adds what is noted to `pages`, as [`DirtyBitmap::take`] does, and leaves it noted: these
-    /// pages may
-    /// be written, and go on being.
+    /// pages may be written, and go on being.
     pub fn look(&self, pages: &mut Vec<Range<u64>>) {
         for (at, word) in self.chunks.iter().enumerate() {
             let mut chunks = word.load(Ordering::Acquire);

@@ -88,8 +88,7 @@ impl Drop for DualMapping {
 
 /// Maps `len` bytes of zeros, whole pages, at `addr`, over whatever is there, readable and
 /// writable, with no second address. As that of a [`DualMapping`] it is not in children and not in
-/// core
-/// dumps. All of it is there at once, where the kernel can do that.
+/// core dumps. All of it is there at once, where the kernel can do that.
 ///
 /// # Errors
 /// What the kernel says. What lies at `addr` is then what it was, or a reservation.

@@ -66,9 +66,8 @@ impl Store {
     /// [`Exported::unseen`] names the pool, and the archive has all of the store's types.
     ///
     /// # Errors
-    /// [`Error::Archive`](crate::Error::Archive): a pool is not known, open, or damaged; a
-    /// store that is
-    /// open read-only holds one that must be recovered; the stream fails. What the stream
+    /// [`Error::Archive`](crate::Error::Archive): a pool is not known, open, or damaged; a store
+    /// that is open read-only holds one that must be recovered; the stream fails. What the stream
     /// got is no archive then.
     pub fn export<W: Write>(
         &self,
@@ -114,10 +113,9 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Archive`](crate::Error::Archive): the archive is damaged or was made by a later
-    /// release;
-    /// a name is taken; a type has another layout in this store, or in this program; there is no
-    /// room; bytes of a value are no value of its type, or a collection's link leads to no part of
-    /// it ([`ArchivingError::Values`]).
+    /// release; a name is taken; a type has another layout in this store, or in this program; there
+    /// is no room; bytes of a value are no value of its type, or a collection's link leads to no
+    /// part of it ([`ArchivingError::Values`]).
     pub fn import(&self, input: impl Read, options: ImportOptions<'_>) -> Result<ImportedArchive> {
         self.inner.refuse_forked()?;
         refuse_within(&self.inner, "that is imported")?;

@@ -58,8 +58,7 @@ impl<G: Backing> TracedHeap<G> {
     fn root_words(&self, index: u16) -> Result<&[AtomicU64; 2], RootError> {
         let slot = self.slot_of_root(index)?;
         // SAFETY: the slot lies in the root puddle's mapping, which lives as long as the backing;
-        // it
-        // is aligned to 16, has 16 bytes, and is accessed atomically here.
+        // it is aligned to 16, has 16 bytes, and is accessed atomically here.
         Ok(unsafe { slot.cast::<[AtomicU64; 2]>().as_ref() })
     }
 }

@@ -262,8 +262,7 @@ impl SharedBacking {
 
 // SAFETY: the window is mapped as long as any backing of it lives, at one address in all processes;
 // puddles are disjoint parts of it; `slot` and `extents` answer from the table that all share.
-// Slots
-// are each backing's own.
+// Slots are each backing's own.
 unsafe impl Backing for SharedBacking {
     fn extents(&self) -> Vec<Extent> {
         let control = self.control();

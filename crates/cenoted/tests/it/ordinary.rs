@@ -1,8 +1,7 @@
 //! Ordinary use at random: programs and clients of daemons that make pools, write, psync, grow,
 //! copy, archive, move, trim and back them up, and that are killed at any moment; and what
-//! operators
-//! do to the files in between. The next program finds every pool, with every value that was
-//! acknowledged.
+//! operators do to the files in between. The next program finds every pool, with every value that
+//! was acknowledged.
 //!
 //! `CENOTE_ORDINARY_ROUNDS` asks for more rounds, `CENOTE_ORDINARY_SEED` for other ones. A failure
 //! prints the seed of its round and what was done.
