@@ -271,8 +271,14 @@ fn protected_pools_take_their_key_in_every_command() {
     run(&["stats", &dir, "p", "--key-file", &key]).exits(0);
     let whole = run(&["verify", &dir, "--key-file", &key, "--json"]).exits(0).json();
     assert_eq!((whole["pool"].as_str(), whole["covered"].as_bool()), (Some("p"), Some(true)));
-    // The heap is made by the first who writes.
+    // The heap is made by the first writer.
     run(&["reclaim", &dir, "p", "--key-file", &key]).exits(0);
+    // Beside a pool without a key, one that is not opened is passed over, but not with a wrong key.
+    run(&["create", &dir, "open", "--at-rest", "none"]).exits(0);
+    run(&["check", &dir]).exits(0);
+    run(&["check", &dir, "--key-file", &key]).exits(0);
+    run(&["check", &dir, "--key-file", &other]).complains(3, &["\"p\"", "not its key"]);
+    run(&["rm", &dir, "open", "-y"]).exits(0);
     run(&["verify", &dir, "p"]).complains(3, &["give its key"]);
     run(&["rekey", &dir, "p", "--key-file", &key, "--new-key-file", &other]).exits(0);
     run(&["stats", &dir, "p", "--key-file", &key]).complains(3, &["not its key"]);

@@ -15,6 +15,7 @@ use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
 use cenote_object::{Mode, ObjectOptions, Objects, Permission, Store};
 use cenote_store::{Access, Damage, FormatOptions, OpenOptions};
+use cenote_testkit::random::mix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::FromBytes as _;
@@ -327,9 +328,7 @@ fn mixtures_of_any_two_moments_are_found_or_show_one_moment() {
 fn any_two(life: &Life, rounds: u64) -> (Vec<String>, u64) {
     let (mut seed, mut tried, mut found) = (0x9E37_79B9_7F4A_7C15_u64, 0, Vec::new());
     let mut random = || {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
+        seed = mix(seed);
         seed
     };
     for one in 0..life.moments.len() {

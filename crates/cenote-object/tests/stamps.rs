@@ -13,6 +13,7 @@ use cenote_store::{
     Access, Begun, FormatOptions, OpenOptions, PoolHandle, PoolMode, PoolOptions, PowerLossPolicy,
     Store,
 };
+use cenote_testkit::random::mix;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -190,9 +191,7 @@ fn image_is_clean(image: &Image) -> bool {
 fn torn(life: &Life, rounds: u64) -> (u64, Vec<String>) {
     let (mut seed, mut tried, mut found) = (0x9E37_79B9_7F4A_7C15_u64, 0, Vec::new());
     let mut random = || {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
+        seed = mix(seed);
         seed
     };
     for one in 0..life.moments.len() {

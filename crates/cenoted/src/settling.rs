@@ -34,12 +34,7 @@ pub(crate) fn granted<R>(
         };
         let over = began.elapsed() > ENDING;
         match error {
-            StoreError::PoolBusy { by, .. } if !over && by == BY_DAEMON => {
-                std::thread::sleep(PAUSE);
-            }
-            StoreError::PoolBusy { name, .. } | StoreError::PoolInUse { name }
-                if !over && passes(shared, &name) =>
-            {
+            error if !over && is_worth_waiting(&error, |name| is_free_soon(shared, name)) => {
                 std::thread::sleep(PAUSE);
             }
             StoreError::RelocationDue { .. } if !over => {
@@ -54,9 +49,19 @@ pub(crate) fn granted<R>(
     }
 }
 
-/// Whether what keeps the pool from the caller passes by itself: a holder is about to lose it, the
-/// daemon copies or rewrites it, or that was so when the caller asked and is over.
-fn passes(shared: &Shared, name: &str) -> bool {
+/// Whether the same question can have another answer soon. What the daemon itself has is free in a
+/// moment, whatever is so by now; of other holders `is_free_soon` tells.
+fn is_worth_waiting(refused: &StoreError, is_free_soon: impl FnOnce(&str) -> bool) -> bool {
+    match refused {
+        StoreError::PoolBusy { by, .. } if by == BY_DAEMON => true,
+        StoreError::PoolBusy { name, .. } | StoreError::PoolInUse { name } => is_free_soon(name),
+        _ => false,
+    }
+}
+
+/// Whether no holder keeps the pool: one is about to lose it, the daemon copies or rewrites it, or
+/// that was so when the caller asked and is over.
+fn is_free_soon(shared: &Shared, name: &str) -> bool {
     let Ok(pool) = shared.store.pool_id(name) else { return false };
     let holders = shared.store.guest_holders(pool);
     holders.is_empty() || shared.sessions.any_ended_of(&holders) || shared.store.is_held(name)
@@ -78,5 +83,22 @@ pub(crate) fn settle_those(shared: &Shared, holders: impl Fn() -> Vec<Uuid>) {
     let began = Instant::now();
     while shared.sessions.any_ended_of(&holders()) && began.elapsed() < ENDING {
         std::thread::sleep(PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What refused the caller may be over when the daemon looks: then it must ask again.
+    #[test]
+    fn a_pool_that_the_daemon_had_is_asked_for_again_though_it_is_free_by_now() {
+        let busy = |by: &str| StoreError::PoolBusy { name: "p".into(), by: by.into() };
+        assert!(is_worth_waiting(&busy(BY_DAEMON), |_| false));
+        assert!(!is_worth_waiting(&busy("process 7"), |_| false));
+        assert!(is_worth_waiting(&busy("process 7"), |name| name == "p"));
+        let in_use = StoreError::PoolInUse { name: "p".into() };
+        assert!(is_worth_waiting(&in_use, |name| name == "p"));
+        assert!(!is_worth_waiting(&StoreError::PoolUnknown { name: "p".into() }, |_| true));
     }
 }

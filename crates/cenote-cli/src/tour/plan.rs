@@ -153,8 +153,11 @@ mod tests {
             let mut plan = Plan::new(seed, 10_000, 50);
             let (mut next, mut kills) = (0, 0);
             while let Some(kill) = plan.next(next) {
+                // It is past the place, and before the end: a late signal still comes in time.
+                let hold = plan.hold(kill, next);
+                assert!(next <= hold && hold < 10_000);
                 if let Kill::AfterWord(word, _) = kill {
-                    assert!((next..10_000).contains(&word));
+                    assert!((next..10_000).contains(&word) && word <= hold);
                     next = word;
                 }
                 plan.done();
