@@ -93,7 +93,7 @@ fn larger_states_are_sampled_with_both_extremes_and_every_single_loss() {
     let rig = Rig::power();
     let count = if cfg!(miri) { 8 } else { 40 };
     let exhaustive = if cfg!(miri) { 4 } else { 12 };
-    let samples = if cfg!(miri) { 30 } else { 400 };
+    let samples = if cfg!(miri) { 40 } else { 400 };
     let words: Vec<u64> = (0..count as u64).map(|i| i * 3).collect();
     words.iter().for_each(|&w| rig.store(w, 1));
     let state = rig.sim.state_now();
