@@ -39,3 +39,14 @@ done
 [ $# -eq 0 ] || exit 0
 "$programs/cenote-bench-peers" allocators --quick </dev/null
 "$programs/cenote-bench-peers" pmo-files --quick --system lmdb </dev/null
+# The attacks must work where they are known to: else it says nothing that they do nothing here.
+if [ "${features%libpmemobj}" != "$features" ]; then
+    "$programs/cenote-bench-peers" poseidon3 --json "$rows" </dev/null
+    for attack in overlap leak; do
+        grep "\"row\":\"$attack\",\"system\":\"libpmemobj\"" "$rows" |
+            grep -q '"median":[1-9]' || {
+            echo "error: poseidon3: $attack did nothing to libpmemobj" >&2
+            exit 1
+        }
+    done
+fi

@@ -8,12 +8,14 @@ use cenote_bench::Allocator;
 use cenote_bench::case::{Case, Failure, POWER, Sample, Stopwatch};
 use cenote_bench::figures::allocators::{self, prodcon};
 use cenote_bench::figures::figure1::{list_len, tree_height};
+use cenote_bench::figures::poseidon3::{HEAP_BYTES, Victim};
 use cenote_bench::figures::puddles_table3::{BATCH, RANGES};
 use cenote_bench::figures::{Figure, list_tail};
 use cenote_bench::place::Settings;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::hint::black_box;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -126,6 +128,14 @@ unsafe impl Allocator for Atomic {
         unsafe { peer_block_free(self.0.handle, block) };
         true
     }
+}
+
+/// The library's part in the figure of attacks.
+pub const VICTIMS: &[Victim] = &[Victim { system: SYSTEM, open: victim }];
+
+fn victim(directory: &Path) -> Result<Arc<dyn Allocator>, Failure> {
+    let settings = Settings { directory: directory.to_owned(), ..Settings::default() };
+    Ok(Arc::new(Atomic(Peer::of_size(&settings, HEAP_BYTES)?)))
 }
 
 /// The library's cases of a figure; none for those that are about Cenote alone.

@@ -13,6 +13,7 @@ fn main() -> ExitCode {
             return libpmemobj_sensors::child(&arguments);
         }
         cenote_bench::figures::sensors::join_by(libpmemobj_sensors::WAYS);
+        cenote_bench::figures::poseidon3::join_by(libpmemobj::VICTIMS);
     }
     cenote_bench::command::main("cenote-bench-peers", Some(cenote_bench_peers::PEERS))
 }

@@ -1,7 +1,7 @@
 //! The command line, which `cenote-bench` and `cenote-bench-peers` share.
 
 use crate::case::{Case, Failure};
-use crate::figures::{self, Body, FIGURES, Figure, daemon, open_after_kill, sensors};
+use crate::figures::{self, Body, FIGURES, Figure, daemon, open_after_kill, poseidon3, sensors};
 use crate::filter::Filter;
 use crate::place::Settings;
 use crate::report;
@@ -258,6 +258,9 @@ pub fn main(program: &str, peers: Option<Peers>) -> ExitCode {
     }
     if arguments.first().is_some_and(|first| first == sensors::CHILD) {
         return sensors::child(&arguments);
+    }
+    if arguments.first().is_some_and(|first| first == poseidon3::CHILD) {
+        return poseidon3::child(&arguments);
     }
     if arguments.first().is_some_and(|first| first == daemon::CHILD) {
         return daemon::child(&arguments);

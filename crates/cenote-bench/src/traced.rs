@@ -25,6 +25,18 @@ impl Traced {
     /// # Errors
     /// What keeps it from being opened.
     pub fn open(settings: &Settings, durability: Durability) -> Result<Arc<Self>, Failure> {
+        Self::open_with(settings, durability, &PoolOptions::default())
+    }
+
+    /// The same, with a pool that is made so.
+    ///
+    /// # Errors
+    /// As [`Traced::open`].
+    pub fn open_with(
+        settings: &Settings,
+        durability: Durability,
+        pool: &PoolOptions,
+    ) -> Result<Arc<Self>, Failure> {
         let directory = settings.temporary()?;
         let medium = place::medium(directory.path(), durability)?;
         cenote_store::format(medium.clone(), &FormatOptions::default())?;
@@ -34,7 +46,7 @@ impl Traced {
             ..OpenOptions::default()
         };
         let (store, _) = cenote_store::Store::open(medium, options)?;
-        store.create_pool("bench", &PoolOptions::default())?;
+        store.create_pool("bench", pool)?;
         // SAFETY: the store is this benchmark's own, and nothing else opens the pool.
         let backing = unsafe { PoolBacking::of(store.open_pool("bench", Access::ReadWrite)?) };
         let heap = TracedHeap::open(backing)?;

@@ -119,6 +119,11 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
     rows.of_the_heap();
     rows.of_objects();
     rows.of_the_daemon_and_relocation();
+    for attack in ["overlap", "leak"] {
+        // No block is handed out twice, and none is lost.
+        let nothing = ",\"threads\":1,\"unit\":\"blocks\",\"median\":0.000";
+        rows.has(attack, "cenote", "power", nothing);
+    }
     for line in rows.0.lines() {
         for key in
             ["figure", "row", "system", "level", "threads", "unit", "median", "min", "max", "runs"]

@@ -11,6 +11,7 @@ pub mod open_after_kill;
 pub mod pmo_files;
 pub mod pmo_kernels;
 pub mod pool_psync;
+pub mod poseidon3;
 pub mod psync;
 pub mod puddles_table3;
 pub mod ralloc_figure6;
@@ -21,7 +22,7 @@ pub mod steady;
 pub use figure::{Body, Figure, Rows};
 
 /// All of them.
-pub const FIGURES: [Figure; 15] = [
+pub const FIGURES: [Figure; 16] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
@@ -29,6 +30,7 @@ pub const FIGURES: [Figure; 15] = [
     allocators::FIGURE,
     steady::FIGURE,
     open_after_kill::FIGURE,
+    poseidon3::FIGURE,
     ralloc_figure6::FIGURE,
     psync::FIGURE,
     pool_psync::FIGURE,
