@@ -41,8 +41,8 @@
 //! signals blocked, so that no handler of the application's runs on it, touches a range, and waits
 //! for the worker.
 
+use crate::futex::{sleep_here, wake_here};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use rustix::thread::futex;
 use std::sync::OnceLock;
 
 const FREE: u32 = 0;
@@ -101,15 +101,6 @@ impl Default for FaultQueue {
     }
 }
 
-fn sleep(on: &AtomicU32, while_it_is: u32) {
-    // Woken, changed meanwhile, or interrupted: the caller looks again in all cases.
-    let _ = futex::wait(on, futex::Flags::PRIVATE, while_it_is, None);
-}
-
-fn wake(on: &AtomicU32) {
-    let _ = futex::wake(on, futex::Flags::PRIVATE, i32::MAX as u32);
-}
-
 /// Looks up to `looks` times. Returns whether the condition came true.
 fn look_until(looks: u32, mut is_true: impl FnMut() -> bool) -> bool {
     (0..looks).any(|_| {
@@ -142,7 +133,7 @@ impl FaultQueue {
         place.state.store(ASKED, Ordering::SeqCst);
         self.bell.fetch_add(1, Ordering::SeqCst);
         if self.resting.load(Ordering::SeqCst) {
-            wake(&self.bell);
+            wake_here(&self.bell);
         }
         let is_asked = || matches!(place.state.load(Ordering::SeqCst), ASKED | WAITED);
         look_until(self.looks, || !is_asked());
@@ -152,7 +143,7 @@ impl FaultQueue {
             let waits =
                 place.state.compare_exchange(ASKED, WAITED, Ordering::SeqCst, Ordering::SeqCst);
             if matches!(waits, Ok(_) | Err(WAITED)) {
-                sleep(&place.state, WAITED);
+                sleep_here(&place.state, WAITED);
             }
         }
         let answered = place.state.load(Ordering::Acquire) == ANSWERED;
@@ -173,7 +164,7 @@ impl FaultQueue {
                 let says = answer(place.question.load(Ordering::Relaxed));
                 place.answer.store(says, Ordering::Relaxed);
                 if place.state.swap(ANSWERED, Ordering::SeqCst) == WAITED {
-                    wake(&place.state);
+                    wake_here(&place.state);
                 }
             }
             if self.closed.load(Ordering::SeqCst) {
@@ -185,7 +176,7 @@ impl FaultQueue {
             }
             self.resting.store(true, Ordering::SeqCst);
             if !has_rung() {
-                sleep(&self.bell, bell);
+                sleep_here(&self.bell, bell);
             }
             self.resting.store(false, Ordering::SeqCst);
         }
@@ -195,7 +186,7 @@ impl FaultQueue {
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.bell.fetch_add(1, Ordering::SeqCst);
-        wake(&self.bell);
+        wake_here(&self.bell);
         for place in &self.places {
             // The answer stays `false`, as `ask` has set it.
             let mut asked = [ASKED, WAITED].into_iter();
@@ -205,7 +196,7 @@ impl FaultQueue {
                     .compare_exchange(asked, ANSWERED, Ordering::SeqCst, Ordering::SeqCst)
                     .is_ok()
             }) {
-                wake(&place.state);
+                wake_here(&place.state);
             }
         }
     }

@@ -9,10 +9,13 @@
 //!
 //! Only the address of the word goes to the kernel, which reads it as it reads any memory of this
 //! process. The narrower reference is not read through here.
+//!
+//! Under Miri the calls are made by the C library, with the types that Miri wants.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::time::Duration;
-use rustix::thread::futex::{self, Flags, Timespec};
+use rustix::io::Errno;
+use rustix::thread::futex::{Flags, Timespec};
 
 #[cfg(target_endian = "big")]
 compile_error!("the lower half of a word is at its address on little-endian machines only");
@@ -30,13 +33,59 @@ pub fn sleep(word: &AtomicU64, seen: u64, patience: Duration) -> bool {
     let timeout =
         Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
     // Without `PRIVATE`: the sleeper and the waker may be different processes.
-    let slept = futex::wait(half(word), Flags::empty(), seen as u32, Some(&timeout));
-    matches!(slept, Err(rustix::io::Errno::TIMEDOUT | rustix::io::Errno::INTR))
+    let slept = kernel::wait(half(word), Flags::empty(), seen as u32, Some(&timeout));
+    matches!(slept, Err(Errno::TIMEDOUT | Errno::INTR))
 }
 
 /// Wakes all threads that sleep on the word, in any process.
 pub fn wake_all(word: &AtomicU64) {
-    let _ = futex::wake(half(word), Flags::empty(), i32::MAX as u32);
+    let _ = kernel::wake(half(word), Flags::empty(), i32::MAX as u32);
+}
+
+/// Sleeps while the word of this process is that, until it is woken, it changes, or a signal comes.
+pub(crate) fn sleep_here(word: &AtomicU32, seen: u32) {
+    let _ = kernel::wait(word, Flags::PRIVATE, seen, None);
+}
+
+/// Wakes all threads of this process that sleep on the word.
+pub(crate) fn wake_here(word: &AtomicU32) {
+    let _ = kernel::wake(word, Flags::PRIVATE, i32::MAX as u32);
+}
+
+#[cfg(not(miri))]
+use rustix::thread::futex as kernel;
+
+#[cfg(miri)]
+mod kernel {
+    use super::{AtomicU32, Errno, Flags, Timespec};
+
+    fn answer(result: libc::c_long) -> Result<(), Errno> {
+        if result >= 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error().raw_os_error();
+        Err(Errno::from_raw_os_error(error.unwrap_or(0)))
+    }
+
+    pub(super) fn wait(
+        word: &AtomicU32,
+        flags: Flags,
+        seen: u32,
+        timeout: Option<&Timespec>,
+    ) -> Result<(), Errno> {
+        let until =
+            timeout.map(|time| libc::timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec });
+        let until = until.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        let operation = libc::FUTEX_WAIT | flags.bits() as libc::c_int;
+        // SAFETY: a word and a time that live through the call.
+        answer(unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, seen, until) })
+    }
+
+    pub(super) fn wake(word: &AtomicU32, flags: Flags, count: u32) -> Result<(), Errno> {
+        let operation = libc::FUTEX_WAKE | flags.bits() as libc::c_int;
+        // SAFETY: a word that lives through the call.
+        answer(unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, count) })
+    }
 }
 
 #[cfg(test)]
