@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+cenote_medium::ships!();
+
 fn main() -> ExitCode {
     cenote_cli::main()
 }

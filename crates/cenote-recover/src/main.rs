@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+cenote_medium::ships!();
+
 const HELP: &str = "\
 Recovers a Cenote store after a crash: rolls back or completes what was left unfinished.
 

@@ -1,11 +1,13 @@
 //! Checks what the compiler does not: import cycles between modules, kernels that need nothing
-//! above them, the picture of the crates, references to decisions, and sizes.
+//! above them, programs that ship with planted bugs, the picture of the crates, references to
+//! decisions, and sizes.
 
 mod cycles;
 mod decisions;
 mod imports;
 mod kernels;
 mod picture;
+mod ships;
 mod sizes;
 mod sources;
 mod texts;
@@ -22,8 +24,8 @@ usage: cenote-structure COMMAND, from the repository's root
 
   check           compare import cycles with scripts/cycles.txt, ARCHITECTURE.md's picture with
                   the manifests, and references to decisions with docs/decisions; find what a
-                  module `kernel` needs of other modules of its crate; status 1 if they differ, or
-                  it needs any
+                  module `kernel` needs of other modules of its crate, and programs that ship and
+                  do not refuse planted bugs; status 1 if they differ, or there are any
   table           print, for each crate and each folder with more than 8 modules, its modules and
                   lines, and those in import cycles
   imports CRATE   print which module of a crate, or of a large folder in it, imports which
@@ -106,6 +108,7 @@ fn check() -> Result<(), String> {
     for (name, imports) in &all {
         wrong.extend(cycles::compare(name, &cycles::cycles(imports), &list));
     }
+    wrong.extend(ships::wrong(Path::new("crates")));
     wrong.extend(picture(false).err());
     wrong.extend(decisions::compare(&texts::all()?));
     if wrong.is_empty() {

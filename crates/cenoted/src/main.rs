@@ -19,6 +19,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+cenote_medium::ships!();
+
 /// How often a service manager that expects no heartbeat is told what the daemon is doing.
 const STATUS_EVERY: Duration = Duration::from_secs(10);
 

@@ -1,0 +1,182 @@
+//! Poseidon's Figure 3: two attacks on the metadata of a heap, by a program that stores where it
+//! must not (section 3.2).
+//!
+//! A heap that keeps the size of a block before the block loses data by one stray store of 8 bytes:
+//!
+//! * `overlap`: a heap is filled with blocks of 64 bytes. The word 16 bytes before one of them is
+//!   set to 1,088, and the block is freed. Unit: blocks that the heap then hands out although they
+//!   are in use. Right is 0.
+//! * `leak`: a heap is filled with blocks of 2 MiB. The word 16 bytes before each is set to 64, and
+//!   all are freed. Unit: blocks that the heap cannot hand out any more. Right is 0.
+//!
+//! Each attack runs in a child with a heap of its own, because it may end the process; then the
+//! figure fails. Other systems join by a [`Victim`].
+
+use crate::allocator::Allocator;
+use crate::case::{Failure, POWER};
+use crate::figures::figure::{Body, Figure, Rows};
+use crate::filter::Filter;
+use crate::place::Settings;
+use crate::runner::Row;
+use crate::traced::Traced;
+use cenote::{Durability, PoolOptions};
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::{Arc, OnceLock};
+
+/// The figure.
+pub const FIGURE: Figure = Figure {
+    name: "poseidon3",
+    title: "Poseidon, Figure 3: attacks on metadata of heaps",
+    body: Body::Report(report),
+};
+
+/// First argument of a child.
+pub const CHILD: &str = "--attack-heap";
+
+/// Bytes that a heap may take.
+pub const HEAP_BYTES: u64 = 64 << 20;
+
+/// Bytes from the word that an attack changes to the block.
+const BEFORE: usize = 16;
+
+/// A system that is attacked.
+#[derive(Clone, Copy, Debug)]
+pub struct Victim {
+    /// Its name in the rows.
+    pub system: &'static str,
+    /// Opens a heap of about [`HEAP_BYTES`] with files in this directory.
+    pub open: fn(&Path) -> Result<Arc<dyn Allocator>, Failure>,
+}
+
+/// Heaps of this project.
+const OURS: [Victim; 1] = [Victim { system: "cenote", open: traced }];
+
+static OTHERS: OnceLock<&'static [Victim]> = OnceLock::new();
+
+/// Other systems that take part from now on.
+pub fn join_by(victims: &'static [Victim]) {
+    let _ = OTHERS.set(victims);
+}
+
+fn victims() -> impl Iterator<Item = Victim> {
+    OURS.into_iter().chain(OTHERS.get().copied().unwrap_or_default().iter().copied())
+}
+
+fn traced(directory: &Path) -> Result<Arc<dyn Allocator>, Failure> {
+    let settings = Settings { directory: directory.to_owned(), ..Settings::default() };
+    let options = PoolOptions { size_max: HEAP_BYTES, ..PoolOptions::default() };
+    Ok(Traced::open_with(&settings, Durability::Power, &options)?)
+}
+
+/// An attack: its row, the size of its blocks, what it stores before a block, and whether it does
+/// that to all blocks.
+#[derive(Clone, Copy, Debug)]
+struct Attack {
+    row: &'static str,
+    block: usize,
+    stray: u64,
+    frees_all: bool,
+}
+
+const ATTACKS: [Attack; 2] = [
+    Attack { row: "overlap", block: 64, stray: 1088, frees_all: false },
+    Attack { row: "leak", block: 2 << 20, stray: 64, frees_all: true },
+];
+
+impl Attack {
+    /// Runs it: blocks that were in use, and the number of the row.
+    fn run(&self, heap: &dyn Allocator) -> (u64, u64) {
+        let held = self.fill(heap);
+        let mut live: HashSet<usize> = held.iter().map(|block| block.addr()).collect();
+        let freed = if self.frees_all { &held[..] } else { &held[held.len() / 2..][..1] };
+        for &block in freed {
+            // SAFETY: memory of the heap's mapping, before one of its blocks: not of this program,
+            // which is the attack. No reference leads there.
+            unsafe { block.wrapping_sub(BEFORE).cast::<u64>().write_volatile(self.stray) };
+            // SAFETY: freed once.
+            if unsafe { heap.free(block) } {
+                live.remove(&block.addr());
+            }
+        }
+        let again = self.fill(heap);
+        let twice = again.iter().filter(|block| live.contains(&block.addr())).count();
+        let lost = freed.len().saturating_sub(again.len());
+        (held.len() as u64, (if self.frees_all { lost } else { twice }) as u64)
+    }
+
+    /// Blocks until there is none.
+    fn fill(&self, heap: &dyn Allocator) -> Vec<*mut u8> {
+        std::iter::repeat_with(|| heap.alloc(self.block))
+            .take_while(|block| !block.is_null())
+            .take(HEAP_BYTES as usize / 16)
+            .collect()
+    }
+}
+
+/// What a child does: arguments are [`CHILD`], the attack, the system, a directory.
+pub fn child(arguments: &[String]) -> ExitCode {
+    let attacked = || -> Result<(u64, u64), Failure> {
+        let found = match arguments {
+            [_, row, system, directory] => ATTACKS
+                .iter()
+                .find(|attack| attack.row == row)
+                .zip(victims().find(|victim| victim.system == system))
+                .map(|found| (found, directory)),
+            _ => None,
+        };
+        let Some(((attack, victim), directory)) = found else {
+            return Err(format!("{CHILD} is only for this program itself").into());
+        };
+        let heap = (victim.open)(Path::new(directory))?;
+        let result = attack.run(&*heap);
+        // Its metadata may be damaged: nothing is closed.
+        std::mem::forget(heap);
+        Ok(result)
+    };
+    match attacked() {
+        Ok((held, value)) => {
+            println!("{held} {value}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn report(settings: &Settings, filter: &Filter, _: usize, out: &mut dyn Write) -> Rows {
+    let mut rows = Vec::new();
+    for attack in ATTACKS {
+        for victim in victims() {
+            if !filter.admits(attack.row, victim.system, POWER) {
+                continue;
+            }
+            let directory = settings.temporary()?;
+            let ran = Command::new(std::env::current_exe()?)
+                .args([CHILD, attack.row, victim.system])
+                .arg(directory.path())
+                .output()?;
+            let said = String::from_utf8_lossy(&ran.stdout);
+            let mut numbers = said.split_whitespace().map(str::parse::<u64>);
+            let (Some(Ok(held)), Some(Ok(value))) = (numbers.next(), numbers.next()) else {
+                let why = String::from_utf8_lossy(&ran.stderr).into_owned();
+                return Err(
+                    format!("{}, {}: {} {why}", attack.row, victim.system, ran.status).into()
+                );
+            };
+            writeln!(out, "{}, {}: {held} blocks in use", attack.row, victim.system)?;
+            rows.push(Row::of_values(
+                FIGURE.name,
+                attack.row.into(),
+                (victim.system, POWER, 1),
+                "blocks",
+                vec![value as f64],
+            ));
+        }
+    }
+    Ok(rows)
+}
