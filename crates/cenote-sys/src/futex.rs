@@ -15,6 +15,8 @@
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::time::Duration;
 use rustix::io::Errno;
+#[cfg(not(miri))]
+use rustix::thread::futex as kernel;
 use rustix::thread::futex::{Flags, Timespec};
 
 #[cfg(target_endian = "big")]
@@ -42,7 +44,8 @@ pub fn wake_all(word: &AtomicU64) {
     let _ = kernel::wake(half(word), Flags::empty(), i32::MAX as u32);
 }
 
-/// Sleeps while the word of this process is that, until it is woken, it changes, or a signal comes.
+/// Sleeps while the word is `seen`; for words of one process. Woken, changed meanwhile, or
+/// interrupted by a signal: the caller looks again in all cases.
 pub(crate) fn sleep_here(word: &AtomicU32, seen: u32) {
     let _ = kernel::wait(word, Flags::PRIVATE, seen, None);
 }
@@ -52,9 +55,7 @@ pub(crate) fn wake_here(word: &AtomicU32) {
     let _ = kernel::wake(word, Flags::PRIVATE, i32::MAX as u32);
 }
 
-#[cfg(not(miri))]
-use rustix::thread::futex as kernel;
-
+/// The system calls, with the types that Miri wants.
 #[cfg(miri)]
 mod kernel {
     use super::{AtomicU32, Errno, Flags, Timespec};

@@ -4,8 +4,8 @@
 //! A heap that keeps the size of a block before the block loses data by one stray store of 8 bytes:
 //!
 //! * `overlap`: a heap is filled with blocks of 64 bytes. The word 16 bytes before one of them is
-//!   set to 1,088, and the block is freed. Unit: blocks that the heap then hands out although they
-//!   are in use. Right is 0.
+//!   set to 1,088, and the block is freed. Unit: blocks that the heap then hands out although a
+//!   part of them is in use. Right is 0.
 //! * `leak`: a heap is filled with blocks of 2 MiB. The word 16 bytes before each is set to 64, and
 //!   all are freed. Unit: blocks that the heap cannot hand out any more. Right is 0.
 //!
@@ -20,7 +20,7 @@ use crate::place::Settings;
 use crate::runner::Row;
 use crate::traced::Traced;
 use cenote::{Durability, PoolOptions};
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -90,7 +90,7 @@ impl Attack {
     /// Runs it: blocks that were in use, and the number of the row.
     fn run(&self, heap: &dyn Allocator) -> (u64, u64) {
         let held = self.fill(heap);
-        let mut live: HashSet<usize> = held.iter().map(|block| block.addr()).collect();
+        let mut live: BTreeSet<usize> = held.iter().map(|block| block.addr()).collect();
         let freed = if self.frees_all { &held[..] } else { &held[held.len() / 2..][..1] };
         for &block in freed {
             // SAFETY: memory of the heap's mapping, before one of its blocks: not of this program,
@@ -102,9 +102,20 @@ impl Attack {
             }
         }
         let again = self.fill(heap);
-        let twice = again.iter().filter(|block| live.contains(&block.addr())).count();
-        let lost = freed.len().saturating_sub(again.len());
-        (held.len() as u64, (if self.frees_all { lost } else { twice }) as u64)
+        let value = if self.frees_all {
+            freed.len().saturating_sub(again.len())
+        } else {
+            again.iter().filter(|block| self.is_in_use(block.addr(), &mut live)).count()
+        };
+        (held.len() as u64, value as u64)
+    }
+
+    /// Whether a new block shares a byte with one of `live`, where it is from now on.
+    fn is_in_use(&self, addr: usize, live: &mut BTreeSet<usize>) -> bool {
+        let near = addr.saturating_sub(self.block - 1)..addr + self.block;
+        let shares = live.range(near).next().is_some();
+        live.insert(addr);
+        shares
     }
 
     /// Blocks until there is none.
@@ -179,4 +190,82 @@ fn report(settings: &Settings, filter: &Filter, _: usize, out: &mut dyn Write) -
         }
     }
     Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ptr::NonNull;
+    use std::sync::Mutex;
+
+    /// Bytes of which a block is a multiple, with the word of its size before it.
+    const UNIT: usize = 128;
+
+    /// A heap that believes the size before a block, as the attacked one of the paper does.
+    struct Believing {
+        memory: NonNull<u8>,
+        taken: Mutex<Vec<bool>>,
+    }
+
+    // SAFETY: the memory is leaked and of this value alone; the units are behind a lock.
+    unsafe impl Send for Believing {}
+    // SAFETY: as above.
+    unsafe impl Sync for Believing {}
+
+    impl Believing {
+        fn new(bytes: usize) -> Self {
+            let words = vec![0u128; bytes / size_of::<u128>()].leak();
+            let memory = NonNull::from(words).cast();
+            Self { memory, taken: Mutex::new(vec![false; bytes / UNIT]) }
+        }
+    }
+
+    // SAFETY: blocks lie in leaked memory, at multiples of 16.
+    unsafe impl Allocator for Believing {
+        fn alloc(&self, size: usize) -> *mut u8 {
+            let mut taken = self.taken.lock().expect("no thread panics with it");
+            let units = (size + BEFORE).div_ceil(UNIT);
+            let mut free = 0;
+            let end = taken.iter().position(|taken| {
+                free = if *taken { 0 } else { free + 1 };
+                free == units
+            });
+            let Some(end) = end else { return std::ptr::null_mut() };
+            let first = end + 1 - units;
+            taken[first..=end].fill(true);
+            // SAFETY: inside the memory: the units are there.
+            let block = unsafe { self.memory.as_ptr().add(first * UNIT + BEFORE) };
+            // SAFETY: the word before the block, in its first unit.
+            unsafe { block.sub(BEFORE).cast::<u64>().write(size as u64) };
+            block
+        }
+
+        unsafe fn free(&self, block: *mut u8) -> bool {
+            let mut taken = self.taken.lock().expect("no thread panics with it");
+            // SAFETY: the word before one of its blocks.
+            let size = unsafe { block.sub(BEFORE).cast::<u64>().read() } as usize;
+            let first = (block.addr() - self.memory.addr().get()) / UNIT;
+            taken[first..][..size.div_ceil(UNIT)].fill(false);
+            true
+        }
+    }
+
+    #[test]
+    fn a_heap_that_believes_what_lies_before_its_blocks_loses_by_both_attacks() {
+        let heap = Believing::new(64 << 10);
+        assert_eq!(ATTACKS[0].run(&heap), (512, 8));
+        let heap = Believing::new(8 << 20);
+        assert_eq!(ATTACKS[1].run(&heap), (3, 3));
+    }
+
+    #[test]
+    fn blocks_that_share_some_bytes_only_are_found() {
+        let mut live = BTreeSet::from([1000]);
+        let of_64 = ATTACKS[0];
+        for (addr, shares) in [(936, false), (937, true), (1063, true), (1127, false)] {
+            let mut live = live.clone();
+            assert_eq!(of_64.is_in_use(addr, &mut live), shares, "{addr}");
+        }
+        assert!(!of_64.is_in_use(2000, &mut live) && of_64.is_in_use(2000, &mut live));
+    }
 }
