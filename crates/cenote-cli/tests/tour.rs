@@ -118,13 +118,17 @@ fn a_tour_ends_with_an_error_if_a_commit_is_lost() {
     let program = Path::new(env!("CARGO_BIN_EXE_cenote"));
     std::fs::copy(program, here("cenote")).expect("copied");
     // The first time it keeps a copy of the store; some kills later it writes the copy's contents
-    // into the store's files. (Files of the copy itself would be recognised, by their inodes.)
+    // into the store's files, and removes files that the copy lacks: puddles that the pool got in
+    // between. (Files of the copy itself would be recognised, by their inodes.)
     let script = r#"#!/bin/sh
 for store; do :; done
 old="$(dirname "$0")/old"
 if [ ! -d "$old" ]; then cp -r "$store" "$old.new" && mv "$old.new" "$old"
 elif [ ! -e "$old.done" ] && echo >>"$old.count" && [ "$(wc -l <"$old.count")" -ge 8 ]; then
     cp -r "$old/." "$store" && : >"$old.done"
+    (cd "$store" && find . -type f) | while read -r file; do
+        [ -e "$old/$file" ] || rm "$store/$file"
+    done
 fi
 exec "$(dirname "$0")/real" "$@"
 "#;
