@@ -7,9 +7,8 @@
 //! entry says as the log lies from where it was written. It counts only if that puddle is due, and
 //! what it holds is right for the address that the entry means.
 
-use super::Session;
+use super::replaying::Replaying;
 use crate::due::Found;
-use crate::kernel::catalog::State;
 use crate::kernel::puddle::{Puddle, file_name, text};
 use crate::kernel::verify::of_file;
 use cenote_layout::catalog::{DueRecord, PuddleRecord};
@@ -20,17 +19,7 @@ use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
 use std::collections::BTreeSet;
 
-/// Log puddles that no client has, and that have not moved: they are empty.
-pub(super) fn spare_logs(state: &State, used: &BTreeSet<Uuid>) -> Vec<PuddleRecord> {
-    let spare = |log: &&PuddleRecord| {
-        matches!(log.role, Role::Log | Role::LogSpace)
-            && !used.contains(&log.uuid)
-            && !state.due.contains_key(&log.uuid)
-    };
-    state.puddles.values().filter(spare).copied().collect()
-}
-
-impl Session<'_> {
+impl Replaying<'_> {
     /// This client is the one in hand.
     pub(super) fn begin(&mut self, client: Uuid) {
         let state = &self.control.catalog.state;
