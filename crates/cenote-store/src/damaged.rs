@@ -83,9 +83,15 @@ impl Inner {
         let at_rest = state.at_rest(record.pool);
         if let Some(due) = state.due.get(&record.uuid) {
             if at_rest == AtRest::None {
-                self.look_at_file(record, due)?.damage().into_iter().for_each(&mut add);
+                self.look_at(file_name(record.uuid), record, due)?
+                    .damage()
+                    .into_iter()
+                    .for_each(&mut add);
                 if state.is_shadowed(record.pool) {
-                    self.look_at_primary(record, due)?.damage().into_iter().for_each(add);
+                    self.look_at(primary_name(record.uuid), record, due)?
+                        .damage()
+                        .into_iter()
+                        .for_each(add);
                 }
             }
             return Ok(());

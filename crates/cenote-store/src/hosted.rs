@@ -1,4 +1,4 @@
-//! The guests that a store serves, in memory ([`crate::guests`]).
+//! The guests that a store serves, in memory ([`crate::hosted_clients`]).
 
 use crate::kernel::error::StoreError;
 use crate::kernel::extensions::Extension;

@@ -10,7 +10,7 @@
 //! | primary/UUID | what the last psync of a pool in shadowed mode left | primaries, shadow |
 //! | journal.pools | psyncs that are not in all primaries yet | shadow, psync |
 //!
-//! A daemon has a store open and serves others (guests.rs); what those have is the same [`Store`],
+//! A daemon has a store open and serves others (hosted_clients); what those have is the same [`Store`],
 //! without files of their own (connection.rs).
 //!
 //! The kernel names none of the modules above it (kernel/mod.rs). Each finds its own part of an
@@ -66,9 +66,8 @@ mod pool_members;
 // A daemon, and its guests.
 mod alive;
 mod apart;
-mod guest_objects;
-mod guests;
 mod hosted;
+mod hosted_clients;
 mod pool_pins;
 
 // What is done with pools and objects, whatever mode they are in.
@@ -100,8 +99,8 @@ pub use backup::{Backup, PoolAtWork};
 pub use credentials::{Credentials, PermissionChange};
 pub use daemon_api::{DaemonApi, Grant, Granted, Home, Listed, MemberList};
 pub use gate::Psync;
-pub use guests::{GuestEnd, PoolGrant};
 pub use handle::Handle;
+pub use hosted_clients::{GuestEnd, PoolGrant};
 pub use kernel::error::{BY_DAEMON, FormatError, OpenError, StoreError};
 pub use kernel::format::{check_directory, check_options, format};
 pub use kernel::known::{forget_window, known_windows, known_windows_file};

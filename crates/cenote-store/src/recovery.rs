@@ -77,31 +77,23 @@ mod log_space;
 mod problem;
 mod replaying;
 mod target;
+mod verdict;
 mod without_file;
 
 use crate::kernel::catalog::AppendError;
 use crate::kernel::error::StoreError;
 use crate::kernel::report::OpenReport;
 use crate::kernel::store::{Control, Inner};
-use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
-use cenote_layout::id::{PoolId, Uuid};
+use cenote_layout::catalog::{PuddleRecord, Record};
+use cenote_layout::id::Uuid;
 use cenote_log::CrashKind;
 use cenote_medium::{MediumError, Operation};
 use std::collections::BTreeSet;
 
 use dead::Dead;
-use decided::{Decided, Restored, note_dirty};
+use decided::{Decided, Restored, lease, note_dirty};
 use replaying::Replaying;
 use without_file::{drop_spare_logs, forget_missing, spare_logs, unused_and_missing};
-
-/// What recovery decides about one client.
-#[derive(Clone, PartialEq, Eq)]
-enum Verdict {
-    /// Its logs are empty now: it can go.
-    Done,
-    /// It stays in the catalog, with its leases on these pools, which its logs are about.
-    Stays(BTreeSet<PoolId>),
-}
 
 /// Recovers what earlier sessions left. `control` and `report` get what was found; `missing` are
 /// puddles without a file.
@@ -172,18 +164,7 @@ fn commit(
     if records.is_empty() {
         return Ok(());
     }
-    control.catalog.append(&records).map_err(appended)
-}
-
-fn lease(client: Uuid, pool: PoolId) -> Record {
-    Record::Lease(LeaseRecord { client, pool, writable: true })
-}
-
-/// Why a batch was not appended.
-fn appended(error: AppendError) -> MediumError {
-    match error {
-        AppendError::Undone(error) | AppendError::Unknown(error) => error,
-    }
+    control.catalog.append(&records).map_err(AppendError::into_cause)
 }
 
 /// Why the superblock could not be written.
@@ -198,7 +179,7 @@ fn of_superblock(error: StoreError) -> MediumError {
     }
 }
 
-/// Recovers one guest whose process has ended, in a store that is open (see [`crate::guests`]).
+/// Recovers one guest whose process has ended, in a store that is open (see [`crate::hosted_clients`]).
 /// Returns, if its logs are empty now, those that it lists and whose headers are its own: no other
 /// process could have written them. If not, the guest stays in the catalog. Nothing is recorded
 /// here. No other code of this process maps what this function maps meanwhile.

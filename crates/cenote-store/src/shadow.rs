@@ -463,7 +463,9 @@ pub(crate) fn restore(
             }
             let problem = match due {
                 None => inner.check_primary(&control.catalog.state, record),
-                Some(due) => inner.look_at_primary(record, due).map(Found::damage),
+                Some(due) => {
+                    inner.look_at(primary_name(record.uuid), record, due).map(Found::damage)
+                }
             };
             if let Some(detail) = of_file(problem)? {
                 problems.push(lost(record, detail));
@@ -539,7 +541,9 @@ fn copy_primary(
     inner.medium.ensure(name, 0, record.size)?;
     let good = match due {
         None => verify_file(&inner.medium, record, inner.uuid, true)?.is_none(),
-        Some(due) => !matches!(inner.look_at_file(record, due)?, Found::Damaged(_)),
+        Some(due) => {
+            !matches!(inner.look_at(file_name(record.uuid), record, due)?, Found::Damaged(_))
+        }
     };
     if !good {
         return Err(MediumError::from_io(
@@ -610,7 +614,7 @@ fn map_primary(
     let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, Kind::Primary)));
     control.puddles.insert(record.uuid, NonNull::from(&*puddle));
     if let Some(due) = control.catalog.state.due.get(&record.uuid)
-        && inner.look_at_primary(record, due)? != Found::New
+        && inner.look_at(primary_name(record.uuid), record, due)? != Found::New
     {
         // It is rewritten from this file when it is touched, with kept psyncs laid over it.
         return inner.frontier().hold_patched(record, puddle.file_name(), patches);

@@ -7,7 +7,6 @@
 
 // What is said to callers: errors, reports, options.
 pub(crate) mod error;
-pub(crate) mod error_text;
 pub(crate) mod lost_page;
 pub(crate) mod mismatch;
 pub(crate) mod options;

@@ -453,22 +453,25 @@ const fn decode_mode(byte: u8) -> MapMode {
     }
 }
 
+/// Length of the name of a puddle's file or primary.
+pub(crate) const NAME_LEN: usize = 40;
+
 /// The name of a puddle's file.
-pub(crate) fn file_name(uuid: Uuid) -> [u8; 40] {
+pub(crate) fn file_name(uuid: Uuid) -> [u8; NAME_LEN] {
     let mut name = *b"puddles/00000000000000000000000000000000";
     name[8..].copy_from_slice(&uuid.to_hex());
     name
 }
 
 /// The name of a puddle's primary.
-pub(crate) fn primary_name(uuid: Uuid) -> [u8; 40] {
+pub(crate) fn primary_name(uuid: Uuid) -> [u8; NAME_LEN] {
     let mut name = *b"primary/00000000000000000000000000000000";
     name[8..].copy_from_slice(&uuid.to_hex());
     name
 }
 
 /// A file's name as a text.
-pub(crate) fn text(name: &[u8; 40]) -> &str {
+pub(crate) fn text(name: &[u8; NAME_LEN]) -> &str {
     core::str::from_utf8(name).unwrap_or_default()
 }
 

@@ -1,9 +1,9 @@
 //! Replays the logs of one client, each for all of its pools or not at all.
 
-use super::Verdict;
 use super::problem::sorted;
 use super::replaying::Replaying;
 use super::target::Target;
+use super::verdict::Verdict;
 use crate::kernel::report::{Damage, LogReport, OpenReport};
 use crate::kernel::verify::about_file;
 use cenote_layout::catalog::PuddleRecord;

@@ -1,14 +1,13 @@
 //! What recovery decides: the records of the batch that commits it, and what follows from them.
 
-use super::Verdict;
 use super::covered::{covered, taken_as_is};
 use super::dead::Dead;
-use super::lease;
 use super::replaying::Replaying;
+use super::verdict::Verdict;
 use crate::kernel::catalog::State;
 use crate::kernel::report::{Damage, OpenReport};
 use crate::kernel::store::{Control, Inner};
-use cenote_layout::catalog::Record;
+use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_log::CrashKind;
 use cenote_medium::MediumError;
@@ -280,4 +279,9 @@ pub(super) fn note_dirty(control: &mut Control, pool: PoolId, kind: CrashKind) {
     if kind == CrashKind::Power {
         *noted = kind;
     }
+}
+
+/// A lease for writing.
+pub(super) fn lease(client: Uuid, pool: PoolId) -> Record {
+    Record::Lease(LeaseRecord { client, pool, writable: true })
 }

@@ -78,7 +78,7 @@ impl Replaying<'_> {
         due: &DueRecord,
     ) -> Result<Option<String>, MediumError> {
         let state = &self.control.catalog.state;
-        match self.inner.look_at_file(record, due)? {
+        match self.inner.look_at(file_name(record.uuid), record, due)? {
             Found::Damaged(problem) => Ok(Some(problem)),
             Found::Old if record.role != Role::Heap => Ok(None),
             Found::Old if self.moved.is_some_and(|by| record.addr.wrapping_sub(by) == due.from) => {
@@ -123,7 +123,8 @@ impl Replaying<'_> {
         if let Some(due) = state.due.get(&record.uuid) {
             // One that has moved in a lease that goes on may have taken stores before.
             let counts = due.is_unknown() || !state.is_shadowed(record.pool);
-            let found = || of_file(inner.look_at_file(record, due).map(Found::damage));
+            let found =
+                || of_file(inner.look_at(file_name(record.uuid), record, due).map(Found::damage));
             return Ok(counts && found()?.is_some());
         }
         let shadowed = state.is_shadowed(record.pool);
@@ -138,8 +139,8 @@ impl Replaying<'_> {
         let state = &self.control.catalog.state;
         let known = state.puddles.get(&puddle.uuid()).zip(state.due.get(&puddle.uuid()));
         let Some((record, due)) = known else { return Ok(false) };
-        let moved =
-            self.inner.look_at_file(record, due)? == Found::Old || planted(Bug::RewrittenHeldAsOld);
+        let moved = self.inner.look_at(file_name(record.uuid), record, due)? == Found::Old
+            || planted(Bug::RewrittenHeldAsOld);
         if moved && puddle.is_mapped() {
             // SAFETY: recovery's own mapping, into which replay has stored and nothing else does.
             unsafe { self.inner.frontier().hold_mapped(puddle) }?;

@@ -1,7 +1,7 @@
 //! One recovery at work: what it has mapped, and whose logs it has in hand.
 
-use super::Verdict;
 use super::problem::Problem;
+use super::verdict::Verdict;
 use crate::kernel::notice::Watcher;
 use crate::kernel::puddle::Puddle;
 use crate::kernel::report::OpenReport;

@@ -1,8 +1,7 @@
 //! Puddles that hold nothing any more: log puddles that no client uses, and records whose files
 //! are gone.
 
-use super::appended;
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::{AppendError, State};
 use crate::kernel::puddle::{file_name, text};
 use crate::kernel::report::{Damage, OpenReport};
 use crate::kernel::store::{Control, Inner};
@@ -78,7 +77,7 @@ pub(super) fn drop_spare_logs(inner: &Inner, control: &mut Control) -> Result<()
     if control.catalog.is_damaged() || records.is_empty() {
         return Ok(());
     }
-    control.catalog.append(&records).map_err(appended)?;
+    control.catalog.append(&records).map_err(AppendError::into_cause)?;
     for puddle in &spare {
         let file = file_name(puddle.uuid);
         let _ = inner.medium.remove(text(&file));

@@ -437,7 +437,7 @@ impl Inner {
         // SAFETY: puddles live until the store is dropped.
         let known = control.puddles.get(&puddle.uuid).map(|known| unsafe { known.as_ref() });
         if known.is_some_and(Puddle::shows_primary) {
-            return Ok(self.look_at_primary(puddle, due)?);
+            return Ok(self.look_at(primary_name(puddle.uuid), puddle, due)?);
         }
         let Some(len) = file_len(puddle, at_rest) else {
             return Ok(Found::Damaged("the catalog gives it a size that no puddle has".into()));
@@ -457,7 +457,7 @@ impl Inner {
             found = if begun.is_some() { Found::New } else { Found::Old };
         } else if found == Found::Old
             && at_rest == AtRest::None
-            && self.look_at_primary(puddle, due)? == Found::New
+            && self.look_at(primary_name(puddle.uuid), puddle, due)? == Found::New
         {
             self.shadow_from_primary(puddle)?;
             found = Found::New;

@@ -22,7 +22,11 @@
 //! itself.
 
 mod file;
+mod possible;
+#[cfg(test)]
+mod samples;
 mod seals;
+mod snapshot;
 mod state;
 mod waiting;
 
@@ -52,6 +56,14 @@ pub(crate) enum AppendError {
     Undone(MediumError),
     /// Whether it has happened is not known: poison the store.
     Unknown(MediumError),
+}
+
+impl AppendError {
+    pub(crate) fn into_cause(self) -> MediumError {
+        match self {
+            Self::Undone(error) | Self::Unknown(error) => error,
+        }
+    }
 }
 
 /// The catalog of an open store.
