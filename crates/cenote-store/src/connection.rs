@@ -16,12 +16,12 @@
 //! client's logs hold nothing.
 
 use crate::daemon_api::{DaemonApi, Grant, Granted};
-use crate::kernel::error::StoreError;
-use crate::kernel::options::Access;
-use crate::kernel::pool::PoolHandle;
-use crate::kernel::pool_core::PoolCore;
-use crate::kernel::puddle::{Puddle, file_name, primary_name};
-use crate::kernel::report::{Damage, PoolStart};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::Access;
+use crate::kernel::interface::report::{Damage, PoolStart};
+use crate::kernel::pools::pool::PoolHandle;
+use crate::kernel::puddles::puddle::{Puddle, file_name, primary_name};
+use crate::kernel::store::pool_core::PoolCore;
 use crate::kernel::store::{Control, Inner, Remote, Store};
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PoolMode, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
@@ -134,8 +134,8 @@ impl Connection {
         for (name, granted) in
             shadows.chain(primaries.map(|one| (primary_name(one.record.uuid), one)))
         {
-            self.files.admit(crate::kernel::puddle::text(&name), granted.file)?;
-            names.push(crate::kernel::puddle::text(&name).to_owned());
+            self.files.admit(crate::kernel::puddles::puddle::text(&name), granted.file)?;
+            names.push(crate::kernel::puddles::puddle::text(&name).to_owned());
         }
         Ok(names)
     }
@@ -147,7 +147,7 @@ impl Connection {
     /// Makes a granted file the one that its puddle maps next.
     fn admit(&self, granted: Granted) -> Result<PuddleRecord, StoreError> {
         let name = file_name(granted.record.uuid);
-        self.files.admit(crate::kernel::puddle::text(&name), granted.file)?;
+        self.files.admit(crate::kernel::puddles::puddle::text(&name), granted.file)?;
         Ok(granted.record)
     }
 }
@@ -393,7 +393,7 @@ impl Inner {
             puddle.as_ref().map(&self.medium)?;
             self.window.insert(puddle.as_ref());
         }
-        connection.files.dismiss(crate::kernel::puddle::text(&file_name(record.uuid)));
+        connection.files.dismiss(crate::kernel::puddles::puddle::text(&file_name(record.uuid)));
         Ok(puddle)
     }
 

@@ -1,14 +1,14 @@
 //! Opening a store.
 //!
 //! States of an open for writing: (1) the locks are taken, and a copy of an open store is refused
-//! ([`crate::kernel::exclusion`]); (2) catalog files that are torn or damaged in one copy are
-//! written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files without a
-//! record are removed, if nothing can be lost with them ([`crate::leftover`]), and what a crashed
-//! session stored at level `process` is synced if this one is at `power`; (5) the superblock says
-//! "open", with boot id, process and client: **its sync commits**. Only then is a handle given out.
-//! A crash before leaves what the next open finds as it was before, or recovered. (6) A store whose
-//! window is taken in this process moves to another one ([`crate::relocate::window`]); all before
-//! is done at a distance.
+//! ([`crate::kernel::directory::exclusion`]); (2) catalog files that are torn or damaged in one
+//! copy are written anew; (3) recovery, with states of its own ([`crate::recovery`]); (4) files
+//! without a record are removed, if nothing can be lost with them ([`crate::leftover`]), and what a
+//! crashed session stored at level `process` is synced if this one is at `power`; (5) the
+//! superblock says "open", with boot id, process and client: **its sync commits**. Only then is a
+//! handle given out. A crash before leaves what the next open finds as it was before, or recovered.
+//! (6) A store whose window is taken in this process moves to another one
+//! ([`crate::relocate::window`]); all before is done at a distance.
 //!
 //! Where the store was closed, (5) comes before (2): recovery appends batches then, too, if logs
 //! were set aside, and a crash in the middle of one is no damage only in a store that is open.
@@ -19,13 +19,13 @@ mod files;
 mod loaded;
 
 use crate::kernel::catalog;
-use crate::kernel::error::{OpenError, StoreError};
-use crate::kernel::exclusion;
-use crate::kernel::journals::JournalOf;
-use crate::kernel::options::OpenOptions;
-use crate::kernel::origin::keeps_cache;
-use crate::kernel::report::{Damage, OpenReport};
+use crate::kernel::catalog::journals::JournalOf;
+use crate::kernel::directory::exclusion;
+use crate::kernel::interface::error::{OpenError, StoreError};
+use crate::kernel::interface::options::OpenOptions;
+use crate::kernel::interface::report::{Damage, OpenReport};
 use crate::kernel::store::{Control, Inner, Store};
+use crate::kernel::superblock::origin::keeps_cache;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;
 use cenote_layout::superblock::{

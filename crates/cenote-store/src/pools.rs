@@ -3,9 +3,9 @@
 //! # Updates in several steps
 //!
 //! **Create a pool.** (1) the root puddle's file is made and synced: an orphan, or a spare puddle
-//! is prepared ([`crate::kernel::spare`]); (2) one batch names pool and puddle: **the catalog's
-//! batch commits**; (3) nothing else. In shadowed mode the primary's file is made after the
-//! puddle's, with the same contents: an orphan until (2).
+//! is prepared ([`crate::kernel::pools::spare`]); (2) one batch names pool and puddle: **the
+//! catalog's batch commits**; (3) nothing else. In shadowed mode the primary's file is made after
+//! the puddle's, with the same contents: an orphan until (2).
 //!
 //! **Remove a pool.** (1) one batch takes pool and puddles out, some of which become spare: **the
 //! catalog's batch commits**; (2) the files of those are made zeros, the others are removed, the
@@ -13,12 +13,12 @@
 //! open.
 
 use crate::credentials::{Credentials, bad_permissions};
-use crate::kernel::error::StoreError;
-use crate::kernel::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
-use crate::kernel::pool::PoolHandle;
-use crate::kernel::pool_rules::{check_size, find, start_of, why_no_name};
-use crate::kernel::puddle::{DIR, file_name, text};
-use crate::kernel::report::{Damage, PoolStart, concerns};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
+use crate::kernel::interface::report::{Damage, PoolStart, concerns};
+use crate::kernel::pools::pool::PoolHandle;
+use crate::kernel::pools::pool_rules::{check_size, find, start_of, why_no_name};
+use crate::kernel::puddles::puddle::{DIR, file_name, text};
 use crate::kernel::store::{Control, Inner, Store};
 use cenote_atrest::Keyring;
 use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord, Record};

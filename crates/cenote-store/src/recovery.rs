@@ -81,8 +81,8 @@ mod verdict;
 mod without_file;
 
 use crate::kernel::catalog::AppendError;
-use crate::kernel::error::StoreError;
-use crate::kernel::report::OpenReport;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::OpenReport;
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::Uuid;
@@ -179,10 +179,11 @@ fn of_superblock(error: StoreError) -> MediumError {
     }
 }
 
-/// Recovers one guest whose process has ended, in a store that is open (see [`crate::hosted_clients`]).
-/// Returns, if its logs are empty now, those that it lists and whose headers are its own: no other
-/// process could have written them. If not, the guest stays in the catalog. Nothing is recorded
-/// here. No other code of this process maps what this function maps meanwhile.
+/// Recovers one guest whose process has ended, in a store that is open (see
+/// [`crate::hosted_clients`]). Returns, if its logs are empty now, those that it lists and whose
+/// headers are its own: no other process could have written them. If not, the guest stays in the
+/// catalog. Nothing is recorded here. No other code of this process maps what this function maps
+/// meanwhile.
 pub(crate) fn recover_guest(
     inner: &Inner,
     control: &mut Control,

@@ -40,10 +40,10 @@
 //! asks [`crate::PoolHandle::is_torn`]. A daemon grants no torn pool.
 
 use crate::credentials::Credentials;
-use crate::kernel::error::StoreError;
-use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::{file_name, text};
-use crate::kernel::report::{Damage, OpenReport};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::{Damage, OpenReport};
+use crate::kernel::pools::pool_rules::find;
+use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::{Control, Inner, Store};
 use crate::log_decision::{LogDecision, SetAside};
 use crate::recovery::retry;

@@ -30,16 +30,16 @@ use crate::due::reseal::SealedFile;
 use crate::due::{Found, Needs};
 use crate::gate::Gate;
 use crate::kernel::catalog::State;
-use crate::kernel::error::StoreError;
-use crate::kernel::extensions::Extension;
-use crate::kernel::journals::{JournalOf, readable};
-use crate::kernel::locked::locked;
-use crate::kernel::puddle::{
+use crate::kernel::catalog::journals::{JournalOf, readable};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::{Damage, OpenReport, RestoredPool};
+use crate::kernel::puddles::locked::locked;
+use crate::kernel::puddles::puddle::{
     DATA_AT, DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text,
 };
-use crate::kernel::report::{Damage, OpenReport, RestoredPool};
+use crate::kernel::puddles::verify::{about_file, of_file, verify_file};
+use crate::kernel::store::extensions::Extension;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::{about_file, of_file, verify_file};
 use crate::primaries::{JOURNAL, Patches, check_run, note_root, of_shadowed_pool};
 use cenote_journal::{Journal, Roots, Scan, Settings, scan};
 use cenote_layout::PAGE_SIZE;
@@ -290,7 +290,7 @@ impl Inner {
         Ok(journal)
     }
 
-    /// States: [`crate::kernel::journals`].
+    /// States: [`crate::kernel::catalog::journals`].
     fn open_pool_journal(&self, control: &mut Control) -> Result<Journal, StoreError> {
         const OF: JournalOf = JournalOf::Pools;
         let settings = Settings {

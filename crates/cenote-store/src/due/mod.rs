@@ -60,13 +60,15 @@ pub(crate) mod replace;
 pub(crate) mod reseal;
 
 use crate::kernel::catalog::State;
-use crate::kernel::due_job::Job;
-use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{DIR, NAME_LEN, Puddle, file_name, make_header_of, primary_name, text};
-use crate::kernel::report::Damage;
-use crate::kernel::rewriter::{RewriteJob, TypeTable};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::interface::rewriter::{RewriteJob, TypeTable};
+use crate::kernel::puddles::due_job::Job;
+use crate::kernel::puddles::puddle::{
+    DIR, NAME_LEN, Puddle, file_name, make_header_of, primary_name, text,
+};
+use crate::kernel::puddles::verify::verify_all;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::verify_all;
 use crate::sealed_files::file_len;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord, Record};

@@ -1,8 +1,8 @@
 //! Ends guests ([`super`], "The end of a guest").
 
-use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{file_name, text};
-use crate::kernel::report::{Damage, LogReport, OpenReport};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::{Damage, LogReport, OpenReport};
+use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::{Control, Inner, Store};
 use crate::recovery::recover_guest;
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
@@ -119,8 +119,8 @@ impl Inner {
 }
 
 impl Control {
-    /// The log puddles of a guest: those that it was given, and those of `listed`, its log space. Of
-    /// a guest that an earlier daemon admitted, its log space is all that is known otherwise.
+    /// The log puddles of a guest: those that it was given, and those of `listed`, its log space.
+    /// Of a guest that an earlier daemon admitted, its log space is all that is known otherwise.
     fn logs_of(&self, client: Uuid, listed: Vec<PuddleRecord>) -> Vec<PuddleRecord> {
         let given = self.hosted().get(&client).into_iter().flat_map(|hosted| &hosted.logs);
         let known = given.filter_map(|uuid| self.catalog.state.puddles.get(uuid));

@@ -1,10 +1,10 @@
 //! Grants pools to guests ([`super`], "A grant").
 
 use crate::credentials::Credentials;
-use crate::kernel::error::{BY_DAEMON, StoreError};
-use crate::kernel::options::Access;
-use crate::kernel::pool_rules::{find, start_of};
-use crate::kernel::report::{Damage, PoolStart, concerns};
+use crate::kernel::interface::error::{BY_DAEMON, StoreError};
+use crate::kernel::interface::options::Access;
+use crate::kernel::interface::report::{Damage, PoolStart, concerns};
+use crate::kernel::pools::pool_rules::{find, start_of};
 use crate::kernel::store::{Control, Inner, Store};
 use cenote_layout::catalog::{LeaseRecord, PoolMode, PoolRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
@@ -234,9 +234,9 @@ impl<'a> Wanted<'a> {
 
 fn not_shared(name: &str) -> StoreError {
     let detail = format!(
-        "pool \"{name}\" is in shadowed mode, whose psyncs need a moment at which no process writes, \
-         and processes that share a pool have none together: open it with Access::ReadWrite in one \
-         of them"
+        "pool \"{name}\" is in shadowed mode, whose psyncs need a moment at which no process \
+         writes, and processes that share a pool have none together: open it with \
+         Access::ReadWrite in one of them"
     );
     StoreError::Refused { detail }
 }

@@ -1,9 +1,9 @@
 //! Hands guests the puddles of their pools, and lets the pools grow.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::pool_rules::check_size;
-use crate::kernel::puddle::{file_name, text};
-use crate::kernel::report::concerns;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::concerns;
+use crate::kernel::pools::pool_rules::check_size;
+use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::{Control, Store};
 use cenote_layout::catalog::{PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};

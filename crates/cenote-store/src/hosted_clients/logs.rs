@@ -1,8 +1,8 @@
 //! Gives guests puddles for their logs.
 
-use crate::kernel::error::StoreError;
+use crate::kernel::interface::error::StoreError;
 use crate::kernel::logs::{LOG_SPACE_SIZE, SEGMENT_SIZE_MAX, capacity_of, space_header};
-use crate::kernel::puddle::{file_name, text};
+use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::{Inner, Store};
 use cenote_layout::catalog::{ClientRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};

@@ -45,10 +45,10 @@ mod psync;
 
 use crate::credentials::{Credentials, bad_permissions};
 use crate::hosted::Hosted;
-use crate::kernel::error::StoreError;
-use crate::kernel::options::PoolOptions;
-use crate::kernel::pool_rules::find;
-use crate::kernel::report::concerns;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::PoolOptions;
+use crate::kernel::interface::report::concerns;
+use crate::kernel::pools::pool_rules::find;
 use crate::kernel::store::{Inner, Store};
 use cenote_layout::catalog::{GuestRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};

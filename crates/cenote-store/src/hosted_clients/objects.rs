@@ -15,7 +15,7 @@
 //! Everything else is one batch, as of an embedded store ([`crate::object`]).
 
 use crate::credentials::Credentials;
-use crate::kernel::error::StoreError;
+use crate::kernel::interface::error::StoreError;
 use crate::kernel::store::{Control, Store};
 use crate::object::{find, no_bits_but_permissions};
 use crate::object_info::{NewObject, ObjectInfo};

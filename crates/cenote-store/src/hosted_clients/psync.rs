@@ -1,7 +1,7 @@
 //! Psyncs pools in shadowed mode for the guests that write them.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{primary_name, text};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::puddles::puddle::{primary_name, text};
 use crate::kernel::store::Store;
 use cenote_journal::{Delivered, JournalError, Limits, ParcelError, Target, distinct};
 use cenote_layout::PAGE_SIZE;

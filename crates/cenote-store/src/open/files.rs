@@ -1,10 +1,10 @@
 //! Compares the files of a store with its catalog.
 
 use crate::kernel::catalog;
-use crate::kernel::puddle::{DIR, file_name, text};
-use crate::kernel::report::{Damage, OpenReport};
+use crate::kernel::interface::report::{Damage, OpenReport};
+use crate::kernel::puddles::puddle::{DIR, file_name, text};
+use crate::kernel::puddles::verify::missing as missing_file;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::missing as missing_file;
 use crate::leftover::Leftovers;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::Record;

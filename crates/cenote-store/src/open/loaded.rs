@@ -2,19 +2,19 @@
 
 use crate::alive;
 use crate::due::lazy_rewrite::LazyRewrite;
+use crate::kernel::catalog::journals::Journals;
 use crate::kernel::catalog::{self, Catalog};
-use crate::kernel::error::OpenError;
-use crate::kernel::exclusion::{self, Locks};
-use crate::kernel::fence::Fence;
-use crate::kernel::journals::Journals;
-use crate::kernel::options::{DamagePolicy, OpenOptions};
-use crate::kernel::origin::Place;
-use crate::kernel::poison::Poisoned;
-use crate::kernel::report::{Damage, DamageEffect, OpenReport};
-use crate::kernel::stamps::Stamps;
+use crate::kernel::directory::exclusion::{self, Locks};
+use crate::kernel::interface::error::OpenError;
+use crate::kernel::interface::options::{DamagePolicy, OpenOptions};
+use crate::kernel::interface::report::{Damage, DamageEffect, OpenReport};
+use crate::kernel::puddles::stamps::Stamps;
+use crate::kernel::puddles::window::{Space, Window};
 use crate::kernel::store::{Control, Inner, LOCK, Store};
+use crate::kernel::superblock::fence::Fence;
+use crate::kernel::superblock::origin::Place;
+use crate::kernel::superblock::poison::Poisoned;
 use crate::kernel::superblock::{self, FILE, Found, NEW_FILE};
-use crate::kernel::window::{Space, Window};
 use crate::parts;
 use crate::relocate;
 use cenote_layout::id::Uuid;
@@ -52,7 +52,7 @@ pub(super) fn refuse_no_store(
 fn without_superblock(medium: &OwnedMedium, path: String) -> Result<OpenError, MediumError> {
     let begun = medium.exists(NEW_FILE)?
         || catalog::FILES.iter().any(|name| medium.exists(name).unwrap_or(false));
-    Ok(match crate::kernel::format::rest_of_store(&**medium)? {
+    Ok(match crate::kernel::directory::format::rest_of_store(&**medium)? {
         Some(found) => OpenError::SuperblockMissing { path, found },
         None if begun => OpenError::FormatInterrupted { path },
         None => OpenError::NotAStore { path },

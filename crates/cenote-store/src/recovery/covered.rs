@@ -2,7 +2,7 @@
 
 use super::dead::Dead;
 use crate::kernel::catalog::State;
-use crate::kernel::options::PowerLossPolicy;
+use crate::kernel::interface::options::PowerLossPolicy;
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::id::PoolId;
 use cenote_layout::superblock::DURABILITY_POWER;

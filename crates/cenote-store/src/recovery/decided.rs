@@ -5,7 +5,7 @@ use super::dead::Dead;
 use super::replaying::Replaying;
 use super::verdict::Verdict;
 use crate::kernel::catalog::State;
-use crate::kernel::report::{Damage, OpenReport};
+use crate::kernel::interface::report::{Damage, OpenReport};
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};

@@ -9,8 +9,8 @@
 
 use super::replaying::Replaying;
 use crate::due::Found;
-use crate::kernel::puddle::{Puddle, file_name, text};
-use crate::kernel::verify::of_file;
+use crate::kernel::puddles::puddle::{Puddle, file_name, text};
+use crate::kernel::puddles::verify::of_file;
 use cenote_layout::catalog::{DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log_space::LogSpaceEntry;

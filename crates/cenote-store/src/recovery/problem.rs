@@ -1,7 +1,7 @@
 //! What is wrong with a file that recovery needs, told apart from errors of the medium that say
 //! nothing of it ([`super`], "Errors of the medium").
 
-use crate::kernel::verify::about_file;
+use crate::kernel::puddles::verify::about_file;
 use cenote_layout::id::Uuid;
 use cenote_medium::MediumError;
 

@@ -2,9 +2,9 @@
 
 use super::problem::Problem;
 use super::verdict::Verdict;
-use crate::kernel::notice::Watcher;
-use crate::kernel::puddle::Puddle;
-use crate::kernel::report::OpenReport;
+use crate::kernel::interface::report::OpenReport;
+use crate::kernel::puddles::notice::Watcher;
+use crate::kernel::puddles::puddle::Puddle;
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::{PoolId, Uuid};

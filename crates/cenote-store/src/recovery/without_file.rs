@@ -2,8 +2,8 @@
 //! are gone.
 
 use crate::kernel::catalog::{AppendError, State};
-use crate::kernel::puddle::{file_name, text};
-use crate::kernel::report::{Damage, OpenReport};
+use crate::kernel::interface::report::{Damage, OpenReport};
+use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::{PuddleRecord, Record};
 use cenote_layout::id::Uuid;

@@ -11,7 +11,7 @@
 //! make no batch, those bytes are a batch that was never made: its writer stopped, and was told
 //! nothing. Everything else that does not read is damage.
 
-use crate::kernel::report::{Damage, DamageEffect};
+use crate::kernel::interface::report::{Damage, DamageEffect};
 use cenote_layout::catalog::{
     Frame, RECORD_MAGIC, Record, RecordError, decode_frame, encode_frame,
 };

@@ -22,6 +22,7 @@
 //! itself.
 
 mod file;
+pub(crate) mod journals;
 mod possible;
 #[cfg(test)]
 mod samples;
@@ -33,10 +34,10 @@ mod waiting;
 pub(crate) use file::{FILES, Merged, NEW_FILES, merge};
 pub(crate) use state::State;
 
-use crate::kernel::about::about_control;
-use crate::kernel::error::StoreError;
-use crate::kernel::fence::Fence;
-use crate::kernel::report::Damage;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::superblock::about::about_control;
+use crate::kernel::superblock::fence::Fence;
 use cenote_journal::Tie;
 use cenote_layout::catalog::{Record, encode_frame};
 use cenote_medium::planted::{Bug, planted};

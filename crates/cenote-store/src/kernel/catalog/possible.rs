@@ -1,7 +1,7 @@
 //! Which puddle records cannot be.
 
 use super::State;
-use crate::kernel::report::Damage;
+use crate::kernel::interface::report::Damage;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::puddle::Role;
 use cenote_layout::{PAGE_SIZE, SLOT_SIZE};

@@ -1,8 +1,8 @@
 //! What is refused in a manifest, whatever the store.
 
 use super::refused;
-use crate::kernel::error::StoreError;
-use crate::kernel::pool_rules::{check_size, why_no_name};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::pool_rules::{check_size, why_no_name};
 use crate::manifest::ImportManifest;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::catalog::{AtRest, PoolMode, RELOCATION_MOVES_MAX};

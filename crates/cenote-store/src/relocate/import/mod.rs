@@ -35,9 +35,9 @@ mod plan;
 mod steps;
 
 use super::remote::RemoteImport;
-use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{file_name, text};
-use crate::kernel::rewriter::TypeTable;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::rewriter::TypeTable;
+use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::Store;
 use crate::manifest::{ImportManifest, ImportSlot, Imported};
 use cenote_layout::PAGE_SIZE;

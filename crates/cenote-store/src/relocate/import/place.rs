@@ -1,6 +1,6 @@
 //! Finds addresses for the puddles of a pool ([`super`], "Addresses").
 
-use crate::kernel::window::Space;
+use crate::kernel::puddles::window::Space;
 use crate::manifest::ImportPuddle;
 use cenote_layout::SLOT_SIZE;
 

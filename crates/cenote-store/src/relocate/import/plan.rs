@@ -2,8 +2,8 @@
 
 use super::Import;
 use super::place::place;
-use crate::kernel::error::StoreError;
-use crate::kernel::mismatch::TypeMismatch;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::mismatch::TypeMismatch;
 use crate::kernel::store::{Control, Inner};
 use crate::manifest::{ImportManifest, ImportPool};
 use crate::relocate::neighbours::add_neighbours;

@@ -3,8 +3,10 @@
 use super::plan::{Plan, free_names, new_types};
 use super::{Import, refused};
 use crate::due::replace::copy;
-use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{DIR, PRIMARY_DIR, first_page, make_header, primary_name, text};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::puddles::puddle::{
+    DIR, PRIMARY_DIR, first_page, make_header, primary_name, text,
+};
 use crate::kernel::store::Inner;
 use crate::manifest::{ImportPool, ImportPuddle, Imported, ImportedPool};
 use cenote_layout::PAGE_SIZE;
