@@ -21,7 +21,7 @@
 //! A daemon does not take over what it cannot see: it would not learn of the client's end.
 
 use crate::kernel::catalog::State;
-use crate::kernel::error::OpenError;
+use crate::kernel::interface::error::OpenError;
 use cenote_layout::catalog::GuestRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};

@@ -1,8 +1,8 @@
 //! What the recovery of one guest works on, while the store goes on: a [`Control`] of its own.
 
 use crate::kernel::catalog::Catalog;
+use crate::kernel::puddles::window::Space;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::window::Space;
 use crate::parts;
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PuddleRecord, Record};
 use cenote_layout::id::Uuid;

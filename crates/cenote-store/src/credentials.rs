@@ -1,7 +1,7 @@
 //! Who asks: a user with groups, what permissions of pools allow it, and how it changes them.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::options::Access;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::Access;
 use cenote_layout::catalog::PoolRecord;
 
 /// What a change of a pool's owner, group and mode says; `None` leaves as it is.

@@ -3,9 +3,9 @@
 use crate::backed_up::BackedUp;
 use crate::credentials::PermissionChange;
 use crate::gate::Psync;
-use crate::kernel::error::StoreError;
-use crate::kernel::options::{Access, PoolOptions};
-use crate::kernel::report::PoolStart;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::{Access, PoolOptions};
+use crate::kernel::interface::report::PoolStart;
 use crate::log_decision::{LogDecision, SetAside};
 use crate::manifest::ImportManifest;
 use crate::object_info::{ListedObject, NewObject, ObjectInfo};

@@ -6,13 +6,13 @@
 //! fail because of a file is in its answer or in [`crate::OpenReport::damage`]; what needs a key is
 //! found when the pool is opened ([`crate::PoolHandle::damage`]).
 
-use crate::kernel::error::StoreError;
-use crate::kernel::journals::JournalOf;
-use crate::kernel::pool_rules::lost_record;
-use crate::kernel::puddle::{file_name, primary_name, text};
-use crate::kernel::report::Damage;
+use crate::kernel::catalog::journals::JournalOf;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::pools::pool_rules::lost_record;
+use crate::kernel::puddles::puddle::{file_name, primary_name, text};
+use crate::kernel::puddles::verify::RESTORE;
 use crate::kernel::store::{Control, Inner, Store};
-use crate::kernel::verify::RESTORE;
 use crate::rooted::Lists;
 use cenote_journal::{Scan, scan};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
@@ -83,9 +83,15 @@ impl Inner {
         let at_rest = state.at_rest(record.pool);
         if let Some(due) = state.due.get(&record.uuid) {
             if at_rest == AtRest::None {
-                self.look_at_file(record, due)?.damage().into_iter().for_each(&mut add);
+                self.look_at(file_name(record.uuid), record, due)?
+                    .damage()
+                    .into_iter()
+                    .for_each(&mut add);
                 if state.is_shadowed(record.pool) {
-                    self.look_at_primary(record, due)?.damage().into_iter().for_each(add);
+                    self.look_at(primary_name(record.uuid), record, due)?
+                        .damage()
+                        .into_iter()
+                        .for_each(add);
                 }
             }
             return Ok(());

@@ -6,9 +6,9 @@
 //! address that a reference leads to is given back. So it hands out no [`Store`], no file that can
 //! be written, and no heap.
 
-use crate::kernel::error::{OpenError, StoreError};
-use crate::kernel::options::OpenOptions;
-use crate::kernel::report::{Damage, OpenReport, StoreInfo};
+use crate::kernel::interface::error::{OpenError, StoreError};
+use crate::kernel::interface::options::OpenOptions;
+use crate::kernel::interface::report::{Damage, OpenReport, StoreInfo};
 use crate::kernel::store::Store;
 use crate::object_info::ObjectInfo;
 use cenote_layout::id::Uuid;

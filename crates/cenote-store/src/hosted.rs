@@ -1,8 +1,8 @@
-//! The guests that a store serves, in memory ([`crate::guests`]).
+//! The guests that a store serves, in memory ([`crate::hosted_clients`]).
 
-use crate::kernel::error::StoreError;
-use crate::kernel::extensions::Extension;
+use crate::kernel::interface::error::StoreError;
 use crate::kernel::store::Control;
+use crate::kernel::store::extensions::Extension;
 use cenote_layout::catalog::{GuestRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, planted};

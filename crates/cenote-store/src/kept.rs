@@ -37,10 +37,10 @@
 
 use crate::kept_files::{Kept, name_of};
 use crate::kernel::catalog::State;
-use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{PRIMARY_DIR, file_name, primary_name, text};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::puddles::puddle::{PRIMARY_DIR, file_name, primary_name, text};
+use crate::kernel::puddles::verify::of_file;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::of_file;
 use crate::primaries::{check_run, of_shadowed_pool};
 use cenote_journal::Scan;
 use cenote_layout::catalog::{PuddleRecord, Record};

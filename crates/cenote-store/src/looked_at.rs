@@ -2,13 +2,13 @@
 
 use crate::due::Needs;
 use crate::due::reseal::SealedFile;
-use crate::kernel::due_job::Sealed;
-use crate::kernel::error::StoreError;
-use crate::kernel::options::DamagePolicy;
-use crate::kernel::pool_core::PoolCore;
-use crate::kernel::pool_rules::{lost_record, start_of};
-use crate::kernel::puddle::{Puddle, file_name, primary_name, text};
-use crate::kernel::report::Damage;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::DamagePolicy;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::pools::pool_rules::{lost_record, start_of};
+use crate::kernel::puddles::due_job::Sealed;
+use crate::kernel::puddles::puddle::{Puddle, file_name, primary_name, text};
+use crate::kernel::store::pool_core::PoolCore;
 use crate::kernel::store::{Control, Inner, Store};
 use crate::sealed_files::show_view;
 use cenote_atrest::Keyring;

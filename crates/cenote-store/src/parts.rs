@@ -3,7 +3,7 @@
 use crate::due::lazy_rewrite::LazyRewrite;
 use crate::hosted::Guests;
 use crate::kept_files::Kept;
-use crate::kernel::extensions::Extensions;
+use crate::kernel::store::extensions::Extensions;
 use crate::pool_pins::PoolPins;
 use crate::shadow::Shadows;
 use std::sync::Arc;

@@ -67,8 +67,8 @@
 
 use crate::connection::Connection;
 use crate::gate::Psync;
-use crate::kernel::error::StoreError;
-use crate::kernel::pool::PoolHandle;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::store::{Control, Inner, Store};
 use crate::primaries::rooted;
 use crate::sealed_files::at_rest as not_sealed;

@@ -1,9 +1,9 @@
 //! Another key for a protected pool, in constant time.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::options::Access;
-use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::DATA_AT;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::Access;
+use crate::kernel::pools::pool_rules::find;
+use crate::kernel::puddles::puddle::DATA_AT;
 use crate::kernel::store::{Control, Store};
 use crate::primaries::rooted;
 use crate::sealed_files::{at_rest, named};

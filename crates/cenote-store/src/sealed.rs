@@ -58,14 +58,14 @@
 
 use crate::due::Needs;
 use crate::due::reseal::SealedFile;
-use crate::kernel::due_job::{PoolKeys, Sealed};
-use crate::kernel::error::StoreError;
-use crate::kernel::pool::PoolHandle;
-use crate::kernel::pool_core::PoolCore;
-use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::{
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::pool::PoolHandle;
+use crate::kernel::pools::pool_rules::find;
+use crate::kernel::puddles::due_job::{PoolKeys, Sealed};
+use crate::kernel::puddles::puddle::{
     DATA_AT, DIR, Puddle, create_whole, file_name, first_page, make_header, text,
 };
+use crate::kernel::store::pool_core::PoolCore;
 use crate::kernel::store::{Control, Inner, Store};
 use crate::sealed_files::{Opened, at_rest, binding_of, named, pages_of, show_view};
 use cenote_atrest::binding::{self};
@@ -446,7 +446,10 @@ impl PoolHandle {
         }
         // What opening the pool found is not in pages.
         for damage in self.damage() {
-            if let crate::kernel::report::Damage::Puddle { uuid, index, detail, .. } = damage {
+            if let crate::kernel::interface::report::Damage::Puddle {
+                uuid, index, detail, ..
+            } = damage
+            {
                 let damaged = vec![(0, detail.clone())];
                 let found =
                     Verified { covered: self.at_rest().mode().has_tree(), pages: 0, damaged };

@@ -40,19 +40,20 @@
 //! asks [`crate::PoolHandle::is_torn`]. A daemon grants no torn pool.
 
 use crate::credentials::Credentials;
-use crate::kernel::error::StoreError;
-use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::{file_name, text};
-use crate::kernel::report::{Damage, OpenReport};
-use crate::kernel::store::{Control, Store};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::{Damage, OpenReport};
+use crate::kernel::pools::pool_rules::find;
+use crate::kernel::puddles::puddle::{file_name, text};
+use crate::kernel::store::{Control, Inner, Store};
 use crate::log_decision::{LogDecision, SetAside};
 use crate::recovery::retry;
-use cenote_layout::catalog::{LeaseRecord, Record};
+use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_log::CrashKind;
 use cenote_medium::MapMode;
 use cenote_medium::planted::{Bug, planted};
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
 impl Store {
@@ -109,74 +110,21 @@ impl Store {
                 detail: format!("no log of client {client} is set aside"),
             });
         };
-        if found.pools.is_empty() && credentials.uid != 0 {
-            return Err(StoreError::Permission {
-                name: format!("of client {client}"),
-                what: "decided about",
-            });
-        }
-        for (id, name) in &found.pools {
-            let pool = control.catalog.state.pools.get(id);
-            if pool.is_some_and(|pool| !credentials.own(pool)) {
-                return Err(StoreError::Permission { name: name.clone(), what: "decided about" });
-            }
-            let mut holders = control.catalog.state.leases.keys().filter(|(_, pool)| pool == id);
-            let open = control.pools.get(id).is_some_and(|core| Arc::strong_count(core) > 1);
-            if open || holders.any(|(holder, _)| control.hosted().contains_key(holder)) {
-                return Err(StoreError::PoolInUse { name: name.clone() });
-            }
-        }
+        control.refuse_decision(credentials, &found)?;
         let leased = control.catalog.state.writable_pools(client);
         let concerned = |id: &PoolId| found.pools.iter().any(|(known, _)| known == id);
         let pools: Vec<PoolId> = leased.iter().copied().filter(concerned).collect();
         for id in &pools {
             control.pools.remove(id);
         }
-        let mut logs = Vec::new();
-        if decision == LogDecision::Apply && !planted(Bug::ApplyNotReplayed) {
-            // Looked at before, they are mapped for that.
-            for record in pools.iter().flat_map(|id| control.catalog.state.puddles_of(*id)) {
-                if let Some(puddle) = control.puddles.get(&record.uuid) {
-                    // SAFETY: puddles live until the store is dropped; the pool is not open.
-                    unsafe { puddle.as_ref() }
-                        .set_mode(&inner.medium, MapMode::ReadWrite)
-                        .map_err(|error| inner.failed(error))?;
-                }
+        let logs = match decision {
+            LogDecision::Apply if !planted(Bug::ApplyNotReplayed) => {
+                inner.apply_logs(control, client, &pools)?
             }
-            let mut report = OpenReport::default();
-            let retried = retry(inner, control, client, &mut report);
-            let retried = retried.map_err(|error| inner.failed(error))?;
-            let Some(listed) = retried else {
-                let why: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
-                forget(control, client);
-                control.damage.extend(report.damage);
-                let detail = format!(
-                    "the logs of client {client} fail their checks still: {}",
-                    why.join("; ")
-                );
-                return Err(StoreError::Refused { detail });
-            };
-            logs = listed;
-            let state = &control.catalog.state;
-            let space = state.clients.get(&client).and_then(|space| state.puddles.get(space));
-            logs.extend(space.filter(|puddle| puddle.role == Role::LogSpace));
-        }
-        let us = control.client;
-        let mut records = vec![Record::LeasesEnded(client)];
-        if control.catalog.state.clients.contains_key(&client) {
-            records.push(Record::ClientRemoved(client));
-        }
-        let state = &control.catalog.state;
-        let direct = pools.iter().filter(|id| !state.is_shadowed(**id));
-        if !planted(Bug::DiscardNotTraced) {
-            records.extend(direct.map(|id| Record::TraceDue(*id)));
-        }
-        if decision == LogDecision::Discard && !planted(Bug::TornForgotten) {
-            records.extend(found.pools.iter().map(|(id, _)| Record::PoolTorn(*id)));
-        }
-        let keep =
-            |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
-        records.extend(leased.iter().map(keep));
+            LogDecision::Apply | LogDecision::Discard => Vec::new(),
+        };
+        let decided = Decided { found: &found, decision, leased: &leased, pools: &pools };
+        let mut records = decided.records(control);
         records.extend(logs.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
         inner.commit(control, &records)?;
         for puddle in &logs {
@@ -188,6 +136,101 @@ impl Store {
             control.dirty.entry(pool).or_insert(CrashKind::Process);
         }
         Ok(())
+    }
+}
+
+impl Control {
+    /// Refuses a decision about pools that are not the caller's, or open.
+    fn refuse_decision(
+        &self,
+        credentials: &Credentials,
+        found: &SetAside,
+    ) -> Result<(), StoreError> {
+        if found.pools.is_empty() && credentials.uid != 0 {
+            return Err(StoreError::Permission {
+                name: format!("of client {}", found.client),
+                what: "decided about",
+            });
+        }
+        for (id, name) in &found.pools {
+            let pool = self.catalog.state.pools.get(id);
+            if pool.is_some_and(|pool| !credentials.own(pool)) {
+                return Err(StoreError::Permission { name: name.clone(), what: "decided about" });
+            }
+            let mut holders = self.catalog.state.leases.keys().filter(|(_, pool)| pool == id);
+            let open = self.pools.get(id).is_some_and(|core| Arc::strong_count(core) > 1);
+            if open || holders.any(|(holder, _)| self.hosted().contains_key(holder)) {
+                return Err(StoreError::PoolInUse { name: name.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Replays a client's logs. Those that are its own beyond doubt, and empty now, with its log
+    /// space.
+    fn apply_logs(
+        &self,
+        control: &mut Control,
+        client: Uuid,
+        pools: &[PoolId],
+    ) -> Result<Vec<PuddleRecord>, StoreError> {
+        // Looked at before, they are mapped for that.
+        for record in pools.iter().flat_map(|id| control.catalog.state.puddles_of(*id)) {
+            if let Some(puddle) = control.puddles.get(&record.uuid) {
+                // SAFETY: puddles live until the store is dropped; the pool is not open.
+                unsafe { puddle.as_ref() }
+                    .set_mode(&self.medium, MapMode::ReadWrite)
+                    .map_err(|error| self.failed(error))?;
+            }
+        }
+        let mut report = OpenReport::default();
+        let retried = retry(self, control, client, &mut report);
+        let Some(mut logs) = retried.map_err(|error| self.failed(error))? else {
+            let why: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
+            forget(control, client);
+            control.damage.extend(report.damage);
+            let detail =
+                format!("the logs of client {client} fail their checks still: {}", why.join("; "));
+            return Err(StoreError::Refused { detail });
+        };
+        let state = &control.catalog.state;
+        let space = state.clients.get(&client).and_then(|space| state.puddles.get(space));
+        logs.extend(space.filter(|puddle| puddle.role == Role::LogSpace));
+        Ok(logs)
+    }
+}
+
+/// A decision that is carried out.
+struct Decided<'a> {
+    found: &'a SetAside,
+    decision: LogDecision,
+    /// Pools that the client could write.
+    leased: &'a BTreeSet<PoolId>,
+    /// Of those, the ones that its logs may be about.
+    pools: &'a [PoolId],
+}
+
+impl Decided<'_> {
+    /// What the batch says that ends the client.
+    fn records(&self, control: &Control) -> Vec<Record> {
+        let (client, us, state) = (self.found.client, control.client, &control.catalog.state);
+        let mut records = vec![Record::LeasesEnded(client)];
+        if state.clients.contains_key(&client) {
+            records.push(Record::ClientRemoved(client));
+        }
+        let direct = self.pools.iter().filter(|id| !state.is_shadowed(**id));
+        if !planted(Bug::DiscardNotTraced) {
+            records.extend(direct.map(|id| Record::TraceDue(*id)));
+        }
+        if self.decision == LogDecision::Discard && !planted(Bug::TornForgotten) {
+            records.extend(self.found.pools.iter().map(|(id, _)| Record::PoolTorn(*id)));
+        }
+        let keep =
+            |pool: &PoolId| Record::Lease(LeaseRecord { client: us, pool: *pool, writable: true });
+        records.extend(self.leased.iter().map(keep));
+        records
     }
 }
 

@@ -30,16 +30,16 @@ use crate::due::reseal::SealedFile;
 use crate::due::{Found, Needs};
 use crate::gate::Gate;
 use crate::kernel::catalog::State;
-use crate::kernel::error::StoreError;
-use crate::kernel::extensions::Extension;
-use crate::kernel::journals::{JournalOf, readable};
-use crate::kernel::locked::locked;
-use crate::kernel::puddle::{
+use crate::kernel::catalog::journals::{JournalOf, readable};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::{Damage, OpenReport, RestoredPool};
+use crate::kernel::puddles::locked::locked;
+use crate::kernel::puddles::puddle::{
     DATA_AT, DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text,
 };
-use crate::kernel::report::{Damage, OpenReport, RestoredPool};
+use crate::kernel::puddles::verify::{about_file, of_file, verify_file};
+use crate::kernel::store::extensions::Extension;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::{about_file, of_file, verify_file};
 use crate::primaries::{JOURNAL, Patches, check_run, note_root, of_shadowed_pool};
 use cenote_journal::{Journal, Roots, Scan, Settings, scan};
 use cenote_layout::PAGE_SIZE;
@@ -290,7 +290,7 @@ impl Inner {
         Ok(journal)
     }
 
-    /// States: [`crate::kernel::journals`].
+    /// States: [`crate::kernel::catalog::journals`].
     fn open_pool_journal(&self, control: &mut Control) -> Result<Journal, StoreError> {
         const OF: JournalOf = JournalOf::Pools;
         let settings = Settings {
@@ -463,7 +463,9 @@ pub(crate) fn restore(
             }
             let problem = match due {
                 None => inner.check_primary(&control.catalog.state, record),
-                Some(due) => inner.look_at_primary(record, due).map(Found::damage),
+                Some(due) => {
+                    inner.look_at(primary_name(record.uuid), record, due).map(Found::damage)
+                }
             };
             if let Some(detail) = of_file(problem)? {
                 problems.push(lost(record, detail));
@@ -539,7 +541,9 @@ fn copy_primary(
     inner.medium.ensure(name, 0, record.size)?;
     let good = match due {
         None => verify_file(&inner.medium, record, inner.uuid, true)?.is_none(),
-        Some(due) => !matches!(inner.look_at_file(record, due)?, Found::Damaged(_)),
+        Some(due) => {
+            !matches!(inner.look_at(file_name(record.uuid), record, due)?, Found::Damaged(_))
+        }
     };
     if !good {
         return Err(MediumError::from_io(
@@ -610,7 +614,7 @@ fn map_primary(
     let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, Kind::Primary)));
     control.puddles.insert(record.uuid, NonNull::from(&*puddle));
     if let Some(due) = control.catalog.state.due.get(&record.uuid)
-        && inner.look_at_primary(record, due)? != Found::New
+        && inner.look_at(primary_name(record.uuid), record, due)? != Found::New
     {
         // It is rewritten from this file when it is touched, with kept psyncs laid over it.
         return inner.frontier().hold_patched(record, puddle.file_name(), patches);

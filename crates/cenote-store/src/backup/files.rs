@@ -1,12 +1,12 @@
 //! Files of a backup: which there are, copies of them, and the directory that becomes the target.
 
 use crate::kernel::catalog::State;
-use crate::kernel::error::StoreError;
-use crate::kernel::journals::JournalOf;
-use crate::kernel::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
-use crate::kernel::report::Damage;
+use crate::kernel::catalog::journals::JournalOf;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::puddles::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
+use crate::kernel::puddles::verify::about_file;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::about_file;
 use crate::sealed_files::file_len;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};

@@ -54,8 +54,8 @@ mod files;
 
 use crate::backed_up::{BackedUp, BackupReport};
 use crate::kernel::catalog;
-use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{primary_name, text};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::puddles::puddle::{primary_name, text};
 use crate::kernel::store::{Control, Inner, LOCK, Store};
 use crate::kernel::superblock;
 use cenote_layout::catalog::{LeaseRecord, Record};
@@ -89,7 +89,7 @@ pub struct Backup {
     /// Keeps others from taking the directory for one that a crash left.
     _held: LockGuard,
     copied: BTreeMap<String, Copied>,
-    /// Files whose copies get this stamp ([`crate::kernel::stamps`]).
+    /// Files whose copies get this stamp ([`crate::kernel::puddles::stamps`]).
     sealed: (BTreeSet<String>, u64),
     control: Option<Head>,
     report: BackupReport,

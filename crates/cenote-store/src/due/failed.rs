@@ -1,6 +1,6 @@
 //! Why a puddle was not rewritten.
 
-use crate::kernel::error::StoreError;
+use crate::kernel::interface::error::StoreError;
 use cenote_medium::MediumError;
 use cenote_sealed::SealedError;
 

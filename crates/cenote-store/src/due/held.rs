@@ -4,8 +4,8 @@
 
 use super::lazy_rewrite::LazyRewrite;
 use super::replace::Image;
-use crate::kernel::locked::locked;
-use crate::kernel::puddle::Puddle;
+use crate::kernel::puddles::locked::locked;
+use crate::kernel::puddles::puddle::Puddle;
 use crate::primaries::Patches;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::Uuid;

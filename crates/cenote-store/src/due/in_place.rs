@@ -25,7 +25,7 @@
 
 use super::failed::Failed;
 use super::replace::Image;
-use crate::kernel::rewriter::{RewriteJob, Rewriter};
+use crate::kernel::interface::rewriter::{RewriteJob, Rewriter};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::read;
 use cenote_layout::heap::{HeapGeometry, SUPERBLOCK_SIZE};
@@ -142,7 +142,7 @@ pub(crate) fn is_begun(page: &[u8], old: &PuddleHeader, new: &PuddleHeader) -> b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::puddle::make_header_of;
+    use crate::kernel::puddles::puddle::make_header_of;
     use cenote_layout::catalog::PuddleRecord;
     use cenote_layout::id::{PoolId, Uuid};
     use cenote_layout::puddle::Role;

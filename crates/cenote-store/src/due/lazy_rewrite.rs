@@ -22,17 +22,19 @@ use super::failed::Failed;
 use super::in_place::InPlace;
 use super::replace::{Image, NewFile};
 use super::{Found, look_at};
-use crate::kernel::due_job::Job;
-use crate::kernel::error::StoreError;
-use crate::kernel::extensions::Extension;
-use crate::kernel::locked::locked;
-use crate::kernel::poison::Poisoned;
-use crate::kernel::puddle::{
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::rewriter::{
+    Backend, RelocationOptions, RewriteJob, Rewriter, Rewritten,
+};
+use crate::kernel::puddles::due_job::Job;
+use crate::kernel::puddles::locked::locked;
+use crate::kernel::puddles::puddle::{
     DIR, PRIMARY_DIR, Puddle, file_name, make_header_of, primary_name, text,
 };
-use crate::kernel::rewriter::{Backend, RelocationOptions, RewriteJob, Rewriter, Rewritten};
-use crate::kernel::stamps::{stamp_image, write_stamp};
+use crate::kernel::puddles::stamps::{stamp_image, write_stamp};
 use crate::kernel::store::Inner;
+use crate::kernel::store::extensions::Extension;
+use crate::kernel::superblock::poison::Poisoned;
 use crate::primaries::Patches;
 use crate::sealed_files::at_rest;
 use cenote_layout::PAGE_SIZE;

@@ -60,13 +60,15 @@ pub(crate) mod replace;
 pub(crate) mod reseal;
 
 use crate::kernel::catalog::State;
-use crate::kernel::due_job::Job;
-use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{DIR, Puddle, file_name, make_header_of, primary_name, text};
-use crate::kernel::report::Damage;
-use crate::kernel::rewriter::{RewriteJob, TypeTable};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::interface::rewriter::{RewriteJob, TypeTable};
+use crate::kernel::puddles::due_job::Job;
+use crate::kernel::puddles::puddle::{
+    DIR, NAME_LEN, Puddle, file_name, make_header_of, primary_name, text,
+};
+use crate::kernel::puddles::verify::verify_all;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::verify_all;
 use crate::sealed_files::file_len;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord, Record};
@@ -203,8 +205,8 @@ impl Inner {
         };
         let found = match by_primary {
             _ if self.frontier().holds(record.uuid) => Found::Old,
-            true => self.look_at_primary(record, &due)?,
-            false => self.look_at_file(record, &due)?,
+            true => self.look_at(primary_name(record.uuid), record, &due)?,
+            false => self.look_at(file_name(record.uuid), record, &due)?,
         };
         match found {
             Found::Damaged(detail) => return Ok(Some(detail)),
@@ -218,7 +220,9 @@ impl Inner {
         }
         let state = &control.catalog.state;
         let shadowed = self.writable && state.is_shadowed(record.pool);
-        if shadowed && let Found::Damaged(detail) = self.look_at_primary(record, &due)? {
+        if shadowed
+            && let Found::Damaged(detail) = self.look_at(primary_name(record.uuid), record, &due)?
+        {
             return Ok(Some(detail));
         }
         let work = match self.work_of(control, record, &due, needs) {
@@ -268,14 +272,10 @@ impl Inner {
         due: DueRecord,
         by_primary: bool,
     ) -> Result<Result<DueRecord, String>, StoreError> {
-        let found = match by_primary {
-            true => self.look_at_primary(record, &due)?,
-            false => self.look_at_file(record, &due)?,
-        };
-        if let Some(detail) = found.damage() {
+        let name = if by_primary { primary_name(record.uuid) } else { file_name(record.uuid) };
+        if let Some(detail) = self.look_at(name, record, &due)?.damage() {
             return Ok(Err(detail));
         }
-        let name = if by_primary { primary_name(record.uuid) } else { file_name(record.uuid) };
         self.learn_from(control, record, due, text(&name)).map(Ok)
     }
 
@@ -305,7 +305,7 @@ impl Inner {
     ) -> Result<Option<String>, MediumError> {
         let found = match (state.at_rest(record.pool), file_len(record, state.at_rest(record.pool)))
         {
-            (AtRest::None, _) => self.look_at_primary(record, due)?,
+            (AtRest::None, _) => self.look_at(primary_name(record.uuid), record, due)?,
             (_, None) => return Ok(Some("the catalog gives it a size that no puddle has".into())),
             (_, Some(len)) => {
                 let (name, store) = (file_name(record.uuid), (self.uuid, self.writable));
@@ -346,34 +346,14 @@ impl Inner {
         Ok(RewriteJob { puddle: *record, from: due.from, moves, types, all_blocks })
     }
 
-    /// What the file of a puddle that is due is.
-    pub(crate) fn look_at_file(
+    /// What a file of a puddle that is due is: its own, or its primary.
+    pub(crate) fn look_at(
         &self,
+        name: [u8; NAME_LEN],
         record: &PuddleRecord,
         due: &DueRecord,
     ) -> Result<Found, MediumError> {
-        look_at(
-            &self.medium,
-            text(&file_name(record.uuid)),
-            (self.uuid, self.writable),
-            record,
-            due,
-        )
-    }
-
-    /// The same for its primary.
-    pub(crate) fn look_at_primary(
-        &self,
-        record: &PuddleRecord,
-        due: &DueRecord,
-    ) -> Result<Found, MediumError> {
-        look_at(
-            &self.medium,
-            text(&primary_name(record.uuid)),
-            (self.uuid, self.writable),
-            record,
-            due,
-        )
+        look_at(&self.medium, text(&name), (self.uuid, self.writable), record, due)
     }
 
     /// The generation that the header of one of a puddle's files says.

@@ -1,9 +1,9 @@
 //! Puddles of a pool that are due, and what rewriting has done: as callers see it.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::pool::PoolHandle;
-use crate::kernel::puddle::Puddle;
-use crate::kernel::rewriter::{Backend, RelocationProgress, Rewritten};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::rewriter::{Backend, RelocationProgress, Rewritten};
+use crate::kernel::pools::pool::PoolHandle;
+use crate::kernel::puddles::puddle::Puddle;
 use crate::kernel::store::{Control, Inner, Store};
 use core::ops::ControlFlow;
 

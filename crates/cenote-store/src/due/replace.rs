@@ -11,7 +11,7 @@
 //! error and no signal.
 
 use super::image_memory::ImageMemory;
-use crate::kernel::puddle::{DIR, file_name, primary_name, text};
+use crate::kernel::puddles::puddle::{DIR, file_name, primary_name, text};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, Operation, OwnedMedium};

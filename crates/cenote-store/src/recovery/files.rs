@@ -7,11 +7,10 @@
 //! entry says as the log lies from where it was written. It counts only if that puddle is due, and
 //! what it holds is right for the address that the entry means.
 
-use super::Session;
+use super::replaying::Replaying;
 use crate::due::Found;
-use crate::kernel::catalog::State;
-use crate::kernel::puddle::{Puddle, file_name, text};
-use crate::kernel::verify::of_file;
+use crate::kernel::puddles::puddle::{Puddle, file_name, text};
+use crate::kernel::puddles::verify::of_file;
 use cenote_layout::catalog::{DueRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log_space::LogSpaceEntry;
@@ -20,17 +19,7 @@ use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
 use std::collections::BTreeSet;
 
-/// Log puddles that no client has, and that have not moved: they are empty.
-pub(super) fn spare_logs(state: &State, used: &BTreeSet<Uuid>) -> Vec<PuddleRecord> {
-    let spare = |log: &&PuddleRecord| {
-        matches!(log.role, Role::Log | Role::LogSpace)
-            && !used.contains(&log.uuid)
-            && !state.due.contains_key(&log.uuid)
-    };
-    state.puddles.values().filter(spare).copied().collect()
-}
-
-impl Session<'_> {
+impl Replaying<'_> {
     /// This client is the one in hand.
     pub(super) fn begin(&mut self, client: Uuid) {
         let state = &self.control.catalog.state;
@@ -89,7 +78,7 @@ impl Session<'_> {
         due: &DueRecord,
     ) -> Result<Option<String>, MediumError> {
         let state = &self.control.catalog.state;
-        match self.inner.look_at_file(record, due)? {
+        match self.inner.look_at(file_name(record.uuid), record, due)? {
             Found::Damaged(problem) => Ok(Some(problem)),
             Found::Old if record.role != Role::Heap => Ok(None),
             Found::Old if self.moved.is_some_and(|by| record.addr.wrapping_sub(by) == due.from) => {
@@ -134,7 +123,8 @@ impl Session<'_> {
         if let Some(due) = state.due.get(&record.uuid) {
             // One that has moved in a lease that goes on may have taken stores before.
             let counts = due.is_unknown() || !state.is_shadowed(record.pool);
-            let found = || of_file(inner.look_at_file(record, due).map(Found::damage));
+            let found =
+                || of_file(inner.look_at(file_name(record.uuid), record, due).map(Found::damage));
             return Ok(counts && found()?.is_some());
         }
         let shadowed = state.is_shadowed(record.pool);
@@ -149,8 +139,8 @@ impl Session<'_> {
         let state = &self.control.catalog.state;
         let known = state.puddles.get(&puddle.uuid()).zip(state.due.get(&puddle.uuid()));
         let Some((record, due)) = known else { return Ok(false) };
-        let moved =
-            self.inner.look_at_file(record, due)? == Found::Old || planted(Bug::RewrittenHeldAsOld);
+        let moved = self.inner.look_at(file_name(record.uuid), record, due)? == Found::Old
+            || planted(Bug::RewrittenHeldAsOld);
         if moved && puddle.is_mapped() {
             // SAFETY: recovery's own mapping, into which replay has stored and nothing else does.
             unsafe { self.inner.frontier().hold_mapped(puddle) }?;

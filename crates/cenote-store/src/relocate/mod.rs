@@ -31,7 +31,7 @@ pub(crate) mod window;
 pub use hosted::GuestSource;
 pub use import::Import;
 
-pub use crate::kernel::rewriter::{
+pub use crate::kernel::interface::rewriter::{
     Backend, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten, TypeTable,
 };
 pub use crate::manifest::{

@@ -16,14 +16,14 @@
 use super::import::Import;
 use super::neighbours::add_neighbours;
 use crate::due::replace::copy;
-use crate::kernel::error::StoreError;
-use crate::kernel::options::Access;
-use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::{file_name, text};
-use crate::kernel::report::Damage;
-use crate::kernel::report::concerns;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::Access;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::interface::report::concerns;
+use crate::kernel::pools::pool_rules::find;
+use crate::kernel::puddles::puddle::{file_name, text};
+use crate::kernel::puddles::window::Space;
 use crate::kernel::store::{Control, Inner, Store};
-use crate::kernel::window::Space;
 use crate::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, QuiescentPool};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{

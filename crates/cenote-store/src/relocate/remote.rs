@@ -4,7 +4,7 @@
 //! is lost, and does nothing the second time.
 
 use crate::connection::Connection;
-use crate::kernel::error::StoreError;
+use crate::kernel::interface::error::StoreError;
 use crate::kernel::store::Store;
 use crate::manifest::{ImportManifest, Imported, ImportedPool};
 

@@ -10,9 +10,9 @@
 
 use crate::connection::Connection;
 use crate::daemon_api::Granted;
-use crate::kernel::error::StoreError;
-use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::{file_name, text};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::pool_rules::find;
+use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::Store;
 use crate::manifest::{Imported, ImportedPool, QuiescentPool};
 use cenote_layout::catalog::{AtRest, PuddleRecord};

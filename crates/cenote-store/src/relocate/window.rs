@@ -5,7 +5,7 @@
 //!
 //! All that the medium says is about the *home* window: catalog, logs, pointers. Nothing can be
 //! mapped there. A free window of this process is reserved instead, and every puddle is mapped at
-//! one *distance* from its address ([`crate::kernel::window::Window::distance`]).
+//! one *distance* from its address ([`crate::kernel::puddles::window::Window::distance`]).
 //!
 //! 1. *Recovered.* Recovery is that of any open. A log entry says an address at home; replay looks
 //!    that up in the catalog, as always, and stores at the distance. What it restores are bytes
@@ -56,7 +56,8 @@
 //!   back, at their offsets, before it is rewritten.
 //! * *A pool to be traced, or that a loss of power may have torn*, keeps that mark. Which of its
 //!   blocks are allocated is not known before it is traced, so pointers are rewritten in all of
-//!   them, whatever their marks say ([`crate::kernel::rewriter::RewriteJob::all_blocks`]).
+//!   them, whatever their marks say
+//!   ([`crate::kernel::interface::rewriter::RewriteJob::all_blocks`]).
 //!
 //! States of a log that waits: (1) at home; (2) moved, from the batch of step 3 on, once or often;
 //! (3) ended, with its client, by the batch of recovery or of a decision; (4) its puddles are
@@ -94,14 +95,14 @@
 use crate::due::replace::{NewFile, copy};
 use crate::due::{Found, look_at_len};
 use crate::kernel::catalog::State;
-use crate::kernel::error::{OpenError, StoreError};
-use crate::kernel::options::{OpenOptions, WindowPolicy};
-use crate::kernel::place;
-use crate::kernel::puddle::{DIR, Puddle, file_name, primary_name, text};
-use crate::kernel::report::{Damage, OpenReport};
+use crate::kernel::interface::error::{OpenError, StoreError};
+use crate::kernel::interface::options::{OpenOptions, WindowPolicy};
+use crate::kernel::interface::report::{Damage, OpenReport};
+use crate::kernel::puddles::place;
+use crate::kernel::puddles::puddle::{DIR, Puddle, file_name, primary_name, text};
+use crate::kernel::puddles::verify::verify_all;
+use crate::kernel::puddles::window::{Space, who_is_at};
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::verify_all;
-use crate::kernel::window::{Space, who_is_at};
 use crate::sealed_files::file_len;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::catalog::{
@@ -437,7 +438,7 @@ impl Inner {
         // SAFETY: puddles live until the store is dropped.
         let known = control.puddles.get(&puddle.uuid).map(|known| unsafe { known.as_ref() });
         if known.is_some_and(Puddle::shows_primary) {
-            return Ok(self.look_at_primary(puddle, due)?);
+            return Ok(self.look_at(primary_name(puddle.uuid), puddle, due)?);
         }
         let Some(len) = file_len(puddle, at_rest) else {
             return Ok(Found::Damaged("the catalog gives it a size that no puddle has".into()));
@@ -457,7 +458,7 @@ impl Inner {
             found = if begun.is_some() { Found::New } else { Found::Old };
         } else if found == Found::Old
             && at_rest == AtRest::None
-            && self.look_at_primary(puddle, due)? == Found::New
+            && self.look_at(primary_name(puddle.uuid), puddle, due)? == Found::New
         {
             self.shadow_from_primary(puddle)?;
             found = Found::New;
