@@ -1,312 +1,27 @@
-//! Errors of the store: what went wrong, and what to do then. Invariant: an operation that is
+//! Errors of an open store: what went wrong, and what to do then. Invariant: an operation that is
 //! refused changes nothing. Damage and misuse are different errors.
 
-use crate::kernel::error_text::{Listed, advice, joined, of_processes, plural_pages};
+use crate::kernel::error_text::{Listed, of_processes, plural_pages};
 use crate::kernel::mismatch::TypeMismatch;
 use crate::kernel::report::Damage;
 use cenote_atrest::AtRestError;
 use cenote_journal::{JournalError, Stopped};
-use cenote_layout::header::HeaderError;
 use cenote_layout::id::Uuid;
 use cenote_layout::types::TypeError;
-use cenote_medium::{Durability, MediumError};
+use cenote_medium::MediumError;
 use cenote_sealed::SealedError;
 use std::time::Duration;
 
+pub use crate::kernel::open_error::{FormatError, OpenError};
+
 /// What to do where no pool can be had. One file of a copy beside the others would mix moments.
-const RESTORE_ALL: &str = "restore the whole store from one copy (`cenote backup` makes one)";
+pub(crate) const RESTORE_ALL: &str =
+    "restore the whole store from one copy (`cenote backup` makes one)";
 const GIVE_UP: &str = "give the journal up, and what it has of psyncs (of pools \
     JournalPolicy::GiveUp, --give-up-journal; of objects accept_damaged_journal)";
 
 /// The holder that an error names while the daemon copies, moves or rewrites a pool: for a moment.
 pub const BY_DAEMON: &str = "the daemon itself";
-
-/// Why a directory is not formatted. It is as it was before.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FormatError {
-    /// There is a store already.
-    #[error("{path} holds a store already: remove it first, or choose another directory")]
-    Exists {
-        /// The directory.
-        path: String,
-    },
-    /// Files of a store, and no superblock. As [`OpenError::SuperblockMissing`].
-    #[error("{path} holds files of a store ({found}), but no file \"superblock\": {}", RESTORE_ALL)]
-    SuperblockMissing {
-        /// The directory.
-        path: String,
-        /// One of those files.
-        found: String,
-    },
-    /// There are files that belong to no store.
-    #[error("{path} is not empty ({found}): choose an empty directory")]
-    NotEmpty {
-        /// The directory.
-        path: String,
-        /// One of the names that are there.
-        found: String,
-    },
-    /// The options make no sense.
-    #[error("the store cannot be formatted so: {0}")]
-    Options(String),
-    /// Another process is formatting or using it.
-    #[error("{path} is in use by {holder}: wait until it is done")]
-    Locked {
-        /// The directory.
-        path: String,
-        /// Who.
-        holder: String,
-    },
-    /// No place for the window.
-    #[error("no {len} bytes of address space are free for the window: choose a smaller window_len")]
-    NoWindow {
-        /// Bytes that were wanted.
-        len: u64,
-    },
-    /// The medium.
-    #[error("{path}: {source}")]
-    Medium {
-        /// The directory.
-        path: String,
-        /// What it said.
-        source: Box<MediumError>,
-    },
-}
-
-/// Why a store is not opened. The medium is unchanged, or has a part of a recovery to be repeated.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// No superblock.
-    #[error(
-        "{path} is not a store: it has no file \"superblock\"; check the path, or format it first"
-    )]
-    NotAStore {
-        /// The directory.
-        path: String,
-    },
-    /// Files of a store but no superblock.
-    #[error("{path} is not a store yet: its format was interrupted; format it again")]
-    FormatInterrupted {
-        /// The directory.
-        path: String,
-    },
-    /// Puddles of a store but no superblock: it was removed, or not copied.
-    #[error("{path} holds files of a store ({found}), but no file \"superblock\": {}", RESTORE_ALL)]
-    SuperblockMissing {
-        /// The directory.
-        path: String,
-        /// One of those files.
-        found: String,
-    },
-    /// No copy of the superblock can be used: another program's, a newer version, a new feature.
-    #[error("{path}: {source}{}", advice(source))]
-    Superblock {
-        /// The directory.
-        path: String,
-        /// Why.
-        source: HeaderError,
-    },
-    /// Both copies of the superblock are damaged.
-    #[error(
-        "{path}: both copies of the superblock are damaged ({first}; {second}): {}",
-        RESTORE_ALL
-    )]
-    SuperblockLost {
-        /// The directory.
-        path: String,
-        /// What is wrong with copy 0.
-        first: HeaderError,
-        /// What is wrong with copy 1.
-        second: HeaderError,
-    },
-    /// Another process has the store open.
-    #[error("{path} is in use by {holder}; waited {} ms: close it there, or open with a longer \
-            lock_timeout", waited.as_millis())]
-    Locked {
-        /// The directory.
-        path: String,
-        /// The process that holds it, where the system tells.
-        pid: Option<u32>,
-        /// Who, in words.
-        holder: String,
-        /// How long was waited.
-        waited: Duration,
-    },
-    /// Files that were copied while a session had the store open, and that session goes on.
-    #[error(
-        "{path} is a copy of a store that {holder} has open: it was made file by file while the store was written, and may hold what never was; copy a store with `cenote backup`, or close it first"
-    )]
-    CopyOfOpen {
-        /// The directory.
-        path: String,
-        /// The process that has the original open.
-        pid: u32,
-        /// That process, in words.
-        holder: String,
-    },
-    /// Files that were copied while a session had the store open.
-    #[error(
-        "{path} is a copy of a store that was not closed, or was put back from one: its files are of different moments; use a copy that `cenote backup` made, or open it with CopyPolicy::CheckAndOpen (--accept-copy; `cenote adopt` makes it a store of its own)"
-    )]
-    Copied {
-        /// The directory.
-        path: String,
-    },
-    /// A read-only open makes no lock file, and without one nothing keeps a writer out.
-    #[error(
-        "{path} has no file \"lock\": open the store for writing once, or make an empty file of \
-         that name"
-    )]
-    LockMissing {
-        /// The directory.
-        path: String,
-    },
-    /// To be written, but nothing there can be.
-    #[error("{path} cannot be written: the medium is read-only; open the store read-only")]
-    ReadOnlyMedium {
-        /// The directory.
-        path: String,
-    },
-    /// Clients of a daemon that has ended go on with their mappings.
-    #[error("{path} is in use by clients of a daemon that has ended: processes {}{}; start cenoted \
-            again where it ran, or end them",
-        joined(pids),
-        if *seen { "" } else { " by the numbers of the container or the boot that they run in" })]
-    Guests {
-        /// The directory.
-        path: String,
-        /// Their process numbers, in the namespace of the daemon that let them in.
-        pids: Vec<u32>,
-        /// This process sees all of them, under these numbers.
-        seen: bool,
-    },
-    /// The daemon that keeps the store did not let this process in.
-    #[error("{path}: {detail}")]
-    Daemon {
-        /// The directory, or the socket where that is all that is known.
-        path: String,
-        /// What it said, or what became of the connection.
-        detail: String,
-    },
-    /// The window's addresses are taken.
-    #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}: close what uses \
-         it, or open this store with WindowPolicy::Move and a rewriter", base.saturating_add(*len))]
-    WindowTaken {
-        /// The directory.
-        path: String,
-        /// First address.
-        base: u64,
-        /// Bytes.
-        len: u64,
-        /// What lies there.
-        by: String,
-    },
-    /// The window's addresses are taken, and the store cannot open in another window now.
-    #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}, and the store \
-            cannot move, because {why}; open it once in a process in which the window is \
-            free", base.saturating_add(*len))]
-    WindowStays {
-        /// The directory.
-        path: String,
-        /// First address.
-        base: u64,
-        /// Bytes.
-        len: u64,
-        /// What lies there.
-        by: String,
-        /// What keeps the store where it is.
-        why: String,
-    },
-    /// This process uses the window of a daemon's store, which does not move for one client.
-    #[error("{path}: the daemon's store has the window {base:#x}..{:#x}, which is taken in this \
-         process by {by}: connect before that is opened; a store that is opened afterwards moves \
-         by itself", base.saturating_add(*len))]
-    WindowOfDaemon {
-        /// The directory.
-        path: String,
-        /// First address.
-        base: u64,
-        /// Bytes.
-        len: u64,
-        /// What lies there.
-        by: String,
-    },
-    /// Records of the catalog are lost in both files.
-    #[error(
-        "{path}: the catalog is damaged in both files: {}; open with DamagePolicy::ReadOnly or \
-         SkipDamaged to use what is left",
-        Listed(damage)
-    )]
-    Catalog {
-        /// The directory.
-        path: String,
-        /// What is damaged.
-        damage: Vec<Damage>,
-    },
-    /// Both files of the catalog are whole, and each was replaced by an older copy.
-    #[error(
-        "{path}: both files of the catalog were rolled back: they end with batch {found}, and the superblock has seen batch {at_least}; restore the whole store from one copy, or open with DamagePolicy::ReadOnly to look at what is left"
-    )]
-    CatalogRolledBack {
-        /// The directory.
-        path: String,
-        /// The last batch that is there.
-        found: u64,
-        /// A batch that was there.
-        at_least: u64,
-    },
-    /// The superblock was put back: the store that it calls closed has gone on since.
-    #[error(
-        "{path}: the superblock was rolled back: it was closed with batch {named} of the catalog, \
-         which has batch {found}; restore the whole store from one copy, or open with \
-         DamagePolicy::ReadOnly to look at what is left"
-    )]
-    SuperblockRolledBack {
-        /// The directory.
-        path: String,
-        /// The batch that the superblock names.
-        named: u64,
-        /// The last batch that is there.
-        found: u64,
-    },
-    /// Nothing of the catalog is left.
-    #[error(
-        "{path}: neither file of the catalog has a whole record: {}; {}",
-        Listed(damage),
-        RESTORE_ALL
-    )]
-    CatalogLost {
-        /// The directory.
-        path: String,
-        /// What is damaged.
-        damage: Vec<Damage>,
-    },
-    /// More durability than there is.
-    #[error("{path}: durability level {wanted} is not reached here, only {given}: {note}")]
-    Durability {
-        /// The directory.
-        path: String,
-        /// What was asked for.
-        wanted: Durability,
-        /// What the medium gives.
-        given: Durability,
-        /// Why.
-        note: String,
-    },
-    /// The options make no sense.
-    #[error("the store cannot be opened so: {0}")]
-    Options(String),
-    /// The medium: a full disk, no permission, an I/O error.
-    #[error("{path}: {source}")]
-    Medium {
-        /// The directory.
-        path: String,
-        /// What it said.
-        source: Box<MediumError>,
-    },
-}
 
 /// Why an operation on an open store failed. It has not happened.
 #[derive(Debug, thiserror::Error)]
@@ -317,7 +32,8 @@ pub enum StoreError {
     Medium(MediumError),
     /// The store is not this session's any more. Nothing was written, and nothing will be.
     #[error(
-        "{file} of this store was replaced or rewritten while it was open ({detail}), so nothing more is written: close the store, find the program that did that, and open it again"
+        "{file} of this store was replaced or rewritten while it was open ({detail}), so nothing \
+         more is written: close the store, find the program that did that, and open it again"
     )]
     Fenced {
         /// The file.
@@ -330,6 +46,22 @@ pub enum StoreError {
     Refused {
         /// What it said, and what to do.
         detail: String,
+    },
+    /// The daemon that keeps the store gave no sign of life: it is stopped, say. What was asked for
+    /// may still be done when it goes on; then it is done before anything that this client asks
+    /// next.
+    #[error(
+        "{socket}: the daemon gave no sign of life for {:.1} s: {why}; what was asked may still be \
+         done then",
+        waited.as_secs_f64()
+    )]
+    DaemonSilent {
+        /// Its socket.
+        socket: String,
+        /// How long.
+        waited: Duration,
+        /// What is seen of it, and what to do.
+        why: String,
     },
     /// A pool's permissions do not allow it.
     #[error(
@@ -355,7 +87,8 @@ pub enum StoreError {
     },
     /// A pool has moved, and this program does not find pointers.
     #[error(
-        "pool \"{name}\" was imported or moved, and {puddles} of its puddles are still to be rewritten: open it with a program that rewrites pointers, or finish it (cenote relocate)"
+        "pool \"{name}\" was imported or moved, and {puddles} of its puddles are still to be \
+         rewritten: open it with a program that rewrites pointers, or finish it (cenote relocate)"
     )]
     RelocationDue {
         /// The pool.
@@ -463,6 +196,15 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
+    /// Another client of the daemon, or the daemon itself, has a pool that has to be free: the one
+    /// that was named, or one beside it that may point into it.
+    #[error("pool \"{name}\" is in use by {by}: wait until it has closed the pool, or end it")]
+    PoolHeld {
+        /// The pool.
+        name: String,
+        /// Who: [`BY_DAEMON`](crate::BY_DAEMON), or a process.
+        by: String,
+    },
     /// A name that no object can have.
     #[error("{name:?} cannot name an object: {reason}")]
     ObjectName {
@@ -551,7 +293,9 @@ pub enum StoreError {
     },
     /// Power failed while the pool was written at a level that does not cover it.
     #[error(
-        "pool \"{name}\" was open for writing when power failed, at durability level process, which does not cover that: it may be torn; open the store with PowerLossPolicy::ReadOnly or AsIs to use it all the same"
+        "pool \"{name}\" was open for writing when power failed, at durability level process, \
+         which does not cover that: it may be torn; open the store with PowerLossPolicy::ReadOnly \
+         or AsIs to use it all the same"
     )]
     PoolNotCovered {
         /// The name.
@@ -570,7 +314,8 @@ pub enum StoreError {
     },
     /// A psync of a pool that has no primary.
     #[error(
-        "pool \"{name}\" is in direct mode: its transactions are as durable as they can be there without psync; create a pool with PoolMode::Shadowed to psync it"
+        "pool \"{name}\" is in direct mode: its transactions are as durable as they can be there \
+         without psync; create a pool with PoolMode::Shadowed to psync it"
     )]
     NotShadowed {
         /// The name.
@@ -619,7 +364,9 @@ pub enum StoreError {
     },
     /// What cannot be done with a pool that is protected at rest.
     #[error(
-        "pool \"{name}\" is protected at rest: {what} cannot be; copy its values into a pool without protection, if they may lie there, or use it in shadowed mode in a store of this process"
+        "pool \"{name}\" is protected at rest: {what} cannot be; copy its values into a pool \
+         without protection, if they may lie there, or use it in shadowed mode in a store of this \
+         process"
     )]
     Protected {
         /// The pool.
@@ -697,7 +444,8 @@ pub enum StoreError {
     },
     /// No room in the window.
     #[error(
-        "{wanted} bytes do not fit into the window of {window_len} bytes, of which {free} are free: remove pools, or use a store with a larger window"
+        "{wanted} bytes do not fit into the window of {window_len} bytes, of which {free} are \
+         free: remove pools, or use a store with a larger window"
     )]
     WindowFull {
         /// Bytes wanted.
@@ -723,7 +471,8 @@ pub enum StoreError {
     TypeMismatch(#[from] Box<TypeMismatch>),
     /// A type whose description is too long for a message to the daemon that keeps the store.
     #[error(
-        "type {name} takes {len} bytes to describe, and a message to the daemon has {most} at most: split the type into several, or use an embedded store"
+        "type {name} takes {len} bytes to describe, and a message to the daemon has {most} at \
+         most: split the type into several, or use an embedded store"
     )]
     TypeTooLong {
         /// Its name; the first 200 characters.

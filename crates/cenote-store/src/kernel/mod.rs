@@ -10,6 +10,7 @@ pub(crate) mod error;
 pub(crate) mod error_text;
 pub(crate) mod lost_page;
 pub(crate) mod mismatch;
+pub(crate) mod open_error;
 pub(crate) mod options;
 pub(crate) mod report;
 pub(crate) mod rewriter;
