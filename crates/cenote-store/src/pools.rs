@@ -273,12 +273,9 @@ impl Store {
                 return Err(StoreError::Permission { name: name.into(), what: "removed" });
             }
         }
-        let mut holders = control.catalog.state.leases.keys().filter(|(_, pool)| *pool == id);
         let us = guest.map(|(client, _)| client);
-        if holders.any(|(holder, _)| Some(*holder) != us && control.hosted().contains_key(holder))
-            || control.held().any(id)
-        {
-            return Err(StoreError::PoolInUse { name: name.into() });
+        if let Some(by) = control.holder_of(id, us) {
+            return Err(StoreError::PoolHeld { name: name.into(), by });
         }
         let puddles = control.catalog.state.puddles_of(id);
         let shadowed = control.catalog.state.is_shadowed(id);

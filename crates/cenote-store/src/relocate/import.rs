@@ -131,7 +131,7 @@ fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
                 return Err(refused(format!("two puddles were at {:#x}", puddle.old_addr)));
             }
             if pool.at_rest != AtRest::None && puddle.identity.is_nil() {
-                return Err(refused(format!("nobody knows what pool \"{}\" is sealed as", name())));
+                return Err(refused(format!("no file says what pool \"{}\" is sealed as", name())));
             }
             if pool.at_rest.stored_len(puddle.size).is_none() {
                 return Err(refused(format!(
