@@ -777,7 +777,7 @@ fn of_parcel(error: ParcelError) -> StoreError {
 
 fn not_shared(name: &str) -> StoreError {
     let detail = format!(
-        "pool \"{name}\" is in shadowed mode, whose psyncs need a moment at which nobody writes, \
+        "pool \"{name}\" is in shadowed mode, whose psyncs need a moment without a writer, \
          and processes that share a pool have none together: open it with Access::ReadWrite in one \
          of them"
     );
