@@ -12,6 +12,7 @@ mod damaged_pages;
 mod newcomer;
 mod objects;
 mod out_of_use;
+mod owners;
 mod progress;
 mod put_back;
 mod stopped;

@@ -315,10 +315,10 @@ fn a_catalog_that_was_rolled_back_is_named_and_not_written() {
 
 /// A small file system in memory at a directory, for as long as this lives; `None` where this user
 /// may not mount.
-struct Mounted<'a>(&'a Path);
+pub(crate) struct Mounted<'a>(&'a Path);
 
 impl<'a> Mounted<'a> {
-    fn new(at: &'a Path, options: &str) -> Option<Self> {
+    pub(crate) fn new(at: &'a Path, options: &str) -> Option<Self> {
         let mut command = std::process::Command::new("mount");
         command.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at);
         match command.output() {

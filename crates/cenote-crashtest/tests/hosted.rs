@@ -323,9 +323,9 @@ fn is_held(bug: Bug, worker: usize) -> bool {
     store.guest_open(CLIENT, &root(), "there", Access::ReadOnly).expect("readers may come");
     assert!(matches!(
         store.guest_remove(CLIENT, &root(), "there"),
-        Err(StoreError::PoolInUse { .. })
+        Err(StoreError::PoolHeld { .. })
     ));
-    assert!(matches!(store.guest_randomize(&root(), "there"), Err(StoreError::PoolInUse { .. })));
+    assert!(matches!(store.guest_randomize(&root(), "there"), Err(StoreError::PoolHeld { .. })));
     plant(bug);
     let writable = store.guest_open(CLIENT, &root(), "there", Access::ReadWrite);
     plant(Bug::None);

@@ -32,6 +32,7 @@ mod owned;
 mod persistence;
 pub mod planted;
 mod real;
+mod ships;
 pub mod sim;
 
 pub use error::{FileName, MediumError, NAME_LEN_MAX, Operation};

@@ -1,6 +1,6 @@
 //! The guests that a store serves, in memory ([`crate::hosted_clients`]).
 
-use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::error::{BY_DAEMON, StoreError};
 use crate::kernel::store::Control;
 use crate::kernel::store::extensions::Extension;
 use cenote_layout::catalog::{GuestRecord, Record};
@@ -38,6 +38,16 @@ impl Hosted {
 impl Control {
     pub(crate) fn hosted(&self) -> &Guests {
         self.parts.get()
+    }
+
+    /// Who has a pool beside one guest, in words: another guest, or this process, which copies or
+    /// moves it for one.
+    pub(crate) fn holder_of(&self, pool: PoolId, but: Option<Uuid>) -> Option<String> {
+        let holders = self.catalog.state.leases.keys().filter(|(_, leased)| *leased == pool);
+        let mut guests = holders.filter(|(holder, _)| Some(*holder) != but);
+        let guest = guests.find_map(|(holder, _)| self.hosted().get(holder));
+        let guest = guest.map(|guest| format!("process {}", guest.pid()));
+        guest.or_else(|| self.held().any(pool).then(|| BY_DAEMON.to_owned()))
     }
 
     pub(crate) fn hosted_mut(&mut self) -> &mut Guests {

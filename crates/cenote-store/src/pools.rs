@@ -410,12 +410,9 @@ impl Control {
                 return Err(StoreError::Permission { name: name.into(), what: "removed" });
             }
         }
-        let mut holders = self.catalog.state.leases.keys().filter(|(_, pool)| *pool == id);
         let us = guest.map(|(client, _)| client);
-        if holders.any(|(holder, _)| Some(*holder) != us && self.hosted().contains_key(holder))
-            || self.held().any(id)
-        {
-            return Err(StoreError::PoolInUse { name: name.into() });
+        if let Some(by) = self.holder_of(id, us) {
+            return Err(StoreError::PoolHeld { name: name.into(), by });
         }
         Ok(())
     }

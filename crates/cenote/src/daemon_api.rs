@@ -412,7 +412,7 @@ impl DaemonApi for Client {
         target: &Path,
         more: &mut dyn FnMut() -> bool,
     ) -> core::result::Result<BackedUp, StoreError> {
-        crate::backup::ask_for(&self.path, self.store, target, more)
+        crate::backup::ask_for((&self.path, self.options), self.store, target, more)
     }
 
     fn goodbye(&self) -> core::result::Result<(), StoreError> {

@@ -130,6 +130,7 @@ mod registry;
 mod relocate;
 mod running;
 mod session;
+mod silence;
 mod store;
 mod thread_log;
 mod tracing;
@@ -179,6 +180,7 @@ pub use reclaim::{
 };
 pub use recovery::{OnRecovery, RecoveryOptions, RecoveryProgress};
 pub use session::Store;
+pub use silence::ConnectOptions;
 pub use trim::{AutoTrim, TrimFigures};
 pub use tx::Tx;
 pub use view::View;

@@ -45,6 +45,7 @@ mod seals;
 mod session_faults;
 mod shadowed;
 mod sharing;
+mod silence;
 mod soundness;
 mod sources;
 mod store;

@@ -45,7 +45,10 @@ pub(crate) fn refusal(error: StoreError) -> Refusal {
         StoreError::ObjectDenied { what, uid, mode, owner, .. } => {
             Refusal::ObjectDenied { what: what.into(), uid, mode, owner }
         }
-        StoreError::WindowFull { .. } => Refusal::NoSpace,
+        StoreError::PoolHeld { name, by } => Refusal::PoolHeld { name, by },
+        StoreError::WindowFull { wanted, window_len, free } => {
+            Refusal::WindowFull { wanted, window_len, free }
+        }
         StoreError::Medium(error) if error.is_no_space() => Refusal::NoSpace,
         StoreError::PsyncTooLarge { limit, .. } => Refusal::PsyncTooLarge { limit },
         StoreError::Import { detail } => {

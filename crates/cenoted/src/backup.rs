@@ -93,6 +93,14 @@ pub(crate) fn make(
         0 => shared.limits.standstill,
         ms => Duration::from_millis(ms.into()),
     };
+    // Of the two stores, only the copy is written.
+    let refused = |error| match error {
+        StoreError::Medium(full) if full.is_no_space() => failed(format!(
+            "{}: {full}, or name a directory on another file system",
+            target.display()
+        )),
+        error => refused(error),
+    };
     let mut backup = shared.store.begin_backup(target).map_err(refused)?;
     backup.copy_ahead(&mut |_, _| more()).map_err(refused)?;
     let mut crowd = Crowd::new(shared, turn.number, within.min(COPYING / 2));

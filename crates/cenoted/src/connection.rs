@@ -118,6 +118,12 @@ pub(crate) fn serve(shared: &Arc<Shared>, line: Channel, peer: Peer, counted: Co
         return;
     }
     let Ok(received) = channel.receive_bytes(&mut buffer) else { return };
+    // Whether the daemon lives, by a client that waits for another answer: no session, and nothing
+    // of the store.
+    if let Some(number) = ping(&received, &buffer) {
+        answer(channel, number, &Reply::Done, &[]);
+        return;
+    }
     let (number, resume) = match hello(&received, &buffer) {
         Ok(hello) => hello,
         Err((number, refusal)) => return refuse(shared, channel, number, refusal),
@@ -186,6 +192,14 @@ fn readable_within(channel: &Channel, patience: Duration) -> bool {
     let timeout =
         Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
     matches!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1))
+}
+
+/// The number of a first message that only asks whether the daemon is there.
+fn ping(received: &Received, buffer: &[u8]) -> Option<u32> {
+    match decode(buffer.get(..received.len)?) {
+        Ok((number, Request::Ping)) if !received.cut => Some(number),
+        _ => None,
+    }
 }
 
 /// The first message: its number, and the session to go on with.

@@ -35,7 +35,10 @@ pub(crate) fn answer(
             Ok((Reply::Created(id), Vec::new()))
         }
         Request::RemovePool { name } => {
-            store.guest_remove(client, credentials, &name).map_err(refusal)?;
+            // A holder that has died is recovered first.
+            granted(shared, (client, credentials), &name, || {
+                store.guest_remove(client, credentials, &name)
+            })?;
             done()
         }
         Request::OpenPool { name, writable } => {

@@ -54,7 +54,10 @@ pub(crate) fn granted<R>(
 fn is_worth_waiting(refused: &StoreError, is_free_soon: impl FnOnce(&str) -> bool) -> bool {
     match refused {
         StoreError::PoolBusy { by, .. } if by == BY_DAEMON => true,
-        StoreError::PoolBusy { name, .. } | StoreError::PoolInUse { name } => is_free_soon(name),
+        StoreError::PoolHeld { by, .. } if by == BY_DAEMON => true,
+        StoreError::PoolBusy { name, .. }
+        | StoreError::PoolHeld { name, .. }
+        | StoreError::PoolInUse { name } => is_free_soon(name),
         _ => false,
     }
 }

@@ -60,6 +60,15 @@ fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
                  of an object is for `cenote restore`"
             ))
         }
+        Error::Archive(ArchivingError::Archive(ArchiveError::Io { at, source, .. }))
+            if is_stream(path) && source.kind() == std::io::ErrorKind::BrokenPipe =>
+        {
+            Failure::Failed(format!(
+                "the reader of standard output has ended after {}: what it has is no whole \
+                 archive; the store is as it was",
+                bytes(at)
+            ))
+        }
         Error::Archive(ArchivingError::Archive(error)) if is_stream(path) => {
             Failure::Failed(format!("standard stream: {error}"))
         }

@@ -15,9 +15,9 @@ use super::damage;
 use super::findings::Findings;
 use super::protected::{self, Said};
 use super::stats::{chosen, type_name};
-use crate::advice::damage_text;
+use crate::advice::{answer_for, damage_text};
 use crate::cli::Check;
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, Verdict, word};
 use crate::keys;
 use crate::opening;
 use crate::output::Out;
@@ -67,6 +67,7 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     if let Some(spare) = super::ls::spare(&store.info()) {
         out.line(format_args!("  {spare}"))?;
     }
+    findings.name_store(&dir);
     findings.print(arguments.all, out)?;
     let looked = pools.iter().map(|pool| pool.checked).chain(objects.iter().map(|one| one.checked));
     let nothing = pools.len() + objects.len() > 0 && !looked.into_iter().any(|checked| checked);
@@ -202,23 +203,29 @@ fn control_data(store: &Store, known: &[Damage], findings: &mut Findings) {
         findings.add(kind, pool.as_deref(), None, text);
     }
     for (_, name) in &store.report().not_covered {
-        let text = "it was in use when power failed or the store was copied, at a durability \
-                    level that does not cover that: values may be torn; restore it, remove it, or \
-                    see `cenote logs declare-whole`";
-        findings.add("torn", Some(name), None, text.into());
+        let next = match crate::copies::is_open() {
+            true => "see below".into(),
+            false => answer_for(name),
+        };
+        let text = format!(
+            "it was in use when power failed or the store was copied, at a durability level that \
+             does not cover that: values may be torn: {next}"
+        );
+        findings.add("torn", Some(name), None, text);
     }
     for name in store.torn_pools() {
-        let text = format!(
-            "{}; no check finds that: restore it, remove it, or see `cenote logs declare-whole`",
-            damage::TORN
-        );
+        let text = format!("{}; no check finds that: {}", damage::TORN, answer_for(&name));
         findings.add("torn", Some(&name), None, text);
     }
 }
 
 /// What to do about findings, where one command does it.
 fn advice(dir: &Path, known: &[Damage], findings: &Findings, out: &mut Out) -> Result<(), Failure> {
-    let dir = dir.display();
+    let path = dir.display().to_string();
+    let dir = word(&path);
+    if crate::copies::is_open() {
+        out.line(crate::copies::ways_out(&path))?;
+    }
     if findings.has("leak") {
         out.line(format_args!("`cenote reclaim {dir}` gives leaks back"))?;
     }

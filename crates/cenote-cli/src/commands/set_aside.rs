@@ -73,8 +73,10 @@ fn declared(arguments: &LogsDeclare, out: &mut Out) -> Result<Verdict, Failure> 
     out.line(format_args!("{} pool \"{}\" {said}", out.good("done:"), arguments.pool))?;
     if unchecked {
         let dir = arguments.store.dir.display();
+        let again = crate::failure::word(&dir.to_string());
         out.line(format_args!(
-            "{dir} stays an unchecked copy: `cenote adopt {dir}` makes it a store of its own"
+            "{dir} stays an unchecked copy: `cenote adopt {again}` makes it a store of its own; \
+             with --of-one-moment that answers for all of its pools and objects"
         ))?;
     }
     out.object(&json!({ "pool": arguments.pool, "declared": "whole", "changed": is_torn }))?;

@@ -52,8 +52,8 @@ impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
     }
 }
 
-/// Iterates over a [`ForwardList`](super::ForwardList), whose elements may be changed. Nodes are read through raw
-/// pointers, field by field, since values of them are borrowed.
+/// Iterates over a [`ForwardList`](super::ForwardList), whose elements may be changed. Nodes are
+/// read through raw pointers, field by field, since values of them are borrowed.
 pub struct IterMut<'t, T> {
     pub(super) next: Option<Ptr<Node<T>>>,
     pub(super) remaining: usize,

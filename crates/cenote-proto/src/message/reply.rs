@@ -208,6 +208,23 @@ pub enum Refusal {
     },
     /// The pool may hold half a transaction, because logs were discarded.
     PoolTorn,
+    /// Another client, or the daemon itself, has a pool: the one that was named, or one beside it
+    /// that has to be free, too.
+    PoolHeld {
+        /// The pool.
+        name: String,
+        /// Who has it.
+        by: String,
+    },
+    /// The window has no room.
+    WindowFull {
+        /// Bytes that were wanted.
+        wanted: u64,
+        /// Bytes of the window.
+        window_len: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
 }
 
 /// What the daemon answers. The order of variants is part of the protocol: add at the end only.

@@ -248,7 +248,7 @@ impl Store {
     /// this one, may have any pool of the store: all of them may point into it.
     ///
     /// # Errors
-    /// [`StoreError::Permission`]; [`StoreError::PoolInUse`] with the first pool that a guest has;
+    /// [`StoreError::Permission`]; [`StoreError::PoolHeld`] with the first pool that a guest has;
     /// as [`Store::randomize_pool`]. Nothing has moved then.
     ///
     /// On success, what was left of earlier moves and had to be rewritten first.
@@ -268,10 +268,10 @@ impl Store {
                 return Err(StoreError::Permission { name: name.into(), what: "written" });
             }
             // Told before the work of rewriting; what counts is asked again with the move.
-            let held =
-                state.leases.keys().find(|(holder, _)| control.hosted().contains_key(holder));
-            if let Some(pool) = held.and_then(|(_, pool)| state.pools.get(pool)) {
-                return Err(StoreError::PoolInUse { name: pool.name.clone() });
+            for pool in state.pools.values() {
+                if let Some(by) = control.holder_of(pool.id, None) {
+                    return Err(StoreError::PoolHeld { name: pool.name.clone(), by });
+                }
             }
             state.pools.values().cloned().collect()
         };

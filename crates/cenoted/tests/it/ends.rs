@@ -5,6 +5,7 @@ use cenote::{Access, Reader, Store};
 use cenote_proto::{Refusal, Reply, Request};
 use cenote_store::LogDecision;
 use cenote_store::{OpenError, StoreError};
+use cenote_testkit::environment;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -214,8 +215,7 @@ fn a_client_that_is_stopped_in_a_transaction_stops_no_other_and_goes_on() {
 
 #[test]
 fn daemons_are_killed_under_load_and_clients_go_on() {
-    let kills: u64 =
-        std::env::var("CENOTED_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(100);
+    let kills = environment::number("CENOTED_KILLS", 100);
     let mut daemon = Daemon::start(&[]);
     {
         let pool = daemon.connect().pool("numbers").expect("pool");

@@ -8,6 +8,7 @@ use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEnt
 use cenote_layout::puddle::header_space;
 use cenote_proto::samples::{self, Source};
 use cenote_proto::{Channel, MESSAGE_LEN_MAX, Refusal, Reply, Request, decode, encode};
+use cenote_testkit::random;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -80,15 +81,8 @@ fn bytes_that_are_no_message_are_refused_and_end_the_connection() {
     let mut other_version = ping.clone();
     other_version[4] = 9;
     let mut seed = 1u64;
-    let random = |len: usize| -> Vec<u8> {
-        let mut step = || {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed as u8
-        };
-        (0..len).map(|_| step()).collect()
-    };
+    let random =
+        |len: usize| -> Vec<u8> { (0..len).map(|_| random::next(&mut seed) as u8).collect() };
     let mut packets =
         vec![ping[..7].to_vec(), [&ping[..], b"x"].concat(), other_version, vec![0; 60_000]];
     packets.extend((1..200).map(random));
@@ -189,17 +183,14 @@ struct Hostile(u64);
 
 impl Source for Hostile {
     fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
+        random::next(&mut self.0) % end
     }
 
     fn word(&mut self) -> u64 {
         const SIZES: [u64; 6] = [0, 8192, 65_536, 131_072, 2 << 20, 1 << 40];
         match self.below(3) {
             0 => SIZES[self.below(6) as usize],
-            1 => self.below(u64::MAX),
+            1 => random::mix(random::next(&mut self.0)),
             _ => self.below(6),
         }
     }

@@ -13,6 +13,7 @@ use cenote_layout::catalog::HeapKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{ImportPoolSpec, ImportSpec, Refusal, Reply, Request};
 use cenote_store::StoreError;
+use cenote_testkit::random;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -688,12 +689,7 @@ fn an_import_of_nonsense_is_opened_by_who_imported_it_and_hurts_no_other() {
     let daemon = Daemon::start(&[]);
     let mut raw = Raw::connect(&daemon);
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = || {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed as u8
-    };
+    let mut random = || random::next(&mut seed) as u8;
     for round in 0..6 {
         // Where the store lies it would be kept as it is: elsewhere, the daemon looks for pointers
         // in it.
@@ -758,8 +754,7 @@ fn import_during_a_crash_of_the_daemon() {
     let child = child.in_background();
     let mut seed = 7_u64;
     for _ in 0..40 {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        std::thread::sleep(Duration::from_micros(500 + (seed >> 33) % 60_000));
+        std::thread::sleep(Duration::from_micros(500 + random::next(&mut seed) % 60_000));
         daemon.kill();
         daemon.restart();
     }

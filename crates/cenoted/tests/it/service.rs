@@ -157,6 +157,8 @@ fn the_command_line_explains_itself_and_says_what_is_wrong() {
     );
     for (arguments, log, part) in [
         (&["--socket", "/x"][..], "info", "--store"),
+        (&["--store", "/x"], "info", "--socket"),
+        (&["--store", "/x", "--socket", ""], "info", "--socket"),
         (&["--store", "/x", "--clients", "many"], "info", "--clients"),
         (&["--store", "/x", "--loud"], "info", "--loud"),
         (&["--store", "/x", "--metrics", "10.0.0.1:80"], "info", "loopback"),

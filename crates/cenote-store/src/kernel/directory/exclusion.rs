@@ -27,6 +27,7 @@ use crate::kernel::catalog;
 use crate::kernel::catalog::journals::JournalOf;
 use crate::kernel::interface::error::{OpenError, StoreError};
 use crate::kernel::interface::options::CopyPolicy;
+use crate::kernel::interface::report::Damage;
 use crate::kernel::puddles::puddle::{DIR, PRIMARY_DIR};
 use crate::kernel::store::{Inner, LOCK};
 use crate::kernel::superblock::origin::{Origin, Place, living_opener};
@@ -72,17 +73,38 @@ pub(crate) fn take(
     }
 }
 
+/// Files of control data.
+fn control_files() -> impl Iterator<Item = &'static str> {
+    let journals = JournalOf::ALL.map(JournalOf::file);
+    catalog::FILES.into_iter().chain(journals).chain([FILE])
+}
+
+/// Refuses a file that has several names.
+fn refuse_link(medium: &OwnedMedium, name: &str) -> Result<(), MediumError> {
+    match medium.stat(name) {
+        // The journals come with the first psync; the code that needs another file reports it.
+        Err(error) if error.is_not_found() => Ok(()),
+        stat => stat?.refuse_links(name).map(drop),
+    }
+}
+
 /// Refuses a store whose files have several names.
 fn refuse_links(medium: &OwnedMedium) -> Result<(), MediumError> {
-    let journals = JournalOf::ALL.map(JournalOf::file);
-    for name in catalog::FILES.iter().chain(&journals).chain(&[FILE]) {
-        match medium.stat(name) {
-            // The journals come with the first psync; the code that needs another file reports it.
-            Err(error) if error.is_not_found() => {}
-            stat => drop(stat?.refuse_links(name)?),
+    control_files().try_for_each(|name| refuse_link(medium, name))
+}
+
+/// Those that an open for writing refuses, all of them.
+pub(crate) fn linked(medium: &OwnedMedium) -> Result<Vec<Damage>, MediumError> {
+    let mut found = Vec::new();
+    for name in control_files() {
+        match refuse_link(medium, name) {
+            Err(error @ MediumError::Linked { .. }) => {
+                found.push(Damage::Control { name, detail: error.to_string() });
+            }
+            looked => looked?,
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 type Taken = Result<(Locks, Place), Holder>;

@@ -99,6 +99,13 @@ pub enum Damage {
         /// What is wrong.
         detail: String,
     },
+    /// A file of control data that no open for writing takes: it has several names.
+    Control {
+        /// The file.
+        name: &'static str,
+        /// What is wrong.
+        detail: String,
+    },
     /// A file among the puddles or primaries that no record names, kept because records were lost,
     /// or because it may be another store's.
     Orphan {
@@ -158,6 +165,7 @@ impl fmt::Display for Damage {
             Self::Journal { detail, pools } => {
                 write!(f, "journal of psyncs: {detail}; {}", Pools(pools))
             }
+            Self::Control { detail, .. } => f.write_str(detail),
             Self::Object { name, detail } => write!(f, "object \"{name}\": {detail}"),
             Self::Orphan { name, detail } => {
                 write!(f, "{name}: no record names this file, it is kept: {detail}")

@@ -127,6 +127,16 @@ pub enum OpenError {
         /// What it said, or what became of the connection.
         detail: String,
     },
+    /// The daemon that keeps the store gave no sign of life: it is stopped, say.
+    #[error("{path}: the daemon gave no sign of life for {:.1} s: {why}", waited.as_secs_f64())]
+    DaemonSilent {
+        /// Its socket.
+        path: String,
+        /// How long.
+        waited: Duration,
+        /// What is seen of it, and what to do.
+        why: String,
+    },
     /// The window's addresses are taken.
     #[error("{path}: the window {base:#x}..{:#x} is taken in this process by {by}: close what uses \
          it, or open this store with WindowPolicy::Move and a rewriter", base.saturating_add(*len))]

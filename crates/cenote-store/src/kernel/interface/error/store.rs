@@ -10,6 +10,7 @@ use cenote_layout::id::Uuid;
 use cenote_layout::types::TypeError;
 use cenote_medium::MediumError;
 use cenote_sealed::SealedError;
+use std::time::Duration;
 
 const GIVE_UP: &str = "give the journal up, and what it has of psyncs (of pools \
     JournalPolicy::GiveUp, --give-up-journal; of objects accept_damaged_journal)";
@@ -40,6 +41,22 @@ pub enum StoreError {
     Refused {
         /// What it said, and what to do.
         detail: String,
+    },
+    /// The daemon that keeps the store gave no sign of life: it is stopped, say. What was asked for
+    /// may still be done when it goes on; then it is done before anything that this client asks
+    /// next.
+    #[error(
+        "{socket}: the daemon gave no sign of life for {:.1} s: {why}; what was asked may still be \
+         done then",
+        waited.as_secs_f64()
+    )]
+    DaemonSilent {
+        /// Its socket.
+        socket: String,
+        /// How long.
+        waited: Duration,
+        /// What is seen of it, and what to do.
+        why: String,
     },
     /// A pool's permissions do not allow it.
     #[error(
@@ -173,6 +190,15 @@ pub enum StoreError {
     PoolInUse {
         /// The name.
         name: String,
+    },
+    /// Another client of the daemon, or the daemon itself, has a pool that has to be free: the one
+    /// that was named, or one beside it that may point into it.
+    #[error("pool \"{name}\" is in use by {by}: wait until it has closed the pool, or end it")]
+    PoolHeld {
+        /// The pool.
+        name: String,
+        /// Who: [`BY_DAEMON`](crate::BY_DAEMON), or a process.
+        by: String,
     },
     /// A name that no object can have.
     #[error("{name:?} cannot name an object: {reason}")]
