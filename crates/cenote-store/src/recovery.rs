@@ -76,7 +76,7 @@ use crate::kernel::catalog::{AppendError, State};
 use crate::kernel::error::StoreError;
 use crate::kernel::notice::Watcher;
 use crate::kernel::options::PowerLossPolicy;
-use crate::kernel::puddle::Puddle;
+use crate::kernel::puddle::{Puddle, pool_named};
 use crate::kernel::report::{Damage, LogReport, OpenReport};
 use crate::kernel::store::{Control, Inner};
 use crate::kernel::verify::about_file;
@@ -118,8 +118,8 @@ pub(crate) fn recover(
     missing: &BTreeSet<Uuid>,
     report: &mut OpenReport,
 ) -> Result<(), MediumError> {
-    let void = crate::shadow::void(&control.catalog.state, crash);
-    let mut lost = crate::shadow::restore(inner, control, &void, report)?;
+    let void = crate::restored::void(&control.catalog.state, crash);
+    let mut lost = crate::restored::restore(inner, control, &void, report)?;
     if report.copied {
         // Primaries and journal are of different moments, too. What is sealed shows that itself.
         lost.extend(void.iter().filter(|pool| !control.catalog.state.is_protected(**pool)));
@@ -889,14 +889,9 @@ impl<'a> Session<'a> {
                 puddle.refuse(&self.inner.medium)?;
                 continue;
             }
-            let (addr, len) = (puddle.addr() as usize, puddle.size() as usize);
+            let pool = pool_named(&self.control.catalog.state, puddle.pool());
             // SAFETY: the puddle's own range, mapped by this store; nothing writes to it any more.
-            unsafe {
-                cenote_sys::memory::protect(addr, len, Some(cenote_sys::memory::Access::ReadOnly))
-            }
-            .map_err(|e| {
-                MediumError::from_io(cenote_medium::Operation::Map, puddle.file_name(), e)
-            })?;
+            unsafe { puddle.close_for_stores(&pool) }?;
         }
         Ok(())
     }

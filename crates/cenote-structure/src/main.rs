@@ -1,11 +1,13 @@
 //! Checks what the compiler does not: import cycles between modules, kernels that need nothing
-//! above them, the picture of the crates, references to decisions, and sizes.
+//! above them, changes of page rights, the picture of the crates, references to decisions, and
+//! sizes.
 
 mod cycles;
 mod decisions;
 mod imports;
 mod kernels;
 mod picture;
+mod rights;
 mod sizes;
 mod sources;
 mod texts;
@@ -22,8 +24,8 @@ usage: cenote-structure COMMAND, from the repository's root
 
   check           compare import cycles with scripts/cycles.txt, ARCHITECTURE.md's picture with
                   the manifests, and references to decisions with docs/decisions; find what a
-                  module `kernel` needs of other modules of its crate; status 1 if they differ, or
-                  it needs any
+                  module `kernel` needs of other modules of its crate, and what changes page rights
+                  beside cenote-protect; status 1 if they differ, or there is any
   table           print, for each crate and each folder with more than 8 modules, its modules and
                   lines, and those in import cycles
   imports CRATE   print which module of a crate, or of a large folder in it, imports which
@@ -103,6 +105,7 @@ fn check() -> Result<(), String> {
     let modules = all_modules()?;
     let all: Vec<_> = modules.iter().flat_map(|(name, modules)| units(name, modules)).collect();
     wrong.extend(modules.iter().flat_map(|(name, modules)| kernels::wrong(name, modules)));
+    wrong.extend(modules.iter().flat_map(|(name, modules)| rights::wrong(name, modules)));
     for (name, imports) in &all {
         wrong.extend(cycles::compare(name, &cycles::cycles(imports), &list));
     }
