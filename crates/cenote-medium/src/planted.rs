@@ -233,6 +233,8 @@ pub enum Bug {
     SeatFreedEarly,
     /// A psync of a pool copies pages and does not protect them again.
     PsyncNotProtected,
+    /// One owner of a page gives it a right that another one denies.
+    OwnerUndone,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before
     /// that.
     ClosedNotCompared,

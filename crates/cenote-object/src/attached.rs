@@ -221,7 +221,8 @@ impl Attached {
 
     fn begin_writing(&mut self, mechanism: Option<Mechanism>) -> Result<(), ObjectError> {
         self.shared.need_journal()?;
-        let (base, len) = (self.info.data_addr() as usize, self.span() as usize);
+        let range = (self.info.data_addr() as usize, self.span() as usize);
+        let what = at_rest::named(self.name());
         let simulated = self.shared.kind == MediumKind::Simulated;
         let wanted = mechanism.or(simulated.then_some(Mechanism::Compare));
         let tracker = match wanted {
@@ -231,10 +232,10 @@ impl Attached {
             }
             // SAFETY: the shadow is this object's private mapping, and stays until the tracker is
             // dropped.
-            Some(mechanism) => unsafe { Tracker::new(mechanism, base, len) }
+            Some(mechanism) => unsafe { Tracker::new(mechanism, range, &what) }
                 .map_err(|reason| self.refused(mechanism, reason))?,
             // SAFETY: as above.
-            None => unsafe { Tracker::best(base, len) },
+            None => unsafe { Tracker::best(range, &what) },
         };
         let tracker = self.tracker.insert(tracker);
         if let Some(journal) = self.shared.journal_if_any().filter(|journal| journal.wants_thread())

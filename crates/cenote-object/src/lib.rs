@@ -134,6 +134,7 @@ mod marked;
 mod objects;
 mod options;
 mod psync;
+mod recovered;
 mod shared;
 mod snapshot;
 mod snapshots;

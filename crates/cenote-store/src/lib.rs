@@ -77,6 +77,7 @@ mod object;
 mod pool_growth;
 mod pools;
 mod reading;
+mod restored;
 mod rooted;
 
 // Copies and moves.

@@ -82,7 +82,7 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_medium::{FileHandle, MediumError, Operation};
 use cenote_sealed::SealedError;
-use cenote_sys::memory::{self, Access, OwnedRegion};
+use cenote_sys::memory::{self, OwnedRegion};
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -223,7 +223,7 @@ impl Work {
         for (shadow, _) in &self.shadows {
             for part in shadow.parts() {
                 let mut pages = Vec::new();
-                part.puddle().notes().take(&mut pages);
+                part.puddle().notes().into_iter().for_each(|notes| notes.take(&mut pages));
                 if !pages.is_empty() {
                     self.taken.push(Taken::new(part, pages));
                 }
@@ -274,7 +274,7 @@ impl Work {
                 let protected = match part.puddle().view() {
                     Some(view) => view.collect(&mut pages),
                     None => {
-                        part.puddle().notes().take(&mut pages);
+                        part.puddle().notes().into_iter().for_each(|notes| notes.take(&mut pages));
                         Ok(())
                     }
                 };
@@ -524,11 +524,7 @@ fn protect(part: &Part, pages: &[Pages]) -> Result<(), MediumError> {
     let span = first.start..last.end;
     let ranges = if pages.len() > RANGES_MAX { core::slice::from_ref(&span) } else { pages };
     for range in ranges {
-        let at = (puddle.addr() + range.start * PAGE_SIZE) as usize;
-        let len = ((range.end - range.start) * PAGE_SIZE) as usize;
-        // SAFETY: the puddle's own mapping; the fault handler gives writing back.
-        unsafe { memory::protect(at, len, Some(Access::ReadOnly)) }
-            .map_err(|error| MediumError::from_io(Operation::Map, puddle.file_name(), error))?;
+        puddle.protect(range.clone())?;
     }
     Ok(())
 }

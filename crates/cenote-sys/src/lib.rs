@@ -19,7 +19,6 @@ pub mod bytes;
 pub mod cpu;
 pub mod cpu_number;
 pub mod description_lock;
-pub mod dirty_bitmap;
 pub mod dual_mapping;
 pub mod fault;
 pub mod fault_queue;

@@ -45,7 +45,7 @@ use cenote_medium::{FileHandle, MapMode, MediumError, Operation, OwnedMedium};
 use cenote_sealed::SealedError;
 use cenote_sys::dual_mapping;
 use cenote_sys::fault_queue::FaultQueue;
-use cenote_sys::memory::{self, Access};
+use cenote_sys::memory;
 use cenote_sys::signals;
 use cenote_sys::userfaultfd::FirstTouch;
 use core::ptr::NonNull;
@@ -491,7 +491,7 @@ impl LazyRewrite {
                 )?;
                 let at = core::ptr::with_exposed_provenance_mut(addr);
                 core::ptr::copy_nonoverlapping(image.as_ptr(), at, len);
-                memory::protect(addr, len, Some(Access::ReadOnly)).map_err(failed)
+                puddle.close_for_stores(&format!("pool {}", puddle.pool().0))
             }
         })
     }

@@ -65,7 +65,7 @@ use crate::kernel::interface::report::Damage;
 use crate::kernel::interface::rewriter::{RewriteJob, TypeTable};
 use crate::kernel::puddles::due_job::Job;
 use crate::kernel::puddles::puddle::{
-    DIR, NAME_LEN, Puddle, file_name, make_header_of, primary_name, text,
+    DIR, NAME_LEN, Puddle, file_name, make_header_of, pool_named, primary_name, text,
 };
 use crate::kernel::puddles::verify::verify_all;
 use crate::kernel::store::{Control, Inner};
@@ -230,14 +230,11 @@ impl Inner {
             Err(detail) => return Ok(Some(detail)),
         };
         let puddle = self.own(control, *record, MapMode::ReadOnly);
+        let hosting = self.options.hosting.is_some();
+        let pool = pool_named(&control.catalog.state, record.pool);
         // SAFETY: as above.
-        unsafe { puddle.as_ref() }.set_due(Job {
-            work,
-            due,
-            shadowed,
-            sealing: None,
-            hosting: self.options.hosting.is_some(),
-        });
+        unsafe { puddle.as_ref() }
+            .set_due(Job { work, due, shadowed, sealing: None, hosting }, &pool);
         // Who hosts maps no pools, so no thread of its own touches one.
         if self.options.hosting.is_none() {
             self.frontier().expect(puddle);

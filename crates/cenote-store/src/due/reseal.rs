@@ -358,13 +358,8 @@ impl Inner {
         // SAFETY: puddles live until the store is dropped.
         let this = unsafe { puddle.as_ref() };
         if this.job().is_none() {
-            this.set_due(Job {
-                work,
-                due,
-                shadowed: false,
-                sealing: Some(sealing),
-                hosting: false,
-            });
+            let (what, sealing) = (format!("pool \"{pool}\""), Some(sealing));
+            this.set_due(Job { work, due, shadowed: false, sealing, hosting: false }, &what);
             self.frontier().expect(puddle);
         }
         Ok(Ok(entry))

@@ -30,8 +30,8 @@ impl Restored {
         crash: Option<CrashKind>,
         report: &mut OpenReport,
     ) -> Result<Self, MediumError> {
-        let void = crate::shadow::void(&control.catalog.state, crash);
-        let mut lost = crate::shadow::restore(inner, control, &void, report)?;
+        let void = crate::restored::void(&control.catalog.state, crash);
+        let mut lost = crate::restored::restore(inner, control, &void, report)?;
         if report.copied {
             // Primaries and journal are of different moments, too. What is sealed shows that
             // itself.

@@ -4,7 +4,7 @@ use super::problem::Problem;
 use super::verdict::Verdict;
 use crate::kernel::interface::report::OpenReport;
 use crate::kernel::puddles::notice::Watcher;
-use crate::kernel::puddles::puddle::Puddle;
+use crate::kernel::puddles::puddle::{Puddle, pool_named};
 use crate::kernel::store::{Control, Inner};
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::{PoolId, Uuid};
@@ -125,14 +125,9 @@ impl<'a> Replaying<'a> {
                 puddle.refuse(&self.inner.medium)?;
                 continue;
             }
-            let (addr, len) = (puddle.addr() as usize, puddle.size() as usize);
+            let pool = pool_named(&self.control.catalog.state, puddle.pool());
             // SAFETY: the puddle's own range, mapped by this store; nothing writes to it any more.
-            unsafe {
-                cenote_sys::memory::protect(addr, len, Some(cenote_sys::memory::Access::ReadOnly))
-            }
-            .map_err(|e| {
-                MediumError::from_io(cenote_medium::Operation::Map, puddle.file_name(), e)
-            })?;
+            unsafe { puddle.close_for_stores(&pool) }?;
         }
         Ok(())
     }

@@ -13,7 +13,10 @@
 //! such that the first store into a page faults, and is noted: see [`crate::psync`].
 
 mod mark;
+mod rights;
 mod turn;
+
+pub(crate) use rights::pool_named;
 
 use crate::kernel::puddles::due_job::Job;
 use crate::kernel::puddles::notice::Notice;
@@ -26,9 +29,8 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{MapMode, MediumError, OwnedMedium};
 use cenote_sealed::View;
 use cenote_sys::alt_stack;
-use cenote_sys::dirty_bitmap::DirtyBitmap;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use zerocopy::IntoBytes;
 
 /// Where the sealed pages begin: behind the header page.
@@ -54,8 +56,7 @@ pub struct Puddle {
     kind: Kind,
     /// Of one in a protected pool that is open: its memory.
     view: OnceLock<View>,
-    /// Of one in shadowed mode that is open for writing: pages that may differ from the primary.
-    notes: OnceLock<Arc<DirtyBitmap>>,
+    owners: rights::Owners,
     state: AtomicU32,
     mode: AtomicU8,
     heap_slot: AtomicPtr<()>,
@@ -95,7 +96,7 @@ impl Puddle {
             },
             kind,
             view: OnceLock::new(),
-            notes: OnceLock::new(),
+            owners: rights::Owners::default(),
             state: AtomicU32::new(ABSENT),
             mode: AtomicU8::new(encode_mode(mode)),
             heap_slot: AtomicPtr::new(core::ptr::null_mut()),
@@ -107,9 +108,11 @@ impl Puddle {
         }
     }
 
-    /// It is to be rewritten before it is mapped. Said before it can be found.
-    pub(crate) fn set_due(&self, job: Job) {
+    /// It is to be rewritten before it is mapped. Said before it can be found; `pool` is what
+    /// faults are explained by.
+    pub(crate) fn set_due(&self, job: Job, pool: &str) {
         if self.job.set(job).is_ok() {
+            self.wait_for_rewriting(pool);
             self.due.store(true, Ordering::Release);
         }
     }
@@ -127,6 +130,7 @@ impl Puddle {
 
     /// Its file has been rewritten.
     pub(crate) fn set_done(&self) {
+        self.owners.end_due();
         self.due.store(false, Ordering::Release);
     }
 
@@ -139,6 +143,7 @@ impl Puddle {
         if !self.is_mine_to_map() {
             return Ok(());
         }
+        self.owners.end_due();
         let filled = fill();
         if filled.is_ok() {
             self.set_done();
@@ -160,6 +165,7 @@ impl Puddle {
         if self.view.get().is_some() || !self.is_mine_to_map() {
             return Ok(());
         }
+        self.owners.end_due();
         let made = make().map(|view| drop(self.view.set(view)));
         self.state.store(if made.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
         made
@@ -280,14 +286,6 @@ impl Puddle {
         }
     }
 
-    /// The notes of pages that were stored into; made at the first call, before the puddle is
-    /// mapped for writing.
-    pub(crate) fn notes(&self) -> &Arc<DirtyBitmap> {
-        self.notes.get_or_init(|| {
-            Arc::new(DirtyBitmap::new(self.record.addr as usize, self.record.size as usize))
-        })
-    }
-
     /// What the fault handler does about an access to `address`, which is in this puddle. Whether
     /// the access can succeed now.
     pub(crate) fn resolve(&self, medium: &OwnedMedium, address: usize) -> bool {
@@ -297,12 +295,12 @@ impl Puddle {
         }
         if self.is_mapped()
             && self.mode() == MapMode::Tracked
-            && let Some(notes) = self.notes.get()
+            && let Some(tracked) = self.owners.tracked.get()
         {
             // SAFETY: the puddle's mapping, in which stores are allowed. That a store is meant is
             // not known here: it may be a load that faulted while another thread mapped
             // the puddle, which costs a note too many.
-            return unsafe { notes.allow(address) };
+            return unsafe { tracked.allow(address) };
         }
         // Opening and mapping a file takes more stack than a handler has: without optimisation, all
         // of it.
@@ -356,7 +354,11 @@ impl Puddle {
 
     /// Takes the mapping away for good.
     pub(crate) fn refuse(&self, medium: &OwnedMedium) -> Result<(), MediumError> {
-        self.unmap_to(medium, REFUSED)
+        let refused = self.unmap_to(medium, REFUSED);
+        if refused.is_ok() {
+            self.owners.retire();
+        }
+        refused
     }
 
     fn unmap_to(&self, medium: &OwnedMedium, next: u32) -> Result<(), MediumError> {

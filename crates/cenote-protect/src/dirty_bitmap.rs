@@ -1,47 +1,40 @@
 //! Notes which pages a program stores into. Pages are protected against stores; the fault of the
-//! first store notes its page and makes it writable. This needs no privilege, and works for every
-//! kind of mapping.
+//! first store notes its page and makes it writable ([`crate::Tracked`]). This needs no privilege,
+//! and works for every kind of mapping.
 //!
 //! *Invariant*: a writable page is noted, from before it becomes writable until
 //! [`DirtyBitmap::take`], whose caller protects the pages that it took.
 //!
 //! | noted | page | then |
 //! | --- | --- | --- |
-//! | no | protected | the next store faults, and [`DirtyBitmap::allow`] notes the page |
+//! | no | protected | the next store faults, and [`Tracked::allow`] notes the page |
 //! | yes | protected | the next store faults once more; nothing is lost |
 //! | yes | writable | stores go through until the next `take` |
 //! | no | writable | excluded by the invariant |
 //!
-//! [`DirtyBitmap::allow`] notes a page *before* it makes it writable, and again *after*. The second
+//! [`Tracked::allow`] notes a page *before* it makes it writable, and again *after*. The second
 //! note is for a `take` in between, which clears the first one and protects the page: the
 //! permission that comes after it would leave a writable page without a note.
 //!
-//! Protection changes page by page, and each change may split a mapping of the kernel's. When the
-//! process has many mappings ([`crate::mappings`]), or the kernel refuses one more, 2 MiB at once
-//! become writable and all their pages are noted; when that is too much, the whole range.
-//!
-//! The kernel cannot write a protected page either: a `read` from a file into it fails with
-//! `EFAULT`. Read into a buffer and copy.
+//! [`Tracked::allow`]: crate::Tracked::allow
 
-use crate::fault;
-use crate::mappings::{self, Fineness};
-use crate::memory::{self, Access};
+use crate::owner::Rights;
+use crate::right::Right;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a page.
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// Pages per word of [`DirtyBitmap::pages`], and words per bit of [`DirtyBitmap::chunks`]: a chunk
 /// is 512 pages.
 const WORD_PAGES: usize = 64;
 const CHUNK_WORDS: usize = 8;
-const CHUNK: usize = WORD_PAGES * CHUNK_WORDS * PAGE;
+pub(crate) const CHUNK: usize = WORD_PAGES * CHUNK_WORDS * PAGE;
 
 /// The pages of one range of addresses that were noted. Shared between threads, and with a fault
 /// handler.
 #[derive(Debug)]
 pub struct DirtyBitmap {
-    base: usize,
     len: usize,
     /// A bit for each page that may be written.
     pages: Box<[AtomicU64]>,
@@ -75,12 +68,11 @@ fn add_bits(index: usize, mut bits: u64, pages: &mut Vec<Range<u64>>, from: usiz
 }
 
 impl DirtyBitmap {
-    /// For `[base, base + len)`, whole pages of 4096 bytes. Nothing is noted yet.
+    /// For `len` bytes, whole pages of 4096 bytes. Nothing is noted yet.
     #[must_use]
-    pub fn new(base: usize, len: usize) -> Self {
+    pub fn new(len: usize) -> Self {
         let chunks = len.div_ceil(CHUNK);
         Self {
-            base,
             len,
             pages: zeroed(chunks * CHUNK_WORDS),
             chunks: zeroed(chunks.div_ceil(64)),
@@ -189,60 +181,12 @@ impl DirtyBitmap {
             }
         }
     }
-
-    /// What a fault handler does about a store to `address`: notes the page and makes it writable.
-    /// Returns whether it is writable now. Async-signal-safe.
-    ///
-    /// # Safety
-    /// The range is a mapping of the caller's, and no other part of the process relies on the pages
-    /// being protected.
-    pub unsafe fn allow(&self, address: usize) -> bool {
-        // SAFETY: handed on to the caller.
-        unsafe { self.allow_by(address, mappings::fineness()) }
-    }
-
-    /// [`DirtyBitmap::allow`], as finely as this or coarser.
-    ///
-    /// # Safety
-    /// As [`DirtyBitmap::allow`].
-    pub unsafe fn allow_by(&self, address: usize, fineness: Fineness) -> bool {
-        let offset = address.wrapping_sub(self.base);
-        if offset >= self.len {
-            return false;
-        }
-        let page = offset / PAGE * PAGE;
-        let chunk = offset / CHUNK * CHUNK;
-        let all = [(page, page + PAGE), (chunk, (chunk + CHUNK).min(self.len)), (0, self.len)];
-        let coarse = match fineness {
-            Fineness::Page => &all[..],
-            Fineness::Chunk => &all[1..],
-            Fineness::Whole => &all[2..],
-        };
-        for &(from, to) in coarse {
-            let pages = (from / PAGE) as u64..(to / PAGE) as u64;
-            self.note(pages.clone());
-            // SAFETY: part of the mapping, by the caller's promise; writing is given, not taken.
-            if unsafe { memory::protect(self.base + from, to - from, Some(Access::ReadWrite)) }
-                .is_ok()
-            {
-                self.note(pages);
-                return true;
-            }
-        }
-        tell_once();
-        false
-    }
 }
 
-/// Says once why the process ends: its store cannot go through. Async-signal-safe.
-fn tell_once() {
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.swap(true, Ordering::Relaxed) {
-        fault::tell(
-            "cenote: the kernel refuses to make a page writable (mprotect: no memory, or too many \
-             mappings): this process ends; the next open finds what was committed; give the \
-             process more memory, or raise vm.max_map_count\n",
-        );
+// SAFETY: one load.
+unsafe impl Rights for DirtyBitmap {
+    fn allows(&self, page: u64) -> Right {
+        if self.has(page) { Right::Write } else { Right::Read }
     }
 }
 
@@ -252,7 +196,7 @@ mod tests {
 
     #[test]
     fn notes_come_back_in_order_and_once() {
-        let notes = DirtyBitmap::new(0, 3 * CHUNK + 6 * PAGE);
+        let notes = DirtyBitmap::new(3 * CHUNK + 6 * PAGE);
         for page in [1540u64, 0, 63, 64, 511, 512, 0, 1540, 4000] {
             notes.note(page..page + 1);
         }
@@ -272,20 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_page_by_page_is_told_as_a_whole() {
-        // Addresses that are not mapped: every attempt to let them be written is refused.
-        let base = memory::find_free(2 * CHUNK, CHUNK).expect("address space");
-        let notes = DirtyBitmap::new(base, 2 * CHUNK);
-        // SAFETY: nothing is mapped there, so that nothing changes.
-        assert!(!unsafe { notes.allow(base + 5 * PAGE) });
-        let mut pages = Vec::new();
-        notes.take(&mut pages);
-        assert_eq!(pages, std::slice::from_ref(&(0..1024)));
-    }
-
-    #[test]
     fn what_is_looked_at_stays_noted_until_it_is_taken() {
-        let notes = DirtyBitmap::new(0, 3 * CHUNK);
+        let notes = DirtyBitmap::new(3 * CHUNK);
         [3, 4, 511, 512, 1200].into_iter().for_each(|page| notes.note(page..page + 1));
         let looked = |notes: &DirtyBitmap| {
             let mut pages = Vec::new();
@@ -301,34 +233,5 @@ mod tests {
         assert!(notes.is_empty(), "a chunk without a page is forgotten");
         notes.note(1200..1201);
         assert_eq!((looked(&notes), notes.count()), (vec![1200], 1));
-    }
-
-    /// A store between `take` and what its caller does is in this answer or in the next.
-    #[test]
-    fn a_page_that_may_be_written_is_noted() {
-        let base = memory::reserve_anywhere(CHUNK, PAGE).expect("address space");
-        // SAFETY: our own reservation.
-        unsafe { memory::map_anonymous(base, CHUNK) }.expect("map");
-        let notes = DirtyBitmap::new(base, CHUNK);
-        let protect = |pages: &Range<u64>| {
-            let (at, len) =
-                (pages.start as usize * PAGE, (pages.end - pages.start) as usize * PAGE);
-            // SAFETY: our own mapping, into which no reference leads.
-            unsafe { memory::protect(base + at, len, Some(Access::ReadOnly)) }.expect("protect");
-        };
-        protect(&(0..512));
-        // SAFETY: our own mapping.
-        assert!(unsafe { notes.allow(base + 7 * PAGE + 5) });
-        // SAFETY: inside the mapping, and allowed just now.
-        unsafe { core::ptr::with_exposed_provenance_mut::<u8>(base + 7 * PAGE).write_volatile(1) };
-        let mut pages = Vec::new();
-        notes.take(&mut pages);
-        assert_eq!(pages, std::slice::from_ref(&(7..8)));
-        pages.iter().for_each(protect);
-        // SAFETY: our own mapping.
-        assert!(unsafe { notes.allow(base + 7 * PAGE) });
-        assert_eq!(notes.count(), 1);
-        // SAFETY: our own reservation.
-        unsafe { memory::release(base, CHUNK) }.expect("release");
     }
 }
