@@ -77,6 +77,34 @@ impl World {
     }
 }
 
+fn make_objects(dir: &Path, options: &ObjectsOptions) {
+    let (store, objects) = open(dir, options);
+    for (name, len) in OBJECTS {
+        objects.pcreate(name, len, None, 0o600).expect("create");
+    }
+    drop(objects);
+    store.close().expect("close");
+}
+
+impl Step {
+    /// Stores what a step stores into an object.
+    fn store(&self, bytes: &mut [u8]) {
+        let all = bytes.len() as u64;
+        match *self {
+            Step::Write(_, at, len, value) => {
+                let at = at % all;
+                bytes[at as usize..(at + len).min(all) as usize].fill(value);
+            }
+            Step::Scatter(_, at, count, apart, value) => {
+                for number in 0..count {
+                    bytes[((at % all + number * apart * 4096) % all) as usize] = value;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Does the steps; `Err` says what differs. The mechanism must work.
 fn run(mechanism: Mechanism, steps: &[Step]) -> Result<(), TestCaseError> {
     let dir = tempfile::tempdir().expect("a directory");
@@ -92,33 +120,15 @@ fn run(mechanism: Mechanism, steps: &[Step]) -> Result<(), TestCaseError> {
         trim: if steps.len().is_multiple_of(2) { Trim::Background } else { Trim::Inline },
         ..ObjectsOptions::default()
     };
-    {
-        let (store, objects) = open(dir.path(), &options);
-        for (name, len) in OBJECTS {
-            objects.pcreate(name, len, None, 0o600).expect("create");
-        }
-        drop(objects);
-        store.close().expect("close");
-    }
+    make_objects(dir.path(), &options);
     let mut shadow: Vec<Vec<u8>> = OBJECTS.iter().map(|(_, len)| vec![0; *len as usize]).collect();
     let mut primary = shadow.clone();
     let mut world = World::open(dir.path(), &options);
     for step in steps.iter().chain([&Step::PsyncAll, &Step::Die]) {
         match *step {
-            Step::Write(object, at, len, value) => {
-                let all = shadow[object].len() as u64;
-                let at = at % all;
-                let range = at as usize..(at + len).min(all) as usize;
-                shadow[object][range.clone()].fill(value);
-                world.get(object).as_mut_slice().expect("writable")[range].fill(value);
-            }
-            Step::Scatter(object, at, count, apart, value) => {
-                let all = shadow[object].len() as u64;
-                for number in 0..count {
-                    let at = ((at % all + number * apart * 4096) % all) as usize;
-                    shadow[object][at] = value;
-                    world.get(object).as_mut_slice().expect("writable")[at] = value;
-                }
+            Step::Write(object, ..) | Step::Scatter(object, ..) => {
+                step.store(&mut shadow[object]);
+                step.store(world.get(object).as_mut_slice().expect("writable"));
             }
             Step::Read(object) => {
                 let sum = |bytes: &[u8]| bytes.iter().map(|b| u64::from(*b)).sum::<u64>();
