@@ -5,7 +5,6 @@ use cenote::{PoolMode, PoolOptions};
 use cenote_testkit::directories;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Stdio;
 
 #[test]
 fn format_makes_a_store_and_never_touches_another() {
@@ -529,13 +528,13 @@ fn a_pool_is_copied_and_moved_and_holds_what_it_held() {
     assert_eq!(fixture.files(), files, "a pool that is not there changes nothing");
     let copy = fixture.run("clone", &["tour", "copy", "--json"]).exits(0).json();
     assert_eq!((&copy["pool"], &copy["from"]), (&"copy".into(), &"tour".into()));
-    let due = copy["due_puddles"].as_u64().expect("a number");
-    assert!(due > 0);
+    let pending = copy["due_puddles"].as_u64().expect("a number");
+    assert!(pending > 0);
     let listed = || -> u64 {
         let pools = fixture.run("ls", &["--json"]).exits(0).json_lines();
         pools.iter().map(|pool| pool["due_puddles"].as_u64().expect("a number")).sum()
     };
-    assert_eq!(listed(), due, "looking writes nothing");
+    assert_eq!(listed(), pending, "looking writes nothing");
     assert_eq!(stats("copy"), before);
     fixture.run("clone", &["tour", "copy"]).complains(3, &["\"copy\""]);
     let done = fixture.run("relocate", &["copy", "--json"]).exits(0).json();

@@ -406,10 +406,10 @@ fn protected_pools_are_copied_and_shipped_without_a_key_and_used_with_it() {
     there.run("stats", &["p"]).complains(3, &["give its key"]);
     there.run("stats", &["p", "--key-file", &key]).exits(0);
     there.run("import", &[&archive, "--as", "second", "--eager", "--key-file", &key]).exits(0);
-    let due = run(&["randomize", &dir, "p", "--json"]).exits(0).json();
-    assert_eq!(due["due_puddles"].as_u64(), Some(2), "{due}");
+    let pending = run(&["randomize", &dir, "p", "--json"]).exits(0).json();
+    assert_eq!(pending["due_puddles"].as_u64(), Some(2), "{pending}");
     run(&["stats", &dir, "p", "--key-file", &key]).exits(0);
-    // What is due is finished before the pool is copied again, and that needs its key.
+    // What is pending is finished before the pool is copied again, and that needs its key.
     run(&["clone", &dir, "q", "r"]).complains(3, &["give its key"]);
     run(&["clone", &dir, "q", "r", "--eager", "--key-file", &other]).exits(0);
 }

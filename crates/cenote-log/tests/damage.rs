@@ -5,10 +5,10 @@ use crate::common::*;
 use crate::forged::Forger;
 use cenote_layout::checksum::checksum;
 use cenote_layout::log::{
-    AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, EntryHeader, Kind, LOG_QUARANTINED,
-    RANGE_OFFSET, SequenceRange, TailWord, entry_seed, entry_size,
+    CONTROL_OFFSET, ENTRIES_OFFSET, Kind, LOG_QUARANTINED, RANGE_OFFSET, SequenceRange, TailWord,
+    entry_size,
 };
-use cenote_log::{CrashKind, LogDamage, Outcome, Refusal};
+use cenote_log::{CrashKind, LogDamage, Outcome};
 use cenote_medium::Persistence;
 use std::collections::BTreeSet;
 use std::ops::Range;

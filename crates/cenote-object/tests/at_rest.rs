@@ -1,23 +1,16 @@
 //! Objects that are protected at rest: they hold what was psynced and nothing can be read without
 //! the key. What is changed behind their back: at_rest_damage.rs; crashes: at_rest_crashes.rs.
 
-use crate::common::Step::{Die, Psync, PsyncAll, Reopen, Write};
-use crate::common::{
-    self, Reach, Step, When, base_image, explore, key_of, own, protect, raw, the_key,
-};
-use cenote_layout::at_rest::Regions;
+use crate::common::{self, base_image, key_of, raw, the_key};
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::{
-    CrashKind, Fault, FaultEffect, FaultPoint, Limits, SimMedium, SimOptions,
-};
+use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, MediumKind, MediumOptions, Operation, RealMedium};
 use cenote_object::{
     Argon2Params, AtRestError, Attached, Keyring, Locking, Mechanism, Mode, ObjectError,
-    ObjectInfo, ObjectOptions, Objects, ObjectsOptions, Permission, Store,
+    ObjectOptions, Objects, ObjectsOptions, Permission, Store,
 };
 use cenote_store::{FormatOptions, OpenOptions};
 use cenote_sys::memory;
-use cenote_testkit::child::again;
 use cenote_testkit::directories::contents;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

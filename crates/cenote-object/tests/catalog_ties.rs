@@ -14,7 +14,7 @@ use cenote_object::{
 };
 use cenote_store::{
     Access, AtRest, Credentials, OpenOptions, PermissionChange, PoolHandle, PoolInfo, PoolMode,
-    PoolOptions,
+    PoolOptions, StoreError,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -219,9 +219,9 @@ fn seen_object(objects: &Objects, info: &Info) -> Result<String, String> {
 
 fn seen_pool(store: &Store, info: &PoolInfo) -> Result<String, String> {
     let permissions = info.record.permissions;
-    if info.due > 0 {
+    if info.pending > 0 {
         // Nothing here rewrites copies.
-        return Ok(format!("{permissions:o}: {} of {} are due", info.due, info.puddles));
+        return Ok(format!("{permissions:o}: {} of {} are due", info.pending, info.puddles));
     }
     let (key, pool) = opened(store, &info.record.name, Access::ReadOnly)?;
     let mut values = Vec::new();

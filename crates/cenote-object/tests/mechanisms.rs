@@ -72,6 +72,12 @@ impl World {
         Self { attached: OBJECTS.into_iter().map(attach).collect(), objects, store }
     }
 
+    fn attach_again(&mut self, object: usize) {
+        self.attached[object].take().expect("attached").detach().expect("detach");
+        let again = self.objects.attach(OBJECTS[object].0, Permission::ReadWrite, None);
+        self.attached[object] = Some(again.expect("attach"));
+    }
+
     fn get(&mut self, object: usize) -> &mut Attached {
         self.attached[object].as_mut().expect("attached")
     }
@@ -145,14 +151,9 @@ fn run(mechanism: Mechanism, steps: &[Step]) -> Result<(), TestCaseError> {
                 primary.clone_from(&shadow);
             }
             Step::Detach(object) => {
-                world.attached[object].take().expect("attached").detach().expect("detach");
-                let again = world
-                    .objects
-                    .attach(OBJECTS[object].0, Permission::ReadWrite, None)
-                    .expect("attach");
-                prop_assert_eq!(again.mechanism(), Some(mechanism));
+                world.attach_again(object);
+                prop_assert_eq!(world.get(object).mechanism(), Some(mechanism));
                 shadow[object].clone_from(&primary[object]);
-                world.attached[object] = Some(again);
             }
             Step::Reopen => {
                 world.attached.clear();

@@ -108,7 +108,7 @@ fn into_another(
     }
     if random.below(2) == 0 {
         let imported = import(&target, &export(source, graph, pools));
-        assert!(imported.pools.iter().all(|pool| pool.moved && pool.due > 0));
+        assert!(imported.pools.iter().all(|pool| pool.moved && pool.pending > 0));
         graph.verify(&target, &names).map_err(|what| format!("imported together: {what}"))?;
     } else {
         for pool in &*pools {
@@ -117,7 +117,7 @@ fn into_another(
             graph.verify(&target, &alone).map_err(|what| format!("imported alone: {what}"))?;
         }
     }
-    // Pools are removed while some of them are due, and nothing of that is left.
+    // Pools are removed while some of them are pending, and nothing of that is left.
     target.close().map_err(|e| e.to_string())
 }
 
@@ -144,7 +144,7 @@ fn into_the_same_window(
         pools.iter().zip(&exported.0.pools).map(|(n, pool)| (*n, pool.name.clone())).collect();
     if taken == 0 && pools.is_sorted() {
         assert!(
-            imported.pools.iter().all(|pool| !pool.moved && pool.due == 0),
+            imported.pools.iter().all(|pool| !pool.moved && pool.pending == 0),
             "nothing conflicts: {imported:?}"
         );
     }

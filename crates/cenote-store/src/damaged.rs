@@ -81,14 +81,14 @@ impl Inner {
             damage.push(Damage::Puddle { uuid, pool, index, detail });
         };
         let at_rest = state.at_rest(record.pool);
-        if let Some(due) = state.due.get(&record.uuid) {
+        if let Some(pending) = state.pending.get(&record.uuid) {
             if at_rest == AtRest::None {
-                self.look_at(file_name(record.uuid), record, due)?
+                self.look_at(file_name(record.uuid), record, pending)?
                     .damage()
                     .into_iter()
                     .for_each(&mut add);
                 if state.is_shadowed(record.pool) {
-                    self.look_at(primary_name(record.uuid), record, due)?
+                    self.look_at(primary_name(record.uuid), record, pending)?
                         .damage()
                         .into_iter()
                         .for_each(add);

@@ -26,8 +26,6 @@
 //! A read-only open maps the primary itself, privately, with the journal's records laid over it.
 
 use crate::differing::compare;
-use crate::due::reseal::SealedFile;
-use crate::due::{Found, Needs};
 use crate::gate::Gate;
 use crate::kernel::catalog::State;
 use crate::kernel::catalog::journals::{JournalOf, readable};
@@ -40,10 +38,12 @@ use crate::kernel::puddles::puddle::{
 use crate::kernel::puddles::verify::{about_file, of_file, verify_file};
 use crate::kernel::store::extensions::Extension;
 use crate::kernel::store::{Control, Inner};
+use crate::pending_rewrite::reseal::SealedFile;
+use crate::pending_rewrite::{Found, Needs};
 use crate::primaries::{JOURNAL, Patches, check_run, note_root, of_shadowed_pool};
 use cenote_journal::{Journal, Roots, Scan, Settings, scan};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
+use cenote_layout::catalog::{AtRest, PendingRewriteRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::superblock::JournalMark;
 use cenote_log::CrashKind;
@@ -225,11 +225,11 @@ impl Inner {
         let shadow = Arc::new(Shadow { gate: Gate::default(), parts: Mutex::default() });
         let mut needs = Needs::default();
         for record in control.catalog.state.puddles_of(pool) {
-            if let Some(due) =
-                control.catalog.state.due.get(&record.uuid).copied().filter(|_| !protected)
+            if let Some(pending) =
+                control.catalog.state.pending.get(&record.uuid).copied().filter(|_| !protected)
             {
                 // If something is wrong with it, the open of the pool says so.
-                let _ = self.mark_due(control, &record, due, &mut needs)?;
+                let _ = self.mark_pending(control, &record, pending, &mut needs)?;
             }
             shadow.add(self.own(control, record, MapMode::ReadOnly), unknown);
         }
@@ -450,7 +450,7 @@ pub(crate) fn restore(
         };
         let mut problems = Vec::new();
         for record in &puddles {
-            let due = control.catalog.state.due.get(&record.uuid);
+            let pending = control.catalog.state.pending.get(&record.uuid);
             if let Some(problem) = control.kept_problem(record.uuid, inner.writable) {
                 problems.push(lost(record, problem));
                 continue;
@@ -461,10 +461,10 @@ pub(crate) fn restore(
                 problems.extend(of_file(problem)?.map(|problem| lost(record, problem)));
                 continue;
             }
-            let problem = match due {
+            let problem = match pending {
                 None => inner.check_primary(&control.catalog.state, record),
-                Some(due) => {
-                    inner.look_at(primary_name(record.uuid), record, due).map(Found::damage)
+                Some(pending) => {
+                    inner.look_at(primary_name(record.uuid), record, pending).map(Found::damage)
                 }
             };
             if let Some(detail) = of_file(problem)? {
@@ -479,9 +479,9 @@ pub(crate) fn restore(
         let mut pages = 0;
         // Of a protected pool the primaries are all that there is, and are read page by page.
         for record in puddles.iter().filter(|_| at_rest == AtRest::None) {
-            let due = control.catalog.state.due.get(&record.uuid).copied();
+            let pending = control.catalog.state.pending.get(&record.uuid).copied();
             let copied = match inner.writable {
-                true => copy_primary(inner, record, due.as_ref()),
+                true => copy_primary(inner, record, pending.as_ref()),
                 false => map_primary(inner, control, record, patches.get(&record.uuid)).map(|()| 0),
             };
             match copied {
@@ -514,7 +514,7 @@ pub(crate) fn restore(
 fn copy_primary(
     inner: &Inner,
     record: &PuddleRecord,
-    due: Option<&DueRecord>,
+    pending: Option<&PendingRewriteRecord>,
 ) -> Result<u64, MediumError> {
     if planted(Bug::ShadowNotRestored) {
         return Ok(0);
@@ -539,10 +539,10 @@ fn copy_primary(
     // Descriptors are as the psync left them, and may not know of space that was given back after
     // it.
     inner.medium.ensure(name, 0, record.size)?;
-    let good = match due {
+    let good = match pending {
         None => verify_file(&inner.medium, record, inner.uuid, true)?.is_none(),
-        Some(due) => {
-            !matches!(inner.look_at(file_name(record.uuid), record, due)?, Found::Damaged(_))
+        Some(pending) => {
+            !matches!(inner.look_at(file_name(record.uuid), record, pending)?, Found::Damaged(_))
         }
     };
     if !good {
@@ -613,8 +613,8 @@ fn map_primary(
     let here = PuddleRecord { addr, ..*record };
     let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, Kind::Primary)));
     control.puddles.insert(record.uuid, NonNull::from(&*puddle));
-    if let Some(due) = control.catalog.state.due.get(&record.uuid)
-        && inner.look_at(primary_name(record.uuid), record, due)? != Found::New
+    if let Some(pending) = control.catalog.state.pending.get(&record.uuid)
+        && inner.look_at(primary_name(record.uuid), record, pending)? != Found::New
     {
         // It is rewritten from this file when it is touched, with kept psyncs laid over it.
         return inner.frontier().hold_patched(record, puddle.file_name(), patches);
@@ -658,8 +658,8 @@ pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError
     if puddle.view().is_some() {
         return Ok(());
     }
-    // No thread has stored into one that is due.
-    if !part.unknown.load(Ordering::Acquire) || puddle.is_due() {
+    // No thread has stored into one that is pending.
+    if !part.unknown.load(Ordering::Acquire) || puddle.is_pending() {
         return Ok(());
     }
     if inner.is_client() {

@@ -15,8 +15,8 @@
 mod mark;
 mod turn;
 
-use crate::kernel::puddles::due_job::Job;
 use crate::kernel::puddles::notice::Notice;
+use crate::kernel::puddles::pending_job::Job;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::header::{self, HeaderPrefix};
@@ -66,7 +66,7 @@ pub struct Puddle {
     is_stamped: AtomicBool,
     /// Its file is still that of another address; what is to be done about it is in `job`. Never
     /// mapped as long as it is so.
-    due: AtomicBool,
+    pending: AtomicBool,
     job: OnceLock<Job>,
     pub(crate) notice: Notice,
 }
@@ -101,23 +101,23 @@ impl Puddle {
             heap_slot: AtomicPtr::new(core::ptr::null_mut()),
             mark: AtomicU64::new(0),
             is_stamped: AtomicBool::new(false),
-            due: AtomicBool::new(false),
+            pending: AtomicBool::new(false),
             job: OnceLock::new(),
             notice: Notice::default(),
         }
     }
 
     /// It is to be rewritten before it is mapped. Said before it can be found.
-    pub(crate) fn set_due(&self, job: Job) {
+    pub(crate) fn set_pending(&self, job: Job) {
         if self.job.set(job).is_ok() {
-            self.due.store(true, Ordering::Release);
+            self.pending.store(true, Ordering::Release);
         }
     }
 
     /// Whether it is still to be rewritten, at the first touch ([`crate::relocate`]).
     #[must_use]
-    pub fn is_due(&self) -> bool {
-        self.due.load(Ordering::Acquire)
+    pub fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
     }
 
     /// What is to be done, or was, if it has moved.
@@ -127,7 +127,7 @@ impl Puddle {
 
     /// Its file has been rewritten.
     pub(crate) fn set_done(&self) {
-        self.due.store(false, Ordering::Release);
+        self.pending.store(false, Ordering::Release);
     }
 
     /// Shows memory in place of the file, for reading only: `fill` maps it at the puddle's address,
@@ -322,7 +322,7 @@ impl Puddle {
     /// thread maps it: may be called by the fault handler. `Ok(false)`: it is refused, or still
     /// to be rewritten.
     pub(crate) fn map(&self, medium: &OwnedMedium) -> Result<bool, MediumError> {
-        if self.is_due() && !planted(Bug::DuePuddleMapped) {
+        if self.is_pending() && !planted(Bug::PendingPuddleMapped) {
             return Ok(false);
         }
         loop {
