@@ -134,7 +134,7 @@ fn copy_of_open(path: &str, holder: &str) -> String {
 }
 
 /// A store whose daemon has ended before its clients.
-fn guests(path: &str, pids: &[u32], seen: bool) -> String {
+fn hosted_clients(path: &str, pids: &[u32], seen: bool) -> String {
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
     let where_from = match seen {
         true => "",
@@ -186,7 +186,9 @@ impl From<OpenError> for Failure {
                 "{path}: the store's addresses, from {base:#x} on, are taken in this process by \
                  {by}: say the command again"
             )),
-            OpenError::Guests { path, pids, seen } => Self::InUse(guests(&path, &pids, seen)),
+            OpenError::Clients { path, pids, seen } => {
+                Self::InUse(hosted_clients(&path, &pids, seen))
+            }
             OpenError::CopyOfOpen { path, holder, .. } => Self::InUse(copy_of_open(&path, &holder)),
             OpenError::Copied { path } => Self::Failed(format!(
                 "{path} is a copy of a store that was not closed, or was put back from one: its \

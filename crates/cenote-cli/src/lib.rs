@@ -104,7 +104,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
         Command::Create(arguments) => commands::create::run(arguments, out),
         Command::Chmod(arguments) => commands::permissions::chmod(arguments, out),
         Command::Chown(arguments) => commands::permissions::chown(arguments, out),
-        Command::Logs(arguments) => commands::set_aside::run(arguments, out),
+        Command::Logs(arguments) => commands::undecided_logs::run(arguments, out),
         Command::Ls(arguments) => commands::ls::run(arguments, out),
         Command::Info(arguments) => commands::info::run(arguments, out),
         Command::Check(arguments) => commands::check::run(arguments, out),

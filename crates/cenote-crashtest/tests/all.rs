@@ -4,9 +4,9 @@
 mod dangling;
 mod dropped;
 mod golden_counts;
-mod guests;
 mod heap_steps;
 mod hosted;
+mod hosted_clients;
 mod logged;
 mod planted;
 mod relocation;

@@ -3,10 +3,10 @@
 //! about heap puddles has its own checks beside the heap's code.)
 
 use cenote_layout::catalog::{
-    AtRest, BATCH_NUMBER_MAX, ClientRecord, DueRecord, FLAG_LAST, FRAME_HEADER_LEN, GuestRecord,
-    HeapKind, LeaseRecord, MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX, PoolMode, PoolRecord,
-    PuddleRecord, RECORD_MAGIC, Record, RecordError, RecordHeader, RelocationRecord, decode_frame,
-    encode_frame,
+    AtRest, BATCH_NUMBER_MAX, ClientRecord, FLAG_LAST, FRAME_HEADER_LEN, HeapKind,
+    HostedClientRecord, LeaseRecord, MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX,
+    PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord, RECORD_MAGIC, Record, RecordError,
+    RecordHeader, RelocationRecord, decode_frame, encode_frame,
 };
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::header::{FORMAT_VERSION, Header, HeaderPrefix};
@@ -267,13 +267,24 @@ fn one_of_each() -> Vec<Record> {
             created_at_s: 0,
         }),
         Record::ObjectRemoved(uuid),
-        Record::Guest(GuestRecord { client: uuid, pid: 1, start_ticks: 1, uid: 0, gid: 0 }),
+        Record::HostedClient(HostedClientRecord {
+            client: uuid,
+            pid: 1,
+            start_ticks: 1,
+            uid: 0,
+            gid: 0,
+        }),
         Record::Relocation(RelocationRecord {
             id: uuid,
             moves: vec![MoveRecord { from: 1 << 21, to: 1 << 22, size: 4096 }],
             pools: vec![(pool, pool)],
         }),
-        Record::Due(DueRecord { puddle: uuid, relocation: uuid, from: 1 << 21, generation: 2 }),
+        Record::PendingRewrite(PendingRewriteRecord {
+            puddle: uuid,
+            relocation: uuid,
+            from: 1 << 21,
+            generation: 2,
+        }),
         Record::Relocated(uuid),
         Record::PoolMade { client: uuid, token: uuid, pool },
         Record::PoolAtRest(PoolId(3), AtRest::Authenticated),

@@ -291,7 +291,7 @@ const PLANTED_IN: [&str; 10] = [
     "crates/cenote-journal/src",
     "crates/cenote-object/src",
     "crates/cenote-sealed/src",
-    "crates/cenote-store/src/due/reseal.rs",
+    "crates/cenote-store/src/pending_rewrite/reseal.rs",
     "crates/cenote-store/src/primaries.rs",
     "crates/cenote-store/src/psync.rs",
     "crates/cenote-store/src/rekey.rs",

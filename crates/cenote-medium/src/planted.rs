@@ -164,7 +164,7 @@ pub enum Bug {
     /// A psync of several objects makes a record for each.
     PsyncNotTogether,
     /// A puddle that has moved is mapped as it is.
-    DuePuddleMapped,
+    PendingPuddleMapped,
     /// The primary of a puddle that has moved stays as it was.
     PrimaryNotRewritten,
     /// A puddle is rewritten in its file, whatever is in it.
@@ -184,7 +184,7 @@ pub enum Bug {
     /// The batch of an import comes before its files are synced.
     ImportNotSynced,
     /// An import forgets to say that its puddles are to be rewritten.
-    ImportNotDue,
+    ImportNotPending,
     /// An import believes that an archive is whole as soon as it has what it wants of it.
     ArchiveEndUnread,
     /// An export takes the tag of a pointer for a part of its address.
@@ -207,8 +207,8 @@ pub enum Bug {
     MovedNotTrimmed,
     /// A window that is taken moves before the store is recovered.
     MovedBeforeRecovery,
-    /// A window moves, and its puddles are not due.
-    MovedNotDue,
+    /// A window moves, and its puddles are not pending.
+    MovedNotPending,
     /// A store that is open for reading writes into the catalog that its window moved.
     MovedByReader,
     /// Rewriting leaves out the roots.
@@ -397,14 +397,14 @@ pub enum Bug {
     PoolMadeApart,
     /// A daemon hands out what no batch of the catalog says that it was granted.
     GrantNotRecorded,
-    /// The first grant of a guest does not say which process it is.
-    GuestNotIntroduced,
-    /// A guest's log space is named before its header is durable.
+    /// The first grant of a client does not say which process it is.
+    ClientNotIntroduced,
+    /// A client's log space is named before its header is durable.
     LogSpaceNotSynced,
-    /// The files of an ended guest's logs are removed before the batch that ends it.
-    GuestLogsRemovedEarly,
-    /// A guest's end does not say that what it wrote may be in the page cache only.
-    GuestLeaseNotInherited,
+    /// The files of an ended client's logs are removed before the batch that ends it.
+    ClientLogsRemovedEarly,
+    /// A client's end does not say that what it wrote may be in the page cache only.
+    ClientLeaseNotInherited,
     /// Logs are discarded, and their pools not traced.
     DiscardNotTraced,
     /// Logs are discarded, and no record says that their pools may be torn.
@@ -421,12 +421,12 @@ pub enum Bug {
     /// Logs that are set aside are called applied, and were not replayed.
     ApplyNotReplayed,
     /// A daemon answers a psync before its record is durable.
-    ParcelNotDurable,
+    TransferNotDurable,
     /// A daemon grants a pool for writing while it copies it for another.
     CopyNotHeld,
     /// A daemon grants a pool whose pointers are not rewritten yet.
-    GrantedWhileDue,
-    /// The batch of an import does not say which request of which guest it was.
+    GrantedWhilePending,
+    /// The batch of an import does not say which request of which client it was.
     ImportNotRemembered,
     /// A store's directory and superblock are not locked: its file `lock` alone keeps others out.
     StoreNotHeld,

@@ -144,7 +144,7 @@ pub use attached::Attached;
 pub use dirty::Mechanism;
 pub use error::ObjectError;
 pub use header::Found;
-pub use hosted::{Guest, Host};
+pub use hosted::{Host, HostedClient};
 pub use objects::Objects;
 pub use options::{ObjectOptions, ObjectsOptions, Permission, Trim};
 pub use psync::{Psync, psync_all};

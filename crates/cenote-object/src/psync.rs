@@ -8,7 +8,7 @@ use crate::error::ObjectError;
 use crate::options::Permission;
 use crate::shared::{Shared, rooted};
 use cenote_atrest::Change;
-use cenote_journal::{Changes, Draft, Journal, Parcel, Primary, Target, Ticket};
+use cenote_journal::{Changes, Draft, Journal, Primary, Target, Ticket, Transfer};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
@@ -242,18 +242,18 @@ fn through_daemon(
         settled = true;
     }
     let name = writers.first().map_or(String::new(), |object| object.name().into());
-    let mut parcel =
-        Parcel::new(ranges + lines.runs.len()).map_err(|source| failed(&name, source))?;
+    let mut transfer =
+        Transfer::new(ranges + lines.runs.len()).map_err(|source| failed(&name, source))?;
     for (number, object) in (0..).zip(writers.iter_mut()) {
         if object.protected().is_none() {
             let (shadow, pages) = (object.addr() as usize, object.pending());
-            parcel.add_pages(number, shadow, pages).map_err(|source| failed(&name, source))?;
+            transfer.add_pages(number, shadow, pages).map_err(|source| failed(&name, source))?;
         }
     }
-    parcel.add_changes(&lines).map_err(|source| failed(&name, source))?;
+    transfer.add_changes(&lines).map_err(|source| failed(&name, source))?;
     let mut done = Psync::default();
-    if !parcel.is_empty() {
-        let (file, runs) = parcel.finish().map_err(|source| failed(&name, source))?;
+    if !transfer.is_empty() {
+        let (file, runs) = transfer.finish().map_err(|source| failed(&name, source))?;
         let ids: Vec<Uuid> = writers.iter().map(|object| object.info().id()).collect();
         let answer = keeper.psync_objects(&ids, runs, settled, &file).map_err(of_daemon)?;
         done = Psync {

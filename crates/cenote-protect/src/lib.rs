@@ -16,7 +16,7 @@
 //! store into a page since its last psync: the page is noted, and opened |
 //! | `Sealed` | the memory of a sealed object or puddle (`cenote-sealed`) | its end | a page that \
 //! is not filled yet, or the first store into one; of a broken page: its access is given up |
-//! | `Due` | a puddle that has moved and is not rewritten | its rewriting, or its end | the first \
+//! | `Pending` | a puddle that has moved and is not rewritten | its rewriting, or its end | the first \
 //! touch: the puddle is rewritten |
 //! | `ReadOnly` | a store or object that is open for reading, whose memory has records laid over \
 //! it | the end of the mapping | a stray store: nothing may write there |

@@ -38,7 +38,7 @@ pub enum Kind {
     /// Pages are verified and decrypted when they are touched.
     Sealed = 2,
     /// It is rewritten when it is touched.
-    Due = 3,
+    Pending = 3,
     /// It is open for reading.
     ReadOnly = 4,
     /// It describes a heap's blocks.
@@ -47,7 +47,7 @@ pub enum Kind {
 
 impl Kind {
     fn of(code: u8) -> Option<Self> {
-        [Self::Tracked, Self::Sealed, Self::Due, Self::ReadOnly, Self::Metadata]
+        [Self::Tracked, Self::Sealed, Self::Pending, Self::ReadOnly, Self::Metadata]
             .into_iter()
             .find(|kind| *kind as u8 == code)
     }

@@ -2,7 +2,7 @@
 
 mod reply;
 
-pub use reply::{MediumText, ObjectItem, Place, PoolItem, Refusal, Reply, SetAsideItem, Stat};
+pub use reply::{MediumText, ObjectItem, Place, PoolItem, Refusal, Reply, Stat, UndecidedLogsItem};
 
 use cenote_layout::catalog::{HeapKind, PoolMode};
 use serde::de::DeserializeOwned;

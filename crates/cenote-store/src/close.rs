@@ -63,7 +63,7 @@ impl Inner {
         }
         if !control.hosted().is_empty() {
             // They live on; the next daemon takes them over.
-            return Err(StoreError::Hosting { guests: control.hosted().len() as u64 });
+            return Err(StoreError::Hosting { clients: control.hosted().len() as u64 });
         }
         self.persistence.fence();
         // The next opener goes on from here, and may lose power before its first psync.

@@ -2,7 +2,6 @@
 
 use crate::connection::Connection;
 use crate::daemon_api::{DaemonApi, Home};
-use crate::due::lazy_rewrite::LazyRewrite;
 use crate::kernel::catalog::Catalog;
 use crate::kernel::interface::error::{OpenError, StoreError};
 use crate::kernel::interface::options::OpenOptions;
@@ -13,6 +12,7 @@ use crate::kernel::puddles::window::{Space, Window, who_is_at};
 use crate::kernel::store::{Control, Inner, Store};
 use crate::lazy;
 use crate::parts;
+use crate::pending_rewrite::lazy_rewrite::LazyRewrite;
 use cenote_layout::superblock::Superblock;
 use cenote_medium::{GrantedMedium, MediumError, OwnedMedium};
 use cenote_sys::fork_guard;

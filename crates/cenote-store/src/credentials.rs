@@ -15,7 +15,7 @@ pub struct PermissionChange {
     pub permissions: Option<u32>,
 }
 
-/// What a guest may do, as the caller knows it from the system.
+/// What a client may do, as the caller knows it from the system.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// Its user.

@@ -85,12 +85,12 @@ impl Inner {
             damage.push(Damage::Puddle { uuid, pool, index, detail });
         };
         let at_rest = state.at_rest(record.pool);
-        if let Some(due) = state.due.get(&record.uuid) {
+        if let Some(pending) = state.pending.get(&record.uuid) {
             if at_rest == AtRest::None {
-                let shadow = self.look_at(file_name(record.uuid), record, due)?;
+                let shadow = self.look_at(file_name(record.uuid), record, pending)?;
                 shadow.damage().into_iter().for_each(&mut add);
                 if state.is_shadowed(record.pool) {
-                    let primary = self.look_at(primary_name(record.uuid), record, due)?;
+                    let primary = self.look_at(primary_name(record.uuid), record, pending)?;
                     primary.damage().into_iter().for_each(add);
                 }
             }

@@ -9,7 +9,7 @@
 //! written from then on ([`crate::psync`]).
 //!
 //! One whose pointers are still to be rewritten is handed to a thread first
-//! ([`crate::due::lazy_rewrite`]).
+//! ([`crate::pending_rewrite::lazy_rewrite`]).
 //!
 //! A page of metadata that is lost has memory put in its place ([`crate::kernel::puddles::lost`]),
 //! and so has one of a log, or of what recovery has mapped ([`crate::kernel::store::watch`]).
@@ -46,7 +46,7 @@ pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
         return stands_in;
     }
     let Some(puddle) = inner.window.find(address as u64) else { return false };
-    if puddle.is_due() {
+    if puddle.is_pending() {
         return inner.frontier().ask(puddle);
     }
     if is_bus_error && replace(inner, puddle, address) {

@@ -46,7 +46,7 @@ mod sealed;
 mod sealed_files;
 
 // Puddles that have moved.
-mod due;
+mod pending_rewrite;
 
 // Pools in shadowed mode: psyncs, primaries, and their journal.
 mod differing;
@@ -63,7 +63,7 @@ mod connect;
 mod connection;
 mod pool_members;
 
-// A daemon, and its guests.
+// A daemon, and its clients.
 mod alive;
 mod apart;
 mod hosted;
@@ -92,7 +92,7 @@ mod leftover;
 mod open;
 mod parts;
 mod recovery;
-mod set_aside;
+mod undecided_logs;
 
 pub use alive::{CLIENTS, byte_of};
 pub use backed_up::{BackedUp, BackupReport};
@@ -101,7 +101,7 @@ pub use credentials::{Credentials, PermissionChange};
 pub use daemon_api::{DaemonApi, Grant, Granted, Home, Listed, MemberList};
 pub use gate::Psync;
 pub use handle::Handle;
-pub use hosted_clients::{GuestEnd, PoolGrant};
+pub use hosted_clients::{ClientEnd, PoolGrant};
 pub use kernel::directory::format::{check_directory, check_options, format};
 pub use kernel::interface::error::{BY_DAEMON, FormatError, OpenError, StoreError};
 pub use kernel::interface::lost_page::{LostLog, LostPage};
@@ -118,7 +118,7 @@ pub use kernel::puddles::known::{forget_window, known_windows, known_windows_fil
 pub use kernel::puddles::puddle::Puddle;
 pub use kernel::store::Store;
 pub use kernel::store::log_list::LogLease;
-pub use log_decision::{LogDecision, SetAside};
+pub use log_decision::{LogDecision, UndecidedLogs};
 pub use object_info::{ListedObject, NewObject, ObjectInfo};
 pub use pools::PoolInfo;
 pub use psync::{Begun, Psyncing};

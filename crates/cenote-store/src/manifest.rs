@@ -98,7 +98,7 @@ pub struct ImportedPool {
     /// Whether some puddle of it has another address than before.
     pub moved: bool,
     /// Puddles that are to be rewritten when they are touched.
-    pub due: u64,
+    pub pending: u64,
     /// Puddles whose files share blocks with what they are copies of.
     pub shared: u64,
 }

@@ -187,7 +187,7 @@ impl Inner {
             control.superblock.prefix.incompat |= INCOMPAT_MOUNTING;
         }
         control.superblock.durability = match self.durability {
-            // A guest that an earlier daemon told `process` goes on as it was told; until the next
+            // A client that an earlier daemon told `process` goes on as it was told; until the next
             // open nothing counts as covered, also of those that come later.
             Durability::Power if raised && !control.hosted().is_empty() => DURABILITY_PROCESS,
             Durability::Power => DURABILITY_POWER,

@@ -1,4 +1,4 @@
-//! Pools that are being copied or moved for a guest ([`crate::relocate`], hosted.rs).
+//! Pools that are being copied or moved for a client ([`crate::relocate`], hosted.rs).
 
 use crate::kernel::interface::options::Access;
 use crate::kernel::store::Control;

@@ -47,7 +47,7 @@ pub struct PoolInfo {
     pub start: PoolStart,
     /// Puddles that moved with the pool and are still to be rewritten, as far as the catalog
     /// knows.
-    pub due: u64,
+    pub pending: u64,
 }
 
 /// Refuses names that would be trouble in messages and on command lines.
@@ -96,9 +96,9 @@ impl Store {
             let sum = sums.entry(puddle.pool).or_default();
             *sum = (sum.0 + puddle.size, sum.1 + 1);
         }
-        let mut due: std::collections::BTreeMap<PoolId, u64> = Default::default();
-        for puddle in state.due.keys().filter_map(|uuid| state.puddles.get(uuid)) {
-            *due.entry(puddle.pool).or_default() += 1;
+        let mut pending: std::collections::BTreeMap<PoolId, u64> = Default::default();
+        for puddle in state.pending.keys().filter_map(|uuid| state.puddles.get(uuid)) {
+            *pending.entry(puddle.pool).or_default() += 1;
         }
         let info = |record: &PoolRecord| {
             let (bytes, puddles) = sums.get(&record.id).copied().unwrap_or_default();
@@ -108,9 +108,9 @@ impl Store {
                 .pools
                 .get(&record.id)
                 .map_or_else(|| start_of(&control, record.id), |core| core.start());
-            let due = due.get(&record.id).copied().unwrap_or_default();
+            let pending = pending.get(&record.id).copied().unwrap_or_default();
             let at_rest = state.at_rest(record.id);
-            PoolInfo { at_rest, record: record.clone(), bytes, puddles, opened, start, due }
+            PoolInfo { at_rest, record: record.clone(), bytes, puddles, opened, start, pending }
         };
         state.pools.values().map(info).collect()
     }
@@ -148,7 +148,7 @@ impl Store {
     }
 
     /// The same for the user and the group that the pool is to belong to; `by`: at the request of a
-    /// guest, with a token of its choice. Who asks again with the token of its last request that
+    /// client, with a token of its choice. Who asks again with the token of its last request that
     /// made a pool gets that one. **The batch that makes the pool says so too, and commits
     /// both.**
     pub(crate) fn create_pool_for(
@@ -249,11 +249,11 @@ impl Store {
         self.remove_pool_of(name, None)
     }
 
-    /// The same, though this guest has it.
+    /// The same, though this client has it.
     pub(crate) fn remove_pool_of(
         &self,
         name: &str,
-        guest: Option<(Uuid, &Credentials)>,
+        hosted_client: Option<(Uuid, &Credentials)>,
     ) -> Result<(), StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("remove a pool")?;
@@ -265,7 +265,7 @@ impl Store {
         if let Some(connection) = inner.connection() {
             connection.keeper.remove_pool(name)?;
         }
-        control.refuse_removal(id, name, guest)?;
+        control.refuse_removal(id, name, hosted_client)?;
         let puddles = control.catalog.state.puddles_of(id);
         let shadowed = control.catalog.state.is_shadowed(id);
         // The journal of psyncs may speak of puddles in shadowed mode: their identities are not
@@ -324,7 +324,7 @@ impl Store {
         key: Option<&Keyring>,
     ) -> Result<PoolHandle, StoreError> {
         let handle = self.open_as_it_is(name, access, key)?;
-        if self.inner().frontier().is_eager() && handle.due() > 0 {
+        if self.inner().frontier().is_eager() && handle.pending_rewrites() > 0 {
             handle.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         }
         Ok(handle)
@@ -394,23 +394,23 @@ impl Store {
 }
 
 impl Control {
-    /// Refuses to remove a pool that another guest has, or that `guest` has and does not own, or
-    /// that is being copied or moved.
+    /// Refuses to remove a pool that another client has, or that `hosted_client` has and does not
+    /// own, or that is being copied or moved.
     fn refuse_removal(
         &self,
         id: PoolId,
         name: &str,
-        guest: Option<(Uuid, &Credentials)>,
+        hosted_client: Option<(Uuid, &Credentials)>,
     ) -> Result<(), StoreError> {
-        if let Some((client, credentials)) = guest {
+        if let Some((client, credentials)) = hosted_client {
             if !self.hosted().contains_key(&client) {
-                return Err(StoreError::NoGuest { client });
+                return Err(StoreError::NoClient { client });
             }
             if self.catalog.state.pools.get(&id).is_some_and(|pool| !credentials.own(pool)) {
                 return Err(StoreError::Permission { name: name.into(), what: "removed" });
             }
         }
-        let us = guest.map(|(client, _)| client);
+        let us = hosted_client.map(|(client, _)| client);
         if let Some(by) = self.holder_of(id, us) {
             return Err(StoreError::PoolHeld { name: name.into(), by });
         }

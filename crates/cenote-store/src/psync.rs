@@ -75,7 +75,7 @@ use crate::sealed_files::at_rest as not_sealed;
 use crate::shadow::{Part, Shadow, note_unknown};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Change, binding};
-use cenote_journal::{Changes, Draft, JournalError, Pages, Parcel, Target};
+use cenote_journal::{Changes, Draft, JournalError, Pages, Target, Transfer};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PoolMode};
 use cenote_layout::id::{PoolId, Uuid};
@@ -171,7 +171,7 @@ struct Work {
     shadows: Vec<(Arc<Shadow>, u64)>,
     taken: Vec<Taken>,
     /// Of a daemon's client: the copies, on their way.
-    parcel: Option<Parcel>,
+    transfer: Option<Transfer>,
     held: Duration,
     done: Option<Psync>,
 }
@@ -180,7 +180,7 @@ impl Work {
     /// Enters pools, which are in the order of their numbers.
     fn enter(shadows: Vec<Arc<Shadow>>) -> Result<Self, Psync> {
         let (shadows_in, taken, held) = (Vec::new(), Vec::new(), Duration::ZERO);
-        let mut work = Self { shadows: shadows_in, taken, parcel: None, held, done: None };
+        let mut work = Self { shadows: shadows_in, taken, transfer: None, held, done: None };
         let alone = shadows.len() == 1;
         for shadow in shadows {
             let number = shadow.gate.enter(alone)?;
@@ -218,7 +218,7 @@ impl Work {
         Ok(())
     }
 
-    /// Step 2 of a daemon's client: the kernel copies from the mappings into the parcel.
+    /// Step 2 of a daemon's client: the kernel copies from the mappings into the transfer.
     fn pack(&mut self) -> Result<(), MediumError> {
         for (shadow, _) in &self.shadows {
             for part in shadow.parts() {
@@ -229,17 +229,17 @@ impl Work {
                 }
             }
         }
-        let failed = |error| MediumError::from_io(Operation::Write, "parcel", error);
+        let failed = |error| MediumError::from_io(Operation::Write, "transfer", error);
         let ranges = self.taken.iter().map(|taken| taken.pages.len()).sum();
-        let mut parcel = Parcel::new(ranges).map_err(failed)?;
+        let mut transfer = Transfer::new(ranges).map_err(failed)?;
         for (number, taken) in (0..).zip(&self.taken) {
             protect(&taken.part, &taken.pages)?;
             // No transaction runs. A store that comes all the same faults, and its page is noted
             // again.
             let shadow = taken.part.puddle().addr() as usize;
-            parcel.add_pages(number, shadow, &taken.pages).map_err(failed)?;
+            transfer.add_pages(number, shadow, &taken.pages).map_err(failed)?;
         }
-        self.parcel = Some(parcel);
+        self.transfer = Some(transfer);
         Ok(())
     }
 
@@ -247,12 +247,13 @@ impl Work {
     fn send(&mut self, connection: &Connection) -> Result<Psync, StoreError> {
         let held = self.held;
         let mut done = Psync { held, ..Psync::default() };
-        if let Some(parcel) = self.parcel.take().filter(|parcel| !parcel.is_empty()) {
-            let failed =
-                |error| StoreError::Medium(MediumError::from_io(Operation::Write, "parcel", error));
+        if let Some(transfer) = self.transfer.take().filter(|transfer| !transfer.is_empty()) {
+            let failed = |error| {
+                StoreError::Medium(MediumError::from_io(Operation::Write, "transfer", error))
+            };
             let ids: Vec<Uuid> =
                 self.taken.iter().map(|taken| taken.part.puddle().uuid()).collect();
-            let (file, runs) = parcel.finish().map_err(failed)?;
+            let (file, runs) = transfer.finish().map_err(failed)?;
             done = Psync { held, ..connection.keeper.psync_pools(&ids, runs, &file)? };
         }
         self.done = Some(done);

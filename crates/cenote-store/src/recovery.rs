@@ -43,14 +43,14 @@
 //! * A client that wrote to pools which a loss of power may have torn, unless the caller takes them
 //!   as they are: a record says so, and the logs wait for a later decision.
 //! * A pool that the caller takes as it is ([`PowerLossPolicy::AsIs`]), or whose logs go because of
-//!   that: it is torn for later sessions ([`crate::set_aside`]), by the batch of 3.
+//!   that: it is torn for later sessions ([`crate::undecided_logs`]), by the batch of 3.
 //!
 //! # Errors of the medium
 //!
 //! Two kinds, told apart by [`MediumError::is_passing`]:
 //!
 //! * *Of this process, now*: no descriptors, no memory, no mappings, an interrupted call. It says
-//!   nothing of any file. Recovery fails with it, and the open too, or the end of the guest. What
+//!   nothing of any file. Recovery fails with it, and the open too, or the end of the client. What
 //!   was replayed until then is state 2, so the next attempt finishes as if nothing had been.
 //! * *Of one file*: it cannot be read, or may not be written, or is not there. It counts as damage
 //!   of that file for this session. Nothing durable says so: a log is marked "set aside" by replay
@@ -126,20 +126,20 @@ pub(crate) fn recover(
         return Ok(());
     }
     let gone = unused_and_missing(control, used.as_ref(), missing);
-    let guests_gone = decided.guests_gone;
+    let clients_gone = decided.clients_gone;
     commit(inner, control, decided, &gone)?;
-    if dead.living_guests > 0 {
-        control.adopt_guests();
+    if dead.living_clients > 0 {
+        control.adopt_clients();
     }
     forget_missing(control, gone, report);
     control.logs.spare = match used {
-        // A guest may have been given one that it has not listed yet.
-        Some(_) if dead.living_guests > 0 => Vec::new(),
+        // A client may have been given one that it has not listed yet.
+        Some(_) if dead.living_clients > 0 => Vec::new(),
         Some(used) => spare_logs(&control.catalog.state, &used),
         // Which logs belong to a log space that cannot be read is not known: none is touched.
         None => Vec::new(),
     };
-    if inner.options.hosting.is_some() || guests_gone {
+    if inner.options.hosting.is_some() || clients_gone {
         drop_spare_logs(inner, control)?;
     }
     Ok(())
@@ -179,12 +179,12 @@ fn of_superblock(error: StoreError) -> MediumError {
     }
 }
 
-/// Recovers one guest whose process has ended, in a store that is open (see
+/// Recovers one client whose process has ended, in a store that is open (see
 /// [`crate::hosted_clients`]). Returns, if its logs are empty now, those that it lists and whose
-/// headers are its own: no other process could have written them. If not, the guest stays in the
+/// headers are its own: no other process could have written them. If not, the client stays in the
 /// catalog. Nothing is recorded here. No other code of this process maps what this function maps
 /// meanwhile.
-pub(crate) fn recover_guest(
+pub(crate) fn recover_client(
     inner: &Inner,
     control: &mut Control,
     client: Uuid,
@@ -196,7 +196,7 @@ pub(crate) fn recover_guest(
 }
 
 /// Replays the logs of a client that were set aside, if they pass their checks now: each loses its
-/// mark, by one store, and gets it again if it fails. As [`recover_guest`].
+/// mark, by one store, and gets it again if it fails. As [`recover_client`].
 pub(crate) fn retry(
     inner: &Inner,
     control: &mut Control,

@@ -1,8 +1,6 @@
 //! Goes back to the last psync of pools whose shadows are void ([`crate::shadow`] has the states).
 
 use crate::differing::compare;
-use crate::due::Found;
-use crate::due::reseal::SealedFile;
 use crate::kernel::catalog::State;
 use crate::kernel::catalog::journals::{JournalOf, readable};
 use crate::kernel::interface::error::StoreError;
@@ -12,10 +10,12 @@ use crate::kernel::puddles::puddle::{
 };
 use crate::kernel::puddles::verify::{about_file, of_file, verify_file};
 use crate::kernel::store::{Control, Inner};
+use crate::pending_rewrite::Found;
+use crate::pending_rewrite::reseal::SealedFile;
 use crate::primaries::{JOURNAL, Patches, check_run, of_shadowed_pool};
 use cenote_journal::{Roots, scan};
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
+use cenote_layout::catalog::{AtRest, PendingRewriteRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
@@ -103,9 +103,9 @@ fn restore_one(
     let mut pages = 0;
     // Of a protected pool the primaries are all that there is, and are read page by page.
     for record in puddles.iter().filter(|_| at_rest == AtRest::None) {
-        let due = control.catalog.state.due.get(&record.uuid).copied();
+        let pending = control.catalog.state.pending.get(&record.uuid).copied();
         let copied = match inner.writable {
-            true => copy_primary(inner, record, due.as_ref()),
+            true => copy_primary(inner, record, pending.as_ref()),
             false => map_primary(inner, control, record, patches.get(&record.uuid)).map(|()| 0),
         };
         match copied {
@@ -135,9 +135,11 @@ fn problem_of(
         return of_file(inner.look_at_sealed(control, record, at_rest).map(SealedFile::damage));
     }
     let state = &control.catalog.state;
-    of_file(match state.due.get(&record.uuid) {
+    of_file(match state.pending.get(&record.uuid) {
         None => inner.check_primary(state, record),
-        Some(due) => inner.look_at(primary_name(record.uuid), record, due).map(Found::damage),
+        Some(pending) => {
+            inner.look_at(primary_name(record.uuid), record, pending).map(Found::damage)
+        }
     })
 }
 
@@ -145,7 +147,7 @@ fn problem_of(
 fn copy_primary(
     inner: &Inner,
     record: &PuddleRecord,
-    due: Option<&DueRecord>,
+    pending: Option<&PendingRewriteRecord>,
 ) -> Result<u64, MediumError> {
     if planted(Bug::ShadowNotRestored) {
         return Ok(0);
@@ -170,10 +172,10 @@ fn copy_primary(
     // Descriptors are as the psync left them, and may not know of space that was given back after
     // it.
     inner.medium.ensure(name, 0, record.size)?;
-    let good = match due {
+    let good = match pending {
         None => verify_file(&inner.medium, record, inner.uuid, true)?.is_none(),
-        Some(due) => {
-            !matches!(inner.look_at(file_name(record.uuid), record, due)?, Found::Damaged(_))
+        Some(pending) => {
+            !matches!(inner.look_at(file_name(record.uuid), record, pending)?, Found::Damaged(_))
         }
     };
     if !good {
@@ -244,8 +246,8 @@ fn map_primary(
     let here = PuddleRecord { addr, ..*record };
     let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, Kind::Primary)));
     control.puddles.insert(record.uuid, NonNull::from(&*puddle));
-    if let Some(due) = control.catalog.state.due.get(&record.uuid)
-        && inner.look_at(primary_name(record.uuid), record, due)? != Found::New
+    if let Some(pending) = control.catalog.state.pending.get(&record.uuid)
+        && inner.look_at(primary_name(record.uuid), record, pending)? != Found::New
     {
         // It is rewritten from this file when it is touched, with kept psyncs laid over it.
         return inner.frontier().hold_patched(record, puddle.file_name(), patches);

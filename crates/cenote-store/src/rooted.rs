@@ -50,8 +50,8 @@ fn listed_by(control: &Control, puddle: &PuddleRecord) -> Option<(JournalOf, Roo
             let at = object_data_offset(puddle.size) + at;
             Some((JournalOf::Objects, Rooted { at, root }))
         }
-        // One that is due is listed as it will be.
-        Role::Heap if !state.due.contains_key(&puddle.uuid) => {
+        // One that is pending is listed as it will be.
+        Role::Heap if !state.pending.contains_key(&puddle.uuid) => {
             let Rooted { at, root } = rooted(puddle, state.at_rest(puddle.pool))?;
             Some((JournalOf::Pools, Rooted { at: DATA_AT + at, root }))
         }

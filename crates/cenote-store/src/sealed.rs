@@ -56,17 +56,17 @@
 //! * A whole store that was put back is a state that was once right: a program that has to find
 //!   that keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
 
-use crate::due::Needs;
-use crate::due::reseal::SealedFile;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::pools::pool_rules::find;
-use crate::kernel::puddles::due_job::{PoolKeys, Sealed};
+use crate::kernel::puddles::pending_job::{PoolKeys, Sealed};
 use crate::kernel::puddles::puddle::{
     DATA_AT, DIR, Puddle, create_whole, file_name, first_page, make_header, text,
 };
 use crate::kernel::store::pool_core::PoolCore;
 use crate::kernel::store::{Control, Inner, Store};
+use crate::pending_rewrite::Needs;
+use crate::pending_rewrite::reseal::SealedFile;
 use crate::sealed_files::{Opened, at_rest, binding_of, named, pages_of, show_view};
 use cenote_atrest::binding::{self};
 use cenote_atrest::tree::Digest;
@@ -115,8 +115,8 @@ impl List {
     }
 }
 
-/// A puddle, or one that is damaged, with what is wrong. Of one that is due the frontier makes the
-/// memory, or has shown it.
+/// A puddle, or one that is damaged, with what is wrong. Of one that is pending the frontier makes
+/// the memory, or has shown it.
 pub(crate) type Unsealed = Result<(PuddleRecord, Option<Opened>), (PuddleRecord, String)>;
 
 /// Pages of one puddle of a pool that were looked at.
@@ -196,7 +196,7 @@ impl Inner {
 
     /// Opens the protection of puddles of a pool, in index order, with the caller's key. One that
     /// is damaged is returned with what is wrong; if it is the root puddle, nothing can be opened.
-    /// A root puddle that is due is sealed anew; the others wait for the frontier.
+    /// A root puddle that is pending is sealed anew; the others wait for the frontier.
     pub(crate) fn unseal(
         &self,
         control: &mut Control,
@@ -218,10 +218,10 @@ impl Inner {
         let mut keys = PoolKeys::default();
         let mut unsealed = Vec::new();
         let mut shown = false;
-        if let SealedFile::Due(due) = self.look_and_learn(control, root, protection)? {
+        if let SealedFile::Pending(pending) = self.look_and_learn(control, root, protection)? {
             let inherits = (key, !others.is_empty());
             let resealed =
-                self.reseal_root(control, (name, mode), (root, due), inherits, &mut needs)?;
+                self.reseal_root(control, (name, mode), (root, pending), inherits, &mut needs)?;
             keys.before = resealed.0;
             list.members = Some(resealed.1);
             shown = !self.writable;
@@ -251,11 +251,11 @@ impl Inner {
         let mut any_due = shown;
         for record in others {
             let lost = |detail: String| Err((*record, detail));
-            let due = match self.look_and_learn(control, record, protection)? {
+            let pending = match self.look_and_learn(control, record, protection)? {
                 SealedFile::Own => None,
-                SealedFile::Due(due) => {
+                SealedFile::Pending(pending) => {
                     any_due = true;
-                    Some(due)
+                    Some(pending)
                 }
                 SealedFile::Damaged(detail) => {
                     // What it is cannot be said, so the key may be needed.
@@ -265,13 +265,13 @@ impl Inner {
                     continue;
                 }
             };
-            unsealed.push(match due {
+            unsealed.push(match pending {
                 Some(_) if mode.has_key() && keys.before.is_none() => {
                     lost("the key that it is sealed under is not in the root puddle".into())
                 }
-                Some(due) => {
+                Some(pending) => {
                     let with = (name, mode, &keys, self.journal_to_write(control)?);
-                    match self.expect_sealed(control, with, record, due, &mut needs)? {
+                    match self.expect_sealed(control, with, record, pending, &mut needs)? {
                         Err(detail) => lost(detail),
                         Ok(entry) => {
                             list.entries.push((record.index, entry));
@@ -320,7 +320,9 @@ impl Inner {
         let mut patches =
             if self.writable { Default::default() } else { self.patches_if_any(control)? };
         let patches = patches.remove(&root.uuid).unwrap_or_default();
-        if let SealedFile::Due(_) = self.look_at_sealed(control, &root, AtRest::of(sealed.mode))? {
+        if let SealedFile::Pending(_) =
+            self.look_at_sealed(control, &root, AtRest::of(sealed.mode))?
+        {
             // Of a store that is open for reading only: it is as it was.
             let as_what = (sealed.mode, self.identity_of(control, root.uuid));
             let opened = self.frontier().open_due((&record.name, &root), as_what, key);
@@ -476,7 +478,7 @@ impl PoolHandle {
 
     /// What to remember elsewhere, so that putting back *everything* of the pool from earlier is
     /// noticed: one for each puddle. Not secret. Of a pool that was copied or has moved,
-    /// puddles that are still due have none: see [`PoolHandle::finish_relocation`].
+    /// puddles that are still pending have none: see [`PoolHandle::finish_relocation`].
     #[must_use]
     pub fn anchors(&self) -> Vec<Anchor> {
         self.puddles()

@@ -26,7 +26,6 @@
 //! A read-only open maps the primary itself, privately, with the journal's records laid over it.
 
 use crate::differing::compare;
-use crate::due::Needs;
 use crate::gate::Gate;
 use crate::kernel::catalog::journals::{JournalOf, readable};
 use crate::kernel::interface::error::StoreError;
@@ -37,6 +36,7 @@ use crate::kernel::puddles::puddle::{
 use crate::kernel::puddles::verify::about_file;
 use crate::kernel::store::extensions::Extension;
 use crate::kernel::store::{Control, Inner};
+use crate::pending_rewrite::Needs;
 use crate::primaries::{JOURNAL, check_run, note_root, of_shadowed_pool};
 use cenote_journal::{Journal, Roots, Scan, Settings, scan};
 use cenote_layout::catalog::PuddleRecord;
@@ -226,11 +226,11 @@ impl Inner {
         });
         let mut needs = Needs::default();
         for record in control.catalog.state.puddles_of(pool) {
-            if let Some(due) =
-                control.catalog.state.due.get(&record.uuid).copied().filter(|_| !protected)
+            if let Some(pending) =
+                control.catalog.state.pending.get(&record.uuid).copied().filter(|_| !protected)
             {
                 // If something is wrong with it, the open of the pool says so.
-                let _ = self.mark_due(control, &record, due, &mut needs)?;
+                let _ = self.mark_pending(control, &record, pending, &mut needs)?;
             }
             shadow.add(self.own(control, record, MapMode::ReadOnly), unknown);
         }
@@ -418,8 +418,8 @@ pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError
     if puddle.view().is_some() {
         return Ok(());
     }
-    // No thread has stored into one that is due.
-    if !part.unknown.load(Ordering::Acquire) || puddle.is_due() {
+    // No thread has stored into one that is pending.
+    if !part.unknown.load(Ordering::Acquire) || puddle.is_pending() {
         return Ok(());
     }
     if inner.is_client() {

@@ -148,7 +148,7 @@ impl Client {
                     // Its socket goes with the daemon, when that was told to end.
                     Err(error) if is_lost(&error) || error.kind() == io::ErrorKind::NotFound => {
                         if error.to_string() == "the session has ended" {
-                            return Err(StoreError::NoGuest { client: self.client });
+                            return Err(StoreError::NoClient { client: self.client });
                         }
                         error
                     }
@@ -325,19 +325,23 @@ impl Client {
         }
     }
 
-    /// Asks with what `write` writes into a parcel of the daemon's making. If the daemon dies
-    /// meanwhile its successor has no such parcel, and is asked with another.
-    pub(crate) fn with_parcel(
+    /// Asks with what `write` writes into a transfer of the daemon's making. If the daemon dies
+    /// meanwhile its successor has no such transfer, and is asked with another.
+    pub(crate) fn with_transfer(
         &self,
         write: impl Fn(&File) -> io::Result<()>,
         request: impl Fn(u64) -> Request,
     ) -> core::result::Result<Reply, StoreError> {
         let failed = |error| {
-            StoreError::Medium(MediumError::from_io(Operation::Write, "the daemon's parcel", error))
+            StoreError::Medium(MediumError::from_io(
+                Operation::Write,
+                "the daemon's transfer",
+                error,
+            ))
         };
         loop {
-            let (number, file) = match self.answer(&Request::Parcel, "")? {
-                (Reply::Parcel { number }, mut descriptors) => {
+            let (number, file) = match self.answer(&Request::Transfer, "")? {
+                (Reply::Transfer { number }, mut descriptors) => {
                     (number, descriptors.pop().map(File::from).ok_or_else(one_only)?)
                 }
                 (other, _) => return Err(unexpected(&other)),
@@ -345,7 +349,7 @@ impl Client {
             write(&file).map_err(failed)?;
             match self.ask(&request(number))?.0 {
                 // Reconnecting ends after a time, and with it this.
-                Reply::Refused(Refusal::NoParcel) => {}
+                Reply::Refused(Refusal::NoTransfer) => {}
                 reply => return Ok(reply),
             }
         }
@@ -362,8 +366,11 @@ impl Client {
         let list = spec_of(manifest).encode().map_err(import)?;
         let len = list.len() as u32;
         let write = |file: &File| file.write_all_at(&list, 0);
-        let reply =
-            self.with_parcel(write, |parcel| Request::BeginImport { parcel, len, check_only })?;
+        let reply = self.with_transfer(write, |transfer| Request::BeginImport {
+            transfer,
+            len,
+            check_only,
+        })?;
         let Reply::Refused(refusal) = reply else { return Ok(reply) };
         let offered = match &refusal {
             Refusal::TypeMismatch { known } => {
@@ -389,15 +396,15 @@ impl Client {
         })
     }
 
-    /// Psyncs what is in `parcel`, in one of the daemon's making. If the daemon dies meanwhile its
-    /// successor has no such parcel, and gets another with the same contents: what was psynced
-    /// already is no difference then.
+    /// Psyncs what is in `transfer`, in one of the daemon's making. If the daemon dies meanwhile
+    /// its successor has no such transfer, and gets another with the same contents: what was
+    /// psynced already is no difference then.
     pub(crate) fn psync(
         &self,
         request: impl Fn(u64) -> Request,
-        parcel: &File,
+        transfer: &File,
     ) -> core::result::Result<Psync, StoreError> {
-        match self.with_parcel(|file| copy(parcel, file), request)? {
+        match self.with_transfer(|file| copy(transfer, file), request)? {
             Reply::Psynced { seq, pages, data_bytes, journal_bytes } => {
                 Ok(Psync { seq, pages, data_bytes, journal_bytes, ..Psync::default() })
             }

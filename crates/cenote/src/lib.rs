@@ -164,8 +164,8 @@ pub use cenote_store::{
     Access, Anchor, Argon2Params, AtRest, AtRestError, BackedUp, BackupReport, CopyPolicy,
     CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, JournalPolicy, KeyError, Keyring,
     Listed as ListedPool, Locking, MasterKey, OpenOptions, OpenReport, PermissionChange, PoolInfo,
-    PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool, SetAside, StoreInfo,
-    VerifiedPuddle, WindowPolicy,
+    PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool, StoreInfo,
+    UndecidedLogs, VerifiedPuddle, WindowPolicy,
 };
 pub use error::{Error, ReclaimRefused, Result};
 pub use holder::{RegionPtr, RelPtr};

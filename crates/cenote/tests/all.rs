@@ -7,7 +7,7 @@ mod asked;
 mod at_rest;
 mod at_rest_faults;
 mod backups;
-mod backups_due;
+mod backups_pending;
 mod bad_input;
 mod circles;
 mod common;

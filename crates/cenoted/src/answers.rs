@@ -38,7 +38,7 @@ pub(crate) fn refusal(error: StoreError) -> Refusal {
         StoreError::TypeMismatch(mismatch) => {
             Refusal::TypeMismatch { known: Box::new(mismatch.known) }
         }
-        StoreError::NoGuest { .. } => Refusal::NoSession,
+        StoreError::NoClient { .. } => Refusal::NoSession,
         StoreError::ObjectUnknown { .. } => Refusal::ObjectUnknown,
         StoreError::ObjectExists { .. } => Refusal::ObjectExists,
         StoreError::ObjectBusy { writing, pid, .. } => Refusal::ObjectBusy { writing, pid },

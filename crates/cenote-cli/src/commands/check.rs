@@ -37,7 +37,8 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     let store = opening::to_look(&arguments.store)?;
     let names = chosen(&store, &arguments.pools)?;
     // Before the pools are opened, which rewrites them in memory.
-    let due: Vec<PoolInfo> = store.pools().into_iter().filter(|pool| pool.due > 0).collect();
+    let pending: Vec<PoolInfo> =
+        store.pools().into_iter().filter(|pool| pool.pending > 0).collect();
     let mut findings = Findings::default();
     let known = damage::of(&store)?;
     control_data(&store, &known, &mut findings);
@@ -56,8 +57,8 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     state(&store, &dir, out)?;
     for summary in &pools {
         out.line(format_args!("  pool \"{}\": {}", summary.name, summary.text))?;
-        if let Some(pool) = due.iter().find(|pool| pool.record.name == summary.name) {
-            let waiting = super::relocate::still_due(&summary.name, pool.due);
+        if let Some(pool) = pending.iter().find(|pool| pool.record.name == summary.name) {
+            let waiting = super::relocate::still_pending(&summary.name, pool.pending);
             out.line(out.dim(&format!("    {waiting} (checked as they will be then)")))?;
         }
     }

@@ -69,8 +69,8 @@ impl Progress<'_> {
     }
 }
 
-/// Sessions that ended and whose logs are set aside: neither this one nor a guest that lives.
-pub(super) fn set_aside(control: &Control) -> BTreeSet<Uuid> {
+/// Sessions that ended and whose logs are set aside: neither this one nor a client that lives.
+pub(super) fn undecided_logs(control: &Control) -> BTreeSet<Uuid> {
     let clients = control.catalog.state.clients.keys().copied();
     clients
         .filter(|client| *client != control.client && !control.hosted().contains_key(client))
@@ -85,7 +85,7 @@ pub(super) fn plan(
     control: &Control,
 ) -> Result<(Vec<Planned>, Vec<Damage>), StoreError> {
     let state = &control.catalog.state;
-    let (logs_go, lists) = (!set_aside(control).is_empty(), inner.lists(control)?);
+    let (logs_go, lists) = (!undecided_logs(control).is_empty(), inner.lists(control)?);
     let (mut plan, mut damage) = (Vec::new(), Vec::new());
     for puddle in state.puddles.values() {
         let goes = match puddle.role {
@@ -181,7 +181,7 @@ fn planned(
             Err(error) => (of(to, puddle.size), Some(error.to_string())),
         });
     }
-    let looked = !state.due.contains_key(&puddle.uuid);
+    let looked = !state.pending.contains_key(&puddle.uuid);
     let at_rest = state.at_rest(puddle.pool);
     if at_rest != AtRest::None {
         let problem = if looked { inner.verify_sealed(puddle, at_rest)? } else { None };

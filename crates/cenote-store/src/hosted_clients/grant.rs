@@ -1,4 +1,4 @@
-//! Grants pools to guests ([`super`], "A grant").
+//! Grants pools to clients ([`super`], "A grant").
 
 use crate::credentials::Credentials;
 use crate::kernel::interface::error::{BY_DAEMON, StoreError};
@@ -16,19 +16,19 @@ use cenote_medium::planted::{Bug, planted};
 pub struct PoolGrant {
     /// What the catalog says.
     pub record: PoolRecord,
-    /// How the guest finds it.
+    /// How the client finds it.
     pub start: PoolStart,
     /// Whether its heap must be traced first.
     pub trace_due: bool,
     /// Why its values may not be what its transactions made them.
     pub doubts: Vec<String>,
-    /// What this guest's process is called, if it shares the pool.
+    /// What this client's process is called, if it shares the pool.
     pub member: Option<u64>,
     /// How many types the store knows.
     pub types: u64,
 }
 
-/// A pool that a guest asks for.
+/// A pool that a client asks for.
 struct Wanted<'a> {
     client: Uuid,
     name: &'a str,
@@ -38,13 +38,13 @@ struct Wanted<'a> {
 }
 
 impl Store {
-    /// Grants a guest a pool, for reading or for writing, until the guest ends. A lease is
+    /// Grants a client a pool, for reading or for writing, until the client ends. A lease is
     /// recorded; its puddles can be asked for.
     ///
     /// # Errors
     /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]; as [`Store::open_pool`] for pools that
     /// are damaged or not covered.
-    pub fn guest_open(
+    pub fn client_open(
         &self,
         client: Uuid,
         credentials: &Credentials,
@@ -56,7 +56,7 @@ impl Store {
         let wanted = Wanted::permitted(&control, client, credentials, (name, access))?;
         wanted.refuse_unready(&control)?;
         wanted.refuse_busy(&control)?;
-        wanted.refuse_due(&control)?;
+        wanted.refuse_pending(&control)?;
         wanted.check_files(inner, &control)?;
         let doubts = concerns(&control.damage, wanted.id);
         if access.writes() && !doubts.is_empty() {
@@ -82,7 +82,7 @@ impl Store {
 }
 
 impl<'a> Wanted<'a> {
-    /// The pool, if it is there for guests at all and these credentials allow this access.
+    /// The pool, if it is there for clients at all and these credentials allow this access.
     fn permitted(
         control: &Control,
         client: Uuid,
@@ -138,8 +138,8 @@ impl<'a> Wanted<'a> {
         Ok(())
     }
 
-    /// Refuses a pool that the daemon uses itself, or that another guest has in a way that excludes
-    /// this one.
+    /// Refuses a pool that the daemon uses itself, or that another client has in a way that
+    /// excludes this one.
     fn refuse_busy(&self, control: &Control) -> Result<(), StoreError> {
         let (state, id, name) = (&control.catalog.state, self.id, self.name);
         if control.pools.contains_key(&id) || control.held().exclude(id, self.access) {
@@ -160,17 +160,18 @@ impl<'a> Wanted<'a> {
         });
         let Some(((other, _), _)) = holder else { return Ok(()) };
         let hosted = control.hosted().get(other);
-        let by = hosted.map_or_else(String::new, |hosted| format!("process {}", hosted.guest.pid));
+        let by = hosted
+            .map_or_else(String::new, |hosted| format!("process {}", hosted.hosted_client.pid));
         Err(StoreError::PoolBusy { name: name.into(), by })
     }
 
     /// Refuses a pool that has moved and is not rewritten yet.
-    fn refuse_due(&self, control: &Control) -> Result<(), StoreError> {
+    fn refuse_pending(&self, control: &Control) -> Result<(), StoreError> {
         let state = &control.catalog.state;
         let puddles = state.puddles_of(self.id);
-        let due = puddles.iter().filter(|p| state.due.contains_key(&p.uuid)).count() as u64;
-        if due > 0 && !planted(Bug::GrantedWhileDue) {
-            return Err(StoreError::RelocationDue { name: self.name.into(), puddles: due });
+        let pending = puddles.iter().filter(|p| state.pending.contains_key(&p.uuid)).count() as u64;
+        if pending > 0 && !planted(Bug::GrantedWhilePending) {
+            return Err(StoreError::RelocationPending { name: self.name.into(), puddles: pending });
         }
         Ok(())
     }
@@ -197,7 +198,7 @@ impl<'a> Wanted<'a> {
         Ok(())
     }
 
-    /// Records what the guest may do with the pool, unless a record says so.
+    /// Records what the client may do with the pool, unless a record says so.
     fn record_lease(&self, inner: &Inner, control: &mut Control) -> Result<(), StoreError> {
         let (client, pool, writable) = (self.client, self.id, self.access.writes());
         let state = &control.catalog.state;

@@ -1,4 +1,4 @@
-//! Hands guests the puddles of their pools, and lets the pools grow.
+//! Hands clients the puddles of their pools, and lets the pools grow.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::concerns;
@@ -12,12 +12,12 @@ use cenote_medium::{MediumError, Operation};
 use std::fs::File;
 
 impl Store {
-    /// Puddles of a pool that a guest has, in index order, from `first` on, at most `most`; and
+    /// Puddles of a pool that a client has, in index order, from `first` on, at most `most`; and
     /// whether it may write them.
     ///
     /// # Errors
-    /// The guest does not have the pool.
-    pub fn guest_puddles(
+    /// The client does not have the pool.
+    pub fn client_puddles(
         &self,
         client: Uuid,
         pool: PoolId,
@@ -58,12 +58,12 @@ impl Store {
         Ok(self.inner().medium.grant(name, writable)?.ok_or_else(none)?)
     }
 
-    /// Lets a pool that a guest writes grow by a puddle of `size` bytes; with a descriptor to be
+    /// Lets a pool that a client writes grow by a puddle of `size` bytes; with a descriptor to be
     /// given away, if the puddle was made ahead.
     ///
     /// # Errors
-    /// As [`crate::PoolHandle::take_puddle`]; the guest does not have the pool for writing.
-    pub fn guest_take(
+    /// As [`crate::PoolHandle::take_puddle`]; the client does not have the pool for writing.
+    pub fn client_take(
         &self,
         client: Uuid,
         pool: PoolId,
@@ -89,9 +89,9 @@ impl Store {
         inner.add_heap_puddle(&mut control, (pool, index, size), shadowed, &[])
     }
 
-    /// Has the next puddle of a pool that a guest writes made ahead, as
-    /// [`crate::PoolHandle::expect_puddle`]: for after the guest has its answer.
-    pub fn guest_expect(&self, client: Uuid, pool: PoolId, size: u64) {
+    /// Has the next puddle of a pool that a client writes made ahead, as
+    /// [`crate::PoolHandle::expect_puddle`]: for after the client has its answer.
+    pub fn client_expect(&self, client: Uuid, pool: PoolId, size: u64) {
         let inner = self.inner();
         if let Ok(mut control) = inner.begin_write("let a pool grow")
             && control.writes(client, pool, "let it grow").is_ok()
@@ -100,11 +100,11 @@ impl Store {
         }
     }
 
-    /// Takes space for a part of a puddle of a pool that a guest writes.
+    /// Takes space for a part of a puddle of a pool that a client writes.
     ///
     /// # Errors
-    /// As [`crate::PoolHandle::ensure_space`]; the guest does not have the pool for writing.
-    pub fn guest_ensure(
+    /// As [`crate::PoolHandle::ensure_space`]; the client does not have the pool for writing.
+    pub fn client_ensure(
         &self,
         client: Uuid,
         pool: PoolId,
@@ -132,11 +132,11 @@ impl Store {
             .map_err(|error| inner.failed(error))
     }
 
-    /// Records that a guest has traced a pool that it writes.
+    /// Records that a client has traced a pool that it writes.
     ///
     /// # Errors
-    /// The guest does not have the pool for writing; an error of the medium.
-    pub fn guest_traced(&self, client: Uuid, pool: PoolId) -> Result<(), StoreError> {
+    /// The client does not have the pool for writing; an error of the medium.
+    pub fn client_traced(&self, client: Uuid, pool: PoolId) -> Result<(), StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("recover a pool")?;
         control.writes(client, pool, "recover it")?;
@@ -145,7 +145,7 @@ impl Store {
 }
 
 impl Control {
-    /// The record of a pool that a guest writes.
+    /// The record of a pool that a client writes.
     pub(super) fn writes(
         &self,
         client: Uuid,
@@ -156,7 +156,7 @@ impl Control {
         let Some(record) = self.catalog.state.pools.get(&pool) else {
             return Err(StoreError::PoolUnknown { name: pool.to_string() });
         };
-        // Of one that shared it with this guest, and has ended.
+        // Of one that shared it with this client, and has ended.
         let damage = concerns(&self.damage, pool);
         if !damage.is_empty() {
             return Err(StoreError::PoolLogDamaged { name: record.name.clone(), damage });

@@ -1,4 +1,4 @@
-//! Gives guests puddles for their logs.
+//! Gives clients puddles for their logs.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::logs::{LOG_SPACE_SIZE, SEGMENT_SIZE_MAX, capacity_of, space_header};
@@ -11,15 +11,15 @@ use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
 use zerocopy::IntoBytes;
 
-/// Most log puddles of one guest: as many as its log space has room for, and the log space.
+/// Most log puddles of one client: as many as its log space has room for, and the log space.
 const LOGS_MAX: usize = 1024;
 
 impl Store {
-    /// Gives a guest a puddle for a log, or its log space, which is made the first time.
+    /// Gives a client a puddle for a log, or its log space, which is made the first time.
     ///
     /// # Errors
-    /// No such guest; more logs than a log space lists; a size that no log has; no space.
-    pub fn guest_log(
+    /// No such client; more logs than a log space lists; a size that no log has; no space.
+    pub fn client_log(
         &self,
         client: Uuid,
         role: Role,
@@ -27,7 +27,7 @@ impl Store {
     ) -> Result<PuddleRecord, StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("give a client a log")?;
-        let logs = control.hosted().get(&client).ok_or(StoreError::NoGuest { client })?.logs.len();
+        let logs = control.hosted().get(&client).ok_or(StoreError::NoClient { client })?.logs.len();
         if let (Role::LogSpace, Some(space)) = (role, control.catalog.state.clients.get(&client))
             && let Some(puddle) = control.catalog.state.puddles.get(space)
         {

@@ -1,40 +1,41 @@
-//! Admits guests, grants them puddles, and ends them. A guest is a session of another process in a
-//! store that this process has open (PUD-1, PUD-2; Puddles paper, 3.2, 4.1, 4.3, 4.6).
+//! Admits clients, grants them puddles, and ends them. A *hosted client*, here a client for short,
+//! is a session of another process in a store that this process has open (PUD-1, PUD-2; Puddles
+//! paper, 3.2, 4.1, 4.3, 4.6).
 //!
-//! A daemon opens a store with [`OpenOptions::hosting`](crate::OpenOptions) and *admits* guests. It
-//! gives them puddles, which it does not map itself, and when a guest has ended it replays the
-//! guest's logs, by the same code that recovers a store at open.
+//! A daemon opens a store with [`OpenOptions::hosting`](crate::OpenOptions) and *admits* clients.
+//! It gives them puddles, which it does not map itself, and when a client has ended it replays the
+//! client's logs, by the same code that recovers a store at open.
 //!
 //! What holds at any time:
 //!
-//! * before a guest has a puddle of a pool, a lease record says so, and with the first one a guest
-//!   record says which process it is: the next opener knows which processes may be writing, and
-//!   what their logs may change;
-//! * a pool has one guest that writes it, or any number that share it, all writing, or any number
+//! * before a client has a puddle of a pool, a lease record says so, and with the first one a
+//!   client record says which process it is: the next opener knows which processes may be writing,
+//!   and what their logs may change;
+//! * a pool has one client that writes it, or any number that share it, all writing, or any number
 //!   that read it;
-//! * a puddle that a guest could write never comes to another guest under another name: it is not
+//! * a puddle that a client could write never comes to another client under another name: it is not
 //!   recycled, neither as a log nor as a spare one;
-//! * logs are replayed only when the guest's process has ended, which is for the caller to know.
+//! * logs are replayed only when the client's process has ended, which is for the caller to know.
 //!
 //! # Updates in several steps
 //!
-//! **A grant.** One batch has the lease (and the guest record, if it is the first): **it commits**.
-//! Only then descriptors are given away.
+//! **A grant.** One batch has the lease (and the client record, if it is the first): **it
+//! commits**. Only then descriptors are given away.
 //!
-//! **A grant to share.** The same, and the record says that others may have the pool too. A guest
+//! **A grant to share.** The same, and the record says that others may have the pool too. A client
 //! that has a pool alone, and asks to share it, has one record more: **it commits**. From then on
 //! it uses the pool as one of several; what it has mapped stays as it is.
 //!
 //! **A log space.** (1) a puddle's file is made, with the log space's header in it, synced: an
 //! orphan; (2) one batch names puddle and client: **it commits**. A log's puddle is named without
-//! being listed: the guest does that.
+//! being listed: the client does that.
 //!
-//! **The end of a guest.** (1) its logs are replayed, which is idempotent, while other guests' work
-//! goes on; (2) one batch ends its leases, removes it and its log puddles, and gives this process
-//! the leases on what the guest could write, as its bytes are in the page cache still: **it commits
-//! the recovery**; (3) the files of the logs are removed: orphans. A guest with a log that failed
-//! its checks stays in the catalog as a client, with its leases and logs, and its pools are
-//! reported; one batch takes its guest record: it is no process any more.
+//! **The end of a client.** (1) its logs are replayed, which is idempotent, while other clients'
+//! work goes on; (2) one batch ends its leases, removes it and its log puddles, and gives this
+//! process the leases on what the client could write, as its bytes are in the page cache still:
+//! **it commits the recovery**; (3) the files of the logs are removed: orphans. A client with a log
+//! that failed its checks stays in the catalog as a client, with its leases and logs, and its pools
+//! are reported; one batch takes its client record: it is no process any more.
 
 mod end;
 mod grant;
@@ -50,70 +51,70 @@ use crate::kernel::interface::options::PoolOptions;
 use crate::kernel::interface::report::concerns;
 use crate::kernel::pools::pool_rules::find;
 use crate::kernel::store::{Inner, Store};
-use cenote_layout::catalog::{GuestRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{HostedClientRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
 use std::collections::BTreeSet;
 
-pub use end::GuestEnd;
+pub use end::ClientEnd;
 pub use grant::PoolGrant;
 
 impl Store {
-    /// Admits a guest: a process that the caller knows to live. Nothing is recorded before it is
+    /// Admits a client: a process that the caller knows to live. Nothing is recorded before it is
     /// given something.
     ///
     /// # Errors
-    /// The store is not open for hosting; there is such a guest.
-    pub fn admit(&self, guest: GuestRecord) -> Result<(), StoreError> {
+    /// The store is not open for hosting; there is such a client.
+    pub fn admit(&self, hosted_client: HostedClientRecord) -> Result<(), StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("admit a client")?;
         inner.refuse_unless_hosting()?;
-        let (client, state) = (guest.client, &control.catalog.state);
+        let (client, state) = (hosted_client.client, &control.catalog.state);
         // Nor one that has ended and left something, which would be this one's then.
         let known = state.clients.contains_key(&client)
-            || state.guests.contains_key(&client)
+            || state.hosted_clients.contains_key(&client)
             || state.leases.keys().any(|(holder, _)| *holder == client)
             || state.object_leases.keys().any(|(holder, _)| *holder == client);
         if known || client == control.client || control.hosted().contains_key(&client) {
             return Err(StoreError::Refused {
-                detail: format!("there is a session {} already", guest.client),
+                detail: format!("there is a session {} already", hosted_client.client),
             });
         }
         control.hosted_mut().insert(
-            guest.client,
-            Hosted { guest, recorded: false, logs: BTreeSet::new(), ending: false },
+            hosted_client.client,
+            Hosted { hosted_client, recorded: false, logs: BTreeSet::new(), ending: false },
         );
         Ok(())
     }
 
-    /// The guests that are there, and after an open the living ones of an earlier daemon.
+    /// The clients that are there, and after an open the living ones of an earlier daemon.
     #[must_use]
-    pub fn guests(&self) -> Vec<GuestRecord> {
-        self.inner().control().hosted().values().map(|hosted| hosted.guest).collect()
+    pub fn hosted_clients(&self) -> Vec<HostedClientRecord> {
+        self.inner().control().hosted().values().map(|hosted| hosted.hosted_client).collect()
     }
 
     /// Ends hosting, and with it this process's use of the store, also by its other handles. The
-    /// store is closed if no guest is there, and left to the next daemon otherwise.
+    /// store is closed if no client is there, and left to the next daemon otherwise.
     ///
     /// # Errors
-    /// [`StoreError::Hosting`]: guests are there. An error of the medium: the next open recovers.
+    /// [`StoreError::Hosting`]: clients are there. An error of the medium: the next open recovers.
     pub fn end_hosting(&self) -> Result<(), StoreError> {
         self.inner().refuse_unless_hosting()?;
         self.inner().shut_down()
     }
 
-    /// Whether a guest was given anything, so that its end has to be waited for.
+    /// Whether a client was given anything, so that its end has to be waited for.
     #[must_use]
-    pub fn guest_has_anything(&self, client: Uuid) -> bool {
+    pub fn client_has_anything(&self, client: Uuid) -> bool {
         self.inner().control().hosted().get(&client).is_some_and(|hosted| hosted.recorded)
     }
 
-    /// Creates a pool that belongs to a guest's user and group. Asked again with the token of the
-    /// guest's last request that made a pool, because the answer was lost, it says which that was.
+    /// Creates a pool that belongs to a client's user and group. Asked again with the token of the
+    /// client's last request that made a pool, because the answer was lost, it says which that was.
     ///
     /// # Errors
     /// As [`Store::create_pool`]; it is to be in shadowed mode.
-    pub fn guest_create(
+    pub fn client_create(
         &self,
         by: (Uuid, Uuid),
         credentials: &Credentials,
@@ -123,10 +124,10 @@ impl Store {
         self.create_pool_for(name, options, (credentials.uid, credentials.gid), Some(by))
     }
 
-    /// Guests that have a pool. A caller that wants the pool may have to wait for the end of those
+    /// Clients that have a pool. A caller that wants the pool may have to wait for the end of those
     /// whose processes have ended.
     #[must_use]
-    pub fn guest_holders(&self, pool: PoolId) -> Vec<Uuid> {
+    pub fn client_holders(&self, pool: PoolId) -> Vec<Uuid> {
         let control = self.inner().control();
         let holders = control.catalog.state.leases.keys().filter(|(_, of)| *of == pool);
         holders
@@ -150,7 +151,7 @@ impl Store {
         let logs: BTreeSet<Uuid> = control
             .hosted()
             .values()
-            .filter(|hosted| hosted.guest.uid == uid)
+            .filter(|hosted| hosted.hosted_client.uid == uid)
             .flat_map(|hosted| hosted.logs.iter().copied())
             .collect();
         let his = |puddle: &&PuddleRecord| match puddle.role {
@@ -162,9 +163,9 @@ impl Store {
         sizes.fold((0, 0), |(puddles, bytes), size| (puddles + 1, bytes + size))
     }
 
-    /// Whether a guest's last request that made pools had this token.
+    /// Whether a client's last request that made pools had this token.
     #[must_use]
-    pub fn guest_has_made(&self, client: Uuid, token: Uuid) -> bool {
+    pub fn client_has_made(&self, client: Uuid, token: Uuid) -> bool {
         let control = self.inner().control();
         control.catalog.state.made.get(&client).is_some_and(|(known, _)| *known == token)
     }
@@ -177,12 +178,12 @@ impl Store {
         find(&self.inner().control(), name)
     }
 
-    /// Who has a pool that a guest has: the processes by name, those whose end is not done with
+    /// Who has a pool that a client has: the processes by name, those whose end is not done with
     /// among them.
     ///
     /// # Errors
-    /// The guest does not have the pool.
-    pub fn guest_members(
+    /// The client does not have the pool.
+    pub fn client_members(
         &self,
         client: Uuid,
         pool: PoolId,
@@ -195,11 +196,12 @@ impl Store {
         Ok(crate::daemon_api::MemberList { living, doubts })
     }
 
-    /// Removes a pool for a guest that owns it; the guest itself may have it, and no longer use it.
+    /// Removes a pool for a client that owns it; the client itself may have it, and no longer use
+    /// it.
     ///
     /// # Errors
-    /// As [`Store::remove_pool`]; the guest is not its owner, or another guest has it.
-    pub fn guest_remove(
+    /// As [`Store::remove_pool`]; the client is not its owner, or another client has it.
+    pub fn client_remove(
         &self,
         client: Uuid,
         credentials: &Credentials,
@@ -247,13 +249,13 @@ impl Store {
 }
 
 impl Inner {
-    /// Fails in a store whose opener did not promise what functions for guests rely on
-    /// ([`crate::Hosting`]). Those that name a guest need no call: none is admitted then.
+    /// Fails in a store whose opener did not promise what functions for clients rely on
+    /// ([`crate::Hosting`]). Those that name a client need no call: none is admitted then.
     pub(crate) fn refuse_unless_hosting(&self) -> Result<(), StoreError> {
         if self.options.hosting.is_some() {
             return Ok(());
         }
-        let detail = "the store was not opened to serve guests (OpenOptions::hosting)";
+        let detail = "the store was not opened to serve clients (OpenOptions::hosting)";
         Err(StoreError::Refused { detail: detail.into() })
     }
 }

@@ -1,16 +1,16 @@
-//! Attaches objects of a daemon's store for its guests, and detaches them (PMO-2, PUD-13).
+//! Attaches objects of a daemon's store for its clients, and detaches them (PMO-2, PUD-13).
 //!
-//! What holds at any time: before a guest has an object's file, a record says that the guest has
-//! the object attached, and whether for writing; one guest writes an object, or any number read it.
-//! The record outlives the daemon, so that the next daemon knows which guests may still read the
-//! object. It ends when the guest ends or detaches the object.
+//! What holds at any time: before a client has an object's file, a record says that the client has
+//! the object attached, and whether for writing; one client writes an object, or any number read
+//! it. The record outlives the daemon, so that the next daemon knows which clients may still read
+//! the object. It ends when the client ends or detaches the object.
 //!
 //! The crates above this one decide what is in an object and how a psync changes it, and that a
-//! guest gets the file for reading only.
+//! client gets the file for reading only.
 //!
 //! # Updates in several steps
 //!
-//! **Attach.** One batch has the lease (and the guest's record, if it is its first): **it
+//! **Attach.** One batch has the lease (and the client's record, if it is its first): **it
 //! commits**. Only then the file is handed out. **Detach.** One batch ends it: **it commits**.
 //! Everything else is one batch, as of an embedded store ([`crate::object`]).
 
@@ -51,7 +51,7 @@ fn bad(detail: &str) -> StoreError {
 }
 
 impl Control {
-    /// Who has an object beside this guest, such that it excludes this use of it.
+    /// Who has an object beside this client, such that it excludes this use of it.
     fn object_holder(
         &self,
         object: Uuid,
@@ -83,13 +83,13 @@ impl Control {
 }
 
 impl Store {
-    /// Creates an object that belongs to a guest's user and group. It is durable on return. Asked
+    /// Creates an object that belongs to a client's user and group. It is durable on return. Asked
     /// again, it is there already.
     ///
     /// # Errors
     /// As [`Store::create_object`]; no identity, permission bits that are none, a header that does
     /// not fit its protection.
-    pub fn guest_create_object(
+    pub fn client_create_object(
         &self,
         credentials: &Credentials,
         new: &NewObject,
@@ -123,13 +123,13 @@ impl Store {
         }
     }
 
-    /// Attaches an object for a guest, until it detaches it or ends. A lease is recorded; its file
+    /// Attaches an object for a client, until it detaches it or ends. A lease is recorded; its file
     /// can be handed out.
     ///
     /// # Errors
     /// [`StoreError::ObjectUnknown`], [`StoreError::ObjectDenied`], [`StoreError::ObjectBusy`] with
-    /// the holder's process; no such guest.
-    pub fn guest_attach_object(
+    /// the holder's process; no such client.
+    pub fn client_attach_object(
         &self,
         client: Uuid,
         credentials: &Credentials,
@@ -162,18 +162,18 @@ impl Store {
         Ok(info)
     }
 
-    /// What a guest has attached: the object, and whether for writing.
+    /// What a client has attached: the object, and whether for writing.
     ///
     /// # Errors
     /// It does not have it.
-    pub fn guest_object(
+    pub fn client_object(
         &self,
         client: Uuid,
         object: Uuid,
     ) -> Result<(ObjectInfo, bool), StoreError> {
         let control = self.inner().control();
         if !control.hosted().contains_key(&client) {
-            return Err(StoreError::NoGuest { client });
+            return Err(StoreError::NoClient { client });
         }
         let state = &control.catalog.state;
         let (Some(writable), Some(record)) =
@@ -184,11 +184,11 @@ impl Store {
         Ok((find(&control, &record.name)?, *writable))
     }
 
-    /// Ends a guest's use of an object, durably. Nothing to do if it has not attached it.
+    /// Ends a client's use of an object, durably. Nothing to do if it has not attached it.
     ///
     /// # Errors
     /// The medium.
-    pub fn guest_detach_object(&self, client: Uuid, object: Uuid) -> Result<(), StoreError> {
+    pub fn client_detach_object(&self, client: Uuid, object: Uuid) -> Result<(), StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("detach an object for a client")?;
         if !control.catalog.state.object_leases.contains_key(&(client, object)) {
@@ -205,8 +205,8 @@ impl Store {
         leases.filter(|((_, of), _)| *of == object).map(|(_, writes)| *writes).max()
     }
 
-    /// Guests that have an object attached. A caller that wants the object may have to wait for the
-    /// end of those whose processes have ended.
+    /// Clients that have an object attached. A caller that wants the object may have to wait for
+    /// the end of those whose processes have ended.
     #[must_use]
     pub fn object_holders(&self, name: &str) -> Vec<Uuid> {
         let control = self.inner().control();
@@ -220,15 +220,15 @@ impl Store {
             .collect()
     }
 
-    /// Removes an object for a guest whose user may write it. No guest has it attached, not even
+    /// Removes an object for a client whose user may write it. No client has it attached, not even
     /// this one.
     ///
     /// # Errors
-    /// As [`Store::guest_attach_object`].
+    /// As [`Store::client_attach_object`].
     ///
     /// # Safety
-    /// This process does not have the object attached. (That no guest has it is checked.)
-    pub unsafe fn guest_remove_object(
+    /// This process does not have the object attached. (That no client has it is checked.)
+    pub unsafe fn client_remove_object(
         &self,
         credentials: &Credentials,
         name: &str,

@@ -1,9 +1,9 @@
-//! Psyncs pools in shadowed mode for the guests that write them.
+//! Psyncs pools in shadowed mode for the clients that write them.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::puddles::puddle::{primary_name, text};
 use crate::kernel::store::Store;
-use cenote_journal::{Delivered, JournalError, Limits, ParcelError, Target, distinct};
+use cenote_journal::{Delivered, JournalError, Limits, Target, TransferError, distinct};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{PoolMode, PuddleRecord};
 use cenote_layout::id::Uuid;
@@ -12,8 +12,8 @@ use cenote_medium::FileHandle;
 use std::fs::File;
 use std::sync::Arc;
 
-/// Most bytes that one psync of a guest may come to: they are in the daemon's memory.
-const PARCEL_LEN_MAX: u64 = 1 << 30;
+/// Most bytes that one psync of a client may come to: they are in the daemon's memory.
+const TRANSFER_LEN_MAX: u64 = 1 << 30;
 
 /// Most puddles of one such psync: more than a message can name.
 const PSYNC_PUDDLES_MAX: usize = 4096;
@@ -23,9 +23,9 @@ impl Store {
     /// psync left is in it.
     ///
     /// # Errors
-    /// The guest does not write its pool, or that is in direct mode; what is committed cannot be
+    /// The client does not write its pool, or that is in direct mode; what is committed cannot be
     /// brought there.
-    pub fn guest_primary(&self, client: Uuid, puddle: &PuddleRecord) -> Result<File, StoreError> {
+    pub fn client_primary(&self, client: Uuid, puddle: &PuddleRecord) -> Result<File, StoreError> {
         let journal = {
             let mut control = self.inner().control();
             let record = control.writes(client, puddle.pool, "look at its last psync")?;
@@ -38,20 +38,20 @@ impl Store {
         self.grant_named(text(&primary_name(puddle.uuid)), false)
     }
 
-    /// Psyncs puddles of pools in shadowed mode that a guest writes: one record, whatever pools
-    /// they are of. Other guests go on meanwhile.
+    /// Psyncs puddles of pools in shadowed mode that a client writes: one record, whatever pools
+    /// they are of. Other clients go on meanwhile.
     ///
     /// # Errors
-    /// The guest does not write a pool, or that is in direct mode; the parcel makes no sense; as of
-    /// any psync.
-    pub fn guest_psync(
+    /// The client does not write a pool, or that is in direct mode; the transfer makes no sense; as
+    /// of any psync.
+    pub fn client_psync(
         &self,
         client: Uuid,
         puddles: &[Uuid],
-        (parcel, runs): (&File, u32),
+        (transfer, runs): (&File, u32),
     ) -> Result<crate::Psync, StoreError> {
         let inner = self.inner();
-        distinct(puddles, PSYNC_PUDDLES_MAX).map_err(of_parcel)?;
+        distinct(puddles, PSYNC_PUDDLES_MAX).map_err(of_transfer)?;
         let (journal, records) = {
             let mut control = inner.begin_write("psync for a client")?;
             let mut records = Vec::with_capacity(puddles.len());
@@ -70,8 +70,8 @@ impl Store {
             }
             (Arc::clone(inner.pool_journal(&mut control)?), records)
         };
-        // The files are opened after all puddles are known to be this guest's. No operation removes
-        // them: the guest has the pools until it ends, which comes after this.
+        // The files are opened after all puddles are known to be this client's. No operation
+        // removes them: the client has the pools until it ends, which comes after this.
         let mut targets = Vec::with_capacity(records.len());
         for puddle in records {
             let file = Arc::new(FileHandle::open(&inner.medium, text(&primary_name(puddle.uuid)))?);
@@ -80,21 +80,22 @@ impl Store {
             let limits = Limits { from: PAGE_SIZE, len: puddle.size, lines: false };
             targets.push((Target { id: puddle.uuid, file, data_offset: 0, rooted: None }, limits));
         }
-        let done =
-            journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(of_parcel)?;
+        let done = journal
+            .psync_transfer(targets, transfer, runs, TRANSFER_LEN_MAX)
+            .map_err(of_transfer)?;
         let Delivered { seq, pages, data_bytes, journal_bytes } = done;
         Ok(crate::Psync { seq, pages, data_bytes, journal_bytes, ..crate::Psync::default() })
     }
 }
 
-fn of_parcel(error: ParcelError) -> StoreError {
+fn of_transfer(error: TransferError) -> StoreError {
     match error {
-        ParcelError::TooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
-        ParcelError::Medium(error) => error.into(),
-        ParcelError::Journal(JournalError::NotCopied { name, source }) => {
+        TransferError::TooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
+        TransferError::Medium(error) => error.into(),
+        TransferError::Journal(JournalError::NotCopied { name, source }) => {
             StoreError::NotCopied { name, source }
         }
-        ParcelError::Journal(error) => error.into(),
+        TransferError::Journal(error) => error.into(),
         other => StoreError::Refused { detail: other.to_string() },
     }
 }

@@ -1,7 +1,6 @@
 //! What a directory says of its store before anything is recovered: superblock and catalog.
 
 use crate::alive;
-use crate::due::lazy_rewrite::LazyRewrite;
 use crate::kernel::catalog::journals::Journals;
 use crate::kernel::catalog::{self, Catalog};
 use crate::kernel::directory::exclusion::{self, Locks};
@@ -16,6 +15,7 @@ use crate::kernel::superblock::origin::Place;
 use crate::kernel::superblock::poison::Poisoned;
 use crate::kernel::superblock::{self, FILE, Found, NEW_FILE};
 use crate::parts;
+use crate::pending_rewrite::lazy_rewrite::LazyRewrite;
 use crate::relocate;
 use cenote_layout::id::Uuid;
 use cenote_layout::superblock::{ORIGIN_COPY, ORIGIN_OWN, Superblock};

@@ -55,8 +55,8 @@ pub(super) struct Decided<'a> {
     pub(super) inherited: BTreeSet<PoolId>,
     /// Clients that go from the catalog.
     pub(super) retired: BTreeSet<Uuid>,
-    /// Whether guests are among them.
-    pub(super) guests_gone: bool,
+    /// Whether clients are among them.
+    pub(super) clients_gone: bool,
 }
 
 /// The pools that a dead client could write.
@@ -78,7 +78,7 @@ impl<'a> Decided<'a> {
             as_is: BTreeSet::new(),
             inherited: BTreeSet::new(),
             retired: BTreeSet::new(),
-            guests_gone: false,
+            clients_gone: false,
         }
     }
 
@@ -214,12 +214,12 @@ impl<'a> Decided<'a> {
         let client = leased.client;
         self.records.push(Record::LeasesEnded(client));
         if stays.is_none() {
-            let is_guest = state.guests.contains_key(&client);
-            if is_guest || state.clients.contains_key(&client) {
+            let is_hosted = state.hosted_clients.contains_key(&client);
+            if is_hosted || state.clients.contains_key(&client) {
                 self.records.push(Record::ClientRemoved(client));
             }
             self.retired.insert(client);
-            self.guests_gone |= is_guest;
+            self.clients_gone |= is_hosted;
         }
         let kept = |pool: &PoolId| {
             unusable.contains(pool)

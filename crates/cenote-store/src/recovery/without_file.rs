@@ -31,7 +31,7 @@ pub(super) fn unused_and_missing(
     let state = &control.catalog.state;
     let gone = |puddle: &&PuddleRecord| {
         missing.contains(&puddle.uuid)
-            || (puddle.role != Role::Spare && state.due.contains_key(&puddle.uuid))
+            || (puddle.role != Role::Spare && state.pending.contains_key(&puddle.uuid))
     };
     state.puddles.values().filter(gone).filter(unused).copied().collect()
 }
@@ -63,13 +63,13 @@ pub(super) fn spare_logs(state: &State, used: &BTreeSet<Uuid>) -> Vec<PuddleReco
     let spare = |log: &&PuddleRecord| {
         matches!(log.role, Role::Log | Role::LogSpace)
             && !used.contains(&log.uuid)
-            && !state.due.contains_key(&log.uuid)
+            && !state.pending.contains_key(&log.uuid)
     };
     state.puddles.values().filter(spare).copied().collect()
 }
 
-/// Removes log puddles that are in no use. The guests that wrote them may have them mapped still,
-/// so no other guest gets them.
+/// Removes log puddles that are in no use. The clients that wrote them may have them mapped still,
+/// so no other client gets them.
 pub(super) fn drop_spare_logs(inner: &Inner, control: &mut Control) -> Result<(), MediumError> {
     let spare = core::mem::take(&mut control.logs.spare);
     let records: Vec<Record> =

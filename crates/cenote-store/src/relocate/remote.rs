@@ -80,8 +80,13 @@ impl RemoteImport {
         self.store.learn_pools()?;
         let names = manifest.pools.iter().map(|pool| pool.name.clone());
         let pools = made.into_iter().zip(names);
-        let pools =
-            pools.map(|((id, moved, due), name)| ImportedPool { id, name, moved, due, shared: 0 });
+        let pools = pools.map(|((id, moved, pending), name)| ImportedPool {
+            id,
+            name,
+            moved,
+            pending,
+            shared: 0,
+        });
         Ok(Imported { pools: pools.collect() })
     }
 }

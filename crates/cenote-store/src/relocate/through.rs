@@ -29,10 +29,10 @@ impl Store {
         copy_name: &str,
     ) -> Result<Imported, StoreError> {
         self.inner().check_usable()?;
-        let (id, moved, due) = connection.keeper.clone_pool(name, copy_name)?;
+        let (id, moved, pending) = connection.keeper.clone_pool(name, copy_name)?;
         self.learn_pools()?;
         Ok(Imported {
-            pools: vec![ImportedPool { id, name: copy_name.into(), moved, due, shared: 0 }],
+            pools: vec![ImportedPool { id, name: copy_name.into(), moved, pending, shared: 0 }],
         })
     }
 

@@ -47,10 +47,10 @@ impl Raw {
         self.answer().expect("an answer")
     }
 
-    /// Asks for a psync of these bytes, in a parcel.
+    /// Asks for a psync of these bytes, in a transfer.
     pub(crate) fn psync(&mut self, bytes: &[u8], request: impl Fn(u64) -> Request) -> Reply {
-        let (reply, files) = self.ask(&Request::Parcel);
-        let Reply::Parcel { number } = reply else { panic!("{reply:?}") };
+        let (reply, files) = self.ask(&Request::Transfer);
+        let Reply::Transfer { number } = reply else { panic!("{reply:?}") };
         let file = File::from(files.into_iter().next().expect("a descriptor"));
         std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0).expect("written");
         self.ask(&request(number)).0

@@ -67,7 +67,10 @@ fn a_pool_goes_into_an_archive_and_comes_back_beside_itself_and_in_another_windo
             let archive = export(&store, &["numbers"]).expect("export");
             for name in ["a copy", "another"] {
                 let made = import(&store, &archive, &[name]).expect("import");
-                assert!(made.imported.pools[0].moved && made.imported.pools[0].due > 0, "{made:?}");
+                assert!(
+                    made.imported.pools[0].moved && made.imported.pools[0].pending > 0,
+                    "{made:?}"
+                );
                 assert_eq!(store.pools().iter().filter(|pool| pool.record.name == name).count(), 1);
             }
             // All at once, each with its own list.
@@ -432,10 +435,10 @@ pub(crate) fn spec(name: &str, puddles: Vec<(u64, u64)>) -> ImportSpec {
 pub(crate) const AT: u64 = 1 << 41;
 
 impl Raw {
-    /// A parcel with these bytes.
-    fn parcel(&mut self, bytes: &[u8]) -> u64 {
-        let (reply, files) = self.ask(&Request::Parcel);
-        let Reply::Parcel { number } = reply else { panic!("{reply:?}") };
+    /// A transfer with these bytes.
+    fn transfer(&mut self, bytes: &[u8]) -> u64 {
+        let (reply, files) = self.ask(&Request::Transfer);
+        let Reply::Transfer { number } = reply else { panic!("{reply:?}") };
         let file = File::from(files.into_iter().next().expect("a descriptor"));
         file.write_all_at(bytes, 0).expect("written");
         number
@@ -443,8 +446,8 @@ impl Raw {
 
     pub(crate) fn begin(&mut self, spec: &ImportSpec) -> Reply {
         let bytes = spec.encode().expect("encode");
-        let parcel = self.parcel(&bytes);
-        self.ask(&Request::BeginImport { parcel, len: bytes.len() as u32, check_only: false }).0
+        let transfer = self.transfer(&bytes);
+        self.ask(&Request::BeginImport { transfer, len: bytes.len() as u32, check_only: false }).0
     }
 
     fn begun(&mut self, name: &str) -> u64 {
@@ -461,8 +464,8 @@ impl Raw {
         bytes: &[u8],
         pieces: &[(u64, u32)],
     ) -> Reply {
-        let parcel = self.parcel(bytes);
-        self.ask(&Request::FillImport { import, slot, parcel, pieces: pieces.to_vec() }).0
+        let transfer = self.transfer(bytes);
+        self.ask(&Request::FillImport { import, slot, transfer, pieces: pieces.to_vec() }).0
     }
 }
 
@@ -475,18 +478,18 @@ fn a_hostile_import_is_refused_and_leaves_nothing() {
     let before = files(&daemon);
     let mut raw = Raw::connect(&daemon);
     // What is no list of an import: nonsense, another length than there is, too long, of another
-    // parcel.
+    // transfer.
     for (bytes, len) in
         [(vec![0xff; 64], 64), (vec![1; 8], 4096), (Vec::new(), u32::MAX), (Vec::new(), 0)]
     {
-        let parcel = raw.parcel(&bytes);
-        let reply = raw.ask(&Request::BeginImport { parcel, len, check_only: false }).0;
+        let transfer = raw.transfer(&bytes);
+        let reply = raw.ask(&Request::BeginImport { transfer, len, check_only: false }).0;
         assert!(
             matches!(refused(&reply), Refusal::Malformed { .. } | Refusal::Limit { .. }),
             "{reply:?}"
         );
-        let reply = raw.ask(&Request::BeginImport { parcel, len, check_only: true }).0;
-        assert_eq!(refused(&reply), &Refusal::NoParcel, "it is used up");
+        let reply = raw.ask(&Request::BeginImport { transfer, len, check_only: true }).0;
+        assert_eq!(refused(&reply), &Refusal::NoTransfer, "it is used up");
     }
     // What says what cannot be.
     let two = |a: (u64, u64), b: (u64, u64)| vec![a, b];
@@ -619,8 +622,8 @@ fn an_import_that_is_only_checked_takes_nothing() {
     let mut raw = Raw::connect(&daemon);
     let mut check = |spec: &ImportSpec| {
         let bytes = spec.encode().expect("encode");
-        let parcel = raw.parcel(&bytes);
-        raw.ask(&Request::BeginImport { parcel, len: bytes.len() as u32, check_only: true }).0
+        let transfer = raw.transfer(&bytes);
+        raw.ask(&Request::BeginImport { transfer, len: bytes.len() as u32, check_only: true }).0
     };
     for _ in 0..100 {
         assert_eq!(check(&spec("one", vec![(AT, 2 << 20)])), Reply::Done);
@@ -672,8 +675,8 @@ fn an_answer_about_several_pools_that_was_lost_is_given_again() {
     let token = Uuid([5; 16]);
     let reply = raw.ask(&Request::CommitImport { import, token, pools: 3 }).0;
     let Reply::Imported { pools } = &reply else { panic!("{reply:?}") };
-    let due: Vec<u64> = pools.iter().map(|(_, _, due)| *due).collect();
-    assert_eq!((due, pools.iter().filter(|(_, moved, _)| *moved).count()), (vec![1, 2, 2], 3));
+    let pending: Vec<u64> = pools.iter().map(|(_, _, pending)| *pending).collect();
+    assert_eq!((pending, pools.iter().filter(|(_, moved, _)| *moved).count()), (vec![1, 2, 2], 3));
     assert_eq!(raw.ask(&Request::CommitImport { import, token, pools: 3 }).0, reply);
     // Other numbers of pools than it made have no answer, and nothing is made.
     for pools in [4, 1000, u32::MAX] {

@@ -27,7 +27,7 @@ impl State {
         out.extend(self.trace_due.iter().copied().map(Record::TraceDue));
         out.extend(self.objects.values().cloned().map(Record::Object));
         out.extend(self.used.iter().copied().map(Record::PoolUsed));
-        out.extend(self.guests.values().copied().map(Record::Guest));
+        out.extend(self.hosted_clients.values().copied().map(Record::HostedClient));
         let made = self.made.iter();
         out.extend(made.map(|(client, (token, pool))| Record::PoolMade {
             client: *client,
@@ -40,7 +40,7 @@ impl State {
         out.extend(
             self.relocations.values().map(|relocation| Record::Relocation((**relocation).clone())),
         );
-        out.extend(self.due.values().copied().map(Record::Due));
+        out.extend(self.pending.values().copied().map(Record::PendingRewrite));
         out.extend(self.at_rest.iter().map(|(id, at_rest)| Record::PoolAtRest(*id, *at_rest)));
         let sealed_as = self.sealed_as.iter();
         out.extend(
@@ -61,12 +61,14 @@ impl State {
 mod tests {
     use super::super::samples::{object, pool, puddle};
     use super::*;
-    use cenote_layout::catalog::{AtRest, DueRecord, GuestRecord, MoveRecord, RelocationRecord};
+    use cenote_layout::catalog::{
+        AtRest, HostedClientRecord, MoveRecord, PendingRewriteRecord, RelocationRecord,
+    };
     use cenote_layout::id::Uuid;
 
-    fn guest(client: u8) -> Record {
+    fn hosted_client(client: u8) -> Record {
         let client = Uuid([client; 16]);
-        Record::Guest(GuestRecord { client, pid: 4, start_ticks: 5, uid: 6, gid: 7 })
+        Record::HostedClient(HostedClientRecord { client, pid: 4, start_ticks: 5, uid: 6, gid: 7 })
     }
 
     fn object_lease(client: u8, object: u8) -> Record {
@@ -86,9 +88,14 @@ mod tests {
         })
     }
 
-    fn due(puddle: u8, relocation: u8) -> Record {
+    fn pending(puddle: u8, relocation: u8) -> Record {
         let (puddle, relocation) = (Uuid([puddle; 16]), Uuid([relocation; 16]));
-        Record::Due(DueRecord { puddle, relocation, from: 1 << 41, generation: 2 })
+        Record::PendingRewrite(PendingRewriteRecord {
+            puddle,
+            relocation,
+            from: 1 << 41,
+            generation: 2,
+        })
     }
 
     /// What a store's catalog went through: pools, leases and objects first, then moves.
@@ -114,8 +121,8 @@ mod tests {
             Record::PoolUsed(PoolId(1)),
             Record::PoolUsed(PoolId(2)),
             Record::PoolRemoved(PoolId(2)),
-            guest(9),
-            guest(8),
+            hosted_client(9),
+            hosted_client(8),
             Record::ClientRemoved(Uuid([8; 16])),
             object(3, "matrix"),
             object(4, "gone"),
@@ -132,29 +139,29 @@ mod tests {
     fn of_moves() -> Vec<Record> {
         vec![
             relocation(1),
-            due(1, 1),
-            due(2, 1),
+            pending(1, 1),
+            pending(2, 1),
             Record::Relocated(Uuid([2; 16])),
             Record::PoolMade { client: Uuid([3; 16]), token: Uuid([1; 16]), pool: PoolId(1) },
             Record::PoolMade { client: Uuid([3; 16]), token: Uuid([2; 16]), pool: PoolId(2) },
             relocation(2),
-            due(3, 2),
+            pending(3, 2),
             Record::PuddleRemoved(Uuid([3; 16])),
             Record::PoolAtRest(PoolId(1), AtRest::Authenticated),
             Record::SealedAs { puddle: Uuid([1; 16]), identity: Uuid([4; 16]) },
             Record::SealedAs { puddle: Uuid([5; 16]), identity: Uuid([6; 16]) },
             Record::Relocated(Uuid([5; 16])),
             relocation(3),
-            due(6, 3),
+            pending(6, 3),
             relocation(4),
-            due(6, 1),
+            pending(6, 1),
             Record::Window { base: 1 << 42, len: 1 << 30 },
             Record::Kept { puddle: Uuid([1; 16]), sum: 5 },
             Record::Kept { puddle: Uuid([2; 16]), sum: 6 },
             Record::KeptEnded(Uuid([2; 16])),
             Record::Kept { puddle: Uuid([4; 16]), sum: 8 },
             Record::PuddleRemoved(Uuid([4; 16])),
-            due(6, 4),
+            pending(6, 4),
         ]
     }
 
@@ -175,7 +182,8 @@ mod tests {
         assert!(state.object_leases.keys().eq(&[(Uuid([9; 16]), Uuid([3; 16]))]), "{state:?}");
         assert_eq!(again.next_pool, 3, "the number of a removed pool is not given again");
         assert!(
-            again.relocations.keys().eq(&[Uuid([1; 16]), Uuid([4; 16])]) && again.due.len() == 2,
+            again.relocations.keys().eq(&[Uuid([1; 16]), Uuid([4; 16])])
+                && again.pending.len() == 2,
             "the second and the third relocation are over: {again:?}"
         );
         assert_eq!(again.window, Some((1 << 42, 1 << 30)));

@@ -1,8 +1,8 @@
 //! What the catalog says, in memory: the sum of its records.
 
 use cenote_layout::catalog::{
-    AtRest, ClientRecord, DueRecord, GuestRecord, ObjectRecord, PoolMode, PoolRecord, PuddleRecord,
-    Record, RelocationRecord,
+    AtRest, ClientRecord, HostedClientRecord, ObjectRecord, PendingRewriteRecord, PoolMode,
+    PoolRecord, PuddleRecord, Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
@@ -43,7 +43,7 @@ pub(crate) struct State {
     /// Pools that a session has opened for writing.
     pub(crate) used: BTreeSet<PoolId>,
     /// Clients that are other processes.
-    pub(crate) guests: BTreeMap<Uuid, GuestRecord>,
+    pub(crate) hosted_clients: BTreeMap<Uuid, HostedClientRecord>,
     /// Client to the token of its last request that made a pool, and the pool.
     pub(crate) made: BTreeMap<Uuid, (Uuid, PoolId)>,
     /// (client, object) to whether it is attached for writing.
@@ -51,7 +51,7 @@ pub(crate) struct State {
     /// Relocations that some puddle still needs.
     pub(crate) relocations: BTreeMap<Uuid, Arc<RelocationRecord>>,
     /// Puddles that are still to be rewritten.
-    pub(crate) due: BTreeMap<Uuid, DueRecord>,
+    pub(crate) pending: BTreeMap<Uuid, PendingRewriteRecord>,
     /// Of those, the ones that are sealed under another's identity, and that.
     pub(crate) sealed_as: BTreeMap<Uuid, Uuid>,
     /// Puddles of which psyncs are kept, and the checksum of each file.
@@ -90,7 +90,7 @@ impl State {
             Record::Relocation(relocation) => {
                 put(&mut self.relocations, relocation.id, Arc::new(relocation.clone()));
             }
-            Record::Due(due) => self.due(due),
+            Record::PendingRewrite(pending) => self.pending(pending),
             Record::Relocated(puddle) => self.relocated(puddle),
             Record::SealedAs { puddle, identity } => put(&mut self.sealed_as, *puddle, *identity),
             Record::Sealed { seal, puddles } => self.stamped(*seal, puddles),
@@ -98,7 +98,9 @@ impl State {
             Record::TypeRemoved(id) => drop(self.types.remove(id)),
             Record::Client(client) => put(&mut self.clients, client.client, client.log_space),
             Record::ClientRemoved(client) => self.client_removed(client),
-            Record::Guest(guest) => put(&mut self.guests, guest.client, *guest),
+            Record::HostedClient(hosted_client) => {
+                put(&mut self.hosted_clients, hosted_client.client, *hosted_client)
+            }
             Record::Lease(lease) => {
                 put(&mut self.leases, (lease.client, lease.pool), lease.writable);
                 take(&mut self.shared, &(lease.client, lease.pool));
@@ -173,7 +175,7 @@ impl State {
 
     fn client_removed(&mut self, client: &Uuid) {
         self.clients.remove(client);
-        self.guests.remove(client);
+        self.hosted_clients.remove(client);
         self.made.remove(client);
     }
 
@@ -197,25 +199,25 @@ impl State {
         }
     }
 
-    fn due(&mut self, due: &DueRecord) {
-        if let Some(before) = self.due.insert(due.puddle, *due)
-            && before.relocation != due.relocation
+    fn pending(&mut self, pending: &PendingRewriteRecord) {
+        if let Some(before) = self.pending.insert(pending.puddle, *pending)
+            && before.relocation != pending.relocation
         {
             self.forget_unused(&before.relocation);
         }
     }
 
-    /// A puddle is not due any more; a relocation that no other needs is forgotten.
+    /// A puddle is not pending any more; a relocation that no other needs is forgotten.
     fn relocated(&mut self, puddle: &Uuid) {
         self.sealed_as.remove(puddle);
-        if let Some(due) = self.due.remove(puddle) {
-            self.forget_unused(&due.relocation);
+        if let Some(pending) = self.pending.remove(puddle) {
+            self.forget_unused(&pending.relocation);
         }
     }
 
     /// A relocation that no puddle needs is forgotten.
     fn forget_unused(&mut self, relocation: &Uuid) {
-        if self.due.values().all(|other| other.relocation != *relocation) {
+        if self.pending.values().all(|other| other.relocation != *relocation) {
             self.relocations.remove(relocation);
         }
     }
@@ -229,7 +231,7 @@ impl State {
             object: *object,
         };
         let mut records: Vec<Record> = held.map(ended).collect();
-        if self.guests.contains_key(&client) {
+        if self.hosted_clients.contains_key(&client) {
             records.push(Record::ClientRemoved(client));
             let log_space = self.clients.get(&client);
             records.extend(

@@ -102,7 +102,7 @@ impl Default for FormatOptions {
     }
 }
 
-/// The promise of a process that serves guests; see [`OpenOptions::hosting`].
+/// The promise of a process that serves clients; see [`OpenOptions::hosting`].
 #[derive(Clone, Copy, Debug)]
 pub struct Hosting(());
 
@@ -110,10 +110,10 @@ impl Hosting {
     /// The promise.
     ///
     /// # Safety
-    /// Functions for guests know of leases, and not of what this process itself has open. In a
-    /// store that is opened with the value, this process uses no pool and no object while a guest
-    /// is admitted, so that none of its references leads to what a guest, a copy or a move changes;
-    /// and what it says of a guest (its process, its end) is true.
+    /// Functions for clients know of leases, and not of what this process itself has open. In a
+    /// store that is opened with the value, this process uses no pool and no object while a client
+    /// is admitted, so that none of its references leads to what a client, a copy or a move
+    /// changes; and what it says of a client (its process, its end) is true.
     #[must_use]
     pub unsafe fn new() -> Self {
         Self(())
@@ -177,9 +177,9 @@ pub struct OpenOptions {
     /// and given up before an operation fails for want of space. Those that are there are taken
     /// whatever this says.
     pub spare_bytes_max: u64,
-    /// Given: this process serves others, its guests ([`crate::Store::admit`]). Guests of an
+    /// Given: this process serves others, its clients ([`crate::Store::admit`]). Clients of an
     /// earlier such process that still live keep their sessions; without it a store that has such
-    /// guests is not opened.
+    /// clients is not opened.
     pub hosting: Option<Hosting>,
     /// Bytes of each half of the journal of psyncs of pools, when it is made: a multiple of 4 KiB.
     /// It grows when a psync needs more.

@@ -114,7 +114,7 @@ impl Rewritten {
     }
 }
 
-/// When puddles that are due are rewritten.
+/// When puddles that are pending are rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Backend {
     /// When they are first touched: a signal handler hands the fault to a thread. A system call
@@ -135,7 +135,7 @@ pub enum Backend {
 /// How a session rewrites.
 #[derive(Clone, Debug, Default)]
 pub struct RelocationOptions {
-    /// What finds pointers. `None`: pools with puddles that are due are not opened.
+    /// What finds pointers. `None`: pools with puddles that are pending are not opened.
     pub rewriter: Option<Arc<dyn Rewriter>>,
     /// When.
     pub backend: Backend,
@@ -147,7 +147,7 @@ pub struct RelocationOptions {
 pub struct RelocationProgress {
     /// Puddles that are done.
     pub puddles: u64,
-    /// All that were due.
+    /// All that were pending.
     pub puddles_total: u64,
     /// Bytes of those that are done.
     pub bytes: u64,

@@ -209,15 +209,15 @@ impl Inner {
         control: &Control,
         puddles: &[PuddleRecord],
     ) -> BTreeSet<Uuid> {
-        // A guest that wrote a puddle may have it mapped still: no other pool gets it.
+        // A client that wrote a puddle may have it mapped still: no other pool gets it.
         if self.options.hosting.is_some() || self.is_client() {
             return BTreeSet::new();
         }
         let mut all = named(control);
         // The header of one that is still to be rewritten is that of another address.
-        let due = &control.catalog.state.due;
+        let pending = &control.catalog.state.pending;
         let mut by_size: Vec<&PuddleRecord> =
-            puddles.iter().filter(|p| !due.contains_key(&p.uuid)).collect();
+            puddles.iter().filter(|p| !pending.contains_key(&p.uuid)).collect();
         by_size.sort_by_key(|p| (p.size, p.index));
         let mut kept = BTreeSet::new();
         for record in by_size {

@@ -1,11 +1,11 @@
 //! Puddles: their files, what marks these, and their memory in the window.
 
 pub(crate) mod ahead;
-pub(crate) mod due_job;
 pub(crate) mod known;
 pub(crate) mod locked;
 pub(crate) mod lost;
 pub(crate) mod notice;
+pub(crate) mod pending_job;
 pub(crate) mod place;
 pub(crate) mod puddle;
 pub(crate) mod stamps;

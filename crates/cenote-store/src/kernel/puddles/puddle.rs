@@ -18,8 +18,8 @@ mod turn;
 
 pub(crate) use rights::pool_named;
 
-use crate::kernel::puddles::due_job::Job;
 use crate::kernel::puddles::notice::Notice;
+use crate::kernel::puddles::pending_job::Job;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::header::{self, HeaderPrefix};
@@ -67,7 +67,7 @@ pub struct Puddle {
     is_stamped: AtomicBool,
     /// Its file is still that of another address; what is to be done about it is in `job`. Never
     /// mapped as long as it is so.
-    due: AtomicBool,
+    pending: AtomicBool,
     job: OnceLock<Job>,
     pub(crate) notice: Notice,
 }
@@ -102,7 +102,7 @@ impl Puddle {
             heap_slot: AtomicPtr::new(core::ptr::null_mut()),
             mark: AtomicU64::new(0),
             is_stamped: AtomicBool::new(false),
-            due: AtomicBool::new(false),
+            pending: AtomicBool::new(false),
             job: OnceLock::new(),
             notice: Notice::default(),
         }
@@ -110,17 +110,17 @@ impl Puddle {
 
     /// It is to be rewritten before it is mapped. Said before it can be found; `pool` is what
     /// faults are explained by.
-    pub(crate) fn set_due(&self, job: Job, pool: &str) {
+    pub(crate) fn set_pending(&self, job: Job, pool: &str) {
         if self.job.set(job).is_ok() {
             self.wait_for_rewriting(pool);
-            self.due.store(true, Ordering::Release);
+            self.pending.store(true, Ordering::Release);
         }
     }
 
     /// Whether it is still to be rewritten, at the first touch ([`crate::relocate`]).
     #[must_use]
-    pub fn is_due(&self) -> bool {
-        self.due.load(Ordering::Acquire)
+    pub fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
     }
 
     /// What is to be done, or was, if it has moved.
@@ -130,8 +130,8 @@ impl Puddle {
 
     /// Its file has been rewritten.
     pub(crate) fn set_done(&self) {
-        self.owners.end_due();
-        self.due.store(false, Ordering::Release);
+        self.owners.end_pending();
+        self.pending.store(false, Ordering::Release);
     }
 
     /// Shows memory in place of the file, for reading only: `fill` maps it at the puddle's address,
@@ -143,7 +143,7 @@ impl Puddle {
         if !self.is_mine_to_map() {
             return Ok(());
         }
-        self.owners.end_due();
+        self.owners.end_pending();
         let filled = fill();
         if filled.is_ok() {
             self.set_done();
@@ -165,7 +165,7 @@ impl Puddle {
         if self.view.get().is_some() || !self.is_mine_to_map() {
             return Ok(());
         }
-        self.owners.end_due();
+        self.owners.end_pending();
         let made = make().map(|view| drop(self.view.set(view)));
         self.state.store(if made.is_ok() { MAPPED } else { ABSENT }, Ordering::Release);
         made
@@ -320,7 +320,7 @@ impl Puddle {
     /// thread maps it: may be called by the fault handler. `Ok(false)`: it is refused, or still
     /// to be rewritten.
     pub(crate) fn map(&self, medium: &OwnedMedium) -> Result<bool, MediumError> {
-        if self.is_due() && !planted(Bug::DuePuddleMapped) {
+        if self.is_pending() && !planted(Bug::PendingPuddleMapped) {
             return Ok(false);
         }
         loop {

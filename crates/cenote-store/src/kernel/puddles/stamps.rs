@@ -71,9 +71,9 @@
 //! whose files are zeros behind their headers, and were never sealed, is as it was made. Every
 //! other unprotected pool counts as torn. Its stamps are accepted whatever they are.
 //!
-//! A puddle that is due is marked before it is rewritten, in its file or by a new one: its header
-//! may say the same address before and after, and a file of before must not pass. Files of new
-//! puddles have no stamp.
+//! A puddle that is pending is marked before it is rewritten, in its file or by a new one: its
+//! header may say the same address before and after, and a file of before must not pass. Files of
+//! new puddles have no stamp.
 //!
 //! What stamps do not tell: two moments of one era, in a store that was not closed; and the halves
 //! of one file that was copied while a session began to write it, beside a catalog and a superblock

@@ -7,7 +7,7 @@ use cenote_layout::catalog::Record;
 use cenote_layout::superblock::{INCOMPAT_HOSTED, INCOMPAT_TORN};
 
 impl Inner {
-    /// Before the first record about guests, or about pools that may be torn: programs that would
+    /// Before the first record about clients, or about pools that may be torn: programs that would
     /// not understand it refuse the store from now on. **The superblock's sync commits that**; the
     /// record follows it.
     pub(crate) fn say_features(

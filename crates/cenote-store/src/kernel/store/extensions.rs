@@ -13,7 +13,7 @@ use core::fmt::Debug;
 
 /// A part of an open store, and what the kernel tells it.
 pub(crate) trait Extension: Any + Send + Sync + Debug {
-    /// A puddle that is due is about to be mapped. It is not due any more on return.
+    /// A puddle that is pending is about to be mapped. It is not pending any more on return.
     ///
     /// # Errors
     /// It cannot be made ready. It stays as it is, and is not mapped.

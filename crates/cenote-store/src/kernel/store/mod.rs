@@ -78,8 +78,8 @@ pub(crate) struct Inner {
     pub(crate) stamps: Stamps,
     /// Nothing is written on drop: the store is not open yet, or abandoned, or closed already.
     pub(crate) silent: AtomicBool,
-    /// Held during the replay of a guest's logs: one guest at a time, as guests may share a pool.
-    /// Taken before the control lock, which is not held meanwhile.
+    /// Held during the replay of a client's logs: one client at a time, as clients may share a
+    /// pool. Taken before the control lock, which is not held meanwhile.
     pub(crate) replaying: Mutex<()>,
     /// The process that keeps the store, if it is another one.
     pub(crate) remote: Option<Box<dyn Remote>>,
@@ -326,7 +326,7 @@ impl Store {
         })
     }
 
-    /// Maps a puddle that no thread has touched yet. If it is due, its pointers are rewritten
+    /// Maps a puddle that no thread has touched yet. If it is pending, its pointers are rewritten
     /// before.
     ///
     /// # Errors
@@ -478,10 +478,10 @@ impl Inner {
         self.remote.is_some()
     }
 
-    /// Maps a puddle. Extensions make it ready before, if it is due. `Ok(false)`: it is refused.
-    /// Not for the fault handler.
+    /// Maps a puddle. Extensions make it ready before, if it is pending. `Ok(false)`: it is
+    /// refused. Not for the fault handler.
     pub(crate) fn make_accessible(&self, puddle: &Puddle) -> Result<bool, StoreError> {
-        if puddle.is_due() && !planted(Bug::DuePuddleMapped) {
+        if puddle.is_pending() && !planted(Bug::PendingPuddleMapped) {
             self.parts.make_ready(puddle)?;
         }
         if !puddle.is_mapped() {

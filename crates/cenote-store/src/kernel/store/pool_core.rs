@@ -1,7 +1,7 @@
 //! What the handles of one open pool share.
 
 use crate::kernel::interface::report::{Damage, PoolStart};
-use crate::kernel::puddles::due_job::Sealed;
+use crate::kernel::puddles::pending_job::Sealed;
 use crate::kernel::puddles::puddle::Puddle;
 use cenote_layout::catalog::PoolRecord;
 use core::ptr::NonNull;

@@ -286,7 +286,7 @@ impl Inner {
         }
         let marked = stamps.iter().any(|stamp| *stamp != expected.named);
         let allowed = stamps.iter().all(|stamp| expected.allows(*stamp));
-        let whole = || match state.due.contains_key(&record.uuid) {
+        let whole = || match state.pending.contains_key(&record.uuid) {
             true => Ok(true),
             false => self.is_whole(state, record),
         };

@@ -4,7 +4,7 @@
 //! States of an import: (1) files of the puddles are made, under the identities that they will
 //! have, and filled by the caller: orphans; (2) their headers are written, in shadowed
 //! mode the primaries are made, all files are synced, and their directories; (3) one batch
-//! registers types, pools, puddles, where they went and which are due: **the catalog's
+//! registers types, pools, puddles, where they went and which are pending: **the catalog's
 //! batch commits**. What a crash before leaves is orphans, and goes at the next writable open;
 //! after it the pools are there, and each puddle is rewritten when it is touched.
 //!
@@ -18,16 +18,17 @@
 //! # Pools that are protected at rest
 //!
 //! come sealed, as they were, and no key is needed: the headers of the puddles' protections are
-//! compared with the manifest, pages are checked when they are opened. Every such puddle is due,
-//! wherever it lies: what it is sealed under is another's, and **is not sealed under again**
-//! (reseal.rs). The batch says whose. There are no primaries; the file is all that there is.
+//! compared with the manifest, pages are checked when they are opened. Every such puddle is
+//! pending, wherever it lies: what it is sealed under is another's, and **is not sealed under
+//! again** (reseal.rs). The batch says whose. There are no primaries; the file is all that there
+//! is.
 //!
-//! # What is due
+//! # What is pending
 //!
 //! If every pool keeps its addresses, and no registered type has region pointers to a pool that has
-//! another number now, nothing is due: no rewriting, no fault. Else all puddles of the import are
-//! due, also those that did not move: what they point to may have. Those of protected pools always
-//! are.
+//! another number now, nothing is pending: no rewriting, no fault. Else all puddles of the import
+//! are pending, also those that did not move: what they point to may have. Those of protected pools
+//! always are.
 
 mod check;
 mod place;
@@ -68,7 +69,7 @@ pub struct Import {
     shared: BTreeSet<usize>,
     uid: u32,
     gid: u32,
-    /// The guest that asked for it, and by which request.
+    /// The client that asked for it, and by which request.
     by: Option<(Uuid, Uuid)>,
     /// It is made by the daemon that keeps the store.
     remote: Option<RemoteImport>,
@@ -242,10 +243,10 @@ impl Import {
         &self.manifest
     }
 
-    /// As [`Import::commit`], at the request of a guest, by its token: the batch says so, too.
+    /// As [`Import::commit`], at the request of a client, by its token: the batch says so, too.
     ///
     /// # Errors
-    /// As [`Import::commit`]; there is no such guest.
+    /// As [`Import::commit`]; there is no such client.
     ///
     /// # Safety
     /// As [`Import::commit`].

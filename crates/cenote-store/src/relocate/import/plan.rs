@@ -1,4 +1,4 @@
-//! What an import comes to in this store: addresses, numbers, and what is due.
+//! What an import comes to in this store: addresses, numbers, and what is pending.
 
 use super::Import;
 use super::place::place;
@@ -20,14 +20,14 @@ pub(super) struct Plan {
     pub(super) pools: Vec<PoolId>,
     pub(super) relocation: Option<RelocationRecord>,
     /// Whether it concerns the pools that are not protected, too.
-    pub(super) all_due: bool,
+    pub(super) all_pending: bool,
 }
 
 impl Plan {
-    /// What the puddles of a pool need, if they are due.
-    pub(super) fn due(&self, pool: &ImportPool) -> Option<&RelocationRecord> {
-        let due = self.all_due || pool.at_rest != AtRest::None;
-        self.relocation.as_ref().filter(|_| due)
+    /// What the puddles of a pool need, if they are pending.
+    pub(super) fn pending(&self, pool: &ImportPool) -> Option<&RelocationRecord> {
+        let pending = self.all_pending || pool.at_rest != AtRest::None;
+        self.relocation.as_ref().filter(|_| pending)
     }
 }
 
@@ -65,16 +65,16 @@ impl Import {
             .zip(pools.iter().copied())
             .filter(|(old, new)| old != new)
             .collect();
-        let all_due = !moves.is_empty()
+        let all_pending = !moves.is_empty()
             || !renumbered.is_empty() && self.manifest.types.iter().any(says_numbers);
         let protected = self.manifest.pools.iter().any(|pool| pool.at_rest != AtRest::None);
-        let relocation = match all_due || protected {
+        let relocation = match all_pending || protected {
             true => Some(RelocationRecord { id: inner.random_uuid()?, moves, pools: renumbered }),
             false => None,
         };
         control.space = space;
         control.catalog.state.next_pool += self.manifest.pools.len() as u64;
-        Ok(Plan { records, pools, relocation, all_due })
+        Ok(Plan { records, pools, relocation, all_pending })
     }
 }
 

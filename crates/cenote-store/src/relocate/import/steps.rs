@@ -2,16 +2,18 @@
 
 use super::plan::{Plan, free_names, new_types};
 use super::{Import, refused};
-use crate::due::replace::copy;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::puddles::puddle::{
     DIR, PRIMARY_DIR, first_page, make_header, primary_name, text,
 };
 use crate::kernel::store::Inner;
 use crate::manifest::{ImportPool, ImportPuddle, Imported, ImportedPool};
+use crate::pending_rewrite::replace::copy;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::at_rest::AtRestHeader;
-use cenote_layout::catalog::{AtRest, DueRecord, PoolMode, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{
+    AtRest, PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord, Record,
+};
 use cenote_layout::header::{read, seal};
 use cenote_layout::heap::{HeapGeometry, MEMBERS_SIZE};
 use cenote_layout::id::{PoolId, Uuid};
@@ -39,7 +41,7 @@ impl Import {
         let mut shadowed = false;
         for (number, record) in plan.records.iter().enumerate() {
             let pool = self.pool_of(number);
-            let said = match plan.due(pool) {
+            let said = match plan.pending(pool) {
                 Some(_) => PuddleRecord { addr: self.old(number).old_addr, ..*record },
                 None => *record,
             };
@@ -105,7 +107,7 @@ impl Import {
             imported.pools.push(self.imported(plan, pool, *id));
         }
         records.extend(plan.records.iter().map(|record| Record::Puddle(*record)));
-        records.extend(self.due_records(plan));
+        records.extend(self.pending_records(plan));
         inner.commit(&mut control, &records)?;
         self.made.clear();
         if let Some((client, _)) = self.by {
@@ -143,26 +145,31 @@ impl Import {
     fn imported(&self, plan: &Plan, pool: &ImportPool, id: PoolId) -> ImportedPool {
         let own = plan.records.iter().filter(|record| record.pool == id);
         let moved = own.zip(&pool.puddles).any(|(record, old)| record.addr != old.old_addr);
-        let due = plan.due(pool).map_or(0, |_| pool.puddles.len() as u64);
+        let pending = plan.pending(pool).map_or(0, |_| pool.puddles.len() as u64);
         let of_pool =
             |slot: &&usize| plan.records.get(**slot).is_some_and(|record| record.pool == id);
         let shared = self.shared.iter().filter(of_pool).count() as u64;
-        ImportedPool { id, name: pool.name.clone(), moved, due, shared }
+        ImportedPool { id, name: pool.name.clone(), moved, pending, shared }
     }
 
-    /// Where the puddles went, and which of them are due.
-    fn due_records(&self, plan: &Plan) -> Vec<Record> {
+    /// Where the puddles went, and which of them are pending.
+    fn pending_records(&self, plan: &Plan) -> Vec<Record> {
         let Some(moved) = &plan.relocation else { return Vec::new() };
         let mut records = vec![Record::Relocation(moved.clone())];
         for (number, record) in
-            plan.records.iter().enumerate().filter(|_| !planted(Bug::ImportNotDue))
+            plan.records.iter().enumerate().filter(|_| !planted(Bug::ImportNotPending))
         {
             let (pool, old, puddle) = (self.pool_of(number), self.old(number), record.uuid);
-            if plan.due(pool).is_none() {
+            if plan.pending(pool).is_none() {
                 continue;
             }
             let (relocation, from) = (moved.id, old.old_addr);
-            records.push(Record::Due(DueRecord { puddle, relocation, from, generation: 2 }));
+            records.push(Record::PendingRewrite(PendingRewriteRecord {
+                puddle,
+                relocation,
+                from,
+                generation: 2,
+            }));
             if pool.at_rest != AtRest::None && !planted(Bug::SealedAsForgotten) {
                 records.push(Record::SealedAs { puddle, identity: old.identity });
             }

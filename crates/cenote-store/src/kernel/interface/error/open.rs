@@ -111,7 +111,7 @@ pub enum OpenError {
             again where it ran, or end them",
         joined(pids),
         if *seen { "" } else { " by the numbers of the container or the boot that they run in" })]
-    Guests {
+    Clients {
         /// The directory.
         path: String,
         /// Their process numbers, in the namespace of the daemon that let them in.

@@ -85,7 +85,7 @@ pub enum StoreError {
         "pool \"{name}\" was imported or moved, and {puddles} of its puddles are still to be \
          rewritten: open it with a program that rewrites pointers, or finish it (cenote relocate)"
     )]
-    RelocationDue {
+    RelocationPending {
         /// The pool.
         name: String,
         /// How many.
@@ -136,18 +136,18 @@ pub enum StoreError {
     },
     /// A daemon's client asked under a session that has ended.
     #[error("there is no session {client}: it has ended; connect again")]
-    NoGuest {
+    NoClient {
         /// Its identity.
         client: Uuid,
     },
     /// A daemon closes a store while clients are there.
     #[error(
-        "{guests} clients are there: the store is taken over by the next daemon, or recovered when \
-         they have ended"
+        "{clients} clients are there: the store is taken over by the next daemon, or recovered \
+         when they have ended"
     )]
     Hosting {
         /// How many.
-        guests: u64,
+        clients: u64,
     },
     /// The store was opened read-only.
     #[error("the store is open read-only: open it with Access::ReadWrite to {what}")]

@@ -25,16 +25,16 @@ impl Puddle {
         mode: MapMode,
     ) -> Result<(), MediumError> {
         let stamp = self.mark.load(Ordering::Acquire);
-        let is_due =
+        let is_pending =
             stamp != 0 && mode.is_shared_writable() && !self.is_stamped.load(Ordering::Acquire);
-        let word = is_due.then_some(FileWord { offset: STAMP_AT, value: stamp & !MARKED });
-        if is_due {
+        let word = is_pending.then_some(FileWord { offset: STAMP_AT, value: stamp & !MARKED });
+        if is_pending {
             self.mark.store(stamp | MARKED, Ordering::Release);
         }
         // SAFETY: the puddle's own range, where nothing is mapped, by contract. The word lies in
         // the header space, behind the header: nothing refers to it.
         unsafe { medium.map_written(self.file_name(), self.addr(), self.size(), mode, word) }?;
-        self.is_stamped.fetch_or(is_due, Ordering::Release);
+        self.is_stamped.fetch_or(is_pending, Ordering::Release);
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What a puddle's addresses are for ([`cenote_protect`]).
 //!
 //! Invariant: a puddle that can never be mapped again owns no range, and one that is rewritten is
-//! not due there. So no other puddle at its addresses is denied anything.
+//! not pending there. So no other puddle at its addresses is denied anything.
 
 use super::Puddle;
 use crate::kernel::catalog::State;
@@ -19,19 +19,22 @@ pub(super) struct Owners {
     /// Of one in shadowed mode that is open for writing: pages that may differ from the primary.
     pub(super) tracked: OnceLock<Tracked>,
     read_only: OnceLock<Owner<Whole>>,
-    due: OnceLock<Owner<Whole>>,
+    pending: OnceLock<Owner<Whole>>,
 }
 
 impl Owners {
     /// The range is another's from now on.
     pub(super) fn retire(&self) {
         self.tracked.get().iter().for_each(|tracked| tracked.retire());
-        [&self.read_only, &self.due].into_iter().flat_map(OnceLock::get).for_each(Owner::retire);
+        [&self.read_only, &self.pending]
+            .into_iter()
+            .flat_map(OnceLock::get)
+            .for_each(Owner::retire);
     }
 
     /// It is rewritten, or its memory is about to be made.
-    pub(super) fn end_due(&self) {
-        self.due.get().into_iter().for_each(Owner::retire);
+    pub(super) fn end_pending(&self) {
+        self.pending.get().into_iter().for_each(Owner::retire);
     }
 }
 
@@ -83,7 +86,7 @@ impl Puddle {
 
     /// Nothing is mapped before it is rewritten.
     pub(super) fn wait_for_rewriting(&self, pool: &str) {
-        let owner = || Owner::new(self.range(), Kind::Due, pool, Whole::new(Right::Nothing));
-        self.owners.due.get_or_init(owner);
+        let owner = || Owner::new(self.range(), Kind::Pending, pool, Whole::new(Right::Nothing));
+        self.owners.pending.get_or_init(owner);
     }
 }

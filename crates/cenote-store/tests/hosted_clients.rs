@@ -1,7 +1,7 @@
 //! What the catalog says about a daemon's clients, and who may read that.
 
 use crate::common::Dir;
-use cenote_layout::catalog::GuestRecord;
+use cenote_layout::catalog::HostedClientRecord;
 use cenote_layout::header::{HeaderError, read, seal};
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::{PuddleHeader, Role};
@@ -22,8 +22,9 @@ fn hosting(dir: &Dir) -> Store {
 
 fn admit(store: &Store, number: u8) -> Uuid {
     let client = Uuid::from_random_bytes([number; 16]);
-    let guest = GuestRecord { client, pid: 0x7fff_ffff, start_ticks: 1, uid: 7, gid: 7 };
-    store.admit(guest).unwrap();
+    let hosted_client =
+        HostedClientRecord { client, pid: 0x7fff_ffff, start_ticks: 1, uid: 7, gid: 7 };
+    store.admit(hosted_client).unwrap();
     client
 }
 
@@ -56,9 +57,9 @@ fn a_store_says_that_it_was_a_daemons_before_its_catalog_does() {
     store.create_pool("a", &PoolOptions { permissions: 0o666, ..PoolOptions::default() }).unwrap();
     let client = admit(&store, 1);
     assert_eq!(incompat(&dir), [INCOMPAT_ALWAYS; 2], "nothing was granted");
-    store.guest_open(client, &user(7, &[]), "a", Access::ReadWrite).unwrap();
+    store.client_open(client, &user(7, &[]), "a", Access::ReadWrite).unwrap();
     assert!(incompat(&dir).contains(&(INCOMPAT_ALWAYS | INCOMPAT_HOSTED)));
-    store.guest_end(client, true).unwrap();
+    store.client_end(client, true).unwrap();
     store.end_hosting().unwrap();
     drop(store);
     // For good: the records are in the catalog's files. This release reads it.
@@ -99,28 +100,29 @@ fn objects_have_one_writer_or_many_readers_and_leases_outlive_the_daemon_not_the
     let store = hosting(&dir);
     let (one, two) = (admit(&store, 1), admit(&store, 2));
     let owner = user(7, &[]);
-    let made = store.guest_create_object(&owner, &new("a", 9)).unwrap();
-    assert_eq!(store.guest_create_object(&owner, &new("a", 9)).unwrap(), made, "asked again");
+    let made = store.client_create_object(&owner, &new("a", 9)).unwrap();
+    assert_eq!(store.client_create_object(&owner, &new("a", 9)).unwrap(), made, "asked again");
     let twice = [new("a", 8), new("b", 9)];
     for taken in twice {
-        let refused = store.guest_create_object(&owner, &taken).unwrap_err();
+        let refused = store.client_create_object(&owner, &taken).unwrap_err();
         assert!(matches!(refused, StoreError::ObjectExists { .. }), "{refused}");
     }
     let bad = NewObject { header: vec![1; 64], ..new("c", 7) };
-    assert!(store.guest_create_object(&owner, &bad).is_err(), "a header without protection");
-    let attach =
-        |client, who: &Credentials, writable| store.guest_attach_object(client, who, "a", writable);
+    assert!(store.client_create_object(&owner, &bad).is_err(), "a header without protection");
+    let attach = |client, who: &Credentials, writable| {
+        store.client_attach_object(client, who, "a", writable)
+    };
     attach(one, &owner, true).unwrap();
-    assert!(store.guest_object(two, made.id()).is_err());
+    assert!(store.client_object(two, made.id()).is_err());
     let busy = attach(two, &owner, false).unwrap_err();
     assert!(
         matches!(busy, StoreError::ObjectBusy { writing: true, pid: 0x7fff_ffff, .. }),
         "{busy}"
     );
     // SAFETY: this process has no object attached.
-    assert!(unsafe { store.guest_remove_object(&owner, "a") }.is_err());
-    store.guest_detach_object(one, made.id()).unwrap();
-    store.guest_detach_object(one, made.id()).unwrap();
+    assert!(unsafe { store.client_remove_object(&owner, "a") }.is_err());
+    store.client_detach_object(one, made.id()).unwrap();
+    store.client_detach_object(one, made.id()).unwrap();
     for (who, reads, writes) in [
         (user(7, &[]), true, true),
         (user(8, &[7]), true, false),
@@ -128,9 +130,9 @@ fn objects_have_one_writer_or_many_readers_and_leases_outlive_the_daemon_not_the
         (user(0, &[]), false, false),
     ] {
         assert_eq!(attach(one, &who, false).is_ok(), reads, "{who:?}");
-        store.guest_detach_object(one, made.id()).unwrap();
+        store.client_detach_object(one, made.id()).unwrap();
         assert_eq!(attach(one, &who, true).is_ok(), writes, "{who:?}");
-        store.guest_detach_object(one, made.id()).unwrap();
+        store.client_detach_object(one, made.id()).unwrap();
     }
     attach(one, &owner, false).unwrap();
     attach(two, &owner, false).unwrap();
@@ -139,21 +141,21 @@ fn objects_have_one_writer_or_many_readers_and_leases_outlive_the_daemon_not_the
         attach(one, &owner, true),
         Err(StoreError::ObjectBusy { writing: false, .. })
     ));
-    store.guest_end(two, false).unwrap();
+    store.client_end(two, false).unwrap();
     attach(one, &owner, true).unwrap();
     store.abandon();
     // The process is none that lives.
     let store = hosting(&dir);
-    assert_eq!((store.object_holders("a").len(), store.guests().len()), (0, 0));
+    assert_eq!((store.object_holders("a").len(), store.hosted_clients().len()), (0, 0));
     // SAFETY: this process has no object attached.
-    unsafe { store.guest_remove_object(&owner, "a") }.unwrap();
+    unsafe { store.client_remove_object(&owner, "a") }.unwrap();
     store.end_hosting().unwrap();
 }
 
-/// Every function for guests that changes something, called for a session that was not admitted and
-/// for the store's own, which has a lease on the pool.
+/// Every function for clients that changes something, called for a session that was not admitted
+/// and for the store's own, which has a lease on the pool.
 #[test]
-fn a_store_that_was_not_opened_to_serve_does_nothing_for_guests() {
+fn a_store_that_was_not_opened_to_serve_does_nothing_for_clients() {
     let dir = Dir::formatted();
     let (store, _) = dir.open();
     store.create_pool("a", &PoolOptions::default()).unwrap();
@@ -163,31 +165,31 @@ fn a_store_that_was_not_opened_to_serve_does_nothing_for_guests() {
     let puddle = store.puddle_records()[0];
     let file = || std::fs::File::open(dir.file("superblock")).unwrap();
     for client in [Uuid::from_random_bytes([1; 16]), store.client()] {
-        let guest = GuestRecord { client, pid: 1, start_ticks: 1, uid: 0, gid: 0 };
+        let hosted_client = HostedClientRecord { client, pid: 1, start_ticks: 1, uid: 0, gid: 0 };
         let token = Uuid::from_random_bytes([2; 16]);
         let by = (client, token);
         let done: [(&str, bool); 21] = [
-            ("admit", store.admit(guest).is_ok()),
+            ("admit", store.admit(hosted_client).is_ok()),
             ("end_hosting", store.end_hosting().is_ok()),
-            ("create", store.guest_create(by, &owner, "b", &PoolOptions::default()).is_ok()),
-            ("open", store.guest_open(client, &owner, "a", Access::ReadWrite).is_ok()),
-            ("members", store.guest_members(client, pool).is_ok()),
-            ("puddles", store.guest_puddles(client, pool, 0, 9).is_ok()),
-            ("take", store.guest_take(client, pool, 1 << 20).is_ok()),
-            ("remove", store.guest_remove(client, &owner, "a").is_ok()),
-            ("primary", store.guest_primary(client, &puddle).is_ok()),
-            ("psync", store.guest_psync(client, &[puddle.uuid], (&file(), 0)).is_ok()),
-            ("ensure", store.guest_ensure(client, pool, puddle.addr, 4096).is_ok()),
-            ("traced", store.guest_traced(client, pool).is_ok()),
-            ("log", store.guest_log(client, Role::Log, 1 << 20).is_ok()),
-            ("end", store.guest_end(client, true).is_ok()),
-            ("finish", store.guest_finish(&owner, "a").is_ok()),
-            ("source", store.guest_source(&owner, "a").is_ok()),
-            ("randomize", store.guest_randomize(&owner, "a").is_ok()),
-            ("import", store.guest_begin_import(&owner, manifest()).is_ok()),
-            ("object", store.guest_create_object(&owner, &new("o", 9)).is_ok()),
-            ("attach", store.guest_attach_object(client, &owner, "o", true).is_ok()),
-            ("attached", store.guest_object(client, token).is_ok()),
+            ("create", store.client_create(by, &owner, "b", &PoolOptions::default()).is_ok()),
+            ("open", store.client_open(client, &owner, "a", Access::ReadWrite).is_ok()),
+            ("members", store.client_members(client, pool).is_ok()),
+            ("puddles", store.client_puddles(client, pool, 0, 9).is_ok()),
+            ("take", store.client_take(client, pool, 1 << 20).is_ok()),
+            ("remove", store.client_remove(client, &owner, "a").is_ok()),
+            ("primary", store.client_primary(client, &puddle).is_ok()),
+            ("psync", store.client_psync(client, &[puddle.uuid], (&file(), 0)).is_ok()),
+            ("ensure", store.client_ensure(client, pool, puddle.addr, 4096).is_ok()),
+            ("traced", store.client_traced(client, pool).is_ok()),
+            ("log", store.client_log(client, Role::Log, 1 << 20).is_ok()),
+            ("end", store.client_end(client, true).is_ok()),
+            ("finish", store.client_finish(&owner, "a").is_ok()),
+            ("source", store.client_source(&owner, "a").is_ok()),
+            ("randomize", store.client_randomize(&owner, "a").is_ok()),
+            ("import", store.client_begin_import(&owner, manifest()).is_ok()),
+            ("object", store.client_create_object(&owner, &new("o", 9)).is_ok()),
+            ("attach", store.client_attach_object(client, &owner, "o", true).is_ok()),
+            ("attached", store.client_object(client, token).is_ok()),
         ];
         let done: Vec<&str> =
             done.iter().filter(|(_, done)| *done).map(|(name, _)| *name).collect();

@@ -1,4 +1,4 @@
-//! Puddles that are due: they came to another address, and their pointers are still to be
+//! Puddles that are pending: they came to another address, and their pointers are still to be
 //! rewritten ([`crate::relocate`]).
 //!
 //! # Rewriting one puddle
@@ -7,14 +7,14 @@
 //! Where doing it twice is as doing it once the puddle is rewritten in its file (in_place.rs has
 //! those states). Otherwise:
 //!
-//! 1. *Old*: the catalog says due, the header has the old address and the generation before.
+//! 1. *Old*: the catalog says pending, the header has the old address and the generation before.
 //! 2. What the file holds is copied into a new file, under a name that no record has, and rewritten
 //!    there: an orphan (replace.rs). It is synced.
 //! 3. **The renaming of the new file over the old one commits.** The header in it has the new
 //!    address and generation. The directory is synced before anything is mapped.
-//! 4. *New*: the catalog says due, the header says done. The opener of the pool sees that, and asks
-//!    for nothing more.
-//! 5. The next batch of the catalog, whatever it is about, says that the puddle is not due any
+//! 4. *New*: the catalog says pending, the header says done. The opener of the pool sees that, and
+//!    asks for nothing more.
+//! 5. The next batch of the catalog, whatever it is about, says that the puddle is not pending any
 //!    more. No caller waits for it.
 //!
 //! A crash before 3 leaves the old file, and an orphan that the next writable open removes; after
@@ -29,9 +29,9 @@
 //! # A puddle that is damaged when it moves
 //!
 //! It goes along, with the others of its pool, and what it becomes is decided when its file is
-//! back: the catalog says due and no generation, and the file may have any, at the old address. The
-//! generation is recorded before anything else happens to the file (`learn_generation`).
-//! Until then the pool is refused, as it would be at home.
+//! back: the catalog says pending and no generation, and the file may have any, at the old address.
+//! The generation is recorded before anything else happens to the file (`learn_generation`). Until
+//! then the pool is refused, as it would be at home.
 //!
 //! # Pools that are protected
 //!
@@ -40,7 +40,7 @@
 //!
 //! # What reads a puddle without touching it
 //!
-//! | reader | and a puddle that is due |
+//! | reader | and a puddle that is pending |
 //! | --- | --- |
 //! | recovery, replaying logs | has no log entry; one that names it is refused, its log kept |
 //! | going back to the last psync | is copied from its primary as any, headers included |
@@ -63,7 +63,7 @@ use crate::kernel::catalog::State;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::Damage;
 use crate::kernel::interface::rewriter::{RewriteJob, TypeTable};
-use crate::kernel::puddles::due_job::Job;
+use crate::kernel::puddles::pending_job::Job;
 use crate::kernel::puddles::puddle::{
     DIR, NAME_LEN, Puddle, file_name, make_header_of, pool_named, primary_name, text,
 };
@@ -71,7 +71,7 @@ use crate::kernel::puddles::verify::verify_all;
 use crate::kernel::store::{Control, Inner};
 use crate::sealed_files::file_len;
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{AtRest, PendingRewriteRecord, PuddleRecord, Record};
 use cenote_layout::header::read;
 use cenote_layout::id::Uuid;
 use cenote_layout::moves::Moves;
@@ -82,7 +82,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// What a file is, of a puddle that the catalog says is due.
+/// What a file is, of a puddle that the catalog says is pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Still to be rewritten.
@@ -102,15 +102,15 @@ impl Found {
     }
 }
 
-/// Looks at one file of a puddle that is due, in a store that is open for writing or not.
+/// Looks at one file of a puddle that is pending, in a store that is open for writing or not.
 fn look_at(
     medium: &OwnedMedium,
     name: &str,
     (store, writing): (Uuid, bool),
     record: &PuddleRecord,
-    due: &DueRecord,
+    pending: &PendingRewriteRecord,
 ) -> Result<Found, MediumError> {
-    look_at_len(medium, name, (store, writing), (record, record.size), due)
+    look_at_len(medium, name, (store, writing), (record, record.size), pending)
 }
 
 /// The same for a file that is longer than its puddle.
@@ -119,10 +119,10 @@ pub(crate) fn look_at_len(
     name: &str,
     (store, writing): (Uuid, bool),
     (record, len): (&PuddleRecord, u64),
-    due: &DueRecord,
+    pending: &PendingRewriteRecord,
 ) -> Result<Found, MediumError> {
-    let old = PuddleRecord { addr: due.from, ..*record };
-    if due.is_unknown() {
+    let old = PuddleRecord { addr: pending.from, ..*record };
+    if pending.is_unknown() {
         // It was damaged when it moved, and is rewritten only when its generation is known.
         let problem = verify_all(medium, name, (&old, len), store, writing, (None, None))?;
         return Ok(problem.map_or(Found::Old, Found::Damaged));
@@ -130,10 +130,10 @@ pub(crate) fn look_at_len(
     let check = |record: &PuddleRecord, generation| {
         verify_all(medium, name, (record, len), store, writing, (Some(generation), None))
     };
-    if check(record, due.generation)?.is_none() {
+    if check(record, pending.generation)?.is_none() {
         return Ok(Found::New);
     }
-    let generation = due.generation.saturating_sub(1);
+    let generation = pending.generation.saturating_sub(1);
     let Some(problem) = check(&old, generation)? else { return Ok(Found::Old) };
     let mut page = [0; PAGE_SIZE as usize];
     let got = match medium.read_at(name, 0, &mut page) {
@@ -145,12 +145,12 @@ pub(crate) fn look_at_len(
         && in_place::is_begun(
             &page,
             &make_header_of(&old, store, generation),
-            &make_header_of(record, store, due.generation),
+            &make_header_of(record, store, pending.generation),
         );
     Ok(if begun { Found::Old } else { Found::Damaged(problem) })
 }
 
-/// What the puddles of one pool that are due need, each read once.
+/// What the puddles of one pool that are pending need, each read once.
 #[derive(Default)]
 pub(crate) struct Needs {
     moves: BTreeMap<Uuid, Arc<Moves>>,
@@ -178,13 +178,13 @@ impl Inner {
         self.medium.sync_dir(DIR)
     }
 
-    /// Looks at a puddle that the catalog says is due, before it can be found, and marks it unless
-    /// it has been rewritten. `Some`: why it cannot be used.
-    pub(crate) fn mark_due(
+    /// Looks at a puddle that the catalog says is pending, before it can be found, and marks it
+    /// unless it has been rewritten. `Some`: why it cannot be used.
+    pub(crate) fn mark_pending(
         &self,
         control: &mut Control,
         record: &PuddleRecord,
-        due: DueRecord,
+        pending: PendingRewriteRecord,
         needs: &mut Needs,
     ) -> Result<Option<String>, StoreError> {
         // SAFETY: puddles live until the store is dropped.
@@ -196,22 +196,23 @@ impl Inner {
             return Ok(Some(waits));
         }
         let by_primary = known.is_some_and(Puddle::shows_primary);
-        let due = match due.is_unknown() {
-            false => due,
-            true => match self.learn_generation(control, record, due, by_primary)? {
-                Ok(due) => due,
+        let pending = match pending.is_unknown() {
+            false => pending,
+            true => match self.learn_generation(control, record, pending, by_primary)? {
+                Ok(pending) => pending,
                 Err(detail) => return Ok(Some(detail)),
             },
         };
         let found = match by_primary {
             _ if self.frontier().holds(record.uuid) => Found::Old,
-            true => self.look_at(primary_name(record.uuid), record, &due)?,
-            false => self.look_at(file_name(record.uuid), record, &due)?,
+            true => self.look_at(primary_name(record.uuid), record, &pending)?,
+            false => self.look_at(file_name(record.uuid), record, &pending)?,
         };
         match found {
             Found::Damaged(detail) => return Ok(Some(detail)),
             Found::New => {
-                let own = (!by_primary && self.options.hosting.is_none()).then_some(due.generation);
+                let own =
+                    (!by_primary && self.options.hosting.is_none()).then_some(pending.generation);
                 self.keep_new(record, own)?;
                 self.frontier().note_done(record.uuid);
                 return Ok(None);
@@ -221,11 +222,12 @@ impl Inner {
         let state = &control.catalog.state;
         let shadowed = self.writable && state.is_shadowed(record.pool);
         if shadowed
-            && let Found::Damaged(detail) = self.look_at(primary_name(record.uuid), record, &due)?
+            && let Found::Damaged(detail) =
+                self.look_at(primary_name(record.uuid), record, &pending)?
         {
             return Ok(Some(detail));
         }
-        let work = match self.work_of(control, record, &due, needs) {
+        let work = match self.work_of(control, record, &pending, needs) {
             Ok(work) => work,
             Err(detail) => return Ok(Some(detail)),
         };
@@ -234,7 +236,7 @@ impl Inner {
         let pool = pool_named(&control.catalog.state, record.pool);
         // SAFETY: as above.
         unsafe { puddle.as_ref() }
-            .set_due(Job { work, due, shadowed, sealing: None, hosting }, &pool);
+            .set_pending(Job { work, pending, shadowed, sealing: None, hosting }, &pool);
         // Who hosts maps no pools, so no thread of its own touches one.
         if self.options.hosting.is_none() {
             self.frontier().expect(puddle);
@@ -242,8 +244,8 @@ impl Inner {
         Ok(None)
     }
 
-    /// Why a puddle that is due must not be rewritten now: something that waits says what its file
-    /// holds at the addresses of before, and is settled first.
+    /// Why a puddle that is pending must not be rewritten now: something that waits says what its
+    /// file holds at the addresses of before, and is settled first.
     fn waits(&self, control: &Control, record: &PuddleRecord) -> Option<String> {
         if !self.writable {
             return None;
@@ -266,14 +268,14 @@ impl Inner {
         &self,
         control: &mut Control,
         record: &PuddleRecord,
-        due: DueRecord,
+        pending: PendingRewriteRecord,
         by_primary: bool,
-    ) -> Result<Result<DueRecord, String>, StoreError> {
+    ) -> Result<Result<PendingRewriteRecord, String>, StoreError> {
         let name = if by_primary { primary_name(record.uuid) } else { file_name(record.uuid) };
-        if let Some(detail) = self.look_at(name, record, &due)?.damage() {
+        if let Some(detail) = self.look_at(name, record, &pending)?.damage() {
             return Ok(Err(detail));
         }
-        self.learn_from(control, record, due, text(&name)).map(Ok)
+        self.learn_from(control, record, pending, text(&name)).map(Ok)
     }
 
     /// The same of a file that was looked at.
@@ -281,15 +283,15 @@ impl Inner {
         &self,
         control: &mut Control,
         record: &PuddleRecord,
-        due: DueRecord,
+        pending: PendingRewriteRecord,
         name: &str,
-    ) -> Result<DueRecord, StoreError> {
+    ) -> Result<PendingRewriteRecord, StoreError> {
         let generation = self.generation_in(name, record)? + 1;
-        let due = DueRecord { generation, ..due };
+        let pending = PendingRewriteRecord { generation, ..pending };
         if self.writable {
-            self.commit(control, &[Record::Due(due)])?;
+            self.commit(control, &[Record::PendingRewrite(pending)])?;
         }
-        Ok(due)
+        Ok(pending)
     }
 
     /// What is wrong with the file that kept psyncs of a puddle are written into, if it has moved:
@@ -298,15 +300,15 @@ impl Inner {
         &self,
         state: &State,
         record: &PuddleRecord,
-        due: &DueRecord,
+        pending: &PendingRewriteRecord,
     ) -> Result<Option<String>, MediumError> {
         let found = match (state.at_rest(record.pool), file_len(record, state.at_rest(record.pool)))
         {
-            (AtRest::None, _) => self.look_at(primary_name(record.uuid), record, due)?,
+            (AtRest::None, _) => self.look_at(primary_name(record.uuid), record, pending)?,
             (_, None) => return Ok(Some("the catalog gives it a size that no puddle has".into())),
             (_, Some(len)) => {
                 let (name, store) = (file_name(record.uuid), (self.uuid, self.writable));
-                look_at_len(&self.medium, text(&name), store, (record, len), due)?
+                look_at_len(&self.medium, text(&name), store, (record, len), pending)?
             }
         };
         Ok(match found {
@@ -316,17 +318,19 @@ impl Inner {
         })
     }
 
-    /// What is to be done to a puddle that is due, or why that is not known.
+    /// What is to be done to a puddle that is pending, or why that is not known.
     fn work_of(
         &self,
         control: &Control,
         record: &PuddleRecord,
-        due: &DueRecord,
+        pending: &PendingRewriteRecord,
         needs: &mut Needs,
     ) -> Result<RewriteJob, String> {
         let state = &control.catalog.state;
-        let moves = match (needs.moves.get(&due.relocation), state.relocations.get(&due.relocation))
-        {
+        let moves = match (
+            needs.moves.get(&pending.relocation),
+            state.relocations.get(&pending.relocation),
+        ) {
             (Some(known), _) => Arc::clone(known),
             (None, None) => return Err("it has moved, and the catalog has lost where from".into()),
             (None, Some(relocation)) => {
@@ -334,23 +338,23 @@ impl Inner {
                     format!("it has moved, and the record of that cannot be: {reason}")
                 })?;
                 let moves = Arc::new(moves);
-                needs.moves.insert(due.relocation, Arc::clone(&moves));
+                needs.moves.insert(pending.relocation, Arc::clone(&moves));
                 moves
             }
         };
         let types = Arc::clone(needs.types.get_or_insert_with(|| Arc::new(state.types.clone())));
         let all_blocks = state.marks_are_open(record.pool);
-        Ok(RewriteJob { puddle: *record, from: due.from, moves, types, all_blocks })
+        Ok(RewriteJob { puddle: *record, from: pending.from, moves, types, all_blocks })
     }
 
-    /// What a file of a puddle that is due is: its own, or its primary.
+    /// What a file of a puddle that is pending is: its own, or its primary.
     pub(crate) fn look_at(
         &self,
         name: [u8; NAME_LEN],
         record: &PuddleRecord,
-        due: &DueRecord,
+        pending: &PendingRewriteRecord,
     ) -> Result<Found, MediumError> {
-        look_at(&self.medium, text(&name), (self.uuid, self.writable), record, due)
+        look_at(&self.medium, text(&name), (self.uuid, self.writable), record, pending)
     }
 
     /// The generation that the header of one of a puddle's files says.

@@ -59,8 +59,8 @@ impl Image {
 
     /// The file itself, to be changed; or what it holds, in memory, if the system does not map it.
     pub(crate) fn itself(file: &FileHandle, len: u64) -> Result<Self, MediumError> {
-        // SAFETY: a puddle that is due: no process has mapped it, and only the thread that has the
-        // turn writes it.
+        // SAFETY: a puddle that is pending: no process has mapped it, and only the thread that has
+        // the turn writes it.
         let region = unsafe { file.whole(len as usize) };
         let Some(region) = region.and_then(ImageMemory::of_file) else {
             return Self::in_memory(file, len);

@@ -7,10 +7,10 @@
 //! to a new place stays as it is when it is sent through the moves again. Then the puddle needs no
 //! log and no copy. Invariant: nothing maps the puddle before state 4. States:
 //!
-//! 1. *Old*: the catalog says due, the header has the old address and generation.
+//! 1. *Old*: the catalog says pending, the header has the old address and generation.
 //! 2. Words of the file are changed, each by one store of 8 bytes, and synced. The header is as it
-//!    was, so the puddle is due and not mapped: the next thread that touches it rewrites it again,
-//!    in this way or by a new file, with the same result.
+//!    was, so the puddle is pending and not mapped: the next thread that touches it rewrites it
+//!    again, in this way or by a new file, with the same result.
 //! 3. The header is written, with the new address and generation, and **its sync commits**.
 //! 4. *New*, as with a new file.
 //!
@@ -20,7 +20,7 @@
 //! Not in this way: what the rewriter does not call repeatable (off-holders, numbers of pools,
 //! something that came to where something else was); files in shadowed mode, of which there are
 //! two; files that share blocks, because they are to have their own before they are mapped; files
-//! of a store that a daemon keeps, because a guest that had the pool before it moved may have the
+//! of a store that a daemon keeps, because a client that had the pool before it moved may have the
 //! file still, and cut it short under the mapping.
 
 use super::failed::Failed;
@@ -116,7 +116,7 @@ impl<'a> InPlace<'a> {
         image.intact(file.name())?;
         drop(image);
         for (offset, len) in holes {
-            // SAFETY: a puddle that is due is not mapped, and no value lies in these parts.
+            // SAFETY: a puddle that is pending is not mapped, and no value lies in these parts.
             let _ = unsafe { medium.release(file.name(), *offset, *len) };
         }
         if early {

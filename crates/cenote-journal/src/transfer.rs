@@ -1,17 +1,17 @@
-//! Parcels: lines of primaries, in a memory file, that one process sends to be psynced by another,
-//! which keeps the journal.
+//! Transfers: lines of primaries, in a memory file, that one process sends to be psynced by
+//! another, which keeps the journal.
 //!
 //! ```text
 //! 0         Run x count     which lines: a Run counts primaries by their place in the request
 //! count*16  their contents, one after the other
 //! ```
 //!
-//! The sender ([`Parcel`]) writes pages that were stored into, whole, and lines of what is sealed.
-//! The keeper ([`Receiver`]) reads the file once, and trusts nothing in it: it compares and
+//! The sender ([`Transfer`]) writes pages that were stored into, whole, and lines of what is
+//! sealed. The keeper ([`Receiver`]) reads the file once, and trusts nothing in it: it compares and
 //! journals its own copy, whatever the sender does with the file meanwhile. The file is in memory,
 //! so reading it never waits. The keeper compares pages with the primary as last committed, which
-//! the sender does not know, and takes lines as they are, where that is allowed. A parcel that does
-//! not fit ([`ParcelError`]) changes nothing.
+//! the sender does not know, and takes lines as they are, where that is allowed. A transfer that
+//! does not fit ([`TransferError`]) changes nothing.
 
 use crate::apply_queue::{Primary, Target};
 use crate::changes::{Changes, Pages};
@@ -39,7 +39,7 @@ const LINES: u64 = PAGE_SIZE / LINE_SIZE;
 
 /// What is to be psynced, on its way to the process that keeps the journal.
 #[derive(Debug)]
-pub struct Parcel {
+pub struct Transfer {
     file: File,
     runs: Vec<Run>,
     /// Bytes of contents so far.
@@ -48,7 +48,7 @@ pub struct Parcel {
     room: u64,
 }
 
-impl Parcel {
+impl Transfer {
     /// An empty one, for at most so many runs.
     ///
     /// # Errors
@@ -126,10 +126,10 @@ impl Parcel {
     }
 }
 
-/// Why a parcel is not taken.
+/// Why a transfer is not taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ParcelError {
+pub enum TransferError {
     /// It says what cannot be.
     #[error("the psync's list of lines is not valid: {0}")]
     Nonsense(&'static str),
@@ -150,13 +150,13 @@ pub enum ParcelError {
     Journal(#[from] JournalError),
 }
 
-impl From<Stopped> for ParcelError {
+impl From<Stopped> for TransferError {
     fn from(stopped: Stopped) -> Self {
         Self::Journal(stopped.into())
     }
 }
 
-/// What the psync of a parcel did.
+/// What the psync of a transfer did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
     /// Its number in the journal; 0 if nothing had changed.
@@ -173,15 +173,15 @@ pub struct Delivered {
 /// none twice.
 ///
 /// # Errors
-/// [`ParcelError::Nonsense`].
-pub fn distinct(ids: &[Uuid], most: usize) -> Result<(), ParcelError> {
+/// [`TransferError::Nonsense`].
+pub fn distinct(ids: &[Uuid], most: usize) -> Result<(), TransferError> {
     if ids.len() > most {
-        return Err(ParcelError::Nonsense("more primaries than one psync has"));
+        return Err(TransferError::Nonsense("more primaries than one psync has"));
     }
     let mut seen = BTreeSet::new();
     match ids.iter().all(|id| seen.insert(*id)) {
         true => Ok(()),
-        false => Err(ParcelError::Nonsense("a primary that is there twice")),
+        false => Err(TransferError::Nonsense("a primary that is there twice")),
     }
 }
 
@@ -196,7 +196,7 @@ pub struct Limits {
     pub lines: bool,
 }
 
-/// Reads parcels.
+/// Reads transfers.
 #[derive(Debug)]
 pub struct Receiver {
     runs: Vec<Run>,
@@ -208,44 +208,45 @@ impl Receiver {
     /// none twice.
     ///
     /// # Errors
-    /// [`ParcelError`].
-    pub fn read(file: &File, count: u32, limits: &[Limits]) -> Result<Self, ParcelError> {
+    /// [`TransferError`].
+    pub fn read(file: &File, count: u32, limits: &[Limits]) -> Result<Self, TransferError> {
         const RUNS_MAX: u32 = 1 << 20;
         if count > RUNS_MAX {
-            return Err(ParcelError::TooLarge { limit: u64::from(RUNS_MAX) });
+            return Err(TransferError::TooLarge { limit: u64::from(RUNS_MAX) });
         }
         // Not from a pipe, nor from a file system whose server the sender is.
         match filesystem::kind(file.as_fd()) {
             Ok(kind) if kind.is_memory() => {}
-            Ok(_) => return Err(ParcelError::Nonsense("its file is none in memory")),
-            Err(error) => return Err(ParcelError::Unreadable(error)),
+            Ok(_) => return Err(TransferError::Nonsense("its file is none in memory")),
+            Err(error) => return Err(TransferError::Unreadable(error)),
         }
         let mut runs = vec![Run { object: 0, lines: 0, first_line: 0 }; count as usize];
         let data_at = size_of_val(&runs[..]) as u64;
-        file.read_exact_at(runs.as_mut_bytes(), 0).map_err(ParcelError::Unreadable)?;
+        file.read_exact_at(runs.as_mut_bytes(), 0).map_err(TransferError::Unreadable)?;
         runs.truncate(runs.iter().rposition(|run| run.lines != 0).map_or(0, |last| last + 1));
         let mut places = Vec::with_capacity(runs.len());
         for run in &runs {
-            let limits =
-                limits.get(run.object as usize).ok_or(ParcelError::Nonsense("no such primary"))?;
+            let limits = limits
+                .get(run.object as usize)
+                .ok_or(TransferError::Nonsense("no such primary"))?;
             let end = run
                 .first_line
                 .checked_mul(LINE_SIZE)
                 .and_then(|from| from.checked_add(run.len_bytes()));
             let inside = end.is_some_and(|end| end <= limits.len) && run.offset() >= limits.from;
             if run.lines == 0 || !inside {
-                return Err(ParcelError::Nonsense("lines that the primary does not have"));
+                return Err(TransferError::Nonsense("lines that the primary does not have"));
             }
             let whole =
                 run.first_line.is_multiple_of(LINES) && u64::from(run.lines).is_multiple_of(LINES);
             if !limits.lines && !whole {
-                return Err(ParcelError::Nonsense("parts of pages"));
+                return Err(TransferError::Nonsense("parts of pages"));
             }
             places.push((run.object, run.first_line, run.first_line + u64::from(run.lines)));
         }
         places.sort_unstable();
         if places.windows(2).any(|two| two[0].0 == two[1].0 && two[1].1 < two[0].2) {
-            return Err(ParcelError::Nonsense("lines that are there twice"));
+            return Err(TransferError::Nonsense("lines that are there twice"));
         }
         Ok(Self { runs, data_at })
     }
@@ -258,14 +259,14 @@ impl Receiver {
     /// Adds what differs to `changes`, which may come to at most `most` bytes.
     ///
     /// # Errors
-    /// [`ParcelError`]. What was added is incomplete.
+    /// [`TransferError`]. What was added is incomplete.
     pub fn add_to(
         &self,
         file: &File,
         changes: &mut Changes,
         primaries: &[(Limits, Primary<'_>)],
         most: u64,
-    ) -> Result<(), ParcelError> {
+    ) -> Result<(), TransferError> {
         let mut buffer = vec![0; STEP];
         let mut at = self.data_at;
         for run in &self.runs {
@@ -274,14 +275,14 @@ impl Receiver {
             while line < end {
                 let len = ((end - line) * LINE_SIZE).min(STEP as u64);
                 let bytes = &mut buffer[..len as usize];
-                file.read_exact_at(bytes, at).map_err(ParcelError::Unreadable)?;
+                file.read_exact_at(bytes, at).map_err(TransferError::Unreadable)?;
                 if limits.lines {
                     changes.add_lines(run.object, line, bytes);
                 } else {
                     changes.add_copy(run.object, line / LINES, bytes, primary)?;
                 }
                 if changes.data.len() as u64 > most {
-                    return Err(ParcelError::TooLarge { limit: most });
+                    return Err(TransferError::TooLarge { limit: most });
                 }
                 (line, at) = (line + len / LINE_SIZE, at + len);
             }
@@ -291,25 +292,25 @@ impl Receiver {
 }
 
 impl Journal {
-    /// Psyncs what a parcel holds of these primaries, which no other thread psyncs meanwhile: one
-    /// record, **whose sync commits**, and which is applied later. A parcel that was psynced
+    /// Psyncs what a transfer holds of these primaries, which no other thread psyncs meanwhile: one
+    /// record, **whose sync commits**, and which is applied later. A transfer that was psynced
     /// before, and whose answer was lost, changes nothing.
     ///
     /// # Errors
-    /// [`ParcelError`]: nothing has changed, or, as with every psync, a sync failed and the guard
+    /// [`TransferError`]: nothing has changed, or, as with every psync, a sync failed and the guard
     /// was told.
-    pub fn psync_parcel(
+    pub fn psync_transfer(
         &self,
         targets: Vec<(Target, Limits)>,
         file: &File,
         count: u32,
         most: u64,
-    ) -> Result<Delivered, ParcelError> {
+    ) -> Result<Delivered, TransferError> {
         let ids: Vec<_> = targets.iter().map(|(target, _)| target.id).collect();
         distinct(&ids, ids.len())?;
         let limits: Vec<_> = targets.iter().map(|(_, limits)| *limits).collect();
         let receiver = Receiver::read(file, count, &limits)?;
-        let _room = self.parcels.enter(receiver.len_bytes());
+        let _room = self.transfers.enter(receiver.len_bytes());
         let mut changes = self.changes();
         let mut primaries = Vec::with_capacity(targets.len());
         for (target, limits) in &targets {
@@ -322,7 +323,7 @@ impl Journal {
             return added.map(|()| Delivered::default());
         }
         let Some(draft) = Draft::new(&ids, &changes) else {
-            return Err(ParcelError::TooLarge { limit: most });
+            return Err(TransferError::TooLarge { limit: most });
         };
         let ticket = self.append(&draft)?;
         let done = Delivered {
@@ -331,7 +332,7 @@ impl Journal {
             data_bytes: changes.data.len() as u64,
             journal_bytes: draft.total_len(),
         };
-        if !planted(Bug::ParcelNotDurable)
+        if !planted(Bug::TransferNotDurable)
             && let Some(error) = self.decide(&ticket)?
         {
             return Err(error.into());
@@ -361,12 +362,12 @@ mod tests {
         let file = FileHandle::open(&medium, "p").expect("it is there");
         let mut shadow = vec![0u8; 8 * PAGE];
         shadow[3 * PAGE + 130] = 7;
-        let mut parcel = Parcel::new(4).expect("parcel");
-        parcel.add_pages(0, shadow.as_ptr().addr(), &[2..4, 7..8]).expect("pages");
+        let mut transfer = Transfer::new(4).expect("transfer");
+        transfer.add_pages(0, shadow.as_ptr().addr(), &[2..4, 7..8]).expect("pages");
         let mut sealed = Changes::default();
         sealed.add_lines(1, 70, &[9; 64]);
-        parcel.add_changes(&sealed).expect("lines");
-        let (sent, count) = parcel.finish().expect("finish");
+        transfer.add_changes(&sealed).expect("lines");
+        let (sent, count) = transfer.finish().expect("finish");
         assert_eq!(count, 4);
         let both = [limits(false), limits(true)];
         let receiver = Receiver::read(&sent, count, &both).expect("it makes sense");
@@ -378,10 +379,10 @@ mod tests {
             changes.runs.iter().map(|run| (run.object, run.first_line, run.lines)).collect();
         assert_eq!(found, [(0, 3 * 64 + 2, 1), (1, 70, 1)]);
         let small = receiver.add_to(&sent, &mut Changes::default(), &primaries, 64);
-        assert!(matches!(small, Err(ParcelError::TooLarge { limit: 64 })), "{small:?}");
+        assert!(matches!(small, Err(TransferError::TooLarge { limit: 64 })), "{small:?}");
         sent.set_len(5 * PAGE_SIZE / 2).expect("cut short");
         let cut = receiver.add_to(&sent, &mut Changes::default(), &primaries, 1 << 20);
-        assert!(matches!(cut, Err(ParcelError::Unreadable(_))), "{cut:?}");
+        assert!(matches!(cut, Err(TransferError::Unreadable(_))), "{cut:?}");
     }
 
     #[test]
@@ -403,11 +404,14 @@ mod tests {
             let file = cenote_sys::dual_mapping::nameless_file("test").expect("file");
             file.write_all_at(runs.as_bytes(), 0).expect("write");
             let read = Receiver::read(&file, runs.len() as u32, &[limits(lines)]);
-            assert!(matches!(read, Err(ParcelError::Nonsense(_))), "{runs:?}: {read:?}");
+            assert!(matches!(read, Err(TransferError::Nonsense(_))), "{runs:?}: {read:?}");
         }
         let file = cenote_sys::dual_mapping::nameless_file("test").expect("file");
-        assert!(matches!(Receiver::read(&file, 1, &[]), Err(ParcelError::Unreadable(_))));
-        assert!(matches!(Receiver::read(&file, u32::MAX, &[]), Err(ParcelError::TooLarge { .. })));
+        assert!(matches!(Receiver::read(&file, 1, &[]), Err(TransferError::Unreadable(_))));
+        assert!(matches!(
+            Receiver::read(&file, u32::MAX, &[]),
+            Err(TransferError::TooLarge { .. })
+        ));
         assert!(Receiver::read(&file, 0, &[]).is_ok());
     }
 
@@ -417,7 +421,7 @@ mod tests {
         assert!(distinct(&ids, 5).is_ok() && distinct(&[], 0).is_ok());
         let twice = [&ids[..], &ids[2..3]].concat();
         for (ids, most) in [(&ids[..], 4), (&twice[..], 100)] {
-            assert!(matches!(distinct(ids, most), Err(ParcelError::Nonsense(_))));
+            assert!(matches!(distinct(ids, most), Err(TransferError::Nonsense(_))));
         }
     }
 
@@ -426,9 +430,9 @@ mod tests {
         let (pipe, _writer) = std::io::pipe().expect("a pipe");
         let pipe = File::from(std::os::fd::OwnedFd::from(pipe));
         let read = Receiver::read(&pipe, 1, &[limits(true)]);
-        assert!(matches!(read, Err(ParcelError::Nonsense(_))), "{read:?}");
+        assert!(matches!(read, Err(TransferError::Nonsense(_))), "{read:?}");
         let proc = File::open("/proc/self/maps").expect("open");
         let read = Receiver::read(&proc, 1, &[limits(true)]);
-        assert!(matches!(read, Err(ParcelError::Nonsense(_))), "{read:?}");
+        assert!(matches!(read, Err(TransferError::Nonsense(_))), "{read:?}");
     }
 }

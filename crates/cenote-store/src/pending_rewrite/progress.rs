@@ -1,4 +1,4 @@
-//! Puddles of a pool that are due, and what rewriting has done: as callers see it.
+//! Puddles of a pool that are pending, and what rewriting has done: as callers see it.
 
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::rewriter::{Backend, RelocationProgress, Rewritten};
@@ -10,34 +10,34 @@ use core::ops::ControlFlow;
 impl PoolHandle {
     /// Puddles of the pool that are still to be rewritten, each when it is first touched.
     #[must_use]
-    pub fn due(&self) -> u64 {
-        self.puddles().iter().filter(|puddle| puddle.is_due()).count() as u64
+    pub fn pending_rewrites(&self) -> u64 {
+        self.puddles().iter().filter(|puddle| puddle.is_pending()).count() as u64
     }
 
-    /// Rewrites all puddles of the pool that are due, now, and says so in the catalog. `progress`
-    /// is told before each, and at the end, and says whether to go on: what is left when it says no
-    /// is due as before ([`PoolHandle::due`]). Where the store is open read-only, the rewritten
-    /// puddles are memory of this process.
+    /// Rewrites all puddles of the pool that are pending, now, and says so in the catalog.
+    /// `progress` is told before each, and at the end, and says whether to go on: what is left when
+    /// it says no is pending as before ([`PoolHandle::pending_rewrites`]). Where the store is open
+    /// read-only, the rewritten puddles are memory of this process.
     ///
     /// # Errors
     /// The first puddle that cannot be rewritten, and why: no space for a second file of it,
-    /// damage. It and those behind it are still due, and as good as they were.
+    /// damage. It and those behind it are still pending, and as good as they were.
     pub fn finish_relocation(
         &self,
         progress: &mut dyn FnMut(RelocationProgress) -> ControlFlow<()>,
     ) -> Result<Rewritten, StoreError> {
         let inner = self.store().inner();
         inner.check_usable()?;
-        let due: Vec<&Puddle> =
-            self.puddles().into_iter().filter(|puddle| puddle.is_due()).collect();
+        let pending: Vec<&Puddle> =
+            self.puddles().into_iter().filter(|puddle| puddle.is_pending()).collect();
         let mut sum = Rewritten::default();
         let mut told = RelocationProgress {
             puddles: 0,
-            puddles_total: due.len() as u64,
+            puddles_total: pending.len() as u64,
             bytes: 0,
-            bytes_total: due.iter().map(|puddle| puddle.size()).sum(),
+            bytes_total: pending.iter().map(|puddle| puddle.size()).sum(),
         };
-        for puddle in due {
+        for puddle in pending {
             if progress(told).is_break() {
                 break;
             }

@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &Logs, out: &mut Out) -> Result<Verdict, Failure> {
 fn show(arguments: &LogsList, out: &mut Out) -> Result<Verdict, Failure> {
     let dir = &arguments.store;
     let store = opening::asked_or_look(dir)?;
-    let found = store.set_aside()?;
+    let found = store.undecided_logs()?;
     for client in &found {
         let names: Vec<&str> = client.pools.iter().map(|(_, name)| &**name).collect();
         out.line(format_args!("{}  pools: {}", client.client, names.join(", ")))?;

@@ -1,15 +1,15 @@
-//! Seals anew puddles of protected pools that are due: copies that are still sealed as what they
-//! were copied from, and those whose pointers are to be rewritten.
+//! Seals anew puddles of protected pools that are pending: copies that are still sealed as what
+//! they were copied from, and those whose pointers are to be rewritten.
 //!
 //! A copy of a protected pool is made of its files, sealed as they are, so that it needs no key;
 //! the catalog says under whose identity each puddle is sealed
 //! ([`Record::SealedAs`](cenote_layout::catalog::Record)). Invariant: **nothing is ever sealed
-//! under a key of the original's again.** A puddle that is due is only read. When a thread first
-//! touches it, with the pool's key at hand, all its pages are opened into memory, its pointers are
-//! rewritten there, and all of it is sealed under a new data key, as its own, into a new file,
-//! which takes the name of the old one: states and commit are those of [`crate::relocate`], and
-//! **the renaming commits**. A puddle that moved inside its store is sealed anew in the same way,
-//! which keeps its identity and goes on with its generation.
+//! under a key of the original's again.** A puddle that is pending is only read. When a thread
+//! first touches it, with the pool's key at hand, all its pages are opened into memory, its
+//! pointers are rewritten there, and all of it is sealed under a new data key, as its own, into a
+//! new file, which takes the name of the old one: states and commit are those of
+//! [`crate::relocate`], and **the renaming commits**. A puddle that moved inside its store is
+//! sealed anew in the same way, which keeps its identity and goes on with its generation.
 //!
 //! # Keys
 //!
@@ -20,13 +20,13 @@
 //! old key away brings it along. A change of the caller's key finishes the copy first, and takes
 //! the inherited key away: it opens the original, too.
 //!
-//! States of a pool, each a file's name: (1) all are due: the caller's key opens the old root, and
-//! that the others; (2) the root is new: it opens those that are new by its own key, those that are
-//! due by the inherited one; (3) all are new. A crash leaves one of them. The inherited key is not
-//! in the next header that is written then ([`Protection::disinherit`]).
+//! States of a pool, each a file's name: (1) all are pending: the caller's key opens the old root,
+//! and that the others; (2) the root is new: it opens those that are new by its own key, those that
+//! are pending by the inherited one; (3) all are new. A crash leaves one of them. The inherited key
+//! is not in the next header that is written then ([`Protection::disinherit`]).
 //!
-//! In a store that is open for reading only, puddles that are due are opened into memory, and no
-//! file changes.
+//! In a store that is open for reading only, puddles that are pending are opened into memory, and
+//! no file changes.
 
 use super::failed::Failed;
 use super::lazy_rewrite::LazyRewrite;
@@ -34,14 +34,14 @@ use super::replace::NewFile;
 use super::{Found, Needs, look_at_len};
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::rewriter::{RewriteJob, Rewriter, Rewritten};
-use crate::kernel::puddles::due_job::{Job, PoolKeys, Sealing};
+use crate::kernel::puddles::pending_job::{Job, PoolKeys, Sealing};
 use crate::kernel::puddles::puddle::{DATA_AT, DIR, Puddle, file_name, text};
 use crate::kernel::store::{Control, Inner};
 use crate::sealed_files::{Opened, binding_of, file_len, named, pages_of, show_view};
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Keyring, Mode, Protection};
 use cenote_journal::Journal;
-use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
+use cenote_layout::catalog::{AtRest, PendingRewriteRecord, PuddleRecord};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode, MediumError, Operation};
@@ -64,30 +64,30 @@ impl Plain {
     }
 }
 
-/// A puddle that is due, opened.
+/// A puddle that is pending, opened.
 pub(crate) struct OpenedDue {
     pub(crate) protection: Protection,
     pub(crate) source: Source,
 }
 
 impl LazyRewrite {
-    /// Opens the protection of a puddle that is due, as it is sealed now. No page is read.
+    /// Opens the protection of a puddle that is pending, as it is sealed now. No page is read.
     pub(crate) fn open_due(
         &self,
         (pool, record): (&str, &PuddleRecord),
         (mode, identity): (Mode, Uuid),
         key: Option<&Keyring>,
     ) -> Result<OpenedDue, Failed> {
-        // No psync has written to it since it is due: no journal speaks of it, unless the window
-        // moved for a reader.
+        // No psync has written to it since it is pending: no journal speaks of it, unless the
+        // window moved for a reader.
         let source = self.source(record, mode, None)?;
         let protection =
             cenote_sealed::open_as(&named(pool, record), mode, &source, (identity, key))?;
         Ok(OpenedDue { protection, source })
     }
 
-    /// Opens all pages of a puddle that is due, and makes the pointers in them right. Which pages
-    /// were ever written comes along.
+    /// Opens all pages of a puddle that is pending, and makes the pointers in them right. Which
+    /// pages were ever written comes along.
     pub(crate) fn open_image(
         &self,
         (pool, work, generation): (&str, &RewriteJob, u64),
@@ -103,7 +103,7 @@ impl LazyRewrite {
         Ok((image, written, rewritten))
     }
 
-    /// Seals a puddle that is due anew, as its own: on return its file is the new one. The
+    /// Seals a puddle that is pending anew, as its own: on return its file is the new one. The
     /// protection is that of the new file.
     pub(crate) fn reseal(
         &self,
@@ -144,7 +144,7 @@ impl LazyRewrite {
         rewriter: &dyn Rewriter,
     ) -> Result<Rewritten, Failed> {
         let (record, pool, mode) = (&job.work.puddle, sealing.pool.as_str(), sealing.mode);
-        let (work, own) = ((pool, &job.work, job.due.generation), sealing.keys.own.as_ref());
+        let (work, own) = ((pool, &job.work, job.pending.generation), sealing.keys.own.as_ref());
         let open = |identity, key| self.open_due((pool, record), (mode, identity), key);
         let before = || open(sealing.identity, sealing.keys.before.as_ref());
         if !self.writable {
@@ -153,8 +153,13 @@ impl LazyRewrite {
             return Ok(rewritten);
         }
         let (name, len) = (file_name(record.uuid), file_len(record, AtRest::of(mode)).unwrap_or(0));
-        let found =
-            look_at_len(&self.medium, text(&name), (self.store, true), (record, len), &job.due)?;
+        let found = look_at_len(
+            &self.medium,
+            text(&name),
+            (self.store, true),
+            (record, len),
+            &job.pending,
+        )?;
         let (rewritten, protection) = match found {
             // Its memory could not be made the last time.
             Found::New => (Rewritten::default(), open(record.uuid, own)?.protection),
@@ -195,7 +200,7 @@ impl LazyRewrite {
 }
 
 impl Sealing {
-    /// Checks every page of a puddle that is due, as it is sealed now.
+    /// Checks every page of a puddle that is pending, as it is sealed now.
     pub(crate) fn verify(
         &self,
         frontier: &LazyRewrite,
@@ -218,7 +223,7 @@ pub(crate) enum SealedFile {
     /// Sealed as its own.
     Own,
     /// To be sealed anew.
-    Due(DueRecord),
+    Pending(PendingRewriteRecord),
     Damaged(String),
 }
 
@@ -226,7 +231,7 @@ impl SealedFile {
     /// What is wrong with it.
     pub(crate) fn damage(self) -> Option<String> {
         match self {
-            Self::Own | Self::Due(_) => None,
+            Self::Own | Self::Pending(_) => None,
             Self::Damaged(detail) => Some(detail),
         }
     }
@@ -240,7 +245,7 @@ impl Inner {
         record: &PuddleRecord,
         protection: AtRest,
     ) -> Result<SealedFile, MediumError> {
-        let Some(due) = control.catalog.state.due.get(&record.uuid).copied() else {
+        let Some(pending) = control.catalog.state.pending.get(&record.uuid).copied() else {
             let problem = self.verify_sealed(record, protection)?;
             return Ok(problem.map_or(SealedFile::Own, SealedFile::Damaged));
         };
@@ -251,13 +256,13 @@ impl Inner {
         };
         let name = file_name(record.uuid);
         let store = (self.uuid, self.writable);
-        Ok(match look_at_len(&self.medium, text(&name), store, (record, len), &due)? {
+        Ok(match look_at_len(&self.medium, text(&name), store, (record, len), &pending)? {
             Found::New => {
                 self.keep_new(record, None)?;
                 self.frontier().note_done(record.uuid);
                 SealedFile::Own
             }
-            Found::Old => SealedFile::Due(due),
+            Found::Old => SealedFile::Pending(pending),
             Found::Damaged(problem) => SealedFile::Damaged(problem),
         })
     }
@@ -271,41 +276,41 @@ impl Inner {
         protection: AtRest,
     ) -> Result<SealedFile, StoreError> {
         match self.look_at_sealed(control, record, protection)? {
-            SealedFile::Due(due) if due.is_unknown() => {
+            SealedFile::Pending(pending) if pending.is_unknown() => {
                 let name = file_name(record.uuid);
-                self.learn_from(control, record, due, text(&name)).map(SealedFile::Due)
+                self.learn_from(control, record, pending, text(&name)).map(SealedFile::Pending)
             }
             found => Ok(found),
         }
     }
 
-    /// Under which identity a puddle that is due is sealed.
+    /// Under which identity a puddle that is pending is sealed.
     pub(crate) fn identity_of(&self, control: &Control, puddle: Uuid) -> Uuid {
         control.catalog.state.sealed_as.get(&puddle).copied().unwrap_or(puddle)
     }
 
-    /// The root puddle of a pool that is opened and due: sealed anew, or, in a store that may only
-    /// be looked at, shown as an image. Returns the key of the puddles that are still due then,
-    /// where it is not in the root's header, and the list of the pool's puddles.
+    /// The root puddle of a pool that is opened and pending: sealed anew, or, in a store that may
+    /// only be looked at, shown as an image. Returns the key of the puddles that are still pending
+    /// then, where it is not in the root's header, and the list of the pool's puddles.
     pub(crate) fn reseal_root(
         &self,
         control: &mut Control,
         (pool, mode): (&str, Mode),
-        (record, due): (&PuddleRecord, DueRecord),
+        (record, pending): (&PuddleRecord, PendingRewriteRecord),
         (key, inherits): (Option<&Keyring>, bool),
         needs: &mut Needs,
     ) -> Result<(Option<Keyring>, Digest), StoreError> {
         let failed = |error: Failed| self.frontier().explain(error, record.uuid, pool);
         let not_rewritten =
             |detail: String| StoreError::NotRewritten { puddle: record.uuid, detail };
-        let work = self.work_of(control, record, &due, needs).map_err(not_rewritten)?;
+        let work = self.work_of(control, record, &pending, needs).map_err(not_rewritten)?;
         let identity = self.identity_of(control, record.uuid);
         let frontier = self.frontier();
         let Some(rewriter) = &frontier.options.rewriter else {
             return Err(not_rewritten("this program cannot rewrite pointers".into()));
         };
         let opened = frontier.open_due((pool, record), (mode, identity), key).map_err(failed)?;
-        let job = (pool, &work, due.generation);
+        let job = (pool, &work, pending.generation);
         let members = opened.protection.members();
         if self.writable {
             self.check_poisoned()?;
@@ -327,17 +332,17 @@ impl Inner {
         Ok((before, members))
     }
 
-    /// Lets a puddle that is due wait for its first touch; what stands for it in its pool's list.
-    /// `Err` in the answer: why it cannot be used.
+    /// Lets a puddle that is pending wait for its first touch; what stands for it in its pool's
+    /// list. `Err` in the answer: why it cannot be used.
     pub(crate) fn expect_sealed(
         &self,
         control: &mut Control,
         (pool, mode, keys, journal): (&str, Mode, &Arc<PoolKeys>, Option<Arc<Journal>>),
         record: &PuddleRecord,
-        due: DueRecord,
+        pending: PendingRewriteRecord,
         needs: &mut Needs,
     ) -> Result<Result<Option<Digest>, String>, StoreError> {
-        let work = match self.work_of(control, record, &due, needs) {
+        let work = match self.work_of(control, record, &pending, needs) {
             Ok(work) => work,
             Err(detail) => return Ok(Err(detail)),
         };
@@ -359,7 +364,10 @@ impl Inner {
         let this = unsafe { puddle.as_ref() };
         if this.job().is_none() {
             let (what, sealing) = (format!("pool \"{pool}\""), Some(sealing));
-            this.set_due(Job { work, due, shadowed: false, sealing, hosting: false }, &what);
+            this.set_pending(
+                Job { work, pending, shadowed: false, sealing, hosting: false },
+                &what,
+            );
             self.frontier().expect(puddle);
         }
         Ok(Ok(entry))

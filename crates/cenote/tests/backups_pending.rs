@@ -1,6 +1,6 @@
 //! Backups of stores that are not as a session left them: moved to another window, with pools whose
-//! pointers are still due, with protected pools whose key the session does not have; and on a disk
-//! that is too small.
+//! pointers are still pending, with protected pools whose key the session does not have; and on a
+//! disk that is too small.
 
 use crate::archives::{list, names, small, store_with_window, values, window};
 use crate::at_rest::{self, PROTECTED, count, key_for};
@@ -50,8 +50,8 @@ impl Touched {
     }
 }
 
-fn due(store: &Store) -> u64 {
-    store.pools().iter().map(|info| info.due).sum()
+fn pending(store: &Store) -> u64 {
+    store.pools().iter().map(|info| info.pending).sum()
 }
 
 /// All lists of a copy are as they were made, before and after it was closed once more.
@@ -105,7 +105,7 @@ fn a_store_that_was_moved_to_another_window_is_backed_up_there() -> Result<()> {
         for name in &names {
             touched.touch(&store, name)?;
         }
-        assert!(due(&store) > 0 || touched == Touched::All, "{touched:?}");
+        assert!(pending(&store) > 0 || touched == Touched::All, "{touched:?}");
         let here = store.window();
         store.backup(&copy)?.durable()?;
         // Beside its original, and with the first window free or not.
@@ -146,14 +146,14 @@ fn pools_whose_pointers_are_due_are_backed_up_as_they_are() -> Result<()> {
             store.clone_pool(&name, &cloned)?;
             pools.extend([imported, cloned]);
         }
-        assert!(due(&store) > 0);
+        assert!(pending(&store) > 0);
         for name in &pools {
             touched.touch(&store, name)?;
         }
-        assert!(due(&store) > 0 || touched == Touched::All, "{touched:?}");
-        let still = due(&store);
+        assert!(pending(&store) > 0 || touched == Touched::All, "{touched:?}");
+        let still = pending(&store);
         store.backup(&copy)?.durable()?;
-        assert_eq!(due(&store), still, "a backup touches nothing");
+        assert_eq!(pending(&store), still, "a backup touches nothing");
         pools.extend(modes().map(|(name, _)| name));
         whole(&copy, &pools)?;
         store.close()?;
@@ -162,7 +162,7 @@ fn pools_whose_pointers_are_due_are_backed_up_as_they_are() -> Result<()> {
     Ok(())
 }
 
-/// The session has no key: the pools are copied sealed, those that are due among them.
+/// The session has no key: the pools are copied sealed, those that are pending among them.
 #[test]
 fn protected_pools_are_backed_up_without_their_key() -> Result<()> {
     for at_rest in PROTECTED {
@@ -268,8 +268,8 @@ fn a_disk_that_fills_while_threads_commit_leaves_the_store_and_no_copy() -> Resu
     Ok(())
 }
 
-/// A primary whose pointers are due is as it was before the last close: the backup names its pool
-/// as damaged, and so does the store.
+/// A primary whose pointers are pending is as it was before the last close: the backup names its
+/// pool as damaged, and so does the store.
 #[test]
 fn an_older_primary_whose_pointers_are_due_is_in_no_backup() -> Result<()> {
     let keep = directory();
@@ -300,7 +300,7 @@ fn an_older_primary_whose_pointers_are_due_is_in_no_backup() -> Result<()> {
         std::fs::write(path, bytes).expect("written");
         let copy = keep.path().join(number.to_string());
         let store = Store::open(&dir)?;
-        assert!(due(&store) > 0);
+        assert!(pending(&store) > 0);
         let report = store.backup(&copy)?;
         let changed = newer != *bytes;
         let damage = &report.report().damage;

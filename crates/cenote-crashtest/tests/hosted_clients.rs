@@ -1,12 +1,12 @@
-//! Whatever a crash interrupts of what a daemon does for its guests, their transactions are over or
-//! never were, and no client that was there is forgotten.
+//! Whatever a crash interrupts of what a daemon does for its clients, their transactions are over
+//! or never were, and no client that was there is forgotten.
 
 use Step::{
     Commit, Create, CreateShadowed, Damage, Decide, End, Grant, Half, Kill, Log, Psync, Repair,
     Serve, Settle, Stop, Store,
 };
 use cenote_crashtest::explore::When;
-use cenote_crashtest::guests::{Step, run};
+use cenote_crashtest::hosted_clients::{Step, run};
 use cenote_crashtest::rig::window_base;
 use cenote_crashtest::tier::Sampled;
 use cenote_medium::Durability;
@@ -14,8 +14,8 @@ use cenote_medium::planted::Bug;
 use cenote_store::Access::{ReadOnly, ReadWrite, Shared};
 use cenote_store::LogDecision::{Apply, Discard};
 
-/// Two guests come and go, one of them in the middle of a transaction.
-const GUESTS: &[Step] = &[
+/// Two clients come and go, one of them in the middle of a transaction.
+const HOSTED_CLIENTS: &[Step] = &[
     Serve,
     Create("a"),
     Create("b"),
@@ -35,7 +35,7 @@ const GUESTS: &[Step] = &[
     End(4, true),
     Stop,
 ];
-/// The daemon is killed with guests, and another follows.
+/// The daemon is killed with clients, and another follows.
 const KILLED: &[Step] = &[
     Serve,
     Create("a"),
@@ -73,7 +73,7 @@ const DISCARDED: &[Step] = &[
     Stop,
 ];
 
-/// Two guests psync pools in shadowed mode, one of them two pools together; one dies with stores
+/// Two clients psync pools in shadowed mode, one of them two pools together; one dies with stores
 /// that no psync has seen, and the next owner of its pool psyncs them.
 const PSYNCS: &[Step] = &[
     Serve,
@@ -144,16 +144,16 @@ fn visit(what: &str, script: &[Step], level: Durability, alive: bool, place: usi
 }
 
 #[test]
-fn guests_come_and_go() {
-    visit("guests", GUESTS, Durability::Power, false, 0, 40);
-    visit("guests", GUESTS, Durability::Process, false, 0, 40);
+fn clients_come_and_go() {
+    visit("clients", HOSTED_CLIENTS, Durability::Power, false, 0, 40);
+    visit("clients", HOSTED_CLIENTS, Durability::Process, false, 0, 40);
 }
 
 #[test]
-fn guests_outlive_the_daemon() {
-    visit("guests that live", KILLED, Durability::Power, true, 1, 20);
-    visit("guests that live", KILLED, Durability::Process, true, 1, 20);
-    visit("guests that died with it", KILLED, Durability::Power, false, 1, 20);
+fn clients_outlive_the_daemon() {
+    visit("clients that live", KILLED, Durability::Power, true, 1, 20);
+    visit("clients that live", KILLED, Durability::Process, true, 1, 20);
+    visit("clients that died with it", KILLED, Durability::Power, false, 1, 20);
 }
 
 #[test]
@@ -164,18 +164,18 @@ fn logs_that_are_set_aside_are_applied_or_discarded() {
 }
 
 #[test]
-fn guests_psync_pools_in_shadowed_mode() {
+fn clients_psync_pools_in_shadowed_mode() {
     visit("psyncs", PSYNCS, Durability::Process, false, 10, 100);
     visit("psyncs in turns of the journal's halves", HALVES, Durability::Process, false, 10, 100);
     visit(
-        "psyncs of guests that die with the daemon",
+        "psyncs of clients that die with the daemon",
         PSYNCS_KILLED,
         Durability::Process,
         false,
         10,
         20,
     );
-    visit("psyncs of guests that live", PSYNCS_KILLED, Durability::Process, true, 10, 20);
+    visit("psyncs of clients that live", PSYNCS_KILLED, Durability::Process, true, 10, 20);
 }
 
 #[track_caller]
@@ -200,27 +200,27 @@ fn caught_in(
 
 #[test]
 fn a_grant_that_no_batch_says_is_found() {
-    caught(Bug::GrantNotRecorded, &GUESTS[..10], Durability::Power, false, 3);
+    caught(Bug::GrantNotRecorded, &HOSTED_CLIENTS[..10], Durability::Power, false, 3);
 }
 
 #[test]
-fn a_guest_that_no_record_introduces_is_found() {
-    caught(Bug::GuestNotIntroduced, KILLED, Durability::Power, true, 4);
+fn a_client_that_no_record_introduces_is_found() {
+    caught(Bug::ClientNotIntroduced, KILLED, Durability::Power, true, 4);
 }
 
 #[test]
 fn a_log_space_that_is_named_before_it_is_durable_is_found() {
-    caught(Bug::LogSpaceNotSynced, &GUESTS[..5], Durability::Power, false, 5);
+    caught(Bug::LogSpaceNotSynced, &HOSTED_CLIENTS[..5], Durability::Power, false, 5);
 }
 
 #[test]
-fn logs_that_are_removed_before_their_guest_are_found() {
-    caught(Bug::GuestLogsRemovedEarly, &GUESTS[..11], Durability::Power, false, 6);
+fn logs_that_are_removed_before_their_client_are_found() {
+    caught(Bug::ClientLogsRemovedEarly, &HOSTED_CLIENTS[..11], Durability::Power, false, 6);
 }
 
 #[test]
-fn what_a_guest_left_in_the_page_cache_without_a_lease_is_found() {
-    caught(Bug::GuestLeaseNotInherited, &GUESTS[..11], Durability::Process, false, 7);
+fn what_a_client_left_in_the_page_cache_without_a_lease_is_found() {
+    caught(Bug::ClientLeaseNotInherited, &HOSTED_CLIENTS[..11], Durability::Process, false, 7);
 }
 
 #[test]
@@ -244,8 +244,8 @@ fn a_closed_store_that_is_recovered_before_it_says_open_is_found() {
 }
 
 #[test]
-fn a_guests_psync_that_is_answered_before_it_is_durable_is_found() {
-    caught(Bug::ParcelNotDurable, &PSYNCS[..11], Durability::Process, false, 11);
+fn a_clients_psync_that_is_answered_before_it_is_durable_is_found() {
+    caught(Bug::TransferNotDurable, &PSYNCS[..11], Durability::Process, false, 11);
 }
 
 #[test]
@@ -254,17 +254,17 @@ fn a_grant_of_a_pool_in_shadowed_mode_that_no_batch_says_is_found() {
 }
 
 #[test]
-fn a_guests_psync_whose_commit_record_comes_before_its_data_is_found() {
+fn a_clients_psync_whose_commit_record_comes_before_its_data_is_found() {
     caught(Bug::PsyncCommitBeforeData, &PSYNCS[..9], Durability::Process, false, 13);
 }
 
 #[test]
-fn a_journal_half_that_guests_write_anew_too_early_is_found() {
+fn a_journal_half_that_clients_write_anew_too_early_is_found() {
     caught(Bug::JournalReusedEarly, HALVES, Durability::Process, false, 14);
 }
 
 #[test]
-fn a_shadow_that_a_guest_left_and_that_is_believed_after_a_loss_of_power_is_found() {
+fn a_shadow_that_a_client_left_and_that_is_believed_after_a_loss_of_power_is_found() {
     caught_in(
         (Bug::ShadowNotRestored, When::Recovering, 0),
         &PSYNCS[..11],

@@ -1,4 +1,4 @@
-//! What a store that is open for reading keeps in memory of puddles that are due: what recovery
+//! What a store that is open for reading keeps in memory of puddles that are pending: what recovery
 //! made of them, and what journal and kept files lay over them. Their images are made of that, and
 //! not of their files alone.
 
@@ -12,7 +12,7 @@ use cenote_layout::id::Uuid;
 use cenote_medium::{FileHandle, MediumError};
 
 impl LazyRewrite {
-    /// Keeps what a puddle that is due holds in memory alone.
+    /// Keeps what a puddle that is pending holds in memory alone.
     ///
     /// # Safety
     /// It is mapped and readable, and no thread stores into it meanwhile.
@@ -50,7 +50,7 @@ impl LazyRewrite {
         let _ = self.patches.set(patches);
     }
 
-    /// What is laid over a puddle that is due.
+    /// What is laid over a puddle that is pending.
     pub(crate) fn patches_of(&self, puddle: Uuid) -> Vec<(u64, Vec<u8>)> {
         self.patches.get().and_then(|patches| patches.get(&puddle)).cloned().unwrap_or_default()
     }

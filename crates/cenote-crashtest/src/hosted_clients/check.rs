@@ -22,7 +22,7 @@ impl Check {
     }
 
     /// The next open of an image, and what it finds; `lost` if pools may have been torn before,
-    /// `power` if that had failed, `lives` if guests that were this process live on.
+    /// `power` if that had failed, `lives` if clients that were this process live on.
     pub(super) fn image(
         &self,
         image: &Image,
@@ -37,7 +37,7 @@ impl Check {
         let (store, report) = Store::open(sim.clone(), opens).map_err(|e| format!("open: {e}"))?;
         let mut damage = report.damage;
         if lives {
-            damage.extend(end_guests(&store, may)?);
+            damage.extend(end_clients(&store, may)?);
         }
         let found = may.iter().map(|known| self.fits(&sim, &store, &damage, known, lost));
         let mut why = Vec::new();
@@ -58,7 +58,7 @@ impl Check {
         if files != store.info().puddles {
             return Err(format!("{files} puddle files, {} records", store.info().puddles));
         }
-        let undecided = !store.set_aside().map_err(text)?.is_empty();
+        let undecided = !store.undecided_logs().map_err(text)?.is_empty();
         let puddles = shadowed_puddles(&store)?;
         let closed = match self.alive {
             true => store.end_hosting().map(|()| drop(store)),
@@ -141,21 +141,24 @@ impl Check {
     }
 }
 
-/// Guests that live are known; they end here, without a goodbye. Returns what is wrong with their
+/// Clients that live are known; they end here, without a goodbye. Returns what is wrong with their
 /// logs.
-fn end_guests(store: &Store, may: &[Known]) -> Result<Vec<Damage>, String> {
+fn end_clients(store: &Store, may: &[Known]) -> Result<Vec<Damage>, String> {
     let mut damage = Vec::new();
-    let there: BTreeSet<Uuid> = store.guests().iter().map(|guest| guest.client).collect();
+    let there: BTreeSet<Uuid> =
+        store.hosted_clients().iter().map(|hosted_client| hosted_client.client).collect();
     let known = |k: &Known| {
-        k.guests
-            .keys()
-            .all(|guest| there.contains(&client(*guest)) || k.pools.values().any(|p| p.aside))
+        k.hosted_clients.keys().all(|hosted_client| {
+            there.contains(&client(*hosted_client)) || k.pools.values().any(|p| p.aside)
+        })
     };
     if !may.iter().any(known) {
-        return Err(format!("guests that live are not known: {there:?}, {may:?}"));
+        return Err(format!("clients that live are not known: {there:?}, {may:?}"));
     }
-    for guest in there {
-        damage.extend(store.guest_end(guest, false).map_err(|e| format!("end: {e}"))?.damage);
+    for hosted_client in there {
+        damage.extend(
+            store.client_end(hosted_client, false).map_err(|e| format!("end: {e}"))?.damage,
+        );
     }
     Ok(damage)
 }

@@ -45,7 +45,7 @@ use crate::kernel::interface::report::{Damage, OpenReport};
 use crate::kernel::pools::pool_rules::find;
 use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::{Control, Inner, Store};
-use crate::log_decision::{LogDecision, SetAside};
+use crate::log_decision::{LogDecision, UndecidedLogs};
 use crate::recovery::retry;
 use cenote_layout::catalog::{LeaseRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
@@ -61,16 +61,16 @@ impl Store {
     ///
     /// # Errors
     /// The daemon cannot be reached.
-    pub fn set_aside(&self) -> Result<Vec<SetAside>, StoreError> {
+    pub fn undecided_logs(&self) -> Result<Vec<UndecidedLogs>, StoreError> {
         match self.inner().connection() {
-            Some(connection) => connection.keeper.set_aside(),
+            Some(connection) => connection.keeper.undecided_logs(),
             None => Ok(list(&self.inner().control())),
         }
     }
 
     /// The same, but only the logs that a user with these credentials may decide about.
     #[must_use]
-    pub fn set_aside_for(&self, credentials: &Credentials) -> Vec<SetAside> {
+    pub fn undecided_logs_for(&self, credentials: &Credentials) -> Vec<UndecidedLogs> {
         let control = self.inner().control();
         let own = |id: &PoolId| {
             control.catalog.state.pools.get(id).is_some_and(|pool| credentials.own(pool))
@@ -101,7 +101,7 @@ impl Store {
             inner.check_usable()?;
             return connection.keeper.decide_logs(client, decision);
         }
-        // A guest's end may be replaying logs of a pool that this one could write too.
+        // A client's end may be replaying logs of a pool that this one could write too.
         let _replaying = inner.replaying.lock().unwrap_or_else(PoisonError::into_inner);
         let mut guard = inner.begin_write("decide about a log")?;
         let control = &mut *guard;
@@ -144,7 +144,7 @@ impl Control {
     fn refuse_decision(
         &self,
         credentials: &Credentials,
-        found: &SetAside,
+        found: &UndecidedLogs,
     ) -> Result<(), StoreError> {
         if found.pools.is_empty() && credentials.uid != 0 {
             return Err(StoreError::Permission {
@@ -204,7 +204,7 @@ impl Inner {
 
 /// A decision that is carried out.
 struct Decided<'a> {
-    found: &'a SetAside,
+    found: &'a UndecidedLogs,
     decision: LogDecision,
     /// Pools that the client could write.
     leased: &'a BTreeSet<PoolId>,
@@ -298,8 +298,8 @@ fn client_of(damage: &Damage) -> Option<Uuid> {
     }
 }
 
-fn list(control: &Control) -> Vec<SetAside> {
-    let mut found: Vec<SetAside> = Vec::new();
+fn list(control: &Control) -> Vec<UndecidedLogs> {
+    let mut found: Vec<UndecidedLogs> = Vec::new();
     for damage in &control.damage {
         let Some(client) = client_of(damage) else { continue };
         let why = damage.to_string();
@@ -313,7 +313,7 @@ fn list(control: &Control) -> Vec<SetAside> {
                 found.pools.sort_unstable();
                 found.pools.dedup();
             }
-            None => found.push(SetAside { client, pools, why: vec![why] }),
+            None => found.push(UndecidedLogs { client, pools, why: vec![why] }),
         }
     }
     found

@@ -1,10 +1,10 @@
-//! What is to be done to a puddle that is due, and to which files ([`crate::relocate`]).
+//! What is to be done to a puddle that is pending, and to which files ([`crate::relocate`]).
 
 use crate::kernel::interface::rewriter::RewriteJob;
 use cenote_atrest::tree::Digest;
 use cenote_atrest::{Keyring, Mode};
 use cenote_journal::Journal;
-use cenote_layout::catalog::DueRecord;
+use cenote_layout::catalog::PendingRewriteRecord;
 use cenote_layout::id::Uuid;
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) work: RewriteJob,
-    pub(crate) due: DueRecord,
+    pub(crate) pending: PendingRewriteRecord,
     /// It has a primary as well.
     pub(crate) shadowed: bool,
     /// Of a protected pool: how it is sealed.
     pub(crate) sealing: Option<Sealing>,
-    /// A guest that had the pool before it moved may have its file mapped still, or a descriptor
+    /// A client that had the pool before it moved may have its file mapped still, or a descriptor
     /// of it, and could cut it short or store into it meanwhile: never in its file then. A new
     /// file is the store's alone.
     pub(crate) hosting: bool,
 }
 
-/// What it takes to open a puddle that is due, and to seal it anew.
+/// What it takes to open a puddle that is pending, and to seal it anew.
 #[derive(Debug)]
 pub(crate) struct Sealing {
     /// The pool's name, for messages.

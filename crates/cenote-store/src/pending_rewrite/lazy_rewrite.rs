@@ -1,10 +1,10 @@
-//! The frontier: keeps the puddles that are due, and rewrites one when a thread touches it
+//! The frontier: keeps the puddles that are pending, and rewrites one when a thread touches it
 //! ([`crate::relocate`] has the states).
 //!
 //! Invariant: a puddle is mapped only after its file is the new one, durably, or its rewritten
 //! image is in private memory. So an instruction that sees a byte of it, in any thread, sees
 //! the whole of it rewritten; and touching it leads to pointers to further puddles, which are
-//! due until they are touched.
+//! pending until they are touched.
 //!
 //! A fault comes in a signal handler, which may neither allocate nor take locks. It puts a question
 //! into a queue, and a thread of the store's answers ([`cenote_sys::fault_queue`]). That thread
@@ -15,7 +15,7 @@
 //!
 //! A rewriting that fails, because the disk is full or the file is damaged, cannot return an error
 //! to a load. It is told on standard error, and the fault goes on as one that none resolves.
-//! The puddle is still due then, and as good as it was. A caller that wants an error uses
+//! The puddle is still pending then, and as good as it was. A caller that wants an error uses
 //! [`PoolHandle::finish_relocation`] or opens with [`Backend::Eager`].
 
 use super::failed::Failed;
@@ -26,8 +26,8 @@ use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::rewriter::{
     Backend, RelocationOptions, RewriteJob, Rewriter, Rewritten,
 };
-use crate::kernel::puddles::due_job::Job;
 use crate::kernel::puddles::locked::locked;
+use crate::kernel::puddles::pending_job::Job;
 use crate::kernel::puddles::puddle::{
     DIR, PRIMARY_DIR, Puddle, file_name, make_header_of, primary_name, text,
 };
@@ -56,7 +56,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use zerocopy::IntoBytes;
 
-/// A puddle that is due; it lives until the store is dropped, after the worker has gone home.
+/// A puddle that is pending; it lives until the store is dropped, after the worker has gone home.
 #[derive(Clone, Copy, Debug)]
 struct Waiting(NonNull<Puddle>);
 
@@ -145,8 +145,8 @@ impl LazyRewrite {
         })
     }
 
-    /// Whether puddles that are due are rewritten when their pool is opened: by choice, or because
-    /// there is no thread to answer faults.
+    /// Whether puddles that are pending are rewritten when their pool is opened: by choice, or
+    /// because there is no thread to answer faults.
     pub(crate) fn is_eager(&self) -> bool {
         self.options.backend == Backend::Eager || locked(&self.worker).is_none()
     }
@@ -186,7 +186,7 @@ impl LazyRewrite {
             *toucher = named.spawn(move || frontier.serve_touches()).ok();
         }
         if toucher.is_some() {
-            // SAFETY: the puddle's own range, where nothing is mapped: it is due.
+            // SAFETY: the puddle's own range, where nothing is mapped: it is pending.
             let _ = unsafe { touch.watch(puddle.addr() as usize, puddle.size() as usize) };
         }
     }
@@ -201,7 +201,7 @@ impl LazyRewrite {
             drop(waiting);
             let at = address as u64;
             let Some(puddle) = found.filter(|puddle| at - puddle.addr() < puddle.size()) else {
-                // No puddle is due there any more: the waiting thread looks again.
+                // No puddle is pending there any more: the waiting thread looks again.
                 touch.wake(address & !(PAGE_SIZE as usize - 1), PAGE_SIZE as usize);
                 return;
             };
@@ -218,7 +218,8 @@ impl LazyRewrite {
         });
     }
 
-    /// How puddles that are due are rewritten here: what was asked for, or what there is instead.
+    /// How puddles that are pending are rewritten here: what was asked for, or what there is
+    /// instead.
     pub(crate) fn backend(&self) -> Backend {
         match self.options.backend {
             Backend::Userfault if self.simulated || self.touch().is_none() => Backend::Signal,
@@ -226,7 +227,7 @@ impl LazyRewrite {
         }
     }
 
-    /// What the fault handler does about an access to a puddle that is due. Async-signal-safe.
+    /// What the fault handler does about an access to a puddle that is pending. Async-signal-safe.
     pub(crate) fn ask(&self, puddle: &Puddle) -> bool {
         // A rewriter that touches what it may not would wait for itself: its access fails instead,
         // and ends the process.
@@ -297,7 +298,7 @@ impl LazyRewrite {
         locked(&self.sum).clone()
     }
 
-    /// What a puddle that is due holds, in memory that may be changed.
+    /// What a puddle that is pending holds, in memory that may be changed.
     fn image_of(&self, record: &PuddleRecord, source: &FileHandle) -> Result<Image, MediumError> {
         match locked(&self.held).get_mut(&record.uuid) {
             // A copy, because a rewriting that fails may have changed half of it.
@@ -320,15 +321,15 @@ impl LazyRewrite {
         core::mem::take(&mut *locked(&self.done))
     }
 
-    /// Rewrites a puddle, if it is due: on return its file is the new one, or its image is in
+    /// Rewrites a puddle, if it is pending: on return its file is the new one, or its image is in
     /// place. What was done now.
     pub(crate) fn finish(&self, puddle: &Puddle) -> Result<Option<Rewritten>, StoreError> {
-        let Some(job) = puddle.job().filter(|_| puddle.is_due()) else { return Ok(None) };
-        // The thread that has the turn must not touch a puddle that is due: it would wait for
+        let Some(job) = puddle.job().filter(|_| puddle.is_pending()) else { return Ok(None) };
+        // The thread that has the turn must not touch a puddle that is pending: it would wait for
         // itself. So no signal handler of the application runs on it meanwhile.
         let _quiet = signals::Blocked::new();
         let _turn = Turn::take(self);
-        if !puddle.is_due() {
+        if !puddle.is_pending() {
             return Ok(None);
         }
         let Some(rewriter) = &self.options.rewriter else {
@@ -412,11 +413,11 @@ impl LazyRewrite {
         }
         let record = &job.work.puddle;
         let rewrite = |image: &mut [u8]| Self::careful(image, &job.work, rewriter);
-        let header = make_header_of(record, self.store, job.due.generation);
+        let header = make_header_of(record, self.store, job.pending.generation);
         // What is rewritten is written: no seal of the last close may pass for it.
         let mark = puddle.claim_mark();
         let change = |image: &mut [u8]| {
-            let rewritten = self.change(image, &job.work, job.due.generation, rewriter)?;
+            let rewritten = self.change(image, &job.work, job.pending.generation, rewriter)?;
             stamp_image(image, mark);
             Ok::<_, Failed>(rewritten)
         };
@@ -444,7 +445,8 @@ impl LazyRewrite {
         let (file, primary) = (file_name(record.uuid), primary_name(record.uuid));
         let (file, primary) = ((DIR, text(&file)), (PRIMARY_DIR, text(&primary)));
         let both = job.shadowed && !planted(Bug::PrimaryNotRewritten) && {
-            look_at(&self.medium, primary.1, (self.store, true), record, &job.due)? != Found::New
+            look_at(&self.medium, primary.1, (self.store, true), record, &job.pending)?
+                != Found::New
         };
         let first = NewFile::create(&self.medium, if both { primary } else { file }, record.size)?;
         let mut image = first.image(&source, record.size)?;

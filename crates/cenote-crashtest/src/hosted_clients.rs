@@ -1,20 +1,20 @@
-//! Crashes what a daemon does for its guests, everywhere: grants, log spaces and logs, ends, and
+//! Crashes what a daemon does for its clients, everywhere: grants, log spaces and logs, ends, and
 //! decisions about logs that are set aside.
 //!
-//! A *script* of steps runs on one simulated medium. The guests are played: what they store goes
+//! A *script* of steps runs on one simulated medium. The clients are played: what they store goes
 //! into the puddles that they were granted, by the code that writes logs. Whatever a crash leaves,
 //! the next open finds each pool as the last transaction that was over left it, or, if the log that
 //! would say so was damaged, set aside with its pool for looking at only; what was acknowledged is
 //! there, and no file is left that the store does not know.
 //!
 //! *Pools in shadowed mode* are stored into, without transactions, and psynced as a client does it:
-//! by a parcel. A loss of power leaves each as its last psync did, those of one psync together
+//! by a transfer. A loss of power leaves each as its last psync did, those of one psync together
 //! (states P and C of the paper, and D, R and W where the journal has none of it yet); a crash of
 //! processes leaves what was stored. The journal is small, so that its halves are used again and
 //! again.
 //!
-//! *Guests that live* while the daemon is killed are this process itself. Then the next daemon must
-//! know them, and leave alone what they are doing, until it is told that they have ended.
+//! *Clients that live* while the daemon is killed are this process itself. Then the next daemon
+//! must know them, and leave alone what they are doing, until it is told that they have ended.
 
 mod check;
 
@@ -23,9 +23,9 @@ use crate::explore::{Tally, When};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::tier::Sampled;
 use crate::walk::Walk;
-use cenote_journal::Parcel;
+use cenote_journal::Transfer;
 use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{GuestRecord, PoolMode, PuddleRecord};
+use cenote_layout::catalog::{HostedClientRecord, PoolMode, PuddleRecord};
 use cenote_layout::id::Uuid;
 use cenote_layout::log::Kind;
 use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEntry};
@@ -46,33 +46,33 @@ use zerocopy::IntoBytes;
 /// One step of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A daemon opens the store, and knows the guests of before that live.
+    /// A daemon opens the store, and knows the clients of before that live.
     Serve,
     /// A pool is made.
     Create(&'static str),
     /// One in shadowed mode.
     CreateShadowed(&'static str),
-    /// A guest stores a value into pools in shadowed mode.
+    /// A client stores a value into pools in shadowed mode.
     Store(u8, &'static [&'static str], u64),
     /// It psyncs them together.
     Psync(u8, &'static [&'static str]),
-    /// What was psynced of a pool is brought to its primary, for a guest that looks at that.
+    /// What was psynced of a pool is brought to its primary, for a client that looks at that.
     Settle(u8, &'static str),
-    /// A guest is granted a pool, the first time it is admitted too.
+    /// A client is granted a pool, the first time it is admitted too.
     Grant(u8, &'static str, Access),
-    /// A guest gets its log space and a log.
+    /// A client gets its log space and a log.
     Log(u8),
-    /// A guest does a transaction on a pool.
+    /// A client does a transaction on a pool.
     Commit(u8, &'static str),
-    /// A guest does half of one.
+    /// A client does half of one.
     Half(u8, &'static str),
     /// The log of that is damaged.
     Damage(u8),
     /// What was damaged is brought back.
     Repair(u8),
-    /// A guest has ended, `true`: with a goodbye.
+    /// A client has ended, `true`: with a goodbye.
     End(u8, bool),
-    /// An operator decides about a guest's logs.
+    /// An operator decides about a client's logs.
     Decide(u8, LogDecision),
     /// The daemon ends by itself.
     Stop,
@@ -85,7 +85,7 @@ pub enum Step {
 struct Pool {
     /// Transactions that are over.
     value: u64,
-    /// A guest is within one.
+    /// A client is within one.
     half: bool,
     /// Its log is damaged, or set aside.
     aside: bool,
@@ -93,7 +93,7 @@ struct Pool {
     torn: bool,
     /// An operator has decided, so that it must be traced.
     due: bool,
-    /// A guest may write it, or has and it was not closed since.
+    /// A client may write it, or has and it was not closed since.
     leased: bool,
     /// What it holds, if it is in shadowed mode.
     shadowed: Option<Shadowed>,
@@ -114,8 +114,8 @@ struct Shadowed {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Known {
     pools: BTreeMap<&'static str, Pool>,
-    /// Guests that were granted something and have not ended, and their pools.
-    guests: BTreeMap<u8, BTreeSet<&'static str>>,
+    /// Clients that were granted something and have not ended, and their pools.
+    hosted_clients: BTreeMap<u8, BTreeSet<&'static str>>,
 }
 
 /// What half a transaction adds to a pool's words.
@@ -153,8 +153,8 @@ fn root() -> Credentials {
     Credentials { uid: 0, gid: 0, groups: Vec::new() }
 }
 
-fn client(guest: u8) -> Uuid {
-    Uuid::from_random_bytes([0x40 + guest; 16])
+fn client(hosted_client: u8) -> Uuid {
+    Uuid::from_random_bytes([0x40 + hosted_client; 16])
 }
 
 fn file(puddle: &PuddleRecord) -> String {
@@ -174,9 +174,9 @@ impl SegmentSource for Short {
     }
 }
 
-/// A guest's side.
+/// A client's side.
 #[derive(Default)]
-struct Guest {
+struct HostedClient {
     mapped: Vec<PuddleRecord>,
     pools: BTreeMap<&'static str, PuddleRecord>,
     log: Option<LogWriter>,
@@ -188,7 +188,7 @@ struct Run {
     sim: Arc<SimMedium>,
     alive: bool,
     store: Option<Store>,
-    guests: BTreeMap<u8, Guest>,
+    hosted_clients: BTreeMap<u8, HostedClient>,
     known: Known,
 }
 
@@ -197,26 +197,26 @@ impl Run {
         self.store.clone().ok_or_else(|| "there is no daemon".into())
     }
 
-    fn guest(&mut self, guest: u8) -> &mut Guest {
-        self.guests.entry(guest).or_default()
+    fn hosted_client(&mut self, hosted_client: u8) -> &mut HostedClient {
+        self.hosted_clients.entry(hosted_client).or_default()
     }
 
-    /// A guest maps what it was given.
-    fn map(&mut self, guest: u8, puddle: PuddleRecord) -> Result<(), String> {
-        // SAFETY: the daemon has nothing of a guest's puddles mapped, but while it replays; the
-        // guest has ended then.
+    /// A client maps what it was given.
+    fn map(&mut self, hosted_client: u8, puddle: PuddleRecord) -> Result<(), String> {
+        // SAFETY: the daemon has nothing of a client's puddles mapped, but while it replays; the
+        // client has ended then.
         unsafe { self.sim.map(&file(&puddle), puddle.addr, puddle.size, MapMode::ReadWrite) }
             .map_err(text)?;
-        self.guest(guest).mapped.push(puddle);
+        self.hosted_client(hosted_client).mapped.push(puddle);
         Ok(())
     }
 
     /// Its mappings go.
-    fn unmap(&mut self, guest: u8) -> Result<(), String> {
-        let guest = self.guests.entry(guest).or_default();
-        guest.log = None;
-        for puddle in guest.mapped.drain(..) {
-            // SAFETY: the guest's own, which does nothing any more.
+    fn unmap(&mut self, hosted_client: u8) -> Result<(), String> {
+        let hosted_client = self.hosted_clients.entry(hosted_client).or_default();
+        hosted_client.log = None;
+        for puddle in hosted_client.mapped.drain(..) {
+            // SAFETY: the client's own, which does nothing any more.
             unsafe { self.sim.unmap(puddle.addr, puddle.size) }.map_err(text)?;
         }
         Ok(())
@@ -234,56 +234,59 @@ impl Run {
                 let options = PoolOptions { mode: PoolMode::Shadowed, ..pool_options(1) };
                 self.store()?.create_pool(name, &options).map_err(text)?;
             }
-            Step::Store(guest, names, value) => {
+            Step::Store(hosted_client, names, value) => {
                 for name in names {
-                    let pool = *self.guest(guest).pools.get(name).ok_or("not granted")?;
-                    // SAFETY: words of a puddle that this guest has mapped for writing.
+                    let pool =
+                        *self.hosted_client(hosted_client).pools.get(name).ok_or("not granted")?;
+                    // SAFETY: words of a puddle that this client has mapped for writing.
                     places(pool.size)
                         .iter()
                         .for_each(|at| unsafe { ((pool.addr + at) as *mut u64).write(value) });
                 }
             }
-            Step::Psync(guest, names) => self.psync(guest, names)?,
-            Step::Settle(guest, name) => {
-                let pool = *self.guest(guest).pools.get(name).ok_or("not granted")?;
+            Step::Psync(hosted_client, names) => self.psync(hosted_client, names)?,
+            Step::Settle(hosted_client, name) => {
+                let pool =
+                    *self.hosted_client(hosted_client).pools.get(name).ok_or("not granted")?;
                 // The simulated medium has no descriptors to give away; everything before that is
                 // done.
-                match self.store()?.guest_primary(client(guest), &pool) {
+                match self.store()?.client_primary(client(hosted_client), &pool) {
                     Err(StoreError::Medium(MediumError::Io { op: Operation::Examine, .. })) => {}
                     other => drop(other.map_err(text)?),
                 }
             }
-            Step::Grant(guest, name, access) => self.grant(guest, name, access)?,
-            Step::Log(guest) => self.log(guest)?,
-            Step::Commit(guest, name) => {
-                self.change(guest, name, 1)?;
-                let log = self.guest(guest).log.as_mut().ok_or("no log")?;
+            Step::Grant(hosted_client, name, access) => self.grant(hosted_client, name, access)?,
+            Step::Log(hosted_client) => self.log(hosted_client)?,
+            Step::Commit(hosted_client, name) => {
+                self.change(hosted_client, name, 1)?;
+                let log = self.hosted_client(hosted_client).log.as_mut().ok_or("no log")?;
                 log.mark_committed();
                 log.fence();
                 log.finish();
                 log.fence();
             }
-            Step::Half(guest, name) => self.change(guest, name, HALF)?,
-            Step::Damage(guest) | Step::Repair(guest) => {
-                let (file, at) = self.guest(guest).entry.clone().ok_or("no entry")?;
+            Step::Half(hosted_client, name) => self.change(hosted_client, name, HALF)?,
+            Step::Damage(hosted_client) | Step::Repair(hosted_client) => {
+                let (file, at) =
+                    self.hosted_client(hosted_client).entry.clone().ok_or("no entry")?;
                 let mut byte = [0];
                 self.sim.read_at(&file, at, &mut byte).map_err(text)?;
-                // SAFETY: a guest's log, of which no reference is held here.
+                // SAFETY: a client's log, of which no reference is held here.
                 unsafe { self.sim.write_at(&file, at, &[byte[0] ^ 0x10]) }.map_err(text)?;
                 self.sim.sync(&file).map_err(text)?;
             }
-            Step::End(guest, well) => {
-                self.unmap(guest)?;
-                let end = self.store()?.guest_end(client(guest), well).map_err(text)?;
-                let aside = self.known.guests.get(&guest).into_iter().flatten();
+            Step::End(hosted_client, well) => {
+                self.unmap(hosted_client)?;
+                let end = self.store()?.client_end(client(hosted_client), well).map_err(text)?;
+                let aside = self.known.hosted_clients.get(&hosted_client).into_iter().flatten();
                 let aside = aside.filter(|name| self.known.pools[**name].aside).count() > 0;
                 if end.damage.is_empty() == aside {
-                    return Err(format!("the end of guest {guest} finds {end:?}"));
+                    return Err(format!("the end of client {hosted_client} finds {end:?}"));
                 }
             }
-            Step::Decide(guest, decision) => {
+            Step::Decide(hosted_client, decision) => {
                 let store = self.store()?;
-                store.decide_logs(&root(), client(guest), decision).map_err(text)?;
+                store.decide_logs(&root(), client(hosted_client), decision).map_err(text)?;
             }
             Step::Stop => self.store.take().ok_or("no daemon")?.end_hosting().map_err(text)?,
             Step::Kill => self.stop(),
@@ -292,39 +295,51 @@ impl Run {
         Ok(())
     }
 
-    fn grant(&mut self, guest: u8, name: &'static str, access: Access) -> Result<(), String> {
+    fn grant(
+        &mut self,
+        hosted_client: u8,
+        name: &'static str,
+        access: Access,
+    ) -> Result<(), String> {
         let store = self.store()?;
-        if !self.guests.contains_key(&guest) {
+        if !self.hosted_clients.contains_key(&hosted_client) {
             let pid = if self.alive { std::process::id() } else { DEAD };
             let start_ticks = cenote_sys::process::start_ticks(pid).unwrap_or(7);
-            let record = GuestRecord { client: client(guest), pid, start_ticks, uid: 0, gid: 0 };
+            let record = HostedClientRecord {
+                client: client(hosted_client),
+                pid,
+                start_ticks,
+                uid: 0,
+                gid: 0,
+            };
             store.admit(record).map_err(text)?;
         }
-        let grant = store.guest_open(client(guest), &root(), name, access).map_err(text)?;
+        let grant =
+            store.client_open(client(hosted_client), &root(), name, access).map_err(text)?;
         let (puddles, writable) =
-            store.guest_puddles(client(guest), grant.record.id, 0, 1).map_err(text)?;
+            store.client_puddles(client(hosted_client), grant.record.id, 0, 1).map_err(text)?;
         let puddle = *puddles.first().ok_or("a pool without a puddle")?;
-        let new = self.guest(guest).pools.insert(name, puddle).is_none();
+        let new = self.hosted_client(hosted_client).pools.insert(name, puddle).is_none();
         if writable && new && access == Access::ReadWrite {
-            self.map(guest, puddle)?;
+            self.map(hosted_client, puddle)?;
         }
         Ok(())
     }
 
-    fn log(&mut self, guest: u8) -> Result<(), String> {
+    fn log(&mut self, hosted_client: u8) -> Result<(), String> {
         let store = self.store()?;
         let persistence = store.persistence();
-        let space = store.guest_log(client(guest), Role::LogSpace, 0).map_err(text)?;
-        let log = store.guest_log(client(guest), Role::Log, SMALL_LOG).map_err(text)?;
-        self.map(guest, space)?;
-        self.map(guest, log)?;
+        let space = store.client_log(client(hosted_client), Role::LogSpace, 0).map_err(text)?;
+        let log = store.client_log(client(hosted_client), Role::Log, SMALL_LOG).map_err(text)?;
+        self.map(hosted_client, space)?;
+        self.map(hosted_client, log)?;
         let head = header_space(log.size);
         let body = Body { ptr: (log.addr + head) as *mut u8, len: log.size - head };
-        let log_id = 0x1000 + u64::from(guest);
+        let log_id = 0x1000 + u64::from(hosted_client);
         let entry = LogSpaceEntry::new(ENTRY_HEAD, log.uuid, log.addr, log_id, 0);
-        // SAFETY: mapped just now, by the guest alone; the first entry lies in the log space.
+        // SAFETY: mapped just now, by the client alone; the first entry lies in the log space.
         unsafe {
-            format_segment(body, client(guest), log_id, 0, persistence);
+            format_segment(body, client(hosted_client), log_id, 0, persistence);
             let at = (space.addr + header_space(space.size) + LOG_SPACE_ENTRIES_OFFSET) as *mut u8;
             let unnamed = LogSpaceEntry { state: 0, ..entry };
             at.copy_from_nonoverlapping(unnamed.as_bytes().as_ptr(), size_of::<LogSpaceEntry>());
@@ -332,29 +347,30 @@ impl Run {
             at.copy_from_nonoverlapping(entry.as_bytes().as_ptr(), size_of::<LogSpaceEntry>());
             persistence.persist(at, size_of::<LogSpaceEntry>());
             let writer = LogWriter::attach(body, persistence, Box::new(Short)).map_err(text)?;
-            self.guest(guest).log = Some(writer);
+            self.hosted_client(hosted_client).log = Some(writer);
         }
         Ok(())
     }
 
     /// Adds to the two words at a pool's end, each after its undo entry.
-    fn change(&mut self, guest: u8, name: &'static str, by: u64) -> Result<(), String> {
+    fn change(&mut self, hosted_client: u8, name: &'static str, by: u64) -> Result<(), String> {
         let persistence = self.store()?.persistence();
-        let guest = self.guest(guest);
-        let pool = *guest.pools.get(name).ok_or("not granted")?;
-        let log = guest.log.as_mut().ok_or("no log")?;
+        let hosted_client = self.hosted_client(hosted_client);
+        let pool = *hosted_client.pools.get(name).ok_or("not granted")?;
+        let log = hosted_client.log.as_mut().ok_or("no log")?;
         for word in 1..=2 {
             let at = (pool.addr + pool.size - 8 * word) as *mut u64;
-            // SAFETY: a word of a puddle that this guest has mapped for writing.
+            // SAFETY: a word of a puddle that this client has mapped for writing.
             unsafe {
                 let data = log.append(Kind::Undo, at as u64, 8, at.cast()).map_err(text)?;
                 log.fence();
                 if word == 1 {
-                    let puddle = guest
+                    let puddle = hosted_client
                         .mapped
                         .iter()
                         .find(|p| (p.addr..p.addr + p.size).contains(&(data as u64)));
-                    guest.entry = puddle.map(|puddle| (file(puddle), data as u64 - puddle.addr));
+                    hosted_client.entry =
+                        puddle.map(|puddle| (file(puddle), data as u64 - puddle.addr));
                 }
                 at.write(at.read() + by);
                 persistence.persist(at.cast(), 8);
@@ -363,24 +379,24 @@ impl Run {
         Ok(())
     }
 
-    /// Psyncs pools as a client does: whole pages, in a parcel.
-    fn psync(&mut self, guest: u8, names: &[&'static str]) -> Result<(), String> {
+    /// Psyncs pools as a client does: whole pages, in a transfer.
+    fn psync(&mut self, hosted_client: u8, names: &[&'static str]) -> Result<(), String> {
         let store = self.store()?;
-        let mut parcel = Parcel::new(2 * names.len()).map_err(text)?;
+        let mut transfer = Transfer::new(2 * names.len()).map_err(text)?;
         let mut puddles = Vec::new();
         for (object, name) in names.iter().enumerate() {
-            let pool = *self.guest(guest).pools.get(name).ok_or("not granted")?;
+            let pool = *self.hosted_client(hosted_client).pools.get(name).ok_or("not granted")?;
             let pages = places(pool.size).map(|at| at / PAGE_SIZE..at / PAGE_SIZE + 1);
-            parcel.add_pages(object as u32, pool.addr as usize, &pages).map_err(text)?;
+            transfer.add_pages(object as u32, pool.addr as usize, &pages).map_err(text)?;
             puddles.push(pool.uuid);
         }
-        let (file, runs) = parcel.finish().map_err(text)?;
-        store.guest_psync(client(guest), &puddles, (&file, runs)).map(drop).map_err(text)
+        let (file, runs) = transfer.finish().map_err(text)?;
+        store.client_psync(client(hosted_client), &puddles, (&file, runs)).map(drop).map_err(text)
     }
 
     fn stop(&mut self) {
-        for guest in self.guests.values_mut() {
-            (guest.log, guest.mapped) = (None, Vec::new());
+        for hosted_client in self.hosted_clients.values_mut() {
+            (hosted_client.log, hosted_client.mapped) = (None, Vec::new());
         }
         if let Some(store) = self.store.take() {
             store.abandon();
@@ -396,8 +412,8 @@ impl Drop for Run {
 
 fn after(known: &Known, step: Step) -> Known {
     let mut known = known.clone();
-    let pools_of = |known: &mut Known, guest: u8, change: &dyn Fn(&mut Pool)| {
-        for name in known.guests.get(&guest).cloned().unwrap_or_default() {
+    let pools_of = |known: &mut Known, hosted_client: u8, change: &dyn Fn(&mut Pool)| {
+        for name in known.hosted_clients.get(&hosted_client).cloned().unwrap_or_default() {
             change(known.pools.entry(name).or_default());
         }
     };
@@ -425,28 +441,36 @@ fn after(known: &Known, step: Step) -> Known {
         }
         Step::Store(_, names, value) => shadowed_of(&mut known, names, &|pool| pool.stored = value),
         Step::Psync(_, names) => shadowed_of(&mut known, names, &|pool| pool.psynced = pool.stored),
-        Step::Grant(guest, name, access) => {
-            known.guests.entry(guest).or_default().insert(name);
+        Step::Grant(hosted_client, name, access) => {
+            known.hosted_clients.entry(hosted_client).or_default().insert(name);
             known.pools.entry(name).or_default().leased |= access != Access::ReadOnly;
         }
         Step::Commit(_, name) => known.pools.entry(name).or_default().value += 1,
         Step::Half(_, name) => known.pools.entry(name).or_default().half = true,
-        Step::Damage(guest) => pools_of(&mut known, guest, &|pool| pool.aside = true),
-        Step::End(guest, _) => {
-            pools_of(&mut known, guest, &|pool| pool.half &= pool.aside);
-            if !known.guests.get(&guest).into_iter().flatten().any(|name| known.pools[name].aside) {
-                known.guests.remove(&guest);
+        Step::Damage(hosted_client) => {
+            pools_of(&mut known, hosted_client, &|pool| pool.aside = true)
+        }
+        Step::End(hosted_client, _) => {
+            pools_of(&mut known, hosted_client, &|pool| pool.half &= pool.aside);
+            if !known
+                .hosted_clients
+                .get(&hosted_client)
+                .into_iter()
+                .flatten()
+                .any(|name| known.pools[name].aside)
+            {
+                known.hosted_clients.remove(&hosted_client);
             }
         }
-        Step::Decide(guest, decision) => {
-            pools_of(&mut known, guest, &|pool| {
+        Step::Decide(hosted_client, decision) => {
+            pools_of(&mut known, hosted_client, &|pool| {
                 if decision == LogDecision::Discard && pool.half {
                     pool.value += HALF;
                 }
                 pool.torn |= decision == LogDecision::Discard;
                 (pool.half, pool.aside, pool.due) = (false, false, true);
             });
-            known.guests.remove(&guest);
+            known.hosted_clients.remove(&hosted_client);
         }
         Step::Stop => known.pools.values_mut().for_each(|pool| pool.leased = false),
         Step::Serve | Step::Log(_) | Step::Repair(_) | Step::Kill | Step::Settle(..) => {}
@@ -455,7 +479,7 @@ fn after(known: &Known, step: Step) -> Known {
 }
 
 /// Runs a script, and checks every crash of every step; those of `recoveries` have their
-/// recovery crashed as well. `alive`: the guests are a process that lives.
+/// recovery crashed as well. `alive`: the clients are a process that lives.
 ///
 /// # Errors
 /// The first thing that does not hold.
@@ -478,8 +502,8 @@ pub fn run(
         let format =
             FormatOptions { window_base: Some(window), window_len: WINDOW_LEN, uuid: None };
         cenote_store::format(sim.clone(), &format).map_err(text)?;
-        let (store, guests, known) = (None, BTreeMap::new(), Known::default());
-        let mut run = Run { sim: sim.clone(), alive, store, guests, known };
+        let (store, hosted_clients, known) = (None, BTreeMap::new(), Known::default());
+        let mut run = Run { sim: sim.clone(), alive, store, hosted_clients, known };
         let mut before = Known::default();
         plant(if when == When::Recovering { Bug::None } else { bug });
         let done = script[..=number].iter().try_for_each(|&step| {
