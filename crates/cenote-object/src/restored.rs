@@ -100,8 +100,7 @@ impl Source<'_> {
         };
         shared.enter_alone(&pretended, there)?;
         shared.set_state(id, ObjectState::Read);
-        let made =
-            self.expect(journal, &record).and_then(|()| self.make(shared, record));
+        let made = self.expect(journal, &record).and_then(|()| self.make(shared, record));
         shared.leave_writer(id);
         if made.is_err() {
             journal.forget(id);

@@ -128,7 +128,10 @@ impl Inner {
     }
 
     /// The journal of pools, in a store that is open for writing.
-    pub(crate) fn journal_to_write(&self, control: &mut Control) -> Result<Option<Arc<Journal>>, StoreError> {
+    pub(crate) fn journal_to_write(
+        &self,
+        control: &mut Control,
+    ) -> Result<Option<Arc<Journal>>, StoreError> {
         match self.writable {
             true => Ok(Some(Arc::clone(self.pool_journal(control)?))),
             false => Ok(None),
