@@ -130,7 +130,7 @@ impl<P: Part> Psync<P> {
             other => {
                 journal.recycle(changes);
                 other?;
-                // What was taken is what the primaries hold.
+                // The primaries hold what was taken.
                 self.done = Some(Delivered::default());
                 self.finish(host, None)?;
                 return Ok(Delivered::default());

@@ -56,9 +56,8 @@
 //! * A whole store that was put back is a state that was once right: a program that has to find
 //!   that keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
 
-use crate::due::Needs;
 use crate::due::reseal::SealedFile;
-use crate::kernel::due_job::{PoolKeys, Sealed};
+use crate::kernel::due_job::Sealed;
 use crate::kernel::error::StoreError;
 use crate::kernel::pool::PoolHandle;
 use crate::kernel::pool_core::PoolCore;
@@ -68,8 +67,6 @@ use crate::kernel::puddle::{
 };
 use crate::kernel::store::{Control, Inner, Store};
 use crate::sealed_files::{Opened, at_rest, binding_of, named, pages_of, show_view};
-use cenote_atrest::binding::{self};
-use cenote_atrest::tree::Digest;
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
 use cenote_journal::Journal;
 use cenote_layout::PAGE_SIZE;
