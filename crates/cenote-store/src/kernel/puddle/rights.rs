@@ -4,7 +4,7 @@
 //! due there, and a store gives its window back after its puddles have given up their ranges. So no
 //! other puddle at their addresses is denied anything.
 
-use super::Puddle;
+use super::{Kind as Shows, Puddle};
 use crate::kernel::catalog::State;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::PoolId;
@@ -57,9 +57,11 @@ impl Puddle {
     }
 
     /// Pages that are stored into are noted, for psyncs of its pool. Said before it is mapped for
-    /// writing.
+    /// writing. A sealed puddle has its notes in its view, which may come later.
     pub(crate) fn track(&self, pool: &str) {
-        self.owners.tracked.get_or_init(|| Tracked::new(self.range(), pool));
+        if self.kind != Shows::Sealed {
+            self.owners.tracked.get_or_init(|| Tracked::new(self.range(), pool));
+        }
     }
 
     /// The notes of pages that were stored into, if it is tracked.
