@@ -279,19 +279,6 @@ impl Attached {
         collected.map_err(|source| self.scan_failed(source))
     }
 
-    pub(crate) fn pending(&mut self) -> &mut Vec<Pages> {
-        &mut self.pending
-    }
-
-    pub(crate) fn tracker(&self) -> Option<&Tracker> {
-        self.tracker.as_ref()
-    }
-
-    /// Of an object with protection: what sealing its pending pages takes.
-    pub(crate) fn protected(&self) -> Option<(&ObjectInfo, &View, &FileHandle, &[Pages])> {
-        self.view.as_deref().map(|view| (&self.info, view, &*self.primary, &*self.pending))
-    }
-
     /// Bytes of the data, up to the end of its last page.
     fn span(&self) -> u64 {
         self.info.record.span()

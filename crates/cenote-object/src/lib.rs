@@ -11,14 +11,15 @@
 //! | concern | file or crate |
 //! | --- | --- |
 //! | `Objects`: `pcreate`, `attach`, `pdestroy` | `objects.rs` |
-//! | what their handles share; recovery | `shared.rs` |
+//! | what their handles share; recovery | `shared.rs`, `recovered.rs` |
 //! | `Attached`: `psync`, `psync_all`, `detach` | `attached.rs` |
 //! | its memory | `mapping.rs` |
 //! | which pages were written: four mechanisms, chosen at run time | `dirty.rs` |
 //! | protecting pages again, later | `write_protector.rs` |
+//! | the steps of a psync | `psync.rs`, `cenote-shadow` |
 //! | protected objects: sealed pages, keys | `at_rest.rs` |
 //! | their memory, filled at first touch | `cenote-sealed` |
-//! | `Objects`: `snapshot`, `restore` | `snapshots.rs`, `snapshot.rs` |
+//! | `Objects`: `snapshot`, `restore` | `snapshots.rs`, `snapshot.rs`, `restored.rs` |
 //! | through a daemon: the daemon, and a client | `hosted.rs`, `connected.rs` |
 //! | the journal: compare, append, group commit, halves, growth, recovery | `cenote-journal` |
 //!
@@ -135,6 +136,7 @@ mod objects;
 mod options;
 mod psync;
 mod recovered;
+mod restored;
 mod shared;
 mod snapshot;
 mod snapshots;

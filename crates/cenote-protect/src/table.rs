@@ -115,11 +115,12 @@ impl Slot {
 
     /// Changes fields, such that readers notice. Under the lock of the index.
     fn change(&self, fields: impl FnOnce()) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version + 1, Ordering::Relaxed);
+        // Odd already: a thread of the process that forked this one was here.
+        let version = self.version.load(Ordering::Relaxed) | 1;
+        self.version.store(version, Ordering::Relaxed);
         fence(Ordering::Release);
         fields();
-        self.version.store(version + 2, Ordering::Release);
+        self.version.store(version + 1, Ordering::Release);
     }
 
     fn fill(&self, token: u64, entry: &Entry<'_>) {

@@ -24,7 +24,6 @@ use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::PoolId;
 use cenote_layout::superblock::STATE_CLEAN;
 use cenote_medium::planted::{Bug, planted};
-use cenote_sealed::View;
 use cenote_sys::fork_guard;
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
@@ -149,8 +148,9 @@ impl Drop for Inner {
         self.parts.stop(forked);
         let all = || control.puddles.values().chain(&control.graveyard);
         if !forked {
+            // Before their addresses can be another store's.
             // SAFETY: they are freed below.
-            all().filter_map(|puddle| unsafe { puddle.as_ref() }.view()).for_each(View::stop);
+            all().for_each(|puddle| unsafe { puddle.as_ref() }.give_up_range());
             // SAFETY: no handle of the store is left, and references borrow from handles.
             let _ = unsafe { self.medium.release_window(self.window.base(), self.window.len()) };
         }

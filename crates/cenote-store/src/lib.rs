@@ -44,6 +44,7 @@ mod object_info;
 mod rekey;
 mod sealed;
 mod sealed_files;
+mod unsealed;
 
 // Puddles that have moved.
 mod pending_rewrite;
@@ -56,6 +57,8 @@ mod kept;
 mod kept_files;
 mod primaries;
 mod psync;
+mod psync_part;
+mod restored;
 mod shadow;
 
 // A client of a daemon.
@@ -77,7 +80,6 @@ mod object;
 mod pool_growth;
 mod pools;
 mod reading;
-mod restored;
 mod rooted;
 
 // Copies and moves.

@@ -157,9 +157,7 @@ impl Shadow {
             primary: OnceLock::new(),
         };
         // Made now: the fault handler only reads it.
-        if part.puddle().view().is_none() {
-            part.puddle().track(&self.name);
-        }
+        part.puddle().track(&self.name);
         let mut parts = locked(&self.parts);
         if parts.iter().all(|known| known.puddle != puddle) {
             parts.push(Arc::new(part));

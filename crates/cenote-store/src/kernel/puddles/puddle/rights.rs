@@ -1,15 +1,17 @@
 //! What a puddle's addresses are for ([`cenote_protect`]).
 //!
-//! Invariant: a puddle that can never be mapped again owns no range, and one that is rewritten is
-//! not pending there. So no other puddle at its addresses is denied anything.
+//! Invariant: a puddle that can never be mapped again owns no range, one that is rewritten is not
+//! pending there, and a store gives its window back after its puddles have given up their ranges. So no
+//! other puddle at their addresses is denied anything.
 
-use super::Puddle;
+use super::{Kind as Shows, Puddle};
 use crate::kernel::catalog::State;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::PoolId;
 use cenote_medium::{MediumError, Operation};
 use cenote_protect::dirty_bitmap::DirtyBitmap;
 use cenote_protect::{Kind, Owner, Right, Tracked, Whole};
+use cenote_sealed::View;
 use core::ops::Range;
 use std::sync::OnceLock;
 
@@ -51,10 +53,18 @@ impl Puddle {
         self.addr() as usize..(self.addr() + self.size()) as usize
     }
 
+    /// Its range is not its own any more: the store is about to give it back.
+    pub(crate) fn give_up_range(&self) {
+        self.view().into_iter().for_each(View::stop);
+        self.owners.retire();
+    }
+
     /// Pages that are stored into are noted, for psyncs of its pool. Said before it is mapped for
-    /// writing.
+    /// writing. A sealed puddle has its notes in its view, which may come later.
     pub(crate) fn track(&self, pool: &str) {
-        self.owners.tracked.get_or_init(|| Tracked::new(self.range(), pool));
+        if self.kind != Shows::Sealed {
+            self.owners.tracked.get_or_init(|| Tracked::new(self.range(), pool));
+        }
     }
 
     /// The notes of pages that were stored into, if it is tracked.
