@@ -7,6 +7,7 @@ use cenote_layout::catalog::{GuestRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The guests that are there.
 pub(crate) type Guests = BTreeMap<Uuid, Hosted>;
@@ -48,6 +49,18 @@ impl Control {
         let guest = guests.find_map(|(holder, _)| self.hosted().get(holder));
         let guest = guest.map(|guest| format!("process {}", guest.pid()));
         guest.or_else(|| self.held().any(pool).then(|| BY_DAEMON.to_owned()))
+    }
+
+    /// Refuses a pool that a handle of this process has, or a guest, or a copy for one.
+    pub(crate) fn refuse_held(&self, pool: PoolId, name: &str) -> Result<(), StoreError> {
+        let name = name.to_owned();
+        if self.pools.get(&pool).is_some_and(|core| Arc::strong_count(core) > 1) {
+            return Err(StoreError::PoolInUse { name });
+        }
+        match self.holder_of(pool, None) {
+            Some(by) => Err(StoreError::PoolHeld { name, by }),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn hosted_mut(&mut self) -> &mut Guests {

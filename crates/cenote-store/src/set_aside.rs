@@ -40,7 +40,7 @@
 //! asks [`crate::PoolHandle::is_torn`]. A daemon grants no torn pool.
 
 use crate::credentials::Credentials;
-use crate::kernel::error::StoreError;
+use crate::kernel::error::{BY_DAEMON, StoreError};
 use crate::kernel::pool_rules::find;
 use crate::kernel::puddle::{file_name, text};
 use crate::kernel::report::{Damage, OpenReport};
@@ -120,11 +120,7 @@ impl Store {
             if pool.is_some_and(|pool| !credentials.own(pool)) {
                 return Err(StoreError::Permission { name: name.clone(), what: "decided about" });
             }
-            let mut holders = control.catalog.state.leases.keys().filter(|(_, pool)| pool == id);
-            let open = control.pools.get(id).is_some_and(|core| Arc::strong_count(core) > 1);
-            if open || holders.any(|(holder, _)| control.hosted().contains_key(holder)) {
-                return Err(StoreError::PoolInUse { name: name.clone() });
-            }
+            control.refuse_held(*id, name)?;
         }
         let leased = control.catalog.state.writable_pools(client);
         let concerned = |id: &PoolId| found.pools.iter().any(|(known, _)| known == id);
@@ -220,10 +216,11 @@ impl Store {
         if state.pools.get(&id).is_some_and(|pool| !credentials.own(pool)) {
             return Err(StoreError::Permission { name: name.into(), what: "declared whole" });
         }
-        if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1)
-            || control.held().any(id)
-        {
+        if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) {
             return Err(StoreError::PoolInUse { name: name.into() });
+        }
+        if control.held().any(id) {
+            return Err(StoreError::PoolHeld { name: name.into(), by: BY_DAEMON.into() });
         }
         if state.not_covered.contains(&id) {
             return Err(StoreError::PoolNotCovered { name: name.into() });
