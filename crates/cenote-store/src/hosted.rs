@@ -7,6 +7,7 @@ use cenote_layout::catalog::{HostedClientRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, planted};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The clients that are there.
 pub(crate) type HostedClients = BTreeMap<Uuid, Hosted>;
@@ -48,6 +49,18 @@ impl Control {
         let other = others.find_map(|(holder, _)| self.hosted().get(holder));
         let other = other.map(|client| format!("process {}", client.pid()));
         other.or_else(|| self.held().any(pool).then(|| BY_DAEMON.to_owned()))
+    }
+
+    /// Refuses a pool that a handle of this process has, or a client, or a copy for one.
+    pub(crate) fn refuse_held(&self, pool: PoolId, name: &str) -> Result<(), StoreError> {
+        let name = name.to_owned();
+        if self.pools.get(&pool).is_some_and(|core| Arc::strong_count(core) > 1) {
+            return Err(StoreError::PoolInUse { name });
+        }
+        match self.holder_of(pool, None) {
+            Some(by) => Err(StoreError::PoolHeld { name, by }),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn hosted_mut(&mut self) -> &mut HostedClients {

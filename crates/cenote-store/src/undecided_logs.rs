@@ -40,7 +40,7 @@
 //! asks [`crate::PoolHandle::is_torn`]. A daemon grants no torn pool.
 
 use crate::credentials::Credentials;
-use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::error::{BY_DAEMON, StoreError};
 use crate::kernel::interface::report::{Damage, OpenReport};
 use crate::kernel::pools::pool_rules::find;
 use crate::kernel::puddles::puddle::{file_name, text};
@@ -157,11 +157,7 @@ impl Control {
             if pool.is_some_and(|pool| !credentials.own(pool)) {
                 return Err(StoreError::Permission { name: name.clone(), what: "decided about" });
             }
-            let mut holders = self.catalog.state.leases.keys().filter(|(_, pool)| pool == id);
-            let open = self.pools.get(id).is_some_and(|core| Arc::strong_count(core) > 1);
-            if open || holders.any(|(holder, _)| self.hosted().contains_key(holder)) {
-                return Err(StoreError::PoolInUse { name: name.clone() });
-            }
+            self.refuse_held(*id, name)?;
         }
         Ok(())
     }
@@ -263,10 +259,11 @@ impl Store {
         if state.pools.get(&id).is_some_and(|pool| !credentials.own(pool)) {
             return Err(StoreError::Permission { name: name.into(), what: "declared whole" });
         }
-        if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1)
-            || control.held().any(id)
-        {
+        if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) {
             return Err(StoreError::PoolInUse { name: name.into() });
+        }
+        if control.held().any(id) {
+            return Err(StoreError::PoolHeld { name: name.into(), by: BY_DAEMON.into() });
         }
         if state.not_covered.contains(&id) {
             return Err(StoreError::PoolNotCovered { name: name.into() });

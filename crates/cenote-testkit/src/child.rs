@@ -42,7 +42,7 @@ pub fn with_task(test: &str, task: &str, directory: &Path) -> Command {
 #[must_use]
 pub fn ended(command: &mut Command) -> (ExitStatus, String) {
     let output = command.output().expect("it runs");
-    // The line of a test that has not ended is not ended either.
+    // The harness begins a line that a test which dies does not end.
     let said = [output.stdout, output.stderr].join(&b'\n');
     (output.status, String::from_utf8_lossy(&said).into_owned())
 }

@@ -10,15 +10,17 @@ use cenote_store::StoreError;
 use cenote_testkit::time::within;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_millis(600);
 const WORK: Duration = Duration::from_secs(3);
-const WINDOW: (u64, u64) = (0x3f00_0000_0000, 1 << 30);
+const WINDOW_LEN: u64 = 1 << 30;
+/// Where the next window lies: tests run side by side.
+static WINDOW: AtomicU64 = AtomicU64::new(0x3f00_0000_0000);
 
 /// Answers one connection. A pool that is to be created takes long, and cannot be.
-fn serve(line: &Channel, hangs: &AtomicBool) -> Option<()> {
+fn serve(line: &Channel, window_base: u64, hangs: &AtomicBool) -> Option<()> {
     let mut buffer = vec![0; MESSAGE_LEN_MAX];
     loop {
         let received = line.receive_bytes(&mut buffer).ok().filter(|got| got.len > 0)?;
@@ -30,8 +32,8 @@ fn serve(line: &Channel, hangs: &AtomicBool) -> Option<()> {
             Request::Hello { .. } => Reply::Welcome {
                 client: Uuid([7; 16]),
                 store: Uuid([8; 16]),
-                window_base: WINDOW.0,
-                window_len: WINDOW.1,
+                window_base,
+                window_len: WINDOW_LEN,
                 medium: MediumText {
                     path: "/nowhere".into(),
                     kind: "tmpfs".into(),
@@ -60,10 +62,11 @@ fn beside(work: impl FnOnce(&Path, &AtomicBool)) {
     let listener = Listener::bind(&socket).expect("bound");
     let hangs = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&hangs);
+    let base = WINDOW.fetch_add(WINDOW_LEN, Ordering::Relaxed);
     std::thread::spawn(move || {
         while let Ok(line) = listener.accept() {
             let flag = Arc::clone(&flag);
-            std::thread::spawn(move || serve(&line, &flag));
+            std::thread::spawn(move || serve(&line, base, &flag));
         }
     });
     work(&socket, &hangs);

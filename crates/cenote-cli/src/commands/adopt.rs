@@ -15,9 +15,10 @@
 //! declares it whole, and the superblock commits as above. A crash in between leaves torn pools,
 //! which `cenote logs declare-whole` is for.
 //!
-//! With `--remove-torn` the command removes what it did not find whole, one batch for each, and
-//! then the superblock commits. A crash in between leaves a copy with fewer pools. What is not
-//! opened for want of its key, or by an error that says nothing of it, stays, and so does the copy.
+//! With `--remove-torn` a session before that removes what it does not find whole, one batch for
+//! each, and ends: the next one finds the logs of pools that are gone, and drops them. A crash in
+//! between leaves a copy with fewer pools. What is not opened for want of its key, or by an error
+//! that says nothing of it, stays, and so does the copy.
 
 use super::damage;
 use super::given_up::objects_to_change;
@@ -32,6 +33,9 @@ use cenote_store::{Damage, StoreError};
 use serde_json::json;
 
 pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> {
+    if arguments.remove_torn {
+        remove_torn(arguments, out)?;
+    }
     let store = match arguments.of_one_moment {
         true => opening::to_adopt_as_it_is(&arguments.store)?,
         false => opening::to_adopt(&arguments.store)?,
@@ -55,11 +59,7 @@ pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> 
         }
     }
     let objects = objects_to_change(&store, &arguments.store, &[], out)?;
-    let mut left = not_whole(&store, &arguments.store, &objects)?;
-    if arguments.remove_torn && left.iter().any(|one| one.is_torn) {
-        confirm(arguments, &left)?;
-        left = removed(&store, &objects, left, out)?;
-    }
+    let left = not_whole(&store, &arguments.store, &objects)?;
     drop(objects);
     if left.is_empty() {
         // Of a store without pools nothing else says that all are checked.
@@ -201,9 +201,8 @@ fn is_torn_object(error: &ObjectError) -> bool {
 }
 
 /// Asks, unless that was answered on the command line.
-fn confirm(arguments: &Adopt, left: &[Left]) -> Result<(), Failure> {
-    let torn = left.iter().filter(|one| one.is_torn);
-    let what = torn.map(Left::subject).collect::<Vec<_>>().join(" and ");
+fn confirm(arguments: &Adopt, torn: &[Left]) -> Result<(), Failure> {
+    let what = torn.iter().map(Left::subject).collect::<Vec<_>>().join(" and ");
     if arguments.yes {
         return Ok(());
     }
@@ -218,14 +217,18 @@ fn confirm(arguments: &Adopt, left: &[Left]) -> Result<(), Failure> {
     }
 }
 
-/// Removes what may be torn; the rest.
-fn removed(
-    store: &Store,
-    objects: &Objects,
-    left: Vec<Left>,
-    out: &mut Out,
-) -> Result<Vec<Left>, Failure> {
-    let (torn, rest): (Vec<Left>, Vec<Left>) = left.into_iter().partition(|one| one.is_torn);
+/// Removes what may be torn of a copy, in a session of its own.
+fn remove_torn(arguments: &Adopt, out: &mut Out) -> Result<(), Failure> {
+    let store = opening::to_adopt(&arguments.store)?;
+    if !store.handle().is_unchecked_copy() {
+        return Ok(());
+    }
+    let objects = objects_to_change(&store, &arguments.store, &[], out)?;
+    let mut torn = not_whole(&store, &arguments.store, &objects)?;
+    torn.retain(|one| one.is_torn);
+    if !torn.is_empty() {
+        confirm(arguments, &torn)?;
+    }
     for one in &torn {
         match one.kind {
             "pool" => store.remove_pool(&one.name)?,
@@ -233,5 +236,6 @@ fn removed(
         }
         out.line(format_args!("{} {}: {}", out.warn("removed:"), one.subject(), one.why))?;
     }
-    Ok(rest)
+    drop(objects);
+    closed(store.close())
 }

@@ -291,12 +291,7 @@ impl Store {
 /// Refuses a pool that is open, or about which something is in doubt.
 fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
     let id = find(control, name)?;
-    if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1) {
-        return Err(StoreError::PoolInUse { name: name.into() });
-    }
-    if let Some(by) = control.holder_of(id, None) {
-        return Err(StoreError::PoolHeld { name: name.into(), by });
-    }
+    control.refuse_held(id, name)?;
     refuse_doubtful(control, id, name)
 }
 

@@ -349,12 +349,12 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
         assert_eq!(store.undecided_logs().expect("list"), found, "nothing has changed");
         damage_the_log(&daemon);
         // No program looks at the log meanwhile.
-        let other = Actor::start("reader", &daemon);
-        let mut other = other;
+        let mut other = Actor::start("reader", &daemon);
         assert_eq!(other.hear(), "open");
         let busy = store.apply_logs(client);
         assert!(
-            matches!(busy, Err(cenote::Error::Store(StoreError::PoolInUse { .. }))),
+            matches!(&busy, Err(cenote::Error::Store(StoreError::PoolHeld { name, by }))
+                if name == "numbers" && *by == format!("process {}", other.pid())),
             "{busy:?}"
         );
         assert!(other.ends());

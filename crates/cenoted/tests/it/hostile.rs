@@ -102,8 +102,14 @@ fn bytes_that_are_no_message_are_refused_and_end_the_connection() {
     raw.channel.send(&ping, &[file.as_fd(), file.as_fd()]).expect("send");
     assert!(matches!(refused(&raw.answer().expect("why").0), Refusal::Malformed { .. }));
     let mut raw = Raw::connected(&daemon);
-    raw.channel.send(&ping, &[]).expect("send");
+    let stat = encode(1, &Request::Stat).expect("encode");
+    raw.channel.send(&stat, &[]).expect("send");
     assert!(matches!(refused(&raw.answer().expect("why").0), Refusal::Malformed { .. }));
+    // But for the question whether the daemon lives, which ends the connection, too.
+    let mut raw = Raw::connected(&daemon);
+    raw.channel.send(&ping, &[]).expect("send");
+    assert_eq!(raw.answer().expect("it lives").0, Reply::Done);
+    assert!(raw.answer().is_none(), "the connection is over");
     assert!(daemon.is_running());
     assert_eq!(add(&pool), 1);
     store.create_pool("others", &cenote::PoolOptions::default()).expect("others are served");

@@ -304,7 +304,7 @@ fn a_pool_that_a_client_writes_is_not_copied_nor_exported_nor_moved() {
     let store = daemon.connect();
     let before = files(&daemon);
     let busy = |error: &StoreError| {
-        matches!(error, StoreError::PoolBusy { .. } | StoreError::PoolInUse { .. })
+        matches!(error, StoreError::PoolBusy { .. } | StoreError::PoolHeld { .. })
     };
     let exported = export(&store, &["numbers"]);
     assert!(matches!(&exported, Err(Error::Archive(ArchivingError::Store(error))) if busy(error)));
@@ -343,7 +343,7 @@ fn a_pool_gets_other_addresses_and_pointers_from_other_pools_follow() {
         // Not while this session has pools.
         drop(pointing);
         let used = store.randomize_pool("numbers");
-        assert!(matches!(used, Err(Error::Store(StoreError::PoolInUse { .. }))), "{used:?}");
+        assert!(matches!(used, Err(Error::Store(StoreError::PoolHeld { .. }))), "{used:?}");
     }
     let root_of = |store: &Store| {
         let pool = store.pool("numbers").expect("open");

@@ -112,7 +112,7 @@ fn what_is_passed_and_is_no_such_socket_is_refused_with_a_reason() {
     let (status, said) = ended(with_passed(&daemon, &stream));
     assert!(status == Some(1) && said.contains("sequential packets"), "{said}");
     let (status, said) = ended(daemon.command());
-    assert!(status == Some(1) && said.contains("--socket"), "{said}");
+    assert!(status == Some(2) && said.contains("--socket"), "{said}");
     let mut command = daemon.command();
     command.env("LISTEN_FDS", "1").env("LISTEN_PID", "x");
     let (status, said) = ended(command);

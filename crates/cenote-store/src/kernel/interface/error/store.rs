@@ -201,7 +201,7 @@ pub enum StoreError {
         by: String,
     },
     /// A name that no object can have.
-    #[error("{name:?} cannot name an object: {reason}")]
+    #[error("{name:?} cannot name an object: {reason}; choose another name")]
     ObjectName {
         /// The name.
         name: String,
@@ -378,7 +378,10 @@ pub enum StoreError {
         detail: String,
     },
     /// Pools of several stores in one psync.
-    #[error("pools are psynced together only if they are of one store")]
+    #[error(
+        "pools are psynced together only if they are of one store: psync those of each store by \
+         themselves"
+    )]
     NotTogether,
     /// One psync is larger than the journal may become.
     #[error(
@@ -426,7 +429,10 @@ pub enum StoreError {
         detail: String,
     },
     /// The pool would grow beyond its limit.
-    #[error("pool \"{name}\" cannot take {wanted} bytes: it has {used} of at most {size_max}")]
+    #[error(
+        "pool \"{name}\" cannot take {wanted} bytes: it has {used} of at most {size_max}; remove \
+         values, or copy them into a pool with a higher limit"
+    )]
     PoolFull {
         /// The name.
         name: String,
@@ -451,7 +457,7 @@ pub enum StoreError {
         free: u64,
     },
     /// A size that no puddle can have.
-    #[error("a puddle cannot have {size} bytes: {reason}")]
+    #[error("a puddle cannot have {size} bytes: {reason}; choose another size")]
     PuddleSize {
         /// The size.
         size: u64,
