@@ -8,6 +8,7 @@ mod guests;
 mod heap_steps;
 mod hosted;
 mod logged;
+mod logged_heap;
 mod planted;
 mod relocation;
 mod shadowed;
