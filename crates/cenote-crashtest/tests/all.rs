@@ -8,6 +8,7 @@ mod heap_steps;
 mod hosted;
 mod hosted_clients;
 mod logged;
+mod logged_heap;
 mod planted;
 mod relocation;
 mod shadowed;

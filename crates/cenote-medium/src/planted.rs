@@ -6,8 +6,10 @@
 //! test, turns red. The same feature lets a test see the moments between the stores of an update
 //! ([`reach`]), and refuse blocks as a full pool does ([`is_refused`]).
 
+mod logged;
 mod steps;
 
+pub use logged::LoggedBug;
 pub use steps::{Step, is_refused, reach};
 #[cfg(feature = "planted-bugs")]
 pub use steps::{Watcher, refuse, watch};
@@ -17,11 +19,10 @@ pub const COMPILED: bool = cfg!(feature = "planted-bugs");
 
 /// Each fault, by what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 #[non_exhaustive]
 pub enum Bug {
     /// No bug.
-    None = 0,
+    None,
     /// Data is changed before its undo entry is fenced.
     UndoNotFenced,
     /// Commit does not flush what was logged.
@@ -568,11 +569,13 @@ pub enum Bug {
     LostLockAwaited,
     /// A puddle counts as rewritten although a page of it was lost meanwhile.
     LostImageBelieved,
+    /// One of the logged heap's.
+    Logged(LoggedBug),
 }
 
 #[cfg(feature = "planted-bugs")]
 std::thread_local! {
-    static ACTIVE: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+    static ACTIVE: core::cell::Cell<Bug> = const { core::cell::Cell::new(Bug::None) };
 }
 
 /// Whether this bug is planted in this thread.
@@ -581,7 +584,7 @@ std::thread_local! {
 pub fn planted(bug: Bug) -> bool {
     #[cfg(feature = "planted-bugs")]
     {
-        ACTIVE.with(|active| active.get() == bug as u32)
+        ACTIVE.with(|active| active.get() == bug)
     }
     #[cfg(not(feature = "planted-bugs"))]
     {
@@ -593,5 +596,5 @@ pub fn planted(bug: Bug) -> bool {
 /// Plants a bug in this thread; [`Bug::None`] takes it out again.
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Bug) {
-    ACTIVE.with(|active| active.set(bug as u32));
+    ACTIVE.with(|active| active.set(bug));
 }

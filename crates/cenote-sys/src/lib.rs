@@ -30,6 +30,7 @@ pub mod mappings;
 pub mod membarrier;
 pub mod memory;
 pub mod mounting;
+pub mod numa;
 pub mod pagemap;
 pub mod peek;
 pub mod peer;
