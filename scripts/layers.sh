@@ -11,16 +11,17 @@
 #   5. modules of a crate form no import cycle, except those that scripts/cycles.txt names; that
 #      list only shrinks;
 #   6. ARCHITECTURE.md draws the crates as their manifests have them (scripts/picture.sh);
-#   7. every "decision N" in the tree has one entry in docs/decisions, and its README lists it.
+#   7. every "decision N" in the tree has one entry in docs/decisions, and its README lists it;
+#   8. page rights change in cenote-protect alone, beside cenote-sys and the simulated medium.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 order=(
     cenote-structure cenote-testkit cenote-sys cenote-layout cenote-archive cenote-atrest
-    cenote-medium cenote-log cenote-journal cenote-sealed cenote-proto cenote-store cenote-recover
-    cenote-object cenote-heap cenote-heap-models cenote-relocate cenoted cenote-tx cenote-derive
-    cenote-hostile-macros cenote cenote-collections cenote-crashtest cenote-cli cenote-bench
-    cenote-bench-peers cenote-fuzz cenote-adversary
+    cenote-medium cenote-protect cenote-log cenote-journal cenote-sealed cenote-shadow cenote-proto
+    cenote-store cenote-recover cenote-object cenote-heap cenote-heap-models cenote-relocate
+    cenoted cenote-tx cenote-derive cenote-hostile-macros cenote cenote-collections
+    cenote-crashtest cenote-cli cenote-bench cenote-bench-peers cenote-fuzz cenote-adversary
 )
 failed=0
 

@@ -1,5 +1,6 @@
 //! A short run of each harness; `just adversary` has the long ones.
 
+use cenote_testkit::environment;
 use std::process::Command;
 
 /// Runs so many rounds of a harness; what it has found fails the test.
@@ -24,13 +25,10 @@ fn short_from(harness: &str, seed: u64, rounds: u64) {
 /// The seed of this commit, the same wherever its tests run: over many commits the short runs come
 /// to every operation, fault and place. `CENOTE_ADVERSARY_SEED` repeats the run of another commit.
 fn seed_of_commit() -> u64 {
-    if let Ok(seed) = std::env::var("CENOTE_ADVERSARY_SEED") {
-        return seed.parse().expect("a number");
-    }
     let ran = Command::new("git").args(["rev-parse", "--short=8", "HEAD"]).output();
     let id =
         ran.map(|ran| String::from_utf8_lossy(&ran.stdout).trim().to_owned()).unwrap_or_default();
-    u64::from_str_radix(&id, 16).unwrap_or(1)
+    environment::number("CENOTE_ADVERSARY_SEED", u64::from_str_radix(&id, 16).unwrap_or(1))
 }
 
 /// Runs so many rounds from the commit's seed.

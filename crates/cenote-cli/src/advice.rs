@@ -5,7 +5,7 @@
 //! a command. An error whose text suits programs and users keeps it. A test compares this file with
 //! the library: each text there that names its interface has its variant here.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, STORE, word};
 use crate::keys::name_of;
 use cenote::{ArchivingError, Error, ReclaimRefused};
 use cenote_medium::MediumError;
@@ -134,7 +134,7 @@ fn copy_of_open(path: &str, holder: &str) -> String {
 }
 
 /// A store whose daemon has ended before its clients.
-fn guests(path: &str, pids: &[u32], seen: bool) -> String {
+fn hosted_clients(path: &str, pids: &[u32], seen: bool) -> String {
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
     let where_from = match seen {
         true => "",
@@ -186,14 +186,18 @@ impl From<OpenError> for Failure {
                 "{path}: the store's addresses, from {base:#x} on, are taken in this process by \
                  {by}: say the command again"
             )),
-            OpenError::Guests { path, pids, seen } => Self::InUse(guests(&path, &pids, seen)),
+            OpenError::Clients { path, pids, seen } => {
+                Self::InUse(hosted_clients(&path, &pids, seen))
+            }
             OpenError::CopyOfOpen { path, holder, .. } => Self::InUse(copy_of_open(&path, &holder)),
             OpenError::Copied { path } => Self::Failed(format!(
                 "{path} is a copy of a store that was not closed, or was put back from one: its \
-                 files may be of different moments: use a backup of a store that was whole, open \
-                 it all the same with --accept-copy, or make it a store of its own with `cenote \
-                 adopt {path}`, which checks every pool"
+                 files may be of different moments: {}; or only look at it, with --accept-copy",
+                crate::copies::ways_out(&path)
             )),
+            OpenError::DaemonSilent { .. } => {
+                Self::Failed(format!("{error} (--wait SECONDS sets the limit)"))
+            }
             OpenError::Daemon { path, detail } => Self::Failed(format!(
                 "{path}: {detail}: is cenoted running? `cenoted --store DIR --socket {path}` \
                  starts it"
@@ -227,12 +231,13 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Medium(error) => error.into(),
-            StoreError::PoolBusy { .. } | StoreError::ObjectBusy { .. } => {
-                Self::InUse(error.to_string())
-            }
-            StoreError::PoolInUse { name } => {
-                Self::InUse(format!("pool \"{name}\" is in use by another program: end that first"))
-            }
+            StoreError::PoolBusy { .. }
+            | StoreError::PoolHeld { .. }
+            | StoreError::ObjectBusy { .. } => Self::InUse(error.to_string()),
+            StoreError::PoolInUse { name } => Self::InUse(format!(
+                "pool \"{name}\" is in use by a program: end that first (`cenote top SOCKET` \
+                     lists a daemon's clients, and their pools)"
+            )),
             error => Self::Failed(of_store(error)),
         }
     }
@@ -248,7 +253,11 @@ fn pool_damaged(name: &str, damage: &str) -> String {
         true => String::new(),
         false => format!("{RESTORE_ALL}, "),
     };
-    format!("pool \"{name}\" is damaged: {damage}; {restore}or remove the pool with `cenote rm`")
+    let pool = word(name);
+    format!(
+        "pool \"{name}\" is damaged: {damage}; {restore}or remove the pool with `cenote rm {STORE} \
+         {pool}`"
+    )
 }
 
 /// A journal of psyncs that cannot be used. Commands that can give up that of objects say so.
@@ -260,32 +269,48 @@ fn journal(file: &str, detail: &str) -> String {
     format!("the journal of {of}, {file}, cannot be used: {detail}; {RESTORE_ALL}, or {other}")
 }
 
+/// What to do about a pool that may be torn.
+pub(crate) fn answer_for(pool: &str) -> String {
+    let pool = word(pool);
+    format!(
+        "restore it from a backup or an archive, remove it with `cenote rm {STORE} {pool}`, or \
+         answer for it with `cenote logs declare-whole {STORE} {pool}`"
+    )
+}
+
 /// What is wrong with a pool, or with the rest of the store.
 fn of_store(error: StoreError) -> String {
     match error {
         StoreError::PoolDamaged { name, damage } => pool_damaged(&name, &listed(&damage)),
         StoreError::PoolLogDamaged { name, damage } => format!(
-            "pool \"{name}\" may hold half a transaction, because a log is set aside: {}: see \
-             `cenote logs list`, then `cenote logs apply` or `cenote logs discard`",
+            "pool \"{name}\" may hold half a transaction, because a log is set aside: {}: `cenote \
+             logs list {STORE}` names the log, and `cenote logs apply` and `cenote logs discard` \
+             decide about it",
             listed(&damage)
+        ),
+        StoreError::PoolNotCovered { name } if crate::copies::is_open() => format!(
+            "pool \"{name}\" was open for writing when the store was copied, and may be torn: {}",
+            crate::copies::ways_out(&STORE.to_string())
         ),
         StoreError::PoolNotCovered { name } => format!(
             "pool \"{name}\" was open for writing when power failed or the store was copied, and \
-             may be torn: look with `cenote check`; restore it from a backup or an archive, \
-             remove it with `cenote rm`, or answer for it by `cenote logs declare-whole`"
+             may be torn: {}",
+            answer_for(&name)
         ),
         StoreError::PoolTorn { name } => format!(
             "pool \"{name}\" may hold half a transaction, because logs were discarded, or half a \
-             psync, because a journal was given up: restore it from a backup or an archive, \
-             remove it with `cenote rm`, or answer for it by `cenote logs declare-whole`"
+             psync, because a journal was given up: {}",
+            answer_for(&name)
         ),
         StoreError::PoolExists { name } => format!(
             "there is a pool \"{name}\" already: choose another name (an import takes --as), or \
-             remove that one with `cenote rm`"
+             remove that one with `cenote rm {STORE} {}`",
+            word(&name)
         ),
         StoreError::PoolUnknown { name } => {
             format!(
-                "there is no pool \"{name}\" in this store: `cenote ls` lists those that there are"
+                "there is no pool \"{name}\" in this store: `cenote ls {STORE}` lists those that \
+                 there are"
             )
         }
         StoreError::PuddleSize { size, reason } => {
@@ -320,11 +345,12 @@ fn of_others(error: StoreError) -> String {
         }
         StoreError::ObjectExists { name } => format!(
             "there is an object \"{name}\" already: choose another name, or remove that one with \
-             `cenote object rm`"
+             `cenote object rm {STORE} {}`",
+            word(&name)
         ),
         StoreError::ObjectUnknown { name } => format!(
-            "there is no object \"{name}\" in this store: `cenote object ls` lists those that \
-             there are"
+            "there is no object \"{name}\" in this store: `cenote object ls {STORE}` lists those \
+             that there are"
         ),
         StoreError::ObjectLen { len } => {
             format!("an object cannot have {len} bytes: choose a --size from 1 to 64T")
@@ -359,12 +385,13 @@ impl From<ObjectError> for Failure {
             )),
             ObjectError::NotCovered { name } => Self::Failed(format!(
                 "object \"{name}\" is of a copy of a store that was not closed, and nothing shows \
-                 whether it is whole: if no process had the store open while it was copied, say \
-                 `cenote adopt --of-one-moment`; else remove it with `cenote object rm`"
+                 whether it is whole: {}",
+                crate::copies::ways_out(&STORE.to_string())
             )),
             ObjectError::Unverified { name } => Self::Failed(format!(
                 "object \"{name}\" is of a copy of a store that was not closed, and was not \
-                 verified yet: `cenote verify` does that, under its key"
+                 verified yet: `cenote verify {STORE} {} --accept-copy` does that, under its key",
+                word(&name)
             )),
             ObjectError::PsyncTooLarge { needed, limit } => Self::Failed(format!(
                 "a psync of {needed} bytes is larger than half the journal may be ({limit} bytes): \
@@ -441,8 +468,8 @@ impl From<ArchivingError> for Failure {
             )),
             ArchivingError::NotRecovered { pool } | ArchivingError::TraceDue { pool } => {
                 Self::Failed(format!(
-                    "pool \"{pool}\" waits for its recovery: `cenote reclaim` does that; then say \
-                     the command again"
+                    "pool \"{pool}\" waits for its recovery: `cenote reclaim {STORE}` does that; \
+                     then say the command again"
                 ))
             }
             error => Self::failed(error),
@@ -460,17 +487,20 @@ impl From<Error> for Failure {
             Error::Archive(error) => error.into(),
             Error::NotWhole { pool, why } => Self::Failed(format!(
                 "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it with \
-                 `cenote check` and `cenote dump`, or {RESTORE_ALL}",
-                listed(&why)
+                 `cenote check {STORE} --pool {}`, or {RESTORE_ALL}",
+                listed(&why),
+                word(&pool)
             )),
             Error::InvalidValues { pool, count, first } => Self::Failed(format!(
                 "pool \"{pool}\" has values that are none of their type, {count} found: {}; look \
-                 at it with `cenote check` and `cenote dump`, import it from an archive under \
-                 another name (`cenote import`), or {RESTORE_ALL}",
-                first.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join("; ")
+                 at it with `cenote check {STORE} --pool {}`, import it from an archive under \
+                 another name (`cenote import {STORE} FILE --as NAME`), or {RESTORE_ALL}",
+                first.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join("; "),
+                word(&pool)
             )),
             Error::TraceDue { pool } => Self::Failed(format!(
-                "pool \"{pool}\" waits for its recovery by tracing: `cenote reclaim` does that"
+                "pool \"{pool}\" waits for its recovery by tracing: `cenote reclaim {STORE}` does \
+                 that"
             )),
             Error::Reclaim(ReclaimRefused::Late) => Self::Failed(
                 "leaks cannot be told from values in use: say the command again".into(),

@@ -3,6 +3,10 @@
 use std::fmt;
 use std::path::Path;
 
+/// Stands for the store in the commands that a message names, until [`Failure::in_store`] knows it.
+/// No name has this character.
+pub(crate) const STORE: char = '\u{e000}';
+
 /// Something was found: damage, a leak, a difference.
 pub(crate) const FOUND: u8 = 1;
 /// The command line makes no sense, or a question was answered with no.
@@ -80,11 +84,15 @@ impl Failure {
         }
     }
 
-    /// Names the store whose medium it is.
+    /// Names the store whose medium it is, and in the commands to be said next.
     pub(crate) fn in_store(self, dir: Option<&Path>) -> Self {
-        match (self, dir) {
-            (Self::Medium(text), Some(dir)) => Self::Failed(format!("{}: {text}", dir.display())),
-            (other, _) => other,
+        let Some(dir) = dir else { return self };
+        let name = |text: String| text.replace(STORE, &word(&dir.display().to_string()));
+        match self {
+            Self::Medium(text) => Self::Failed(format!("{}: {}", dir.display(), name(text))),
+            Self::Failed(text) => Self::Failed(name(text)),
+            Self::InUse(text) => Self::InUse(name(text)),
+            other => other,
         }
     }
 
@@ -107,10 +115,20 @@ impl Failure {
             | Self::InUse(text)
             | Self::Unfinished(text)
             | Self::Interrupted(text) => {
-                Some(text.lines().map(str::trim).collect::<Vec<_>>().join("; "))
+                let line = text.lines().map(str::trim).collect::<Vec<_>>().join("; ");
+                Some(line.replace(STORE, "STORE"))
             }
             Self::Pipe => None,
         }
+    }
+}
+
+/// A name as a word of a command line that a shell reads.
+pub(crate) fn word(name: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,".contains(&byte);
+    match !name.is_empty() && name.bytes().all(|byte| is_plain(byte) || !byte.is_ascii()) {
+        true => name.to_owned(),
+        false => format!("'{}'", name.replace('\'', "'\\''")),
     }
 }
 
@@ -142,6 +160,16 @@ mod tests {
     fn a_message_is_one_line_even_if_an_error_has_several() {
         let failure = Failure::Failed("first\n   second\r\nthird".into());
         assert_eq!(failure.message().as_deref(), Some("first; second; third"));
+    }
+
+    #[test]
+    fn commands_that_are_to_be_said_next_name_the_store() {
+        let failure = || Failure::Failed(format!("say `cenote ls {STORE}`"));
+        let said = |failure: Failure| failure.message().unwrap_or_default();
+        assert_eq!(said(failure().in_store(Some(Path::new("a b")))), "say `cenote ls 'a b'`");
+        assert_eq!(said(failure().in_store(Some(Path::new("/x/y")))), "say `cenote ls /x/y`");
+        assert_eq!(said(failure()), "say `cenote ls STORE`");
+        assert_eq!(word("it's"), r"'it'\''s'");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 mod advice;
 mod cli;
 mod commands;
+mod copies;
 mod failure;
 mod keys;
 mod opening;
@@ -60,11 +61,27 @@ pub fn main() -> ExitCode {
     let mut out = Out::new(cli.json);
     let result = run(&cli, &mut out).map_err(|failure| failure.in_store(cli.command.store()));
     let result = result.and_then(|verdict| out.finish().map(|()| verdict));
+    tell_adopted(&cli.command);
     if result.is_err() {
         // What was said before the failure comes first.
         let _ = out.finish();
     }
     ended(result)
+}
+
+/// Says of a command that was not asked to make a copy a store of its own that it has done so.
+fn tell_adopted(command: &Command) {
+    let asked = matches!(command, Command::Adopt(_));
+    if let (false, Some(dir)) = (asked, command.store())
+        && copies::became_own(dir)
+    {
+        let _ = writeln!(
+            std::io::stderr(),
+            "cenote: {} is a store of its own now: this command opened all of it, and found it \
+             whole",
+            dir.display()
+        );
+    }
 }
 
 /// Says why, if a command has failed.
@@ -87,7 +104,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<Verdict, Failure> {
         Command::Create(arguments) => commands::create::run(arguments, out),
         Command::Chmod(arguments) => commands::permissions::chmod(arguments, out),
         Command::Chown(arguments) => commands::permissions::chown(arguments, out),
-        Command::Logs(arguments) => commands::set_aside::run(arguments, out),
+        Command::Logs(arguments) => commands::undecided_logs::run(arguments, out),
         Command::Ls(arguments) => commands::ls::run(arguments, out),
         Command::Info(arguments) => commands::info::run(arguments, out),
         Command::Check(arguments) => commands::check::run(arguments, out),

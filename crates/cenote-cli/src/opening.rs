@@ -1,13 +1,14 @@
 //! Opening stores: to look, or to change.
 
 use crate::cli::{ChangedStore, StoreDir};
+use crate::copies::opened;
 use crate::failure::Failure;
 use crate::keys;
 use crate::progress;
 use crate::units::plural;
 use cenote::{
-    Access, CopyPolicy, DamagePolicy, JournalPolicy, MediumOptions, OpenOptions, OpenReport,
-    PowerLossPolicy, RealMedium, RecoveryOptions, RecoveryProgress, Store,
+    Access, ConnectOptions, CopyPolicy, DamagePolicy, JournalPolicy, MediumOptions, OpenOptions,
+    OpenReport, PowerLossPolicy, RealMedium, RecoveryOptions, RecoveryProgress, Store,
 };
 use cenote_log::CrashKind;
 use serde_json::{Value, json};
@@ -15,8 +16,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 
 /// What a daemon's socket can be given to.
-pub(crate) const THROUGH_A_DAEMON: &str = "ls, create, rm, chmod, chown, logs, clone, randomize, \
-                                           export, import, snapshot, backup and top take it";
+pub(crate) const THROUGH_A_DAEMON: &str = "ls, create, rm POOL, chmod, chown, logs, clone, \
+                                           randomize, export, import, snapshot, backup and top \
+                                           take it";
 
 fn is_socket(store: &StoreDir) -> bool {
     std::fs::metadata(&store.dir).is_ok_and(|found| found.file_type().is_socket())
@@ -40,9 +42,6 @@ pub(crate) fn asked(store: &StoreDir) -> Result<Option<Store>, Failure> {
     if !is_socket(store) {
         return Ok(None);
     }
-    if !store.wait.is_zero() {
-        return Err(of_directories(store, "--wait"));
-    }
     if store.accept_copy {
         return Err(of_directories(store, "--accept-copy"));
     }
@@ -50,7 +49,11 @@ pub(crate) fn asked(store: &StoreDir) -> Result<Option<Store>, Failure> {
         // It keeps no protected pools, and to copy a protected object takes no key.
         return Err(of_directories(store, "a key"));
     }
-    Ok(Some(Store::connect(&store.dir)?))
+    let options = match store.wait.is_zero() {
+        true => ConnectOptions::default(),
+        false => ConnectOptions::default().with_silence(store.wait),
+    };
+    Ok(Some(Store::connect_with(&store.dir, &options)?))
 }
 
 /// An option that says nothing to a daemon.
@@ -95,7 +98,7 @@ pub(crate) fn to_look(store: &StoreDir) -> Result<Store, Failure> {
         accept_unprotected: true,
         ..OpenOptions::default()
     };
-    Ok(Store::open_with(&store.dir, &options)?)
+    Ok(opened(Store::open_with(&store.dir, &options)?))
 }
 
 /// Opens a store to change it; recovers it first.
@@ -149,19 +152,20 @@ fn changing(store: &ChangedStore, copy: CopyPolicy) -> Result<OpenOptions, Failu
 
 /// Tells how far tracing is: pools that were in use when power failed are traced when the first is
 /// opened.
-fn with_progress(opened: Store) -> Store {
-    if opened.pools_due().is_empty() {
-        return opened;
+fn with_progress(store: Store) -> Store {
+    let store = opened(store);
+    if store.pools_due().is_empty() {
+        return store;
     }
     let bar = progress::bar(0, "recovering", false);
     let tell = move |at: &RecoveryProgress<'_>| {
         bar.set_message(format!("{}: {} reached", at.pool, plural(at.blocks, "block")));
     };
-    opened.set_recovery(RecoveryOptions {
+    store.set_recovery(RecoveryOptions {
         progress: Some(Arc::new(tell)),
         ..RecoveryOptions::default()
     });
-    opened
+    store
 }
 
 fn copies(store: &StoreDir) -> CopyPolicy {

@@ -194,3 +194,86 @@ fn a_copy_that_looks_closed_is_said_to_be_unchecked() {
     assert!(out.contains("already") && out.contains("damaged: catalog.0"), "{out}");
     fixture.run("adopt", &[]).exits(0);
 }
+
+/// The command that a message names after a word, as the operator would type it.
+fn told(said: &str, begin: &str) -> Vec<String> {
+    let named = said.split('`').find(|part| part.starts_with(begin));
+    let named = named.unwrap_or_else(|| panic!("no {begin:?} in: {said}"));
+    named.split(' ').skip(1).map(str::to_owned).collect()
+}
+
+/// A copy of a store that a killed program had open, with a pool and an object that may be torn,
+/// and a pool that is whole.
+fn hot_copy() -> (Fixture, String) {
+    let fixture = empty();
+    with_object(&fixture);
+    fixture.run("create", &["whole"]).exits(0);
+    crate::common::kill_a_builder(crate::common::cenote(), &fixture.store);
+    let copy = copied(&fixture);
+    (fixture, copy)
+}
+
+/// Each command about the copy names commands that end it, and these do: the first way in one, the
+/// second in one more.
+#[test]
+fn advice_about_a_copy_leads_to_a_store_of_its_own_in_two_commands() {
+    let looks: [&[&str]; 5] =
+        [&["check"], &["check", "--accept-copy"], &["adopt"], &["ls"], &["reclaim"]];
+    for look in looks {
+        for way in ["--of-one-moment", "--remove-torn"] {
+            let (_keep, copy) = hot_copy();
+            let ran = run([&look[..1], &[copy.as_str()], &look[1..]].concat());
+            let said = format!("{}{}", ran.out, ran.err);
+            assert!(ran.status != Some(0) && said.contains(&copy), "{look:?}: {said}");
+            let next = told(&said, &format!("cenote adopt {copy} {way}"));
+            // Only data that may be torn is asked about.
+            let next =
+                if way == "--remove-torn" { [next, vec!["-y".into()]].concat() } else { next };
+            let out = run(&next).exits(0).out;
+            assert!(out.contains("is a store of its own"), "{look:?}: {out}");
+            run(["check", &copy]).exits(0);
+            let kept = run(["ls", &copy, "--json"]).exits(0).json_lines().len();
+            assert_eq!(kept, if way == "--remove-torn" { 1 } else { 2 }, "{look:?}");
+        }
+    }
+}
+
+#[test]
+fn what_may_be_torn_is_removed_from_a_copy_if_the_operator_says_so() {
+    let (_keep, copy) = hot_copy();
+    run(["adopt", &copy, "--remove-torn"]).complains(2, &["pool \"tour\"", "\"raw\"", "--yes"]);
+    assert_eq!(run(["ls", &copy, "--accept-copy", "--json"]).json_lines().len(), 2);
+    run(["adopt", &copy, "--remove-torn", "--of-one-moment"]).exits(2);
+    let out = run(["adopt", &copy, "--remove-torn", "-y"]).exits(0).out;
+    for part in
+        ["removed: pool \"tour\": it was open for writing", "removed: object \"raw\"", "done:"]
+    {
+        assert!(out.contains(part), "{part:?} is not in {out}");
+    }
+    run(["object", "ls", &copy, "--json"]).exits(0);
+}
+
+/// A command that opens all of an accepted copy, and so makes it a store of its own, says so.
+#[test]
+fn a_command_that_makes_a_copy_a_store_of_its_own_says_so() {
+    let commands: [(&str, &[&str]); 3] =
+        [("trim", &[]), ("export", &["again", "-"]), ("reclaim", &[])];
+    for (command, rest) in commands {
+        let fixture = empty();
+        fixture.run("create", &["words", "--mode", "shadowed"]).exits(0);
+        fixture.run("clone", &["words", "again"]).exits(0);
+        fixture.run("rm", &["words", "-y"]).exits(0);
+        let copy = {
+            let _store = cenote::Store::open(&fixture.store).expect("opened");
+            copied(&fixture)
+        };
+        let mut export = crate::common::cenote();
+        export.args([command, &copy, "--accept-copy"]).args(rest);
+        let done = export.output().expect("it runs");
+        let err = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{command}: {err}");
+        let own = run(["info", &copy]).status == Some(0);
+        assert_eq!(own, err.contains("is a store of its own now"), "{command}: {err}");
+        assert!(own || command != "trim", "{command} opens all of it");
+    }
+}

@@ -1,6 +1,7 @@
 //! Commands that ask a daemon: one in this process, which the test starts itself.
 
 use crate::common::{Fixture, run, with_pool};
+use cenote_testkit::child::{self, Talking};
 use cenoted::{Config, Server};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -73,7 +74,8 @@ fn pools_travel_through_a_daemon_by_the_commands_of_an_embedded_store() {
         run(["export", socket, "words", archive]).complains(3, &["there already"]);
         run(["export", socket, "nothing", "-"]).complains(3, &["nothing"]);
         // What cannot be heeded is not passed over in silence.
-        run(["export", socket, "words", "-", "--wait", "3"]).complains(2, &["socket", "--wait"]);
+        run(["export", socket, "words", "-", "--accept-copy"])
+            .complains(2, &["socket", "--accept-copy"]);
         run(["clone", socket, "words", "copy", "--key-file", archive])
             .complains(2, &["socket", "key"]);
         let out = run(["import", socket, archive, "-n"]).exits(3);
@@ -181,4 +183,76 @@ fn a_user_moves_its_own_pool_beside_others() {
             "{out}"
         );
     });
+}
+
+/// Not a test of its own: a client with a pool.
+#[test]
+fn holds_other() {
+    let Some((_, socket)) = child::task() else { return };
+    let store = cenote::Store::connect(socket).expect("connected");
+    let _other = store.pool_with("other", cenote::Access::ReadWrite).expect("opened");
+    child::say("held");
+    child::wait_to_go_on();
+}
+
+/// The reason is the pool that is in use, and the process that has it.
+#[test]
+fn what_keeps_a_pool_from_being_moved_or_removed_is_said() {
+    let fixture = with_pool();
+    fixture.run("create", &["other", "--mode", "direct"]).exits(0);
+    with_daemon(&fixture, |socket| {
+        let socket_path = std::path::Path::new(socket);
+        let mut holder =
+            Talking::start(&mut child::with_task("daemon::holds_other", "hold", socket_path));
+        assert_eq!(holder.hear().as_deref(), Some("held"));
+        let us = format!("process {}", holder.pid());
+        for (command, pool) in [("randomize", "words"), ("randomize", "other"), ("rm", "other")] {
+            let confirmed: &[&str] = if command == "rm" { &["-y"] } else { &[] };
+            let ran = run([&[command, socket, pool], confirmed].concat());
+            let ran = ran.complains(4, &["pool \"other\" is in use", &us]);
+            assert!(!ran.err.contains("words"), "{command} {pool}: {}", ran.err);
+        }
+        // It is waited for until that is recovered.
+        holder.kill();
+        run(["rm", socket, "other", "-y"]).exits(0);
+        run(["randomize", socket, "words"]).exits(0);
+        let ran = run(["rm", socket, "--store", "-y"]).complains(2, &["stop the daemon"]);
+        assert!(!ran.err.contains("rm POOL"), "{}", ran.err);
+    });
+}
+
+/// A window without room is not a disk without space.
+#[test]
+fn a_full_window_is_no_full_disk_through_a_daemon() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let path = store.to_str().expect("text");
+    run(["format", path, "--window-size", "64M"]).exits(0);
+    run(["create", path, "words", "--size", "40M", "--mode", "direct"]).exits(0);
+    let fixture = Fixture { dir, store };
+    with_daemon(&fixture, |socket| {
+        for command in
+            [&["randomize", socket, "words"][..], &["create", socket, "b", "--size", "40M"]]
+        {
+            let ran = run(command).complains(3, &["window of 67108864 bytes"]);
+            assert!(!ran.err.contains("no space"), "{}", ran.err);
+        }
+    });
+}
+
+/// Of two stores the copy is the one whose disk is full.
+#[test]
+fn a_backup_to_a_full_disk_names_that_disk_through_a_daemon() {
+    let fixture = with_pool();
+    let small = fixture.dir.path().join("small");
+    std::fs::create_dir(&small).expect("made");
+    let Some(_disk) = crate::bad_stores::Mounted::new(&small, "size=1m") else { return };
+    let target = small.join("copy");
+    let target = target.to_str().expect("text");
+    with_daemon(&fixture, |socket| {
+        let said = [target, "no space", "on another file system"];
+        let ran = run(["backup", socket, target]).complains(3, &said);
+        assert!(!ran.err.contains("daemon's store"), "{}", ran.err);
+    });
+    assert_eq!(std::fs::read_dir(&small).expect("readable").count(), 0);
 }

@@ -182,3 +182,72 @@ fn an_export_of_an_object_that_fails_leaves_no_file() {
     object(&fixture, "export", &["raw", "--output", name, "--skip-damaged"]).exits(1);
     assert_eq!(std::fs::read(&output).expect("read").len(), 8192);
 }
+
+/// A check goes on past a file that the next writer refuses because of its links.
+#[test]
+fn a_file_with_a_hard_link_is_a_finding_of_check() {
+    let fixture = empty();
+    fixture.run("create", &["words", "--mode", "direct"]).exits(0);
+    fixture.run("create", &["deeds", "--mode", "shadowed"]).exits(0);
+    object(&fixture, "create", &["raw", "--size", "8K"]).exits(0);
+    let link = fixture.dir.path().join("link");
+    for directory in ["puddles", "primary", "."] {
+        for entry in std::fs::read_dir(fixture.store.join(directory)).expect("readable").flatten() {
+            let name = entry.file_name().into_string().expect("text");
+            if !entry.path().is_file() || name == "lock" {
+                continue;
+            }
+            std::fs::hard_link(entry.path(), &link).expect("linked");
+            let out = fixture.run("check", &[]).exits(1).out;
+            for part in
+                [&*name, "2 names (hard links)", "pool \"words\"", "pool \"deeds\"", "1 finding"]
+            {
+                assert!(out.contains(part), "{directory}/{name}: {part:?} is not in {out}");
+            }
+            fixture.run("info", &[]).exits(1);
+            std::fs::remove_file(&link).expect("removed");
+            fixture.run("check", &[]).exits(0);
+        }
+    }
+}
+
+/// The reader of an archive goes away: one line, and no file is left or changed.
+#[test]
+fn an_export_whose_reader_ends_says_so_and_leaves_nothing() {
+    let fixture = killed();
+    fixture.run("reclaim", &[]).exits(0);
+    let before = fixture.files();
+    let mut child = crate::common::cenote();
+    child.arg("export").arg(&fixture.store).args(["tour", "-"]);
+    child.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = child.spawn().expect("it runs");
+    let mut first = [0];
+    let mut out = child.stdout.take().expect("a pipe");
+    std::io::Read::read_exact(&mut out, &mut first).expect("a byte");
+    drop(out);
+    let ran: crate::common::Ran = child.wait_with_output().expect("it ends").into();
+    let said = ["the reader of standard output has ended", "no whole archive", "as it was"];
+    ran.complains(3, &said);
+    assert_eq!(fixture.files(), before);
+    fixture.run("export", &["tour", "/dev/null"]).exits(3);
+    fixture.run("check", &[]).exits(0);
+}
+
+#[test]
+fn commands_of_commands_have_manual_pages() {
+    let dir = tempfile::tempdir().expect("a directory");
+    run(["man", dir.path().to_str().expect("text")]).exits(0);
+    for (command, subs) in [
+        ("object", &["create", "ls", "info", "rm", "import", "export"][..]),
+        ("logs", &["list", "apply", "discard", "declare-whole"]),
+    ] {
+        for sub in subs {
+            let page = dir.path().join(format!("cenote-{command}-{sub}.1"));
+            let text = std::fs::read_to_string(page).expect("a page");
+            let name = format!("cenote\\-{command}\\-{}", sub.replace('-', "\\-"));
+            assert!(text.contains(&name) && text.contains("Exit status"), "{text}");
+        }
+    }
+    assert!(!dir.path().join("cenote-help.1").exists());
+    assert!(!dir.path().join("cenote-__tour-build.1").exists());
+}

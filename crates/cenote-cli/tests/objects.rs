@@ -1,6 +1,7 @@
 //! `cenote object` does what its help says, for people and for programs.
 
-use crate::common::empty;
+use crate::common::{Fixture, Ran, empty};
+use serde_json::Value;
 use std::path::Path;
 
 #[test]
@@ -92,152 +93,219 @@ fn a_journal_or_superblock_that_was_put_back_is_named_and_not_used() {
     assert!(std::fs::read(&output).expect("read") == vec![2; 10_000]);
 }
 
+/// A store with files of keys and of an object's contents beside it.
+struct Protected {
+    fixture: Fixture,
+    dir: String,
+    key: String,
+    other: String,
+    output: String,
+    input: String,
+    bytes: Vec<u8>,
+}
+
+/// [`crate::common::run`] with arguments of a store's directory.
+fn run(arguments: &[&str]) -> Ran {
+    crate::common::run(arguments.iter().copied())
+}
+
+impl Protected {
+    fn new() -> Self {
+        let fixture = empty();
+        let dir = fixture.store.to_str().expect("text").to_owned();
+        let path = |name: &str| fixture.dir.path().join(name).to_str().expect("text").to_owned();
+        let (key, other, output) = (path("key"), path("other"), path("out"));
+        std::fs::write(&key, (0..32).collect::<Vec<u8>>()).expect("written");
+        std::fs::write(
+            &other,
+            "00112233445566778899aabbccddeeff00112233445566778899aabbccddee11\n",
+        )
+        .expect("written");
+        let input = path("in");
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i >> 4) as u8).collect();
+        std::fs::write(&input, &bytes).expect("written");
+        Self { fixture, dir, key, other, output, input, bytes }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.fixture.dir.path().join(name).to_str().expect("text").to_owned()
+    }
+
+    /// Keys and modes that do not fit are refused.
+    fn refuses_keys(&self) {
+        let Self { dir, key, .. } = self;
+        run(&[
+            "object",
+            "create",
+            dir,
+            "plain",
+            "--size",
+            "64K",
+            "--key-file",
+            key,
+            "--at-rest",
+            "none",
+        ])
+        .complains(3, &["not protected"]);
+        for option in ["--key-file", "--passphrase-file"] {
+            run(&[
+                "object",
+                "create",
+                dir,
+                "x",
+                "--size",
+                "64K",
+                option,
+                "/dev/zero",
+                "--at-rest",
+                "both",
+            ])
+            .complains(3, &["/dev/zero", "more than 1 MiB"]);
+        }
+        run(&["object", "create", dir, "x", "--size", "64K", "--at-rest", "both"])
+            .complains(3, &["give its key"]);
+        run(&["object", "create", dir, "x", "--size", "64K", "--at-rest", "some"])
+            .complains(2, &["authenticated"]);
+    }
+
+    /// Makes an object, fills it and reads it back; what was said when it was made.
+    fn fills(&self) -> Value {
+        let Self { bytes, dir, input, key, output, .. } = self;
+        let made =
+            run(&["object", "create", dir, "box", "--size", "100000", "--key-file", key, "--json"])
+                .exits(0)
+                .json();
+        assert_eq!(made["at_rest"].as_str(), Some("authenticated"));
+        run(&["object", "import", dir, "box", "--input", input]).complains(3, &["give its key"]);
+        run(&["object", "import", dir, "box", "--input", input, "--key-file", key]).exits(0);
+        run(&["object", "export", dir, "box", "--output", output, "--key-file", key]).exits(0);
+        assert!(std::fs::read(output).expect("read") == *bytes);
+        std::fs::remove_file(output).expect("removed");
+        let whole = run(&["verify", dir, "--key-file", key, "--json"]).exits(0).json();
+        assert_eq!((whole["pages"].as_u64(), whole["covered"].as_bool()), (Some(25), Some(true)));
+        made
+    }
+
+    /// The object is put under another key.
+    fn rekeys(&self) {
+        let Self { dir, key, other, .. } = self;
+        run(&["rekey", dir, "box", "--key-file", other, "--new-key-file", key])
+            .complains(3, &["not its key"]);
+        run(&["rekey", dir, "box", "--key-file", key]).complains(2, &["--new-key-file"]);
+        run(&["rekey", dir, "box", "--key-file", key, "--new-key-file", other]).exits(0);
+        run(&["verify", dir, "box", "--key-file", key]).complains(3, &["not its key"]);
+        run(&["verify", dir, "box", "--key-file", other]).exits(0);
+    }
+
+    /// A snapshot in a file. Making it changes no file of the store. It is protected as the object
+    /// is, and restoring it is refused while the object is there.
+    fn snapshots_and_restores(&self, made: &Value) {
+        let Self { dir, fixture, key, other, .. } = self;
+        let (snap, cut) = (self.path("snap"), self.path("cut"));
+        let files = fixture.files();
+        let taken = run(&["snapshot", dir, "box", &snap, "--copy", "--json"]).exits(0).json();
+        assert_eq!((taken["reflink"].as_bool(), &files), (Some(false), &fixture.files()));
+        run(&["snapshot", dir, "box", &snap]).complains(3, &["cannot make snapshot", "exist"]);
+        run(&["snapshot", dir, "other", &self.path("none")]).complains(3, &["no object \"other\""]);
+        run(&["restore", dir, &snap]).complains(3, &["object \"box\" has", "remove that first"]);
+        run(&["object", "rm", dir, "box", "-y"]).exits(0);
+        std::fs::write(&cut, &std::fs::read(&snap).expect("read")[..60_000]).expect("written");
+        run(&["restore", dir, &cut]).complains(3, &["cut short", "nothing has changed"]);
+        run(&["restore", dir, key]).complains(3, &["no snapshot"]);
+        assert!(run(&["object", "ls", dir, "--json"]).exits(0).json_lines().is_empty());
+        let back = run(&["restore", dir, &snap, "--json"]).exits(0).json();
+        assert_eq!(
+            (back["address"].as_str(), back["moved_from"].is_null()),
+            (made["address"].as_str(), true)
+        );
+        run(&["restore", dir, &snap, "--as", "again"]).complains(3, &["remove that first"]);
+        run(&["verify", dir, "box", "--key-file", key]).complains(3, &["not its key"]);
+        run(&["verify", dir, "box", "--key-file", other]).exits(0);
+        run(&["object", "create", dir, "open", "--size", "10000"]).exits(0);
+        run(&["object", "import", dir, "open", "--input", key]).exits(0);
+    }
+
+    /// A snapshot shares blocks where the file system can do that, and leaves no file where there
+    /// is no space for it.
+    fn shares_snapshots(&self) {
+        let Self { dir, key, output, .. } = self;
+        let second = self.path("second");
+        // Where there is no space for it, there is no file afterwards.
+        let limited = "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"";
+        let mut shell = std::process::Command::new("sh");
+        shell.args([
+            "-c",
+            limited,
+            env!("CARGO_BIN_EXE_cenote"),
+            "snapshot",
+            dir,
+            "open",
+            &second,
+            "--copy",
+        ]);
+        crate::common::Ran::from(shell.output().expect("a shell"))
+            .complains(3, &["cannot make snapshot"]);
+        assert!(!std::path::Path::new(&second).exists());
+        let taken = run(&["snapshot", dir, "open", &second, "--json"]).exits(0).json();
+        let said = if taken["reflink"].as_bool() == Some(true) {
+            "shares"
+        } else {
+            "blocks cannot be shared"
+        };
+        assert!(run(&["snapshot", dir, "open", &self.path("third")]).exits(0).out.contains(said));
+        assert!(run(&["restore", dir, &second, "--as", "twin"]).exits(0).out.contains("moved:"));
+        run(&["object", "export", dir, "twin", "--output", output, "--len", "32"]).exits(0);
+        assert!(std::fs::read(output).expect("read") == std::fs::read(key).expect("read"));
+        std::fs::remove_file(output).expect("removed");
+    }
+
+    /// One byte of page 2, as it lies in the file, is changed.
+    fn names_a_damaged_page(&self, made: &Value) {
+        let Self { bytes, dir, fixture, other, output, .. } = self;
+        let puddle = fixture
+            .store
+            .join("puddles")
+            .join(made["puddle"].as_str().expect("text").replace('-', ""));
+        let mut file = std::fs::read(&puddle).expect("read");
+        file[2 * 4096 + 2 * 4096 + 5] ^= 1;
+        std::fs::write(&puddle, file).expect("written");
+        let found = run(&["verify", dir, "box", "--key-file", other, "--json"]).exits(1).json();
+        assert_eq!(found["damaged"][0]["page"].as_u64(), Some(2));
+        run(&["object", "export", dir, "box", "--output", output, "--key-file", other])
+            .complains(3, &["page 2 of object"]);
+        assert!(!Path::new(output).exists(), "an export that failed leaves no file");
+        run(&[
+            "object",
+            "export",
+            dir,
+            "box",
+            "--output",
+            output,
+            "--key-file",
+            other,
+            "--skip-damaged",
+        ])
+        .exits(1);
+        let got = std::fs::read(output).expect("read");
+        assert!(
+            got[8192..12288] == [0; 4096]
+                && got[..8192] == bytes[..8192]
+                && got[12288..] == bytes[12288..]
+        );
+    }
+}
+
 /// From the command line: a key in a file, damage found and stepped over, another key, and nothing
 /// without one.
 #[test]
 fn protected_objects_are_filled_verified_and_put_under_another_key() {
-    let fixture = empty();
-    let dir = fixture.store.to_str().expect("text").to_owned();
-    let path = |name: &str| fixture.dir.path().join(name).to_str().expect("text").to_owned();
-    let (key, other, output) = (path("key"), path("other"), path("out"));
-    std::fs::write(&key, (0..32).collect::<Vec<u8>>()).expect("written");
-    std::fs::write(&other, "00112233445566778899aabbccddeeff00112233445566778899aabbccddee11\n")
-        .expect("written");
-    let input = path("in");
-    let bytes: Vec<u8> = (0..100_000u32).map(|i| (i >> 4) as u8).collect();
-    std::fs::write(&input, &bytes).expect("written");
-    let run = |arguments: &[&str]| crate::common::run(arguments.iter().copied());
-    run(&[
-        "object",
-        "create",
-        &dir,
-        "plain",
-        "--size",
-        "64K",
-        "--key-file",
-        &key,
-        "--at-rest",
-        "none",
-    ])
-    .complains(3, &["not protected"]);
-    for option in ["--key-file", "--passphrase-file"] {
-        run(&[
-            "object",
-            "create",
-            &dir,
-            "x",
-            "--size",
-            "64K",
-            option,
-            "/dev/zero",
-            "--at-rest",
-            "both",
-        ])
-        .complains(3, &["/dev/zero", "more than 1 MiB"]);
-    }
-    run(&["object", "create", &dir, "x", "--size", "64K", "--at-rest", "both"])
-        .complains(3, &["give its key"]);
-    run(&["object", "create", &dir, "x", "--size", "64K", "--at-rest", "some"])
-        .complains(2, &["authenticated"]);
-    let made =
-        run(&["object", "create", &dir, "box", "--size", "100000", "--key-file", &key, "--json"])
-            .exits(0)
-            .json();
-    assert_eq!(made["at_rest"].as_str(), Some("authenticated"));
-    run(&["object", "import", &dir, "box", "--input", &input]).complains(3, &["give its key"]);
-    run(&["object", "import", &dir, "box", "--input", &input, "--key-file", &key]).exits(0);
-    run(&["object", "export", &dir, "box", "--output", &output, "--key-file", &key]).exits(0);
-    assert!(std::fs::read(&output).expect("read") == bytes);
-    std::fs::remove_file(&output).expect("removed");
-    let whole = run(&["verify", &dir, "--key-file", &key, "--json"]).exits(0).json();
-    assert_eq!((whole["pages"].as_u64(), whole["covered"].as_bool()), (Some(25), Some(true)));
-
-    run(&["rekey", &dir, "box", "--key-file", &other, "--new-key-file", &key])
-        .complains(3, &["not its key"]);
-    run(&["rekey", &dir, "box", "--key-file", &key]).complains(2, &["--new-key-file"]);
-    run(&["rekey", &dir, "box", "--key-file", &key, "--new-key-file", &other]).exits(0);
-    run(&["verify", &dir, "box", "--key-file", &key]).complains(3, &["not its key"]);
-    run(&["verify", &dir, "box", "--key-file", &other]).exits(0);
-
-    // A snapshot in a file. Making it changes no file of the store. It is protected as the object
-    // is, and restoring it is refused while the object is there.
-    let (snap, cut) = (path("snap"), path("cut"));
-    let files = fixture.files();
-    let taken = run(&["snapshot", &dir, "box", &snap, "--copy", "--json"]).exits(0).json();
-    assert_eq!((taken["reflink"].as_bool(), &files), (Some(false), &fixture.files()));
-    run(&["snapshot", &dir, "box", &snap]).complains(3, &["cannot make snapshot", "exist"]);
-    run(&["snapshot", &dir, "other", &path("none")]).complains(3, &["no object \"other\""]);
-    run(&["restore", &dir, &snap]).complains(3, &["object \"box\" has", "remove that first"]);
-    run(&["object", "rm", &dir, "box", "-y"]).exits(0);
-    std::fs::write(&cut, &std::fs::read(&snap).expect("read")[..60_000]).expect("written");
-    run(&["restore", &dir, &cut]).complains(3, &["cut short", "nothing has changed"]);
-    run(&["restore", &dir, &key]).complains(3, &["no snapshot"]);
-    assert!(run(&["object", "ls", &dir, "--json"]).exits(0).json_lines().is_empty());
-    let back = run(&["restore", &dir, &snap, "--json"]).exits(0).json();
-    assert_eq!(
-        (back["address"].as_str(), back["moved_from"].is_null()),
-        (made["address"].as_str(), true)
-    );
-    run(&["restore", &dir, &snap, "--as", "again"]).complains(3, &["remove that first"]);
-    run(&["verify", &dir, "box", "--key-file", &key]).complains(3, &["not its key"]);
-    run(&["verify", &dir, "box", "--key-file", &other]).exits(0);
-    run(&["object", "create", &dir, "open", "--size", "10000"]).exits(0);
-    run(&["object", "import", &dir, "open", "--input", &key]).exits(0);
-    let second = path("second");
-    // Where there is no space for it, there is no file afterwards.
-    let limited = "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"";
-    let mut shell = std::process::Command::new("sh");
-    shell.args([
-        "-c",
-        limited,
-        env!("CARGO_BIN_EXE_cenote"),
-        "snapshot",
-        &dir,
-        "open",
-        &second,
-        "--copy",
-    ]);
-    crate::common::Ran::from(shell.output().expect("a shell"))
-        .complains(3, &["cannot make snapshot"]);
-    assert!(!std::path::Path::new(&second).exists());
-    let taken = run(&["snapshot", &dir, "open", &second, "--json"]).exits(0).json();
-    let said =
-        if taken["reflink"].as_bool() == Some(true) { "shares" } else { "blocks cannot be shared" };
-    assert!(run(&["snapshot", &dir, "open", &path("third")]).exits(0).out.contains(said));
-    assert!(run(&["restore", &dir, &second, "--as", "twin"]).exits(0).out.contains("moved:"));
-    run(&["object", "export", &dir, "twin", "--output", &output, "--len", "32"]).exits(0);
-    assert!(std::fs::read(&output).expect("read") == std::fs::read(&key).expect("read"));
-    std::fs::remove_file(&output).expect("removed");
-
-    // One byte of page 2, as it lies in the file.
-    let puddle =
-        fixture.store.join("puddles").join(made["puddle"].as_str().expect("text").replace('-', ""));
-    let mut file = std::fs::read(&puddle).expect("read");
-    file[2 * 4096 + 2 * 4096 + 5] ^= 1;
-    std::fs::write(&puddle, file).expect("written");
-    let found = run(&["verify", &dir, "box", "--key-file", &other, "--json"]).exits(1).json();
-    assert_eq!(found["damaged"][0]["page"].as_u64(), Some(2));
-    run(&["object", "export", &dir, "box", "--output", &output, "--key-file", &other])
-        .complains(3, &["page 2 of object"]);
-    assert!(!Path::new(&output).exists(), "an export that failed leaves no file");
-    run(&[
-        "object",
-        "export",
-        &dir,
-        "box",
-        "--output",
-        &output,
-        "--key-file",
-        &other,
-        "--skip-damaged",
-    ])
-    .exits(1);
-    let got = std::fs::read(&output).expect("read");
-    assert!(
-        got[8192..12288] == [0; 4096]
-            && got[..8192] == bytes[..8192]
-            && got[12288..] == bytes[12288..]
-    );
+    let protected = Protected::new();
+    protected.refuses_keys();
+    let made = protected.fills();
+    protected.rekeys();
+    protected.snapshots_and_restores(&made);
+    protected.shares_snapshots();
+    protected.names_a_damaged_page(&made);
 }
 
 /// From the command line: every command that opens a pool takes its key in the same way, and none
@@ -338,10 +406,10 @@ fn protected_pools_are_copied_and_shipped_without_a_key_and_used_with_it() {
     there.run("stats", &["p"]).complains(3, &["give its key"]);
     there.run("stats", &["p", "--key-file", &key]).exits(0);
     there.run("import", &[&archive, "--as", "second", "--eager", "--key-file", &key]).exits(0);
-    let due = run(&["randomize", &dir, "p", "--json"]).exits(0).json();
-    assert_eq!(due["due_puddles"].as_u64(), Some(2), "{due}");
+    let pending = run(&["randomize", &dir, "p", "--json"]).exits(0).json();
+    assert_eq!(pending["due_puddles"].as_u64(), Some(2), "{pending}");
     run(&["stats", &dir, "p", "--key-file", &key]).exits(0);
-    // What is due is finished before the pool is copied again, and that needs its key.
+    // What is pending is finished before the pool is copied again, and that needs its key.
     run(&["clone", &dir, "q", "r"]).complains(3, &["give its key"]);
     run(&["clone", &dir, "q", "r", "--eager", "--key-file", &other]).exits(0);
 }

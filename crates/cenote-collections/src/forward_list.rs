@@ -8,14 +8,18 @@
 //! Invariant: `first` and `last` are both `None` and `len` is 0, or following `next` from `first`
 //! visits `len` live nodes and ends at `last`.
 
+mod cursor;
+mod iter;
+
+pub use cursor::CursorMut;
+pub use iter::{Iter, IterMut};
+
 use crate::shared::{
-    DESTROYED, Header, OrLost, Read, build, free_destroyed, log, log_and_free, log_many, log_with,
-    open, range, span, touch_any,
+    DESTROYED, Header, OrLost, build, free_destroyed, log, log_and_free, log_many, log_with, open,
+    range, span, touch_any,
 };
-use cenote::lost::Faults;
 use cenote::persist::Persist;
 use cenote::{Ptr, Reader, Result, Tx};
-use core::iter::FusedIterator;
 use core::marker::PhantomData;
 
 #[repr(C)]
@@ -444,186 +448,5 @@ unsafe fn value_mut<'t, T: Persist>(tx: &'t mut Tx<'_>, node: Ptr<Node<T>>) -> R
         let value = place!(node, value);
         log(tx, &[range(value)])?;
         Ok(&mut *value)
-    }
-}
-
-/// A place in a [`ForwardList`]: before the first element, or on one. It borrows the transaction,
-/// so nothing else changes the list meanwhile.
-pub struct CursorMut<'t, 'p, T> {
-    tx: &'t mut Tx<'p>,
-    list: ForwardList<T>,
-    current: Option<Ptr<Node<T>>>,
-}
-
-impl<T: Persist> CursorMut<'_, '_, T> {
-    fn next_node(&self) -> Read<Option<Ptr<Node<T>>>> {
-        // SAFETY: header and node were live when the cursor came to them, and only the cursor has
-        // had the transaction since.
-        unsafe {
-            match self.current {
-                Some(node) => Ok(node.follow()?.next),
-                None => Ok(self.list.header.as_ref().first),
-            }
-        }
-    }
-
-    /// The node after the current one.
-    fn following(&self) -> Read<Option<&Node<T>>> {
-        // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
-        self.next_node()?.map(|node| unsafe { node.follow() }).transpose()
-    }
-
-    /// [`CursorMut::peek_next`], or why it cannot be read.
-    fn next_seen(&self) -> Result<Option<&T>> {
-        Ok(self.following().or_lost(self.tx)?.map(|node| &node.value))
-    }
-
-    /// To the next element, if there is one; whether there is.
-    fn advance(&mut self) -> Result<bool> {
-        let next = self.next_node().or_lost(self.tx)?;
-        self.current = next.or(self.current);
-        Ok(next.is_some())
-    }
-
-    /// The current element; `None` before the first. `None` too if it cannot be read; then the
-    /// transaction aborts.
-    #[must_use]
-    pub fn current(&self) -> Option<&T> {
-        // SAFETY: a node of the list; it is not changed as long as the cursor is borrowed.
-        let node = self.current.map(|node| unsafe { node.follow() });
-        Some(&self.tx.faults().noted(node?)?.value)
-    }
-
-    /// The current element, to be changed: logged whole. 1 entry.
-    ///
-    /// # Errors
-    /// [`cenote::Error::Tx`] if the log is full.
-    pub fn current_mut(&mut self) -> Result<Option<&mut T>> {
-        let tx = &mut *self.tx;
-        // SAFETY: a node of the list, in a pool that the transaction holds.
-        self.current.map(|node| unsafe { value_mut(tx, node) }).transpose()
-    }
-
-    /// The element after the current one. `None` too if it cannot be read; then the transaction
-    /// aborts.
-    #[must_use]
-    pub fn peek_next(&self) -> Option<&T> {
-        self.tx.faults().noted(self.following())?.map(|node| &node.value)
-    }
-
-    /// To the next element. Stays, and returns `false`, if there is none, or the current one cannot
-    /// be read; then the transaction aborts.
-    pub fn move_next(&mut self) -> bool {
-        let next = self.tx.faults().noted(self.next_node()).flatten();
-        self.current = next.or(self.current);
-        next.is_some()
-    }
-
-    /// Inserts after the current element. 1 allocation, 2 entries.
-    ///
-    /// # Errors
-    /// As [`ForwardList::push_back`].
-    pub fn insert_after(&mut self, value: T) -> Result<()> {
-        let next = self.next_node().or_lost(self.tx)?;
-        // SAFETY: neighbours in a live list.
-        unsafe { self.list.insert_between(self.tx, self.current, next, value)? };
-        Ok(())
-    }
-
-    /// Removes the element after the current one. 1 free, 2 entries.
-    ///
-    /// # Errors
-    /// [`cenote::Error::Tx`] if the log is full.
-    pub fn remove_next(&mut self) -> Result<Option<T>> {
-        let Some(next) = self.next_node().or_lost(self.tx)? else { return Ok(None) };
-        // SAFETY: neighbours in a live list.
-        unsafe { self.list.remove_after(self.tx, self.current, next).map(Some) }
-    }
-}
-
-impl<T> core::fmt::Debug for CursorMut<'_, '_, T> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "CursorMut({:?})", self.list)
-    }
-}
-
-/// Iterates over a [`ForwardList`].
-pub struct Iter<'r, T> {
-    next: Option<Ptr<Node<T>>>,
-    remaining: usize,
-    faults: &'r Faults,
-    elements: PhantomData<&'r T>,
-}
-
-impl<'r, T> Iterator for Iter<'r, T> {
-    type Item = &'r T;
-
-    #[inline]
-    fn next(&mut self) -> Option<&'r T> {
-        // SAFETY: a live node: nothing changes while the reader is borrowed.
-        let node: Read<&'r Node<T>> = unsafe { self.next?.follow() };
-        let Some(node) = self.faults.noted(node) else {
-            (self.next, self.remaining) = (None, 0);
-            return None;
-        };
-        self.next = node.next;
-        self.remaining -= 1;
-        Some(&node.value)
-    }
-
-    #[inline]
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.remaining, Some(self.remaining))
-    }
-}
-
-impl<T> ExactSizeIterator for Iter<'_, T> {}
-impl<T> FusedIterator for Iter<'_, T> {}
-
-impl<T> Clone for Iter<'_, T> {
-    fn clone(&self) -> Self {
-        Self { ..*self }
-    }
-}
-
-impl<T: core::fmt::Debug> core::fmt::Debug for Iter<'_, T> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_list().entries(self.clone()).finish()
-    }
-}
-
-/// Iterates over a [`ForwardList`], whose elements may be changed. Nodes are read through raw
-/// pointers, field by field, since values of them are borrowed.
-pub struct IterMut<'t, T> {
-    next: Option<Ptr<Node<T>>>,
-    remaining: usize,
-    elements: PhantomData<&'t mut T>,
-}
-
-impl<'t, T> Iterator for IterMut<'t, T> {
-    type Item = &'t mut T;
-
-    fn next(&mut self) -> Option<&'t mut T> {
-        let node = self.next?;
-        self.remaining -= 1;
-        // SAFETY: a live node, logged; each is visited once, and the transaction is borrowed
-        // exclusively.
-        unsafe {
-            self.next = (*node.as_ptr()).next;
-            Some(&mut *place!(node, value))
-        }
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.remaining, Some(self.remaining))
-    }
-}
-
-impl<T> ExactSizeIterator for IterMut<'_, T> {}
-impl<T> FusedIterator for IterMut<'_, T> {}
-
-impl<T> core::fmt::Debug for IterMut<'_, T> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("IterMut").field("remaining", &self.remaining).finish_non_exhaustive()
     }
 }

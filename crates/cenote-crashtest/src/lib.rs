@@ -9,9 +9,9 @@
 pub mod canon;
 pub mod data;
 pub mod explore;
-pub mod guests;
 pub mod heap_steps;
 pub mod history;
+pub mod hosted_clients;
 pub mod logged;
 pub mod plan;
 pub mod rig;

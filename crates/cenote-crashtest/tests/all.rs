@@ -4,10 +4,11 @@
 mod dangling;
 mod dropped;
 mod golden_counts;
-mod guests;
 mod heap_steps;
 mod hosted;
+mod hosted_clients;
 mod logged;
+mod logged_heap;
 mod planted;
 mod relocation;
 mod shadowed;

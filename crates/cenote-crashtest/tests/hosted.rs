@@ -6,7 +6,7 @@
 
 use cenote_crashtest::rig::{SMALL_LOG, WINDOW_LEN, pool_options, window_base};
 use cenote_crashtest::units::{Grain, Images, Reach};
-use cenote_layout::catalog::{AtRest, GuestRecord, HeapKind};
+use cenote_layout::catalog::{AtRest, HeapKind, HostedClientRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
@@ -26,10 +26,10 @@ const CLIENT: Uuid = Uuid([0x11; 16]);
 const TOKEN: Uuid = Uuid([0x22; 16]);
 
 /// This process is the client: it lives.
-fn guest() -> GuestRecord {
+fn hosted_client() -> HostedClientRecord {
     let pid = std::process::id();
     let start_ticks = start_of(pid);
-    GuestRecord { client: CLIENT, pid, start_ticks, uid: 0, gid: 0 }
+    HostedClientRecord { client: CLIENT, pid, start_ticks, uid: 0, gid: 0 }
 }
 
 /// When a process started, from the 22nd field of its line in `/proc`.
@@ -73,16 +73,16 @@ impl Asks {
     }
 
     fn ask(self, store: &Store) -> Result<u64, StoreError> {
-        if let Some(made) = store.guest_made(CLIENT, TOKEN, 1) {
+        if let Some(made) = store.client_made(CLIENT, TOKEN, 1) {
             return Ok(made.pools[0].id.0);
         }
         match self {
             Self::Create => store
-                .guest_create((CLIENT, TOKEN), &root(), "a", &pool_options(1))
+                .client_create((CLIENT, TOKEN), &root(), "a", &pool_options(1))
                 .map(|pool| pool.0),
             Self::Clone(_) => {
-                let source = store.guest_source(&root(), "there")?;
-                Ok(store.guest_clone(source, (CLIENT, TOKEN), &root(), "a")?.pools[0].id.0)
+                let source = store.client_source(&root(), "there")?;
+                Ok(store.client_clone(source, (CLIENT, TOKEN), &root(), "a")?.pools[0].id.0)
             }
             Self::Import(mode) => {
                 let (old_addr, size) = (1 << 41, PUDDLE);
@@ -99,14 +99,14 @@ impl Asks {
                     puddles: vec![ImportPuddle { old_addr, size, identity: Uuid::NIL }],
                 };
                 let manifest = ImportManifest { pools: vec![pool], types: Vec::new() };
-                let mut import = store.guest_begin_import(&root(), manifest)?;
+                let mut import = store.client_begin_import(&root(), manifest)?;
                 import.write(0, size - 8192, &[MARK; 4096])?;
                 import.write(0, size - 4096, &[MARK; 4096])?;
                 // SAFETY: no value of the pool is looked at.
                 Ok(unsafe { import.commit_for(CLIENT, TOKEN) }?.pools[0].id.0)
             }
             Self::Randomize(_) => {
-                store.guest_randomize(&root(), "there")?;
+                store.client_randomize(&root(), "there")?;
                 store.pool_id("there").map(|pool| pool.0)
             }
         }
@@ -135,21 +135,24 @@ fn mark(sim: &SimMedium, store: &Store, name: &str, mode: PoolMode) {
 /// A pool can be granted, and holds what it should.
 fn whole(sim: &SimMedium, store: &Store, name: &str) -> Result<(), String> {
     let text = |error: StoreError| format!("pool {name}: {error}");
-    let due =
-        store.pools().into_iter().find(|pool| pool.record.name == name).map_or(0, |pool| pool.due);
-    let granted = store.guest_open(CLIENT, &root(), name, Access::ReadWrite);
+    let pending = store
+        .pools()
+        .into_iter()
+        .find(|pool| pool.record.name == name)
+        .map_or(0, |pool| pool.pending);
+    let granted = store.client_open(CLIENT, &root(), name, Access::ReadWrite);
     match granted {
-        Err(StoreError::RelocationDue { .. }) if due > 0 => {
-            store.guest_finish(&root(), name).map_err(text)?;
-            store.guest_open(CLIENT, &root(), name, Access::ReadWrite).map_err(text)?;
+        Err(StoreError::RelocationPending { .. }) if pending > 0 => {
+            store.client_finish(&root(), name).map_err(text)?;
+            store.client_open(CLIENT, &root(), name, Access::ReadWrite).map_err(text)?;
         }
-        Ok(_) if due > 0 => {
-            return Err(format!("pool {name} is granted with {due} puddles to be rewritten"));
+        Ok(_) if pending > 0 => {
+            return Err(format!("pool {name} is granted with {pending} puddles to be rewritten"));
         }
         other => drop(other.map_err(text)?),
     }
     let id = store.pool_id(name).map_err(text)?;
-    let (puddles, _) = store.guest_puddles(CLIENT, id, 0, 8).map_err(text)?;
+    let (puddles, _) = store.client_puddles(CLIENT, id, 0, 8).map_err(text)?;
     for puddle in puddles {
         let file = format!("puddles/{}", String::from_utf8_lossy(&puddle.uuid.to_hex()));
         let mut bytes = [0; 8192];
@@ -180,8 +183,8 @@ fn next(asks: Asks, image: &Image) -> Result<(), String> {
         return Err(format!("{files} files, and {} puddles", store.info().puddles));
     }
     if image.kind() == CrashKind::Power {
-        if store.guests().is_empty() {
-            store.admit(guest()).map_err(text)?;
+        if store.hosted_clients().is_empty() {
+            store.admit(hosted_client()).map_err(text)?;
         }
         let held = if asks == Asks::Create {
             Ok(())
@@ -192,8 +195,8 @@ fn next(asks: Asks, image: &Image) -> Result<(), String> {
         return held;
     }
     // One that had been given nothing begins again under its name.
-    if store.guests().is_empty() {
-        store.admit(guest()).map_err(text)?;
+    if store.hosted_clients().is_empty() {
+        store.admit(hosted_client()).map_err(text)?;
     }
     let made =
         asks.ask(&store).map_err(|error| format!("asked again: {error}; there is {names:?}"))?;
@@ -205,7 +208,7 @@ fn next(asks: Asks, image: &Image) -> Result<(), String> {
     if asks != Asks::Create {
         store.pools().iter().try_for_each(|pool| whole(&sim, &store, &pool.record.name))?;
     }
-    store.guest_end(CLIENT, true).map_err(text)?;
+    store.client_end(CLIENT, true).map_err(text)?;
     store.close().map_err(text)
 }
 
@@ -218,7 +221,7 @@ fn run(asks: Asks, bug: Bug, worker: usize) -> Result<u64, String> {
     };
     cenote_store::format(sim.clone(), &format).map_err(|error| error.to_string())?;
     let (store, _) = Store::open(sim.clone(), options()).map_err(|error| error.to_string())?;
-    store.admit(guest()).map_err(|error| error.to_string())?;
+    store.admit(hosted_client()).map_err(|error| error.to_string())?;
     if let Some(mode) = asks.before() {
         let options = PoolOptions { puddle_size: PUDDLE, mode, ..pool_options(1) };
         store.create_pool("there", &options).map_err(|error| error.to_string())?;
@@ -280,15 +283,15 @@ fn an_import_that_its_batch_does_not_remember_is_found() {
 
 #[test]
 fn a_grant_that_does_not_ask_what_is_to_be_rewritten_is_found() {
-    assert!(granted_while_due(Bug::None, 5111).is_none());
-    let found = granted_while_due(Bug::GrantedWhileDue, 5112).expect("it is granted");
+    assert!(granted_while_pending(Bug::None, 5111).is_none());
+    let found = granted_while_pending(Bug::GrantedWhilePending, 5112).expect("it is granted");
     // The header of its puddle is the one of before: a client that was granted it would have found
     // it damaged.
     assert!(found.starts_with("pool a: "), "{found}");
 }
 
 /// What is wrong with the grant of a copy.
-fn granted_while_due(bug: Bug, worker: usize) -> Option<String> {
+fn granted_while_pending(bug: Bug, worker: usize) -> Option<String> {
     let (sim, store) = serving(worker);
     Asks::Clone(PoolMode::Direct).ask(&store).expect("a copy");
     plant(bug);
@@ -308,7 +311,7 @@ fn serving(worker: usize) -> (std::sync::Arc<SimMedium>, Store) {
     };
     cenote_store::format(sim.clone(), &format).expect("format");
     let (store, _) = Store::open(sim.clone(), options()).expect("open");
-    store.admit(guest()).expect("admit");
+    store.admit(hosted_client()).expect("admit");
     let pool = PoolOptions { puddle_size: PUDDLE, ..pool_options(1) };
     store.create_pool("there", &pool).expect("create");
     mark(&sim, &store, "there", PoolMode::Direct);
@@ -318,22 +321,22 @@ fn serving(worker: usize) -> (std::sync::Arc<SimMedium>, Store) {
 /// Whether a pool that is being copied is kept from writers.
 fn is_held(bug: Bug, worker: usize) -> bool {
     let (_sim, store) = serving(worker);
-    let source = store.guest_source(&root(), "there").expect("held");
+    let source = store.client_source(&root(), "there").expect("held");
     assert_eq!((source.puddles(), source.bytes()), (1, PUDDLE));
-    store.guest_open(CLIENT, &root(), "there", Access::ReadOnly).expect("readers may come");
+    store.client_open(CLIENT, &root(), "there", Access::ReadOnly).expect("readers may come");
     assert!(matches!(
-        store.guest_remove(CLIENT, &root(), "there"),
-        Err(StoreError::PoolInUse { .. })
+        store.client_remove(CLIENT, &root(), "there"),
+        Err(StoreError::PoolHeld { .. })
     ));
-    assert!(matches!(store.guest_randomize(&root(), "there"), Err(StoreError::PoolInUse { .. })));
+    assert!(matches!(store.client_randomize(&root(), "there"), Err(StoreError::PoolHeld { .. })));
     plant(bug);
-    let writable = store.guest_open(CLIENT, &root(), "there", Access::ReadWrite);
+    let writable = store.client_open(CLIENT, &root(), "there", Access::ReadWrite);
     plant(Bug::None);
     let held = matches!(writable, Err(StoreError::PoolBusy { .. }));
-    let copy = store.guest_clone(source, (CLIENT, TOKEN), &root(), "a").expect("a copy");
+    let copy = store.client_clone(source, (CLIENT, TOKEN), &root(), "a").expect("a copy");
     assert_eq!(copy.pools.len(), 1);
-    store.guest_open(CLIENT, &root(), "there", Access::ReadWrite).expect("it is over");
-    let busy = store.guest_source(&root(), "there").map(drop);
+    store.client_open(CLIENT, &root(), "there", Access::ReadWrite).expect("it is over");
+    let busy = store.client_source(&root(), "there").map(drop);
     assert!(matches!(busy, Err(StoreError::PoolBusy { .. })), "a client writes it: {busy:?}");
     store.abandon();
     held
@@ -353,7 +356,7 @@ fn a_request_that_is_recorded_apart_from_its_pool_is_found() {
 }
 
 #[test]
-fn what_a_guest_stores_after_a_move_that_failed_is_psynced_at_the_end() {
+fn what_a_client_stores_after_a_move_that_failed_is_psynced_at_the_end() {
     let sim = SimMedium::new(SimOptions::new(Durability::Power));
     // There is no second place for the pool.
     let (window_len, puddle_size) = (8 << 20, 5 << 20);
@@ -367,12 +370,12 @@ fn what_a_guest_stores_after_a_move_that_failed_is_psynced_at_the_end() {
     // Each of them dies: what it stored, and did not psync, goes on from there.
     for (round, offset) in [(1u8, puddle_size - 8192), (2, puddle_size - (1 << 20))] {
         let client = Uuid([0x30 + round; 16]);
-        store.admit(GuestRecord { client, ..guest() }).expect("admit");
-        store.guest_open(client, &root(), "there", Access::ReadWrite).expect("granted");
+        store.admit(HostedClientRecord { client, ..hosted_client() }).expect("admit");
+        store.client_open(client, &root(), "there", Access::ReadWrite).expect("granted");
         own(&*sim).write_at(&format!("puddles/{name}"), offset, &[round; 4096]).expect("store");
-        store.guest_end(client, false).expect("ended");
+        store.client_end(client, false).expect("ended");
         if round == 1 {
-            let moved = store.guest_randomize(&root(), "there");
+            let moved = store.client_randomize(&root(), "there");
             assert!(matches!(moved, Err(StoreError::WindowFull { .. })), "{moved:?}");
         } else {
             store.end_hosting().expect("closed");

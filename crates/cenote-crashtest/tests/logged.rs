@@ -2,7 +2,7 @@
 //! is its recovery; and each protocol step that is left out is found.
 
 use Do::{Alloc, Compact, Fill, Free, FreeAll, Transaction};
-use cenote_crashtest::logged::{Do, End, Script, When, die_and_lose_power, run};
+use cenote_crashtest::logged::{Do, End, OneSubHeap, Script, When, die_and_lose_power, run};
 use cenote_crashtest::rig::window_base;
 use cenote_medium::Durability::{self, Power, Process};
 use cenote_medium::counters;
@@ -40,7 +40,7 @@ const TRANSACTIONS: Script = Script {
 #[track_caller]
 fn visit(what: &str, script: &Script, number: usize, every: u64) {
     for level in [Power, Process] {
-        match run(script, level, place(number), (Bug::None, When::Running), every) {
+        match run::<OneSubHeap>(script, level, place(number), (Bug::None, When::Running), every) {
             Ok(tally) => {
                 println!("{level} level, {what}: {tally:?}");
                 assert!(tally.points > 4 && tally.images > 10 && tally.recoveries > 0);
@@ -78,7 +78,7 @@ fn transactions_commit_and_abort() {
 #[test]
 fn what_the_next_process_saw_survives_a_loss_of_power() {
     for (number, script) in [(5, &SINGLES), (6, &TRANSACTIONS)] {
-        match die_and_lose_power(script, place(number), Bug::None) {
+        match die_and_lose_power::<OneSubHeap>(script, place(number), Bug::None) {
             Ok(steps) => assert!(steps > 20, "{steps} steps"),
             Err(what) => panic!("{what}"),
         }
@@ -87,7 +87,7 @@ fn what_the_next_process_saw_survives_a_loss_of_power() {
 
 #[test]
 fn a_change_that_recovery_does_not_make_durable_is_found() {
-    let found = die_and_lose_power(&TRANSACTIONS, place(7), Bug::SealNotSettled);
+    let found = die_and_lose_power::<OneSubHeap>(&TRANSACTIONS, place(7), Bug::SealNotSettled);
     println!("{:?}: found: {}", Bug::SealNotSettled, found.expect_err("the bug"));
 }
 
@@ -101,7 +101,9 @@ fn no_flush_and_no_fence_is_executed_at_level_process() {
 }
 
 fn visit_once(script: &Script, level: Durability, number: usize) {
-    if let Err(what) = run(script, level, place(number), (Bug::None, When::Running), 0) {
+    if let Err(what) =
+        run::<OneSubHeap>(script, level, place(number), (Bug::None, When::Running), 0)
+    {
         panic!("{what}");
     }
 }
@@ -109,7 +111,7 @@ fn visit_once(script: &Script, level: Durability, number: usize) {
 #[track_caller]
 fn caught(bug: Bug, when: When, script: &Script, level: Durability, number: usize) {
     let every = if when == When::Recovering { 4 } else { 0 };
-    match run(script, level, place(number), (bug, when), every) {
+    match run::<OneSubHeap>(script, level, place(number), (bug, when), every) {
         Err(what) => println!("{bug:?}: found: {}", what.chars().take(300).collect::<String>()),
         Ok(tally) => panic!("{bug:?} was not found: {tally:?}"),
     }

@@ -310,12 +310,12 @@ fn an_import_whose_files_are_not_synced() {
 
 #[test]
 fn an_import_that_forgets_what_is_due() {
-    caught(Bug::ImportNotDue, &CLONES[..2], Durability::Power);
+    caught(Bug::ImportNotPending, &CLONES[..2], Durability::Power);
 }
 
 #[test]
 fn a_puddle_that_is_mapped_as_it_is() {
-    caught(Bug::DuePuddleMapped, &CLONES[..2], Durability::Power);
+    caught(Bug::PendingPuddleMapped, &CLONES[..2], Durability::Power);
 }
 
 #[test]
@@ -428,7 +428,7 @@ fn a_copy_without_what_only_memory_has() {
 #[test]
 fn a_sealed_copy_that_is_taken_for_its_own() {
     protected(AtRest::Authenticated, || {
-        caught(Bug::ImportNotDue, &SEALED[5..7], Durability::Power)
+        caught(Bug::ImportNotPending, &SEALED[5..7], Durability::Power)
     });
 }
 
@@ -507,7 +507,7 @@ fn a_window_that_moves_before_the_store_is_recovered() {
 #[test]
 fn a_window_that_moves_and_forgets_what_is_due() {
     meeting(|| {
-        caught(Bug::MovedNotDue, &[Write("direct"), Push("direct", 2)], Durability::Process)
+        caught(Bug::MovedNotPending, &[Write("direct"), Push("direct", 2)], Durability::Process)
     });
 }
 

@@ -8,8 +8,8 @@ use crate::file::merge;
 use crate::forge;
 use crate::input::Input;
 use cenote_layout::catalog::{
-    AtRest, ClientRecord, FRAME_HEADER_LEN, Frame, GuestRecord, HeapKind, LeaseRecord, PoolMode,
-    PoolRecord, PuddleRecord, Record, decode_frame, encode_frame,
+    AtRest, ClientRecord, FRAME_HEADER_LEN, Frame, HeapKind, HostedClientRecord, LeaseRecord,
+    PoolMode, PoolRecord, PuddleRecord, Record, decode_frame, encode_frame,
 };
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::pointer::PointerKind;
@@ -221,7 +221,7 @@ fn record(input: &mut Input<'_>) -> Record {
         }),
         8 => Record::LeasesEnded(Uuid(input.array())),
         9 => Record::TypeRemoved(TypeId(input.word())),
-        10 => Record::Guest(GuestRecord {
+        10 => Record::HostedClient(HostedClientRecord {
             client: Uuid(input.array()),
             pid: input.word() as u32,
             start_ticks: input.word(),

@@ -28,8 +28,10 @@ mod world;
 
 /// Where `file` expects it.
 mod kernel {
-    pub(crate) mod report {
-        pub(crate) use cenote_store::{Damage, DamageEffect};
+    pub(crate) mod interface {
+        pub(crate) mod report {
+            pub(crate) use cenote_store::{Damage, DamageEffect};
+        }
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
         }
     }
     let _ = peek(&packet);
-    parcel(&packet);
+    transfer(&packet);
     import(input);
     again::<Request>(&packet);
     again::<Reply>(&packet);
@@ -51,7 +51,7 @@ pub(crate) fn run(input: &mut Input<'_>) {
 
 /// The list of lines that comes with a psync: whatever it says, what is accepted lies in its
 /// primaries.
-fn parcel(bytes: &[u8]) {
+fn transfer(bytes: &[u8]) {
     let Ok(file) = cenote_sys::dual_mapping::nameless_file("cenote-fuzz") else { return };
     if file.write_all_at(bytes, 0).is_err() {
         return;

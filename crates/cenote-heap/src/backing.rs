@@ -7,6 +7,7 @@
 use crate::error::BackingError;
 use cenote_layout::pointer::RegionAddress;
 use core::sync::atomic::AtomicPtr;
+use std::sync::Arc;
 
 /// One heap puddle of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +141,87 @@ pub unsafe trait Backing: Send + Sync + 'static {
 
     /// Waits until what was flushed is durable, if the durability level asks for that.
     fn fence(&self);
+}
+
+// SAFETY: every answer is that of the backing that the pointer leads to, which lives as long.
+unsafe impl<G: Backing> Backing for Arc<G> {
+    fn extents(&self) -> Vec<Extent> {
+        (**self).extents()
+    }
+
+    fn map(&self, extent: &Extent) -> Result<(), BackingError> {
+        (**self).map(extent)
+    }
+
+    fn take(&self, size: u64) -> Result<Extent, BackingError> {
+        (**self).take(size)
+    }
+
+    fn expect(&self, size: u64) {
+        (**self).expect(size);
+    }
+
+    fn slot(&self, addr: u64) -> Option<&AtomicPtr<()>> {
+        (**self).slot(addr)
+    }
+
+    fn is_foreign(&self, addr: u64) -> bool {
+        (**self).is_foreign(addr)
+    }
+
+    fn sharing(&self) -> Option<&dyn Sharing> {
+        (**self).sharing()
+    }
+
+    fn region(&self, region: &RegionAddress) -> Option<u64> {
+        (**self).region(region)
+    }
+
+    fn unreadable(&self, addr: u64) -> BackingError {
+        (**self).unreadable(addr)
+    }
+
+    fn usable(&self) -> Result<(), BackingError> {
+        (**self).usable()
+    }
+
+    fn is_writable(&self) -> bool {
+        (**self).is_writable()
+    }
+
+    fn puddle_size(&self) -> u64 {
+        (**self).puddle_size()
+    }
+
+    fn size_max(&self) -> u64 {
+        (**self).size_max()
+    }
+
+    unsafe fn release(&self, addr: u64, len: u64) -> Result<bool, BackingError> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { (**self).release(addr, len) }
+    }
+
+    fn releases(&self) -> bool {
+        (**self).releases()
+    }
+
+    fn ensure(&self, addr: u64, len: u64) -> Result<(), BackingError> {
+        (**self).ensure(addr, len)
+    }
+
+    fn is_power(&self) -> bool {
+        (**self).is_power()
+    }
+
+    unsafe fn flush(&self, start: *const u8, len: usize) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { (**self).flush(start, len) }
+    }
+
+    fn fence(&self) {
+        (**self).fence();
+    }
 }
 
 /// Several processes on one pool: their identities, which of them live, and a lock between them.

@@ -8,6 +8,7 @@ mod flips;
 mod large;
 mod locks;
 mod logged;
+mod logged_heap;
 mod members;
 mod model;
 mod parallel;

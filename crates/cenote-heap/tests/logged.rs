@@ -1,7 +1,7 @@
 //! Sub-heaps of the logged heap in plain memory: against a model, with wrong frees, flipped bits,
 //! worst fragmentation, and what operations cost.
 
-use cenote_heap::logged::{AllocRefused, FreeRefused, Place, SubHeap};
+use cenote_heap::logged::{AllocRefused, FreeRefused, Place, Region, SubHeap};
 use cenote_heap::{Backing, Counts, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
@@ -16,13 +16,20 @@ type Heap = SubHeap<MemoryBacking>;
 
 /// Memory for a sub-heap, and where its regions lie in it.
 fn memory(data_len: u64, lanes: u32) -> (MemoryBacking, Place) {
-    let geometry = SubHeapGeometry::new(data_len, lanes).expect("a geometry");
+    let geometry = geometry(data_len, lanes);
     let puddle_size = data_len.next_multiple_of(64 << 10);
     let size_max = (puddle_size + geometry.metadata_len).next_multiple_of(1 << 20) + (2 << 20);
     let backing = MemoryBacking::new(MemoryOptions { puddle_size, size_max, writable: true });
     let meta = backing.take(geometry.metadata_len.next_multiple_of(64 << 10)).expect("memory");
-    let (data, metadata) = (backing.extents()[0].addr, meta.addr);
-    (backing, Place { data, data_len, metadata, metadata_len: geometry.metadata_len })
+    let base = backing.extents()[0].addr;
+    let data = Region { puddle: 0, base, from: 0, len: data_len };
+    let metadata = Region { puddle: 1, base: meta.addr, from: 0, len: geometry.metadata_len };
+    (backing, Place { data, metadata })
+}
+
+/// A sub-heap whose table has levels for all blocks of so much data.
+fn geometry(data_len: u64, lanes: u32) -> SubHeapGeometry {
+    SubHeapGeometry::new(lanes, SubHeapGeometry::levels_for(data_len)).expect("a geometry")
 }
 
 fn format(backing: &MemoryBacking, place: &Place, lanes: u32) -> Heap {
@@ -32,7 +39,7 @@ fn format(backing: &MemoryBacking, place: &Place, lanes: u32) -> Heap {
 
 fn open(backing: &MemoryBacking, place: &Place) -> Heap {
     // SAFETY: as in `format`; the sub-heap that was open there is dropped, or is only read.
-    unsafe { SubHeap::open(backing.clone(), place) }.expect("a sub-heap").0
+    unsafe { SubHeap::open(backing.clone(), &place.metadata) }.expect("a sub-heap").0
 }
 
 fn new(data_len: u64) -> (MemoryBacking, Place, Heap) {
@@ -112,7 +119,7 @@ fn random_work(seed: u64, steps: u64) {
             }
             85..95 => transaction(&heap, &mut random, &mut model),
             95..98 => {
-                let addr = place.data + random.below(data_len);
+                let addr = place.data.addr() + random.below(data_len);
                 let owner = model.range(..=addr).next_back();
                 let owner = owner.filter(|(at, (len, _))| addr < *at + len).map(|(at, _)| *at);
                 assert_eq!(heap.owner(addr).expect("whole").map(|b| b.addr), owner);
@@ -212,8 +219,9 @@ fn threads_share_a_sub_heap_and_blocks_of_each_other() {
 
 /// Bytes of the metadata, but for the undo log.
 fn metadata(place: &Place) -> Vec<u8> {
-    let at = core::ptr::with_exposed_provenance::<u8>((place.metadata + LISTS_OFFSET) as usize);
-    let len = (place.metadata_len - LISTS_OFFSET) as usize;
+    let at =
+        core::ptr::with_exposed_provenance::<u8>((place.metadata.addr() + LISTS_OFFSET) as usize);
+    let len = (place.metadata.len - LISTS_OFFSET) as usize;
     // SAFETY: the region of a test's memory, which no thread writes meanwhile.
     unsafe { core::slice::from_raw_parts(at, len) }.to_vec()
 }
@@ -234,11 +242,12 @@ fn every_wrong_free_is_named_and_changes_nothing() {
     for inside in [block + 1, block + 64, block + 512, block + 1023] {
         assert_eq!(refused(inside), FreeError::InsideBlock { addr: inside, block });
     }
-    let end = place.data + place.data_len;
-    for nothing in [gone + 8, end - 64, place.metadata, place.metadata + LANES_OFFSET] {
+    let end = place.data.addr() + place.data.len;
+    for nothing in [gone + 8, end - 64, place.metadata.addr(), place.metadata.addr() + LANES_OFFSET]
+    {
         assert_eq!(refused(nothing), FreeError::NotABlock { addr: nothing });
     }
-    for outside in [end, 8, u64::MAX, place.data - 1] {
+    for outside in [end, 8, u64::MAX, place.data.addr() - 1] {
         assert_eq!(refused(outside), FreeError::NotInHeap { addr: outside });
     }
     assert_eq!(refused(foreign), FreeError::OtherPool { addr: foreign });
@@ -287,7 +296,7 @@ fn after_the_worst_fragmentation_the_largest_request_succeeds() {
         core::iter::from_fn(|| heap.alloc(64, 1, TypeId(1)).ok().map(|block| block.addr)).collect()
     };
     let mut all = fill();
-    assert_eq!(all.len() as u64, place.data_len / UNIT_SIZE);
+    assert_eq!(all.len() as u64, place.data.len / UNIT_SIZE);
     assert!(heap.stats().expect("counts").levels > 4);
     let mut random = Random(7);
     while !all.is_empty() {
@@ -303,8 +312,8 @@ fn after_the_worst_fragmentation_the_largest_request_succeeds() {
 fn levels_are_holes_while_they_are_absent() {
     let (backing, place, heap) = new(1 << 20);
     let holes = backing.hole_bytes();
-    let geometry = SubHeapGeometry::new(1 << 20, 4).expect("a geometry");
-    assert_eq!(holes, place.metadata_len - geometry.level_range(1).0);
+    let geometry = geometry(1 << 20, 4);
+    assert_eq!(holes, place.metadata.len - geometry.level_range(1).0);
     let all: Vec<u64> =
         (0..5000).map(|_| heap.alloc(64, 1, TypeId(1)).expect("room").addr).collect();
     assert!(backing.hole_bytes() < holes);
@@ -341,8 +350,8 @@ fn cells_in_use(heap: &Heap, place: &Place) -> Vec<u64> {
     let all = metadata(place);
     let lists = LISTS_OFFSET + u64::from(CLASS_MIN) * 32..LEVELS_OFFSET;
     assert_eq!((lists.end - lists.start) / 32, u64::from(CLASS_MAX - CLASS_MIN) + 1);
-    let table = SubHeapGeometry::new(place.data_len, 4).expect("a geometry").table;
-    let records = (table..place.metadata_len).step_by(32).filter(|at| {
+    let table = geometry(place.data.len, 4).table;
+    let records = (table..place.metadata.len).step_by(32).filter(|at| {
         let from = (at - LISTS_OFFSET) as usize;
         all[from..from + 32].iter().any(|&byte| byte != 0)
     });
@@ -363,11 +372,12 @@ fn one_flipped_bit_of_any_cell_is_found_and_never_followed() {
     let mut random = Random(11);
     for cell in cells {
         let (byte, bit) = (cell + random.below(32), 1u8 << random.below(8));
-        let at = core::ptr::with_exposed_provenance_mut::<u8>((place.metadata + byte) as usize);
+        let at =
+            core::ptr::with_exposed_provenance_mut::<u8>((place.metadata.addr() + byte) as usize);
         // SAFETY: a byte of the test's memory, which no thread uses meanwhile.
         unsafe { *at ^= bit };
         // SAFETY: as in `open`.
-        match unsafe { SubHeap::open(backing.clone(), &place) } {
+        match unsafe { SubHeap::open(backing.clone(), &place.metadata) } {
             // A level entry is read at open.
             Err(error) => assert!(error.to_string().contains("damaged"), "{error}"),
             Ok((heap, _)) => {
@@ -394,7 +404,7 @@ fn one_flipped_bit_of_any_cell_is_found_and_never_followed() {
 
 /// Puts metadata back, and makes the undo log empty.
 fn restore(place: &Place, before: &[u8]) {
-    let at = core::ptr::with_exposed_provenance_mut::<u8>(place.metadata as usize);
+    let at = core::ptr::with_exposed_provenance_mut::<u8>(place.metadata.addr() as usize);
     // SAFETY: the test's memory, which no thread uses meanwhile: lists and what is behind them, and
     // the undo log before them.
     unsafe {

@@ -100,7 +100,7 @@ pub struct Journal {
     state: Mutex<State>,
     changed: Condvar,
     /// For what other processes send.
-    pub(crate) parcels: Room,
+    pub(crate) transfers: Room,
 }
 
 #[derive(Debug)]
@@ -240,7 +240,7 @@ impl Journal {
                 syncs: 0,
             }),
             changed: Condvar::new(),
-            parcels: Room::default(),
+            transfers: Room::default(),
         }
     }
 

@@ -7,7 +7,7 @@
 //! append, group commit, halves, growth      journal.rs, file.rs
 //! what is committed and not yet applied     later.rs
 //! what a journal holds after a crash        scan.rs
-//! what another process has to be psynced    parcel.rs
+//! what another process has to be psynced    transfer.rs
 //! which state protected primaries are in    roots.rs
 //! journals and catalog name each other      ties.rs
 //! ```
@@ -26,7 +26,6 @@ mod changes;
 mod diff;
 mod file;
 mod journal;
-mod parcel;
 mod quiet;
 mod record;
 mod room;
@@ -37,17 +36,18 @@ mod tests;
 #[cfg(test)]
 mod tie_tests;
 mod ties;
+mod transfer;
 
 pub use apply_queue::{Primary, Target};
 pub use changes::{Changes, Pages};
 pub use file::{Found, look};
 pub use journal::{Home, Journal, Settings, Ticket};
-pub use parcel::{Delivered, Limits, Parcel, ParcelError, Receiver, distinct};
 pub use quiet::Quiet;
 pub use record::{Draft, Record};
 pub use roots::{ROOT_HEADER_LEN, Root, Rooted, Roots};
 pub use scan::{ROOTS_LOST, Scan, scan};
 pub use ties::{TIED, Tie};
+pub use transfer::{Delivered, Limits, Receiver, Transfer, TransferError, distinct};
 
 use cenote_medium::MediumError;
 use core::fmt;

@@ -1,11 +1,11 @@
-//! Memory for parcels: how much of it is taken at once.
+//! Memory for transfers: how much of it is taken at once.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Bytes of parcels that are worked on at once, by all threads together; a larger one is alone.
+/// Bytes of transfers that are worked on at once, by all threads together; a larger one is alone.
 const ROOM: u64 = 64 << 20;
 
-/// Keeps the memory of parcels within [`ROOM`]. They come in in the order in which they ask.
+/// Keeps the memory of transfers within [`ROOM`]. They come in in the order in which they ask.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     /// Whose turn it is to come in.
@@ -14,7 +14,7 @@ pub(crate) struct Room {
     left: Condvar,
 }
 
-/// A parcel that was let in.
+/// A transfer that was let in.
 pub(crate) struct Inside<'a>(&'a Room, u64);
 
 impl Room {
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_parcels_wait_for_each_other_and_none_for_ever() {
+    fn large_transfers_wait_for_each_other_and_none_for_ever() {
         let room = Room::default();
         let (now, most) =
             (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));

@@ -241,7 +241,7 @@ pub struct ClientRecord {
 /// The process that a client of a daemon is. The daemon may end and another follow while it lives
 /// on, with its mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GuestRecord {
+pub struct HostedClientRecord {
     /// The client's identity.
     pub client: Uuid,
     /// Its process number, as the daemon saw it.
@@ -278,7 +278,7 @@ pub const SEALED_MAX: usize = 16_384;
 /// them are to become.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RelocationRecord {
-    /// Its number, by which [`DueRecord`]s name it.
+    /// Its number, by which [`PendingRewriteRecord`]s name it.
     pub id: Uuid,
     /// Ranges of addresses that have another address now, by rising old address, none on top of
     /// another.
@@ -301,7 +301,7 @@ pub struct MoveRecord {
 /// A puddle whose pointers are still what they were before a relocation. No program has mapped it
 /// since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DueRecord {
+pub struct PendingRewriteRecord {
     /// The puddle.
     pub puddle: Uuid,
     /// Which relocation.
@@ -314,7 +314,7 @@ pub struct DueRecord {
     pub generation: u64,
 }
 
-impl DueRecord {
+impl PendingRewriteRecord {
     /// Whether the generation is not known.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
@@ -366,7 +366,7 @@ pub enum Record {
     ObjectRemoved(Uuid),
     /// A client is another process, which a daemon serves; in the batch of its first lease or of
     /// its log space. It ends with [`Record::ClientRemoved`].
-    Guest(GuestRecord),
+    HostedClient(HostedClientRecord),
     /// A lease for writing is given that other clients may have too, or one that a client has
     /// becomes such a one.
     LeaseShared {
@@ -378,7 +378,7 @@ pub enum Record {
     /// Puddles have moved. It is forgotten with the last [`Record::Due`] that names it.
     Relocation(RelocationRecord),
     /// A puddle is to be rewritten before it is mapped. Its relocation's record comes before.
-    Due(DueRecord),
+    PendingRewrite(PendingRewriteRecord),
     /// That has been done, or the puddle is gone.
     Relocated(Uuid),
     /// A client's request has made a pool, in the batch of the pool: the client that asks again,
@@ -412,8 +412,8 @@ pub enum Record {
     /// The pool is protected at rest, from its creation on: in the batch of its [`Record::Pool`].
     /// Only in stores whose superblock has [`crate::superblock::INCOMPAT_POOLS_AT_REST`].
     PoolAtRest(PoolId, AtRest),
-    /// The puddle of a protected pool is due, and its file is still sealed under the identity that
-    /// it is a copy of. It ends with the puddle's [`Record::Due`], which is in the same batch.
+    /// The puddle of a protected pool is pending, and its file is still sealed under the identity
+    /// that it is a copy of. It ends with the puddle's [`Record::Due`], which is in the same batch.
     /// Only in stores whose superblock has [`crate::superblock::INCOMPAT_SEALED_AS`].
     SealedAs {
         /// The puddle.
@@ -475,7 +475,7 @@ impl Record {
     pub const fn is_hosted(&self) -> bool {
         matches!(
             self,
-            Self::Guest(_)
+            Self::HostedClient(_)
                 | Self::LeaseShared { .. }
                 | Self::PoolMade { .. }
                 | Self::ObjectLease { .. }

@@ -56,6 +56,14 @@ pub mod seed {
     pub const MICRO: u64 = 0x4345_4e4f_5445_0017;
     /// [`crate::logged::LaneWord`].
     pub const LANE: u64 = 0x4345_4e4f_5445_0018;
+    /// [`crate::logged::PartEntry`].
+    pub const PART: u64 = 0x4345_4e4f_5445_0019;
+    /// [`crate::logged::LaneLink`].
+    pub const LANE_LINK: u64 = 0x4345_4e4f_5445_001a;
+    /// [`crate::logged::LoggedHeader`].
+    pub const LOGGED: u64 = 0x4345_4e4f_5445_001b;
+    /// [`crate::logged::SubHeapWord`].
+    pub const SUB_HEAP_WORD: u64 = 0x4345_4e4f_5445_001c;
 }
 
 /// XXH3-64 of `bytes` with a seed of [`seed`].

@@ -1,11 +1,15 @@
 //! Metadata of a sub-heap of the logged heap (Poseidon, sections 4 and 5; POS-2, POS-4 to POS-7).
 //!
-//! A sub-heap has two regions, which do not touch: *data*, blocks and nothing else; and *metadata*:
+//! A heap ([`LoggedHeader`]) consists of sub-heaps. A sub-heap has *data*, blocks and nothing else,
+//! and *metadata*, which do not touch. Both consist of *parts* ([`PartEntry`]), ranges of puddles.
+//! The first part of the metadata:
 //!
 //! ```text
-//! 0        4,096       12,288      20,480          24,576              table
-//! | header | undo half | undo half | lists, levels | lanes (micro log) | level 0 | level 1 | ...
+//! 0        4,096       12,288      20,480          24,576  28,672              table
+//! | header | undo half | undo half | lists, levels | parts | lanes (micro log) | level 0 | ...
 //! ```
+//!
+//! Later parts have further levels of the table, and nothing else.
 //!
 //! Metadata consist of *cells* of 32 bytes, two in a line, so that no cell lies in two lines. Cells
 //! are numbered from the start of the region. A [`BlockRecord`], a [`ListHead`] and a
@@ -17,17 +21,21 @@
 //! slots from its home slot on, in one of the levels that are present ([`LevelEntry`]). A slot that
 //! is zero is empty. Pages of a level that is absent may be holes.
 
+use crate::PAGE_SIZE;
 use crate::checksum::{checksum, seed};
 use crate::header::{Header, HeaderError, HeaderPrefix};
 use crate::id::TypeId;
-use crate::{PAGE_SIZE, SLOT_SIZE};
 use core::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+mod heap;
 mod micro;
+mod part;
 mod undo;
 
-pub use micro::{LaneState, LaneWord, MICRO_SEQUENCE_BITS, MicroEntry, MicroKind};
+pub use heap::{LoggedHeader, SUB_HEAPS_MAX, SubHeapWord};
+pub use micro::{LaneLink, LaneState, LaneWord, MICRO_SEQUENCE_BITS, MicroEntry, MicroKind};
+pub use part::{PartEntry, PartKind};
 pub use undo::{UndoEntry, UndoHeader, seal_in_order, seal_of_contents, undo_check};
 
 /// Bytes of a cell.
@@ -43,8 +51,10 @@ pub const CLASS_MIN: u8 = 6;
 pub const CLASS_MAX: u8 = 47;
 /// Bytes of a unit, in which offsets of blocks count: those of the smallest block.
 pub const UNIT_SIZE: u64 = 1 << CLASS_MIN;
-/// Least bytes of a data region.
+/// Least bytes of the first part of the data.
 pub const DATA_LEN_MIN: u64 = PAGE_SIZE;
+/// Most parts of a sub-heap, of data and of metadata together.
+pub const PARTS_MAX: u32 = (PAGE_SIZE / CELL_SIZE) as u32;
 
 /// Slots in which a record may lie, from its home slot on, in each level.
 pub const PROBE_WINDOW: u64 = 8;
@@ -78,10 +88,12 @@ pub const UNDO_OFFSET: u64 = PAGE_SIZE;
 pub const LISTS_OFFSET: u64 = UNDO_OFFSET + 2 * UNDO_HALF_SIZE;
 /// Where the level entries begin.
 pub const LEVELS_OFFSET: u64 = LISTS_OFFSET + (CLASS_MAX as u64 + 1) * CELL_SIZE;
+/// Where the entries of parts begin.
+pub const PARTS_OFFSET: u64 = LISTS_OFFSET + PAGE_SIZE;
 /// Where the lanes begin.
-pub const LANES_OFFSET: u64 = LISTS_OFFSET + PAGE_SIZE;
+pub const LANES_OFFSET: u64 = PARTS_OFFSET + PAGE_SIZE;
 
-const _: () = assert!(LEVELS_OFFSET + LEVELS_MAX as u64 * CELL_SIZE <= LANES_OFFSET);
+const _: () = assert!(LEVELS_OFFSET + LEVELS_MAX as u64 * CELL_SIZE <= PARTS_OFFSET);
 const _: () = assert!(UNDO_CELLS_MAX == 203 && LANE_ENTRIES == 252);
 // An allocation splits one block into all classes below it: a record and a list head for each, the
 // block's own two, the next record of its list, the levels, and an entry of the micro log.
@@ -94,30 +106,27 @@ const _: () =
 pub struct SubHeapHeader {
     /// Magic `CENSUBHP`, version, features, checksum.
     pub prefix: HeaderPrefix,
-    /// Bytes of the data region, a multiple of [`UNIT_SIZE`].
-    pub data_len: u64,
-    /// Bytes of the metadata region.
+    /// Bytes of the first part of the metadata.
     pub metadata_len: u64,
     /// Number of the sub-heap in its heap.
     pub number: u32,
     /// Lanes of the micro log.
     pub lanes: u32,
-    /// Most levels of the table.
+    /// Levels of the table that lie in the first part.
     pub levels: u32,
     /// [`CLASS_MIN`].
     pub class_min: u32,
     /// Zero.
-    pub reserved: [u8; 4016],
+    pub reserved: [u8; 4024],
 }
 
 const _: () = assert!(size_of::<SubHeapHeader>() as u64 == PAGE_SIZE);
-const _: () = assert!(offset_of!(SubHeapHeader, data_len) == 48);
-const _: () = assert!(offset_of!(SubHeapHeader, metadata_len) == 56);
-const _: () = assert!(offset_of!(SubHeapHeader, number) == 64);
-const _: () = assert!(offset_of!(SubHeapHeader, lanes) == 68);
-const _: () = assert!(offset_of!(SubHeapHeader, levels) == 72);
-const _: () = assert!(offset_of!(SubHeapHeader, class_min) == 76);
-const _: () = assert!(offset_of!(SubHeapHeader, reserved) == 80);
+const _: () = assert!(offset_of!(SubHeapHeader, metadata_len) == 48);
+const _: () = assert!(offset_of!(SubHeapHeader, number) == 56);
+const _: () = assert!(offset_of!(SubHeapHeader, lanes) == 60);
+const _: () = assert!(offset_of!(SubHeapHeader, levels) == 64);
+const _: () = assert!(offset_of!(SubHeapHeader, class_min) == 68);
+const _: () = assert!(offset_of!(SubHeapHeader, reserved) == 72);
 
 impl SubHeapHeader {
     /// The header of a sub-heap that is laid out so.
@@ -125,13 +134,12 @@ impl SubHeapHeader {
     pub fn new(number: u32, geometry: &SubHeapGeometry) -> Self {
         let mut header = Self {
             prefix: HeaderPrefix::new(Self::MAGIC, PAGE_SIZE as u32),
-            data_len: geometry.data_len,
             metadata_len: geometry.metadata_len,
             number,
             lanes: geometry.lanes,
             levels: geometry.levels,
             class_min: u32::from(CLASS_MIN),
-            reserved: [0; 4016],
+            reserved: [0; 4024],
         };
         crate::header::seal(&mut header);
         header
@@ -140,9 +148,8 @@ impl SubHeapHeader {
     /// How the sub-heap is laid out; `None`: no release lays one out so.
     #[must_use]
     pub fn geometry(&self) -> Option<SubHeapGeometry> {
-        SubHeapGeometry::new(self.data_len, self.lanes).filter(|geometry| {
-            (geometry.metadata_len, geometry.levels) == (self.metadata_len, self.levels)
-        })
+        SubHeapGeometry::new(self.lanes, self.levels)
+            .filter(|geometry| geometry.metadata_len == self.metadata_len)
     }
 }
 
@@ -166,43 +173,42 @@ impl Header for SubHeapHeader {
     }
 }
 
-/// Where what lies in a sub-heap's metadata.
+/// Where what lies in the first part of a sub-heap's metadata. Offsets beyond it are those that
+/// further levels would have behind it: they number cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubHeapGeometry {
-    /// Bytes of the data region.
-    pub data_len: u64,
     /// Lanes of the micro log.
     pub lanes: u32,
-    /// Most levels of the table.
+    /// Levels of the table in the first part.
     pub levels: u32,
     /// Where level 0 of the table begins.
     pub table: u64,
-    /// Bytes of the metadata region.
+    /// Bytes of the first part.
     pub metadata_len: u64,
 }
 
 impl SubHeapGeometry {
-    /// The geometry over `data_len` bytes with `lanes` lanes; `None` if there can be none. All
-    /// levels together have five slots for four of the smallest blocks, as far as 32 bits number
-    /// them.
+    /// The geometry with `lanes` lanes and `levels` levels; `None` if there can be none.
     #[must_use]
-    pub const fn new(data_len: u64, lanes: u32) -> Option<Self> {
-        if data_len < DATA_LEN_MIN
-            || data_len >= 1 << (CLASS_MAX + 1)
-            || !data_len.is_multiple_of(UNIT_SIZE)
-            || lanes == 0
-            || lanes > LANES_MAX
-        {
+    pub const fn new(lanes: u32, levels: u32) -> Option<Self> {
+        if lanes == 0 || lanes > LANES_MAX || levels == 0 || levels > LEVELS_MAX {
             return None;
         }
+        let table = LANES_OFFSET + lanes as u64 * LANE_SIZE;
+        let metadata_len = table + slots_of(levels) * CELL_SIZE;
+        Some(Self { lanes, levels, table, metadata_len })
+    }
+
+    /// Levels that have five slots for four of the smallest blocks in `data_len` bytes, as far as
+    /// 32 bits number them.
+    #[must_use]
+    pub const fn levels_for(data_len: u64) -> u32 {
         let blocks = data_len / UNIT_SIZE;
         let mut levels = 1;
         while levels < LEVELS_MAX && slots_of(levels) < blocks + blocks / 4 {
             levels += 1;
         }
-        let table = LANES_OFFSET + lanes as u64 * LANE_SIZE;
-        let metadata_len = table + slots_of(levels) * CELL_SIZE;
-        Some(Self { data_len, lanes, levels, table, metadata_len })
+        levels
     }
 
     /// Number of the cell of a slot of the table.
@@ -217,20 +223,19 @@ impl SubHeapGeometry {
         (self.table + slots_of(level) * CELL_SIZE, (LEVEL_SLOTS << level) * CELL_SIZE)
     }
 
-    /// Slots of all levels.
-    #[must_use]
-    pub const fn slots(&self) -> u64 {
-        slots_of(self.levels)
-    }
-
-    /// Whether changes may change the cell: list heads, level entries, micro entries, slots.
+    /// Whether changes may change the cell: list heads, level entries, parts, micro entries, slots.
     #[must_use]
     pub const fn is_changeable(&self, cell: u64) -> bool {
-        cell >= LISTS_OFFSET / CELL_SIZE && cell < self.metadata_len / CELL_SIZE
+        let table = self.table / CELL_SIZE;
+        cell >= LISTS_OFFSET / CELL_SIZE && cell < table + slots_of(LEVELS_MAX)
     }
+}
 
-    /// Alignment of data region and metadata region.
-    pub const ALIGN: u64 = SLOT_SIZE;
+/// The level of a slot.
+#[inline]
+#[must_use]
+pub const fn level_of(slot: u32) -> u32 {
+    (slot as u64 / LEVEL_SLOTS + 1).ilog2()
 }
 
 /// Slots of the first `levels` levels; also the number of the first slot of level `levels`.

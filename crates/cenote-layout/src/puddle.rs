@@ -82,8 +82,8 @@ pub struct PuddleHeader {
     pub store: Uuid,
     /// The address for which the contents are right: the assigned one, a multiple of [`SLOT_SIZE`]
     /// in the store's window, or the one before it while the catalog says that the puddle is
-    /// still to be rewritten ([`crate::catalog::DueRecord`]). What an object holds is right at
-    /// any address: its header says the first one that it had.
+    /// still to be rewritten ([`crate::catalog::PendingRewriteRecord`]). What an object holds is
+    /// right at any address: its header says the first one that it had.
     pub addr: u64,
     /// Bytes of the puddle, header included: a multiple of [`PAGE_SIZE`].
     pub size: u64,

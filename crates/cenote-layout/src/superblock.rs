@@ -55,8 +55,8 @@ pub const INCOMPAT_STAMPS: u64 = 1 << 12;
 /// In every superblock: each close of an era has a seal of its own ([`crate::puddle::seal_of`]).
 pub const INCOMPAT_SEALS_APART: u64 = 1 << 13;
 /// Incompatible feature: something may wait at addresses of before the window moved: logs that are
-/// due ([`crate::catalog::DueRecord`]), protected puddles whose generation is not known, and kept
-/// psyncs of puddles that are due.
+/// pending ([`crate::catalog::PendingRewriteRecord`]), protected puddles whose generation is not
+/// known, and kept psyncs of puddles that are pending.
 pub const INCOMPAT_WAITING_MOVED: u64 = 1 << 16;
 /// What every superblock has: stores of earlier builds have not, and are refused.
 pub const INCOMPAT_ALWAYS: u64 = INCOMPAT_CATALOG_TIED | INCOMPAT_STAMPS | INCOMPAT_SEALS_APART;

@@ -3,10 +3,10 @@
 //! about heap puddles has its own checks beside the heap's code.)
 
 use cenote_layout::catalog::{
-    AtRest, BATCH_NUMBER_MAX, ClientRecord, DueRecord, FLAG_LAST, FRAME_HEADER_LEN, GuestRecord,
-    HeapKind, LeaseRecord, MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX, PoolMode, PoolRecord,
-    PuddleRecord, RECORD_MAGIC, Record, RecordError, RecordHeader, RelocationRecord, decode_frame,
-    encode_frame,
+    AtRest, BATCH_NUMBER_MAX, ClientRecord, FLAG_LAST, FRAME_HEADER_LEN, HeapKind,
+    HostedClientRecord, LeaseRecord, MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX,
+    PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord, RECORD_MAGIC, Record, RecordError,
+    RecordHeader, RelocationRecord, decode_frame, encode_frame,
 };
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::header::{FORMAT_VERSION, Header, HeaderPrefix};
@@ -22,8 +22,8 @@ use cenote_layout::log_space::{
     LogSpaceHeader,
 };
 use cenote_layout::logged::{
-    BlockRecord, LANES_OFFSET, LISTS_OFFSET, LevelEntry, ListHead, SubHeapHeader, UNDO_OFFSET,
-    UndoEntry, UndoHeader,
+    BlockRecord, LANES_OFFSET, LISTS_OFFSET, LaneLink, LevelEntry, ListHead, LoggedHeader,
+    PARTS_OFFSET, PartEntry, PartKind, SubHeapHeader, UNDO_OFFSET, UndoEntry, UndoHeader,
 };
 use cenote_layout::puddle::{PuddleHeader, Role, STAMP_AT, header_space};
 use cenote_layout::snapshot::{SNAPSHOT_PIECE_LEN, SnapshotSum, SnapshotTrailer};
@@ -267,13 +267,24 @@ fn one_of_each() -> Vec<Record> {
             created_at_s: 0,
         }),
         Record::ObjectRemoved(uuid),
-        Record::Guest(GuestRecord { client: uuid, pid: 1, start_ticks: 1, uid: 0, gid: 0 }),
+        Record::HostedClient(HostedClientRecord {
+            client: uuid,
+            pid: 1,
+            start_ticks: 1,
+            uid: 0,
+            gid: 0,
+        }),
         Record::Relocation(RelocationRecord {
             id: uuid,
             moves: vec![MoveRecord { from: 1 << 21, to: 1 << 22, size: 4096 }],
             pools: vec![(pool, pool)],
         }),
-        Record::Due(DueRecord { puddle: uuid, relocation: uuid, from: 1 << 21, generation: 2 }),
+        Record::PendingRewrite(PendingRewriteRecord {
+            puddle: uuid,
+            relocation: uuid,
+            from: 1 << 21,
+            generation: 2,
+        }),
         Record::Relocated(uuid),
         Record::PoolMade { client: uuid, token: uuid, pool },
         Record::PoolAtRest(PoolId(3), AtRest::Authenticated),
@@ -540,6 +551,10 @@ fn the_table_of_seeds_is_that_of_the_code() {
         ("seal of a change", seed::UNDO_SEAL),
         ("micro entry", seed::MICRO),
         ("word of a lane", seed::LANE),
+        ("part of a sub-heap", seed::PART),
+        ("link of a lane", seed::LANE_LINK),
+        ("logged heap header", seed::LOGGED),
+        ("word of a sub-heap", seed::SUB_HEAP_WORD),
     ];
     for (name, seed) in expected {
         let row = documented.iter().find(|(what, _)| what == name);
@@ -574,16 +589,23 @@ fn sub_heaps_are_drawn_as_they_are() {
         };
     }
     drawn!(
-        SubHeapHeader: prefix, data_len, metadata_len, number, lanes, levels, class_min, reserved
+        SubHeapHeader: prefix, metadata_len, number, lanes, levels, class_min, reserved
     );
+    drawn!(LoggedHeader: prefix, lanes, levels, reserved);
+    drawn!(PartEntry: first, kind, puddle, from, pages, unused, check);
+    drawn!(LaneLink: own, sequence, sub_heap, lane, reserved, check);
     drawn!(BlockRecord: place, type_id, next, prev, reserved, check);
     drawn!(ListHead: head, tail, blocks, reserved, check);
     drawn!(LevelEntry: used, state, reserved, check);
     drawn!(UndoHeader: check, sequence, count, seal, reserved);
     drawn!(UndoEntry: cell, old);
-    for number in [LevelEntry::PRESENT, LevelEntry::ABSENT] {
+    let parts = [PartKind::Data as u32, PartKind::Levels as u32];
+    for number in [LevelEntry::PRESENT, LevelEntry::ABSENT].into_iter().chain(parts) {
         assert!(section.contains(&format!("{number:#x}")), "{number:#x}");
     }
     assert!(section.contains("magic \"CENSUBHP\"") && SubHeapHeader::MAGIC == *b"CENSUBHP");
-    assert_eq!((UNDO_OFFSET, LISTS_OFFSET, LANES_OFFSET), (4096, 20_480, 24_576));
+    assert!(section.contains("magic \"CENLOGHP\"") && LoggedHeader::MAGIC == *b"CENLOGHP");
+    assert_eq!((UNDO_OFFSET, LISTS_OFFSET), (4096, 20_480));
+    assert_eq!((PARTS_OFFSET, LANES_OFFSET), (24_576, 28_672));
+    assert_eq!((LoggedHeader::ROOTS, LoggedHeader::SUB_HEAPS), (8192, 24_576));
 }

@@ -198,8 +198,7 @@ pub(crate) unsafe fn scan(
     // SAFETY: mapped and unchanging by contract.
     let bytes = unsafe { head.bytes() };
     let lines = read_head(bytes, head.capacity(), writing)?;
-    let Head { header, range, tail, overflow, .. } = lines;
-    let (base, check) = (range.base(), lines.check());
+    let (header, range, check) = (lines.header, lines.range, lines.check());
     if lines.is_stale(bytes, crash) {
         return Err(LogDamage::Stale(range.to_word()));
     }
@@ -237,16 +236,10 @@ pub(crate) unsafe fn scan(
                 break;
             }
             Kind::Jump => {
-                let number = found.segments;
-                let damage = |why: String| LogDamage::Segment { number, addr: entry.addr, why };
-                let body = segment(header.owner, entry.addr)
-                    .ok_or_else(|| damage("it is not the owner's".into()))?;
-                // SAFETY: mapped and unchanging by contract.
-                let bytes = unsafe { body.bytes() };
-                let capacity =
-                    check_segment(bytes, body.capacity(), &header, number).map_err(damage)?;
+                // SAFETY: by contract.
+                let next = unsafe { follow(entry.addr, &header, found.segments, segment) }?;
                 found.areas.push((start, area.as_ptr() as usize - start as usize));
-                area = &bytes[ENTRIES_OFFSET as usize..(ENTRIES_OFFSET + capacity) as usize];
+                area = next;
                 start = area.as_ptr();
                 found.segments += 1;
             }
@@ -256,28 +249,57 @@ pub(crate) unsafe fn scan(
     }
     found.areas.push((start, area.as_ptr() as usize - start as usize));
 
-    // Is what is missing torn, or damaged?
-    let count = found.entries.len() as u32;
-    let damage = |why| Err(LogDamage::Entry { index: count, why });
-    if crash == CrashKind::Process && tail.base == base && tail.entries > count {
-        return damage("the log's tail says that it was written");
-    }
-    if overflow.base == base && overflow.entries >= found.segments {
-        return damage("the log had gone on in a further segment");
-    }
-    if found.seal.is_some() {
-        return Ok(found);
-    }
-    let committed = range.stage() == Stage::Committed;
-    match check.finds_later(area, count, committed) {
-        Later::No => {}
-        Later::Yes => return damage("a later entry says that it was durable"),
-        Later::Unclear => return damage("what follows it looks like entries everywhere"),
-    }
-    if committed && crash == CrashKind::Process && (tail.base != base || tail.entries != count) {
-        return Err(LogDamage::Uncounted);
-    }
+    found.refuse_missing(&lines, area, crash)?;
     Ok(found)
+}
+
+impl Scan {
+    /// Refuses a log of which entries are missing: damaged, and not torn. `rest` is what follows
+    /// the last entry that was found.
+    fn refuse_missing(&self, head: &Head, rest: &[u8], crash: CrashKind) -> Result<(), LogDamage> {
+        let (range, tail, overflow) = (self.range, &head.tail, &head.overflow);
+        let base = range.base();
+        let count = self.entries.len() as u32;
+        let damage = |why| Err(LogDamage::Entry { index: count, why });
+        if crash == CrashKind::Process && tail.base == base && tail.entries > count {
+            return damage("the log's tail says that it was written");
+        }
+        if overflow.base == base && overflow.entries >= self.segments {
+            return damage("the log had gone on in a further segment");
+        }
+        if self.seal.is_some() {
+            return Ok(());
+        }
+        let committed = range.stage() == Stage::Committed;
+        match head.check().finds_later(rest, count, committed) {
+            Later::No => {}
+            Later::Yes => return damage("a later entry says that it was durable"),
+            Later::Unclear => return damage("what follows it looks like entries everywhere"),
+        }
+        let counted = tail.base == base && tail.entries == count;
+        if committed && crash == CrashKind::Process && !counted {
+            return Err(LogDamage::Uncounted);
+        }
+        Ok(())
+    }
+}
+
+/// The entry area of the segment that a jump leads to, which is segment `number` of its log.
+///
+/// # Safety
+/// What `segment` gives is mapped and not written to as long as the area is used.
+unsafe fn follow<'a>(
+    addr: u64,
+    head: &LogHeader,
+    number: u32,
+    segment: &mut dyn FnMut(Uuid, u64) -> Option<Body>,
+) -> Result<&'a [u8], LogDamage> {
+    let damage = |why: String| LogDamage::Segment { number, addr, why };
+    let body = segment(head.owner, addr).ok_or_else(|| damage("it is not the owner's".into()))?;
+    // SAFETY: mapped and unchanging by contract.
+    let bytes = unsafe { body.bytes() };
+    let capacity = check_segment(bytes, body.capacity(), head, number).map_err(damage)?;
+    Ok(&bytes[ENTRIES_OFFSET as usize..(ENTRIES_OFFSET + capacity) as usize])
 }
 
 /// Checks the header of a further segment; gives the bytes of its entry area.

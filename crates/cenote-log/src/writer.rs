@@ -76,6 +76,14 @@ unsafe impl Send for LogWriter {}
 /// The least room worth filling with a part of a long range before going to the next segment.
 const PART_LEN_MIN: usize = 256;
 
+/// What an entry says of itself, beside its data.
+#[derive(Clone, Copy)]
+struct EntryHead {
+    kind: Kind,
+    addr: u64,
+    size: u32,
+}
+
 impl LogWriter {
     /// Takes up a formatted, recovered log.
     ///
@@ -233,7 +241,7 @@ impl LogWriter {
             self.next_segment(total)?;
         }
         // SAFETY: the room was checked; `data` is readable by contract.
-        let place = unsafe { self.put(kind, addr, size, data, data_len, total) };
+        let place = unsafe { self.put(EntryHead { kind, addr, size }, data, data_len, total) };
         if self.is_lost() { Err(self.take_back(total)) } else { Ok(place) }
     }
 
@@ -271,7 +279,7 @@ impl LogWriter {
             return None;
         }
         // SAFETY: the room was checked; `data` is readable by contract.
-        let place = unsafe { self.put(kind, addr, size, data, data_len, LINE_LEN) };
+        let place = unsafe { self.put(EntryHead { kind, addr, size }, data, data_len, LINE_LEN) };
         if self.is_lost() {
             self.take_back(LINE_LEN);
             return None;
@@ -340,9 +348,7 @@ impl LogWriter {
     #[inline(always)]
     unsafe fn put(
         &mut self,
-        kind: Kind,
-        addr: u64,
-        size: u32,
+        EntryHead { kind, addr, size }: EntryHead,
         data: *const u8,
         data_len: usize,
         total: usize,

@@ -3,6 +3,7 @@
 
 mod common;
 mod damage;
+mod forged;
 mod model;
 mod power;
 mod process;

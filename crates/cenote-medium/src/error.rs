@@ -323,8 +323,24 @@ pub enum MediumError {
         /// Names that lead to it.
         links: u64,
     },
+    /// A new file would be this process's, in a store of another user, who could not open it
+    /// afterwards. It was not made.
+    #[error(
+        "cannot {op} {name}: it would belong to user {us}, the store to user {owner}, and this \
+         process may not give files away: run it as user {owner}"
+    )]
+    NotGiven {
+        /// What was being done.
+        op: Operation,
+        /// The file concerned.
+        name: FileName,
+        /// The owner of the store's directory.
+        owner: u32,
+        /// The user of this process.
+        us: u32,
+    },
     /// Anything else that the system reported: an `EIO`, for example.
-    #[error("cannot {op} {name}: {source}")]
+    #[error("cannot {op} {name}: {source}{}", advice(source))]
     Io {
         /// What was being done.
         op: Operation,
@@ -337,6 +353,18 @@ pub enum MediumError {
 
 /// Mappings that a file in a window takes: itself, the rest of the window, and a second address.
 const MAPPINGS_A_FILE: u64 = 4;
+
+/// What to do about what the system said, where that is known.
+fn advice(source: &io::Error) -> &'static str {
+    match source.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::IO) => "; look at the disk, and for the cause in the kernel's log (dmesg)",
+        Some(Errno::MFILE) => "; let this process have more descriptors (ulimit -n)",
+        Some(Errno::NFILE | Errno::NOBUFS) => "; the system has too many files open: close some",
+        Some(Errno::NOMEM) => "; free some memory, or raise the limit (ulimit -v)",
+        Some(Errno::STALE) => "; the file system was unmounted or exported anew: mount it again",
+        _ => "",
+    }
+}
 
 impl MediumError {
     /// Sorts what the system reported into the typed errors. Does not allocate.
@@ -385,6 +413,7 @@ impl MediumError {
             | Self::Locked { op, .. }
             | Self::SyncFailedBefore { op, .. }
             | Self::Mappings { op, .. }
+            | Self::NotGiven { op, .. }
             | Self::Io { op, .. } => Some(*op),
         }
     }

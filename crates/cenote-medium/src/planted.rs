@@ -6,8 +6,10 @@
 //! test, turns red. The same feature lets a test see the moments between the stores of an update
 //! ([`reach`]), and refuse blocks as a full pool does ([`is_refused`]).
 
+mod logged;
 mod steps;
 
+pub use logged::LoggedBug;
 pub use steps::{Step, is_refused, reach};
 #[cfg(feature = "planted-bugs")]
 pub use steps::{Watcher, refuse, watch};
@@ -17,11 +19,10 @@ pub const COMPILED: bool = cfg!(feature = "planted-bugs");
 
 /// Each fault, by what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 #[non_exhaustive]
 pub enum Bug {
     /// No bug.
-    None = 0,
+    None,
     /// Data is changed before its undo entry is fenced.
     UndoNotFenced,
     /// Commit does not flush what was logged.
@@ -164,7 +165,7 @@ pub enum Bug {
     /// A psync of several objects makes a record for each.
     PsyncNotTogether,
     /// A puddle that has moved is mapped as it is.
-    DuePuddleMapped,
+    PendingPuddleMapped,
     /// The primary of a puddle that has moved stays as it was.
     PrimaryNotRewritten,
     /// A puddle is rewritten in its file, whatever is in it.
@@ -184,7 +185,7 @@ pub enum Bug {
     /// The batch of an import comes before its files are synced.
     ImportNotSynced,
     /// An import forgets to say that its puddles are to be rewritten.
-    ImportNotDue,
+    ImportNotPending,
     /// An import believes that an archive is whole as soon as it has what it wants of it.
     ArchiveEndUnread,
     /// An export takes the tag of a pointer for a part of its address.
@@ -207,8 +208,8 @@ pub enum Bug {
     MovedNotTrimmed,
     /// A window that is taken moves before the store is recovered.
     MovedBeforeRecovery,
-    /// A window moves, and its puddles are not due.
-    MovedNotDue,
+    /// A window moves, and its puddles are not pending.
+    MovedNotPending,
     /// A store that is open for reading writes into the catalog that its window moved.
     MovedByReader,
     /// Rewriting leaves out the roots.
@@ -233,6 +234,8 @@ pub enum Bug {
     SeatFreedEarly,
     /// A psync of a pool copies pages and does not protect them again.
     PsyncNotProtected,
+    /// One owner of a page gives it a right that another one denies.
+    OwnerUndone,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before
     /// that.
     ClosedNotCompared,
@@ -395,14 +398,14 @@ pub enum Bug {
     PoolMadeApart,
     /// A daemon hands out what no batch of the catalog says that it was granted.
     GrantNotRecorded,
-    /// The first grant of a guest does not say which process it is.
-    GuestNotIntroduced,
-    /// A guest's log space is named before its header is durable.
+    /// The first grant of a client does not say which process it is.
+    ClientNotIntroduced,
+    /// A client's log space is named before its header is durable.
     LogSpaceNotSynced,
-    /// The files of an ended guest's logs are removed before the batch that ends it.
-    GuestLogsRemovedEarly,
-    /// A guest's end does not say that what it wrote may be in the page cache only.
-    GuestLeaseNotInherited,
+    /// The files of an ended client's logs are removed before the batch that ends it.
+    ClientLogsRemovedEarly,
+    /// A client's end does not say that what it wrote may be in the page cache only.
+    ClientLeaseNotInherited,
     /// Logs are discarded, and their pools not traced.
     DiscardNotTraced,
     /// Logs are discarded, and no record says that their pools may be torn.
@@ -419,12 +422,12 @@ pub enum Bug {
     /// Logs that are set aside are called applied, and were not replayed.
     ApplyNotReplayed,
     /// A daemon answers a psync before its record is durable.
-    ParcelNotDurable,
+    TransferNotDurable,
     /// A daemon grants a pool for writing while it copies it for another.
     CopyNotHeld,
     /// A daemon grants a pool whose pointers are not rewritten yet.
-    GrantedWhileDue,
-    /// The batch of an import does not say which request of which guest it was.
+    GrantedWhilePending,
+    /// The batch of an import does not say which request of which client it was.
     ImportNotRemembered,
     /// A store's directory and superblock are not locked: its file `lock` alone keeps others out.
     StoreNotHeld,
@@ -566,11 +569,13 @@ pub enum Bug {
     LostLockAwaited,
     /// A puddle counts as rewritten although a page of it was lost meanwhile.
     LostImageBelieved,
+    /// One of the logged heap's.
+    Logged(LoggedBug),
 }
 
 #[cfg(feature = "planted-bugs")]
 std::thread_local! {
-    static ACTIVE: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+    static ACTIVE: core::cell::Cell<Bug> = const { core::cell::Cell::new(Bug::None) };
 }
 
 /// Whether this bug is planted in this thread.
@@ -579,7 +584,7 @@ std::thread_local! {
 pub fn planted(bug: Bug) -> bool {
     #[cfg(feature = "planted-bugs")]
     {
-        ACTIVE.with(|active| active.get() == bug as u32)
+        ACTIVE.with(|active| active.get() == bug)
     }
     #[cfg(not(feature = "planted-bugs"))]
     {
@@ -591,5 +596,5 @@ pub fn planted(bug: Bug) -> bool {
 /// Plants a bug in this thread; [`Bug::None`] takes it out again.
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Bug) {
-    ACTIVE.with(|active| active.set(bug as u32));
+    ACTIVE.with(|active| active.set(bug));
 }

@@ -12,13 +12,13 @@
 //! was not is gone. So the paper's states DP, ES, EP and CE, in which its kernel decrypts and
 //! encrypts whole objects, are never entered, and no attach waits for a detach.
 
-pub(crate) use cenote_sealed::{Source, View, settle, verify};
+pub(crate) use cenote_sealed::{Source, View, verify};
 
 use crate::connected;
 use crate::error::ObjectError;
 use crate::shared::{Shared, rooted};
-use cenote_atrest::{AtRestError, Change, HEADER_LEN, Keyring, Protection, binding};
-use cenote_journal::{Changes, Draft, JournalError, Pages, Primary, Rooted, Target};
+use cenote_atrest::{AtRestError, HEADER_LEN, Keyring, Protection, binding};
+use cenote_journal::{Draft, JournalError, Rooted, Target};
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::FileHandle;
 use cenote_medium::planted::{Bug, planted};
@@ -113,34 +113,6 @@ pub(crate) fn check_file(
         return Ok(());
     }
     Err(at_rest(&info.record.name, AtRestError::NotListed { object: info.id() }))
-}
-
-/// Seals pages of a view, and adds what a record has to hold to `changes`, as of primary number
-/// `object`. `None`: nothing differs.
-///
-/// # Errors
-/// The primary or the tree cannot be read, or the tree is damaged; no random bytes. What was added
-/// is incomplete.
-pub(crate) fn seal(
-    info: &ObjectInfo,
-    view: &View,
-    object: u32,
-    pages: &[Pages],
-    primary: &Primary<'_>,
-    changes: &mut Changes,
-) -> Result<Option<Change>, ObjectError> {
-    // SAFETY: pages of the view that were stored into, so they are loaded; a psync has the writer's
-    // `&mut`.
-    let mut copy_out = |offset, bytes: &mut [u8]| unsafe { view.copy_out(offset, bytes) };
-    let change = cenote_sealed::seal(view, object, pages, &mut copy_out, primary, changes);
-    change
-        .and_then(|change| {
-            let header = change
-                .as_ref()
-                .map(|change| cenote_sealed::seal_header(view, object, change, changes));
-            header.transpose().map(|_| change)
-        })
-        .map_err(|error| sealed(&info.record.name, error))
 }
 
 /// Puts an object that is not attached under another key. An error: the old key is its key.

@@ -221,7 +221,8 @@ impl Attached {
 
     fn begin_writing(&mut self, mechanism: Option<Mechanism>) -> Result<(), ObjectError> {
         self.shared.need_journal()?;
-        let (base, len) = (self.info.data_addr() as usize, self.span() as usize);
+        let range = (self.info.data_addr() as usize, self.span() as usize);
+        let what = at_rest::named(self.name());
         let simulated = self.shared.kind == MediumKind::Simulated;
         let wanted = mechanism.or(simulated.then_some(Mechanism::Compare));
         let tracker = match wanted {
@@ -231,10 +232,10 @@ impl Attached {
             }
             // SAFETY: the shadow is this object's private mapping, and stays until the tracker is
             // dropped.
-            Some(mechanism) => unsafe { Tracker::new(mechanism, base, len) }
+            Some(mechanism) => unsafe { Tracker::new(mechanism, range, &what) }
                 .map_err(|reason| self.refused(mechanism, reason))?,
             // SAFETY: as above.
-            None => unsafe { Tracker::best(base, len) },
+            None => unsafe { Tracker::best(range, &what) },
         };
         let tracker = self.tracker.insert(tracker);
         if let Some(journal) = self.shared.journal_if_any().filter(|journal| journal.wants_thread())
@@ -276,19 +277,6 @@ impl Attached {
             (None, None) => Ok(()),
         };
         collected.map_err(|source| self.scan_failed(source))
-    }
-
-    pub(crate) fn pending(&mut self) -> &mut Vec<Pages> {
-        &mut self.pending
-    }
-
-    pub(crate) fn tracker(&self) -> Option<&Tracker> {
-        self.tracker.as_ref()
-    }
-
-    /// Of an object with protection: what sealing its pending pages takes.
-    pub(crate) fn protected(&self) -> Option<(&ObjectInfo, &View, &FileHandle, &[Pages])> {
-        self.view.as_deref().map(|view| (&self.info, view, &*self.primary, &*self.pending))
     }
 
     /// Bytes of the data, up to the end of its last page.

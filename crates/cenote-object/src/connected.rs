@@ -12,7 +12,7 @@
 use crate::error::ObjectError;
 use crate::header::Found;
 use crate::shared::{Info, Shared};
-use cenote_journal::{Changes, Parcel};
+use cenote_journal::{Changes, Transfer};
 use cenote_layout::object::ObjectState;
 use cenote_store::{DaemonApi, ListedObject, ObjectInfo, StoreError};
 
@@ -83,8 +83,8 @@ pub(crate) fn psync_lines(
     changes: &Changes,
 ) -> Result<(), ObjectError> {
     let failed = |source| ObjectError::Scan { name: info.record.name.clone(), source };
-    let mut parcel = Parcel::new(changes.runs.len()).map_err(failed)?;
-    parcel.add_changes(changes).map_err(failed)?;
-    let (file, runs) = parcel.finish().map_err(failed)?;
+    let mut transfer = Transfer::new(changes.runs.len()).map_err(failed)?;
+    transfer.add_changes(changes).map_err(failed)?;
+    let (file, runs) = transfer.finish().map_err(failed)?;
     keeper.psync_objects(&[info.id()], runs, true, &file).map(drop).map_err(of_daemon)
 }

@@ -25,16 +25,16 @@
 //! is answered again until it is protected.
 //!
 //! How `Mprotect` notes pages, and what it does where the process has many mappings:
-//! `cenote_sys::dirty_bitmap` and `cenote_sys::mappings`.
+//! `cenote_protect` and `cenote_sys::mappings`.
 
 use crate::write_protector::{Close, Committed, WriteProtector};
 use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
-use cenote_sys::dirty_bitmap::DirtyBitmap;
+use cenote_protect::Tracked;
 use cenote_sys::fault::{self, Registration};
 use cenote_sys::mappings::{self, Fineness};
-use cenote_sys::memory::{self, Access};
+use cenote_sys::memory;
 use cenote_sys::pagemap::{Pagemap, WriteProtection, discard_copies};
 use core::fmt;
 use core::ops::Range;
@@ -81,7 +81,7 @@ impl fmt::Display for Mechanism {
 enum Means {
     WriteProtect { pagemap: Pagemap, _protection: WriteProtection },
     PrivateCopy { pagemap: Pagemap },
-    Mprotect { _registration: Registration, notes: Arc<DirtyBitmap> },
+    Mprotect { _registration: Registration, tracked: Arc<Tracked> },
     Compare,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Debug for Tracker {
 }
 
 impl Tracker {
-    /// Tracks `[base, base + len)`, whole pages, by `mechanism`.
+    /// Tracks `[base, base + len)`, whole pages of `what`, by `mechanism`.
     ///
     /// # Errors
     /// Why the mechanism does not work here.
@@ -112,8 +112,8 @@ impl Tracker {
     /// dropped.
     pub(crate) unsafe fn new(
         mechanism: Mechanism,
-        base: usize,
-        len: usize,
+        (base, len): (usize, usize),
+        what: &str,
     ) -> Result<Self, String> {
         if mechanism != Mechanism::Compare && memory::page_bytes() != PAGE {
             return Err(format!("pages of this machine have {} bytes", memory::page_bytes()));
@@ -135,16 +135,16 @@ impl Tracker {
                 Means::PrivateCopy { pagemap }
             }
             Mechanism::Mprotect => {
-                let notes = Arc::new(DirtyBitmap::new(base, len));
-                // SAFETY: `note_store` keeps the rules of resolvers; the notes stay at one address
-                // until the registration is dropped, which its place before them in
+                let tracked = Arc::new(Tracked::new(base..base + len, what));
+                // SAFETY: `note_store` keeps the rules of resolvers; `tracked` stays at one address
+                // until the registration is dropped, which its place before it in
                 // `Means` sees to.
                 let registered =
-                    unsafe { fault::register(base, len, note_store, Arc::as_ptr(&notes).cast()) };
+                    unsafe { fault::register(base, len, note_store, Arc::as_ptr(&tracked).cast()) };
                 let registration = registered.map_err(|error| error.to_string())?;
                 // SAFETY: the caller's mapping; the resolver stands ready to give writing back.
-                unsafe { memory::protect(base, len, Some(Access::ReadOnly)) }.map_err(text)?;
-                Means::Mprotect { _registration: registration, notes }
+                unsafe { tracked.protect(0..(len / PAGE) as u64) }.map_err(text)?;
+                Means::Mprotect { _registration: registration, tracked }
             }
             Mechanism::Compare => Means::Compare,
         };
@@ -155,10 +155,10 @@ impl Tracker {
     ///
     /// # Safety
     /// As [`Tracker::new`].
-    pub(crate) unsafe fn best(base: usize, len: usize) -> Self {
+    pub(crate) unsafe fn best((base, len): (usize, usize), what: &str) -> Self {
         for mechanism in Mechanism::ALL {
             // SAFETY: handed on to the caller.
-            if let Ok(tracker) = unsafe { Self::new(mechanism, base, len) } {
+            if let Ok(tracker) = unsafe { Self::new(mechanism, (base, len), what) } {
                 return tracker;
             }
         }
@@ -170,7 +170,7 @@ impl Tracker {
     pub(crate) fn close_later(&mut self, committed: Committed) {
         let close = match &self.means {
             Means::WriteProtect { .. } => Close::WriteProtect,
-            Means::Mprotect { notes, .. } => Close::Mprotect(Arc::clone(notes)),
+            Means::Mprotect { tracked, .. } => Close::Mprotect(Arc::clone(tracked)),
             Means::PrivateCopy { .. } | Means::Compare => return,
         };
         // SAFETY: the mapping of `new`, which stays as long as this.
@@ -201,20 +201,21 @@ impl Tracker {
             Means::WriteProtect { pagemap, .. } if closes_later => {
                 pagemap.unprotected(base, len, add)
             }
-            Means::Mprotect { notes, .. } if closes_later => {
-                notes.look(pages);
+            Means::Mprotect { tracked, .. } if closes_later => {
+                tracked.notes().look(pages);
                 Ok(())
             }
             Means::WriteProtect { pagemap, .. } => pagemap.written(base, len, add),
             Means::PrivateCopy { pagemap } => pagemap.copies(base, len, add),
-            Means::Mprotect { notes, .. } => {
+            Means::Mprotect { tracked, .. } => {
+                let notes = tracked.notes();
                 if notes.is_empty() {
                     return Ok(());
                 }
                 let known = pages.len();
                 notes.take(pages);
                 // SAFETY: the mapping of `new`; the resolver gives writing back.
-                unsafe { memory::protect(base, len, Some(Access::ReadOnly)) }.inspect_err(|_| {
+                unsafe { tracked.protect(0..(len / PAGE) as u64) }.inspect_err(|_| {
                     // They may be written still.
                     pages[known..].iter().for_each(|range| notes.note(range.clone()));
                 })
@@ -255,12 +256,12 @@ impl Tracker {
 /// Resolver of faults: notes the page, then lets it be written.
 ///
 /// # Safety
-/// `context` is the [`DirtyBitmap`] of a tracked range, and `address` lies in it.
+/// `context` is the [`Tracked`] of a range, and `address` lies in it.
 unsafe fn note_store(context: *const (), address: usize) -> bool {
     let fineness =
         if planted(Bug::MappingsUnbounded) { Fineness::Page } else { mappings::fineness() };
-    // SAFETY: registered with notes that outlive the registration, for the tracked mapping.
-    unsafe { (*context.cast::<DirtyBitmap>()).allow_by(address, fineness) }
+    // SAFETY: registered with what outlives the registration, for the tracked mapping.
+    unsafe { (*context.cast::<Tracked>()).allow_by(address, fineness) }
 }
 
 /// Brings page ranges into order, joined where they touch.
@@ -301,7 +302,13 @@ mod tests {
         let base = memory::reserve_anywhere(len, PAGE).expect("address space");
         // SAFETY: inside our own reservation.
         unsafe {
-            memory::map_file(file.as_fd(), base, len, Access::ReadWrite, memory::Sharing::Private)
+            memory::map_file(
+                file.as_fd(),
+                base,
+                len,
+                memory::Access::ReadWrite,
+                memory::Sharing::Private,
+            )
         }
         .expect("map");
         let write = |page: u64, value: u8| {
@@ -312,7 +319,7 @@ mod tests {
             }
         };
         // SAFETY: our own mapping, which outlives the tracker.
-        match unsafe { Tracker::new(mechanism, base, len) } {
+        match unsafe { Tracker::new(mechanism, (base, len), "object \"x\"") } {
             Ok(mut tracker) => test(&mut tracker, &write),
             Err(reason) => println!("skipped: {mechanism}: {reason}"),
         }

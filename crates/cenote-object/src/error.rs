@@ -132,7 +132,7 @@ pub enum ObjectError {
         wanted: u64,
     },
     /// The memory of a protected object.
-    #[error("no memory for object \"{name}\": {source}")]
+    #[error("no memory for object \"{name}\": {source}; free some, or raise the limit (ulimit -v)")]
     Memory {
         /// The object.
         name: String,

@@ -1,34 +1,34 @@
-//! Objects through a daemon, on the daemon's side: it has the files and the journal, and its guests
-//! have memory (PMO-2 across processes, PUD-13).
+//! Objects through a daemon, on the daemon's side: it has the files and the journal, and its
+//! clients have memory (PMO-2 across processes, PUD-13).
 //!
 //! *Attach*:
 //!
-//! 1. The lease is recorded (`cenote_store::guest_objects`).
+//! 1. The lease is recorded (`cenote_store::client_objects`).
 //! 2. Committed records are brought into the file.
 //! 3. The header gets the process that writes.
-//! 4. The guest gets a descriptor for reading, which it maps privately.
+//! 4. The client gets a descriptor for reading, which it maps privately.
 //!
 //! *Psync*:
 //!
-//! 1. The guest sends the pages that were stored into, or the sealed lines of a protected object,
-//!    in a parcel ([`cenote_journal::Parcel`]).
+//! 1. The client sends the pages that were stored into, or the sealed lines of a protected object,
+//!    in a transfer ([`cenote_journal::Transfer`]).
 //! 2. They are compared with what was committed last, and journalled: the states P and C of the
 //!    crate's front page, in this process.
 //!
 //! *Detach*: committed records are brought into the file, the header gets "detached", and the lease
 //! ends.
 //!
-//! *What a guest can damage* is its own object, and only the lines that its psyncs name: it has no
+//! *What a client can damage* is its own object, and only the lines that its psyncs name: it has no
 //! writable descriptor of any file, and every line is checked to lie in an object that it has
-//! attached for writing. Keys and plaintext of protected objects stay in the guest; the parcel has
-//! sealed pages, and their tree.
+//! attached for writing. Keys and plaintext of protected objects stay in the client; the transfer
+//! has sealed pages, and their tree.
 //!
-//! *A guest that dies* loses its shadow, which was its private memory. Its answered psyncs are
+//! *A client that dies* loses its shadow, which was its private memory. Its answered psyncs are
 //! committed; the last one may be committed without an answer. Its lease ends with its session, so
-//! the next attach waits until that is settled; the header tells how the guest ended ([`Found`]).
+//! the next attach waits until that is settled; the header tells how the client ended ([`Found`]).
 //!
 //! *A daemon that dies* is followed by one that reads the leases from the catalog, and recovers the
-//! journal before it answers. A guest sends a psync again that was not answered: pages are
+//! journal before it answers. A client sends a psync again that was not answered: pages are
 //! compared, so one that was committed changes nothing.
 
 use crate::at_rest;
@@ -38,7 +38,7 @@ use crate::header::{self, Writer};
 use crate::objects::Objects;
 use crate::options::Permission;
 use crate::shared::{files, rooted};
-use cenote_journal::{Delivered, Limits, ParcelError, Target, distinct};
+use cenote_journal::{Delivered, Limits, Target, TransferError, distinct};
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
@@ -50,16 +50,16 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// Most bytes that one psync of a guest may come to: they are in the daemon's memory.
-const PARCEL_LEN_MAX: u64 = 1 << 30;
+/// Most bytes that one psync of a client may come to: they are in the daemon's memory.
+const TRANSFER_LEN_MAX: u64 = 1 << 30;
 /// Identities of objects that are gone which are kept in mind, until the journal is trimmed of all.
 const REMOVED_MAX: usize = 1024;
 /// Most objects of one psync.
 const OBJECTS_MAX: usize = 1024;
 
-/// A guest, and its process.
+/// A client, and its process.
 #[derive(Clone, Copy, Debug)]
-pub struct Guest<'a> {
+pub struct HostedClient<'a> {
     /// Its session.
     pub client: Uuid,
     /// Its process.
@@ -70,10 +70,10 @@ pub struct Guest<'a> {
     pub credentials: &'a Credentials,
 }
 
-/// The objects of a store that has guests: what a daemon does for them.
+/// The objects of a store that has clients: what a daemon does for them.
 ///
-/// What guests have attached is in the store's leases, what this process has attached is in a table
-/// of its own. Neither is asked for the other.
+/// What clients have attached is in the store's leases, what this process has attached is in a
+/// table of its own. Neither is asked for the other.
 #[derive(Clone, Debug)]
 pub struct Host(Objects);
 
@@ -86,10 +86,10 @@ impl Deref for Host {
 }
 
 impl Host {
-    /// The objects of a store, for its guests.
+    /// The objects of a store, for its clients.
     ///
     /// # Safety
-    /// No object is attached in this process while a guest has it, or removes it. A guest's psync
+    /// No object is attached in this process while a client has it, or removes it. A client's psync
     /// changes the object's file, which may be mapped under a reference.
     #[must_use]
     pub unsafe fn of(objects: Objects) -> Self {
@@ -100,13 +100,13 @@ impl Host {
         &self.shared().store
     }
 
-    /// Creates an object for a guest.
+    /// Creates an object for a client.
     ///
     /// # Errors
-    /// As [`cenote_store::Store::guest_create_object`].
+    /// As [`cenote_store::Store::client_create_object`].
     pub fn create_for(
         &self,
-        guest: &Guest<'_>,
+        hosted_client: &HostedClient<'_>,
         new: &NewObject,
     ) -> Result<ObjectInfo, ObjectError> {
         // Before the object, so that an object is never without a journal.
@@ -118,14 +118,18 @@ impl Host {
             return Err(StoreError::ObjectExists { name: new.name.clone() }.into());
         }
         reach(Step::IdentityLookedUp);
-        Ok(self.raw().guest_create_object(guest.credentials, new)?)
+        Ok(self.raw().client_create_object(hosted_client.credentials, new)?)
     }
 
-    /// Removes an object for a guest.
+    /// Removes an object for a client.
     ///
     /// # Errors
-    /// As [`cenote_store::Store::guest_remove_object`].
-    pub fn destroy_for(&self, guest: &Guest<'_>, name: &str) -> Result<(), ObjectError> {
+    /// As [`cenote_store::Store::client_remove_object`].
+    pub fn destroy_for(
+        &self,
+        hosted_client: &HostedClient<'_>,
+        name: &str,
+    ) -> Result<(), ObjectError> {
         if let Ok(info) = self.raw().object(name) {
             let journal = self.shared().journal()?;
             let mut removed = self.removed();
@@ -135,41 +139,46 @@ impl Host {
             }
             removed.insert(info.id());
         }
-        // SAFETY: this process does not have attached what a guest removes: `Host::of`.
-        let object = unsafe { self.raw().guest_remove_object(guest.credentials, name) }?;
+        // SAFETY: this process does not have attached what a client removes: `Host::of`.
+        let object = unsafe { self.raw().client_remove_object(hosted_client.credentials, name) }?;
         if let Some(journal) = self.shared().journal_if_any() {
             journal.forget(object);
         }
         Ok(())
     }
 
-    /// Attaches an object for a guest: what is known of it, and its file, for reading.
+    /// Attaches an object for a client: what is known of it, and its file, for reading.
     ///
     /// # Errors
-    /// As [`cenote_store::Store::guest_attach_object`]; a damaged file; the medium. The guest does
-    /// not have it then.
+    /// As [`cenote_store::Store::client_attach_object`]; a damaged file; the medium. The client
+    /// does not have it then.
     pub fn attach_for(
         &self,
-        guest: &Guest<'_>,
+        hosted_client: &HostedClient<'_>,
         name: &str,
         permission: Permission,
     ) -> Result<(ListedObject, File), ObjectError> {
         let store = self.raw();
         let writable = permission == Permission::ReadWrite;
-        let held = store.object_holders(name).contains(&guest.client);
-        let info = store.guest_attach_object(guest.client, guest.credentials, name, writable)?;
-        let granted = self.hand_out(guest, &info, writable, held);
+        let held = store.object_holders(name).contains(&hosted_client.client);
+        let info = store.client_attach_object(
+            hosted_client.client,
+            hosted_client.credentials,
+            name,
+            writable,
+        )?;
+        let granted = self.hand_out(hosted_client, &info, writable, held);
         granted.inspect_err(|_| {
             if !held {
-                // It never had it. Should this fail too, the lease ends with the guest.
-                let _ = store.guest_detach_object(guest.client, info.id());
+                // It never had it. Should this fail too, the lease ends with the client.
+                let _ = store.client_detach_object(hosted_client.client, info.id());
             }
         })
     }
 
     fn hand_out(
         &self,
-        guest: &Guest<'_>,
+        hosted_client: &HostedClient<'_>,
         info: &ObjectInfo,
         writable: bool,
         held: bool,
@@ -180,11 +189,11 @@ impl Host {
         self.settle(info.id())?;
         let primary = FileHandle::open(files(store), &info.file())?;
         if !held {
-            // No other guest psyncs it: the file is as the journal lists it.
+            // No other client psyncs it: the file is as the journal lists it.
             at_rest::check_file(shared, info, &primary)?;
         }
         let medium = &**store.medium();
-        let writer = Writer { pid: guest.pid, start_ticks: guest.start_ticks };
+        let writer = Writer { pid: hosted_client.pid, start_ticks: hosted_client.start_ticks };
         let asks = writable.then_some(writer);
         let found = header::found(&primary, info.header_offset(), info.id(), medium, asks)?;
         if writable {
@@ -211,31 +220,37 @@ impl Host {
         }
     }
 
-    /// Ends a guest's use of an object.
+    /// Ends a client's use of an object.
     ///
     /// # Errors
     /// What was psynced could not be brought to the file; the medium.
-    pub fn detach_for(&self, guest: &Guest<'_>, object: Uuid) -> Result<(), ObjectError> {
+    pub fn detach_for(
+        &self,
+        hosted_client: &HostedClient<'_>,
+        object: Uuid,
+    ) -> Result<(), ObjectError> {
         let store = self.raw();
-        let Ok((info, writable)) = store.guest_object(guest.client, object) else { return Ok(()) };
+        let Ok((info, writable)) = store.client_object(hosted_client.client, object) else {
+            return Ok(());
+        };
         self.settle(object)?;
         if writable {
             let primary = FileHandle::open(files(store), &info.file())?;
             header::write(&primary, info.header_offset(), object, None, &**store.medium())?;
         }
-        Ok(store.guest_detach_object(guest.client, object)?)
+        Ok(store.client_detach_object(hosted_client.client, object)?)
     }
 
-    /// Psyncs objects that a guest has attached for writing; `settled`: on return their files hold
+    /// Psyncs objects that a client has attached for writing; `settled`: on return their files hold
     /// it.
     ///
     /// # Errors
-    /// It does not have one of them so; the parcel makes no sense; as of any psync.
+    /// It does not have one of them so; the transfer makes no sense; as of any psync.
     pub fn psync_for(
         &self,
-        guest: &Guest<'_>,
+        hosted_client: &HostedClient<'_>,
         objects: &[Uuid],
-        (parcel, runs): (&File, u32),
+        (transfer, runs): (&File, u32),
         settled: bool,
     ) -> Result<Delivered, ObjectError> {
         let (shared, store) = (self.shared(), self.raw());
@@ -246,10 +261,10 @@ impl Host {
             }
             .into());
         }
-        distinct(objects, OBJECTS_MAX).map_err(of_parcel)?;
+        distinct(objects, OBJECTS_MAX).map_err(of_transfer)?;
         let mut targets = Vec::with_capacity(objects.len());
         for object in objects {
-            let (info, writable) = store.guest_object(guest.client, *object)?;
+            let (info, writable) = store.client_object(hosted_client.client, *object)?;
             if !writable {
                 return Err(ObjectError::ReadOnly { name: info.record.name });
             }
@@ -266,15 +281,16 @@ impl Host {
             targets.push((target, Limits { from: 0, len, lines }));
         }
         let journal = shared.journal()?;
-        let done =
-            journal.psync_parcel(targets, parcel, runs, PARCEL_LEN_MAX).map_err(of_parcel)?;
+        let done = journal
+            .psync_transfer(targets, transfer, runs, TRANSFER_LEN_MAX)
+            .map_err(of_transfer)?;
         if settled {
             objects.iter().try_for_each(|object| self.settle(*object))?;
         }
         Ok(done)
     }
 
-    /// What is known about objects, for a guest: all that have a name behind `after`, at most
+    /// What is known about objects, for a client: all that have a name behind `after`, at most
     /// `most`, or the one called `name`.
     ///
     /// # Errors
@@ -308,11 +324,13 @@ impl Host {
     }
 }
 
-fn of_parcel(error: ParcelError) -> ObjectError {
+fn of_transfer(error: TransferError) -> ObjectError {
     match error {
-        ParcelError::TooLarge { limit } => ObjectError::PsyncTooLarge { needed: limit + 1, limit },
-        ParcelError::Medium(error) => error.into(),
-        ParcelError::Journal(error) => error.into(),
+        TransferError::TooLarge { limit } => {
+            ObjectError::PsyncTooLarge { needed: limit + 1, limit }
+        }
+        TransferError::Medium(error) => error.into(),
+        TransferError::Journal(error) => error.into(),
         other => StoreError::Refused { detail: other.to_string() }.into(),
     }
 }

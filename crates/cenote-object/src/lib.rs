@@ -11,14 +11,15 @@
 //! | concern | file or crate |
 //! | --- | --- |
 //! | `Objects`: `pcreate`, `attach`, `pdestroy` | `objects.rs` |
-//! | what their handles share; recovery | `shared.rs` |
+//! | what their handles share; recovery | `shared.rs`, `recovered.rs` |
 //! | `Attached`: `psync`, `psync_all`, `detach` | `attached.rs` |
 //! | its memory | `mapping.rs` |
 //! | which pages were written: four mechanisms, chosen at run time | `dirty.rs` |
 //! | protecting pages again, later | `write_protector.rs` |
+//! | the steps of a psync | `psync.rs`, `cenote-shadow` |
 //! | protected objects: sealed pages, keys | `at_rest.rs` |
 //! | their memory, filled at first touch | `cenote-sealed` |
-//! | `Objects`: `snapshot`, `restore` | `snapshots.rs`, `snapshot.rs` |
+//! | `Objects`: `snapshot`, `restore` | `snapshots.rs`, `snapshot.rs`, `restored.rs` |
 //! | through a daemon: the daemon, and a client | `hosted.rs`, `connected.rs` |
 //! | the journal: compare, append, group commit, halves, growth, recovery | `cenote-journal` |
 //!
@@ -134,6 +135,8 @@ mod marked;
 mod objects;
 mod options;
 mod psync;
+mod recovered;
+mod restored;
 mod shared;
 mod snapshot;
 mod snapshots;
@@ -143,7 +146,7 @@ pub use attached::Attached;
 pub use dirty::Mechanism;
 pub use error::ObjectError;
 pub use header::Found;
-pub use hosted::{Guest, Host};
+pub use hosted::{Host, HostedClient};
 pub use objects::Objects;
 pub use options::{ObjectOptions, ObjectsOptions, Permission, Trim};
 pub use psync::{Psync, psync_all};

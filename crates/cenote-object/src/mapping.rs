@@ -10,10 +10,11 @@ use crate::dirty::Mechanism;
 use crate::error::ObjectError;
 use crate::shared::Shared;
 use cenote_atrest::{Keyring, Mode};
+use cenote_layout::PAGE_SIZE;
 use cenote_medium::{FileHandle, MapMode, MediumError, Operation};
+use cenote_protect::{Kind, Owner, Right, Whole};
 use cenote_store::ObjectInfo;
 use cenote_sys::bytes::store_by_kernel;
-use cenote_sys::memory::{self, Access};
 use std::sync::Arc;
 
 /// Whether an object has protection at rest. One that has none takes no key, and is not for a
@@ -126,9 +127,14 @@ pub(crate) fn map_for_reading(shared: &Shared, info: &ObjectInfo) -> Result<(), 
             .map_err(|error| MediumError::from_io(Operation::Read, &info.file(), error).into())
     });
     let closed = laid_over.and_then(|()| {
+        let (from, what) = (info.addr as usize, at_rest::named(&info.record.name));
+        let range = from..from + info.size as usize;
+        let owner = Owner::new(range, Kind::ReadOnly, &what, Whole::new(Right::Read));
         // SAFETY: this object's own mapping; there is no reference into it yet.
-        unsafe { memory::protect(info.addr as usize, info.size as usize, Some(Access::ReadOnly)) }
-            .map_err(|source| ObjectError::Scan { name: info.record.name.clone(), source })
+        unsafe { owner.set(0..info.size / PAGE_SIZE, Right::Read) }
+            .map_err(|source| ObjectError::Scan { name: info.record.name.clone(), source })?;
+        shared.keep_closed(info.id(), owner);
+        Ok(())
     });
     closed.inspect_err(|_| {
         // SAFETY: mapped above; there is no reference yet.

@@ -8,11 +8,13 @@ use crate::error::ObjectError;
 use crate::options::Permission;
 use crate::shared::{Shared, rooted};
 use cenote_atrest::Change;
-use cenote_journal::{Changes, Draft, Journal, Parcel, Primary, Target, Ticket};
+use cenote_journal::{Changes, Delivered, Journal, JournalError, Pages, Primary, Target};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
 use cenote_medium::planted::{Bug, planted};
-use cenote_store::DaemonApi;
+use cenote_sealed::{SealedError, View};
+use cenote_shadow::{Part, State};
+use std::io;
 use std::sync::Arc;
 
 /// What one psync did.
@@ -59,150 +61,145 @@ pub fn psync_all(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
     run(objects)
 }
 
-/// The states of the crate's front page, one after the other.
+impl From<Delivered> for Psync {
+    fn from(done: Delivered) -> Self {
+        let Delivered { seq, pages, data_bytes, journal_bytes } = done;
+        Self { seq, pages, data_bytes, journal_bytes }
+    }
+}
+
+/// The states of the crate's front page, one after the other, by `cenote-shadow`.
 fn run(objects: &mut [&mut Attached]) -> Result<Psync, ObjectError> {
     let Some(first) = objects.first() else { return Ok(Psync::default()) };
     let shared = Arc::clone(&first.shared);
-    if objects.iter().any(|object| !Arc::ptr_eq(&object.shared, &shared)) {
+    let shared = &*shared;
+    if objects.iter().any(|object| !core::ptr::eq(&*object.shared, shared)) {
         return Err(ObjectError::NotTogether);
     }
-    let mut writers: Vec<&mut Attached> = objects
-        .iter_mut()
-        .map(|object| &mut **object)
-        .filter(|object| object.permission == Permission::ReadWrite)
-        .collect();
+    let writers = objects.iter_mut().map(|object| &mut **object);
+    let writers: Vec<_> =
+        writers.filter(|object| object.permission == Permission::ReadWrite).map(Writer).collect();
     if writers.is_empty() {
         return Ok(Psync::default());
     }
     shared.store.check_usable()?;
-    if let Some(keeper) = shared.keeper() {
-        return through_daemon(keeper, &mut writers);
-    }
-    let journal = shared.journal()?;
-    let mut changes = journal.changes();
-    let committed = commit(&shared, journal, &mut writers, &mut changes);
-    let (done, ticket) = match committed {
-        Ok((done, Some(ticket))) => (done, ticket),
-        other => {
-            journal.recycle(changes);
-            return other.map(|(done, _)| done);
-        }
+    let mut psync = cenote_shadow::Psync::default();
+    let Some(keeper) = shared.keeper() else {
+        let journal = shared.journal()?;
+        psync.hold(shared, writers)?;
+        return Ok(psync.commit(shared, journal, |_| Ok(()))?.into());
     };
-    // State C: the rest needs no caller to wait.
-    let target = |object: &&mut Attached| Target {
-        id: object.info.id(),
-        file: Arc::clone(&object.primary),
-        data_offset: object.info.data_offset(),
-        rooted: rooted(&object.info),
-    };
-    let targets = writers.iter().map(target).collect();
-    let names = |error| not_copied(writers.first().map_or("", |object| object.name()), error);
-    journal.apply_later(ticket, changes, targets).map_err(names)?;
-    for object in &mut writers {
-        // Copies are given back for what the file holds.
-        if object.tracker.as_ref().is_some_and(Tracker::reads_primary) {
-            journal.settle(object.info.id()).map_err(|error| not_copied(object.name(), error))?;
-        }
-    }
-    clean(&mut writers);
-    writers.iter().for_each(|object| shared.set_state(object.info.id(), ObjectState::Write));
-    Ok(done)
-}
-
-/// Up to the commit. No ticket: nothing had changed.
-fn commit(
-    shared: &Shared,
-    journal: &Journal,
-    writers: &mut [&mut Attached],
-    changes: &mut Changes,
-) -> Result<(Psync, Option<Ticket>), ObjectError> {
-    // State W: what was stored is found and copied, and sealed where there is protection.
-    let mut sealed: Vec<Option<Change>> = Vec::new();
-    for (number, object) in (0..).zip(writers.iter_mut()) {
-        let object = &mut **object;
-        let collected = object.collect();
-        normalise(&mut object.pending);
-        collected?;
-        let info = &object.info;
-        let primary = journal.primary(info.id(), &object.primary, info.data_offset());
-        if let Some(view) = &object.view {
-            sealed.push(at_rest::seal(info, view, number, &object.pending, &primary, changes)?);
-            continue;
-        }
-        sealed.push(None);
-        // SAFETY: the shadow is mapped for writing, and `&mut` keeps others from using it.
-        unsafe { changes.add(number, object.pointer(), &object.pending, &primary) }?;
-    }
-    if changes.runs.is_empty() {
-        clean(writers);
-        return Ok((Psync::default(), None));
-    }
-    // Only the protector asks later which pages have changed.
-    for (number, object) in
-        (0..).zip(writers.iter_mut()).filter(|(_, object)| object.tracker.is_some())
-    {
-        object.changed = changes.pages_of(number);
-    }
-    let ids: Vec<Uuid> = writers.iter().map(|object| object.info.id()).collect();
-    let all = |state| ids.iter().for_each(|id| shared.set_state(*id, state));
-    let Some(draft) = Draft::new(&ids, changes) else {
-        let limit = shared.options.half_len_max;
-        return Err(ObjectError::PsyncTooLarge { needed: changes.data.len() as u64, limit });
-    };
-
-    all(ObjectState::Psync);
-    let ticket = journal.append(&draft).inspect_err(|_| {
-        all(ObjectState::Write);
-        if planted(Bug::PsyncForgetsPages) {
-            writers.iter_mut().for_each(|object| object.pending.clear());
-        }
+    // What is compared with the file the next time is brought there by the daemon.
+    let settled = writers.iter().any(|writer| writer.0.view.is_some() || writer.reads_primary());
+    psync.hold(shared, writers)?;
+    let packed = psync.pack(shared)?;
+    let done = psync.send(shared, packed, |ids, runs, file| {
+        let done = keeper.psync_objects(ids, runs, settled, file).map_err(of_daemon)?;
+        let cenote_store::Psync { seq, pages, data_bytes, journal_bytes, .. } = done;
+        Ok(Delivered { seq, pages, data_bytes, journal_bytes })
     })?;
-    let done = Psync {
-        seq: ticket.seq,
-        pages: changes.pages,
-        data_bytes: changes.data.len() as u64,
-        journal_bytes: draft.total_len(),
-    };
-    if planted(Bug::PsyncAppliedEarly) {
-        for (run, data) in changes.iter() {
-            let object = &writers[run.object as usize];
-            object.primary.write_at(object.info.data_offset() + run.offset(), data)?;
-        }
-    }
-    journal.make_durable(&ticket)?;
-
-    all(ObjectState::Copy);
-    // Before the primary is written: from now on the new nodes count, and those that change are not
-    // read from it.
-    commit_sealed(shared, writers, &mut sealed)?;
-    Ok((done, Some(ticket)))
+    Ok(done.into())
 }
 
-/// From now on pages are checked against what was committed.
-fn commit_sealed(
-    shared: &Shared,
-    writers: &[&mut Attached],
-    sealed: &mut [Option<Change>],
-) -> Result<(), ObjectError> {
-    for (object, change) in writers.iter().zip(sealed) {
-        let (Some(view), Some(change)) = (&object.view, change.take()) else { continue };
-        if let Err(error) = view.protection().commit(change) {
-            // `&mut` lets one psync run at a time, and no other thread changes an object that is
-            // attached for writing.
-            let name = object.name();
-            shared
-                .store
-                .poison(&format!("the protection of object \"{name}\" went out of step: {error}"));
-            return Err(at_rest::at_rest(name, error));
-        }
+/// An object that is attached for writing. What is noted of it stays so until it is committed: its
+/// pending pages.
+struct Writer<'a>(&'a mut Attached);
+
+impl Writer<'_> {
+    /// Whether its shadow shows its file where it was not stored into.
+    fn reads_primary(&self) -> bool {
+        self.0.tracker.as_ref().is_some_and(Tracker::reads_primary)
     }
-    Ok(())
 }
 
-/// Shadows hold what was committed, and nothing else.
-fn clean(writers: &mut [&mut Attached]) {
-    for object in writers.iter_mut() {
-        let object = &mut **object;
+impl Part for Writer<'_> {
+    type Host = Shared;
+    type Error = ObjectError;
+
+    const NAMES_ALL: bool = true;
+
+    /// State W: what was stored is found.
+    fn hold(&mut self, _: &Shared) -> Result<(), ObjectError> {
+        let collected = self.0.collect();
+        normalise(&mut self.0.pending);
+        collected
+    }
+
+    fn id(&self) -> Uuid {
+        self.0.info.id()
+    }
+
+    fn pages(&self) -> &[Pages] {
+        &self.0.pending
+    }
+
+    fn view(&self) -> Option<&View> {
+        self.0.view.as_deref()
+    }
+
+    fn target(&self, _: &Shared) -> Result<Target, ObjectError> {
+        let info = &self.0.info;
+        Ok(Target {
+            id: info.id(),
+            file: Arc::clone(&self.0.primary),
+            data_offset: info.data_offset(),
+            rooted: rooted(info),
+        })
+    }
+
+    fn draft(
+        &mut self,
+        number: u32,
+        primary: &Primary<'_>,
+        changes: &mut Changes,
+    ) -> Result<Option<Change>, ObjectError> {
+        let Attached { view, pending, .. } = &*self.0;
+        let Some(view) = view else {
+            // SAFETY: the shadow is mapped for writing, and `&mut` keeps others from using it.
+            unsafe { changes.add(number, self.0.pointer(), pending, primary) }?;
+            return Ok(None);
+        };
+        // SAFETY: pages of the view that were stored into, so they are loaded; a psync has the
+        // writer's `&mut`.
+        let mut copy_out = |offset, bytes: &mut [u8]| unsafe { view.copy_out(offset, bytes) };
+        cenote_sealed::seal(view, number, pending, &mut copy_out, primary, changes)
+            .map_err(|error| self.sealed(error))
+    }
+
+    fn address(&self) -> usize {
+        self.0.addr() as usize
+    }
+
+    /// They are pending still.
+    fn note_again(&mut self) {}
+
+    fn forget(&mut self) {
+        self.0.pending.clear();
+    }
+
+    /// Only the protector asks later which pages have changed.
+    fn drafted(&mut self, number: u32, changes: &Changes) {
+        if self.0.tracker.is_some() {
+            self.0.changed = changes.pages_of(number);
+        }
+    }
+
+    fn tell(&self, shared: &Shared, state: State) {
+        let state = match state {
+            State::Held => ObjectState::Write,
+            State::Drafted => ObjectState::Psync,
+            State::Durable => ObjectState::Copy,
+        };
+        shared.set_state(self.id(), state);
+    }
+
+    /// The shadow holds what was committed, and nothing else.
+    fn finish(&mut self, shared: &Shared, journal: Option<&Journal>) -> Result<(), ObjectError> {
+        // Copies are given back for what the file holds.
+        if let Some(journal) = journal.filter(|_| self.reads_primary()) {
+            journal.settle(self.id()).map_err(|error| self.not_copied(error))?;
+        }
+        let object = &mut *self.0;
         if let Some(tracker) = &mut object.tracker {
             let changed = core::mem::take(&mut object.changed);
             // SAFETY: every pending page is committed, and in the primary where that matters;
@@ -210,64 +207,30 @@ fn clean(writers: &mut [&mut Attached]) {
             // psync.
             let _ = unsafe { tracker.clean(&object.pending, changed) };
         }
-        if let Some(view) = &object.view {
-            at_rest::settle(view);
-        }
         object.pending.clear();
-    }
-}
-
-/// A psync through the daemon: state W is here, P and C are there. Until it has answered, the pages
-/// stay pending.
-fn through_daemon(
-    keeper: &dyn DaemonApi,
-    writers: &mut [&mut Attached],
-) -> Result<Psync, ObjectError> {
-    let failed = |name: &str, source| ObjectError::Scan { name: name.into(), source };
-    let mut sealed = Vec::new();
-    let mut lines = Changes::default();
-    let (mut ranges, mut settled) = (0, false);
-    for (number, object) in (0..).zip(writers.iter_mut()) {
-        let object = &mut **object;
-        object.collect()?;
-        normalise(object.pending());
-        let Some((info, view, primary, pending)) = object.protected() else {
-            ranges += object.pending().len();
-            settled |= object.tracker().is_some_and(Tracker::reads_primary);
-            sealed.push(None);
-            continue;
-        };
-        let primary = Primary::settled(info.id(), primary, info.data_offset());
-        sealed.push(at_rest::seal(info, view, number, pending, &primary, &mut lines)?);
-        settled = true;
-    }
-    let name = writers.first().map_or(String::new(), |object| object.name().into());
-    let mut parcel =
-        Parcel::new(ranges + lines.runs.len()).map_err(|source| failed(&name, source))?;
-    for (number, object) in (0..).zip(writers.iter_mut()) {
-        if object.protected().is_none() {
-            let (shadow, pages) = (object.addr() as usize, object.pending());
-            parcel.add_pages(number, shadow, pages).map_err(|source| failed(&name, source))?;
+        if journal.is_some() {
+            self.tell(shared, State::Held);
         }
+        Ok(())
     }
-    parcel.add_changes(&lines).map_err(|source| failed(&name, source))?;
-    let mut done = Psync::default();
-    if !parcel.is_empty() {
-        let (file, runs) = parcel.finish().map_err(|source| failed(&name, source))?;
-        let ids: Vec<Uuid> = writers.iter().map(|object| object.info().id()).collect();
-        let answer = keeper.psync_objects(&ids, runs, settled, &file).map_err(of_daemon)?;
-        done = Psync {
-            seq: answer.seq,
-            // Of sealed pages the daemon sees lines, and which of them are pages is known here.
-            pages: if answer.seq == 0 { 0 } else { answer.pages + lines.pages },
-            data_bytes: answer.data_bytes,
-            journal_bytes: answer.journal_bytes,
-        };
+
+    fn poison(shared: &Shared, reason: &str) {
+        shared.store.poison(reason);
     }
-    if let Some(first) = writers.first() {
-        let shared = Arc::clone(&first.shared);
-        commit_sealed(&shared, writers, &mut sealed)?;
+
+    fn too_large(shared: &Shared, needed: u64) -> ObjectError {
+        ObjectError::PsyncTooLarge { needed, limit: shared.options.half_len_max }
     }
-    clean(writers);
-    Ok(done)
+
+    fn sealed(&self, error: SealedError) -> ObjectError {
+        at_rest::sealed(self.0.name(), error)
+    }
+
+    fn not_copied(&self, error: JournalError) -> ObjectError {
+        not_copied(self.0.name(), error)
+    }
+
+    fn unpacked(&self, source: io::Error) -> ObjectError {
+        ObjectError::Scan { name: self.0.name().into(), source }
+    }
 }

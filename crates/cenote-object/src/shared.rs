@@ -9,21 +9,17 @@ use crate::door::Door;
 use crate::error::ObjectError;
 use crate::header::{self, Found};
 use crate::options::{ObjectsOptions, Trim};
-use cenote_journal::{
-    Guard, Home, Journal, ROOT_HEADER_LEN, ROOTS_LOST, Root, Rooted, Roots, Scan, Settings,
-    Stopped, scan,
-};
+use cenote_journal::{Guard, Home, Journal, Root, Rooted, Roots, Settings, Stopped};
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
-use cenote_layout::superblock::JournalMark;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError, MediumKind, OwnedMedium};
+use cenote_protect::{Owner, Whole};
 use cenote_sealed::View;
 use cenote_store::{DaemonApi, ObjectInfo, Store, StoreError};
 use cenote_sys::process;
 use cenote_sys::process_lock::ProcessLock;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -75,9 +71,11 @@ pub(crate) struct Shared {
     pub(crate) removals: AtomicU64,
     pub(crate) overlay: BTreeMap<Uuid, Patches>,
     /// In a read-only store: the roots of protected objects that nothing is laid over.
-    roots: Option<Roots>,
+    pub(crate) roots: Option<Roots>,
     /// What readers of protected objects share.
     pub(crate) views: Mutex<BTreeMap<Uuid, Arc<View>>>,
+    /// Objects that are mapped for reading with records laid over them.
+    closed: Mutex<BTreeMap<Uuid, Owner<Whole>>>,
     pub(crate) recovery: Recovery,
     /// Nothing is written any more: the store is abandoned.
     pub(crate) silent: AtomicBool,
@@ -168,10 +166,10 @@ impl Shared {
         unsafe { self.store.keeper() }
     }
 
-    /// Reads the journal, and brings the primaries up to it.
-    pub(crate) fn recover(store: &Store, options: &ObjectsOptions) -> Result<Self, ObjectError> {
+    /// What a store has before recovery.
+    pub(crate) fn new(store: &Store, options: &ObjectsOptions) -> Self {
         let kind = store.medium().describe().kind;
-        let mut shared = Self {
+        Self {
             store: store.clone(),
             options: options.clone(),
             kind,
@@ -183,163 +181,14 @@ impl Shared {
             overlay: BTreeMap::new(),
             roots: None,
             views: Mutex::default(),
+            closed: Mutex::default(),
             recovery: Recovery::default(),
             silent: AtomicBool::new(false),
             registered: AtomicBool::new(false),
             door: Door::default(),
             removed: Mutex::default(),
             of_copy: FromDaemon::default(),
-        };
-        if store.is_connected() {
-            return Ok(shared); // the daemon has the journal
         }
-        let found = if store.medium().exists(JOURNAL)? {
-            let file = FileHandle::open(files(store), JOURNAL)?;
-            match scan(&file, store.uuid(), store.is_writable())? {
-                Ok(Scan { damage: Some(detail), .. }) | Err(detail) => Err(detail),
-                Ok(Scan { roots: None, .. })
-                    if Self::has_listed(store)
-                        && !options.accept_damaged_journal
-                        && !planted(Bug::LostListAccepted) =>
-                {
-                    Err(ROOTS_LOST.into())
-                }
-                Ok(scan) => match store.check_objects_journal(&scan.found()) {
-                    Err(StoreError::JournalRolledBack { detail, .. })
-                        if options.accept_damaged_journal =>
-                    {
-                        Err(detail)
-                    }
-                    checked => {
-                        checked?;
-                        Ok(Some((file, scan)))
-                    }
-                },
-            }
-        } else if store.objects().is_empty() {
-            Ok(None)
-        } else {
-            Err("the file \"journal\" is missing".into())
-        };
-        match found {
-            Ok(None) => {}
-            Ok(Some((file, scan))) => shared.replay(Arc::new(file), &scan)?,
-            Err(detail) if !options.accept_damaged_journal => {
-                return Err(ObjectError::JournalDamaged { detail });
-            }
-            Err(_) if store.is_writable() => {
-                shared.journal_or_new()?;
-            }
-            Err(_) => {}
-        }
-        Ok(shared)
-    }
-
-    /// Whether the store has objects that its journal lists.
-    fn has_listed(store: &Store) -> bool {
-        store.objects().iter().any(|info| info.record.at_rest.mode().has_tree())
-    }
-
-    /// Completes every committed psync. The last step is [`Journal::resume`], which commits.
-    fn replay(&mut self, file: Arc<FileHandle>, scan: &Scan) -> Result<(), ObjectError> {
-        let store = self.store.clone();
-        let _no_backup = store.exclude_backups();
-        let objects: BTreeMap<Uuid, ObjectInfo> =
-            self.store.objects().into_iter().map(|info| (info.id(), info)).collect();
-        let name_of = |id: &Uuid| objects.get(id).map(|info| info.record.name.clone());
-        let mut primaries: BTreeMap<Uuid, FileHandle> = BTreeMap::new();
-        let mut states: BTreeMap<String, ObjectState> = BTreeMap::new();
-        for record in &scan.records {
-            let data = record.read_data(&file)?;
-            record.for_each_run(&data, |id, offset, bytes| -> Result<(), ObjectError> {
-                // An object that was removed since.
-                let Some(info) = objects.get(&id) else { return Ok(()) };
-                if offset.checked_add(bytes.len() as u64).is_none_or(|last| last > info.body_len())
-                {
-                    let (seq, name) = (record.header.seq, &info.record.name);
-                    let detail = format!("record {seq} writes beyond the end of object \"{name}\"");
-                    return Err(ObjectError::JournalDamaged { detail });
-                }
-                if !self.store.is_writable() {
-                    self.overlay.entry(id).or_default().push((offset, bytes.to_vec()));
-                    return Ok(());
-                }
-                let primary = match primaries.entry(id) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(new) => new.insert(self.primary_to_replay(info)?),
-                };
-                primary.write_in_pieces(info.data_offset() + offset, bytes)?;
-                Ok(())
-            })?;
-            states.extend(
-                record.objects.iter().filter_map(name_of).map(|name| (name, ObjectState::Copy)),
-            );
-        }
-        for name in scan.torn.iter().filter_map(name_of) {
-            states.entry(name).or_insert(ObjectState::Psync);
-        }
-        self.recovery =
-            Recovery { records: scan.records.len() as u64, objects: states.into_iter().collect() };
-        if !self.store.is_writable() {
-            self.roots.clone_from(&scan.roots);
-            return Ok(());
-        }
-        if !planted(Bug::JournalReplayNotSynced) {
-            for primary in primaries.values() {
-                primary.sync().inspect_err(|error| {
-                    if error.is_failed_sync() {
-                        self.store.poison(&error.to_string());
-                    }
-                })?;
-            }
-        }
-        let listed = scan.roots.clone();
-        let mut roots = listed.map_or_else(|| self.roots_now(), Ok)?;
-        self.store.objects_journal_opens();
-        if planted(Bug::JournalNamedEarly) {
-            let mark = scan.found().mark;
-            self.store.name_objects_journal(JournalMark { epoch: mark.epoch + 1, ..mark })?;
-        }
-        roots.retain(|id| objects.contains_key(&id));
-        for (id, primary) in primaries.iter().filter(|_| !planted(Bug::RootsNotRecovered)) {
-            let Some(info) = objects.get(id) else { continue };
-            self.note_root(&mut roots, info, primary)?;
-        }
-        let journal = Journal::resume(self.home(), file, (scan, roots), self.settings())?;
-        // Before a record is appended: `cenote_store`'s module `journals` has the states.
-        self.store.name_objects_journal(journal.mark())?;
-        self.adopt(journal);
-        Ok(())
-    }
-
-    /// Notes the root of an object as its file has it.
-    fn note_root(
-        &self,
-        roots: &mut Roots,
-        info: &ObjectInfo,
-        primary: &FileHandle,
-    ) -> Result<(), MediumError> {
-        let Some(Rooted { at, root }) = rooted(info) else { return Ok(()) };
-        let mut header = [0; ROOT_HEADER_LEN];
-        primary.read_exact_at(info.data_offset() + at, &mut header)?;
-        roots.set(info.id(), root(&header));
-        Ok(())
-    }
-
-    /// The roots of all objects as their files have them: where no journal says which they were.
-    ///
-    /// An object whose file cannot be read is not listed, and is refused when it is attached. An
-    /// error that passes says nothing of a file: the journal is not made then, and nothing changed.
-    fn roots_now(&self) -> Result<Roots, MediumError> {
-        let mut roots = Roots::default();
-        for info in self.store.objects() {
-            let primary = FileHandle::open(self.files(), &info.file());
-            match primary.and_then(|primary| self.note_root(&mut roots, &info, &primary)) {
-                Err(error) if error.is_passing() => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(roots)
     }
 
     /// The root that the journal lists of an object; `None`: it cannot say.
@@ -359,7 +208,7 @@ impl Shared {
         }
     }
 
-    fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         Settings {
             half_len_max: self.options.half_len_max,
             // Memory has nothing to be flushed to.
@@ -368,7 +217,7 @@ impl Shared {
         }
     }
 
-    fn home(&self) -> Home {
+    pub(crate) fn home(&self) -> Home {
         Home {
             medium: self.files().clone(),
             store: self.store.uuid(),
@@ -379,7 +228,7 @@ impl Shared {
         }
     }
 
-    fn adopt(&self, journal: Journal) -> &Arc<Journal> {
+    pub(crate) fn adopt(&self, journal: Journal) -> &Arc<Journal> {
         let journal = self.journal.get_or_init(|| Arc::new(journal));
         self.store.note_journal(journal);
         let mut thread = locked(&self.thread);
@@ -457,8 +306,14 @@ impl Shared {
         locked(&self.views).get(&object).cloned()
     }
 
+    /// Keeps what denies stores into an object, until its view is forgotten.
+    pub(crate) fn keep_closed(&self, object: Uuid, owner: Owner<Whole>) {
+        locked(&self.closed).insert(object, owner);
+    }
+
     pub(crate) fn forget_view(&self, object: Uuid) {
         drop(locked(&self.views).remove(&object));
+        drop(locked(&self.closed).remove(&object));
     }
 
     /// Refuses an object that one user of this process has alone: a writer, or a copy.

@@ -80,18 +80,13 @@
 use crate::at_rest;
 use crate::error::ObjectError;
 use crate::shared::Shared;
-use cenote_atrest::{Expect, HEADER_LEN, Keyring, Protection, binding};
-use cenote_layout::at_rest::{AtRestHeader, Mode};
-use cenote_layout::catalog::{AtRest, ObjectRecord};
+use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::{HeaderPrefix, read, seal};
 use cenote_layout::id::Uuid;
-use cenote_layout::object::ObjectState;
 use cenote_layout::snapshot::{SNAPSHOT_PIECE_LEN, SnapshotSum, SnapshotTrailer};
-use cenote_layout::{PAGE_SIZE, object::object_data_offset};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_medium::{FileHandle, Medium, MediumError};
 use cenote_store::ObjectInfo;
-use cenote_sys::process;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -271,12 +266,12 @@ impl Target for OnMedium<'_> {
     }
 }
 
-fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> ObjectError {
+pub(crate) fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> ObjectError {
     move |source| ObjectError::File { what, file: path.display().to_string(), source }
 }
 
 /// Goes through the pieces of the first `size` bytes, and gives their sum.
-fn sum_pieces(
+pub(crate) fn sum_pieces(
     size: u64,
     mut piece: impl FnMut(u64, &mut [u8]) -> Result<(), ObjectError>,
 ) -> Result<u64, ObjectError> {
@@ -394,7 +389,7 @@ fn write(
 }
 
 /// Opens a snapshot and reads its trailer; its contents are not looked at.
-fn open(path: &Path) -> Result<(File, SnapshotTrailer), ObjectError> {
+pub(crate) fn open(path: &Path) -> Result<(File, SnapshotTrailer), ObjectError> {
     let failed = file_error("read", path);
     let wrong = |detail: String| ObjectError::Snapshot { file: path.display().to_string(), detail };
     // Opening what is no file may wait for ever.
@@ -415,160 +410,4 @@ fn open(path: &Path) -> Result<(File, SnapshotTrailer), ObjectError> {
         return Err(wrong(format!("it has {len} bytes, and had {whole}")));
     }
     Ok((file, trailer))
-}
-
-/// Makes an object again.
-pub(crate) fn restore(
-    shared: &Shared,
-    path: &Path,
-    (name, key): (Option<&str>, Option<&Keyring>),
-) -> Result<Restored, ObjectError> {
-    let failed = file_error("read", path);
-    let wrong = |detail: &str| ObjectError::Snapshot {
-        file: path.display().to_string(),
-        detail: detail.into(),
-    };
-    let (file, trailer) = open(path)?;
-    let mode = trailer.mode().ok_or_else(|| wrong("its protection is unknown"))?;
-    if mode != Mode::None && name.is_none() && trailer.store != shared.store.uuid() {
-        let of = trailer.store;
-        return Err(wrong(&format!(
-            "it is of store {of} and protected: give the object a name, and its key if it has one"
-        )));
-    }
-    let mut record = ObjectRecord {
-        puddle: trailer.object,
-        name: name.or(trailer.name()).unwrap_or_default().into(),
-        data_len: trailer.data_len,
-        at_rest: AtRest::of(mode),
-        uid: process::uid(),
-        gid: process::gid(),
-        permissions: trailer.permissions,
-        created_at_s: shared.store.medium().now_s(),
-    };
-    // Before the object, so that an object is never without a journal.
-    let journal = shared.journal()?;
-    let kept = (mode != Mode::None).then_some(trailer.object);
-    let pretended = ObjectInfo { record: record.clone(), addr: trailer.addr, size: trailer.size };
-    match kept {
-        None => record.puddle = Uuid::NIL,
-        Some(id) => {
-            shared.refuse_there(id, path)?;
-            check_header(&file, &trailer, mode).map_err(|source| match source {
-                Ok(source) => failed(source),
-                Err(detail) => wrong(&detail),
-            })?;
-        }
-    }
-    let header = rebound(&file, &trailer, mode, (shared.store.uuid(), &record.name, key))?;
-    if let Some(id) = kept {
-        reach(Step::ObjectLookedUp);
-        // Looked at again: another restore may have made it meanwhile, and what follows would
-        // change the journal's entry of it.
-        let there = || match planted(Bug::ObjectNotLookedUpAgain) {
-            true => Ok(()),
-            false => shared.refuse_there(id, path),
-        };
-        shared.enter_alone(&pretended, there)?;
-        shared.set_state(id, ObjectState::Read);
-    }
-    let trimmed = match kept {
-        Some(_) if !planted(Bug::RestoreNotTrimmed) => journal.trim_all(),
-        _ => Ok(()),
-    };
-    let expected = trimmed.map_err(ObjectError::from).and_then(|()| match kept {
-        // Before the object is there: an object that is not there is not compared.
-        Some(id) if mode.has_tree() => {
-            let span = trailer.data_len.next_multiple_of(PAGE_SIZE);
-            let mut bytes = [0; HEADER_LEN];
-            let read = file.read_exact_at(&mut bytes, object_data_offset(trailer.size) + span);
-            read.map_err(&failed)?;
-            Ok(journal.expect_root(id, binding::root(&header.unwrap_or(bytes)))?)
-        }
-        _ => Ok(()),
-    });
-    let made = expected.and_then(|()| {
-        shared.store.restore_object(record, trailer.addr, |target, info| {
-            let data_offset = info.data_offset();
-            let sum = sum_pieces(trailer.size, |at, bytes| {
-                file.read_exact_at(bytes, at).map_err(&failed)?;
-                // Headers are this store's.
-                let skip = data_offset.saturating_sub(at).min(bytes.len() as u64) as usize;
-                if bytes[skip..].iter().any(|byte| *byte != 0) {
-                    target.write_in_pieces(at + skip as u64, &bytes[skip..])?;
-                }
-                Ok(())
-            })?;
-            if sum != trailer.sum && !planted(Bug::SnapshotSumIgnored) {
-                return Err(wrong("its contents are damaged"));
-            }
-            let at = data_offset + info.regions_offset();
-            Ok(header.map_or(Ok(()), |header| target.write_at(at, &header))?)
-        })
-    });
-    if let Some(id) = kept {
-        shared.leave_writer(id);
-    }
-    if let (Err(_), Some(id)) = (&made, kept) {
-        journal.forget(id);
-    }
-    let object = made?;
-    let moved_from = (object.addr != trailer.addr).then(|| trailer.addr + object.data_offset());
-    let (store, taken_at_s) = (trailer.store, trailer.taken_at_s);
-    let name = trailer.name().unwrap_or_default().into();
-    let of = SnapshotOf { store, object: trailer.object, name, taken_at_s };
-    Ok(Restored { object, moved_from, of })
-}
-
-/// The header of a protected object that gets another name or store than it had when the snapshot
-/// was taken: bound to that, if it was bound to what the trailer says. With a key, only a program
-/// that has it can make one.
-fn rebound(
-    file: &File,
-    trailer: &SnapshotTrailer,
-    mode: Mode,
-    (store, name, key): (Uuid, &str, Option<&Keyring>),
-) -> Result<Option<[u8; HEADER_LEN]>, ObjectError> {
-    let span = trailer.data_len.next_multiple_of(PAGE_SIZE);
-    let is_same = trailer.name() == Some(name) && trailer.store == store;
-    if mode == Mode::None || (is_same && key.is_none()) {
-        return if key.is_some() {
-            Err(ObjectError::NotProtected { name: name.into() })
-        } else {
-            Ok(None)
-        };
-    }
-    let mut bytes = [0; HEADER_LEN];
-    file.read_exact_at(&mut bytes, object_data_offset(trailer.size) + span)
-        .map_err(|source| ObjectError::File { what: "read", file: name.into(), source })?;
-    let was =
-        binding::of_object(trailer.store, trailer.name().unwrap_or_default(), trailer.data_len);
-    let expected = Expect {
-        mode: Some(mode),
-        pages: Some(span / PAGE_SIZE),
-        binding: Some(was).filter(|_| !planted(Bug::ReboundUnchecked)),
-        ..Expect::of(trailer.object)
-    };
-    let opened = Protection::open(&bytes, &expected, key);
-    let protection = opened.map_err(|error| at_rest::at_rest(name, error))?;
-    protection.bind(binding::of_object(store, name, trailer.data_len));
-    Ok(Some(protection.header()))
-}
-
-/// Whether the protection that a snapshot holds is that of its object. A program with the key is
-/// told more when it attaches the object.
-fn check_header(
-    file: &File,
-    trailer: &SnapshotTrailer,
-    mode: Mode,
-) -> Result<(), Result<io::Error, String>> {
-    let span = trailer.data_len.next_multiple_of(PAGE_SIZE);
-    let mut bytes = [0; size_of::<AtRestHeader>()];
-    file.read_exact_at(&mut bytes, object_data_offset(trailer.size) + span).map_err(Ok)?;
-    let header = read::<AtRestHeader>(&bytes, false).map_err(|error| Err(error.to_string()))?;
-    if (header.object, header.pages, header.mode) == (trailer.object, span / PAGE_SIZE, mode as u32)
-    {
-        return Ok(());
-    }
-    Err(Err("it holds the protection of another object".into()))
 }

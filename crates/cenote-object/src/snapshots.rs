@@ -5,6 +5,7 @@ use crate::copied;
 use crate::error::ObjectError;
 use crate::objects::{Objects, may};
 use crate::options::Permission;
+use crate::restored;
 use crate::snapshot::{self, Blocks, Restored, Snapshot};
 use cenote_atrest::Keyring;
 use cenote_layout::object::ObjectState;
@@ -153,6 +154,6 @@ impl Objects {
         if !self.0.store.is_writable() {
             return Err(StoreError::ReadOnly { what: "restore an object" }.into());
         }
-        snapshot::restore(&self.0, path, (name, key))
+        restored::restore(&self.0, path, (name, key))
     }
 }

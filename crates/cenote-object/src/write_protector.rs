@@ -38,10 +38,9 @@
 use cenote_journal::Pages;
 use cenote_layout::PAGE_SIZE;
 use cenote_medium::planted::{Bug, planted};
+use cenote_protect::Tracked;
 use cenote_sys::bytes::copy_by_kernel;
-use cenote_sys::dirty_bitmap::DirtyBitmap;
 use cenote_sys::mappings::{self, Fineness};
-use cenote_sys::memory::{self, Access};
 use cenote_sys::pagemap::Pagemap;
 use core::fmt;
 use std::collections::VecDeque;
@@ -64,7 +63,7 @@ pub(crate) enum Close {
     /// The range is registered with userfaultfd.
     WriteProtect,
     /// A handler of faults notes pages there.
-    Mprotect(Arc<DirtyBitmap>),
+    Mprotect(Arc<Tracked>),
 }
 
 /// Reads what was committed last, from a place in the data on. `false`: it cannot be read.
@@ -252,11 +251,11 @@ impl Work {
     /// Where the process has many mappings, all chunks of a range are closed at once, so that they
     /// become fewer, and with them what else of these chunks waits.
     fn widen(&self, range: &mut Pages, queue: &mut VecDeque<Pages>) {
-        let Close::Mprotect(notes) = &self.close else { return };
+        let Close::Mprotect(tracked) = &self.close else { return };
         if mappings::fineness() == Fineness::Page {
             return;
         }
-        *range = notes.chunks_of(range);
+        *range = tracked.notes().chunks_of(range);
         while let Some(next) = queue.front_mut().filter(|next| range.contains(&next.start)) {
             if next.end > range.end {
                 next.start = range.end;
@@ -267,22 +266,21 @@ impl Work {
     }
 
     fn close(&self, range: Pages, tools: &mut Tools) -> io::Result<()> {
-        let (at, len) =
-            (self.base + range.start as usize * PAGE, (range.end - range.start) as usize * PAGE);
         match &self.close {
             Close::WriteProtect => {
                 let pagemap = match &mut tools.pagemap {
                     Some(pagemap) => pagemap,
                     none => none.insert(Pagemap::open()?),
                 };
-                pagemap.written(at, len, |_| {})
+                let at = self.base + range.start as usize * PAGE;
+                pagemap.written(at, (range.end - range.start) as usize * PAGE, |_| {})
             }
-            Close::Mprotect(notes) => {
-                notes.take_some(range.clone());
+            Close::Mprotect(tracked) => {
+                tracked.notes().take_some(range.clone());
                 // SAFETY: part of the shadow, by the promise of `new`; the handler of faults gives
                 // writing back.
-                unsafe { memory::protect(at, len, Some(Access::ReadOnly)) }
-                    .inspect_err(|_| notes.note(range))
+                unsafe { tracked.protect(range.clone()) }
+                    .inspect_err(|_| tracked.notes().note(range))
             }
         }
     }
@@ -357,7 +355,8 @@ fn difference(one: &[Pages], other: &[Pages]) -> Vec<Pages> {
 mod tests {
     use super::*;
     use cenote_medium::planted::plant;
-    use cenote_sys::fault;
+    use cenote_protect::dirty_bitmap::DirtyBitmap;
+    use cenote_sys::{fault, memory};
 
     fn pages(of: &[Pages]) -> Vec<u64> {
         of.iter().cloned().flatten().collect()
@@ -394,8 +393,8 @@ mod tests {
     /// # Safety
     /// As of `fault::register`.
     unsafe fn allow(context: *const (), address: usize) -> bool {
-        // SAFETY: registered with notes that outlive the registration.
-        unsafe { (*context.cast::<DirtyBitmap>()).allow(address) }
+        // SAFETY: registered with what outlive the registration.
+        unsafe { (*context.cast::<Tracked>()).allow(address) }
     }
 
     const COUNT: usize = 64;
@@ -405,20 +404,20 @@ mod tests {
         let base = memory::reserve_anywhere(COUNT * PAGE, PAGE).expect("address space");
         // SAFETY: our own reservation.
         unsafe { memory::map_anonymous(base, COUNT * PAGE) }.expect("memory");
-        let notes = Arc::new(DirtyBitmap::new(base, COUNT * PAGE));
+        let tracked = Arc::new(Tracked::new(base..base + COUNT * PAGE, "object \"x\""));
         // SAFETY: the notes outlive the registration; the resolver keeps the rules of resolvers.
         let registered =
-            unsafe { fault::register(base, COUNT * PAGE, allow, Arc::as_ptr(&notes).cast()) };
+            unsafe { fault::register(base, COUNT * PAGE, allow, Arc::as_ptr(&tracked).cast()) };
         let registered = registered.expect("registered");
         // SAFETY: our own memory; the resolver gives writing back.
-        unsafe { memory::protect(base, COUNT * PAGE, Some(Access::ReadOnly)) }.expect("protected");
+        unsafe { tracked.protect(0..COUNT as u64) }.expect("protected");
         let committed: Committed = Box::new(|_, bytes| {
             bytes.fill(0);
             true
         });
         // SAFETY: our own memory, until the end of this function.
         let mut protector =
-            unsafe { WriteProtector::new(base, Close::Mprotect(Arc::clone(&notes)), committed) };
+            unsafe { WriteProtector::new(base, Close::Mprotect(Arc::clone(&tracked)), committed) };
         let store = |page: usize, value: u8| {
             // SAFETY: our own memory.
             unsafe {
@@ -426,7 +425,7 @@ mod tests {
                     .write_volatile(value)
             }
         };
-        test(&mut protector, &notes, &store);
+        test(&mut protector, tracked.notes(), &store);
         drop((protector, registered));
         // SAFETY: our own reservation.
         unsafe { memory::release(base, COUNT * PAGE) }.expect("released");
@@ -552,7 +551,9 @@ mod tests {
             take(protector, 6..7);
             assert_eq!(found(protector, notes), [6]);
             // What is no page cannot be protected.
-            Arc::get_mut(&mut protector.work).expect("no thread yet").base += 1;
+            let work = Arc::get_mut(&mut protector.work).expect("no thread yet");
+            let beside = work.base + 1..work.base + 1 + COUNT * PAGE;
+            work.close = Close::Mprotect(Arc::new(Tracked::new(beside, "object \"x\"")));
             take(protector, 8..9);
             assert_eq!(found(protector, notes), [8]);
         });

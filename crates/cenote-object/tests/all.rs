@@ -2,6 +2,8 @@
 //! file that is none of these needs a process to itself.
 
 mod at_rest;
+mod at_rest_crashes;
+mod at_rest_damage;
 mod backup;
 mod bound;
 mod bound_snapshots;

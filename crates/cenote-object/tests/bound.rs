@@ -55,14 +55,14 @@ fn taken(sim: &std::sync::Arc<SimMedium>, name: &str) -> Result<Vec<u8>, String>
     got
 }
 
-/// Every forgery of records of objects `a` and `b`. The first that is not refused.
-fn forgeries(mode: Mode) -> Result<(), String> {
-    let image = filled(mode);
+/// What a forged catalog says, the name that is asked for then, and what changes its records.
+type Change = (&'static str, &'static str, Box<dyn FnMut(&mut Record) -> bool>);
+
+fn changes(mode: Mode) -> Vec<Change> {
     let other = |mode: Mode| match mode {
         Mode::Encryption => Mode::EncryptionIntegrity,
         _ => Mode::Encryption,
     };
-    type Change<'a> = (&'a str, &'a str, Box<dyn FnMut(&mut Record) -> bool>);
     let swap = |record: &mut Record| match record {
         Record::Object(object) if object.name == "a" => {
             object.name = "b".into();
@@ -83,7 +83,7 @@ fn forgeries(mode: Mode) -> Result<(), String> {
             _ => false,
         }
     };
-    let changes: Vec<Change<'_>> = vec![
+    vec![
         ("names swapped", "a", Box::new(swap)),
         ("names swapped", "b", Box::new(swap)),
         ("another name", "z", Box::new(of_a(|object| object.name = "z".into()))),
@@ -105,23 +105,12 @@ fn forgeries(mode: Mode) -> Result<(), String> {
             "a",
             Box::new(of_a(|object| object.at_rest = cenote_store::AtRest::None)),
         ),
-    ];
-    for (what, name, mut change) in changes {
-        let sim = SimMedium::from_image_unrecorded(&image);
-        if forge(&sim, &mut change) == 0 {
-            return Err(format!("{mode}, {what}: there was nothing to forge"));
-        }
-        // Only the length of the file tells a mode without a key from none.
-        if let Ok(bytes) = taken(&sim, name) {
-            return Err(format!(
-                "{mode}, {what}: \"{name}\" is served, {} bytes of {}",
-                bytes.len(),
-                bytes[0]
-            ));
-        }
-    }
-    // Identities: each file in the place of the other, with the right header page.
-    let sim = SimMedium::from_image_unrecorded(&image);
+    ]
+}
+
+/// Each file in the place of the other, with the right header page.
+fn other_file(image: &Image, mode: Mode) -> Result<(), String> {
+    let sim = SimMedium::from_image_unrecorded(image);
     let (store, objects) = common::open(&sim, 1 << 16).expect("open");
     let infos: Vec<_> = ["b", "still"].map(|name| store.object(name).expect("it is there")).into();
     objects.abandon();
@@ -138,6 +127,26 @@ fn forgeries(mode: Mode) -> Result<(), String> {
             Err(format!("{mode}: another file in its place is served, {} bytes", bytes.len()))
         }
     }
+}
+
+/// Every forgery of records of objects `a` and `b`. The first that is not refused.
+fn forgeries(mode: Mode) -> Result<(), String> {
+    let image = filled(mode);
+    for (what, name, mut change) in changes(mode) {
+        let sim = SimMedium::from_image_unrecorded(&image);
+        if forge(&sim, &mut change) == 0 {
+            return Err(format!("{mode}, {what}: there was nothing to forge"));
+        }
+        // Only the length of the file tells a mode without a key from none.
+        if let Ok(bytes) = taken(&sim, name) {
+            return Err(format!(
+                "{mode}, {what}: \"{name}\" is served, {} bytes of {}",
+                bytes.len(),
+                bytes[0]
+            ));
+        }
+    }
+    other_file(&image, mode)
 }
 
 #[test]

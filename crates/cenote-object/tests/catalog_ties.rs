@@ -14,7 +14,7 @@ use cenote_object::{
 };
 use cenote_store::{
     Access, AtRest, Credentials, OpenOptions, PermissionChange, PoolHandle, PoolInfo, PoolMode,
-    PoolOptions,
+    PoolOptions, StoreError,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -104,6 +104,25 @@ fn from_to(number: usize) -> (&'static Keyring, &'static Keyring) {
     (all[number], all[1 - number])
 }
 
+fn chmod_pool(store: &Store, name: &str, permissions: u32) -> Result<(), StoreError> {
+    let change = PermissionChange { permissions: Some(permissions), ..PermissionChange::default() };
+    let credentials = Credentials { uid: cenote_sys::process::uid(), gid: 0, groups: Vec::new() };
+    raw(store).set_permissions(&credentials, name, change)
+}
+
+fn make_pool(store: &Store, name: &str, mode: Mode, permissions: u32) -> Result<(), StoreError> {
+    let key = mode.has_key().then(|| Arc::new(crate::common::key_of(1)));
+    let asked = PoolOptions {
+        mode: PoolMode::Shadowed,
+        puddle_size: PUDDLE,
+        at_rest: AtRest::of(mode),
+        key,
+        permissions,
+        ..PoolOptions::default()
+    };
+    raw(store).create_pool(name, &asked).map(drop)
+}
+
 fn step(
     (store, objects): (&Store, &Objects),
     mode: Mode,
@@ -131,25 +150,8 @@ fn step(
         }
         Remove(name) => objects.pdestroy(name, None).map_err(|error| text(&error)),
         Chmod(name) => objects.set_mode(name, permissions).map_err(|error| text(&error)),
-        ChmodPool(name) => {
-            let change =
-                PermissionChange { permissions: Some(permissions), ..PermissionChange::default() };
-            let credentials =
-                Credentials { uid: cenote_sys::process::uid(), gid: 0, groups: Vec::new() };
-            raw(store).set_permissions(&credentials, name, change).map_err(|error| text(&error))
-        }
-        MakePool(name) => {
-            let key = mode.has_key().then(|| Arc::new(crate::common::key_of(1)));
-            let asked = PoolOptions {
-                mode: PoolMode::Shadowed,
-                puddle_size: PUDDLE,
-                at_rest: AtRest::of(mode),
-                key,
-                permissions,
-                ..PoolOptions::default()
-            };
-            raw(store).create_pool(name, &asked).map(drop).map_err(|error| text(&error))
-        }
+        ChmodPool(name) => chmod_pool(store, name, permissions).map_err(|error| text(&error)),
+        MakePool(name) => make_pool(store, name, mode, permissions).map_err(|error| text(&error)),
         RemovePool(name) => raw(store).remove_pool(name).map_err(|error| text(&error)),
         Clone(name, copy) => {
             raw(store).clone_pool(name, copy).map(drop).map_err(|error| text(&error))
@@ -217,9 +219,9 @@ fn seen_object(objects: &Objects, info: &Info) -> Result<String, String> {
 
 fn seen_pool(store: &Store, info: &PoolInfo) -> Result<String, String> {
     let permissions = info.record.permissions;
-    if info.due > 0 {
+    if info.pending > 0 {
         // Nothing here rewrites copies.
-        return Ok(format!("{permissions:o}: {} of {} are due", info.due, info.puddles));
+        return Ok(format!("{permissions:o}: {} of {} are due", info.pending, info.puddles));
     }
     let (key, pool) = opened(store, &info.record.name, Access::ReadOnly)?;
     let mut values = Vec::new();

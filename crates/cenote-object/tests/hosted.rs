@@ -1,14 +1,14 @@
-//! Objects of a daemon's guests, crashed everywhere: after each crash an object has the state of
+//! Objects of a daemon's clients, crashed everywhere: after each crash an object has the state of
 //! the last answered psync, or of the one in flight, whole; and it is not attached.
 
 use crate::common::{host, raw};
-use cenote_journal::Parcel;
-use cenote_layout::catalog::GuestRecord;
+use cenote_journal::Transfer;
+use cenote_layout::catalog::HostedClientRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, Step, plant, watch};
 use cenote_medium::sim::{Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
-use cenote_object::{Guest, Host, Objects, ObjectsOptions, Permission, Store, Trim};
+use cenote_object::{Host, HostedClient, Objects, ObjectsOptions, Permission, Store, Trim};
 use cenote_store::{AtRest, Credentials, FormatOptions, NewObject, OpenOptions};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn options() -> ObjectsOptions {
 }
 
 fn open(sim: &Arc<SimMedium>, hosting: bool) -> Result<(Store, Host), String> {
-    // SAFETY: no object that a guest has is attached in this process.
+    // SAFETY: no object that a client has is attached in this process.
     let hosting = hosting.then(|| unsafe { cenote_store::Hosting::new() });
     let options_of = OpenOptions { hosting, spare_bytes_max: 0, ..OpenOptions::default() };
     let (store, report) = Store::open(sim.clone(), options_of).map_err(|e| e.to_string())?;
@@ -68,30 +68,32 @@ fn explore(window: u64, bug: Bug) -> (u64, Option<String>) {
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let client = Uuid::from_random_bytes([5; 16]);
     let (pid, start_ticks) = (0x7fff_ffff, 3);
-    raw(&store).admit(GuestRecord { client, pid, start_ticks, uid: 7, gid: 7 }).expect("admit");
-    let guest = Guest { client, pid, start_ticks, credentials: &credentials };
+    raw(&store)
+        .admit(HostedClientRecord { client, pid, start_ticks, uid: 7, gid: 7 })
+        .expect("admit");
+    let hosted_client = HostedClient { client, pid, start_ticks, credentials: &credentials };
     let ids: Vec<Uuid> = (0..2u8)
         .map(|number| {
             let id = Uuid::from_random_bytes([0x60 + number; 16]);
             let new = new_object(id, NAMES[usize::from(number)], (PAGES * PAGE) as u64);
-            objects.create_for(&guest, &new).expect("create").id()
+            objects.create_for(&hosted_client, &new).expect("create").id()
         })
         .collect();
     for name in NAMES {
-        raw(&store).guest_attach_object(client, &credentials, name, true).expect("attach");
+        raw(&store).client_attach_object(client, &credentials, name, true).expect("attach");
     }
     plant(bug);
     sim.forget_trace();
     let psync = |objects: &Host, which: &[Uuid], value: u8, settled: bool| {
         let shadow = vec![value; PAGES * PAGE];
-        let mut parcel = Parcel::new(8).expect("parcel");
+        let mut transfer = Transfer::new(8).expect("transfer");
         for number in 0..which.len() {
-            parcel
+            transfer
                 .add_pages(number as u32, shadow.as_ptr().addr(), &[0..1, 1..PAGES as u64])
                 .expect("pages");
         }
-        let (file, runs) = parcel.finish().expect("finish");
-        objects.psync_for(&guest, which, (&file, runs), settled).expect("psync").seq
+        let (file, runs) = transfer.finish().expect("finish");
+        objects.psync_for(&hosted_client, which, (&file, runs), settled).expect("psync").seq
     };
     psync(&objects, &ids[..1], 1, false);
     sim.note(1);
@@ -101,11 +103,11 @@ fn explore(window: u64, bug: Bug) -> (u64, Option<String>) {
     sim.note(3);
     // Asked again, because the answer was lost.
     assert_eq!(psync(&objects, &ids, 3, false), 0, "it changes nothing");
-    objects.detach_for(&guest, ids[0]).expect("detach");
-    raw(&store).guest_attach_object(client, &credentials, NAMES[0], true).expect("attach");
+    objects.detach_for(&hosted_client, ids[0]).expect("detach");
+    raw(&store).client_attach_object(client, &credentials, NAMES[0], true).expect("attach");
     psync(&objects, &ids[..1], 4, false);
     sim.note(4);
-    raw(&store).guest_end(client, false).expect("end");
+    raw(&store).client_end(client, false).expect("end");
     plant(Bug::None);
     objects.abandon();
     drop(objects);
@@ -155,7 +157,7 @@ fn what_a_daemon_answered_survives_and_what_it_did_not_is_whole_or_not_there() {
 
 #[test]
 fn a_daemon_that_answers_before_the_record_is_durable_is_found() {
-    let (_, violation) = explore(0x3701_0000_0000, Bug::ParcelNotDurable);
+    let (_, violation) = explore(0x3701_0000_0000, Bug::TransferNotDurable);
     println!("{}", violation.expect("it was not found"));
 }
 
@@ -167,17 +169,17 @@ fn the_identity_of_an_object_that_is_being_removed_is_not_given_again() {
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let client = Uuid::from_random_bytes([5; 16]);
     raw(&store)
-        .admit(GuestRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 })
+        .admit(HostedClientRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 })
         .expect("admit");
-    let guest = Guest { client, pid: 1, start_ticks: 3, credentials: &credentials };
+    let hosted_client = HostedClient { client, pid: 1, start_ticks: 3, credentials: &credentials };
     let id = Uuid::from_random_bytes([9; 16]);
-    objects.create_for(&guest, &new_object(id, "large", 8 * PAGE as u64)).expect("create");
+    objects.create_for(&hosted_client, &new_object(id, "large", 8 * PAGE as u64)).expect("create");
     let (here, there) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let other = objects.clone();
         let removed = scope.spawn(move || {
             there.recv().expect("told");
-            other.destroy_for(&guest, "large")
+            other.destroy_for(&hosted_client, "large")
         });
         watch(Some(Box::new(move |step| {
             if step == Step::IdentityLookedUp {
@@ -186,14 +188,14 @@ fn the_identity_of_an_object_that_is_being_removed_is_not_given_again() {
                 std::thread::sleep(std::time::Duration::from_millis(200));
             }
         })));
-        let again = objects.create_for(&guest, &new_object(id, "small", 1));
+        let again = objects.create_for(&hosted_client, &new_object(id, "small", 1));
         watch(None);
         assert!(again.is_err(), "the identity of what was removed meanwhile: {again:?}");
         removed.join().expect("no panic").expect("removed");
     });
     // Nor afterwards.
     objects
-        .create_for(&guest, &new_object(id, "small", 1))
+        .create_for(&hosted_client, &new_object(id, "small", 1))
         .expect_err("it is gone, and has records");
     assert!(store.objects().is_empty());
 }
@@ -211,25 +213,26 @@ fn a_writer_that_died_is_not_taken_for_the_one_that_has_its_number_now() {
     let (store, _) = Store::open(medium, hosting).expect("open");
     let objects = host(&Objects::open(&store, &options()).expect("objects"));
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
-    let guest_of = |number: u8, start_ticks| {
+    let client_of = |number: u8, start_ticks| {
         let client = Uuid::from_random_bytes([number; 16]);
         raw(&store)
-            .admit(GuestRecord { client, pid: 1, start_ticks, uid: 7, gid: 7 })
+            .admit(HostedClientRecord { client, pid: 1, start_ticks, uid: 7, gid: 7 })
             .expect("admit");
-        Guest { client, pid: 1, start_ticks, credentials: &credentials }
+        HostedClient { client, pid: 1, start_ticks, credentials: &credentials }
     };
-    let first = guest_of(1, 100);
+    let first = client_of(1, 100);
     objects
         .create_for(&first, &new_object(Uuid::from_random_bytes([3; 16]), "a", 9))
         .expect("create");
-    let found = |guest: &Guest<'_>| {
-        let (listed, _) = objects.attach_for(guest, "a", Permission::ReadWrite).expect("attach");
+    let found = |hosted_client: &HostedClient<'_>| {
+        let (listed, _) =
+            objects.attach_for(hosted_client, "a", Permission::ReadWrite).expect("attach");
         listed.found
     };
     assert_eq!(found(&first), (0, 0), "it was not attached");
     assert_eq!(found(&first), (0, 0), "asked again: it is its own");
-    raw(&store).guest_end(first.client, false).expect("it died");
-    let second = guest_of(2, 200);
+    raw(&store).client_end(first.client, false).expect("it died");
+    let second = client_of(2, 200);
     assert_eq!(found(&second), (1, 1), "a process died that had this one's number");
     assert_eq!(found(&second), (0, 0));
 }
@@ -242,12 +245,14 @@ fn a_simulated_medium_hands_no_file_out_and_the_object_is_free_then() {
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let client = Uuid::from_random_bytes([5; 16]);
     raw(&store)
-        .admit(GuestRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 })
+        .admit(HostedClientRecord { client, pid: 1, start_ticks: 3, uid: 7, gid: 7 })
         .expect("admit");
-    let guest = Guest { client, pid: 1, start_ticks: 3, credentials: &credentials };
+    let hosted_client = HostedClient { client, pid: 1, start_ticks: 3, credentials: &credentials };
     objects
-        .create_for(&guest, &new_object(Uuid::from_random_bytes([6; 16]), "a", 9))
+        .create_for(&hosted_client, &new_object(Uuid::from_random_bytes([6; 16]), "a", 9))
         .expect("create");
-    objects.attach_for(&guest, "a", Permission::ReadWrite).expect_err("there is no descriptor");
+    objects
+        .attach_for(&hosted_client, "a", Permission::ReadWrite)
+        .expect_err("there is no descriptor");
     assert!(raw(&store).object_holders("a").is_empty(), "and so no lease");
 }

@@ -72,8 +72,42 @@ impl World {
         Self { attached: OBJECTS.into_iter().map(attach).collect(), objects, store }
     }
 
+    fn attach_again(&mut self, object: usize) {
+        self.attached[object].take().expect("attached").detach().expect("detach");
+        let again = self.objects.attach(OBJECTS[object].0, Permission::ReadWrite, None);
+        self.attached[object] = Some(again.expect("attach"));
+    }
+
     fn get(&mut self, object: usize) -> &mut Attached {
         self.attached[object].as_mut().expect("attached")
+    }
+}
+
+fn make_objects(dir: &Path, options: &ObjectsOptions) {
+    let (store, objects) = open(dir, options);
+    for (name, len) in OBJECTS {
+        objects.pcreate(name, len, None, 0o600).expect("create");
+    }
+    drop(objects);
+    store.close().expect("close");
+}
+
+impl Step {
+    /// Stores what a step stores into an object.
+    fn store(&self, bytes: &mut [u8]) {
+        let all = bytes.len() as u64;
+        match *self {
+            Step::Write(_, at, len, value) => {
+                let at = at % all;
+                bytes[at as usize..(at + len).min(all) as usize].fill(value);
+            }
+            Step::Scatter(_, at, count, apart, value) => {
+                for number in 0..count {
+                    bytes[((at % all + number * apart * 4096) % all) as usize] = value;
+                }
+            }
+            _ => {}
+        }
     }
 }
 
@@ -92,33 +126,15 @@ fn run(mechanism: Mechanism, steps: &[Step]) -> Result<(), TestCaseError> {
         trim: if steps.len().is_multiple_of(2) { Trim::Background } else { Trim::Inline },
         ..ObjectsOptions::default()
     };
-    {
-        let (store, objects) = open(dir.path(), &options);
-        for (name, len) in OBJECTS {
-            objects.pcreate(name, len, None, 0o600).expect("create");
-        }
-        drop(objects);
-        store.close().expect("close");
-    }
+    make_objects(dir.path(), &options);
     let mut shadow: Vec<Vec<u8>> = OBJECTS.iter().map(|(_, len)| vec![0; *len as usize]).collect();
     let mut primary = shadow.clone();
     let mut world = World::open(dir.path(), &options);
     for step in steps.iter().chain([&Step::PsyncAll, &Step::Die]) {
         match *step {
-            Step::Write(object, at, len, value) => {
-                let all = shadow[object].len() as u64;
-                let at = at % all;
-                let range = at as usize..(at + len).min(all) as usize;
-                shadow[object][range.clone()].fill(value);
-                world.get(object).as_mut_slice().expect("writable")[range].fill(value);
-            }
-            Step::Scatter(object, at, count, apart, value) => {
-                let all = shadow[object].len() as u64;
-                for number in 0..count {
-                    let at = ((at % all + number * apart * 4096) % all) as usize;
-                    shadow[object][at] = value;
-                    world.get(object).as_mut_slice().expect("writable")[at] = value;
-                }
+            Step::Write(object, ..) | Step::Scatter(object, ..) => {
+                step.store(&mut shadow[object]);
+                step.store(world.get(object).as_mut_slice().expect("writable"));
             }
             Step::Read(object) => {
                 let sum = |bytes: &[u8]| bytes.iter().map(|b| u64::from(*b)).sum::<u64>();
@@ -135,14 +151,9 @@ fn run(mechanism: Mechanism, steps: &[Step]) -> Result<(), TestCaseError> {
                 primary.clone_from(&shadow);
             }
             Step::Detach(object) => {
-                world.attached[object].take().expect("attached").detach().expect("detach");
-                let again = world
-                    .objects
-                    .attach(OBJECTS[object].0, Permission::ReadWrite, None)
-                    .expect("attach");
-                prop_assert_eq!(again.mechanism(), Some(mechanism));
+                world.attach_again(object);
+                prop_assert_eq!(world.get(object).mechanism(), Some(mechanism));
                 shadow[object].clone_from(&primary[object]);
-                world.attached[object] = Some(again);
             }
             Step::Reopen => {
                 world.attached.clear();

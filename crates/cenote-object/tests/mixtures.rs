@@ -5,12 +5,12 @@
 //! with the checksums and authentication codes that it was written with, and opens the result.
 
 use crate::common::{base_image, bytes_of, host, key, options, protect, raw};
-use cenote_layout::catalog::GuestRecord;
+use cenote_layout::catalog::HostedClientRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::Medium;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium};
-use cenote_object::{Guest, Mode, Objects, Permission, Store};
+use cenote_object::{HostedClient, Mode, Objects, Permission, Store};
 use cenote_store::{
     Access, Anchor, AtRest, Begun, Credentials, OpenOptions, PoolHandle, PoolMode, PoolOptions,
 };
@@ -356,7 +356,7 @@ fn a_whole_old_store_passes_and_anchors_find_it() {
     protect(Mode::None);
 }
 
-/// What a daemon that has this store says when a guest attaches the object.
+/// What a daemon that has this store says when a client attaches the object.
 fn asked_of_daemon(image: &Image) -> String {
     let sim = SimMedium::from_image_unrecorded(image);
     let medium: Arc<dyn Medium> = sim.clone();
@@ -367,12 +367,13 @@ fn asked_of_daemon(image: &Image) -> String {
     let objects = Objects::open(&store, &options(HALF)).expect("objects");
     let (uid, gid) = (cenote_sys::process::uid(), cenote_sys::process::gid());
     let (client, pid, start_ticks) = (Uuid::from_random_bytes([5; 16]), 0x7fff_ffff, 3);
-    raw(&store).admit(GuestRecord { client, pid, start_ticks, uid, gid }).expect("admit");
+    raw(&store).admit(HostedClientRecord { client, pid, start_ticks, uid, gid }).expect("admit");
     let credentials = Credentials { uid, gid, groups: Vec::new() };
-    let guest = Guest { client, pid, start_ticks, credentials: &credentials };
+    let hosted_client = HostedClient { client, pid, start_ticks, credentials: &credentials };
     // A simulated medium has no descriptors to hand out: that is the last step.
-    let refused =
-        host(&objects).attach_for(&guest, "a", Permission::Read).expect_err("no descriptor");
+    let refused = host(&objects)
+        .attach_for(&hosted_client, "a", Permission::Read)
+        .expect_err("no descriptor");
     objects.abandon();
     store.abandon();
     refused.to_string()

@@ -55,6 +55,42 @@ fn restored(objects: &Objects, path: &Path, name: Option<&str>) -> Restored {
     objects.restore(path, name).expect("restored")
 }
 
+/// A snapshot is restored beside the object that it is of: as another one, or not at all if it is
+/// protected.
+fn beside_itself(objects: &Objects, snapshot: &Path, mode: Mode, (id, addr): (Uuid, u64)) {
+    let beside = objects.restore(snapshot, Some("b2"));
+    if mode == Mode::None {
+        let beside = beside.expect("another identity");
+        assert_ne!(beside.object.id(), id);
+        assert_eq!(beside.moved_from, Some(addr));
+        assert_eq!((value_of(objects, "b2"), value_of(objects, "a")), (Ok(1), Ok(2)));
+        objects.pdestroy("b2", None).expect("destroyed");
+    } else {
+        assert!(matches!(beside, Err(ObjectError::StillThere { .. })), "{beside:?}");
+    }
+}
+
+/// A snapshot is restored in another store.
+fn in_another_store(snapshot: &Path, mode: Mode) {
+    let image = base_image(HALF);
+    let (_other, store, objects) = opened(&image);
+    // Simulated stores draw the same identities.
+    objects.pdestroy("a", None).expect("destroyed");
+    let c = match common::key() {
+        // Its protection is bound to its name: it takes the key to give it another.
+        Some(key) => {
+            let refused = objects.restore(snapshot, Some("c")).expect_err("without its key");
+            assert!(refused.errno() == 13, "{refused}");
+            objects.restore_as(snapshot, "c", key).expect("restored")
+        }
+        None => restored(&objects, snapshot, Some("c")),
+    };
+    assert_eq!(c.object.record.name, "c");
+    assert_eq!(value_of(&objects, "c"), Ok(2), "{mode}");
+    objects.abandon();
+    store.abandon();
+}
+
 #[test]
 fn a_snapshot_is_what_the_last_psync_left_and_comes_back() {
     let modes = [
@@ -92,17 +128,7 @@ fn a_snapshot_is_what_the_last_psync_left_and_comes_back() {
             objects.snapshot("a", &path("two"), Blocks::Copied).expect_err("the file is there");
         assert!(taken.errno() == 17 && path("two").exists(), "{taken}");
 
-        // Beside the object that it is of.
-        let beside = objects.restore(&path("one"), Some("b2"));
-        if mode == Mode::None {
-            let beside = beside.expect("another identity");
-            assert_ne!(beside.object.id(), id);
-            assert_eq!(beside.moved_from, Some(addr));
-            assert_eq!((value_of(objects, "b2"), value_of(objects, "a")), (Ok(1), Ok(2)));
-            objects.pdestroy("b2", None).expect("destroyed");
-        } else {
-            assert!(matches!(beside, Err(ObjectError::StillThere { .. })), "{beside:?}");
-        }
+        beside_itself(objects, &path("one"), mode, (id, addr));
         // In its place.
         objects.pdestroy("a", None).expect("destroyed");
         let again = restored(objects, &path("one"), None);
@@ -125,24 +151,7 @@ fn a_snapshot_is_what_the_last_psync_left_and_comes_back() {
         objects.abandon();
         store.abandon();
         drop(objects);
-        let image = base_image(HALF);
-        let (_other, store, objects) = opened(&image);
-        // Simulated stores draw the same identities.
-        objects.pdestroy("a", None).expect("destroyed");
-        let c = match common::key() {
-            // Its protection is bound to its name: it takes the key to give it another.
-            Some(key) => {
-                let refused =
-                    objects.restore(&path("two"), Some("c")).expect_err("without its key");
-                assert!(refused.errno() == 13, "{refused}");
-                objects.restore_as(&path("two"), "c", key).expect("restored")
-            }
-            None => restored(&objects, &path("two"), Some("c")),
-        };
-        assert_eq!(c.object.record.name, "c");
-        assert_eq!(value_of(&objects, "c"), Ok(2), "{mode}");
-        objects.abandon();
-        store.abandon();
+        in_another_store(&path("two"), mode);
     }
     protect(Mode::None);
 }

@@ -2,13 +2,15 @@
 //! moment is refused. Of a protected object its protection says that.
 
 use crate::common::{host, raw, window_base};
-use cenote_journal::Parcel;
-use cenote_layout::catalog::GuestRecord;
+use cenote_journal::Transfer;
+use cenote_layout::catalog::HostedClientRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, Limits, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
-use cenote_object::{Blocks, Guest, ObjectError, Objects, ObjectsOptions, Permission, Store, Trim};
+use cenote_object::{
+    Blocks, HostedClient, ObjectError, Objects, ObjectsOptions, Permission, Store, Trim,
+};
 use cenote_store::{
     AtRest, BackedUp, Credentials, Damage, FormatOptions, NewObject, OpenOptions, StoreError,
 };
@@ -28,7 +30,7 @@ fn medium_of(dir: &Path) -> Arc<RealMedium> {
 }
 
 fn opened_on(medium: Arc<dyn Medium>, hosting: bool) -> (Store, Objects) {
-    // SAFETY: no object that a guest has is attached in this process.
+    // SAFETY: no object that a client has is attached in this process.
     let hosting = hosting.then(|| unsafe { cenote_store::Hosting::new() });
     let options = OpenOptions { hosting, spare_bytes_max: 0, ..OpenOptions::default() };
     let (store, _) = Store::open(medium, options).expect("opened");
@@ -284,55 +286,57 @@ fn an_object_that_a_killed_session_had_is_served_after_any_close() {
 
 const CLIENT: Uuid = Uuid([5; 16]);
 
-/// A guest attaches, psyncs and detaches an object, and ends.
-fn by_guest(sim: &Arc<SimMedium>, value: u8) {
+/// A client attaches, psyncs and detaches an object, and ends.
+fn by_client(sim: &Arc<SimMedium>, value: u8) {
     let (store, objects) = opened_on(sim.clone(), true);
     let hosted = host(&objects);
     let credentials = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let (client, pid, start_ticks) = (CLIENT, 0x7fff_ffff, 3);
-    raw(&store).admit(GuestRecord { client, pid, start_ticks, uid: 7, gid: 7 }).expect("admitted");
-    let guest = Guest { client, pid, start_ticks, credentials: &credentials };
+    raw(&store)
+        .admit(HostedClientRecord { client, pid, start_ticks, uid: 7, gid: 7 })
+        .expect("admitted");
+    let hosted_client = HostedClient { client, pid, start_ticks, credentials: &credentials };
     let new = NewObject {
         id: Uuid([0x60; 16]),
-        name: "guest's".into(),
+        name: "client's".into(),
         data_len: 4096,
         permissions: 0o666,
         at_rest: AtRest::None,
         header: Vec::new(),
     };
-    let id = hosted.create_for(&guest, &new).expect("created").id();
-    raw(&store).guest_attach_object(client, &credentials, "guest's", true).expect("attached");
-    let granted = hosted.attach_for(&guest, "guest's", Permission::ReadWrite);
+    let id = hosted.create_for(&hosted_client, &new).expect("created").id();
+    raw(&store).client_attach_object(client, &credentials, "client's", true).expect("attached");
+    let granted = hosted.attach_for(&hosted_client, "client's", Permission::ReadWrite);
     // A simulated file has no descriptor.
     assert!(granted.is_err());
     let shadow = vec![value; 4096];
-    let mut parcel = Parcel::new(8).expect("parcel");
+    let mut transfer = Transfer::new(8).expect("transfer");
     let pages = core::slice::from_ref(&(0..1));
-    parcel.add_pages(0, shadow.as_ptr().addr(), pages).expect("pages");
-    let (file, runs) = parcel.finish().expect("finished");
-    hosted.psync_for(&guest, &[id], (&file, runs), true).expect("psynced");
-    hosted.detach_for(&guest, id).expect("detached");
-    raw(&store).guest_end(client, false).expect("ended");
+    transfer.add_pages(0, shadow.as_ptr().addr(), pages).expect("pages");
+    let (file, runs) = transfer.finish().expect("finished");
+    hosted.psync_for(&hosted_client, &[id], (&file, runs), true).expect("psynced");
+    hosted.detach_for(&hosted_client, id).expect("detached");
+    raw(&store).client_end(client, false).expect("ended");
     drop(hosted);
     closed((store, objects));
 }
 
-/// A daemon's store: what its guest psynced is sealed, and the file of before is refused.
+/// A daemon's store: what its client psynced is sealed, and the file of before is refused.
 fn hosted(bug: Bug) -> Result<BTreeSet<u8>, ObjectError> {
     let sim = SimMedium::new(SimOptions::new(Durability::Process));
     let format =
         FormatOptions { window_base: Some(window_base()), window_len: 64 << 20, uuid: None };
     cenote_store::format(sim.clone(), &format).expect("formatted");
-    by_guest(&sim, 1);
+    by_client(&sim, 1);
     let before = sim.image_now(CrashKind::Process);
     plant(bug);
-    by_guest(&sim, 2);
+    by_client(&sim, 2);
     let mut image = sim.image_now(CrashKind::Process);
     let name: Vec<u8> = Uuid([0x60; 16]).to_hex().to_vec();
     image.roll_back(&format!("puddles/{}", String::from_utf8(name).expect("hex")), &before);
     let session = opened_on(SimMedium::from_image_unrecorded(&image), true);
     let found = session.1.snapshot_on(
-        "guest's",
+        "client's",
         &*SimMedium::new(SimOptions::new(Durability::Process)),
         "copy",
     );
@@ -342,7 +346,7 @@ fn hosted(bug: Bug) -> Result<BTreeSet<u8>, ObjectError> {
 }
 
 #[test]
-fn a_file_that_a_daemons_guest_has_written_since_is_refused() {
+fn a_file_that_a_daemons_client_has_written_since_is_refused() {
     let found = hosted(Bug::None);
     assert!(refused(&found), "{found:?}");
     assert!(hosted(Bug::ObjectNotMarked).is_ok());

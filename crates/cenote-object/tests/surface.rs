@@ -26,7 +26,7 @@ const ATTACHED: &str = "name info found permission mechanism protection load anc
 /// An attached object's psync.
 const PSYNC: &str = "psync";
 
-/// Guests' objects: safe because [`cenote_object::Host::of`] is not.
+/// Clients' objects: safe because [`cenote_object::Host::of`] is not.
 const HOST: &str = "create_for destroy_for attach_for detach_for psync_for listed";
 
 /// Types through which a program would reach what is mapped.

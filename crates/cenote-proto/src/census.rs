@@ -6,7 +6,7 @@ use crate::message::Refusal;
 
 impl Refusal {
     /// Names of the reasons, by [`Refusal::reason`].
-    pub const REASONS: [&str; 24] = [
+    pub const REASONS: [&str; 26] = [
         "pool_unknown",
         "pool_exists",
         "pool_in_use",
@@ -31,6 +31,8 @@ impl Refusal {
         "backup_failed",
         "not_still",
         "pool_torn",
+        "pool_held",
+        "window_full",
     ];
 
     /// Which reason it is.
@@ -55,12 +57,14 @@ impl Refusal {
             Self::ObjectDenied { .. } => 15,
             Self::NoSpace => 16,
             Self::PsyncTooLarge { .. } => 17,
-            Self::NoParcel => 18,
+            Self::NoTransfer => 18,
             Self::NoImport => 19,
             Self::Import { .. } => 20,
             Self::Backup { .. } => 21,
             Self::NotStill { .. } => 22,
             Self::PoolTorn => 23,
+            Self::PoolHeld { .. } => 24,
+            Self::WindowFull { .. } => 25,
         }
     }
 }
@@ -79,7 +83,7 @@ mod tests {
             Request::Ping,
             Request::LogSpace,
             Request::Goodbye,
-            Request::SetAside,
+            Request::UndecidedLogs,
             Request::Metrics,
             Request::AbandonImport { import: 1 },
             Request::Attend,
@@ -90,7 +94,8 @@ mod tests {
         }
         let last = Request::DeclareWhole { name: String::new() };
         assert_eq!(Request::KINDS.len(), last.kind() + 1);
-        assert_eq!(Refusal::REASONS.len(), Refusal::PoolTorn.reason() + 1);
+        let last = Refusal::WindowFull { wanted: 0, window_len: 0, free: 0 };
+        assert_eq!(Refusal::REASONS.len(), last.reason() + 1);
         let mut names: Vec<&str> =
             Request::KINDS.iter().chain(&Refusal::REASONS).copied().collect();
         names.sort_unstable();

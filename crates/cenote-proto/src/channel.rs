@@ -126,6 +126,22 @@ impl Channel {
         Ok(Self(channel))
     }
 
+    /// [`Channel::connect`], with a limit on each wait: for room among those that wait to be
+    /// accepted, for a message to be sent, and for one to be received. A wait that is over is an
+    /// error of kind [`io::ErrorKind::WouldBlock`].
+    ///
+    /// # Errors
+    /// As [`Channel::connect`].
+    pub fn connect_within(path: &Path, each: Duration) -> io::Result<Self> {
+        use rustix::net::sockopt::{Timeout, set_socket_timeout};
+        let channel = socket()?;
+        for wait in [Timeout::Send, Timeout::Recv] {
+            set_socket_timeout(&channel, wait, Some(each))?;
+        }
+        rustix::net::connect(&channel, &SocketAddrUnix::new(path)?)?;
+        Ok(Self(channel))
+    }
+
     /// Two ends of a new connection.
     ///
     /// # Errors
@@ -138,6 +154,13 @@ impl Channel {
             None,
         )?;
         Ok((Self(a), Self(b)))
+    }
+
+    /// The process that listens at the other end's path, or made this pair: as the kernel noted it.
+    #[must_use]
+    pub fn peer_pid(&self) -> Option<u32> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.0).ok()?;
+        Some(peer.pid.as_raw_nonzero().get().cast_unsigned())
     }
 
     /// How long a message may take to be sent before that is an error: the other end does not read.

@@ -35,7 +35,7 @@ pub use clients::{ClientItem, ClientState, HeldPool};
 pub use hold::{Call, Stance};
 pub use message::{
     DecodeError, MESSAGE_LEN_MAX, MediumText, ObjectItem, Place, PoolItem, PoolSpec, Refusal,
-    Reply, SetAsideItem, Stat, VERSION, decode, encode, peek,
+    Reply, Stat, UndecidedLogsItem, VERSION, decode, encode, peek,
 };
 pub use requests::{Request, Rights, Topic};
 pub use spec::{IMPORT_LEN_MAX, IMPORT_POOLS_MAX, ImportPoolSpec, ImportSpec};

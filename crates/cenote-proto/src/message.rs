@@ -2,14 +2,14 @@
 
 mod reply;
 
-pub use reply::{MediumText, ObjectItem, Place, PoolItem, Refusal, Reply, SetAsideItem, Stat};
+pub use reply::{MediumText, ObjectItem, Place, PoolItem, Refusal, Reply, Stat, UndecidedLogsItem};
 
 use cenote_layout::catalog::{HeapKind, PoolMode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version that this release speaks, and the only one that it understands.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Most bytes of one message, its header included.
 pub const MESSAGE_LEN_MAX: usize = 64 << 10;
 /// `CNTE`, little endian.

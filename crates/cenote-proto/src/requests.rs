@@ -208,7 +208,7 @@ requests! {
         pool: PoolId,
     } = "members", Pools, Any;
     /// Clients whose logs are set aside.
-    SetAside = "set_aside", Overview, Any;
+    UndecidedLogs = "set_aside", Overview, Any;
     /// Decides about the logs of one.
     DecideLogs {
         /// Which client.
@@ -232,8 +232,8 @@ requests! {
     } = "primaries", Puddles, Any;
     /// Psyncs puddles of pools in shadowed mode.
     PsyncPools {
-        /// The parcel, which has a list of lines, and their contents. It is used up.
-        parcel: u64,
+        /// The transfer, which has a list of lines, and their contents. It is used up.
+        transfer: u64,
         /// The puddles, by which the list counts.
         puddles: Vec<Uuid>,
         /// Entries that the list has room for.
@@ -283,8 +283,8 @@ requests! {
     } = "detach_object", Objects, Any;
     /// Psyncs objects that are attached for writing; as [`Request::PsyncPools`].
     PsyncObjects {
-        /// The parcel.
-        parcel: u64,
+        /// The transfer.
+        transfer: u64,
         /// The objects, by which the list counts.
         objects: Vec<Uuid>,
         /// Entries that the list has room for.
@@ -305,7 +305,7 @@ requests! {
     } = "set_object_owner", Objects, Any;
     /// A file in memory for the next psync, of the daemon's making: no descriptor of a client's
     /// ever reaches the daemon.
-    Parcel = "parcel", Session, Any;
+    Transfer = "parcel", Session, Any;
     /// Where the puddles of all pools lie, those behind `after` by pool and number: for telling to
     /// which pool a pointer leads.
     Places {
@@ -327,25 +327,25 @@ requests! {
         /// Its name.
         name: String,
     } = "randomize_pool", Moves, Any;
-    /// Begins an import: what it is to be is an [`ImportSpec`](crate::ImportSpec) in a parcel,
+    /// Begins an import: what it is to be is an [`ImportSpec`](crate::ImportSpec) in a transfer,
     /// which is used up.
     BeginImport {
-        /// The parcel.
-        parcel: u64,
+        /// The transfer.
+        transfer: u64,
         /// Bytes of it.
         len: u32,
         /// It is only checked, and nothing is begun.
         check_only: bool,
     } = "begin_import", Moves, Any;
     /// Writes stretches of one puddle of an import, whose bytes are one after the other in a
-    /// parcel, which is used up.
+    /// transfer, which is used up.
     FillImport {
         /// The import.
         import: u64,
         /// Which of its puddles, by place in the spec.
         slot: u32,
-        /// The parcel.
-        parcel: u64,
+        /// The transfer.
+        transfer: u64,
         /// Offset in the puddle, and bytes, of each stretch.
         pieces: Vec<(u64, u32)>,
     } = "fill_import", Moves, Any;

@@ -395,17 +395,7 @@ pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> 
     };
     let mut cursor = Cursor::default();
     if let Some(roots) = contents.roots.filter(|_| !planted(Bug::RootsNotRewritten)) {
-        for number in 0..ROOT_COUNT as usize {
-            let at = roots + number * size_of::<RootSlot>();
-            // A damaged root stays as it is, and is found when it is read.
-            let Some(old) = root(image, at).filter(|root| root.addr != 0) else { continue };
-            let addr = job.moves.native(old.addr, 0, &mut cursor);
-            match RootSlot::new(RootEntry { addr, ..old }).filter(|_| addr != old.addr) {
-                Some(slot) => set_word(image, at, slot.word),
-                None => continue,
-            }
-            done.native += 1;
-        }
+        done.native += rewrite_roots(image, roots, job, &mut cursor);
     }
     let mut room = Vec::new();
     let (mut blocks, mut native) = (0, 0);
@@ -417,55 +407,81 @@ pub fn rewrite(image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> 
     each_block(image, &contents, (&job.types, job.all_blocks), short, |start, block, program| {
         done.blocks += 1;
         program.run(block, &mut room, &mut |block, slot| {
-            let old = word(block, slot.offset);
-            if old == 0 {
-                return;
-            }
-            match slot.kind {
-                PointerKind::NATIVE => {
-                    let new = job.moves.native(old, slot.tag_mask, &mut cursor);
-                    if new != old {
-                        set_word(block, slot.offset, new);
-                        done.native += 1;
-                    }
-                }
-                PointerKind::RELATIVE => {
-                    let at = (start + slot.offset) as u64;
-                    if decode_relative(job.from + at, old).is_none() {
-                        return;
-                    }
-                    match job.moves.relative(old, job.from + at, job.puddle.addr + at, &mut cursor)
-                    {
-                        Some(new) if new != old => {
-                            set_word(block, slot.offset, new);
-                            done.relative += 1;
-                        }
-                        Some(_) => {}
-                        None => done.out_of_reach += 1,
-                    }
-                }
-                PointerKind::REGION => match job.moves.region(old) {
-                    Some(new) if new != old => {
-                        set_word(block, slot.offset, new);
-                        done.region += 1;
-                    }
-                    Some(_) => {}
-                    None => done.out_of_reach += u64::from(RegionAddress::decode(old).is_some()),
-                },
-                _ => {
-                    if may_lead_to_moved(old, start + slot.offset, job, &mut cursor) {
-                        done.kept += 1;
-                        if done.first_kept == 0 {
-                            done.first_kept = job.puddle.addr + (start + slot.offset) as u64;
-                        }
-                    }
-                }
-            }
+            rewrite_slot((block, start), slot, job, &mut cursor, &mut done);
         });
     });
     done.blocks += blocks;
     done.native += native;
     Ok(done)
+}
+
+/// Rewrites the numbered roots, which lie at `roots`. How many have another value now.
+fn rewrite_roots(image: &mut [u8], roots: usize, job: &RewriteJob, cursor: &mut Cursor) -> u64 {
+    let mut changed = 0;
+    for number in 0..ROOT_COUNT as usize {
+        let at = roots + number * size_of::<RootSlot>();
+        // A damaged root stays as it is, and is found when it is read.
+        let Some(old) = root(image, at).filter(|root| root.addr != 0) else { continue };
+        let addr = job.moves.native(old.addr, 0, cursor);
+        if let Some(slot) = RootSlot::new(RootEntry { addr, ..old }).filter(|_| addr != old.addr) {
+            set_word(image, at, slot.word);
+            changed += 1;
+        }
+    }
+    changed
+}
+
+/// Rewrites one pointer of a block, which begins at `start` of the image.
+fn rewrite_slot(
+    (block, start): (&mut [u8], usize),
+    slot: Slot,
+    job: &RewriteJob,
+    cursor: &mut Cursor,
+    done: &mut Rewritten,
+) {
+    let old = word(block, slot.offset);
+    if old == 0 {
+        return;
+    }
+    match slot.kind {
+        PointerKind::NATIVE => {
+            let new = job.moves.native(old, slot.tag_mask, cursor);
+            if new != old {
+                set_word(block, slot.offset, new);
+                done.native += 1;
+            }
+        }
+        PointerKind::RELATIVE => {
+            let at = (start + slot.offset) as u64;
+            if decode_relative(job.from + at, old).is_none() {
+                return;
+            }
+            match job.moves.relative(old, job.from + at, job.puddle.addr + at, cursor) {
+                Some(new) if new != old => {
+                    set_word(block, slot.offset, new);
+                    done.relative += 1;
+                }
+                Some(_) => {}
+                None => done.out_of_reach += 1,
+            }
+        }
+        PointerKind::REGION => match job.moves.region(old) {
+            Some(new) if new != old => {
+                set_word(block, slot.offset, new);
+                done.region += 1;
+            }
+            Some(_) => {}
+            None => done.out_of_reach += u64::from(RegionAddress::decode(old).is_some()),
+        },
+        _ => {
+            if may_lead_to_moved(old, start + slot.offset, job, cursor) {
+                done.kept += 1;
+                if done.first_kept == 0 {
+                    done.first_kept = job.puddle.addr + (start + slot.offset) as u64;
+                }
+            }
+        }
+    }
 }
 
 /// Where [`rewrite`] may change words of this image, if it may be run over it again after any of

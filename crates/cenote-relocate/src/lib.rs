@@ -3,14 +3,14 @@
 //!
 //! | part | decides |
 //! | --- | --- |
-//! | `cenote_store::relocate` | where puddles went, and which of them are due; how a rewritten |
-//! | | puddle replaces the old one so that every crash leaves one of the two |
+//! | `cenote_store::relocate` | where puddles went, and which of them are pending; how a |
+//! | | rewritten puddle replaces the old one so that every crash leaves one of the two |
 //! | this crate | which words are pointers, and their new values |
 //!
 //! The work is a function over the bytes of one puddle, the store's types and the table of moves
-//! ([`image`]). The store calls it, as [`PointerRewriter`], when a thread touches a due puddle. A
-//! store that is opened with it (`OpenOptions::relocation`, which crate `cenote` fills in) rewrites
-//! at the first touch; no application's code is involved.
+//! ([`image`]). The store calls it, as [`PointerRewriter`], when a thread touches a pending puddle.
+//! A store that is opened with it (`OpenOptions::relocation`, which crate `cenote` fills in)
+//! rewrites at the first touch; no application's code is involved.
 //!
 //! What is to become part of a store goes through [`cenote_store::Store::begin_import`]; a copy
 //! inside a store is [`cenote_store::Store::clone_pool`], new addresses are

@@ -6,7 +6,8 @@
 //! off-holders, region pointers, to other pools, null, into blocks and one past their ends.
 //! `CENOTE_ARCHIVED_GRAPHS` sets how many there are (40).
 
-use crate::graphs::{Graph, Names, Random, blank, build, files, number, store_on};
+use crate::graph::{Graph, Names, Random, blank, build, files, store_on};
+use crate::graphs::number;
 use cenote_medium::planted::{Bug, plant};
 use cenote_relocate::archiving::{self, ExportOptions, ImportOptions};
 use cenote_store::{PoolOptions, Store};

@@ -4,393 +4,20 @@
 //!
 //! `CENOTE_GRAPHS` sets the number of graphs (16), `CENOTE_SEED` the first seed.
 
-use cenote_heap::{Heap as _, PoolBacking, TracedHeap};
+use crate::graph::*;
 use cenote_layout::catalog::{MoveRecord, PuddleRecord, RelocationRecord};
 use cenote_layout::heap::{HeapGeometry, mark};
-use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::id::Uuid;
 use cenote_layout::moves::Moves;
-use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative, encode_relative};
-use cenote_layout::types::{Condition, PointerField, RECORD_VERSION, TypeRecord};
+use cenote_layout::pointer::PointerKind;
+use cenote_layout::types::TypeRecord;
+use cenote_medium::Medium;
 use cenote_medium::planted::{Bug, plant};
-use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
-use cenote_medium::{Durability, Medium};
-use cenote_relocate::{ImportManifest, ImportPool, ImportPuddle, Imported, image, options};
-use cenote_store::relocate::{Backend, RewriteJob, TypeTable};
-use cenote_store::{
-    Access, FormatOptions, OpenOptions, PoolHandle, PoolMode, PoolOptions, Store, format,
-};
-use std::collections::BTreeMap;
+use cenote_medium::sim::SimMedium;
+use cenote_relocate::{ImportManifest, ImportPool, ImportPuddle, Imported, image};
+use cenote_store::relocate::{RewriteJob, TypeTable};
+use cenote_store::{PoolOptions, Store};
 use std::sync::Arc;
-
-/// splitmix64.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
-const NODE: TypeId = TypeId(0x10);
-const PAIRS: TypeId = TypeId(0x11);
-const TABLE: TypeId = TypeId(0x12);
-const LEAF: TypeId = TypeId(0x13);
-
-fn record(id: TypeId, size: u64, repeats: bool, pointers: Vec<PointerField>) -> TypeRecord {
-    let name = format!("graphs::{id}");
-    let (fields, variants) = (Vec::new(), Vec::new());
-    let record = TypeRecord {
-        version: RECORD_VERSION,
-        id,
-        name,
-        size,
-        align: 8,
-        repeats,
-        pointers,
-        fields,
-        variants,
-    };
-    record.check().unwrap();
-    record
-}
-
-fn types() -> Vec<TypeRecord> {
-    let plain = |offset, kind| PointerField {
-        offset,
-        stride: 8,
-        count: 1,
-        kind,
-        tag_mask: 0,
-        target: TypeId::UNTYPED,
-        conditions: Vec::new(),
-    };
-    let native = |offset| plain(offset, PointerKind::NATIVE);
-    let is = |value| vec![Condition { offset: 64, size: 1, value }];
-    vec![
-        // An enum among plain, tagged, relative and region pointers; the variants' pointers lie at
-        // different places.
-        record(
-            NODE,
-            72,
-            false,
-            vec![
-                native(8),
-                PointerField { tag_mask: 0xffff_0000_0000_0007, ..native(16) },
-                plain(24, PointerKind::RELATIVE),
-                plain(32, PointerKind::REGION),
-                PointerField { conditions: is(1), ..native(40) },
-                PointerField { conditions: is(2), count: 2, ..native(48) },
-            ],
-        ),
-        record(PAIRS, 32, true, vec![PointerField { count: 2, stride: 16, ..native(8) }]),
-        record(TABLE, 8, true, vec![native(0)]),
-        record(LEAF, 8, true, Vec::new()),
-    ]
-}
-
-/// Something allocated.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Object {
-    pub(crate) pool: usize,
-    addr: u64,
-    size: u64,
-    type_id: TypeId,
-}
-
-/// A pointer: where it stands, and where it leads, as object and offset; or nowhere.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
-    pub(crate) from: usize,
-    offset: u64,
-    kind: PointerKind,
-    tag: u64,
-    pub(crate) to: Option<(usize, u64)>,
-}
-
-/// Pools and what is in them.
-pub(crate) struct Graph {
-    pub(crate) names: Vec<String>,
-    pub(crate) objects: Vec<Object>,
-    pub(crate) links: Vec<Link>,
-    /// Of each pool: roots, as objects.
-    roots: Vec<Vec<(u16, usize)>>,
-    /// Puddles where the graph was built, by address.
-    puddles: Vec<PuddleRecord>,
-    pub(crate) ids: Vec<PoolId>,
-}
-
-fn put(addr: u64, value: u64) {
-    // SAFETY: tests write into blocks that they allocated, at offsets inside.
-    unsafe { std::ptr::with_exposed_provenance_mut::<u64>(addr as usize).write_unaligned(value) }
-}
-
-fn get(addr: u64) -> u64 {
-    // SAFETY: as in `put`.
-    unsafe { std::ptr::with_exposed_provenance::<u64>(addr as usize).read_unaligned() }
-}
-
-fn window_base(number: u64) -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    thread_local! { static MINE: u64 = 0x3700_0000_0000 + (NEXT.fetch_add(1, Relaxed) << 36) }
-    MINE.with(|base| *base) + (number << 32)
-}
-
-pub(crate) fn blank(number: u64) -> Image {
-    let sim = SimMedium::new(SimOptions::new(Durability::Process));
-    let (window_base, window_len) = (Some(window_base(number)), 512 << 20);
-    let uuid = Some(Uuid::from_random_bytes([number as u8 + 1; 16]));
-    format(sim.clone(), &FormatOptions { window_base, window_len, uuid }).unwrap();
-    sim.image_now(CrashKind::Process)
-}
-
-fn open(medium: &Arc<dyn Medium>) -> Store {
-    let options = OpenOptions {
-        log_puddle_size: 64 << 10,
-        relocation: options(Backend::Signal),
-        journal_half_len: 64 << 10,
-        ..OpenOptions::default()
-    };
-    Store::open(Arc::clone(medium), options).unwrap().0
-}
-
-pub(crate) fn store_on(image: &Image) -> (Arc<dyn Medium>, Store) {
-    let medium: Arc<dyn Medium> = SimMedium::from_image_unrecorded(image);
-    let store = open(&medium);
-    (medium, store)
-}
-
-/// Builds a graph in a store, whose pools are closed afterwards.
-pub(crate) fn build(store: &Store, random: &mut Random) -> Graph {
-    let all = types();
-    // SAFETY: the test lays its values out by these records.
-    unsafe { store.register_types(&all.iter().collect::<Vec<_>>()) }.unwrap();
-    let count = 1 + random.below(3) as usize;
-    let mut graph = Graph {
-        names: (0..count).map(|n| format!("pool {n}")).collect(),
-        objects: Vec::new(),
-        links: Vec::new(),
-        roots: vec![Vec::new(); count],
-        puddles: Vec::new(),
-        ids: Vec::new(),
-    };
-    for name in &graph.names {
-        let mode = if random.below(3) == 0 { PoolMode::Shadowed } else { PoolMode::Direct };
-        let options = PoolOptions { puddle_size: 256 << 10, mode, ..PoolOptions::default() };
-        graph.ids.push(store.create_pool(name, &options).unwrap());
-    }
-    let handles: Vec<_> =
-        graph.names.iter().map(|name| store.open_pool(name, Access::ReadWrite).unwrap()).collect();
-    // SAFETY: no other heap of these pools is open, and the test gives out no reference.
-    let backing = |handle: &PoolHandle| unsafe { PoolBacking::of(handle.clone()) };
-    let heaps: Vec<_> =
-        handles.iter().map(|handle| TracedHeap::open(backing(handle)).unwrap()).collect();
-    for _ in 0..20 + random.below(80) {
-        let (pool, type_id, size) = (
-            random.below(count as u64) as usize,
-            [NODE, PAIRS, TABLE, LEAF][random.below(4) as usize],
-            [16, 72, 96, 200, 1000, 5000, 40_000, 150_000][random.below(8) as usize],
-        );
-        let size = if type_id == NODE { 72 } else { size };
-        let block = heaps[pool].alloc(size, 16, type_id).unwrap();
-        let (addr, size) = (block.addr.as_ptr() as u64, block.size);
-        for offset in (0..size).step_by(8) {
-            put(addr + offset, if type_id == LEAF { random.next() } else { 0 });
-        }
-        graph.objects.push(Object { pool, addr, size, type_id });
-        // Nothing looks at the contents of blocks that are free again.
-        if random.below(4) == 0 {
-            let gone = heaps[pool].alloc(72, 16, NODE).unwrap().addr.as_ptr() as u64;
-            put(gone + 8, addr);
-            heaps[pool].free(gone).unwrap();
-        }
-    }
-    for from in 0..graph.objects.len() {
-        let object = graph.objects[from];
-        let slots: Vec<(u64, PointerKind, u64)> = match object.type_id {
-            NODE => {
-                let variant = random.below(3);
-                put(object.addr, random.next());
-                put(object.addr + 64, variant);
-                // What no variant names is data, also where it looks like a pointer.
-                for offset in [40, 48, 56] {
-                    put(object.addr + offset, graph.objects[0].addr);
-                }
-                let mut slots = vec![
-                    (8, PointerKind::NATIVE, 0),
-                    (16, PointerKind::NATIVE, random.below(8) | random.below(1 << 16) << 48),
-                    (24, PointerKind::RELATIVE, 0),
-                    (32, PointerKind::REGION, 0),
-                ];
-                let more: &[u64] = [&[][..], &[40], &[48, 56]][variant as usize];
-                slots.extend(more.iter().map(|offset| (*offset, PointerKind::NATIVE, 0)));
-                slots
-            }
-            PAIRS => (0..object.size / 32)
-                .flat_map(|value| [value * 32 + 8, value * 32 + 24])
-                .map(|offset| (offset, PointerKind::NATIVE, 0))
-                .collect(),
-            TABLE => (0..object.size / 8).map(|word| (word * 8, PointerKind::NATIVE, 0)).collect(),
-            _ => Vec::new(),
-        };
-        for (offset, kind, tag) in slots {
-            let at = object.addr + offset;
-            let number = random.below(graph.objects.len() as u64) as usize;
-            let target = graph.objects[number];
-            // To the start, inside, one past the end, or nowhere.
-            let inside = match random.below(5) {
-                0 if kind == PointerKind::NATIVE => target.size,
-                1 => random.below(target.size) / 16 * 16,
-                _ => 0,
-            };
-            let puddle = |addr: u64| {
-                handles[target.pool]
-                    .puddles()
-                    .into_iter()
-                    .find(|p| addr.wrapping_sub(p.addr()) < p.size())
-                    .unwrap()
-            };
-            let word = match kind {
-                _ if random.below(6) == 0 => tag,
-                PointerKind::RELATIVE => encode_relative(at, target.addr + inside).unwrap(),
-                PointerKind::REGION => {
-                    let home = puddle(target.addr);
-                    let (pool, puddle) = (home.pool(), home.index());
-                    let offset = target.addr + inside - home.addr();
-                    RegionAddress { pool, puddle, offset }.encode().unwrap()
-                }
-                _ => (target.addr + inside) | tag,
-            };
-            let to = (word != tag).then_some((number, inside));
-            put(at, word);
-            graph.links.push(Link { from, offset, kind, tag, to });
-        }
-    }
-    for (pool, heap) in heaps.iter().enumerate() {
-        for index in [0u16, 5, 1023] {
-            let own: Vec<usize> =
-                (0..graph.objects.len()).filter(|n| graph.objects[*n].pool == pool).collect();
-            if let Some(object) = own.get(random.below(own.len().max(1) as u64) as usize) {
-                heap.set_root(index, graph.objects[*object].addr, graph.objects[*object].type_id)
-                    .unwrap();
-                graph.roots[pool].push((index, *object));
-            }
-        }
-    }
-    drop(heaps);
-    drop(handles);
-    graph.puddles = store.puddle_records().into_iter().filter(|p| p.pool.0 != 0).collect();
-    graph
-}
-
-/// Where the graph's pools are: by number in the graph, the name in the store.
-pub(crate) type Names = BTreeMap<usize, String>;
-
-impl Graph {
-    /// Addresses in `store` of what was in the graph's puddles; what is not there is where it was.
-    fn moved(&self, store: &Store, names: &Names) -> impl Fn(u64) -> u64 {
-        let infos = store.pools();
-        let id_of =
-            |name: &String| infos.iter().find(|info| info.record.name == *name).unwrap().record.id;
-        let records = store.puddle_records();
-        let mut table = Vec::new();
-        for old in &self.puddles {
-            let pool = self.ids.iter().position(|id| *id == old.pool).unwrap();
-            let Some(name) = names.get(&pool) else { continue };
-            let id = id_of(name);
-            let new = records.iter().find(|p| p.pool == id && p.index == old.index).unwrap();
-            table.push((old.addr, old.size, new.addr));
-        }
-        move |addr| {
-            let found = table.iter().find(|(old, size, _)| addr > *old && addr <= old + size);
-            found.map_or(addr, |(old, _, new)| addr - old + new)
-        }
-    }
-
-    /// Compares what is in the store with the graph.
-    pub(crate) fn verify(&self, store: &Store, names: &Names) -> Result<(), String> {
-        let handles: BTreeMap<usize, _> = names
-            .iter()
-            .map(|(pool, name)| (*pool, store.open_pool(name, Access::ReadOnly).unwrap()))
-            .collect();
-        let moved = self.moved(store, names);
-        for (pool, handle) in &handles {
-            // SAFETY: no other heap of the pool is open, and it is looked at only.
-            let heap = TracedHeap::open(unsafe { PoolBacking::of(handle.clone()) })
-                .map_err(|e| e.to_string())?;
-            for (index, object) in &self.roots[*pool] {
-                let root = heap.root(*index).map_err(|e| e.to_string())?.addr;
-                if root != moved(self.objects[*object].addr) {
-                    return Err(format!("root {index} leads to {root:#x}"));
-                }
-            }
-            for object in self.objects.iter().filter(|object| object.pool == *pool) {
-                if !heap.is_live(moved(object.addr), object.type_id) {
-                    return Err(format!("{object:?} is not there"));
-                }
-            }
-        }
-        for link in
-            self.links.iter().filter(|link| names.contains_key(&self.objects[link.from].pool))
-        {
-            let at = moved(self.objects[link.from].addr) + link.offset;
-            let word = get(at);
-            let expected = link.to.map(|(number, inside)| {
-                let target = self.objects[number];
-                // One past the end of a block is the block's, also where another puddle begins.
-                moved(target.addr + 1) - 1 + inside
-            });
-            let found = match link.kind {
-                _ if word == link.tag => None,
-                PointerKind::RELATIVE => decode_relative(at, word),
-                PointerKind::REGION => RegionAddress::decode(word)
-                    .map(|region| store.region_address(&region).unwrap_or(0)),
-                _ if word & 0xffff_0000_0000_0007 != link.tag && link.tag != 0 => {
-                    return Err(format!("{link:?}: the tag is {word:#x}"));
-                }
-                _ => Some(word & !link.tag),
-            };
-            // A region pointer to a pool that was not taken along names a number that another pool
-            // may have here.
-            let ambiguous = link.kind == PointerKind::REGION
-                && link
-                    .to
-                    .is_some_and(|(number, _)| !names.contains_key(&self.objects[number].pool));
-            if found != expected && !ambiguous {
-                return Err(format!("{link:?}: {found:x?} and not {expected:x?}"));
-            }
-        }
-        for object in
-            self.objects.iter().filter(|o| names.contains_key(&o.pool) && o.type_id == NODE)
-        {
-            if get(moved(object.addr) + 64) == 0
-                && get(moved(object.addr) + 40) != self.objects[0].addr
-            {
-                return Err(format!("data of {object:?} were taken for a pointer"));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The files of all pools of a store.
-pub(crate) fn files(store: &Store) -> BTreeMap<Uuid, Vec<u8>> {
-    let heaps = store.puddle_records().into_iter().filter(|p| p.pool.0 != 0);
-    heaps
-        .map(|p| {
-            let name = format!("puddles/{}", String::from_utf8_lossy(&p.uuid.to_hex()));
-            (p.uuid, store.medium().read(&name).unwrap())
-        })
-        .collect()
-}
 
 /// What an archive would hold of some pools.
 fn export(store: &Store, graph: &Graph, pools: &[usize]) -> (ImportManifest, Vec<Vec<u8>>) {
@@ -436,29 +63,8 @@ fn one(seed: u64) -> Result<(), String> {
     let names: Names = graph.names.iter().cloned().enumerate().collect();
     graph.verify(&source, &names).map_err(|what| format!("as it was built: {what}"))?;
     let original = files(&source);
-
-    // Elsewhere, beside pools that are there, all at once or one by one.
-    let (_other, target) = store_on(&blank(1));
-    for n in 0..random.below(3) {
-        target.create_pool(&format!("other {n}"), &PoolOptions::default()).unwrap();
-    }
     let mut pools: Vec<usize> = names.keys().copied().collect();
-    if random.below(2) == 0 {
-        pools.reverse();
-    }
-    if random.below(2) == 0 {
-        let imported = import(&target, &export(&source, &graph, &pools));
-        assert!(imported.pools.iter().all(|pool| pool.moved && pool.due > 0));
-        graph.verify(&target, &names).map_err(|what| format!("imported together: {what}"))?;
-    } else {
-        for pool in &pools {
-            import(&target, &export(&source, &graph, &[*pool]));
-            let alone: Names = [(*pool, graph.names[*pool].clone())].into();
-            graph.verify(&target, &alone).map_err(|what| format!("imported alone: {what}"))?;
-        }
-    }
-    // Pools are removed while some of them are due, and nothing of that is left.
-    target.close().map_err(|e| e.to_string())?;
+    into_another(&source, &graph, &mut pools, random)?;
 
     // Beside themselves, and with other addresses.
     let copies: Names = pools.iter().map(|pool| (*pool, format!("copy {pool}"))).collect();
@@ -472,7 +78,7 @@ fn one(seed: u64) -> Result<(), String> {
     if original.iter().any(|(uuid, bytes)| now[uuid] != *bytes) {
         return Err("the original has changed".into());
     }
-    let mut exported = export(&source, &graph, &pools);
+    let exported = export(&source, &graph, &pools);
     for _ in 0..2 {
         let pool = pools[random.below(pools.len() as u64) as usize];
         source.randomize_pool(&graph.names[pool]).map_err(|e| e.to_string())?;
@@ -482,8 +88,46 @@ fn one(seed: u64) -> Result<(), String> {
     }
     graph.verify(&source, &names).map_err(|what| format!("randomized twice: {what}"))?;
     source.close().map_err(|e| e.to_string())?;
+    into_the_same_window(&graph, &pools, exported, random)
+}
 
-    // Into a window of the same place: free, or partly taken.
+/// Elsewhere, beside pools that are there, all at once or one by one.
+fn into_another(
+    source: &Store,
+    graph: &Graph,
+    pools: &mut [usize],
+    random: &mut Random,
+) -> Result<(), String> {
+    let names: Names = graph.names.iter().cloned().enumerate().collect();
+    let (_other, target) = store_on(&blank(1));
+    for n in 0..random.below(3) {
+        target.create_pool(&format!("other {n}"), &PoolOptions::default()).unwrap();
+    }
+    if random.below(2) == 0 {
+        pools.reverse();
+    }
+    if random.below(2) == 0 {
+        let imported = import(&target, &export(source, graph, pools));
+        assert!(imported.pools.iter().all(|pool| pool.moved && pool.pending > 0));
+        graph.verify(&target, &names).map_err(|what| format!("imported together: {what}"))?;
+    } else {
+        for pool in &*pools {
+            import(&target, &export(source, graph, &[*pool]));
+            let alone: Names = [(*pool, graph.names[*pool].clone())].into();
+            graph.verify(&target, &alone).map_err(|what| format!("imported alone: {what}"))?;
+        }
+    }
+    // Pools are removed while some of them are pending, and nothing of that is left.
+    target.close().map_err(|e| e.to_string())
+}
+
+/// Into a window of the same place: free, or partly taken.
+fn into_the_same_window(
+    graph: &Graph,
+    pools: &[usize],
+    mut exported: (ImportManifest, Vec<Vec<u8>>),
+    random: &mut Random,
+) -> Result<(), String> {
     let medium: Arc<dyn Medium> = SimMedium::from_image_unrecorded(&blank(0));
     let same = open(&medium);
     let taken = random.below(3);
@@ -500,7 +144,7 @@ fn one(seed: u64) -> Result<(), String> {
         pools.iter().zip(&exported.0.pools).map(|(n, pool)| (*n, pool.name.clone())).collect();
     if taken == 0 && pools.is_sorted() {
         assert!(
-            imported.pools.iter().all(|pool| !pool.moved && pool.due == 0),
+            imported.pools.iter().all(|pool| !pool.moved && pool.pending == 0),
             "nothing conflicts: {imported:?}"
         );
     }

@@ -1,5 +1,5 @@
 //! What an import refuses, and that it leaves nothing then; what is done without a rewriter; pools
-//! that go while they are due.
+//! that go while they are pending.
 
 use cenote_layout::catalog::AtRest;
 use cenote_layout::header::FORMAT_VERSION;
@@ -152,7 +152,7 @@ fn an_import_that_is_given_up_or_fails_leaves_no_file_and_takes_no_address() {
         (0..2).for_each(|slot| import.create(slot).unwrap());
     }
     let imported = commit(first).unwrap();
-    assert!(imported.pools[0].moved && imported.pools[0].due == 2);
+    assert!(imported.pools[0].moved && imported.pools[0].pending == 2);
     assert!(matches!(commit(second), Err(StoreError::PoolExists { .. })));
     store.remove_pool("b").unwrap();
     assert_eq!(files(), before, "due puddles do not become spare");
@@ -181,12 +181,12 @@ fn without_a_rewriter_a_pool_that_is_due_is_not_opened_and_says_what_to_do() {
     store.close().unwrap();
     let store = open(&sim, RelocationOptions::default());
     let error = store.open_pool("b", Access::ReadOnly).expect_err("due");
-    assert!(matches!(error, StoreError::RelocationDue { puddles: 1, .. }), "{error}");
+    assert!(matches!(error, StoreError::RelocationPending { puddles: 1, .. }), "{error}");
     assert!(error.to_string().contains("cenote relocate"), "{error}");
     store.open_pool("a", Access::ReadWrite).unwrap();
     store.close().unwrap();
     let store = open(&sim, options(Backend::Eager));
-    assert_eq!(store.open_pool("b", Access::ReadOnly).unwrap().due(), 0);
+    assert_eq!(store.open_pool("b", Access::ReadOnly).unwrap().pending_rewrites(), 0);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_rewriting_that_finds_the_disk_full_is_an_error_and_is_done_when_there_is_sp
         assert!(opened.expect_err("full").is_no_space());
         sim.clear_faults();
     }
-    assert_eq!(store.open_pool("b", Access::ReadWrite).unwrap().due(), 0);
+    assert_eq!(store.open_pool("b", Access::ReadWrite).unwrap().pending_rewrites(), 0);
 }
 
 /// The disk is full at each operation in turn that takes space, of a clone and of a rewriting.
@@ -234,16 +234,17 @@ fn wherever_the_disk_is_full_there_is_no_clone_or_a_puddle_as_it_was() {
             assert_eq!(files(), before, "{op:?} {skip}");
         }
         let mut at = 0;
-        while store.pools().iter().any(|pool| pool.due > 0) {
+        while store.pools().iter().any(|pool| pool.pending > 0) {
             let (before, hits) = (files(), sim.fault_hits());
             sim.inject(
                 Fault::once(FaultPoint::Operation(op), at, FaultEffect::NoSpace).on("puddles/"),
             );
-            let opened = store.open_pool("b", Access::ReadWrite).map(|pool| pool.due());
+            let opened =
+                store.open_pool("b", Access::ReadWrite).map(|pool| pool.pending_rewrites());
             let hit = sim.fault_hits() > hits;
             sim.clear_faults();
             match opened {
-                Ok(due) => assert!(!hit && due == 0),
+                Ok(pending) => assert!(!hit && pending == 0),
                 Err(error) => assert!(hit && error.is_no_space(), "{error}"),
             }
             if hit {

@@ -14,7 +14,7 @@
 //!
 //! * A page is open only if it was verified and decrypted as a whole: it is filled through the
 //!   alias ([`DualMapping`]), and only then opened.
-//! * A page that may be written is noted (the argument of `cenote_sys::dirty_bitmap`).
+//! * A page that may be written is noted (the argument of `cenote_protect::dirty_bitmap`).
 //! * The memory has no file and no name, and is not in core dumps: plaintext is in memory only. It
 //!   goes with the process, so **what was not psynced is gone after SIGKILL**, as it is for an
 //!   object without protection. It is not locked, since a limit on locked memory is far below what
@@ -48,22 +48,25 @@
 
 mod broken;
 mod filling;
+mod rights;
 
 use crate::fault_worker::{FaultWorker, Filled};
 use crate::{SealedError, Source};
 use cenote_atrest::{Mode, PAGE_LEN, Protection};
 use cenote_journal::Pages;
 use cenote_layout::at_rest::SIDE_LEN;
+use cenote_protect::dirty_bitmap::DirtyBitmap;
+use cenote_protect::{Kind, Owner, Right};
 use cenote_sys::alt_stack;
 use cenote_sys::bytes::settle;
-use cenote_sys::dirty_bitmap::DirtyBitmap;
 use cenote_sys::dual_mapping::{self, DualMapping};
 use cenote_sys::fault::{self, Registration};
 use cenote_sys::mappings::{self, Fineness};
-use cenote_sys::memory::{self, Access};
+use cenote_sys::memory;
 use cenote_sys::secret::wipe_bytes;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
+use rights::PageStates;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -98,12 +101,10 @@ pub(crate) struct Inner {
     twin: Option<DualMapping>,
     base: usize,
     pages: u64,
-    writable: AtomicBool,
     /// Set with the lock of filling held: nothing is filled or opened any more.
     stopped: AtomicBool,
-    loaded: DirtyBitmap,
-    broken: DirtyBitmap,
-    written: DirtyBitmap,
+    /// The states of its pages, and their rights.
+    owner: Owner<PageStates>,
     /// None where nothing is closed.
     worker: Option<Arc<FaultWorker>>,
     /// Sealed pages on their way, and the lock of filling.
@@ -230,7 +231,7 @@ impl View {
 
     /// From now on stores are allowed.
     pub fn allow_stores(&self) {
-        self.inner.writable.store(true, Ordering::Release);
+        self.inner.states().writable.store(true, Ordering::Release);
     }
 
     /// Ends the worker: pages that are not open stay closed, and a touch of one is a fault that no
@@ -240,6 +241,7 @@ impl View {
         let filling = self.inner.lock();
         self.inner.stopped.store(true, Ordering::Release);
         drop(filling);
+        self.inner.owner.retire();
         if let Some(worker) = &self.inner.worker {
             worker.end();
         }
@@ -280,19 +282,18 @@ impl View {
     /// What the system says; what was added counts all the same.
     pub fn collect(&self, pages: &mut Vec<Pages>) -> io::Result<()> {
         let known = pages.len();
-        self.inner.written.take(pages);
+        self.inner.states().written.take(pages);
         if self.inner.twin.is_none() {
             self.inner.collect_changed(pages);
             return Ok(());
         }
         let taken = &pages[known..];
-        taken
-            .iter()
-            .try_for_each(|range| self.inner.open(range.clone(), Access::ReadOnly))
-            .inspect_err(|_| {
+        taken.iter().try_for_each(|range| self.inner.open(range.clone(), Right::Read)).inspect_err(
+            |_| {
                 // The one that failed, and all behind it, may be written still.
-                taken.iter().for_each(|range| self.inner.written.note(range.clone()));
-            })
+                taken.iter().for_each(|range| self.inner.states().written.note(range.clone()));
+            },
+        )
     }
 }
 
@@ -300,13 +301,13 @@ impl View {
     /// Notes pages again that [`View::collect`] returned, because nothing came of that. They are
     /// closed for stores, which costs a fault more.
     pub fn note(&self, pages: Pages) {
-        self.inner.written.note(pages);
+        self.inner.states().written.note(pages);
     }
 
     /// Pages that were stored into since the last [`View::collect`]; while others store, about.
     #[must_use]
     pub fn written(&self) -> u64 {
-        self.inner.written.count()
+        self.inner.states().written.count()
     }
 
     /// Whether pages that were stored into are found by comparing, because faults tell of none.
@@ -332,6 +333,7 @@ impl Drop for View {
     fn drop(&mut self) {
         // Waits for handlers: after this no handler asks.
         drop(self.registration.take());
+        self.inner.owner.retire();
         match (&self.inner.worker, self.registered) {
             (Some(worker), true) => FaultWorker::leave(Arc::clone(worker)),
             _ => self.stop(),
@@ -348,8 +350,15 @@ impl Inner {
         writable: bool,
         (twin, worker): (Option<DualMapping>, Option<Arc<FaultWorker>>),
     ) -> Self {
-        let (pages, notes) = (protection.pages(), |span| DirtyBitmap::new(base, span));
+        let pages = protection.pages();
         let span = pages as usize * PAGE_LEN;
+        let states = PageStates {
+            loaded: DirtyBitmap::new(span),
+            broken: DirtyBitmap::new(span),
+            written: DirtyBitmap::new(span),
+            writable: AtomicBool::new(writable),
+            is_whole: twin.is_none(),
+        };
         let filling = vec![0; RUN as usize * (PAGE_LEN + SIDE_LEN)].into_boxed_slice();
         Self {
             what: what.into(),
@@ -358,11 +367,8 @@ impl Inner {
             twin,
             base,
             pages,
-            writable: AtomicBool::new(writable),
             stopped: AtomicBool::new(false),
-            loaded: notes(span),
-            broken: notes(span),
-            written: notes(span),
+            owner: Owner::new(base..base + span, Kind::Sealed, what, states),
             worker,
             filling: Mutex::new(filling),
         }
@@ -392,9 +398,9 @@ impl Inner {
         // SAFETY: the caller's range, which no other code has.
         let made = unsafe { dual_mapping::map_alone(base, span) }.is_ok()
             && inner.fill_closed(0..inner.pages).is_ok()
-            && (writable || inner.open(0..inner.pages, Access::ReadOnly).is_ok());
+            && (writable || inner.open(0..inner.pages, Right::Read).is_ok());
         if made {
-            inner.loaded.note(0..inner.pages);
+            inner.states().loaded.note(0..inner.pages);
             return Ok(inner);
         }
         // What was filled goes with the mapping, which the next one replaces.
@@ -443,16 +449,20 @@ impl Inner {
     /// What a fault handler does; see [`alt_stack`].
     fn resolve(&self, address: usize) -> bool {
         let page = (address.wrapping_sub(self.base) / PAGE_LEN) as u64;
-        if page >= self.pages || self.broken.has(page) || self.is_stopped() {
+        if page >= self.pages || self.states().broken.has(page) || self.is_stopped() {
             return false;
         }
         let Some(worker) = &self.worker else { return false };
         let queue = &worker.queue;
-        if !self.loaded.has(page) {
+        if !self.states().loaded.has(page) {
             let filled =
                 alt_stack::run(|| self.answer(page << 1)).unwrap_or_else(|| queue.ask(page << 1));
             // What is wrong is met when the access is tried again.
-            if !(filled && self.is_writable() && self.loaded.has(page) && fault::is_store()) {
+            if !(filled
+                && self.is_writable()
+                && self.states().loaded.has(page)
+                && fault::is_store())
+            {
                 return filled;
             }
         }
@@ -468,29 +478,36 @@ impl Inner {
     }
 
     fn is_writable(&self) -> bool {
-        self.writable.load(Ordering::Acquire)
+        self.states().writable.load(Ordering::Acquire)
     }
 
     fn lock(&self) -> MutexGuard<'_, Box<[u8]>> {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, pages: Pages, access: Access) -> io::Result<()> {
-        let (from, to) = (pages.start as usize * PAGE_LEN, pages.end as usize * PAGE_LEN);
+    fn states(&self) -> &PageStates {
+        self.owner.rights()
+    }
+
+    /// Opens pages, or closes them for stores; what other owners of them deny they keep denying.
+    fn open(&self, pages: Pages, right: Right) -> io::Result<()> {
         // SAFETY: this view's own range. What is taken away from writers is stores, which the
         // resolver gives back.
-        unsafe { memory::protect(self.base + from, to - from, Some(access)) }
+        unsafe { self.owner.set(pages, right) }.map(drop)
     }
 
     /// Lets loaded pages be written, and notes them before and after: see
-    /// `cenote_sys::dirty_bitmap`.
+    /// `cenote_protect::dirty_bitmap`.
     /// Async-signal-safe.
     fn let_write(&self, pages: Pages) -> bool {
-        self.written.note(pages.clone());
-        if self.open(pages.clone(), Access::ReadWrite).is_err() {
+        self.states().written.note(pages.clone());
+        // SAFETY: as in `open`.
+        let Ok(all) = (unsafe { self.owner.set(pages.clone(), Right::Write) }) else {
             return false;
-        }
-        self.written.note(pages);
-        true
+        };
+        // Where another owner denies one of many, its fault comes again and tells.
+        let given = all || pages.end - pages.start > 1;
+        self.states().written.note(pages);
+        given
     }
 }

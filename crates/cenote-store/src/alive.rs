@@ -21,8 +21,8 @@
 //! A daemon does not take over what it cannot see: it would not learn of the client's end.
 
 use crate::kernel::catalog::State;
-use crate::kernel::error::OpenError;
-use cenote_layout::catalog::GuestRecord;
+use crate::kernel::interface::error::OpenError;
+use cenote_layout::catalog::HostedClientRecord;
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{Medium, MediumError};
@@ -38,11 +38,10 @@ pub fn byte_of(client: Uuid) -> u64 {
 }
 
 /// Clients of the catalog whose processes are seen here.
-pub(crate) fn seen(state: &State) -> impl Iterator<Item = &GuestRecord> {
-    state
-        .guests
-        .values()
-        .filter(|guest| cenote_sys::process::is_alive(guest.pid, guest.start_ticks))
+pub(crate) fn seen(state: &State) -> impl Iterator<Item = &HostedClientRecord> {
+    state.hosted_clients.values().filter(|hosted_client| {
+        cenote_sys::process::is_alive(hosted_client.pid, hosted_client.start_ticks)
+    })
 }
 
 /// Processes of the clients that keep this opener out, and whether it sees all of them; none: it
@@ -53,13 +52,14 @@ pub(crate) fn keep_out(
     (hosting, same_boot): (bool, bool),
 ) -> Result<(Vec<u32>, bool), MediumError> {
     let (mut pids, mut all_seen) = (Vec::new(), true);
-    for guest in state.guests.values() {
-        let seen = same_boot && cenote_sys::process::is_alive(guest.pid, guest.start_ticks);
+    for hosted_client in state.hosted_clients.values() {
+        let seen = same_boot
+            && cenote_sys::process::is_alive(hosted_client.pid, hosted_client.start_ticks);
         let held = !planted(Bug::ClientsSeenAlone)
-            && medium.is_byte_held(CLIENTS, byte_of(guest.client))?;
+            && medium.is_byte_held(CLIENTS, byte_of(hosted_client.client))?;
         let keeps_out = if hosting { held && !seen } else { held || seen };
         if keeps_out {
-            pids.push(guest.pid);
+            pids.push(hosted_client.pid);
             all_seen &= seen;
         }
     }
@@ -75,7 +75,7 @@ pub(crate) fn refuse(
     let path = path.to_owned();
     match keep_out(medium, state, opener) {
         Ok((pids, _)) if pids.is_empty() => Ok(()),
-        Ok((pids, seen)) => Err(OpenError::Guests { path, pids, seen }),
+        Ok((pids, seen)) => Err(OpenError::Clients { path, pids, seen }),
         Err(source) => Err(OpenError::Medium { path, source: Box::new(source) }),
     }
 }

@@ -1,15 +1,15 @@
-//! What the recovery of one guest works on, while the store goes on: a [`Control`] of its own.
+//! What the recovery of one client works on, while the store goes on: a [`Control`] of its own.
 
 use crate::kernel::catalog::Catalog;
+use crate::kernel::puddles::window::Space;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::window::Space;
 use crate::parts;
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PuddleRecord, Record};
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::Role;
 
 impl Control {
-    /// What replaying a guest's logs needs to know, by itself: its log space, the pools that it
+    /// What replaying a client's logs needs to know, by itself: its log space, the pools that it
     /// could write, their puddles, and all logs, of which it lists its own. Whatever is not there,
     /// it had no right to.
     pub(crate) fn apart(&self, inner: &Inner, client: Uuid) -> Self {
@@ -30,8 +30,9 @@ impl Control {
             state.puddles.values().filter(|puddle| logs(puddle) || pools.contains(&puddle.pool));
         records.extend(wanted.copied().map(Record::Puddle));
         records.iter().for_each(|record| catalog.state.apply(record));
-        let due = state.due.iter().filter(|(puddle, _)| catalog.state.puddles.contains_key(puddle));
-        catalog.state.due = due.map(|(puddle, due)| (*puddle, *due)).collect();
+        let pending =
+            state.pending.iter().filter(|(puddle, _)| catalog.state.puddles.contains_key(puddle));
+        catalog.state.pending = pending.map(|(puddle, pending)| (*puddle, *pending)).collect();
         let seals = state.seals.iter();
         let seals = seals.filter(|(puddle, _)| catalog.state.puddles.contains_key(puddle));
         catalog.state.seals = seals.map(|(puddle, seal)| (*puddle, *seal)).collect();

@@ -1,7 +1,7 @@
 //! What a backup did.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::report::Damage;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::Damage;
 use std::time::Duration;
 
 /// What a backup did.

@@ -6,10 +6,10 @@
 //! States of a close: (1) pools in shadowed mode are psynced, then the puddles of all leased pools
 //! synced; (2) a batch ends the leases and removes the client, **which commits the end of the
 //! leases**; (3) the journals that this session has opened are trimmed
-//! ([`crate::kernel::journals`]); (4) the superblock says "clean", that the catalog has this batch,
-//! and which headers those journals have: **its sync commits**; (5) its other copy says the same. A
-//! crash before (4) leaves a store that is recovered, with nothing to do. A journal that this
-//! session has not opened is as it was before it, recovered or not.
+//! ([`crate::kernel::catalog::journals`]); (4) the superblock says "clean", that the catalog has
+//! this batch, and which headers those journals have: **its sync commits**; (5) its other copy says
+//! the same. A crash before (4) leaves a store that is recovered, with nothing to do. A journal
+//! that this session has not opened is as it was before it, recovered or not.
 //!
 //! *The journal of pools cannot be used.* Then this session has written no pool in shadowed mode,
 //! and holds those alone that it inherited from a session that was killed. They wait: nothing is
@@ -17,14 +17,13 @@
 //! keeps the leases on them. So each later open finds them as this one did, until the journal is
 //! back, or is given up ([`crate::given_up`]): then the first psync compares all pages.
 
-use crate::kernel::error::StoreError;
+use crate::kernel::interface::error::StoreError;
 use crate::kernel::store::{Control, Inner, Store};
 use crate::psync::psync_leased;
 use cenote_layout::catalog::{LeaseRecord, Record};
 use cenote_layout::id::PoolId;
 use cenote_layout::superblock::STATE_CLEAN;
 use cenote_medium::planted::{Bug, planted};
-use cenote_sealed::View;
 use cenote_sys::fork_guard;
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
@@ -63,7 +62,7 @@ impl Inner {
         }
         if !control.hosted().is_empty() {
             // They live on; the next daemon takes them over.
-            return Err(StoreError::Hosting { guests: control.hosted().len() as u64 });
+            return Err(StoreError::Hosting { clients: control.hosted().len() as u64 });
         }
         self.persistence.fence();
         // The next opener goes on from here, and may lose power before its first psync.
@@ -80,7 +79,7 @@ impl Inner {
         records.extend(seals);
         self.commit(control, &records)?;
         for record in surplus {
-            let file = crate::kernel::puddle::file_name(record.uuid);
+            let file = crate::kernel::puddles::puddle::file_name(record.uuid);
             let _ = self.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
         }
         if let Some(journal) = self.shadows().journal() {
@@ -149,8 +148,9 @@ impl Drop for Inner {
         self.parts.stop(forked);
         let all = || control.puddles.values().chain(&control.graveyard);
         if !forked {
+            // Before their addresses can be another store's.
             // SAFETY: they are freed below.
-            all().filter_map(|puddle| unsafe { puddle.as_ref() }.view()).for_each(View::stop);
+            all().for_each(|puddle| unsafe { puddle.as_ref() }.give_up_range());
             // SAFETY: no handle of the store is left, and references borrow from handles.
             let _ = unsafe { self.medium.release_window(self.window.base(), self.window.len()) };
         }

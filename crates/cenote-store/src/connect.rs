@@ -2,17 +2,17 @@
 
 use crate::connection::Connection;
 use crate::daemon_api::{DaemonApi, Home};
-use crate::due::lazy_rewrite::LazyRewrite;
 use crate::kernel::catalog::Catalog;
-use crate::kernel::error::{OpenError, StoreError};
-use crate::kernel::known;
-use crate::kernel::options::OpenOptions;
-use crate::kernel::rewriter::{Backend, RelocationOptions};
-use crate::kernel::stamps::Stamps;
+use crate::kernel::interface::error::{OpenError, StoreError};
+use crate::kernel::interface::options::OpenOptions;
+use crate::kernel::interface::rewriter::{Backend, RelocationOptions};
+use crate::kernel::puddles::known;
+use crate::kernel::puddles::stamps::Stamps;
+use crate::kernel::puddles::window::{Space, Window, who_is_at};
 use crate::kernel::store::{Control, Inner, Store};
-use crate::kernel::window::{Space, Window, who_is_at};
 use crate::lazy;
 use crate::parts;
+use crate::pending_rewrite::lazy_rewrite::LazyRewrite;
 use cenote_layout::superblock::Superblock;
 use cenote_medium::{GrantedMedium, MediumError, OwnedMedium};
 use cenote_sys::fork_guard;

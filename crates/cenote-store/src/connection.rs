@@ -15,13 +15,13 @@
 //! closes the store: a client that closes tells the daemon, which checks for itself that the
 //! client's logs hold nothing.
 
-use crate::daemon_api::{DaemonApi, Granted};
-use crate::kernel::error::StoreError;
-use crate::kernel::options::Access;
-use crate::kernel::pool::PoolHandle;
-use crate::kernel::pool_core::PoolCore;
-use crate::kernel::puddle::{Puddle, file_name, primary_name};
-use crate::kernel::report::{Damage, PoolStart};
+use crate::daemon_api::{DaemonApi, Grant, Granted};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::Access;
+use crate::kernel::interface::report::{Damage, PoolStart};
+use crate::kernel::pools::pool::PoolHandle;
+use crate::kernel::puddles::puddle::{Puddle, file_name, primary_name};
+use crate::kernel::store::pool_core::PoolCore;
 use crate::kernel::store::{Control, Inner, Remote, Store};
 use cenote_layout::catalog::{ClientRecord, LeaseRecord, PoolMode, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
@@ -134,8 +134,8 @@ impl Connection {
         for (name, granted) in
             shadows.chain(primaries.map(|one| (primary_name(one.record.uuid), one)))
         {
-            self.files.admit(crate::kernel::puddle::text(&name), granted.file)?;
-            names.push(crate::kernel::puddle::text(&name).to_owned());
+            self.files.admit(crate::kernel::puddles::puddle::text(&name), granted.file)?;
+            names.push(crate::kernel::puddles::puddle::text(&name).to_owned());
         }
         Ok(names)
     }
@@ -147,7 +147,7 @@ impl Connection {
     /// Makes a granted file the one that its puddle maps next.
     fn admit(&self, granted: Granted) -> Result<PuddleRecord, StoreError> {
         let name = file_name(granted.record.uuid);
-        self.files.admit(crate::kernel::puddle::text(&name), granted.file)?;
+        self.files.admit(crate::kernel::puddles::puddle::text(&name), granted.file)?;
         Ok(granted.record)
     }
 }
@@ -208,7 +208,6 @@ impl Store {
         let inner = self.inner();
         let mut control = inner.control();
         inner.check_poisoned()?;
-        let (mut writable, share) = (access.writes(), access == Access::Shared);
         let known = control
             .catalog
             .state
@@ -217,19 +216,8 @@ impl Store {
             .and_then(|id| control.pools.get(id))
             .map(Arc::clone);
         if let Some(core) = known {
-            let id = core.record().id;
-            let held = control.catalog.state.leases.get(&(control.client, id)).copied();
-            // The list has the other reference: no caller has the pool, and it becomes shared.
-            let becomes = share && !core.is_shared() && Arc::strong_count(&core) <= 2;
-            if (held == Some(true) && !becomes) || !writable {
-                // What others write can be looked at only as one of them.
-                let writable = writable || core.is_shared();
+            if let Some(writable) = control.is_enough(&core, access) {
                 return Ok(PoolHandle::new(core, self.clone(), writable));
-            }
-            if becomes {
-                // Whatever comes of it, the daemon is asked from now on what this client has.
-                let client = control.client;
-                control.catalog.state.leases.remove(&(client, id));
             }
         }
         let grant = connection.keeper.open_pool(name, access)?;
@@ -240,15 +228,8 @@ impl Store {
                 control.catalog.state.apply(&Record::Type(record));
             }
         }
-        let client = control.client;
-        let state = &mut control.catalog.state;
-        state.apply(&Record::Pool(grant.record.clone()));
-        writable |= grant.member.is_some();
-        state.apply(&Record::Lease(LeaseRecord { client, pool: id, writable }));
-        state.apply(&Record::PoolUsed(id));
-        if grant.trace_due {
-            state.apply(&Record::TraceDue(id));
-        }
+        let writable = access.writes() || grant.member.is_some();
+        control.note_grant(&grant, writable);
         note_doubts(&mut control, id, grant.doubts);
         let shadowed = grant.record.mode == PoolMode::Shadowed;
         let mode = match (writable, shadowed) {
@@ -316,6 +297,39 @@ impl Store {
     }
 }
 
+impl Control {
+    /// Whether a pool that this client has open may be written by another handle, if that is all
+    /// that this access needs; the daemon is asked otherwise.
+    fn is_enough(&mut self, core: &Arc<PoolCore>, access: Access) -> Option<bool> {
+        let lease = (self.client, core.record().id);
+        let held = self.catalog.state.leases.get(&lease).copied();
+        // The list and the caller have references: no other has the pool, and it becomes shared.
+        let alone = Arc::strong_count(core) <= 2;
+        let becomes = access == Access::Shared && !core.is_shared() && alone;
+        if (held == Some(true) && !becomes) || !access.writes() {
+            // What others write can be looked at only as one of them.
+            return Some(access.writes() || core.is_shared());
+        }
+        if becomes {
+            // Whatever comes of it, the daemon is asked from now on what this client has.
+            self.catalog.state.leases.remove(&lease);
+        }
+        None
+    }
+
+    /// The daemon has granted this client a pool.
+    fn note_grant(&mut self, grant: &Grant, writable: bool) {
+        let (client, pool) = (self.client, grant.record.id);
+        let state = &mut self.catalog.state;
+        state.apply(&Record::Pool(grant.record.clone()));
+        state.apply(&Record::Lease(LeaseRecord { client, pool, writable }));
+        state.apply(&Record::PoolUsed(pool));
+        if grant.trace_due {
+            state.apply(&Record::TraceDue(pool));
+        }
+    }
+}
+
 /// Notes why a pool's values may not be what its transactions made them.
 pub(crate) fn note_doubts(control: &mut Control, pool: PoolId, doubts: Vec<String>) {
     control
@@ -379,7 +393,7 @@ impl Inner {
             puddle.as_ref().map(&self.medium)?;
             self.window.insert(puddle.as_ref());
         }
-        connection.files.dismiss(crate::kernel::puddle::text(&file_name(record.uuid)));
+        connection.files.dismiss(crate::kernel::puddles::puddle::text(&file_name(record.uuid)));
         Ok(puddle)
     }
 

@@ -1,7 +1,7 @@
 //! Who asks: a user with groups, what permissions of pools allow it, and how it changes them.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::options::Access;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::Access;
 use cenote_layout::catalog::PoolRecord;
 
 /// What a change of a pool's owner, group and mode says; `None` leaves as it is.
@@ -15,7 +15,7 @@ pub struct PermissionChange {
     pub permissions: Option<u32>,
 }
 
-/// What a guest may do, as the caller knows it from the system.
+/// What a client may do, as the caller knows it from the system.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// Its user.

@@ -3,10 +3,10 @@
 use crate::backed_up::BackedUp;
 use crate::credentials::PermissionChange;
 use crate::gate::Psync;
-use crate::kernel::error::StoreError;
-use crate::kernel::options::{Access, PoolOptions};
-use crate::kernel::report::PoolStart;
-use crate::log_decision::{LogDecision, SetAside};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::{Access, PoolOptions};
+use crate::kernel::interface::report::PoolStart;
+use crate::log_decision::{LogDecision, UndecidedLogs};
 use crate::manifest::ImportManifest;
 use crate::object_info::{ListedObject, NewObject, ObjectInfo};
 use cenote_layout::catalog::{PoolRecord, PuddleRecord};
@@ -160,7 +160,7 @@ pub trait DaemonApi: Send + Sync + core::fmt::Debug {
     ///
     /// # Errors
     /// The daemon cannot be reached.
-    fn set_aside(&self) -> Result<Vec<SetAside>, StoreError>;
+    fn undecided_logs(&self) -> Result<Vec<UndecidedLogs>, StoreError>;
     /// Decides about the logs of one of them.
     ///
     /// # Errors
@@ -178,11 +178,16 @@ pub trait DaemonApi: Send + Sync + core::fmt::Debug {
     /// The caller does not write it; the daemon cannot be reached.
     fn primaries_from(&self, pool: PoolId, first: u32) -> Result<Vec<Granted>, StoreError>;
     /// Psyncs puddles of pools in shadowed mode that the caller writes: lines of `runs` primaries
-    /// by their place in `puddles`, in `parcel` ([`cenote_journal::Parcel`]).
+    /// by their place in `puddles`, in `transfer` ([`cenote_journal::Transfer`]).
     ///
     /// # Errors
     /// As [`crate::Psyncing::commit`].
-    fn psync_pools(&self, puddles: &[Uuid], runs: u32, parcel: &File) -> Result<Psync, StoreError>;
+    fn psync_pools(
+        &self,
+        puddles: &[Uuid],
+        runs: u32,
+        transfer: &File,
+    ) -> Result<Psync, StoreError>;
     /// All objects, or the one of this name.
     ///
     /// # Errors
@@ -220,7 +225,7 @@ pub trait DaemonApi: Send + Sync + core::fmt::Debug {
         objects: &[Uuid],
         runs: u32,
         settled: bool,
-        parcel: &File,
+        transfer: &File,
     ) -> Result<Psync, StoreError>;
     /// Changes an object's owner, group or mode.
     ///

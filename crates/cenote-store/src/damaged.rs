@@ -6,13 +6,14 @@
 //! fail because of a file is in its answer or in [`crate::OpenReport::damage`]; what needs a key is
 //! found when the pool is opened ([`crate::PoolHandle::damage`]).
 
-use crate::kernel::error::StoreError;
-use crate::kernel::journals::JournalOf;
-use crate::kernel::pool_rules::lost_record;
-use crate::kernel::puddle::{file_name, primary_name, text};
-use crate::kernel::report::Damage;
+use crate::kernel::catalog::journals::JournalOf;
+use crate::kernel::directory::exclusion;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::pools::pool_rules::lost_record;
+use crate::kernel::puddles::puddle::{file_name, primary_name, text};
+use crate::kernel::puddles::verify::{RESTORE, of_file};
 use crate::kernel::store::{Control, Inner, Store};
-use crate::kernel::verify::RESTORE;
 use crate::rooted::Lists;
 use cenote_journal::{Scan, scan};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
@@ -53,16 +54,19 @@ impl Store {
                 Err(error) => return Err(error),
                 Ok(info) => {
                     let (state, file) = (&control.catalog.state, info.file());
-                    let detail = match inner.check_named(state, &info.puddle(), &file, true)? {
-                        None => inner.not_listed(&lists, &control, &info.puddle())?,
-                        detail => detail,
-                    };
+                    let detail =
+                        match of_file(inner.check_named(state, &info.puddle(), &file, true))? {
+                            None => inner.not_listed(&lists, &control, &info.puddle())?,
+                            detail => detail,
+                        };
                     damage
                         .extend(detail.map(|detail| Damage::Object { name: name.clone(), detail }));
                 }
             }
         }
         damage.extend(inner.look_at_pool_journal(&control)?);
+        // A session that may write has refused these.
+        damage.extend(exclusion::linked(&inner.medium)?);
         Ok(damage)
     }
 }
@@ -81,11 +85,13 @@ impl Inner {
             damage.push(Damage::Puddle { uuid, pool, index, detail });
         };
         let at_rest = state.at_rest(record.pool);
-        if let Some(due) = state.due.get(&record.uuid) {
+        if let Some(pending) = state.pending.get(&record.uuid) {
             if at_rest == AtRest::None {
-                self.look_at_file(record, due)?.damage().into_iter().for_each(&mut add);
+                let shadow = self.look_at(file_name(record.uuid), record, pending)?;
+                shadow.damage().into_iter().for_each(&mut add);
                 if state.is_shadowed(record.pool) {
-                    self.look_at_primary(record, due)?.damage().into_iter().for_each(add);
+                    let primary = self.look_at(primary_name(record.uuid), record, pending)?;
+                    primary.damage().into_iter().for_each(add);
                 }
             }
             return Ok(());
@@ -106,7 +112,7 @@ impl Inner {
                 }
             }
             Role::Heap if at_rest != AtRest::None => {
-                let detail = match self.verify_sealed(record, at_rest)? {
+                let detail = match of_file(self.verify_sealed(record, at_rest))? {
                     None => self.not_listed(lists, control, record)?,
                     detail => detail,
                 };
@@ -119,13 +125,12 @@ impl Inner {
                 // Recovery after a loss of power makes the shadow anew.
                 if !known.is_some_and(crate::Puddle::shows_primary) {
                     let name = file_name(record.uuid);
-                    self.check_named(state, record, text(&name), true)?
-                        .into_iter()
-                        .for_each(&mut add);
+                    let detail = of_file(self.check_named(state, record, text(&name), true))?;
+                    detail.into_iter().for_each(&mut add);
                 }
                 if record.role == Role::Heap && state.is_shadowed(record.pool) {
                     let name = primary_name(record.uuid);
-                    let detail = self.check_named(state, record, text(&name), true)?;
+                    let detail = of_file(self.check_named(state, record, text(&name), true))?;
                     let said =
                         |detail| format!("its primary, which psyncs are written into: {detail}");
                     detail.map(said).into_iter().for_each(add);

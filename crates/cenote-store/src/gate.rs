@@ -1,6 +1,6 @@
 //! Psyncs of one pool follow each other, and what one did.
 
-use crate::kernel::locked::locked;
+use crate::kernel::puddles::locked::locked;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 

@@ -16,16 +16,16 @@
 //!    than that of the old one and than the superblock says, and it goes on behind every number
 //!    that is known of it. A crash here leaves a journal that the next open takes as one whose
 //!    session died before it was named, or refuses as in state 1.
-//! 4. *Named.* The superblock names it ([`crate::kernel::journals`]), and no session refuses it any
-//!    more. The journal that was given up is older than that: it is refused if it is put back
-//!    again.
+//! 4. *Named.* The superblock names it ([`crate::kernel::catalog::journals`]), and no session
+//!    refuses it any more. The journal that was given up is older than that: it is refused if it is
+//!    put back again.
 //!
 //! Psyncs that the catalog says are kept ([`crate::kept`]) are in files of their own, and are
 //! brought back between 2 and 3, as in any open of the journal.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::journals::JournalOf;
-use crate::kernel::options::JournalPolicy;
+use crate::kernel::catalog::journals::JournalOf;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::JournalPolicy;
 use crate::kernel::store::{Control, Inner};
 use cenote_journal::{Journal, Settings};
 use cenote_layout::catalog::Record;

@@ -6,9 +6,9 @@
 //! address that a reference leads to is given back. So it hands out no [`Store`], no file that can
 //! be written, and no heap.
 
-use crate::kernel::error::{OpenError, StoreError};
-use crate::kernel::options::OpenOptions;
-use crate::kernel::report::{Damage, OpenReport, StoreInfo};
+use crate::kernel::interface::error::{OpenError, StoreError};
+use crate::kernel::interface::options::OpenOptions;
+use crate::kernel::interface::report::{Damage, OpenReport, StoreInfo};
 use crate::kernel::store::Store;
 use crate::object_info::ObjectInfo;
 use cenote_layout::id::Uuid;
@@ -54,11 +54,12 @@ impl Handle {
     ///
     /// # Safety
     /// What safe code believes of the store stays true. While an object is attached the caller does
-    /// not remove it, change its file, or give it to a guest. The caller opens no heap that changes
-    /// pools which safe code has open, registers no type that is not as its record says, changes no
-    /// mapping of the window, says [`crate::PoolHandle::trace_done`] only of a pool that it has
-    /// traced, and does not end the session of a daemon's client ([`crate::DaemonApi::goodbye`]) or
-    /// admit a file that is not the object's ([`Store::admit_file`]).
+    /// not remove it, change its file, or give it to a client. The caller opens no heap that
+    /// changes pools which safe code has open, registers no type that is not as its record says,
+    /// changes no mapping of the window, says [`crate::PoolHandle::trace_done`] only of a pool that
+    /// it has traced, and does not end the session of a daemon's client
+    /// ([`crate::DaemonApi::goodbye`]) or admit a file that is not the object's
+    /// ([`Store::admit_file`]).
     #[must_use]
     pub unsafe fn as_raw(&self) -> &Store {
         &self.0

@@ -22,8 +22,8 @@
 //!    pool, so that the runs are never written over a later one. A crash before starts again at 4,
 //!    which writes the same. Then the kept file is removed; one that a crash leaves has no record.
 //!
-//! Where the window moves meanwhile, the puddle becomes due as it is, and is not rewritten before
-//! state 5: the runs say offsets, and bytes that are right where the file's are.
+//! Where the window moves meanwhile, the puddle becomes pending as it is, and is not rewritten
+//! before state 5: the runs say offsets, and bytes that are right where the file's are.
 //!
 //! Removing the pool discards them. A reader lays the runs over the primary, before what the
 //! journal says.
@@ -37,10 +37,10 @@
 
 use crate::kept_files::{Kept, name_of};
 use crate::kernel::catalog::State;
-use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{PRIMARY_DIR, file_name, primary_name, text};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::puddles::puddle::{PRIMARY_DIR, file_name, primary_name, text};
+use crate::kernel::puddles::verify::of_file;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::of_file;
 use crate::primaries::{check_run, of_shadowed_pool};
 use cenote_journal::Scan;
 use cenote_layout::catalog::{PuddleRecord, Record};
@@ -147,11 +147,11 @@ impl Inner {
         for (puddle, kept) in control.kept() {
             let state = &control.catalog.state;
             let Some(record) = of_shadowed_pool(state, *puddle) else { continue };
-            let due = state.due.get(puddle);
+            let pending = state.pending.get(puddle);
             let (Ok(all), Ok(primary)) = (kept, self.open_kept_primary(state, record)?) else {
                 continue;
             };
-            let skipped = due.is_some() && planted(Bug::KeptNotInMoved);
+            let skipped = pending.is_some() && planted(Bug::KeptNotInMoved);
             for (offset, bytes) in runs(all).flatten().filter(|_| !skipped) {
                 let offset = check_run(0, record, state.at_rest(record.pool), offset, bytes.len())?;
                 primary.write_in_pieces(offset, bytes)?;
@@ -170,10 +170,10 @@ impl Inner {
         state: &State,
         record: &PuddleRecord,
     ) -> Result<Result<FileHandle, String>, StoreError> {
-        let Some(due) = state.due.get(&record.uuid) else {
+        let Some(pending) = state.pending.get(&record.uuid) else {
             return self.open_primary(state, record);
         };
-        if let Some(problem) = of_file(self.problem_of_old(state, record, due))? {
+        if let Some(problem) = of_file(self.problem_of_old(state, record, pending))? {
             return Ok(Err(problem));
         }
         let protected = state.is_protected(record.pool);

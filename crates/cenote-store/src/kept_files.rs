@@ -1,9 +1,9 @@
 //! What psyncs say of primaries that could not be written, in memory ([`crate::kept`]).
 
-use crate::kernel::extensions::Extension;
-use crate::kernel::puddle::{primary_name, text};
+use crate::kernel::puddles::puddle::{primary_name, text};
+use crate::kernel::puddles::verify::RESTORE;
 use crate::kernel::store::Control;
-use crate::kernel::verify::RESTORE;
+use crate::kernel::store::extensions::Extension;
 use crate::primaries::Patches;
 use cenote_layout::id::Uuid;
 use cenote_layout::kept::runs;

@@ -9,17 +9,17 @@
 //! written from then on ([`crate::psync`]).
 //!
 //! One whose pointers are still to be rewritten is handed to a thread first
-//! ([`crate::due::lazy_rewrite`]).
+//! ([`crate::pending_rewrite::lazy_rewrite`]).
 //!
-//! A page of metadata that is lost has memory put in its place ([`crate::kernel::lost`]), and so
-//! has one of a log, or of what recovery has mapped ([`crate::kernel::watch`]).
+//! A page of metadata that is lost has memory put in its place ([`crate::kernel::puddles::lost`]),
+//! and so has one of a log, or of what recovery has mapped ([`crate::kernel::store::watch`]).
 //!
 //! A puddle that is mapped already was mapped by another thread while this one faulted: the access
 //! is tried again. A stray write to a read-only puddle looks the same; `cenote_sys::fault` tries
 //! that a bounded number of times, and then it goes to the next handler.
 
-use crate::kernel::lost::Replaceable;
-use crate::kernel::puddle::Puddle;
+use crate::kernel::puddles::lost::Replaceable;
+use crate::kernel::puddles::puddle::Puddle;
 use crate::kernel::store::Inner;
 use cenote_sys::{alt_stack, fault};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub(crate) unsafe fn resolve(context: *const (), address: usize) -> bool {
         return stands_in;
     }
     let Some(puddle) = inner.window.find(address as u64) else { return false };
-    if puddle.is_due() {
+    if puddle.is_pending() {
         return inner.frontier().ask(puddle);
     }
     if is_bus_error && replace(inner, puddle, address) {

@@ -20,15 +20,15 @@
 //! The last three do not count in a directory that is *mounted*, the root of a mount
 //! ([`cenote_medium::Medium::is_mounted`]).
 //!
-//! *Stamps* ([`crate::kernel::stamps`]): files that hold something have one. Those of unprotected
-//! pools and objects get it before the first store. Those of protected ones, and of logs, whose
-//! stamps are not compared, get the era when they are made.
+//! *Stamps* ([`crate::kernel::puddles::stamps`]): files that hold something have one. Those of
+//! unprotected pools and objects get it before the first store. Those of protected ones, and of
+//! logs, whose stamps are not compared, get the era when they are made.
 
 use crate::kernel::catalog::Merged;
-use crate::kernel::puddle::{DIR, PRIMARY_DIR};
-use crate::kernel::report::{Damage, OpenReport};
+use crate::kernel::interface::report::{Damage, OpenReport};
+use crate::kernel::puddles::puddle::{DIR, PRIMARY_DIR};
+use crate::kernel::puddles::verify::about_file;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::about_file;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::Record;
 use cenote_layout::header::read;

@@ -10,11 +10,11 @@
 //! | primary/UUID | what the last psync of a pool in shadowed mode left | primaries, shadow |
 //! | journal.pools | psyncs that are not in all primaries yet | shadow, psync |
 //!
-//! A daemon has a store open and serves others (guests.rs); what those have is the same [`Store`],
-//! without files of their own (connection.rs).
+//! A daemon has a store open and serves others (hosted_clients); what those have is the same
+//! [`Store`], without files of their own (connection.rs).
 //!
 //! The kernel names none of the modules above it (kernel/mod.rs). Each finds its own part of an
-//! open store by a slot (kernel/extensions.rs), and parts.rs lists all slots.
+//! open store by a slot (kernel/store/extensions.rs), and parts.rs lists all slots.
 //!
 //! What holds at any time, and after any crash:
 //!
@@ -44,9 +44,10 @@ mod object_info;
 mod rekey;
 mod sealed;
 mod sealed_files;
+mod unsealed;
 
 // Puddles that have moved.
-mod due;
+mod pending_rewrite;
 
 // Pools in shadowed mode: psyncs, primaries, and their journal.
 mod differing;
@@ -56,6 +57,8 @@ mod kept;
 mod kept_files;
 mod primaries;
 mod psync;
+mod psync_part;
+mod restored;
 mod shadow;
 
 // A client of a daemon.
@@ -63,12 +66,11 @@ mod connect;
 mod connection;
 mod pool_members;
 
-// A daemon, and its guests.
+// A daemon, and its clients.
 mod alive;
 mod apart;
-mod guest_objects;
-mod guests;
 mod hosted;
+mod hosted_clients;
 mod pool_pins;
 
 // What is done with pools and objects, whatever mode they are in.
@@ -92,7 +94,7 @@ mod leftover;
 mod open;
 mod parts;
 mod recovery;
-mod set_aside;
+mod undecided_logs;
 
 pub use alive::{CLIENTS, byte_of};
 pub use backed_up::{BackedUp, BackupReport};
@@ -100,25 +102,25 @@ pub use backup::{Backup, PoolAtWork};
 pub use credentials::{Credentials, PermissionChange};
 pub use daemon_api::{DaemonApi, Grant, Granted, Home, Listed, MemberList};
 pub use gate::Psync;
-pub use guests::{GuestEnd, PoolGrant};
 pub use handle::Handle;
-pub use kernel::error::{BY_DAEMON, FormatError, OpenError, StoreError};
-pub use kernel::format::{check_directory, check_options, format};
-pub use kernel::known::{forget_window, known_windows, known_windows_file};
-pub use kernel::log_list::LogLease;
-pub use kernel::lost_page::{LostLog, LostPage};
-pub use kernel::mismatch::{Layouts, TypeMismatch};
-pub use kernel::options::{
+pub use hosted_clients::{ClientEnd, PoolGrant};
+pub use kernel::directory::format::{check_directory, check_options, format};
+pub use kernel::interface::error::{BY_DAEMON, FormatError, OpenError, StoreError};
+pub use kernel::interface::lost_page::{LostLog, LostPage};
+pub use kernel::interface::mismatch::{Layouts, TypeMismatch};
+pub use kernel::interface::options::{
     Access, CopyPolicy, DamagePolicy, FormatOptions, Hosting, JournalPolicy, OpenOptions,
     PoolOptions, PowerLossPolicy, WINDOW_LEN_DEFAULT, WindowPolicy,
 };
-pub use kernel::pool::PoolHandle;
-pub use kernel::puddle::Puddle;
-pub use kernel::report::{
+pub use kernel::interface::report::{
     Damage, DamageEffect, LogReport, OpenReport, PoolStart, RestoredPool, StoreInfo,
 };
+pub use kernel::pools::pool::PoolHandle;
+pub use kernel::puddles::known::{forget_window, known_windows, known_windows_file};
+pub use kernel::puddles::puddle::Puddle;
 pub use kernel::store::Store;
-pub use log_decision::{LogDecision, SetAside};
+pub use kernel::store::log_list::LogLease;
+pub use log_decision::{LogDecision, UndecidedLogs};
 pub use object_info::{ListedObject, NewObject, ObjectInfo};
 pub use pools::PoolInfo;
 pub use psync::{Begun, Psyncing};

@@ -4,7 +4,7 @@ use cenote_layout::id::{PoolId, Uuid};
 
 /// A client whose logs are set aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetAside {
+pub struct UndecidedLogs {
     /// The client.
     pub client: Uuid,
     /// The pools that its logs may be about, by number and name: they are for looking at only.

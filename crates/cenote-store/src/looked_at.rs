@@ -1,15 +1,15 @@
 //! What an opener finds of a pool: which of its puddles are sound, and what is wrong with others.
 
-use crate::due::Needs;
-use crate::due::reseal::SealedFile;
-use crate::kernel::due_job::Sealed;
-use crate::kernel::error::StoreError;
-use crate::kernel::options::DamagePolicy;
-use crate::kernel::pool_core::PoolCore;
-use crate::kernel::pool_rules::{lost_record, start_of};
-use crate::kernel::puddle::{Puddle, file_name, primary_name, text};
-use crate::kernel::report::Damage;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::DamagePolicy;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::pools::pool_rules::{lost_record, start_of};
+use crate::kernel::puddles::pending_job::Sealed;
+use crate::kernel::puddles::puddle::{Puddle, file_name, primary_name, text};
+use crate::kernel::store::pool_core::PoolCore;
 use crate::kernel::store::{Control, Inner, Store};
+use crate::pending_rewrite::Needs;
+use crate::pending_rewrite::reseal::SealedFile;
 use crate::sealed_files::show_view;
 use cenote_atrest::Keyring;
 use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord};
@@ -57,21 +57,22 @@ impl Store {
                 if *pool == id && !control.catalog.state.puddles.contains_key(uuid))
         };
         let damage = control.damage.iter().filter(of_no_record).cloned().collect();
-        let due = records.iter().filter(|p| control.catalog.state.due.contains_key(&p.uuid));
-        let due = due.count() as u64;
-        if due > 0 && inner.options.relocation.rewriter.is_none() {
-            return Err(StoreError::RelocationDue { name: record.name, puddles: due });
+        let pending =
+            records.iter().filter(|p| control.catalog.state.pending.contains_key(&p.uuid));
+        let pending = pending.count() as u64;
+        if pending > 0 && inner.options.relocation.rewriter.is_none() {
+            return Err(StoreError::RelocationPending { name: record.name, puddles: pending });
         }
         let protection = control.catalog.state.at_rest(id);
         let mut looked = Looked { record: &record, protection, sound: Vec::new(), damage };
         inner.look_at_all(control, records, &mut looked)?;
-        if due > 0
+        if pending > 0
             && protection != AtRest::None
             && !looked.damage.is_empty()
             && inner.options.damage == DamagePolicy::Refuse
         {
             // Its root puddle is not sealed anew before all of it is there: the window may move
-            // again as long as all of the pool is due.
+            // again as long as all of the pool is pending.
             return Err(StoreError::PoolDamaged {
                 name: record.name.clone(),
                 damage: looked.damage,
@@ -158,15 +159,15 @@ impl Inner {
         let known = control.puddles.get(&puddle.uuid).map(|known| unsafe { known.as_ref() });
         let by_primary = known.is_some_and(Puddle::shows_primary);
         let mut problem = None;
-        let due = control.catalog.state.due.get(&puddle.uuid).copied();
+        let pending = control.catalog.state.pending.get(&puddle.uuid).copied();
         if looked.protection != AtRest::None {
             if let SealedFile::Damaged(detail) =
                 self.look_at_sealed(control, puddle, looked.protection)?
             {
                 problem = Some(detail);
             }
-        } else if let Some(due) = due {
-            problem = self.mark_due(control, puddle, due, needs)?;
+        } else if let Some(pending) = pending {
+            problem = self.mark_pending(control, puddle, pending, needs)?;
             if problem.is_none() && !by_primary {
                 let name = file_name(puddle.uuid);
                 problem = self.check_stamp(&control.catalog.state, puddle, text(&name))?;
@@ -179,7 +180,7 @@ impl Inner {
             problem = self.check_file(&control.catalog.state, puddle)?;
         }
         problem = problem.or_else(|| control.kept_problem(puddle.uuid, self.writable));
-        if due.is_none()
+        if pending.is_none()
             && problem.is_none()
             && looked.record.mode == PoolMode::Shadowed
             && looked.protection == AtRest::None

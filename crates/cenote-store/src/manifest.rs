@@ -1,7 +1,7 @@
 //! What goes from one pool or store to another: what is imported, what came of it, and a pool that
 //! is copied as it lies there.
 
-use crate::kernel::puddle::{file_name, text};
+use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::Control;
 use cenote_layout::catalog::{AtRest, HeapKind, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
@@ -98,7 +98,7 @@ pub struct ImportedPool {
     /// Whether some puddle of it has another address than before.
     pub moved: bool,
     /// Puddles that are to be rewritten when they are touched.
-    pub due: u64,
+    pub pending: u64,
     /// Puddles whose files share blocks with what they are copies of.
     pub shared: u64,
 }

@@ -20,11 +20,11 @@
 //! removed, the directory synced. What a crash leaves of the file is an orphan, and goes at the
 //! next writable open.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::pool_rules::why_no_name;
-use crate::kernel::puddle::{DIR, file_name};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::pool_rules::why_no_name;
+use crate::kernel::puddles::puddle::{DIR, file_name};
+use crate::kernel::puddles::verify::verify_stamped;
 use crate::kernel::store::{Control, Inner, Store};
-use crate::kernel::verify::verify_stamped;
 use crate::object_info::ObjectInfo;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord, Record};

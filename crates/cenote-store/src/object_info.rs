@@ -1,6 +1,6 @@
 //! Objects as the catalog has them, as a daemon lists them, and as they are to be made.
 
-use crate::kernel::puddle::file_name;
+use crate::kernel::puddles::puddle::file_name;
 use cenote_layout::catalog::{AtRest, ObjectRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::object::object_data_offset;

@@ -1,9 +1,9 @@
 //! The extensions of an open store, all of them.
 
-use crate::due::lazy_rewrite::LazyRewrite;
-use crate::hosted::Guests;
+use crate::hosted::HostedClients;
 use crate::kept_files::Kept;
-use crate::kernel::extensions::Extensions;
+use crate::kernel::store::extensions::Extensions;
+use crate::pending_rewrite::lazy_rewrite::LazyRewrite;
 use crate::pool_pins::PoolPins;
 use crate::shadow::Shadows;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ pub(crate) fn of_store(frontier: Arc<LazyRewrite>) -> Extensions {
 
 /// Those that change under the control lock.
 pub(crate) fn under_lock() -> Extensions {
-    let (guests, holds, kept) = (Guests::default(), PoolPins::default(), Kept::default());
-    Extensions::new(vec![Box::new(guests), Box::new(holds), Box::new(kept)])
+    let (hosted_clients, holds, kept) =
+        (HostedClients::default(), PoolPins::default(), Kept::default());
+    Extensions::new(vec![Box::new(hosted_clients), Box::new(holds), Box::new(kept)])
 }

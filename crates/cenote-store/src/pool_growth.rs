@@ -1,13 +1,13 @@
 //! A pool grows: it takes a puddle, in whichever mode it is (PUD-10; Puddles paper, 3.1 and 4.4).
 //!
 //! **Take a puddle** (an update in several steps). (1) its file is made and synced: an orphan, or a
-//! spare puddle is prepared ([`crate::kernel::spare`]); (2) one batch names it: **the catalog's
-//! batch commits**; after it the puddle becomes findable and is mapped.
+//! spare puddle is prepared ([`crate::kernel::pools::spare`]); (2) one batch names it: **the
+//! catalog's batch commits**; after it the puddle becomes findable and is mapped.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::pool::PoolHandle;
-use crate::kernel::pool_rules::check_size;
-use crate::kernel::puddle::Puddle;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::pool::PoolHandle;
+use crate::kernel::pools::pool_rules::check_size;
+use crate::kernel::puddles::puddle::Puddle;
 use cenote_layout::catalog::PoolMode;
 use cenote_medium::MapMode;
 use cenote_medium::planted::{Bug, planted};

@@ -1,9 +1,9 @@
 //! A pool that other processes write too, because a daemon granted it to them.
 
 use crate::connection::note_doubts;
-use crate::kernel::error::StoreError;
-use crate::kernel::pool::PoolHandle;
-use crate::kernel::report::concerns;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::concerns;
+use crate::kernel::pools::pool::PoolHandle;
 use cenote_medium::planted::{Bug, planted};
 use std::sync::PoisonError;
 

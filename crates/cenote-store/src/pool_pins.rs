@@ -1,8 +1,8 @@
-//! Pools that are being copied or moved for a guest ([`crate::relocate`], hosted.rs).
+//! Pools that are being copied or moved for a client ([`crate::relocate`], hosted.rs).
 
-use crate::kernel::extensions::Extension;
-use crate::kernel::options::Access;
+use crate::kernel::interface::options::Access;
 use crate::kernel::store::Control;
+use crate::kernel::store::extensions::Extension;
 use cenote_layout::id::PoolId;
 use cenote_medium::planted::{Bug, planted};
 use std::collections::BTreeMap;

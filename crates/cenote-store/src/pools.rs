@@ -3,9 +3,9 @@
 //! # Updates in several steps
 //!
 //! **Create a pool.** (1) the root puddle's file is made and synced: an orphan, or a spare puddle
-//! is prepared ([`crate::kernel::spare`]); (2) one batch names pool and puddle: **the catalog's
-//! batch commits**; (3) nothing else. In shadowed mode the primary's file is made after the
-//! puddle's, with the same contents: an orphan until (2).
+//! is prepared ([`crate::kernel::pools::spare`]); (2) one batch names pool and puddle: **the
+//! catalog's batch commits**; (3) nothing else. In shadowed mode the primary's file is made after
+//! the puddle's, with the same contents: an orphan until (2).
 //!
 //! **Remove a pool.** (1) one batch takes pool and puddles out, some of which become spare: **the
 //! catalog's batch commits**; (2) the files of those are made zeros, the others are removed, the
@@ -13,13 +13,13 @@
 //! open.
 
 use crate::credentials::{Credentials, bad_permissions};
-use crate::kernel::error::StoreError;
-use crate::kernel::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
-use crate::kernel::pool::PoolHandle;
-use crate::kernel::pool_rules::{check_size, find, start_of, why_no_name};
-use crate::kernel::puddle::{DIR, file_name};
-use crate::kernel::report::{Damage, PoolStart, concerns};
-use crate::kernel::store::{Inner, Store};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::{Access, DamagePolicy, PoolOptions, PowerLossPolicy};
+use crate::kernel::interface::report::{Damage, PoolStart, concerns};
+use crate::kernel::pools::pool::PoolHandle;
+use crate::kernel::pools::pool_rules::{check_size, find, start_of, why_no_name};
+use crate::kernel::puddles::puddle::{DIR, file_name, text};
+use crate::kernel::store::{Control, Inner, Store};
 use cenote_atrest::Keyring;
 use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
@@ -47,7 +47,7 @@ pub struct PoolInfo {
     pub start: PoolStart,
     /// Puddles that moved with the pool and are still to be rewritten, as far as the catalog
     /// knows.
-    pub due: u64,
+    pub pending: u64,
 }
 
 /// Refuses names that would be trouble in messages and on command lines.
@@ -96,9 +96,9 @@ impl Store {
             let sum = sums.entry(puddle.pool).or_default();
             *sum = (sum.0 + puddle.size, sum.1 + 1);
         }
-        let mut due: std::collections::BTreeMap<PoolId, u64> = Default::default();
-        for puddle in state.due.keys().filter_map(|uuid| state.puddles.get(uuid)) {
-            *due.entry(puddle.pool).or_default() += 1;
+        let mut pending: std::collections::BTreeMap<PoolId, u64> = Default::default();
+        for puddle in state.pending.keys().filter_map(|uuid| state.puddles.get(uuid)) {
+            *pending.entry(puddle.pool).or_default() += 1;
         }
         let info = |record: &PoolRecord| {
             let (bytes, puddles) = sums.get(&record.id).copied().unwrap_or_default();
@@ -108,9 +108,9 @@ impl Store {
                 .pools
                 .get(&record.id)
                 .map_or_else(|| start_of(&control, record.id), |core| core.start());
-            let due = due.get(&record.id).copied().unwrap_or_default();
+            let pending = pending.get(&record.id).copied().unwrap_or_default();
             let at_rest = state.at_rest(record.id);
-            PoolInfo { at_rest, record: record.clone(), bytes, puddles, opened, start, due }
+            PoolInfo { at_rest, record: record.clone(), bytes, puddles, opened, start, pending }
         };
         state.pools.values().map(info).collect()
     }
@@ -148,7 +148,7 @@ impl Store {
     }
 
     /// The same for the user and the group that the pool is to belong to; `by`: at the request of a
-    /// guest, with a token of its choice. Who asks again with the token of its last request that
+    /// client, with a token of its choice. Who asks again with the token of its last request that
     /// made a pool gets that one. **The batch that makes the pool says so too, and commits
     /// both.**
     pub(crate) fn create_pool_for(
@@ -249,11 +249,11 @@ impl Store {
         self.remove_pool_of(name, None)
     }
 
-    /// The same, though this guest has it.
+    /// The same, though this client has it.
     pub(crate) fn remove_pool_of(
         &self,
         name: &str,
-        guest: Option<(Uuid, &Credentials)>,
+        hosted_client: Option<(Uuid, &Credentials)>,
     ) -> Result<(), StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("remove a pool")?;
@@ -265,21 +265,7 @@ impl Store {
         if let Some(connection) = inner.connection() {
             connection.keeper.remove_pool(name)?;
         }
-        if let Some((client, credentials)) = guest {
-            if !control.hosted().contains_key(&client) {
-                return Err(StoreError::NoGuest { client });
-            }
-            if control.catalog.state.pools.get(&id).is_some_and(|pool| !credentials.own(pool)) {
-                return Err(StoreError::Permission { name: name.into(), what: "removed" });
-            }
-        }
-        let mut holders = control.catalog.state.leases.keys().filter(|(_, pool)| *pool == id);
-        let us = guest.map(|(client, _)| client);
-        if holders.any(|(holder, _)| Some(*holder) != us && control.hosted().contains_key(holder))
-            || control.held().any(id)
-        {
-            return Err(StoreError::PoolInUse { name: name.into() });
-        }
+        control.refuse_removal(id, name, hosted_client)?;
         let puddles = control.catalog.state.puddles_of(id);
         let shadowed = control.catalog.state.is_shadowed(id);
         // The journal of psyncs may speak of puddles in shadowed mode: their identities are not
@@ -301,21 +287,7 @@ impl Store {
             true => inner.forget_shadow(&mut control, id, &puddles),
             false => Ok(()),
         };
-        for record in &puddles {
-            if kept.contains(&record.uuid) {
-                if inner.let_go(&mut control, record) {
-                    inner.clean_spare(record);
-                }
-                continue;
-            }
-            inner.forget(&mut control, record);
-            if inner.is_client() {
-                continue;
-            }
-            let file = file_name(record.uuid);
-            // Left over files are orphans; the next writable open removes them.
-            let _ = inner.medium.remove(core::str::from_utf8(&file).unwrap_or_default());
-        }
+        inner.remove_files(&mut control, &puddles, &kept);
         if inner.is_client() {
             return Ok(());
         }
@@ -352,7 +324,7 @@ impl Store {
         key: Option<&Keyring>,
     ) -> Result<PoolHandle, StoreError> {
         let handle = self.open_as_it_is(name, access, key)?;
-        if self.inner().frontier().is_eager() && handle.due() > 0 {
+        if self.inner().frontier().is_eager() && handle.pending_rewrites() > 0 {
             handle.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         }
         Ok(handle)
@@ -379,27 +351,8 @@ impl Store {
         }
         let mut control = inner.control();
         let id = find(&control, name)?;
-        let mut writable = access.writes();
-        let shadowed = control.catalog.state.is_shadowed(id);
-        let power_loss = inner.options.power_loss_of(name);
-        if shadowed && control.catalog.state.not_covered.contains(&id) {
-            // Its last psync is there and cannot be brought back now: say why.
-            let damage = concerns(&control.damage, id);
-            if power_loss == PowerLossPolicy::Refuse && !damage.is_empty() {
-                return Err(StoreError::PoolDamaged { name: name.into(), damage });
-            }
-        }
-        if control.catalog.state.not_covered.contains(&id) {
-            match power_loss {
-                PowerLossPolicy::Refuse => {
-                    return Err(StoreError::PoolNotCovered { name: name.into() });
-                }
-                PowerLossPolicy::ReadOnly => writable = false,
-                // Recovery has taken the pool out of the set if it could write; else it is
-                // read-only anyway.
-                PowerLossPolicy::AsIs => {}
-            }
-        }
+        let covered = inner.covered_for_writing(&control, id, name)?;
+        let mut writable = access.writes() && covered;
         let mode = control.catalog.state.at_rest(id).mode();
         if key.is_some() && !mode.has_key() {
             return Err(StoreError::NotProtected { name: name.into() });
@@ -416,26 +369,13 @@ impl Store {
         };
         if !core.damage().is_empty() {
             if inner.options.damage == DamagePolicy::Refuse {
-                return Err(StoreError::PoolDamaged {
-                    name: name.into(),
-                    damage: core.damage().to_vec(),
-                });
+                let damage = core.damage().to_vec();
+                return Err(StoreError::PoolDamaged { name: name.into(), damage });
             }
             writable = false;
         }
         if writable {
-            let damage: Vec<Damage> = concerns(&control.damage, id)
-                .into_iter()
-                .filter(|d| matches!(d, Damage::Log { .. } | Damage::LogSpace { .. }))
-                .collect();
-            if !damage.is_empty() {
-                return Err(StoreError::PoolLogDamaged { name: name.into(), damage });
-            }
-            inner.check_poisoned()?;
-            if shadowed {
-                inner.shadow_of(&mut control, id)?;
-            }
-            inner.lease_writable(&mut control, id)?;
+            inner.begin_writing(&mut control, id, name)?;
         }
         let handle = PoolHandle::new(core, self.clone(), writable);
         for puddle in handle.puddles() {
@@ -450,5 +390,100 @@ impl Store {
         }
         control.pools.insert(id, handle.share_core());
         Ok(handle)
+    }
+}
+
+impl Control {
+    /// Refuses to remove a pool that another client has, or that `hosted_client` has and does not
+    /// own, or that is being copied or moved.
+    fn refuse_removal(
+        &self,
+        id: PoolId,
+        name: &str,
+        hosted_client: Option<(Uuid, &Credentials)>,
+    ) -> Result<(), StoreError> {
+        if let Some((client, credentials)) = hosted_client {
+            if !self.hosted().contains_key(&client) {
+                return Err(StoreError::NoClient { client });
+            }
+            if self.catalog.state.pools.get(&id).is_some_and(|pool| !credentials.own(pool)) {
+                return Err(StoreError::Permission { name: name.into(), what: "removed" });
+            }
+        }
+        let us = hosted_client.map(|(client, _)| client);
+        if let Some(by) = self.holder_of(id, us) {
+            return Err(StoreError::PoolHeld { name: name.into(), by });
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Removes the files of a removed pool's puddles, but cleans those that are `kept` as spare
+    /// ones. A client forgets them, and its daemon has removed them.
+    fn remove_files(&self, control: &mut Control, puddles: &[PuddleRecord], kept: &BTreeSet<Uuid>) {
+        for record in puddles {
+            if kept.contains(&record.uuid) {
+                if self.let_go(control, record) {
+                    self.clean_spare(record);
+                }
+                continue;
+            }
+            self.forget(control, record);
+            if self.is_client() {
+                continue;
+            }
+            // Left over files are orphans; the next writable open removes them.
+            let _ = self.medium.remove(text(&file_name(record.uuid)));
+        }
+    }
+
+    /// Whether a pool may be written although a loss of power may have torn it, by the policy for
+    /// that. Refuses it if the policy does.
+    fn covered_for_writing(
+        &self,
+        control: &Control,
+        id: PoolId,
+        name: &str,
+    ) -> Result<bool, StoreError> {
+        let state = &control.catalog.state;
+        if !state.not_covered.contains(&id) {
+            return Ok(true);
+        }
+        match self.options.power_loss_of(name) {
+            PowerLossPolicy::Refuse => {
+                let damage = concerns(&control.damage, id);
+                if state.is_shadowed(id) && !damage.is_empty() {
+                    // Its last psync is there and cannot be brought back now: say why.
+                    return Err(StoreError::PoolDamaged { name: name.into(), damage });
+                }
+                Err(StoreError::PoolNotCovered { name: name.into() })
+            }
+            PowerLossPolicy::ReadOnly => Ok(false),
+            // Recovery has taken the pool out of the set if it could write; else it is read-only
+            // anyway.
+            PowerLossPolicy::AsIs => Ok(true),
+        }
+    }
+
+    /// Records that this session writes a pool. Refuses one that an undecided log is about.
+    fn begin_writing(
+        &self,
+        control: &mut Control,
+        id: PoolId,
+        name: &str,
+    ) -> Result<(), StoreError> {
+        let of_logs =
+            |damage: &Damage| matches!(damage, Damage::Log { .. } | Damage::LogSpace { .. });
+        let damage: Vec<Damage> =
+            concerns(&control.damage, id).into_iter().filter(of_logs).collect();
+        if !damage.is_empty() {
+            return Err(StoreError::PoolLogDamaged { name: name.into(), damage });
+        }
+        self.check_poisoned()?;
+        if control.catalog.state.is_shadowed(id) {
+            self.shadow_of(control, id)?;
+        }
+        self.lease_writable(control, id)
     }
 }

@@ -1,13 +1,13 @@
 //! Files that psyncs are written into, and what the journal says of them.
 
 use crate::kernel::catalog::State;
-use crate::kernel::error::StoreError;
-use crate::kernel::fence::Fence;
-use crate::kernel::journals::JournalOf;
-use crate::kernel::options::DamagePolicy;
-use crate::kernel::puddle::{DATA_AT, file_name, primary_name, text};
+use crate::kernel::catalog::journals::JournalOf;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::DamagePolicy;
+use crate::kernel::puddles::puddle::{DATA_AT, file_name, primary_name, text};
+use crate::kernel::puddles::verify::{about_file, of_file};
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::{about_file, of_file};
+use crate::kernel::superblock::fence::Fence;
 use crate::sealed_files::file_len;
 use cenote_journal::{Guard, Home, ROOT_HEADER_LEN, ROOTS_LOST, Rooted, Roots, Scan, Stopped};
 use cenote_layout::PAGE_SIZE;
@@ -142,7 +142,7 @@ impl Inner {
 #[derive(Debug)]
 struct Health {
     fence: Option<Arc<Fence>>,
-    poisoned: Arc<crate::kernel::poison::Poisoned>,
+    poisoned: Arc<crate::kernel::superblock::poison::Poisoned>,
     token: u64,
 }
 

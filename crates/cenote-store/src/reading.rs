@@ -6,9 +6,9 @@
 //! | behind the end of a file | the file was cut short | [`StoreError::Unreadable`] |
 //! | of a disk that fails | `EIO` | [`StoreError::Unreadable`] |
 
-use crate::kernel::error::StoreError;
-use crate::kernel::pool::PoolHandle;
-use crate::kernel::puddle::{DATA_AT, Puddle};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::pool::PoolHandle;
+use crate::kernel::puddles::puddle::{DATA_AT, Puddle};
 use crate::sealed_files::at_rest;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::Uuid;

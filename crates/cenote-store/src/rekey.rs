@@ -1,9 +1,9 @@
 //! Another key for a protected pool, in constant time.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::options::Access;
-use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::DATA_AT;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::Access;
+use crate::kernel::pools::pool_rules::find;
+use crate::kernel::puddles::puddle::DATA_AT;
 use crate::kernel::store::{Control, Store};
 use crate::primaries::rooted;
 use crate::sealed_files::{at_rest, named};
@@ -120,14 +120,16 @@ impl Store {
         }
         Ok(Rekeyed::of(done))
     }
-    /// A puddle that is due is sealed as what it is a copy of: by the old key it becomes its own.
-    /// With the new key comes none then that opens the original.
+    /// A puddle that is pending is sealed as what it is a copy of: by the old key it becomes its
+    /// own. With the new key comes none then that opens the original.
     fn finish_as_own(&self, name: &str, old: &Keyring) -> Result<(), StoreError> {
-        let due = |control: &Control| -> Result<bool, StoreError> {
+        let pending = |control: &Control| -> Result<bool, StoreError> {
             let puddles = control.catalog.state.puddles_of(find(control, name)?);
-            Ok(puddles.iter().any(|puddle| control.catalog.state.due.contains_key(&puddle.uuid)))
+            Ok(puddles
+                .iter()
+                .any(|puddle| control.catalog.state.pending.contains_key(&puddle.uuid)))
         };
-        if due(&self.inner().control())? {
+        if pending(&self.inner().control())? {
             let pool = self.open_pool_with(name, Access::ReadOnly, Some(old))?;
             pool.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         }

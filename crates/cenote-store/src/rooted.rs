@@ -9,11 +9,11 @@
 //! while it is read. Then it changes the list, too, when it is in the file. So a header that does
 //! not fit is looked at again, with what is listed then.
 
-use crate::kernel::about::about_control;
-use crate::kernel::journals::JournalOf;
-use crate::kernel::puddle::{DATA_AT, file_name, text};
+use crate::kernel::catalog::journals::JournalOf;
+use crate::kernel::puddles::puddle::{DATA_AT, file_name, text};
+use crate::kernel::puddles::verify::{RESTORE, about_file};
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::{RESTORE, about_file};
+use crate::kernel::superblock::about::about_control;
 use crate::primaries::rooted;
 use cenote_journal::{Journal, ROOT_HEADER_LEN, Root, Rooted, Roots, scan};
 use cenote_layout::catalog::PuddleRecord;
@@ -50,8 +50,8 @@ fn listed_by(control: &Control, puddle: &PuddleRecord) -> Option<(JournalOf, Roo
             let at = object_data_offset(puddle.size) + at;
             Some((JournalOf::Objects, Rooted { at, root }))
         }
-        // One that is due is listed as it will be.
-        Role::Heap if !state.due.contains_key(&puddle.uuid) => {
+        // One that is pending is listed as it will be.
+        Role::Heap if !state.pending.contains_key(&puddle.uuid) => {
             let Rooted { at, root } = rooted(puddle, state.at_rest(puddle.pool))?;
             Some((JournalOf::Pools, Rooted { at: DATA_AT + at, root }))
         }

@@ -56,20 +56,17 @@
 //! * A whole store that was put back is a state that was once right: a program that has to find
 //!   that keeps [`PoolHandle::anchors`] elsewhere and gives them to [`PoolHandle::check_anchors`].
 
-use crate::due::Needs;
-use crate::due::reseal::SealedFile;
-use crate::kernel::due_job::{PoolKeys, Sealed};
-use crate::kernel::error::StoreError;
-use crate::kernel::pool::PoolHandle;
-use crate::kernel::pool_core::PoolCore;
-use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::{
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::pool::PoolHandle;
+use crate::kernel::pools::pool_rules::find;
+use crate::kernel::puddles::pending_job::Sealed;
+use crate::kernel::puddles::puddle::{
     DATA_AT, DIR, Puddle, create_whole, file_name, first_page, make_header, text,
 };
+use crate::kernel::store::pool_core::PoolCore;
 use crate::kernel::store::{Control, Inner, Store};
+use crate::pending_rewrite::reseal::SealedFile;
 use crate::sealed_files::{Opened, at_rest, binding_of, named, pages_of, show_view};
-use cenote_atrest::binding::{self};
-use cenote_atrest::tree::Digest;
 use cenote_atrest::{Anchor, Keyring, Mode, Protection};
 use cenote_journal::Journal;
 use cenote_layout::PAGE_SIZE;
@@ -80,44 +77,6 @@ use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MapMode};
 use cenote_sealed::{Patches, SealedError, Source, Verified, View};
 use std::sync::Arc;
-
-/// What opening a pool's protections came to.
-pub(crate) struct UnsealedPool {
-    pub(crate) sealed: Sealed,
-    pub(crate) puddles: Vec<Unsealed>,
-    /// Why the puddles are not those that the root puddle lists.
-    pub(crate) not_listed: Option<String>,
-}
-
-/// The list in the root puddle's header, and what the puddles are.
-#[derive(Default)]
-struct List {
-    members: Option<Digest>,
-    entries: Vec<(u32, Option<Digest>)>,
-    /// A puddle is damaged, which is said of that one.
-    incomplete: bool,
-    /// Why the root puddle is not the one that the journal lists.
-    put_back: Option<String>,
-}
-
-impl List {
-    fn problem(self) -> Option<String> {
-        if self.put_back.is_some() {
-            return self.put_back;
-        }
-        let members = self.members.filter(|_| !self.incomplete && !planted(Bug::MembersIgnored))?;
-        let fits = binding::members(self.entries) == members;
-        (!fits).then(|| {
-            "its list of the pool's puddles does not fit them: the file of one of them, or this \
-             one, was put back, or a puddle is gone; restore the whole store from one copy"
-                .into()
-        })
-    }
-}
-
-/// A puddle, or one that is damaged, with what is wrong. Of one that is due the frontier makes the
-/// memory, or has shown it.
-pub(crate) type Unsealed = Result<(PuddleRecord, Option<Opened>), (PuddleRecord, String)>;
 
 /// Pages of one puddle of a pool that were looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,7 +125,10 @@ impl Inner {
     }
 
     /// The journal of pools, in a store that is open for writing.
-    fn journal_to_write(&self, control: &mut Control) -> Result<Option<Arc<Journal>>, StoreError> {
+    pub(crate) fn journal_to_write(
+        &self,
+        control: &mut Control,
+    ) -> Result<Option<Arc<Journal>>, StoreError> {
         match self.writable {
             true => Ok(Some(Arc::clone(self.pool_journal(control)?))),
             false => Ok(None),
@@ -194,117 +156,6 @@ impl Inner {
         Ok(Opened { record, protection: protection.map_err(|error| at_rest(name, error))?, source })
     }
 
-    /// Opens the protection of puddles of a pool, in index order, with the caller's key. One that
-    /// is damaged is returned with what is wrong; if it is the root puddle, nothing can be opened.
-    /// A root puddle that is due is sealed anew; the others wait for the frontier.
-    pub(crate) fn unseal(
-        &self,
-        control: &mut Control,
-        name: &str,
-        (records, mode): (&[PuddleRecord], Mode),
-        key: Option<&Keyring>,
-    ) -> Result<UnsealedPool, StoreError> {
-        let mut list = List::default();
-        let (protection, mut needs) = (AtRest::of(mode), Needs::default());
-        let (mut patches, roots) =
-            if self.writable { Default::default() } else { self.past_if_any(control)? };
-        let mut patches_of =
-            |record: &PuddleRecord| patches.remove(&record.uuid).unwrap_or_default();
-        let Some((root, others)) = records.split_first().filter(|(root, _)| root.index == 0) else {
-            // Whose keys the others are under is lost with it.
-            let sealed = Sealed { mode, keys: Arc::default() };
-            return Ok(UnsealedPool { sealed, puddles: Vec::new(), not_listed: None });
-        };
-        let mut keys = PoolKeys::default();
-        let mut unsealed = Vec::new();
-        let mut shown = false;
-        if let SealedFile::Due(due) = self.look_and_learn(control, root, protection)? {
-            let inherits = (key, !others.is_empty());
-            let resealed =
-                self.reseal_root(control, (name, mode), (root, due), inherits, &mut needs)?;
-            keys.before = resealed.0;
-            list.members = Some(resealed.1);
-            shown = !self.writable;
-        }
-        if shown {
-            unsealed.push(Ok((*root, None)));
-        } else {
-            let patches = patches_of(root);
-            // What recovery would write has the header of the last record.
-            let patched = !patches.is_empty();
-            let opened = self.open_sealed(control, name, *root, (mode, key, patches))?;
-            let failed = |error| at_rest(name, SealedError::at_rest(name, error));
-            keys.own = opened.protection.subordinate(key).map_err(failed)?;
-            keys.before = opened.protection.inherited(key).map_err(failed)?;
-            list.members = Some(opened.protection.members());
-            let listed = match self.shadows().journal().filter(|_| self.writable) {
-                Some(journal) => Some(journal.root_of(root.uuid)?),
-                None => roots.filter(|_| !patched).map(|roots| roots.get(root.uuid)),
-            };
-            let checked =
-                listed.map(|listed| cenote_sealed::check_listed(name, &opened.protection, listed));
-            list.put_back =
-                checked.and_then(Result::err).map(|error| at_rest(name, error).to_string());
-            unsealed.push(Ok((*root, Some(opened))));
-        }
-        let keys = Arc::new(keys);
-        let mut any_due = shown;
-        for record in others {
-            let lost = |detail: String| Err((*record, detail));
-            let due = match self.look_and_learn(control, record, protection)? {
-                SealedFile::Own => None,
-                SealedFile::Due(due) => {
-                    any_due = true;
-                    Some(due)
-                }
-                SealedFile::Damaged(detail) => {
-                    // What it is cannot be said, so the key may be needed.
-                    any_due = true;
-                    list.incomplete = true;
-                    unsealed.push(lost(detail));
-                    continue;
-                }
-            };
-            unsealed.push(match due {
-                Some(_) if mode.has_key() && keys.before.is_none() => {
-                    lost("the key that it is sealed under is not in the root puddle".into())
-                }
-                Some(due) => {
-                    let with = (name, mode, &keys, self.journal_to_write(control)?);
-                    match self.expect_sealed(control, with, record, due, &mut needs)? {
-                        Err(detail) => lost(detail),
-                        Ok(entry) => {
-                            list.entries.push((record.index, entry));
-                            Ok((*record, None))
-                        }
-                    }
-                }
-                None => {
-                    let with = (mode, keys.own.as_ref(), patches_of(record));
-                    match self.open_sealed(control, name, *record, with) {
-                        // The key is the pool's own, and fits: this file is not the one that
-                        // belongs here, or damaged.
-                        Err(StoreError::AtRest { source, .. }) => lost(source.to_string()),
-                        other => {
-                            let opened = other?;
-                            list.entries.push((record.index, opened.protection.entry(None)));
-                            Ok((*record, Some(opened)))
-                        }
-                    }
-                }
-            });
-            list.incomplete |= unsealed.last().is_some_and(Result::is_err);
-        }
-        if let Some(Ok((_, Some(root)))) = unsealed.first()
-            && !any_due
-        {
-            root.protection.disinherit();
-        }
-        list.members = list.members.filter(|_| mode.has_tree());
-        let sealed = Sealed { mode, keys };
-        Ok(UnsealedPool { sealed, puddles: unsealed, not_listed: list.problem() })
-    }
-
     /// Whether a key opens a pool that is open already.
     pub(crate) fn check_key(
         &self,
@@ -320,7 +171,9 @@ impl Inner {
         let mut patches =
             if self.writable { Default::default() } else { self.patches_if_any(control)? };
         let patches = patches.remove(&root.uuid).unwrap_or_default();
-        if let SealedFile::Due(_) = self.look_at_sealed(control, &root, AtRest::of(sealed.mode))? {
+        if let SealedFile::Pending(_) =
+            self.look_at_sealed(control, &root, AtRest::of(sealed.mode))?
+        {
             // Of a store that is open for reading only: it is as it was.
             let as_what = (sealed.mode, self.identity_of(control, root.uuid));
             let opened = self.frontier().open_due((&record.name, &root), as_what, key);
@@ -446,7 +299,10 @@ impl PoolHandle {
         }
         // What opening the pool found is not in pages.
         for damage in self.damage() {
-            if let crate::kernel::report::Damage::Puddle { uuid, index, detail, .. } = damage {
+            if let crate::kernel::interface::report::Damage::Puddle {
+                uuid, index, detail, ..
+            } = damage
+            {
                 let damaged = vec![(0, detail.clone())];
                 let found =
                     Verified { covered: self.at_rest().mode().has_tree(), pages: 0, damaged };
@@ -473,7 +329,7 @@ impl PoolHandle {
 
     /// What to remember elsewhere, so that putting back *everything* of the pool from earlier is
     /// noticed: one for each puddle. Not secret. Of a pool that was copied or has moved,
-    /// puddles that are still due have none: see [`PoolHandle::finish_relocation`].
+    /// puddles that are still pending have none: see [`PoolHandle::finish_relocation`].
     #[must_use]
     pub fn anchors(&self) -> Vec<Anchor> {
         self.puddles()

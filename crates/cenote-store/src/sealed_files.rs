@@ -1,9 +1,9 @@
 //! The file of a puddle of a protected pool, and the memory that shows it.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{DATA_AT, Puddle, file_name, text};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::puddles::puddle::{DATA_AT, Puddle, file_name, text};
+use crate::kernel::puddles::verify::verify_len;
 use crate::kernel::store::Inner;
-use crate::kernel::verify::verify_len;
 use cenote_atrest::Protection;
 use cenote_atrest::binding::{self, Place};
 use cenote_atrest::tree::Digest;

@@ -26,31 +26,26 @@
 //! A read-only open maps the primary itself, privately, with the journal's records laid over it.
 
 use crate::differing::compare;
-use crate::due::reseal::SealedFile;
-use crate::due::{Found, Needs};
 use crate::gate::Gate;
-use crate::kernel::catalog::State;
-use crate::kernel::error::StoreError;
-use crate::kernel::extensions::Extension;
-use crate::kernel::journals::{JournalOf, readable};
-use crate::kernel::locked::locked;
-use crate::kernel::puddle::{
-    DATA_AT, DIR, Kind, PRIMARY_DIR, Puddle, create_file, file_name, primary_name, text,
+use crate::kernel::catalog::journals::{JournalOf, readable};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::puddles::locked::locked;
+use crate::kernel::puddles::puddle::{
+    DATA_AT, PRIMARY_DIR, Puddle, file_name, pool_named, primary_name, text,
 };
-use crate::kernel::report::{Damage, OpenReport, RestoredPool};
+use crate::kernel::puddles::verify::about_file;
+use crate::kernel::store::extensions::Extension;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::{about_file, of_file, verify_file};
-use crate::primaries::{JOURNAL, Patches, check_run, note_root, of_shadowed_pool};
+use crate::pending_rewrite::Needs;
+use crate::primaries::{JOURNAL, check_run, note_root, of_shadowed_pool};
 use cenote_journal::{Journal, Roots, Scan, Settings, scan};
-use cenote_layout::PAGE_SIZE;
-use cenote_layout::catalog::{AtRest, DueRecord, PuddleRecord};
+use cenote_layout::catalog::PuddleRecord;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::superblock::JournalMark;
 use cenote_log::CrashKind;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind, Operation};
-use cenote_sys::bytes::store_by_kernel;
-use cenote_sys::memory::{self, Access};
+use cenote_medium::{FileHandle, MapMode, MediumError, MediumKind};
+use cenote_protect::dirty_bitmap::DirtyBitmap;
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -74,6 +69,8 @@ pub(crate) struct Shadows {
 #[derive(Debug)]
 pub(crate) struct Shadow {
     pub(crate) gate: Gate,
+    /// The pool, as explanations of faults name it.
+    name: String,
     parts: Mutex<Vec<Arc<Part>>>,
 }
 
@@ -100,7 +97,7 @@ impl Part {
     pub(crate) fn noted(&self) -> u64 {
         match self.puddle().view() {
             Some(view) => view.written(),
-            None => self.puddle().notes().count(),
+            None => self.puddle().notes().map_or(0, DirtyBitmap::count),
         }
     }
 
@@ -108,7 +105,7 @@ impl Part {
     pub(crate) fn note(&self, pages: Range<u64>) {
         match self.puddle().view() {
             Some(view) => view.note(pages),
-            None => self.puddle().notes().note(pages),
+            None => self.puddle().notes().into_iter().for_each(|notes| notes.note(pages.clone())),
         }
     }
 
@@ -160,9 +157,7 @@ impl Shadow {
             primary: OnceLock::new(),
         };
         // Made now: the fault handler only reads it.
-        if part.puddle().view().is_none() {
-            part.puddle().notes();
-        }
+        part.puddle().track(&self.name);
         let mut parts = locked(&self.parts);
         if parts.iter().all(|known| known.puddle != puddle) {
             parts.push(Arc::new(part));
@@ -222,14 +217,18 @@ impl Inner {
         let lost = control.catalog.state.torn.contains(&pool);
         let dirty = control.dirty.get(&pool) == Some(&CrashKind::Process);
         let unknown = (dirty || lost) && !protected;
-        let shadow = Arc::new(Shadow { gate: Gate::default(), parts: Mutex::default() });
+        let shadow = Arc::new(Shadow {
+            gate: Gate::default(),
+            name: pool_named(&control.catalog.state, pool),
+            parts: Mutex::default(),
+        });
         let mut needs = Needs::default();
         for record in control.catalog.state.puddles_of(pool) {
-            if let Some(due) =
-                control.catalog.state.due.get(&record.uuid).copied().filter(|_| !protected)
+            if let Some(pending) =
+                control.catalog.state.pending.get(&record.uuid).copied().filter(|_| !protected)
             {
                 // If something is wrong with it, the open of the pool says so.
-                let _ = self.mark_due(control, &record, due, &mut needs)?;
+                let _ = self.mark_pending(control, &record, pending, &mut needs)?;
             }
             shadow.add(self.own(control, record, MapMode::ReadOnly), unknown);
         }
@@ -290,7 +289,7 @@ impl Inner {
         Ok(journal)
     }
 
-    /// States: [`crate::kernel::journals`].
+    /// States: [`crate::kernel::catalog::journals`].
     fn open_pool_journal(&self, control: &mut Control) -> Result<Journal, StoreError> {
         const OF: JournalOf = JournalOf::Pools;
         let settings = Settings {
@@ -410,243 +409,6 @@ impl Inner {
     }
 }
 
-/// Brings the shadows of `pools` to the last psync. Returns the pools where that cannot be done,
-/// whose damage is reported; the next open tries again.
-pub(crate) fn restore(
-    inner: &Inner,
-    control: &mut Control,
-    pools: &BTreeSet<PoolId>,
-    report: &mut OpenReport,
-) -> Result<BTreeSet<PoolId>, MediumError> {
-    if pools.is_empty() {
-        return Ok(BTreeSet::new());
-    }
-    let read = if inner.writable {
-        inner.pool_journal(control).map(|_| Patches::new())
-    } else {
-        past(inner, control).map(|(patches, _)| patches)
-    };
-    let patches = match read {
-        Ok(patches) => patches,
-        Err(StoreError::Medium(error)) => return Err(error),
-        Err(error) => {
-            let detail = match error {
-                StoreError::JournalDamaged { file, detail } => format!("{file}: {detail}"),
-                error => error.to_string(),
-            };
-            report.damage.push(Damage::Journal { detail, pools: pools.iter().copied().collect() });
-            return Ok(pools.clone());
-        }
-    };
-    let mut failed = BTreeSet::new();
-    for pool in pools {
-        let puddles = control.catalog.state.puddles_of(*pool);
-        let at_rest = control.catalog.state.at_rest(*pool);
-        let lost = |record: &PuddleRecord, detail: String| Damage::Puddle {
-            uuid: record.uuid,
-            pool: *pool,
-            index: record.index,
-            detail: format!("its last psync cannot be brought back: {detail}"),
-        };
-        let mut problems = Vec::new();
-        for record in &puddles {
-            let due = control.catalog.state.due.get(&record.uuid);
-            if let Some(problem) = control.kept_problem(record.uuid, inner.writable) {
-                problems.push(lost(record, problem));
-                continue;
-            }
-            if at_rest != AtRest::None {
-                let problem =
-                    inner.look_at_sealed(control, record, at_rest).map(SealedFile::damage);
-                problems.extend(of_file(problem)?.map(|problem| lost(record, problem)));
-                continue;
-            }
-            let problem = match due {
-                None => inner.check_primary(&control.catalog.state, record),
-                Some(due) => inner.look_at_primary(record, due).map(Found::damage),
-            };
-            if let Some(detail) = of_file(problem)? {
-                problems.push(lost(record, detail));
-            }
-        }
-        if !problems.is_empty() {
-            report.damage.extend(problems);
-            failed.insert(*pool);
-            continue;
-        }
-        let mut pages = 0;
-        // Of a protected pool the primaries are all that there is, and are read page by page.
-        for record in puddles.iter().filter(|_| at_rest == AtRest::None) {
-            let due = control.catalog.state.due.get(&record.uuid).copied();
-            let copied = match inner.writable {
-                true => copy_primary(inner, record, due.as_ref()),
-                false => map_primary(inner, control, record, patches.get(&record.uuid)).map(|()| 0),
-            };
-            match copied {
-                Ok(copied) => pages += copied,
-                Err(error) => problems.push(lost(record, about_file(error)?)),
-            }
-        }
-        if !problems.is_empty() {
-            report.damage.extend(problems);
-            failed.insert(*pool);
-            continue;
-        }
-        // What is wrong with a shadow does not count any more.
-        report.damage.retain(|d| {
-            !matches!(d, Damage::Puddle { uuid, .. }
-                if puddles.iter().any(|record| record.uuid == *uuid))
-        });
-        let name = control
-            .catalog
-            .state
-            .pools
-            .get(pool)
-            .map_or_else(String::new, |known| known.name.clone());
-        report.restored.push(RestoredPool { pool: *pool, name, pages });
-    }
-    Ok(failed)
-}
-
-/// Makes a shadow what its primary is; returns the pages that were not.
-fn copy_primary(
-    inner: &Inner,
-    record: &PuddleRecord,
-    due: Option<&DueRecord>,
-) -> Result<u64, MediumError> {
-    if planted(Bug::ShadowNotRestored) {
-        return Ok(0);
-    }
-    let name = file_name(record.uuid);
-    let name = text(&name);
-    match inner.medium.len(name) {
-        Ok(len) if len == record.size => {}
-        // It was synced when it was made, so this is damage; but nothing that it held counts.
-        Ok(_) => inner.medium.truncate(name, record.size)?,
-        Err(error) if error.is_not_found() => create_file(&inner.medium, record, inner.uuid)?,
-        Err(error) => return Err(error),
-    }
-    let primary = FileHandle::open(&inner.medium, text(&primary_name(record.uuid)))?;
-    let shadow = FileHandle::open(&inner.medium, name)?;
-    let mut written = 0;
-    compare(&shadow, &primary, record.size, |page, theirs| {
-        written += 1;
-        shadow.write_at(page * PAGE_SIZE, theirs)
-    })?;
-    inner.stamps.mark_anew(&shadow, record.uuid)?;
-    // Descriptors are as the psync left them, and may not know of space that was given back after
-    // it.
-    inner.medium.ensure(name, 0, record.size)?;
-    let good = match due {
-        None => verify_file(&inner.medium, record, inner.uuid, true)?.is_none(),
-        Some(due) => !matches!(inner.look_at_file(record, due)?, Found::Damaged(_)),
-    };
-    if !good {
-        return Err(MediumError::from_io(
-            Operation::Write,
-            name,
-            std::io::Error::other("what was written is not what is read"),
-        ));
-    }
-    inner.medium.sync_dir(DIR)?;
-    Ok(written)
-}
-
-impl Inner {
-    /// The same for a store that may have no psync yet.
-    pub(crate) fn patches_if_any(&self, control: &Control) -> Result<Patches, StoreError> {
-        Ok(self.past_if_any(control)?.0)
-    }
-
-    /// The same, with the roots of protected primaries before that.
-    pub(crate) fn past_if_any(
-        &self,
-        control: &Control,
-    ) -> Result<(Patches, Option<Roots>), StoreError> {
-        if self.medium.exists(JOURNAL)? { past(self, control) } else { Ok(Default::default()) }
-    }
-}
-
-/// Reads the journal without changing a file.
-fn past(inner: &Inner, control: &Control) -> Result<(Patches, Option<Roots>), StoreError> {
-    let file = match FileHandle::open(&inner.medium, JOURNAL) {
-        Err(error) if error.is_not_found() => {
-            let detail = "the file is missing".into();
-            return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
-        }
-        opened => readable(opened)?,
-    };
-    let scan = match readable(scan(&file, inner.uuid, false))? {
-        Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
-            return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
-        }
-        Ok(scan) => scan,
-    };
-    inner.check_journal(control, JournalOf::Pools, &scan.found())?;
-    inner.check_list(&control.catalog.state, &scan)?;
-    let mut patches = control.kept_patches();
-    for record in &scan.records {
-        let data = record.read_data(&file)?;
-        record.for_each_run(&data, |id, offset, bytes| -> Result<(), StoreError> {
-            let Some(puddle) = of_shadowed_pool(&control.catalog.state, id) else { return Ok(()) };
-            let at_rest = control.catalog.state.at_rest(puddle.pool);
-            check_run(record.header.seq, puddle, at_rest, offset, bytes.len())?;
-            patches.entry(id).or_default().push((offset, bytes.to_vec()));
-            Ok(())
-        })?;
-    }
-    Ok((patches, scan.roots))
-}
-
-/// Maps a primary at its puddle's address, privately, with the journal laid over it.
-fn map_primary(
-    inner: &Inner,
-    control: &mut Control,
-    record: &PuddleRecord,
-    patches: Option<&Vec<(u64, Vec<u8>)>>,
-) -> Result<(), MediumError> {
-    let addr = record.addr.wrapping_add(inner.window.distance());
-    let here = PuddleRecord { addr, ..*record };
-    let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, Kind::Primary)));
-    control.puddles.insert(record.uuid, NonNull::from(&*puddle));
-    if let Some(due) = control.catalog.state.due.get(&record.uuid)
-        && inner.look_at_primary(record, due)? != Found::New
-    {
-        // It is rewritten from this file when it is touched, with kept psyncs laid over it.
-        return inner.frontier().hold_patched(record, puddle.file_name(), patches);
-    }
-    puddle.map(&inner.medium)?;
-    for (offset, bytes) in patches.into_iter().flatten() {
-        // SAFETY: mapped just now, private and writable; `check_run` saw to the range; no code has
-        // a reference yet.
-        unsafe { store_by_kernel((addr + offset) as usize, bytes) }
-            .map_err(|error| MediumError::from_io(Operation::Read, puddle.file_name(), error))?;
-    }
-    // SAFETY: the puddle's own range, mapped by this store; nothing writes to it any more.
-    unsafe { memory::protect(addr as usize, record.size as usize, Some(Access::ReadOnly)) }
-        .map_err(|error| MediumError::from_io(Operation::Map, puddle.file_name(), error))
-}
-
-/// Pools in shadowed mode whose shadows are void: power failed while they were leased for writing,
-/// or failed before and they could not be restored.
-pub(crate) fn void(state: &State, crash: Option<CrashKind>) -> BTreeSet<PoolId> {
-    let mut void = BTreeSet::new();
-    if crash == Some(CrashKind::Power) {
-        void.extend(
-            state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool),
-        );
-    }
-    void.extend(state.not_covered.iter().copied());
-    void.retain(|pool| state.is_shadowed(*pool));
-    if crash.is_some() && !planted(Bug::ProtectedNotVoid) {
-        // Their shadows went with their process, whatever ended that.
-        let leased =
-            state.leases.iter().filter(|(_, writable)| **writable).map(|((_, pool), _)| *pool);
-        void.extend(leased.filter(|pool| state.is_protected(*pool)));
-    }
-    void
-}
-
 /// Notes all pages of a part that may differ. Finds those that an earlier session left by
 /// comparison, during which writers go on.
 pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError> {
@@ -654,8 +416,8 @@ pub(crate) fn note_unknown(inner: &Inner, part: &Part) -> Result<(), MediumError
     if puddle.view().is_some() {
         return Ok(());
     }
-    // No thread has stored into one that is due.
-    if !part.unknown.load(Ordering::Acquire) || puddle.is_due() {
+    // No thread has stored into one that is pending.
+    if !part.unknown.load(Ordering::Acquire) || puddle.is_pending() {
         return Ok(());
     }
     if inner.is_client() {
@@ -677,7 +439,7 @@ fn note_differences(
     primary: &FileHandle,
 ) -> Result<(), MediumError> {
     compare(shadow, primary, puddle.size(), |page, _| {
-        puddle.notes().note(page..page + 1);
+        puddle.notes().into_iter().for_each(|notes| notes.note(page..page + 1));
         Ok(())
     })
 }

@@ -4,7 +4,7 @@
 mod common;
 mod damage;
 mod errors;
-mod guests;
+mod hosted_clients;
 mod marked;
 mod recovery;
 mod rollback;

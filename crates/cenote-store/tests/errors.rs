@@ -8,6 +8,7 @@ use cenote_store::{
     Access, CrashKind, DamagePolicy, FormatOptions, OpenError, OpenOptions, Store, StoreError,
     format,
 };
+use cenote_testkit::child;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -139,24 +140,17 @@ fn a_second_opener_is_told_who_has_the_store_and_waits_no_longer_than_it_wants()
     assert!(matches!(dir.try_open(OpenOptions::read_only()), Err(OpenError::Locked { .. })));
 
     // Another process names this one.
-    if let Ok(path) = std::env::var("CENOTE_TEST_STORE") {
-        let error = Store::open(real(path.as_ref()), OpenOptions::default()).unwrap_err();
+    if let Some((_, path)) = child::task() {
+        let error = Store::open(real(&path), OpenOptions::default()).unwrap_err();
         match error {
             OpenError::Locked { pid: Some(pid), .. } => println!("holder {pid}"),
             other => println!("other {other:?}"),
         }
         return;
     }
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "errors::a_second_opener_is_told_who_has_the_store_and_waits_no_longer_than_it_wants",
-            "--nocapture",
-        ])
-        .env("CENOTE_TEST_STORE", dir.path())
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
+    const TEST: &str =
+        "errors::a_second_opener_is_told_who_has_the_store_and_waits_no_longer_than_it_wants";
+    let (_, text) = child::ended(&mut child::with_task(TEST, "open", &dir.path()));
     assert!(text.contains(&format!("holder {pid}")), "{text}");
 
     // Who waits gets it when it is closed.
@@ -225,7 +219,10 @@ fn files_without_permission_are_refused_as_such() {
     }
     let error = dir.try_open(OpenOptions::default()).unwrap_err();
     assert!(
-        matches!(&error, OpenError::Medium { source, .. } if matches!(**source, MediumError::Denied { .. })),
+        matches!(
+            &error,
+            OpenError::Medium { source, .. } if matches!(**source, MediumError::Denied { .. })
+        ),
         "{error}"
     );
 }
@@ -263,27 +260,14 @@ fn files_taken_by_a_window() {}
 
 #[test]
 fn a_fork_of_the_process_has_no_access_and_does_no_harm() {
-    if std::env::var("CENOTE_TEST_FORK").is_err() {
+    const TEST: &str = "errors::a_fork_of_the_process_has_no_access_and_does_no_harm";
+    let dir = Dir::formatted();
+    if child::task().is_none() {
         // fork() of a test harness with threads is not safe: do it in a process of its own.
-        let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "errors::a_fork_of_the_process_has_no_access_and_does_no_harm",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .env("CENOTE_TEST_FORK", "1")
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned()
-            + &String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success() && text.contains("child saw: Forked Forked Forked"),
-            "{text}"
-        );
+        let (status, text) = child::ended(&mut child::with_task(TEST, "fork", &dir.path()));
+        assert!(status.success() && text.contains("child saw: Forked Forked Forked"), "{text}");
         return;
     }
-    let dir = Dir::formatted();
     let (store, _) = dir.open();
     store.create_pool("p", &pool_options()).unwrap();
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();

@@ -10,9 +10,7 @@ const STORES: usize = 300;
 
 #[test]
 fn hundreds_of_stores_of_the_default_window_are_open_at_once() {
-    let memory = std::path::Path::new("/dev/shm");
-    let dir =
-        if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+    let dir = cenote_testkit::directories::directory();
     let open = |number: usize| -> Store {
         let options = MediumOptions { create: true, ..MediumOptions::default() };
         let medium: Arc<dyn Medium> =

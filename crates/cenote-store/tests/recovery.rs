@@ -13,6 +13,7 @@ use cenote_store::{
     Access, CrashKind, Damage, OpenOptions, OpenReport, PoolHandle, PowerLossPolicy, Store,
     StoreError, format,
 };
+use cenote_testkit::child;
 use std::sync::Arc;
 use zerocopy::FromBytes as _;
 
@@ -207,7 +208,10 @@ fn a_log_space_entry_that_is_gone_before_another_is_damage() {
     unsafe { next.write_at(&found[0].0, found[0].1, &[0; size_of::<LogSpaceEntry>()]) }.unwrap();
     let (_, report) = open(&next, options());
     assert!(
-        matches!(&report.damage[..], [Damage::LogSpace { detail, .. }] if detail.contains("entry 0 is damaged")),
+        matches!(
+            &report.damage[..],
+            [Damage::LogSpace { detail, .. }] if detail.contains("entry 0 is damaged")
+        ),
         "{report:?}"
     );
 }
@@ -491,9 +495,11 @@ fn every_failing_operation_of_an_open_is_an_error_and_the_next_open_works() {
 }
 
 #[test]
-fn a_killed_process_leaves_half_a_transaction_that_readers_see_undone_and_writers_undo() {
-    if let Ok(path) = std::env::var("CENOTE_TEST_CRASH") {
-        let (store, _) = Store::open(crate::common::real(path.as_ref()), options()).unwrap();
+fn half_a_transaction_of_a_killed_process_is_undone_by_writers_and_for_readers() {
+    const TEST: &str =
+        "recovery::half_a_transaction_of_a_killed_process_is_undone_by_writers_and_for_readers";
+    if let Some((_, path)) = child::task() {
+        let (store, _) = Store::open(crate::common::real(&path), options()).unwrap();
         let pool = store.open_pool("p", Access::ReadWrite).unwrap();
         half_a_transaction(&store, &pool, 0..200, 99);
         std::process::abort();
@@ -505,16 +511,8 @@ fn a_killed_process_leaves_half_a_transaction_that_readers_see_undone_and_writer
     (0..200).for_each(|i| set(word(&pool, i), i));
     drop(pool);
     store.close().unwrap();
-    let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "recovery::a_killed_process_leaves_half_a_transaction_that_readers_see_undone_and_writers_undo",
-        ])
-        .env("CENOTE_TEST_CRASH", dir.path())
-        .output()
-        .unwrap()
-        .status;
-    assert!(!status.success());
+    let (status, said) = child::ended(&mut child::with_task(TEST, "die", &dir.path()));
+    assert!(!status.success(), "{said}");
     let before = dir.contents();
     for access in [Access::ReadOnly, Access::ReadOnly, Access::ReadWrite] {
         let (store, report) = dir.try_open(OpenOptions { access, ..options() }).unwrap();

@@ -88,7 +88,7 @@ fn a_crash_after_a_change_of_the_catalog_is_no_rollback() {
     let (store, report) = dir.open();
     assert!(report.damage.is_empty() && store.pools().len() == 3, "{report:?}");
     store.abandon();
-    // This open has: nothing older passes any more, although nobody closed the store.
+    // This open has: nothing older passes any more, although no session closed the store.
     roll_back(&dir, &older);
     assert!(matches!(
         dir.try_open(OpenOptions::default()),
@@ -107,7 +107,7 @@ fn one_catalog_file_rolled_back_is_put_right_from_the_other() {
     );
 }
 
-/// A store with a log puddle that nobody uses any more, and its file.
+/// A store with a log puddle that no session uses any more, and its file.
 fn with_spare_log() -> (Dir, String) {
     let dir = Dir::formatted();
     let (store, _) = dir.open();
@@ -121,7 +121,7 @@ fn with_spare_log() -> (Dir, String) {
 }
 
 #[test]
-fn a_missing_log_puddle_that_nobody_uses_is_reported_once_and_its_room_used_again() {
+fn a_missing_log_puddle_that_no_session_uses_is_reported_once_and_its_room_used_again() {
     let (dir, file) = with_spare_log();
     std::fs::remove_file(dir.file(&file)).unwrap();
     // Who only reads can only say so.
@@ -207,7 +207,7 @@ fn a_pool_is_found_fresh_clean_or_dirty() {
     let pool = store.open_pool("p", Access::ReadWrite).unwrap();
     store.clone().abandon();
     drop((pool, store));
-    // A reader recovers nothing on the medium: whoever comes next finds the same.
+    // A reader recovers nothing on the medium: the next opener finds the same.
     assert_eq!(start("p", Access::ReadOnly), PoolStart::Dirty(CrashKind::Process));
     assert_eq!(
         start("idle", Access::ReadOnly),

@@ -31,7 +31,7 @@ fn is_zero(pool: &PoolHandle) -> bool {
     pool.puddles().iter().all(|puddle| {
         pool.store().ensure_mapped(puddle).unwrap();
         let len = puddle.body_len() as usize;
-        // SAFETY: just mapped, and nobody writes to it.
+        // SAFETY: just mapped, and no code writes to it.
         let body = unsafe { core::slice::from_raw_parts(puddle.body_addr() as *const u8, len) };
         body.iter().all(|&byte| byte == 0)
     })
@@ -230,7 +230,8 @@ fn a_full_window_or_disk_takes_the_spares_before_anything_fails() {
 fn what_fails_while_a_spare_is_made_fails_nothing_else() {
     let (sim, store) = simulated(OpenOptions::default());
     drop(filled(&store, "old"));
-    sim.inject(Fault::once(FaultPoint::Operation(Operation::Write), 2, FaultEffect::NoSpace)); // after the catalog's two
+    // After the catalog's two.
+    sim.inject(Fault::once(FaultPoint::Operation(Operation::Write), 2, FaultEffect::NoSpace));
     store.remove_pool("old").unwrap();
     assert_eq!((sim.fault_hits(), store.info().spare_puddles), (1, 2));
     store.create_pool("new", &pool_options()).unwrap();
@@ -265,7 +266,10 @@ fn a_spare_whose_file_is_gone_or_short_costs_nothing_but_itself() {
     }
     let (store, report) = dir.open();
     assert!(
-        matches!(&report.damage[..], [Damage::Puddle { detail, .. }] if detail.contains("nothing was in it")),
+        matches!(
+            &report.damage[..],
+            [Damage::Puddle { detail, .. }] if detail.contains("nothing was in it")
+        ),
         "{:?}",
         report.damage
     );

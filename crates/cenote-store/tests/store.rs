@@ -7,6 +7,7 @@ use cenote_store::{
     Access, AtRest, FormatError, FormatOptions, OpenError, OpenOptions, PoolOptions, Store,
     StoreError, format,
 };
+use cenote_testkit::child;
 
 #[test]
 fn what_is_stored_in_a_pool_is_there_at_the_same_address_after_reopening() {
@@ -347,7 +348,7 @@ fn format_refuses_a_directory_with_other_things_and_a_second_format() {
 }
 
 #[test]
-fn close_waits_for_nobody_and_says_who_still_holds_the_store() {
+fn close_does_not_wait_and_says_who_still_holds_the_store() {
     let dir = Dir::formatted();
     let (store, _) = dir.open();
     let other = store.clone();
@@ -363,10 +364,11 @@ fn close_waits_for_nobody_and_says_who_still_holds_the_store() {
 }
 
 #[test]
-fn a_stray_store_into_a_pool_opened_for_reading_kills_the_program_and_changes_nothing() {
-    if let Ok(path) = std::env::var("CENOTE_TEST_STRAY") {
-        let (store, _) =
-            Store::open(crate::common::real(path.as_ref()), OpenOptions::default()).unwrap();
+fn a_stray_store_into_a_pool_opened_for_reading_kills_and_changes_nothing() {
+    const TEST: &str =
+        "store::a_stray_store_into_a_pool_opened_for_reading_kills_and_changes_nothing";
+    if let Some((_, path)) = child::task() {
+        let (store, _) = Store::open(crate::common::real(&path), OpenOptions::default()).unwrap();
         let pool = store.open_pool("p", Access::ReadOnly).unwrap();
         let addr = pool.root_puddle().unwrap().body_addr();
         println!("about to store");
@@ -379,23 +381,9 @@ fn a_stray_store_into_a_pool_opened_for_reading_kills_the_program_and_changes_no
     let (store, _) = dir.open();
     store.create_pool("p", &pool_options()).unwrap();
     store.close().unwrap();
-    let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "store::a_stray_store_into_a_pool_opened_for_reading_kills_the_program_and_changes_nothing",
-            "--nocapture",
-        ])
-        .env("CENOTE_TEST_STRAY", dir.path())
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
+    let (status, text) = child::ended(&mut child::with_task(TEST, "store", &dir.path()));
     assert!(text.contains("about to store") && !text.contains("survived"), "{text}");
-    assert_eq!(
-        std::os::unix::process::ExitStatusExt::signal(&output.status),
-        Some(11),
-        "{:?}",
-        output.status
-    );
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(11), "{:?}", status);
     let (store, _) = dir.open();
     let pool = store.open_pool("p", Access::ReadOnly).unwrap();
     // SAFETY: mapped for reading.

@@ -1,19 +1,18 @@
-//! A puddle file that somebody makes shorter under a running program: the program ends by SIGBUS
+//! A puddle file that another program makes shorter under a running one: the program ends by SIGBUS
 //! with one line that says why, and the next open names the damage.
 
 use crate::common::{Dir, pool_options};
 use cenote_store::{Access, Damage, OpenOptions};
+use cenote_testkit::child;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
 
 const BUS: i32 = 7;
-/// Set in the child: the store's directory.
-const STORE: &str = "CENOTE_TEST_TRUNCATED_STORE";
 
 #[test]
 fn a_truncated_puddle_ends_the_program_with_a_line_that_says_why() {
-    if let Some(dir) = std::env::var_os(STORE) {
-        touch_what_is_gone(std::path::Path::new(&dir));
+    const TEST: &str = "truncated::a_truncated_puddle_ends_the_program_with_a_line_that_says_why";
+    if let Some((_, dir)) = child::task() {
+        touch_what_is_gone(&dir);
     }
     let dir = Dir::formatted();
     {
@@ -21,23 +20,14 @@ fn a_truncated_puddle_ends_the_program_with_a_line_that_says_why() {
         store.create_pool("p", &pool_options()).unwrap();
         store.close().unwrap();
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "truncated::a_truncated_puddle_ends_the_program_with_a_line_that_says_why",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env(STORE, dir.path())
-        .env("RUST_BACKTRACE", "1")
-        .output()
-        .unwrap();
-    let err = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.signal(), Some(BUS), "{:?}: {err}", output.status);
+    let mut command = child::with_task(TEST, "touch", &dir.path());
+    let (status, err) = child::ended(command.env("RUST_BACKTRACE", "1"));
+    assert_eq!(status.signal(), Some(BUS), "{status:?}: {err}");
     let said: Vec<&str> = err.lines().filter(|line| line.contains("bus error")).collect();
     assert!(
         matches!(said[..], [line] if line.starts_with("cenote: bus error at 0x0000")
-            && line.contains("was made shorter") && line.ends_with("run `cenote check` on the store")),
+            && line.contains("was made shorter")
+            && line.ends_with("run `cenote check` on the store")),
         "{err}"
     );
     assert!(!err.contains("panicked") && !err.contains("stack backtrace"), "{err}");
@@ -45,7 +35,10 @@ fn a_truncated_puddle_ends_the_program_with_a_line_that_says_why() {
     let refused = store.open_pool("p", Access::ReadOnly);
     assert!(
         matches!(&refused, Err(cenote_store::StoreError::PoolDamaged { damage, .. })
-            if matches!(&damage[..], [Damage::Puddle { detail, .. }] if detail.contains("truncated"))),
+        if matches!(
+            &damage[..],
+            [Damage::Puddle { detail, .. }] if detail.contains("truncated")
+        )),
         "{refused:?}"
     );
 }

@@ -1,12 +1,13 @@
 //! Checks what the compiler does not: import cycles between modules, kernels that need nothing
-//! above them, programs that ship with planted bugs, the picture of the crates, references to
-//! decisions, and sizes.
+//! above them, programs that ship with planted bugs, changes of page rights, the picture of the
+//! crates, references to decisions, and sizes.
 
 mod cycles;
 mod decisions;
 mod imports;
 mod kernels;
 mod picture;
+mod rights;
 mod ships;
 mod sizes;
 mod sources;
@@ -24,8 +25,9 @@ usage: cenote-structure COMMAND, from the repository's root
 
   check           compare import cycles with scripts/cycles.txt, ARCHITECTURE.md's picture with
                   the manifests, and references to decisions with docs/decisions; find what a
-                  module `kernel` needs of other modules of its crate, and programs that ship and
-                  do not refuse planted bugs; status 1 if they differ, or there are any
+                  module `kernel` needs of other modules of its crate, what changes page rights
+                  beside cenote-protect, and programs that ship and do not refuse planted bugs;
+                  status 1 if they differ, or there is any
   table           print, for each crate and each folder with more than 8 modules, its modules and
                   lines, and those in import cycles
   imports CRATE   print which module of a crate, or of a large folder in it, imports which
@@ -105,6 +107,7 @@ fn check() -> Result<(), String> {
     let modules = all_modules()?;
     let all: Vec<_> = modules.iter().flat_map(|(name, modules)| units(name, modules)).collect();
     wrong.extend(modules.iter().flat_map(|(name, modules)| kernels::wrong(name, modules)));
+    wrong.extend(modules.iter().flat_map(|(name, modules)| rights::wrong(name, modules)));
     for (name, imports) in &all {
         wrong.extend(cycles::compare(name, &cycles::cycles(imports), &list));
     }

@@ -364,7 +364,8 @@ pub unsafe fn unmap_to_reserved(addr: usize, len: usize) -> io::Result<()> {
     unsafe { leave_out_of_children(addr, len) }
 }
 
-/// Changes what may be done with a range; `None`: nothing, every access faults.
+/// Changes what may be done with a range; `None`: nothing, every access faults. Crates above go
+/// through `cenote-protect`: see there.
 ///
 /// # Errors
 /// `EACCES` where the file is not open for it, `ENOMEM` where nothing is mapped, or for too many

@@ -10,7 +10,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 const TASK: &str = "CENOTE_TEST_TASK";
@@ -37,6 +37,16 @@ pub fn with_task(test: &str, task: &str, directory: &Path) -> Command {
     command
 }
 
+/// Runs a test with a task in a child, which may end in any way; what became of it, and all that it
+/// said, standard output first.
+#[must_use]
+pub fn ended(command: &mut Command) -> (ExitStatus, String) {
+    let output = command.output().expect("it runs");
+    // The harness begins a line that a test which dies does not end.
+    let said = [output.stdout, output.stderr].join(&b'\n');
+    (output.status, String::from_utf8_lossy(&said).into_owned())
+}
+
 /// In a child of [`with_task`]: its task and its directory.
 #[must_use]
 pub fn task() -> Option<(String, PathBuf)> {
@@ -51,13 +61,11 @@ pub fn task() -> Option<(String, PathBuf)> {
 #[must_use]
 pub fn run_task(test: &str, task: &str, outer: &Path) -> (bool, String) {
     let mut command = with_task(test, task, &outer.join("store"));
-    let output = command.env("XDG_STATE_HOME", outer).output().expect("it runs");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
+    let (status, said) = ended(command.env("XDG_STATE_HOME", outer));
     let start = said.len().saturating_sub(SHOWN_BYTES);
     let end = said.get(start..).unwrap_or(&said).to_string();
-    assert_eq!(output.status.signal(), None, "{end}");
-    (output.status.success(), end)
+    assert_eq!(status.signal(), None, "{end}");
+    (status.success(), end)
 }
 
 /// In a child: says a word on standard error. Returns whether the parent can still hear it.

@@ -40,14 +40,25 @@ pub fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files(directory).into_iter().map(read).collect()
 }
 
+/// Every file below a directory with its bytes, by its path from there.
+#[must_use]
+pub fn named_contents(directory: &Path) -> BTreeMap<String, Vec<u8>> {
+    let named = |(path, bytes): (PathBuf, Vec<u8>)| (name_in(directory, &path), bytes);
+    contents(directory).into_iter().map(named).collect()
+}
+
+/// The path of a file from a directory above it.
+fn name_in(directory: &Path, path: &Path) -> String {
+    path.strip_prefix(directory).expect("it is below").display().to_string()
+}
+
 /// A hash of every file below a directory, by its path from there.
 #[must_use]
 pub fn hashes(directory: &Path) -> BTreeMap<String, u64> {
     let hash = |path: PathBuf| {
         let mut hasher = DefaultHasher::new();
         std::fs::read(&path).expect("a readable file").hash(&mut hasher);
-        let name = path.strip_prefix(directory).expect("it is below").display().to_string();
-        (name, hasher.finish())
+        (name_in(directory, &path), hasher.finish())
     };
     files(directory).into_iter().map(hash).collect()
 }

@@ -76,10 +76,13 @@ pub(crate) fn error_of(refusal: Refusal, name: &str) -> StoreError {
             let what = known.into_iter().find(|known| *known == what).unwrap_or("used");
             StoreError::ObjectDenied { name, what, uid, mode, owner }
         }
+        Refusal::PoolHeld { name, by } => StoreError::PoolHeld { name, by },
+        Refusal::WindowFull { wanted, window_len, free } => {
+            StoreError::WindowFull { wanted, window_len, free }
+        }
         Refusal::NoSpace => {
             let full = io::Error::from(io::ErrorKind::StorageFull);
-            let file = if name.is_empty() { "a file of the daemon's store" } else { &name };
-            MediumError::from_io(Operation::Create, file, full).into()
+            MediumError::from_io(Operation::Write, "a file of the daemon's store", full).into()
         }
         Refusal::PsyncTooLarge { limit } => StoreError::PsyncTooLarge { needed: limit + 1, limit },
         Refusal::Import { detail } => StoreError::Import { detail },

@@ -15,12 +15,14 @@
 use crate::answers::{error_of, unexpected};
 use crate::check;
 use crate::checking::refuse_within;
+use crate::connect::silent_at;
 use crate::error::{Error, Result};
 use crate::frames::is_any_here;
 use crate::line::{Line, is_lost};
 use crate::open_pool::PoolInner;
 use crate::open_pools::pools_of;
 use crate::session::Store;
+use crate::silence::ConnectOptions;
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_proto::{Reply, Request};
@@ -106,19 +108,22 @@ impl Store {
 /// copy is there or not: the target was not there before, and only a copy that is complete gets
 /// that name.
 pub(crate) fn ask_for(
-    socket: &Path,
+    (socket, options): (&Path, ConnectOptions),
     store: Uuid,
     target: &Path,
     more: &mut dyn FnMut() -> bool,
 ) -> core::result::Result<BackedUp, StoreError> {
     let failed = |detail: String| StoreError::Backup { detail };
-    let asked = |error: io::Error| failed(format!("the daemon cannot be asked: {error}"));
+    let asked = |error: io::Error| {
+        silent_at(socket, &error)
+            .unwrap_or_else(|| failed(format!("the daemon cannot be asked: {error}")))
+    };
     let target = std::path::absolute(target).map_err(|error| failed(error.to_string()))?;
     if std::fs::read_dir(&target).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(failed(format!("{} is not empty: name a new directory", target.display())));
     }
     let text = target.to_str().ok_or_else(|| failed("the target's name is no text".into()))?;
-    let (mut line, home, _image) = Line::open(socket, None).map_err(asked)?;
+    let (mut line, home, _image) = Line::open(socket, None, options).map_err(asked)?;
     if home.store != store {
         return Err(failed("the daemon keeps another store now".into()));
     }

@@ -14,6 +14,7 @@ use crate::answers::{error_of, listed, one_only, unexpected};
 use crate::error::Result;
 use crate::line::{Line, is_lost};
 use crate::session::Store;
+use crate::silence::{ConnectOptions, silent};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::{MediumError, Operation};
@@ -28,6 +29,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,13 +53,31 @@ impl Store {
     /// [`Access::ReadWrite`]: crate::Access::ReadWrite
     /// [`Access::Shared`]: crate::Access::Shared
     pub fn connect(socket: impl AsRef<Path>) -> Result<Self> {
+        Self::connect_with(socket, &ConnectOptions::default())
+    }
+
+    /// [`Store::connect`], with a limit of the program's on a daemon's silence: one that is
+    /// stopped, say. It holds for connecting, and for all requests of this store.
+    ///
+    /// # Errors
+    /// As of [`Store::connect`].
+    pub fn connect_with(socket: impl AsRef<Path>, options: &ConnectOptions) -> Result<Self> {
         let path = socket.as_ref();
-        let failed =
-            |detail: String| OpenError::Daemon { path: path.display().to_string(), detail };
-        let (line, home, image) =
-            Line::open(path, None).map_err(|error| failed(error.to_string()))?;
+        let failed = |error: io::Error| {
+            let path = path.display().to_string();
+            match silent(&error) {
+                Some(silent) => {
+                    let (waited, why) = (silent.waited, silent.why.clone());
+                    OpenError::DaemonSilent { path, waited, why }
+                }
+                None => OpenError::Daemon { path, detail: error.to_string() },
+            }
+        };
+        let (line, home, image) = Line::open(path, None, *options).map_err(failed)?;
         let client = Client {
             path: path.to_path_buf(),
+            options: *options,
+            was_silent: AtomicBool::new(false),
             client: home.client,
             store: home.store,
             line: Mutex::new(Some(line)),
@@ -80,6 +100,9 @@ impl Store {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) path: PathBuf,
+    pub(crate) options: ConnectOptions,
+    /// The last request ended so.
+    was_silent: AtomicBool,
     client: Uuid,
     pub(crate) store: Uuid,
     /// `None`: the daemon has ended, and was not found again yet.
@@ -100,8 +123,10 @@ impl Client {
         if !cenote_sys::fork_guard::is_current(self.token) {
             return Err(StoreError::Forked);
         }
-        let refused = |error: io::Error| StoreError::Refused {
-            detail: format!("the daemon at {} cannot be asked: {error}", self.path.display()),
+        let refused = |error: io::Error| {
+            silent_at(&self.path, &error).unwrap_or_else(|| StoreError::Refused {
+                detail: format!("the daemon at {} cannot be asked: {error}", self.path.display()),
+            })
         };
         let mut guard = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         let began = Instant::now();
@@ -109,7 +134,10 @@ impl Client {
         loop {
             let error = match &mut *guard {
                 Some(line) => match line.ask(request) {
-                    Ok((reply, descriptors)) => return Ok((reply, descriptors, again)),
+                    Ok((reply, descriptors)) => {
+                        self.was_silent.store(false, Ordering::Relaxed);
+                        return Ok((reply, descriptors, again));
+                    }
                     Err(error) => error,
                 },
                 None => match self.resume() {
@@ -120,13 +148,18 @@ impl Client {
                     // Its socket goes with the daemon, when that was told to end.
                     Err(error) if is_lost(&error) || error.kind() == io::ErrorKind::NotFound => {
                         if error.to_string() == "the session has ended" {
-                            return Err(StoreError::NoGuest { client: self.client });
+                            return Err(StoreError::NoClient { client: self.client });
                         }
                         error
                     }
-                    Err(error) => return Err(refused(error)),
+                    Err(error) => error,
                 },
             };
+            if silent(&error).is_some() {
+                // What may come on this connection is no answer to the next request.
+                *guard = None;
+                self.was_silent.store(true, Ordering::Relaxed);
+            }
             let gone = is_lost(&error) || error.kind() == io::ErrorKind::NotFound;
             if !gone || began.elapsed() > RECONNECT_WITHIN {
                 return Err(refused(error));
@@ -138,7 +171,11 @@ impl Client {
 
     /// Connects again, to the daemon that is there now, and goes on with the session.
     fn resume(&self) -> io::Result<Line> {
-        let (line, home, image) = Line::open(&self.path, Some(self.client))?;
+        let options = match self.was_silent.load(Ordering::Relaxed) {
+            true => self.options.again(),
+            false => self.options,
+        };
+        let (line, home, image) = Line::open(&self.path, Some(self.client), options)?;
         if (home.client, home.store) != (self.client, self.store) {
             return Err(io::Error::other("it keeps another store now"));
         }
@@ -167,7 +204,7 @@ impl Client {
         match guard.as_mut().map(|line| line.ask(request)) {
             Some(Ok(answer)) => Ok(answer),
             Some(Err(error)) => {
-                if is_lost(&error) {
+                if is_lost(&error) || silent(&error).is_some() {
                     *guard = None;
                 }
                 Err(refused(&error.to_string()))
@@ -288,19 +325,23 @@ impl Client {
         }
     }
 
-    /// Asks with what `write` writes into a parcel of the daemon's making. If the daemon dies
-    /// meanwhile its successor has no such parcel, and is asked with another.
-    pub(crate) fn with_parcel(
+    /// Asks with what `write` writes into a transfer of the daemon's making. If the daemon dies
+    /// meanwhile its successor has no such transfer, and is asked with another.
+    pub(crate) fn with_transfer(
         &self,
         write: impl Fn(&File) -> io::Result<()>,
         request: impl Fn(u64) -> Request,
     ) -> core::result::Result<Reply, StoreError> {
         let failed = |error| {
-            StoreError::Medium(MediumError::from_io(Operation::Write, "the daemon's parcel", error))
+            StoreError::Medium(MediumError::from_io(
+                Operation::Write,
+                "the daemon's transfer",
+                error,
+            ))
         };
         loop {
-            let (number, file) = match self.answer(&Request::Parcel, "")? {
-                (Reply::Parcel { number }, mut descriptors) => {
+            let (number, file) = match self.answer(&Request::Transfer, "")? {
+                (Reply::Transfer { number }, mut descriptors) => {
                     (number, descriptors.pop().map(File::from).ok_or_else(one_only)?)
                 }
                 (other, _) => return Err(unexpected(&other)),
@@ -308,7 +349,7 @@ impl Client {
             write(&file).map_err(failed)?;
             match self.ask(&request(number))?.0 {
                 // Reconnecting ends after a time, and with it this.
-                Reply::Refused(Refusal::NoParcel) => {}
+                Reply::Refused(Refusal::NoTransfer) => {}
                 reply => return Ok(reply),
             }
         }
@@ -325,8 +366,11 @@ impl Client {
         let list = spec_of(manifest).encode().map_err(import)?;
         let len = list.len() as u32;
         let write = |file: &File| file.write_all_at(&list, 0);
-        let reply =
-            self.with_parcel(write, |parcel| Request::BeginImport { parcel, len, check_only })?;
+        let reply = self.with_transfer(write, |transfer| Request::BeginImport {
+            transfer,
+            len,
+            check_only,
+        })?;
         let Reply::Refused(refusal) = reply else { return Ok(reply) };
         let offered = match &refusal {
             Refusal::TypeMismatch { known } => {
@@ -352,15 +396,15 @@ impl Client {
         })
     }
 
-    /// Psyncs what is in `parcel`, in one of the daemon's making. If the daemon dies meanwhile its
-    /// successor has no such parcel, and gets another with the same contents: what was psynced
-    /// already is no difference then.
+    /// Psyncs what is in `transfer`, in one of the daemon's making. If the daemon dies meanwhile
+    /// its successor has no such transfer, and gets another with the same contents: what was
+    /// psynced already is no difference then.
     pub(crate) fn psync(
         &self,
         request: impl Fn(u64) -> Request,
-        parcel: &File,
+        transfer: &File,
     ) -> core::result::Result<Psync, StoreError> {
-        match self.with_parcel(|file| copy(parcel, file), request)? {
+        match self.with_transfer(|file| copy(transfer, file), request)? {
             Reply::Psynced { seq, pages, data_bytes, journal_bytes } => {
                 Ok(Psync { seq, pages, data_bytes, journal_bytes, ..Psync::default() })
             }
@@ -382,6 +426,13 @@ impl Client {
             }),
         }
     }
+}
+
+/// The error of a daemon at `path` that gave no sign of life, if this is that.
+pub(crate) fn silent_at(path: &Path, error: &io::Error) -> Option<StoreError> {
+    let silent = silent(error)?;
+    let (socket, waited) = (path.display().to_string(), silent.waited);
+    Some(StoreError::DaemonSilent { socket, waited, why: silent.why.clone() })
 }
 
 /// A number that no other request has.

@@ -15,7 +15,8 @@ use cenote_proto::{MESSAGE_LEN_MAX, Place, PoolSpec, Reply, Request, encode};
 use cenote_store::relocate::ImportManifest;
 use cenote_store::{
     Access, BackedUp, DaemonApi, Grant, Granted, Listed, ListedObject, LogDecision, MemberList,
-    NewObject, ObjectInfo, PermissionChange, PoolOptions, PoolStart, Psync, SetAside, StoreError,
+    NewObject, ObjectInfo, PermissionChange, PoolOptions, PoolStart, Psync, StoreError,
+    UndecidedLogs,
 };
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -97,10 +98,13 @@ impl DaemonApi for Client {
         &self,
         puddles: &[Uuid],
         runs: u32,
-        parcel: &File,
+        transfer: &File,
     ) -> core::result::Result<Psync, StoreError> {
         let puddles = puddles.to_vec();
-        self.psync(|parcel| Request::PsyncPools { parcel, puddles: puddles.clone(), runs }, parcel)
+        self.psync(
+            |transfer| Request::PsyncPools { transfer, puddles: puddles.clone(), runs },
+            transfer,
+        )
     }
 
     fn objects(&self, name: Option<&str>) -> core::result::Result<Vec<ListedObject>, StoreError> {
@@ -158,12 +162,12 @@ impl DaemonApi for Client {
         objects: &[Uuid],
         runs: u32,
         settled: bool,
-        parcel: &File,
+        transfer: &File,
     ) -> core::result::Result<Psync, StoreError> {
         let objects = objects.to_vec();
         self.psync(
-            |parcel| Request::PsyncObjects { parcel, objects: objects.clone(), runs, settled },
-            parcel,
+            |transfer| Request::PsyncObjects { transfer, objects: objects.clone(), runs, settled },
+            transfer,
         )
     }
 
@@ -266,11 +270,11 @@ impl DaemonApi for Client {
         self.done(&Request::SetPermissions { name: name.into(), uid, gid, permissions }, name)
     }
 
-    fn set_aside(&self) -> core::result::Result<Vec<SetAside>, StoreError> {
-        match self.answer(&Request::SetAside, "")?.0 {
-            Reply::SetAside { items } => Ok(items
+    fn undecided_logs(&self) -> core::result::Result<Vec<UndecidedLogs>, StoreError> {
+        match self.answer(&Request::UndecidedLogs, "")?.0 {
+            Reply::UndecidedLogs { items } => Ok(items
                 .into_iter()
-                .map(|item| SetAside { client: item.client, pools: item.pools, why: item.why })
+                .map(|item| UndecidedLogs { client: item.client, pools: item.pools, why: item.why })
                 .collect()),
             other => Err(unexpected(&other)),
         }
@@ -373,8 +377,9 @@ impl DaemonApi for Client {
         bytes: &[u8],
     ) -> core::result::Result<(), StoreError> {
         let pieces = pieces.to_vec();
-        let fill = |parcel| Request::FillImport { import, slot, parcel, pieces: pieces.clone() };
-        match self.with_parcel(|file| file.write_all_at(bytes, 0), fill)? {
+        let fill =
+            |transfer| Request::FillImport { import, slot, transfer, pieces: pieces.clone() };
+        match self.with_transfer(|file| file.write_all_at(bytes, 0), fill)? {
             Reply::Done => Ok(()),
             Reply::Refused(refusal) => Err(error_of(refusal, "that is imported")),
             other => Err(unexpected(&other)),
@@ -412,7 +417,7 @@ impl DaemonApi for Client {
         target: &Path,
         more: &mut dyn FnMut() -> bool,
     ) -> core::result::Result<BackedUp, StoreError> {
-        crate::backup::ask_for(&self.path, self.store, target, more)
+        crate::backup::ask_for((&self.path, self.options), self.store, target, more)
     }
 
     fn goodbye(&self) -> core::result::Result<(), StoreError> {

@@ -130,6 +130,7 @@ mod registry;
 mod relocate;
 mod running;
 mod session;
+mod silence;
 mod store;
 mod thread_log;
 mod tracing;
@@ -163,8 +164,8 @@ pub use cenote_store::{
     Access, Anchor, Argon2Params, AtRest, AtRestError, BackedUp, BackupReport, CopyPolicy,
     CrashKind, Damage, DamagePolicy, FormatOptions, HeapKind, JournalPolicy, KeyError, Keyring,
     Listed as ListedPool, Locking, MasterKey, OpenOptions, OpenReport, PermissionChange, PoolInfo,
-    PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool, SetAside, StoreInfo,
-    VerifiedPuddle, WindowPolicy,
+    PoolMode, PoolOptions, PoolStart, PowerLossPolicy, Psync, RestoredPool, StoreInfo,
+    UndecidedLogs, VerifiedPuddle, WindowPolicy,
 };
 pub use error::{Error, ReclaimRefused, Result};
 pub use holder::{RegionPtr, RelPtr};
@@ -179,6 +180,7 @@ pub use reclaim::{
 };
 pub use recovery::{OnRecovery, RecoveryOptions, RecoveryProgress};
 pub use session::Store;
+pub use silence::ConnectOptions;
 pub use trim::{AutoTrim, TrimFigures};
 pub use tx::Tx;
 pub use view::View;

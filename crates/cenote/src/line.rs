@@ -1,6 +1,7 @@
 //! A connection to a daemon: one socket, one request at a time.
 
 use crate::answers::nonsense;
+use crate::silence::{ConnectOptions, LOOK_EVERY, Patience};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_medium::{Durability, MediumInfo, MediumKind};
 use cenote_proto::{Channel, MESSAGE_LEN_MAX, Refusal, Reply, Request, decode, encode};
@@ -8,14 +9,13 @@ use cenote_store::{Home, Listed};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Duration;
+use std::time::Instant;
 
-/// How often a caller is asked whether it still wants an answer that takes long.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A connection, and the number of the last request.
 #[derive(Debug)]
 pub(crate) struct Line {
     channel: Channel,
+    patience: Patience,
     number: u32,
     buffer: Vec<u8>,
 }
@@ -26,9 +26,11 @@ impl Line {
     pub(crate) fn open(
         path: &Path,
         resume: Option<Uuid>,
+        options: ConnectOptions,
     ) -> io::Result<(Self, Home, Option<OwnedFd>)> {
-        let channel = Channel::connect(path)?;
-        let mut line = Self { channel, number: 0, buffer: vec![0; MESSAGE_LEN_MAX] };
+        let patience = Patience::new(path, options);
+        let channel = patience.connect()?;
+        let mut line = Self { channel, patience, number: 0, buffer: vec![0; MESSAGE_LEN_MAX] };
         let (reply, mut descriptors) = line.ask(&Request::Hello { resume })?;
         match reply {
             Reply::Welcome { client, store, window_base, window_len, medium, power } => {
@@ -63,21 +65,39 @@ impl Line {
     pub(crate) fn ask_while(
         &mut self,
         request: &Request,
-        more: Option<&mut dyn FnMut() -> bool>,
+        mut more: Option<&mut dyn FnMut() -> bool>,
     ) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         self.number = self.number.wrapping_add(1);
         let invalid =
             |error: cenote_proto::DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
         let packet = encode(self.number, request).map_err(invalid)?;
-        self.channel.send(&packet, &[])?;
-        if let Some(more) = more {
+        self.channel.send(&packet, &[]).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => self.patience.over(Some(&self.channel)),
+            _ => error,
+        })?;
+        if let Some(more) = more.as_mut() {
+            let mut heard = Instant::now();
             while !self.channel.readable_within(LOOK_EVERY)? {
                 if !more() {
                     return Ok(None);
                 }
+                if heard.elapsed() >= self.patience.half() {
+                    if self.patience.ask_for_life(&self.channel, Some(&mut **more))?.is_none() {
+                        return Ok(None);
+                    }
+                    heard = Instant::now();
+                }
             }
         }
-        let received = self.channel.receive(&mut self.buffer)?;
+        // The socket has the limit: no request takes a further call.
+        let received = loop {
+            match self.channel.receive(&mut self.buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.patience.ask_for_life(&self.channel, None)?;
+                }
+                received => break received?,
+            }
+        };
         if received.len == 0 {
             return Err(io::ErrorKind::ConnectionReset.into());
         }

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::open_pools::pools_of;
 use crate::session::Store;
 use cenote_layout::id::Uuid;
-use cenote_store::{LogDecision, PermissionChange, SetAside};
+use cenote_store::{LogDecision, PermissionChange, UndecidedLogs};
 
 impl Store {
     /// Changes a pool's owner, group or mode, which decide which users may open it through a
@@ -26,8 +26,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): the daemon cannot be reached.
-    pub fn set_aside(&self) -> Result<Vec<SetAside>> {
-        Ok(self.inner.store.set_aside()?)
+    pub fn undecided_logs(&self) -> Result<Vec<UndecidedLogs>> {
+        Ok(self.inner.store.undecided_logs()?)
     }
 
     /// Replays the logs of such a client, if they pass their checks now, because what was damaged

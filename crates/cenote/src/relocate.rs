@@ -47,8 +47,8 @@ impl Store {
     /// Makes a copy of a pool that is not open, under another name. Its pointers lead into the
     /// copy, and into other pools where they did before. It takes the time of copying the files;
     /// pointers are rewritten when they are touched. A pool that is protected at rest needs no key
-    /// for that, unless it is due itself ([`Pool::due`]); the copy has the original's key, and is
-    /// sealed under new data keys when it is touched.
+    /// for that, unless it is pending itself ([`Pool::pending_rewrites`]); the copy has the
+    /// original's key, and is sealed under new data keys when it is touched.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): the pool is open, damaged or in doubt; the name is
@@ -80,7 +80,7 @@ impl Store {
             id: cenote_layout::id::PoolId(0),
             name: copy.into(),
             moved: false,
-            due: 0,
+            pending: 0,
             shared: 0,
         }))
     }
@@ -118,8 +118,8 @@ impl Store {
 impl Pool {
     /// Puddles of the pool whose pointers are still to be rewritten, each when it is first touched.
     #[must_use]
-    pub fn due(&self) -> u64 {
-        self.inner.handle.due()
+    pub fn pending_rewrites(&self) -> u64 {
+        self.inner.handle.pending_rewrites()
     }
 
     /// Rewrites now what is still to be rewritten, and tells what was done; `progress` is told
@@ -128,7 +128,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): a puddle could not be rewritten, for want of space or
-    /// because it is damaged; it and those behind it are still due, and as good as they were.
+    /// because it is damaged; it and those behind it are still pending, and as good as they were.
     pub fn finish_relocation(
         &self,
         progress: &mut dyn FnMut(RelocationProgress) -> ControlFlow<()>,

@@ -5,6 +5,7 @@
 
 use crate::answers::nonsense;
 use crate::line::{Line, pages_of_pools};
+use crate::silence::ConnectOptions;
 use cenote_layout::id::Uuid;
 use cenote_proto::{ClientItem, Reply, Request, Stat};
 use cenote_store::Listed;
@@ -25,7 +26,7 @@ impl Watcher {
     /// # Errors
     /// No daemon listens there, or the daemon does not let this process in.
     pub fn connect(socket: impl AsRef<Path>) -> io::Result<Self> {
-        let (line, home, _) = Line::open(socket.as_ref(), None)?;
+        let (line, home, _) = Line::open(socket.as_ref(), None, ConnectOptions::default())?;
         Ok(Self { line, client: home.client })
     }
 

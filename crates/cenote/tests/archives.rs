@@ -107,7 +107,9 @@ fn pools_come_to_another_store_and_beside_the_original_and_their_pointers_are_ri
         for copy in ["a", "b"] {
             let copy = format!("{name} {copy}");
             let made = store.import(archive.as_slice(), names(&[&copy]))?;
-            assert!(made.imported.pools[0].moved && made.imported.pools[0].due == exported.puddles);
+            assert!(
+                made.imported.pools[0].moved && made.imported.pools[0].pending == exported.puddles
+            );
             assert_eq!(values(&store.pool(&copy)?)?, wanted);
         }
         let made = other.import(archive.as_slice(), ImportOptions::default())?;
@@ -189,7 +191,7 @@ fn where_addresses_are_free_nothing_is_to_be_rewritten() -> Result<()> {
     let other = store_with_window(there.path(), base);
     let made = other.import(archive.as_slice(), ImportOptions::default())?;
     // The first puddles of the window: the number of the pool is the same too.
-    assert!(!made.imported.pools[0].moved && made.imported.pools[0].due == 0);
+    assert!(!made.imported.pools[0].moved && made.imported.pools[0].pending == 0);
     assert_eq!(values(&other.pool("list")?)?.len(), 5000);
     Ok(())
 }

@@ -69,7 +69,7 @@ fn a_rewriter_that_panics_wakes_who_waits_and_the_next_session_goes_on() {
             fill(&store, "a", PoolMode::Direct, NODES);
             store.clone_pool("a", "copy").unwrap();
             let pool = store.pool_with("copy", Access::ReadOnly).unwrap();
-            let due = pool.due();
+            let pending = pool.pending_rewrites();
             armed.store(true, Ordering::SeqCst);
             let (at, size) = last_puddle(&store, "copy");
             // Without userfaultfd a system call is refused at once; with it, a thread must wake it.
@@ -79,7 +79,7 @@ fn a_rewriter_that_panics_wakes_who_waits_and_the_next_session_goes_on() {
                 pool.finish_relocation(&mut |_| ControlFlow::Continue(())).expect_err("it panics");
             let text = refused.to_string();
             assert!(text.contains("panicked"), "{backend:?}: {text}");
-            assert_eq!(pool.due(), due, "nothing has changed");
+            assert_eq!(pool.pending_rewrites(), pending, "nothing has changed");
             assert!(
                 store.create_pool("new", &Default::default()).is_err(),
                 "nothing is changed any more"
@@ -257,8 +257,8 @@ fn rewriting_that_is_stopped_between_puddles_goes_on_in_the_next_session() {
     fill(&store, "a", PoolMode::Direct, NODES);
     store.clone_pool("a", "copy").unwrap();
     let pool = store.pool("copy").unwrap();
-    let due = pool.due();
-    assert!(due > 2, "the root puddle was touched, and others were not");
+    let pending = pool.pending_rewrites();
+    assert!(pending > 2, "the root puddle was touched, and others were not");
     let mut asked = 0;
     let done = pool
         .finish_relocation(&mut |_| {
@@ -266,14 +266,18 @@ fn rewriting_that_is_stopped_between_puddles_goes_on_in_the_next_session() {
             if asked == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })
         .unwrap();
-    assert_eq!((asked, pool.due()), (2, due - 1), "one was rewritten, and then no more: {done:?}");
+    assert_eq!(
+        (asked, pool.pending_rewrites()),
+        (2, pending - 1),
+        "one was rewritten, and then no more: {done:?}"
+    );
     drop(pool);
     store.close().unwrap();
     let store = open_rewriting(dir.path(), RelocationOptions::default());
     let pool = store.pool("copy").unwrap();
-    assert_eq!(pool.due(), due - 1, "what was done is known");
+    assert_eq!(pool.pending_rewrites(), pending - 1, "what was done is known");
     pool.finish_relocation(&mut |_| ControlFlow::Continue(())).unwrap();
-    assert_eq!(pool.due(), 0);
+    assert_eq!(pool.pending_rewrites(), 0);
     crate::relocate::walk(&store, &pool, NODES);
 }
 
@@ -313,11 +317,11 @@ fn a_full_disk_registers_nothing_and_leaves_puddles_wholly_old_until_there_is_sp
     let ballast = small.path().join("ballast");
     let mut file = std::fs::File::create(&ballast).unwrap();
     while std::io::Write::write_all(&mut file, &[1; 4096]).is_ok() {}
-    let opened = store.pool(&copies[0]).map(|pool| pool.due());
+    let opened = store.pool(&copies[0]).map(|pool| pool.pending_rewrites());
     let refused = opened.expect_err("its root puddle needs a second file for a moment");
     assert!(refused.to_string().contains("space"), "{refused}");
     assert_eq!(
-        store.pools().iter().filter(|pool| pool.due > 0).count(),
+        store.pools().iter().filter(|pool| pool.pending > 0).count(),
         copies.len(),
         "all as before"
     );

@@ -412,7 +412,7 @@ fn half_of_two_pools(how: Harm, opens: u64, bug: Bug) -> Result<bool> {
         let free = store.pool("free")?;
         put(&free, 10 + round)?;
         drop(free);
-        let aside = underneath(&store).set_aside()?;
+        let aside = underneath(&store).undecided_logs()?;
         if bug == Bug::None {
             let names: Vec<&str> = aside[0].pools.iter().map(|(_, name)| name.as_str()).collect();
             assert_eq!(names, ["bad", "p"]);

@@ -119,7 +119,7 @@ fn lose_pages(dir: &Path, bug: Bug) {
             for page in (0..64).step_by(9) {
                 println!("{backend:?}, {name}, page {page}");
                 let copy = format!("{backend:?} {name} {page}");
-                assert!(store.clone_pool(name, &copy).expect("a copy").due > 1);
+                assert!(store.clone_pool(name, &copy).expect("a copy").pending > 1);
                 rewriter.page.store(page, Ordering::SeqCst);
                 plant(bug);
                 let done = store.pool(&copy).and_then(|pool| walk(&store, &pool));

@@ -348,7 +348,7 @@ fn after_the_cut(dir: &Path, before: (u64, u64), noticed: bool, stamps: &Stamps)
         Ok(found) => assert!(found.0 - before.0 + found.1 - before.1 <= 1, "{before:?} {found:?}"),
         Err(error) => assert!(noticed, "{error}"),
     }
-    for aside in store.set_aside().expect("listed") {
+    for aside in store.undecided_logs().expect("listed") {
         store.discard_logs(aside.client).expect("discarded");
     }
     store.close().expect("closed");

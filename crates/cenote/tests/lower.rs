@@ -16,16 +16,17 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{FnArg, ImplItem, Item, Pat, ReturnType, Safety, Signature, TraitItem, Type, Visibility};
 
-const CRATES: [&str; 11] = [
-    "atrest", "heap", "journal", "layout", "log", "medium", "relocate", "sealed", "store", "sys",
-    "tx",
+const CRATES: [&str; 13] = [
+    "atrest", "heap", "journal", "layout", "log", "medium", "protect", "relocate", "sealed",
+    "shadow", "store", "sys", "tx",
 ];
 
 /// Types that lead to memory, to files, or to what other programs believe.
-const LEADS: &str = "Attached Body Connection FileHandle Backing Heap Host Hosting Import Journal \
-    DaemonApi LogLease LogWriter Medium MemoryBacking MicroLog OwnedMedium OwnedRegion PoolBacking \
-    PoolHandle Psyncing PuddleHeap Puddle ReplayTarget SegmentSource SimHook SimMedium Source \
-    Store SubHeap TracedHeap Transaction DualMapping TxContext TypeRecord View";
+const LEADS: &str = "Attached Body Connection FileHandle Backing Heap Host Hosting Import \
+    Journal DaemonApi HeapLog LogLease LogWriter LoggedHeap Medium MemoryBacking MicroLog \
+    OwnedMedium OwnedRegion Owner PoolBacking PoolHandle Psyncing PuddleHeap Puddle ReplayTarget \
+    SegmentSource SimHook SimMedium Source Store SubHeap TracedHeap Tracked Transaction \
+    DualMapping TxContext TypeRecord View";
 
 /// Types that are addresses.
 const ADDRESSES: [&str; 5] = ["NonNull", "AtomicPtr", "AtomicU64", "AtomicU32", "AtomicU8"];

@@ -89,7 +89,7 @@ pub(crate) fn check(
 ) -> core::result::Result<(), String> {
     let sim: Arc<dyn Medium> = SimMedium::from_image_unrecorded(image);
     let store = Store::open_on(sim, &OpenOptions::default()).map_err(|e| format!("{what}: {e}"))?;
-    let (damage, aside) = (&store.report().damage, underneath(&store).set_aside());
+    let (damage, aside) = (&store.report().damage, underneath(&store).undecided_logs());
     let shadowed = if kind == CrashKind::Power { PSYNCED } else { COMMITTED };
     if !damage.is_empty() || aside.as_ref().is_ok_and(|aside| !aside.is_empty()) {
         return Err(format!("{what}: {damage:?}, {aside:?}"));

@@ -39,7 +39,7 @@ fn copies_are_open_beside_their_original_which_stays_byte_for_byte() {
             0 => store.clone_pool("original", &name).unwrap(),
             _ => store.clone_pool_sharing("original", &name).unwrap(),
         };
-        assert!(made.moved && made.due > 0);
+        assert!(made.moved && made.pending > 0);
     }
     let pools: Vec<Pool> = (0..copies)
         .map(|copy| store.pool_with(&format!("copy {copy}"), Access::ReadWrite).unwrap())
@@ -47,7 +47,7 @@ fn copies_are_open_beside_their_original_which_stays_byte_for_byte() {
     let original = store.pool_with("original", Access::ReadOnly).unwrap();
     for pool in pools.iter().chain([&original]) {
         walk(&store, pool, 150);
-        assert_eq!(pool.due(), 0, "all of it was touched");
+        assert_eq!(pool.pending_rewrites(), 0, "all of it was touched");
         assert!(pool.check().unwrap().is_sound());
     }
     // Aggregation by plain pointer assignment: the copies become one list in the last of them.
@@ -91,19 +91,23 @@ fn a_puddle_is_rewritten_when_it_is_touched_and_not_before_and_sessions_go_on() 
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path()).unwrap();
     fill(&store, "a", PoolMode::Direct, NODES);
-    let due = store.clone_pool("a", "b").unwrap().due;
-    assert!(due > 2);
+    let pending = store.clone_pool("a", "b").unwrap().pending;
+    assert!(pending > 2);
     let pool = store.pool_with("b", Access::ReadWrite).unwrap();
-    assert_eq!(pool.due(), due - 1, "the root puddle is touched when the pool is opened");
+    assert_eq!(
+        pool.pending_rewrites(),
+        pending - 1,
+        "the root puddle is touched when the pool is opened"
+    );
     let first = first_of(&pool);
     drop(pool);
     store.close().unwrap();
     let store = open_with(dir.path(), Access::ReadWrite, Backend::Signal);
     let pool = store.pool_with("b", Access::ReadWrite).unwrap();
-    assert!(pool.due() < due, "what is done stays done");
-    let left = pool.due();
+    assert!(pool.pending_rewrites() < pending, "what is done stays done");
+    let left = pool.pending_rewrites();
     let info =
-        |store: &Store| store.pools().iter().find(|pool| pool.record.name == "b").unwrap().due;
+        |store: &Store| store.pools().iter().find(|pool| pool.record.name == "b").unwrap().pending;
     assert_eq!(info(&store), left);
     // Threads that know nothing of Cenote, all at once.
     std::thread::scope(|scope| {
@@ -111,7 +115,7 @@ fn a_puddle_is_rewritten_when_it_is_touched_and_not_before_and_sessions_go_on() 
             scope.spawn(|| walk_raw(first, NODES));
         }
     });
-    assert_eq!(pool.due(), 0);
+    assert_eq!(pool.pending_rewrites(), 0);
     walk(&store, &pool, NODES);
     drop(pool);
     store.close().unwrap();
@@ -159,7 +163,7 @@ fn an_eager_session_has_all_done_when_the_pool_is_open() {
     store.close().unwrap();
     let store = open_with(dir.path(), Access::ReadWrite, Backend::Eager);
     let pool = store.pool_with("b", Access::ReadOnly).unwrap();
-    assert_eq!(pool.due(), 0);
+    assert_eq!(pool.pending_rewrites(), 0);
     walk(&store, &pool, NODES);
     walk_raw(first_of(&pool), NODES);
     drop(store);
@@ -196,8 +200,8 @@ fn first_touches_wait_whatever_touches() {
             let name = format!("{access:?}");
             store.clone_pool("a", &name).unwrap();
             let pool = store.pool_with(&name, access).unwrap();
-            let due = pool.due();
-            assert!(due > 0);
+            let pending = pool.pending_rewrites();
+            assert!(pending > 0);
             let first = first_of(&pool);
             // The last puddle's last word, by the kernel.
             let last = store
@@ -211,7 +215,7 @@ fn first_touches_wait_whatever_touches() {
             let bytes = unsafe { std::slice::from_raw_parts(at, 8) };
             let wrote = std::fs::write(dir.path().join("by the kernel"), bytes);
             match &wrote {
-                Ok(()) => assert!(pool.due() < due, "it was rewritten for that"),
+                Ok(()) => assert!(pool.pending_rewrites() < pending, "it was rewritten for that"),
                 Err(error) => {
                     assert_eq!(error.raw_os_error(), Some(14), "EFAULT: {error}");
                     println!("{backend:?}: a system call is refused");
@@ -231,7 +235,7 @@ fn first_touches_wait_whatever_touches() {
                     scope.spawn(|| walk_raw(first, NODES));
                 }
             });
-            assert_eq!(pool.due(), 0);
+            assert_eq!(pool.pending_rewrites(), 0);
             walk(&store, &pool, NODES);
         }
     }
@@ -372,7 +376,7 @@ fn new_addresses_are_followed_from_every_pool_of_the_store() {
                 walk(&store, &pool, NODES);
             }
             assert!(
-                round != 1 || pool.due() > 0,
+                round != 1 || pool.pending_rewrites() > 0,
                 "the third time, some puddles are moved that were never touched"
             );
         }
@@ -399,8 +403,8 @@ fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     assert!(matches!(store.clone_pool("a", "a"), Err(Error::Store(StoreError::PoolExists { .. }))));
     assert!(matches!(store.clone_pool("a", " b"), Err(Error::Store(StoreError::PoolName { .. }))));
     assert_eq!(files(), before);
-    // A damaged puddle that is due: its first touch is an error, where the caller can get one, and
-    // the pool stays as it was.
+    // A damaged puddle that is pending: its first touch is an error, where the caller can get one,
+    // and the pool stays as it was.
     store.clone_pool("a", "b").unwrap();
     let id = store.pools().iter().find(|pool| pool.record.name == "b").unwrap().record.id;
     let puddle = store.puddle_records().into_iter().find(|p| p.pool == id).unwrap();

@@ -67,14 +67,14 @@ fn a_copy_needs_no_key_and_is_sealed_anew_when_it_is_touched() {
         closed(dir.path(), at_rest, 3000);
         let store = Store::open(dir.path()).unwrap();
         let copy = store.clone_pool("p", "copy").unwrap();
-        assert!(copy.moved && copy.due >= 3, "{copy:?}");
+        assert!(copy.moved && copy.pending >= 3, "{copy:?}");
         clear(dir.path(), at_rest, "cloned");
         store.close().unwrap();
         let store = opened(dir.path(), Access::ReadWrite, key_for(at_rest, 1));
-        let due = |store: &Store| {
-            store.pools().iter().find(|info| info.record.name == "copy").unwrap().due
+        let pending = |store: &Store| {
+            store.pools().iter().find(|info| info.record.name == "copy").unwrap().pending
         };
-        assert_eq!(due(&store), copy.due, "which are due survives a restart");
+        assert_eq!(pending(&store), copy.pending, "which are due survives a restart");
         let (original, copied) = (store.pool("p").unwrap(), store.pool("copy").unwrap());
         assert_eq!(copied.at_rest(), at_rest);
         whole(&copied);
@@ -99,7 +99,7 @@ fn a_copy_needs_no_key_and_is_sealed_anew_when_it_is_touched() {
             );
         }
         let store = opened(dir.path(), Access::ReadOnly, key_for(at_rest, 1));
-        assert_eq!(due(&store), 0);
+        assert_eq!(pending(&store), 0);
         let open = |name| store.pool_with(name, Access::ReadOnly).unwrap();
         assert_eq!((count(&open("p")), count(&open("copy"))), (3001, 3500));
     }
@@ -208,8 +208,9 @@ fn which_puddles_are_done_survives_a_crash_and_a_change_of_the_key() {
     drop(store.pool_with_key("copy", Access::ReadOnly, &key(1)).unwrap());
     store.abandon();
     let store = opened(dir.path(), Access::ReadWrite, None);
-    let left =
-        |store: &Store| store.pools().iter().find(|info| info.record.name == "copy").unwrap().due;
+    let left = |store: &Store| {
+        store.pools().iter().find(|info| info.record.name == "copy").unwrap().pending
+    };
     assert!(left(&store) >= 2, "{}", left(&store));
     // A change of the key finishes the copy: with the new key comes none that opens the original.
     store.rekey_pool("copy", &key(1), &key(3)).unwrap();
@@ -278,7 +279,7 @@ fn an_archive_of_a_protected_pool_is_sealed_and_needs_no_key() {
                 let seen = into.inspect_archive(archive.as_slice(), names(&[name])).unwrap();
                 assert!(seen.refused.is_none(), "{seen:?}");
                 let made = into.import(archive.as_slice(), names(&[name])).unwrap().imported;
-                assert_eq!((made.pools[0].moved, made.pools[0].due), (true, exported.puddles));
+                assert_eq!((made.pools[0].moved, made.pools[0].pending), (true, exported.puddles));
             }
         }
         store.close().unwrap();
@@ -324,7 +325,7 @@ fn a_pool_that_keeps_its_addresses_is_sealed_anew_all_the_same() {
     store.close().unwrap();
     let other = store_with_window(there.path(), base);
     let made = other.import(archive.as_slice(), ImportOptions::default()).unwrap().imported;
-    assert!(!made.pools[0].moved && made.pools[0].due > 0, "{made:?}");
+    assert!(!made.pools[0].moved && made.pools[0].pending > 0, "{made:?}");
     assert_eq!(count(&other.pool_with_key("p", Access::ReadWrite, &key(1)).unwrap()), 300);
     let after = std::fs::read(root_file(&other, there.path(), "p")).unwrap();
     let pages = |bytes: &[u8]| -> BTreeSet<Vec<u8>> {
@@ -482,7 +483,7 @@ fn every_backend_opens_a_sealed_copy_for_many_threads() {
         store.clone_pool("p", "copy").unwrap();
         let pool = store.pool("copy").unwrap();
         if backend == Backend::Eager {
-            assert_eq!(pool.due(), 0);
+            assert_eq!(pool.pending_rewrites(), 0);
         }
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| count(&pool))).collect();
@@ -490,7 +491,7 @@ fn every_backend_opens_a_sealed_copy_for_many_threads() {
         });
         push(&pool, 4000, 4100);
         pool.psync().unwrap();
-        assert_eq!(pool.due(), 0);
+        assert_eq!(pool.pending_rewrites(), 0);
         whole(&pool);
     }
 }
@@ -527,7 +528,7 @@ fn a_damaged_page_of_a_copy_is_named_and_the_other_puddles_can_be_used() {
     let wrong = pool.finish_relocation(&mut |_| std::ops::ControlFlow::Continue(())).unwrap_err();
     let text = wrong.to_string();
     assert!(text.contains(&format!("page {}", page - 1)), "{text}");
-    assert_eq!(pool.due(), 1, "the others are done");
+    assert_eq!(pool.pending_rewrites(), 1, "the others are done");
     drop(pool);
     assert_eq!(count(&store.pool("p").unwrap()), 3000, "the original is not concerned");
 }
@@ -559,7 +560,7 @@ fn copied_and_crashed(bug: Bug) -> std::result::Result<(), String> {
 fn planted_bugs_of_sealed_copies_are_found() {
     copied_and_crashed(Bug::None).unwrap();
     for bug in
-        [Bug::ResealedInPlain, Bug::NothingInherited, Bug::SealedAsForgotten, Bug::ImportNotDue]
+        [Bug::ResealedInPlain, Bug::NothingInherited, Bug::SealedAsForgotten, Bug::ImportNotPending]
     {
         let found = copied_and_crashed(bug).expect_err("the bug was not found");
         println!("{bug:?}: {found}");

@@ -38,7 +38,7 @@ fn value(pool: &Pool) -> Result<u64> {
 fn discarded() -> Result<tempfile::TempDir> {
     let dir = with_log_set_aside()?;
     let store = Store::open(dir.path())?;
-    for one in store.set_aside()? {
+    for one in store.undecided_logs()? {
         store.discard_logs(one.client)?;
     }
     refused(store.pool("p"));
@@ -61,7 +61,7 @@ fn a_pool_whose_logs_were_discarded_is_refused_in_every_session_until_it_is_decl
     for options in [OpenOptions::read_only(), OpenOptions::default(), verified] {
         let store = Store::open_with(dir.path(), &options)?;
         assert_eq!(store.torn_pools(), ["p"]);
-        assert!(store.set_aside()?.is_empty());
+        assert!(store.undecided_logs()?.is_empty());
         for access in [Access::ReadOnly, Access::ReadWrite] {
             if access == Access::ReadOnly || options.access == access {
                 refused(store.pool_with("p", access));
@@ -169,7 +169,7 @@ fn planted_torn_pools_that_are_forgotten_are_found() -> Result<()> {
     let store = Store::open(dir.path())?;
     plant(Bug::TornForgotten);
     let discarded =
-        store.set_aside()?.into_iter().try_for_each(|one| store.discard_logs(one.client));
+        store.undecided_logs()?.into_iter().try_for_each(|one| store.discard_logs(one.client));
     plant(Bug::None);
     discarded?;
     store.close()?;

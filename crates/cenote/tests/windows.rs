@@ -89,10 +89,10 @@ fn stores_that_share_a_window_are_open_in_one_process_together() -> Result<()> {
     }
     first.close()?;
     second.close()?;
-    // It stays where it is, and nothing of it is due.
+    // It stays where it is, and nothing of it is pending.
     let second = Store::open(two.path())?;
     assert_eq!(second.report().window_moved_from, None);
-    assert!(second.pools().iter().all(|info| info.due == 0), "{:?}", second.pools());
+    assert!(second.pools().iter().all(|info| info.pending == 0), "{:?}", second.pools());
     whole(&second)?;
     whole(&Store::open(one.path())?)
 }
@@ -330,7 +330,7 @@ fn protected_pools_move_with_the_window() -> Result<()> {
         let store = Store::open_with(dir.path(), &open)?;
         let home = store.window().0;
         store.close()?;
-        // All of the pool is due: it may move once more.
+        // All of the pool is pending: it may move once more.
         let _also = Taken::new(home);
         let store = Store::open_with(dir.path(), &open)?;
         assert_eq!(store.report().window_moved_from, Some(home));
@@ -407,7 +407,7 @@ fn a_store_moves_beside_a_protected_pool_with_a_damaged_file() -> Result<()> {
     assert!(store.pool("sealed").is_err());
     let home = store.window().0;
     store.close()?;
-    // All of the pool is due still, so it moves once more.
+    // All of the pool is pending still, so it moves once more.
     drop(taken);
     let _taken = Taken::new(home);
     assert!(Store::open(dir.path())?.pool("sealed").is_err());

@@ -407,7 +407,7 @@ fn logs_that_are_set_aside_move_and_are_decided_about_afterwards() -> Result<()>
     let text = store.pool("p").map(drop).expect_err("a log waits").to_string();
     assert!(text.contains("cenote logs"), "{text}");
     drop(store.pool("other")?);
-    let aside = store.set_aside()?;
+    let aside = store.undecided_logs()?;
     assert_eq!(aside.len(), 1);
     assert!(store.apply_logs(aside[0].client).is_err(), "it names what is not its own");
     store.close()?;
@@ -466,13 +466,13 @@ fn a_log_that_moved_is_applied_by_the_session_that_gets_its_file_back() -> Resul
     let sim = SimMedium::from_image(&case.start);
     let taken = Taken::new(case.home);
     let store = Store::open_on(sim.clone(), &case.options)?;
-    let aside = store.set_aside()?;
+    let aside = store.undecided_logs()?;
     assert_eq!(aside.len(), 1);
     assert!(store.apply_logs(aside[0].client).is_err(), "its file is away");
     case.put_back(&sim);
     let before = sim.trace_len();
     store.apply_logs(aside[0].client)?;
-    assert!(store.set_aside()?.is_empty());
+    assert!(store.undecided_logs()?.is_empty());
     case.pools(&store)?;
     store.close()?;
     let mut all = 0;

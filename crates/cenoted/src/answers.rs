@@ -38,14 +38,17 @@ pub(crate) fn refusal(error: StoreError) -> Refusal {
         StoreError::TypeMismatch(mismatch) => {
             Refusal::TypeMismatch { known: Box::new(mismatch.known) }
         }
-        StoreError::NoGuest { .. } => Refusal::NoSession,
+        StoreError::NoClient { .. } => Refusal::NoSession,
         StoreError::ObjectUnknown { .. } => Refusal::ObjectUnknown,
         StoreError::ObjectExists { .. } => Refusal::ObjectExists,
         StoreError::ObjectBusy { writing, pid, .. } => Refusal::ObjectBusy { writing, pid },
         StoreError::ObjectDenied { what, uid, mode, owner, .. } => {
             Refusal::ObjectDenied { what: what.into(), uid, mode, owner }
         }
-        StoreError::WindowFull { .. } => Refusal::NoSpace,
+        StoreError::PoolHeld { name, by } => Refusal::PoolHeld { name, by },
+        StoreError::WindowFull { wanted, window_len, free } => {
+            Refusal::WindowFull { wanted, window_len, free }
+        }
         StoreError::Medium(error) if error.is_no_space() => Refusal::NoSpace,
         StoreError::PsyncTooLarge { limit, .. } => Refusal::PsyncTooLarge { limit },
         StoreError::Import { detail } => {

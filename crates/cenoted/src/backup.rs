@@ -93,6 +93,14 @@ pub(crate) fn make(
         0 => shared.limits.standstill,
         ms => Duration::from_millis(ms.into()),
     };
+    // Of the two stores, only the copy is written.
+    let refused = |error| match error {
+        StoreError::Medium(full) if full.is_no_space() => failed(format!(
+            "{}: {full}, or name a directory on another file system",
+            target.display()
+        )),
+        error => refused(error),
+    };
     let mut backup = shared.store.begin_backup(target).map_err(refused)?;
     backup.copy_ahead(&mut |_, _| more()).map_err(refused)?;
     let mut crowd = Crowd::new(shared, turn.number, within.min(COPYING / 2));
@@ -182,20 +190,23 @@ impl<'s> Crowd<'s> {
         let hurried = self.began.elapsed() > self.within / 4;
         let mut calls: BTreeMap<Uuid, Vec<&PoolAtWork>> = BTreeMap::new();
         for pool in missing {
-            let mut asked = pool.guests.iter().any(|(guest, _)| self.is_called(*guest, pool.pool));
-            for (guest, _) in &pool.guests {
-                if (asked && !hurried) || self.is_called(*guest, pool.pool) {
+            let mut asked = pool
+                .hosted_clients
+                .iter()
+                .any(|(hosted_client, _)| self.is_called(*hosted_client, pool.pool));
+            for (hosted_client, _) in &pool.hosted_clients {
+                if (asked && !hurried) || self.is_called(*hosted_client, pool.pool) {
                     continue;
                 }
-                let gave_up = self.called.get(guest).is_some_and(|called| called.gave_up);
-                if !gave_up && self.knows(*guest) {
-                    calls.entry(*guest).or_default().push(pool);
+                let gave_up = self.called.get(hosted_client).is_some_and(|called| called.gave_up);
+                if !gave_up && self.knows(*hosted_client) {
+                    calls.entry(*hosted_client).or_default().push(pool);
                     asked = true;
                 }
             }
         }
-        for (guest, pools) in calls {
-            let Some(called) = self.called.get_mut(&guest) else { continue };
+        for (hosted_client, pools) in calls {
+            let Some(called) = self.called.get_mut(&hosted_client) else { continue };
             let left = self.within.saturating_sub(self.began.elapsed());
             let call = Call::Hold {
                 pools: pools.iter().map(|pool| pool.name.clone()).collect(),
@@ -210,33 +221,34 @@ impl<'s> Crowd<'s> {
         Ok(())
     }
 
-    fn is_called(&self, guest: Uuid, pool: PoolId) -> bool {
-        let called = self.called.get(&guest);
+    fn is_called(&self, hosted_client: Uuid, pool: PoolId) -> bool {
+        let called = self.called.get(&hosted_client);
         called.is_some_and(|called| called.open.iter().flatten().any(|open| *open == pool))
     }
 
     /// Whether a client has an ear; it is among those that are called then.
-    fn knows(&mut self, guest: Uuid) -> bool {
-        if self.called.contains_key(&guest) {
+    fn knows(&mut self, hosted_client: Uuid) -> bool {
+        if self.called.contains_key(&hosted_client) {
             return true;
         }
-        let Some(session) = self.shared.sessions.get(guest) else { return false };
+        let Some(session) = self.shared.sessions.get(hosted_client) else { return false };
         let Some(ear) = session.ear() else { return false };
-        self.called.insert(guest, Called { session, ear, open: VecDeque::new(), gave_up: false });
+        self.called
+            .insert(hosted_client, Called { session, ear, open: VecDeque::new(), gave_up: false });
         true
     }
 
     /// Hears what clients have answered, and waits for none.
     fn listen(&mut self) -> Result<(), Refusal> {
         let mut closed = Vec::new();
-        for (guest, called) in &mut self.called {
+        for (hosted_client, called) in &mut self.called {
             loop {
                 match heard(&called.ear, self.number) {
                     Heard::Nothing => break,
                     Heard::Old => {}
                     Heard::Now(Stance::Held) => {
                         let pools = called.open.pop_front().unwrap_or_default();
-                        self.standing.extend(pools.into_iter().map(|pool| (pool, *guest)));
+                        self.standing.extend(pools.into_iter().map(|pool| (pool, *hosted_client)));
                     }
                     Heard::Now(Stance::Failed) => {
                         called.open.pop_front();
@@ -244,18 +256,18 @@ impl<'s> Crowd<'s> {
                     }
                     Heard::Now(Stance::WentOn) => return Err(went_on(called)),
                     Heard::Closed => {
-                        closed.push(*guest);
+                        closed.push(*hosted_client);
                         break;
                     }
                 }
             }
         }
-        for guest in closed {
+        for hosted_client in closed {
             // One that stood still and has died stands still for ever.
-            let stood = self.standing.iter().any(|(_, standing)| *standing == guest);
+            let stood = self.standing.iter().any(|(_, standing)| *standing == hosted_client);
             if !stood {
-                self.called.remove(&guest);
-            } else if let Some(called) = self.called.get(&guest)
+                self.called.remove(&hosted_client);
+            } else if let Some(called) = self.called.get(&hosted_client)
                 && !self.is_dead(called)
             {
                 return Err(went_on(called));
@@ -283,13 +295,18 @@ impl<'s> Crowd<'s> {
     /// Refuses, and names the clients that have kept it waiting: those that do not answer, or else
     /// those that could not.
     fn late(&self, missing: &[PoolAtWork]) -> Refusal {
-        let guests: BTreeMap<Uuid, u32> =
-            missing.iter().flat_map(|pool| pool.guests.iter().copied()).collect();
-        let silent = |guest: &Uuid| self.called.get(guest).is_none_or(|called| !called.gave_up);
-        let mut pids: Vec<u32> =
-            guests.iter().filter(|(guest, _)| silent(guest)).map(|(_, pid)| *pid).collect();
+        let hosted_clients: BTreeMap<Uuid, u32> =
+            missing.iter().flat_map(|pool| pool.hosted_clients.iter().copied()).collect();
+        let silent = |hosted_client: &Uuid| {
+            self.called.get(hosted_client).is_none_or(|called| !called.gave_up)
+        };
+        let mut pids: Vec<u32> = hosted_clients
+            .iter()
+            .filter(|(hosted_client, _)| silent(hosted_client))
+            .map(|(_, pid)| *pid)
+            .collect();
         if pids.is_empty() {
-            pids = guests.into_values().collect();
+            pids = hosted_clients.into_values().collect();
         }
         pids.truncate(64);
         Refusal::NotStill { pids, waited_ms: self.within.as_millis() as u32 }

@@ -12,7 +12,7 @@ use crate::requests;
 use crate::session::Session;
 use crate::sessions::NotResumed;
 use crate::shared::Shared;
-use cenote_layout::catalog::GuestRecord;
+use cenote_layout::catalog::HostedClientRecord;
 use cenote_layout::id::Uuid;
 use cenote_proto::{Channel, Received, Refusal, Reply, Request, decode, encode, peek};
 use cenote_store::Credentials;
@@ -118,6 +118,12 @@ pub(crate) fn serve(shared: &Arc<Shared>, line: Channel, peer: Peer, counted: Co
         return;
     }
     let Ok(received) = channel.receive_bytes(&mut buffer) else { return };
+    // Whether the daemon lives, by a client that waits for another answer: no session, and nothing
+    // of the store.
+    if let Some(number) = ping(&received, &buffer) {
+        answer(channel, number, &Reply::Done, &[]);
+        return;
+    }
     let (number, resume) = match hello(&received, &buffer) {
         Ok(hello) => hello,
         Err((number, refusal)) => return refuse(shared, channel, number, refusal),
@@ -149,7 +155,7 @@ pub(crate) fn serve(shared: &Arc<Shared>, line: Channel, peer: Peer, counted: Co
     if end == End::CutOff {
         // A client that was given nothing leaves nothing: connecting and going away costs the
         // daemon nothing for good.
-        if shared.store.guest_has_anything(session.client) {
+        if shared.store.client_has_anything(session.client) {
             until_its_program_is_gone(shared, channel, &session);
             shared.sessions.detach(session.client);
         } else if shared.sessions.claim(session.client) {
@@ -186,6 +192,14 @@ fn readable_within(channel: &Channel, patience: Duration) -> bool {
     let timeout =
         Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
     matches!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1))
+}
+
+/// The number of a first message that only asks whether the daemon is there.
+fn ping(received: &Received, buffer: &[u8]) -> Option<u32> {
+    match decode(buffer.get(..received.len)?) {
+        Ok((number, Request::Ping)) if !received.cut => Some(number),
+        _ => None,
+    }
 }
 
 /// The first message: its number, and the session to go on with.
@@ -255,7 +269,7 @@ fn begin(
             "there are as many sessions as this daemon has room for: try again later".into();
         return Err(Refusal::Limit { detail });
     }
-    let guest = GuestRecord {
+    let hosted_client = HostedClientRecord {
         client,
         pid: peer.pid,
         start_ticks,
@@ -264,7 +278,7 @@ fn begin(
     };
     let image = give_image(shared, client)?;
     let sign = if image.is_some() { Sign::Byte } else { Sign::None };
-    shared.store.admit(guest).map_err(|_| Refusal::NoSession)?;
+    shared.store.admit(hosted_client).map_err(|_| Refusal::NoSession)?;
     Ok((shared.sessions.begin(client, peer, start_ticks, sign), image))
 }
 
@@ -332,7 +346,7 @@ fn converse(
         }
         // The next one is made while the client is at work with this one.
         if let (Some((pool, size)), Reply::Puddles { .. }) = (grown, &reply) {
-            shared.store.guest_expect(session.client, pool, size);
+            shared.store.client_expect(session.client, pool, size);
         }
     }
 }

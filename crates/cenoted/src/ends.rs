@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cenote_log::Outcome;
-use cenote_store::{GuestEnd, LogReport, StoreError};
+use cenote_store::{ClientEnd, LogReport, StoreError};
 
 use crate::log::say;
 use crate::session::Session;
@@ -13,14 +13,14 @@ use crate::shared::Shared;
 pub(crate) fn end(shared: &Shared, session: &Session, well: bool) -> Result<(), StoreError> {
     let began = Instant::now();
     let sessions = &shared.sessions;
-    match shared.store.guest_end(session.client, well) {
+    match shared.store.client_end(session.client, well) {
         Ok(end) => {
             note(shared, session, well, &end, began.elapsed());
             sessions.forget(session.client);
             Ok(())
         }
         // It has been.
-        Err(StoreError::NoGuest { .. }) => {
+        Err(StoreError::NoClient { .. }) => {
             sessions.forget(session.client);
             Ok(())
         }
@@ -41,7 +41,7 @@ pub(crate) fn end(shared: &Shared, session: &Session, well: bool) -> Result<(), 
 }
 
 /// Counts and says how a session has ended.
-fn note(shared: &Shared, session: &Session, well: bool, end: &GuestEnd, took: Duration) {
+fn note(shared: &Shared, session: &Session, well: bool, end: &ClientEnd, took: Duration) {
     let metrics = &shared.metrics;
     let applied = |log: &LogReport| match log.outcome {
         Outcome::RolledBack { entries } | Outcome::RolledForward { entries } => Some(entries),

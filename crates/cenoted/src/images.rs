@@ -22,7 +22,7 @@ use cenote_sys::held_byte;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 
 /// The file of a store, and whether an earlier daemon made it.
@@ -51,7 +51,12 @@ impl Images {
         match open(false) {
             Ok(file) => Ok(Self { file, found: true }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(Self { file: open(true)?, found: false })
+                let file = open(true)?;
+                // The store's owner may run the next daemon. Where that cannot be set, a daemon
+                // says so that cannot open the file.
+                let owner = std::fs::metadata(store)?;
+                let _ = fchown(&file, Some(owner.uid()), Some(owner.gid()));
+                Ok(Self { file, found: false })
             }
             Err(error) => Err(error),
         }

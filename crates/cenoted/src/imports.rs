@@ -54,18 +54,18 @@ pub(crate) fn answer(
         }
         Request::RandomizePool { name } => {
             let rewritten = granted(shared, (session.client, credentials), &name, || {
-                shared.store.guest_randomize(credentials, &name)
+                shared.store.client_randomize(credentials, &name)
             })?;
             shared.metrics.rewritten(&rewritten);
             done()
         }
-        Request::BeginImport { parcel, len, check_only } => {
-            begin(shared, session, credentials, (parcel, len, check_only))
+        Request::BeginImport { transfer, len, check_only } => {
+            begin(shared, session, credentials, (transfer, len, check_only))
         }
-        Request::FillImport { import, slot, parcel, pieces } => {
-            let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
+        Request::FillImport { import, slot, transfer, pieces } => {
+            let transfer = session.transfers.take(transfer).ok_or(Refusal::NoTransfer)?;
             let mut pending = session.imports.take(import).ok_or(Refusal::NoImport)?;
-            match fill(&mut pending.import, slot as usize, &parcel, &pieces) {
+            match fill(&mut pending.import, slot as usize, &transfer, &pieces) {
                 Ok(()) => {
                     session.imports.put_back(import, pending);
                     done()
@@ -97,13 +97,13 @@ fn clone(
     (name, copy, token): (&str, &str, Uuid),
 ) -> Result<Answer, Refusal> {
     let (store, client) = (&shared.store, session.client);
-    if let Some(made) = store.guest_made(client, token, 1) {
+    if let Some(made) = store.client_made(client, token, 1) {
         return Ok(imported(&made));
     }
     let source =
-        granted(shared, (client, credentials), name, || store.guest_source(credentials, name))?;
+        granted(shared, (client, credentials), name, || store.client_source(credentials, name))?;
     let (spent, _promise) = spend_many(shared, session, source.puddles(), source.bytes())?;
-    let made = store.guest_clone(source, (client, token), credentials, copy).map_err(refusal)?;
+    let made = store.client_clone(source, (client, token), credentials, copy).map_err(refusal)?;
     spent.keep();
     Ok(imported(&made))
 }
@@ -113,21 +113,21 @@ fn begin(
     shared: &Shared,
     session: &Session,
     credentials: &Credentials,
-    (parcel, len, check_only): (u64, u32, bool),
+    (transfer, len, check_only): (u64, u32, bool),
 ) -> Result<Answer, Refusal> {
     // Before it is read: what it takes is bounded by their number.
     let place = count(shared, session.uid)?;
-    let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
-    let manifest = manifest(&parcel, len)?;
+    let transfer = session.transfers.take(transfer).ok_or(Refusal::NoTransfer)?;
+    let manifest = manifest(&transfer, len)?;
     if check_only {
-        shared.store.guest_check_import(&manifest).map_err(refusal)?;
+        shared.store.client_check_import(&manifest).map_err(refusal)?;
         return done();
     }
     let sizes = || manifest.pools.iter().flat_map(|pool| &pool.puddles).map(|puddle| puddle.size);
     let (puddles, bytes) = (sizes().count() as u64, sizes().fold(0, u64::saturating_add));
     let (spent, promise) = spend_many(shared, session, puddles, bytes)?;
     spend_types(shared, session, &manifest.types)?;
-    let import = shared.store.guest_begin_import(credentials, manifest).map_err(refusal)?;
+    let import = shared.store.client_begin_import(credentials, manifest).map_err(refusal)?;
     spent.keep();
     let number =
         session.imports.add(Pending { import, puddles, bytes, _promise: promise, _place: place });
@@ -142,7 +142,7 @@ fn commit(
     (token, pools): (Uuid, u32),
 ) -> Result<Answer, Refusal> {
     let most = u64::from(pools).min(IMPORT_POOLS_MAX as u64);
-    if let Some(made) = shared.store.guest_made(session.client, token, most) {
+    if let Some(made) = shared.store.client_made(session.client, token, most) {
         return Ok(imported(&made));
     }
     let mut pending = session.imports.take(import).ok_or(Refusal::NoImport)?;
@@ -175,18 +175,18 @@ fn count(shared: &Shared, uid: u32) -> Result<Counted, Refusal> {
 }
 
 fn unreadable(error: std::io::Error) -> Refusal {
-    malformed(&format!("the parcel is shorter than the request says, or cannot be read: {error}"))
+    malformed(&format!("the transfer is shorter than the request says, or cannot be read: {error}"))
 }
 
 /// What is to be imported. `begin_import` checks what it says.
-fn manifest(parcel: &File, len: u32) -> Result<ImportManifest, Refusal> {
+fn manifest(transfer: &File, len: u32) -> Result<ImportManifest, Refusal> {
     if len as usize > IMPORT_LEN_MAX {
         return Err(Refusal::Limit {
             detail: format!("a list of an import has {IMPORT_LEN_MAX} bytes at most"),
         });
     }
     let mut bytes = vec![0; len as usize];
-    parcel.read_exact_at(&mut bytes, 0).map_err(unreadable)?;
+    transfer.read_exact_at(&mut bytes, 0).map_err(unreadable)?;
     let spec = ImportSpec::decode(&bytes).map_err(|error| malformed(&error.to_string()))?;
     // Before it is copied into what is many times larger than the two numbers that a puddle has
     // here.
@@ -217,12 +217,12 @@ fn manifest(parcel: &File, len: u32) -> Result<ImportManifest, Refusal> {
     Ok(ImportManifest { pools: spec.pools.into_iter().map(pool).collect(), types: spec.types })
 }
 
-/// Copies stretches from a parcel. The client may change the parcel meanwhile: the import gets the
-/// bytes that the copy read.
+/// Copies stretches from a transfer. The client may change the transfer meanwhile: the import gets
+/// the bytes that the copy read.
 fn fill(
     import: &mut Import,
     slot: usize,
-    parcel: &File,
+    transfer: &File,
     pieces: &[(u64, u32)],
 ) -> Result<(), Refusal> {
     let sum = pieces.iter().fold(0_u64, |sum, (_, len)| sum.saturating_add(u64::from(*len)));
@@ -241,7 +241,7 @@ fn fill(
         while done < u64::from(*len) {
             let step = (u64::from(*len) - done).min(STEP as u64);
             let bytes = buffer.get_mut(..step as usize).unwrap_or_default();
-            parcel.read_exact_at(bytes, at).map_err(unreadable)?;
+            transfer.read_exact_at(bytes, at).map_err(unreadable)?;
             let to = offset.checked_add(done).ok_or_else(|| malformed("a stretch ends nowhere"))?;
             import.write(slot, to, bytes).map_err(refusal)?;
             (at, done) = (at + step, done + step);
@@ -251,7 +251,7 @@ fn fill(
 }
 
 fn imported(made: &Imported) -> Answer {
-    let pools = made.pools.iter().map(|pool| (pool.id, pool.moved, pool.due)).collect();
+    let pools = made.pools.iter().map(|pool| (pool.id, pool.moved, pool.pending)).collect();
     (Reply::Imported { pools }, Vec::new())
 }
 

@@ -24,7 +24,7 @@
 //! sessions.rs     all sessions and their states
 //! session.rs      one session: its process and what it has made
 //! pending.rs      its imports that are under way
-//! parcels.rs      its files in memory that psyncs come in
+//! transfers.rs      its files in memory that psyncs come in
 //! images.rs       whether a client's program runs still, or its process has called exec
 //! quotas.rs       what users have, and what is promised to them
 //! per_user.rs     counts of what lives, in all and by user
@@ -67,7 +67,6 @@ mod metrics;
 mod metrics_page;
 mod objects;
 mod overview;
-mod parcels;
 mod paths;
 mod pending;
 mod per_user;
@@ -82,6 +81,7 @@ mod sessions;
 mod settling;
 mod shared;
 mod spending;
+mod transfers;
 mod turns;
 
 pub use config::{Config, Limits, MetricsAt, StartError};

@@ -49,7 +49,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "cenoted: {error}");
-            ExitCode::FAILURE
+            // What is missing on the command line is no failure of the daemon.
+            match error.downcast_ref() {
+                Some(StartError::NoSocket) => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -168,7 +168,7 @@ impl Page {
 
     /// What waits for an operator, psyncs, and how long replays took.
     fn recovery(&mut self, shared: &Shared) {
-        let aside = shared.store.set_aside().map_or(0, |found| found.len());
+        let aside = shared.store.undecided_logs().map_or(0, |found| found.len());
         let help = "Clients whose logs wait for an operator's decision.";
         self.one("clients_set_aside", "gauge", help, aside);
         let psyncs = shared.store.psync_figures().map_or(0, |(_, records, _)| records);

@@ -6,7 +6,7 @@ use crate::session::Session;
 use crate::settling::settle_those;
 use crate::shared::Shared;
 use crate::spending::spend;
-use cenote_object::{Guest, Host, ObjectError, Objects, ObjectsOptions, Permission};
+use cenote_object::{Host, HostedClient, ObjectError, Objects, ObjectsOptions, Permission};
 use cenote_proto::{ObjectItem, Refusal, Reply, Request};
 use cenote_store::{Credentials, Handle, ListedObject, NewObject, PermissionChange, StoreError};
 use std::sync::PoisonError;
@@ -38,7 +38,7 @@ pub(crate) fn answer(
     request: Request,
 ) -> Result<Answer, Refusal> {
     let objects = objects_of(shared).map_err(refused)?;
-    let guest = Guest {
+    let hosted_client = HostedClient {
         client: session.client,
         pid: session.pid,
         start_ticks: session.start_ticks,
@@ -56,30 +56,32 @@ pub(crate) fn answer(
         Request::CreateObject { id, name, data_len, permissions, at_rest, header } => {
             let spent = spend(shared, session, session.uid, data_len)?;
             let new = NewObject { id, name, data_len, permissions, at_rest, header };
-            objects.create_for(&guest, &new).map_err(refused)?;
+            objects.create_for(&hosted_client, &new).map_err(refused)?;
             spent.keep();
             one(objects.listed(Some(&new.name), None, 1).map_err(refused)?)
         }
         Request::DestroyObject { name } => {
             settle_those(shared, || shared.store.object_holders(&name));
-            objects.destroy_for(&guest, &name).map_err(refused)?;
+            objects.destroy_for(&hosted_client, &name).map_err(refused)?;
             done()
         }
         Request::AttachObject { name, writable } => {
             settle_those(shared, || shared.store.object_holders(&name));
             let permission = if writable { Permission::ReadWrite } else { Permission::Read };
-            let (listed, file) = objects.attach_for(&guest, &name, permission).map_err(refused)?;
+            let (listed, file) =
+                objects.attach_for(&hosted_client, &name, permission).map_err(refused)?;
             let (reply, _) = one(vec![listed])?;
             Ok((reply, vec![file.into()]))
         }
         Request::DetachObject { object } => {
-            objects.detach_for(&guest, object).map_err(refused)?;
+            objects.detach_for(&hosted_client, object).map_err(refused)?;
             done()
         }
-        Request::PsyncObjects { parcel, objects: ids, runs, settled } => {
-            let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
-            let psynced =
-                objects.psync_for(&guest, &ids, (&parcel, runs), settled).map_err(refused)?;
+        Request::PsyncObjects { transfer, objects: ids, runs, settled } => {
+            let transfer = session.transfers.take(transfer).ok_or(Refusal::NoTransfer)?;
+            let psynced = objects
+                .psync_for(&hosted_client, &ids, (&transfer, runs), settled)
+                .map_err(refused)?;
             let (seq, pages) = (psynced.seq, psynced.pages);
             let (data_bytes, journal_bytes) = (psynced.data_bytes, psynced.journal_bytes);
             Ok((Reply::Psynced { seq, pages, data_bytes, journal_bytes }, Vec::new()))

@@ -23,19 +23,22 @@ pub(crate) fn answer(
     match request {
         Request::CreatePool { name, spec, token } => {
             // Asked again because the answer was lost: it was counted with the first one.
-            let again = store.guest_has_made(client, token);
+            let again = store.client_has_made(client, token);
             let spent = if again {
                 None
             } else {
                 Some(spend(shared, session, session.uid, spec.puddle_size)?)
             };
-            let made = store.guest_create((client, token), credentials, &name, &options_of(&spec));
+            let made = store.client_create((client, token), credentials, &name, &options_of(&spec));
             let id = made.map_err(refusal)?;
             spent.into_iter().for_each(Spent::keep);
             Ok((Reply::Created(id), Vec::new()))
         }
         Request::RemovePool { name } => {
-            store.guest_remove(client, credentials, &name).map_err(refusal)?;
+            // A holder that has died is recovered first.
+            granted(shared, (client, credentials), &name, || {
+                store.client_remove(client, credentials, &name)
+            })?;
             done()
         }
         Request::OpenPool { name, writable } => {
@@ -45,12 +48,12 @@ pub(crate) fn answer(
         Request::SharePool { name } => open(shared, client, credentials, &name, Access::Shared),
         Request::Members { pool } => {
             settle(shared, client, pool);
-            let members = store.guest_members(client, pool).map_err(refusal)?;
+            let members = store.client_members(client, pool).map_err(refusal)?;
             let (living, doubts) = (members.living, short(members.doubts));
             Ok((Reply::Members { living, doubts }, Vec::new()))
         }
         Request::TraceDone { pool } => {
-            store.guest_traced(client, pool).map_err(refusal)?;
+            store.client_traced(client, pool).map_err(refusal)?;
             done()
         }
         Request::SetPermissions { name, uid, gid, permissions } => {
@@ -91,7 +94,7 @@ fn open(
     name: &str,
     access: Access,
 ) -> Result<Answer, Refusal> {
-    let want = || shared.store.guest_open(client, credentials, name, access);
+    let want = || shared.store.client_open(client, credentials, name, access);
     let grant = granted(shared, (client, credentials), name, want)?;
     let start = match grant.start {
         PoolStart::Fresh => 0,

@@ -23,43 +23,43 @@ pub(crate) fn answer(
     match request {
         Request::Primaries { pool, first } => {
             let (mut records, _) =
-                store.guest_puddles(client, pool, first, DESCRIPTORS_MAX + 1).map_err(refusal)?;
+                store.client_puddles(client, pool, first, DESCRIPTORS_MAX + 1).map_err(refusal)?;
             let more = records.len() > DESCRIPTORS_MAX;
             records.truncate(DESCRIPTORS_MAX);
             let descriptor =
-                |record: &PuddleRecord| store.guest_primary(client, record).map(OwnedFd::from);
+                |record: &PuddleRecord| store.client_primary(client, record).map(OwnedFd::from);
             let files =
                 records.iter().map(descriptor).collect::<Result<Vec<_>, _>>().map_err(refusal)?;
             Ok((Reply::Puddles { records, more }, files))
         }
-        Request::PsyncPools { parcel, puddles, runs } => {
-            let parcel = session.parcels.take(parcel).ok_or(Refusal::NoParcel)?;
-            let done = store.guest_psync(client, &puddles, (&parcel, runs)).map_err(refusal)?;
+        Request::PsyncPools { transfer, puddles, runs } => {
+            let transfer = session.transfers.take(transfer).ok_or(Refusal::NoTransfer)?;
+            let done = store.client_psync(client, &puddles, (&transfer, runs)).map_err(refusal)?;
             let (seq, pages, data_bytes, journal_bytes) =
                 (done.seq, done.pages, done.data_bytes, done.journal_bytes);
             Ok((Reply::Psynced { seq, pages, data_bytes, journal_bytes }, Vec::new()))
         }
         Request::Puddles { pool, first } => {
             let (mut records, writable) =
-                store.guest_puddles(client, pool, first, DESCRIPTORS_MAX + 1).map_err(refusal)?;
+                store.client_puddles(client, pool, first, DESCRIPTORS_MAX + 1).map_err(refusal)?;
             let more = records.len() > DESCRIPTORS_MAX;
             records.truncate(DESCRIPTORS_MAX);
             give(shared, records, writable, more)
         }
         Request::TakePuddle { pool, index, size } => take(shared, session, (pool, index), size),
         Request::LogSpace => {
-            let record = store.guest_log(client, Role::LogSpace, 0).map_err(refusal)?;
+            let record = store.client_log(client, Role::LogSpace, 0).map_err(refusal)?;
             give(shared, vec![record], true, false)
         }
         Request::LogPuddle { size } => {
             let spent = spend(shared, session, session.uid, size)?;
-            let record = store.guest_log(client, Role::Log, size).map_err(refusal)?;
+            let record = store.client_log(client, Role::Log, size).map_err(refusal)?;
             spent.keep();
             give(shared, vec![record], true, false)
         }
         Request::EnsureSpace { pool, addr, len } => {
             settle(shared, client, pool);
-            store.guest_ensure(client, pool, addr, len).map_err(refusal)?;
+            store.client_ensure(client, pool, addr, len).map_err(refusal)?;
             done()
         }
         _ => Err(malformed("it is about no puddle")),
@@ -75,7 +75,7 @@ fn take(
 ) -> Result<Answer, Refusal> {
     let (store, client) = (&shared.store, session.client);
     settle(shared, client, pool);
-    let (there, _) = store.guest_puddles(client, pool, index, 1).map_err(refusal)?;
+    let (there, _) = store.client_puddles(client, pool, index, 1).map_err(refusal)?;
     let (record, ready) = match there.first() {
         // Its answer was lost.
         Some(record) if record.index == index && record.size == size => (*record, None),
@@ -84,7 +84,7 @@ fn take(
             // Of the pool, any client that lets it grow.
             let owner = store.owner_of(pool).unwrap_or(session.uid);
             let spent = spend(shared, session, owner, size)?;
-            let taken = store.guest_take(client, pool, size).map_err(refusal)?;
+            let taken = store.client_take(client, pool, size).map_err(refusal)?;
             spent.keep();
             taken
         }
@@ -93,8 +93,8 @@ fn take(
         shared.metrics.granted(&[record]);
         return Ok((Reply::Puddles { records: vec![record], more: false }, vec![file.into()]));
     }
-    // A lease for reading is refused by `guest_take`, and must not get a writable descriptor here.
-    let (_, writable) = store.guest_puddles(client, pool, index, 1).map_err(refusal)?;
+    // A lease for reading is refused by `client_take`, and must not get a writable descriptor here.
+    let (_, writable) = store.client_puddles(client, pool, index, 1).map_err(refusal)?;
     give(shared, vec![record], writable, false)
 }
 
@@ -106,7 +106,7 @@ fn give(
     more: bool,
 ) -> Result<Answer, Refusal> {
     let descriptor = |record: &PuddleRecord| {
-        // SAFETY: the guest's lease was looked up: it has the pool, for writing if `writable` says
+        // SAFETY: the client's lease was looked up: it has the pool, for writing if `writable` says
         // so.
         unsafe { shared.store.grant_file(record, writable) }.map(OwnedFd::from)
     };

@@ -1,6 +1,6 @@
 //! A client's request, done and answered. Everything in a request is an allegation: names, ids,
 //! sizes and ranges are checked against the catalog, under its lock, by [`cenote_store`]'s
-//! operations for guests. The session and its credentials come from the kernel.
+//! operations for clients. The session and its credentials come from the kernel.
 
 use crate::answers::{Answer, PAGE_LEN, done, malformed, refusal, short};
 use crate::log::say;
@@ -11,7 +11,9 @@ use crate::{backup, imports, metrics_page, objects, overview, pools, puddles};
 use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::Durability;
-use cenote_proto::{MediumText, PoolItem, Refusal, Reply, Request, Rights, SetAsideItem, Topic};
+use cenote_proto::{
+    MediumText, PoolItem, Refusal, Reply, Request, Rights, Topic, UndecidedLogsItem,
+};
 use cenote_store::{Credentials, LogDecision, StoreError};
 
 /// Pools of a page: none takes more than 512 bytes.
@@ -99,10 +101,10 @@ fn is_keeper(credentials: &Credentials) -> bool {
 /// Answers requests about the session itself.
 fn about_session(session: &Session, request: &Request) -> Result<Answer, Refusal> {
     match request {
-        Request::Parcel => {
+        Request::Transfer => {
             let (number, file) =
-                session.parcels.add().map_err(|error| refusal(failed_parcel(error)))?;
-            Ok((Reply::Parcel { number }, vec![file]))
+                session.transfers.add().map_err(|error| refusal(failed_transfer(error)))?;
+            Ok((Reply::Transfer { number }, vec![file]))
         }
         Request::Attend => backup::attend(session),
         _ => Err(malformed("the session has begun already")),
@@ -123,7 +125,7 @@ fn look(
         Request::Metrics => Reply::Metrics { text: metrics_page::page(shared) },
         Request::Pools { after } => pools_page(shared, after),
         Request::Types { after } => types_page(shared, after),
-        Request::SetAside => set_aside(shared, credentials),
+        Request::UndecidedLogs => undecided_logs(shared, credentials),
         _ => return Err(malformed("it is no look at the store")),
     };
     Ok((reply, Vec::new()))
@@ -167,23 +169,23 @@ fn decide_logs(
     done()
 }
 
-fn failed_parcel(error: std::io::Error) -> StoreError {
+fn failed_transfer(error: std::io::Error) -> StoreError {
     StoreError::Refused { detail: format!("a file in memory cannot be made: {error}") }
 }
 
 /// Logs that are set aside, for those who may decide about them.
-fn set_aside(shared: &Shared, credentials: &Credentials) -> Reply {
+fn undecided_logs(shared: &Shared, credentials: &Credentials) -> Reply {
     let (mut items, mut len) = (Vec::new(), 0);
-    for found in shared.store.set_aside_for(credentials) {
+    for found in shared.store.undecided_logs_for(credentials) {
         let pools = found.pools.into_iter().take(16).collect();
-        let item = SetAsideItem { client: found.client, pools, why: short(found.why) };
+        let item = UndecidedLogsItem { client: found.client, pools, why: short(found.why) };
         len += cenote_proto::encode(0, &item).map_or(PAGE_LEN, |packet| packet.len());
         if len > PAGE_LEN {
             break;
         }
         items.push(item);
     }
-    Reply::SetAside { items }
+    Reply::UndecidedLogs { items }
 }
 
 fn pools_page(shared: &Shared, after: Option<PoolId>) -> Reply {

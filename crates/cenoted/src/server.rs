@@ -23,7 +23,7 @@ use crate::log::say;
 use crate::paths::{close_to_others, make_room};
 use crate::sessions::Sessions;
 use crate::shared::{STACK_BYTES, Shared};
-use cenote_layout::catalog::GuestRecord;
+use cenote_layout::catalog::HostedClientRecord;
 use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_proto::{Channel, Listener};
 use cenote_relocate::PointerRewriter;
@@ -73,13 +73,13 @@ impl Server {
         // application's code.
         let rewriter: Option<Arc<dyn Rewriter>> = Some(Arc::new(Careful(PointerRewriter)));
         let relocation = RelocationOptions { rewriter, backend: Backend::Eager };
-        // SAFETY: the daemon opens no pool and attaches no object; guests come from `admit`, with
+        // SAFETY: the daemon opens no pool and attaches no object; clients come from `admit`, with
         // the process that the socket names, and their ends from the process being gone.
         let hosting = Some(unsafe { Hosting::new() });
         let options = OpenOptions { hosting, relocation, ..config.options.clone() };
         let (store, report) = Store::open(medium, options)?;
         close_to_others(&config.store)?;
-        let guests: Vec<GuestRecord> = store.guests();
+        let hosted_clients: Vec<HostedClientRecord> = store.hosted_clients();
         let failed = |advice| {
             let path = config.socket.clone();
             move |source| StartError::Path { path, advice, source }
@@ -108,9 +108,9 @@ impl Server {
         let shared = Shared::new(store, sessions, config.limits)
             .map_err(failed("the system has no event for the daemon"))?;
         let shared = Arc::new(shared);
-        for guest in guests {
-            let unwatched = |source| StartError::Client { pid: guest.pid, source };
-            shared.sessions.adopt(&guest).map_err(unwatched)?;
+        for hosted_client in hosted_clients {
+            let unwatched = |source| StartError::Client { pid: hosted_client.pid, source };
+            shared.sessions.adopt(&hosted_client).map_err(unwatched)?;
         }
         let undertaker = Arc::clone(&shared);
         std::thread::Builder::new()

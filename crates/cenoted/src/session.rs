@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use cenote_layout::catalog::GuestRecord;
+use cenote_layout::catalog::HostedClientRecord;
 use cenote_layout::id::Uuid;
 use cenote_proto::Channel;
 use cenote_sys::peer;
 
 use crate::images::{Images, Sign};
-use crate::parcels::Parcels;
 use crate::pending::{Imports, Pending};
+use crate::transfers::Transfers;
 
 /// A session's process and counters.
 #[derive(Debug)]
@@ -34,13 +34,13 @@ pub(crate) struct Session {
     pub(crate) messages: AtomicU64,
     pub(crate) puddles: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    pub(crate) parcels: Parcels,
+    pub(crate) transfers: Transfers,
     pub(crate) imports: Imports,
 }
 
 impl Session {
     /// A session that has made nothing. `process`: `None` if it has ended already.
-    pub(crate) fn new(who: &GuestRecord, process: Option<OwnedFd>, sign: Sign) -> Self {
+    pub(crate) fn new(who: &HostedClientRecord, process: Option<OwnedFd>, sign: Sign) -> Self {
         Self {
             client: who.client,
             pid: who.pid,
@@ -54,7 +54,7 @@ impl Session {
             messages: AtomicU64::new(0),
             puddles: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            parcels: Parcels::default(),
+            transfers: Transfers::default(),
             imports: Imports::default(),
         }
     }

@@ -29,7 +29,7 @@
 
 use crate::images::{Images, Sign};
 use crate::session::Session;
-use cenote_layout::catalog::{GuestRecord, LeaseRecord};
+use cenote_layout::catalog::{HostedClientRecord, LeaseRecord};
 use cenote_layout::id::Uuid;
 use cenote_proto::ClientState;
 use cenote_store::Store;
@@ -179,7 +179,8 @@ impl Sessions {
         start_ticks: u64,
         sign: Sign,
     ) -> Arc<Session> {
-        let who = GuestRecord { client, pid: peer.pid, start_ticks, uid: peer.uid, gid: peer.gid };
+        let who =
+            HostedClientRecord { client, pid: peer.pid, start_ticks, uid: peer.uid, gid: peer.gid };
         self.insert(&who, Some(peer.process), sign)
     }
 
@@ -187,14 +188,19 @@ impl Sessions {
     ///
     /// # Errors
     /// What the system says: its process may live, and cannot be held.
-    pub(crate) fn adopt(&self, guest: &GuestRecord) -> io::Result<()> {
-        let process = peer::process(guest.pid, guest.start_ticks)?;
-        self.insert(guest, process, self.images.of_earlier());
-        self.detach(guest.client);
+    pub(crate) fn adopt(&self, hosted_client: &HostedClientRecord) -> io::Result<()> {
+        let process = peer::process(hosted_client.pid, hosted_client.start_ticks)?;
+        self.insert(hosted_client, process, self.images.of_earlier());
+        self.detach(hosted_client.client);
         Ok(())
     }
 
-    fn insert(&self, who: &GuestRecord, process: Option<OwnedFd>, sign: Sign) -> Arc<Session> {
+    fn insert(
+        &self,
+        who: &HostedClientRecord,
+        process: Option<OwnedFd>,
+        sign: Sign,
+    ) -> Arc<Session> {
         let session = Arc::new(Session::new(who, process, sign));
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let entry =

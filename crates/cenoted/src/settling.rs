@@ -37,8 +37,8 @@ pub(crate) fn granted<R>(
             error if !over && is_worth_waiting(&error, |name| is_free_soon(shared, name)) => {
                 std::thread::sleep(PAUSE);
             }
-            StoreError::RelocationDue { .. } if !over => {
-                match shared.store.guest_finish(credentials, name) {
+            StoreError::RelocationPending { .. } if !over => {
+                match shared.store.client_finish(credentials, name) {
                     Ok(rewritten) => shared.metrics.rewritten(&rewritten),
                     Err(StoreError::PoolBusy { .. }) => std::thread::sleep(PAUSE),
                     Err(error) => return Err(refusal(error)),
@@ -54,7 +54,10 @@ pub(crate) fn granted<R>(
 fn is_worth_waiting(refused: &StoreError, is_free_soon: impl FnOnce(&str) -> bool) -> bool {
     match refused {
         StoreError::PoolBusy { by, .. } if by == BY_DAEMON => true,
-        StoreError::PoolBusy { name, .. } | StoreError::PoolInUse { name } => is_free_soon(name),
+        StoreError::PoolHeld { by, .. } if by == BY_DAEMON => true,
+        StoreError::PoolBusy { name, .. }
+        | StoreError::PoolHeld { name, .. }
+        | StoreError::PoolInUse { name } => is_free_soon(name),
         _ => false,
     }
 }
@@ -63,7 +66,7 @@ fn is_worth_waiting(refused: &StoreError, is_free_soon: impl FnOnce(&str) -> boo
 /// that was so when the caller asked and is over.
 fn is_free_soon(shared: &Shared, name: &str) -> bool {
     let Ok(pool) = shared.store.pool_id(name) else { return false };
-    let holders = shared.store.guest_holders(pool);
+    let holders = shared.store.client_holders(pool);
     holders.is_empty() || shared.sessions.any_ended_of(&holders) || shared.store.is_held(name)
 }
 
@@ -71,7 +74,7 @@ fn is_free_soon(shared: &Shared, name: &str) -> bool {
 /// pool still.
 pub(crate) fn settle(shared: &Shared, client: Uuid, pool: PoolId) {
     settle_those(shared, || {
-        let mut holders = shared.store.guest_holders(pool);
+        let mut holders = shared.store.client_holders(pool);
         // The caller has not ended.
         holders.retain(|holder| *holder != client);
         holders

@@ -121,7 +121,7 @@ impl Shared {
     /// Waits for the store's lock, which each request takes. Ends the daemon if the store is
     /// poisoned.
     pub(crate) fn look(&self) {
-        let _ = self.store.guests();
+        let _ = self.store.hosted_clients();
         if let Err(why) = self.store.check_usable() {
             self.give_up(&why.to_string());
         }

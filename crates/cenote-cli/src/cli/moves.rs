@@ -189,8 +189,8 @@ pub(crate) struct Import {
 ///
 /// Such a copy (`cp -a` of a store in use, say) is refused without --accept-copy. This opens every
 /// pool and every object, which checks it. If all are found whole, the store opens as any other
-/// from then on. Otherwise those that are not are named: remove them, and say it again, or answer
-/// for them with --of-one-moment.
+/// from then on. Otherwise those that are not are named: answer for them with --of-one-moment, or
+/// have them removed with --remove-torn.
 ///
 /// A copy of a store that a crash had left, made while no process had it open, is such a copy too:
 /// nothing in it shows that its files are of one moment.
@@ -203,4 +203,11 @@ pub(crate) struct Adopt {
     /// programs may read values that never were
     #[arg(long)]
     pub(crate) of_one_moment: bool,
+    /// Remove the pools and objects that may be torn or are damaged, and keep the others. What is
+    /// not opened for want of its key stays
+    #[arg(long, conflicts_with = "of_one_moment")]
+    pub(crate) remove_torn: bool,
+    /// Do not ask before that
+    #[arg(short = 'y', long)]
+    pub(crate) yes: bool,
 }

@@ -34,7 +34,8 @@ pub(crate) struct StoreDir {
     /// The store's directory
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
-    /// Wait so long for a store that another process uses
+    /// Wait so long for a store that another process uses; for a daemon that gives no sign of life,
+    /// 30 seconds unless this is given
     #[arg(
         long,
         value_name = "SECONDS",

@@ -14,19 +14,28 @@
 //! covered" into "torn" (`cenote_store::PowerLossPolicy::AsIs`). For each pool one more batch
 //! declares it whole, and the superblock commits as above. A crash in between leaves torn pools,
 //! which `cenote logs declare-whole` is for.
+//!
+//! With `--remove-torn` a session before that removes what it does not find whole, one batch for
+//! each, and ends: the next one finds the logs of pools that are gone, and drops them. A crash in
+//! between leaves a copy with fewer pools. What is not opened for want of its key, or by an error
+//! that says nothing of it, stays, and so does the copy.
 
 use super::damage;
 use super::given_up::objects_to_change;
 use crate::cli::{Adopt, ChangedStore};
-use crate::failure::{Failure, Verdict, closed};
+use crate::copies;
+use crate::failure::{Failure, Verdict, closed, word};
 use crate::opening;
-use crate::output::Out;
-use cenote::{Access, PoolId, Store};
-use cenote_object::Permission;
-use cenote_store::Damage;
+use crate::output::{Out, a_user_is_there, asked};
+use cenote::{Access, Error, PoolId, Store};
+use cenote_object::{ObjectError, Objects, Permission};
+use cenote_store::{Damage, StoreError};
 use serde_json::json;
 
 pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> {
+    if arguments.remove_torn {
+        remove_torn(arguments, out)?;
+    }
     let store = match arguments.of_one_moment {
         true => opening::to_adopt_as_it_is(&arguments.store)?,
         false => opening::to_adopt(&arguments.store)?,
@@ -49,15 +58,17 @@ pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> 
             unsafe { store.declare_whole(name) }?;
         }
     }
-    let left = not_whole(&store, &arguments.store, out)?;
+    let objects = objects_to_change(&store, &arguments.store, &[], out)?;
+    let left = not_whole(&store, &arguments.store, &objects)?;
+    drop(objects);
     if left.is_empty() {
         // Of a store without pools nothing else says that all are checked.
         // SAFETY: it notes a pool that is not there as checked; all others were.
         unsafe { store.as_raw() }.pool_is_checked(PoolId(0)).map_err(cenote::Error::from)?;
     }
     let adopted = !store.handle().is_unchecked_copy();
-    for (kind, name, why) in &left {
-        let subject = format!("{kind} \"{name}\"");
+    for one in &left {
+        let (subject, why) = (one.subject(), &one.why);
         // Most reasons begin with the name.
         let said =
             if why.starts_with(&subject) { why.clone() } else { format!("{subject}: {why}") };
@@ -69,18 +80,17 @@ pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> 
             out.good("done:")
         ))?;
     } else {
-        out.line(format_args!(
-            "{path} stays an unchecked copy: if no process had the store open while it was \
-             copied, say `cenote adopt {path} --of-one-moment`; else remove what is not whole \
-             (`cenote rm`, `cenote object rm`, with --accept-copy), and say `cenote adopt` again; \
-             `cenote export` copies out what is whole"
-        ))?;
+        let next = match left.iter().any(|one| one.is_torn) {
+            true => copies::ways_out(&path),
+            false => format!("mend that, and say `cenote adopt {}` again", word(&path)),
+        };
+        out.line(format_args!("{path} stays an unchecked copy: {next}"))?;
     }
     let damage = if adopted { store.damaged_files()? } else { Vec::new() };
     let damaged = tell_damage(&store, &damage, &path, out)?;
     let listed: Vec<_> = left
         .iter()
-        .map(|(kind, name, why)| json!({ "kind": kind, "name": name, "error": why }))
+        .map(|one| json!({ "kind": one.kind, "name": one.name, "error": one.why }))
         .collect();
     out.object(&json!({ "path": path, "adopted": adopted, "left": listed, "damage": damaged }))?;
     closed(store.close())?;
@@ -108,31 +118,124 @@ fn tell_damage(
     Ok(said)
 }
 
-/// Opens all, and says of what is not found whole why: kind, name, reason.
-fn not_whole(
-    store: &Store,
-    dir: &ChangedStore,
-    out: &mut Out,
-) -> Result<Vec<(&'static str, String, String)>, Failure> {
+/// What was not found whole.
+struct Left {
+    kind: &'static str,
+    name: String,
+    why: String,
+    /// It may be torn, or is damaged. Of others nothing is known.
+    is_torn: bool,
+}
+
+impl Left {
+    fn new(kind: &'static str, name: String, is_torn: bool, failure: Failure) -> Self {
+        let why = failure.message().unwrap_or_default();
+        // Which commands lead on is said once, of all.
+        let why = match (kind, is_torn) {
+            ("pool", true) if why.contains("may be torn") => {
+                "it was open for writing when the store was copied, and may be torn".into()
+            }
+            ("object", true) if why.contains("nothing shows") => {
+                "nothing shows whether it was written while the store was copied".into()
+            }
+            _ => why,
+        };
+        Self { kind, name, why, is_torn }
+    }
+
+    fn subject(&self) -> String {
+        format!("{} \"{}\"", self.kind, self.name)
+    }
+}
+
+/// Opens all, and says of what is not found whole why.
+fn not_whole(store: &Store, dir: &ChangedStore, objects: &Objects) -> Result<Vec<Left>, Failure> {
     let mut left = Vec::new();
-    let text = |failure: Failure| failure.message().unwrap_or_default();
+    let place = Some(&*dir.dir);
     let torn = store.torn_pools();
     for pool in store.pools() {
-        if torn.contains(&pool.record.name) {
+        let name = pool.record.name;
+        if torn.contains(&name) {
             // A session that opens a store as it is would hand it out.
-            let torn = cenote_store::StoreError::PoolTorn { name: pool.record.name.clone() };
-            left.push(("pool", pool.record.name, text(torn.into())));
-        } else if let Err(error) = store.pool_with(&pool.record.name, Access::ReadWrite) {
-            left.push(("pool", pool.record.name, text(error.into())));
+            let torn = StoreError::PoolTorn { name: name.clone() };
+            left.push(Left::new("pool", name, true, Failure::from(torn).in_store(place)));
+        } else if let Err(error) = store.pool_with(&name, Access::ReadWrite) {
+            let is_torn = is_torn_pool(&error);
+            left.push(Left::new("pool", name, is_torn, Failure::from(error).in_store(place)));
         }
     }
     let key = crate::keys::given(&dir.key)?;
-    let objects = objects_to_change(store, dir, &[], out)?;
     for object in store.handle().objects() {
         let key = key.as_ref().filter(|_| object.record.at_rest.mode().has_key());
-        if let Err(error) = objects.attach(&object.record.name, Permission::Read, key) {
-            left.push(("object", object.record.name, text(error.into())));
+        let name = object.record.name;
+        if let Err(error) = objects.attach(&name, Permission::Read, key) {
+            let is_torn = is_torn_object(&error);
+            left.push(Left::new("object", name, is_torn, Failure::from(error).in_store(place)));
         }
     }
     Ok(left)
+}
+
+fn is_torn_pool(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NotWhole { .. }
+            | Error::InvalidValues { .. }
+            | Error::Store(
+                StoreError::PoolNotCovered { .. }
+                    | StoreError::PoolTorn { .. }
+                    | StoreError::PoolDamaged { .. }
+                    | StoreError::PoolLogDamaged { .. }
+            )
+    )
+}
+
+fn is_torn_object(error: &ObjectError) -> bool {
+    matches!(
+        error,
+        ObjectError::NotCovered { .. }
+            | ObjectError::PageDamaged { .. }
+            | ObjectError::PrimaryDamaged { .. }
+            | ObjectError::Store(StoreError::ObjectDamaged { .. })
+    )
+}
+
+/// Asks, unless that was answered on the command line.
+fn confirm(arguments: &Adopt, torn: &[Left]) -> Result<(), Failure> {
+    let what = torn.iter().map(Left::subject).collect::<Vec<_>>().join(" and ");
+    if arguments.yes {
+        return Ok(());
+    }
+    if !a_user_is_there() {
+        return Err(Failure::Usage(format!(
+            "{what} was not removed: no terminal to ask at: say --yes"
+        )));
+    }
+    match asked(&format!("remove {what}, for good?"))? {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!("{what} was not removed: the answer was not yes"))),
+    }
+}
+
+/// Removes what may be torn of a copy, in a session of its own.
+fn remove_torn(arguments: &Adopt, out: &mut Out) -> Result<(), Failure> {
+    let store = opening::to_adopt(&arguments.store)?;
+    if !store.handle().is_unchecked_copy() {
+        return Ok(());
+    }
+    let objects = objects_to_change(&store, &arguments.store, &[], out)?;
+    let mut torn = not_whole(&store, &arguments.store, &objects)?;
+    torn.retain(|one| one.is_torn);
+    if !torn.is_empty() {
+        confirm(arguments, &torn)?;
+    }
+    for one in &torn {
+        match one.kind {
+            "pool" => store.remove_pool(&one.name)?,
+            _ => objects.pdestroy(&one.name, None)?,
+        }
+        out.line(format_args!("{} {}: {}", out.warn("removed:"), one.subject(), one.why))?;
+    }
+    drop(objects);
+    closed(store.close())
 }

@@ -60,6 +60,15 @@ fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
                  of an object is for `cenote restore`"
             ))
         }
+        Error::Archive(ArchivingError::Archive(ArchiveError::Io { at, source, .. }))
+            if is_stream(path) && source.kind() == std::io::ErrorKind::BrokenPipe =>
+        {
+            Failure::Failed(format!(
+                "the reader of standard output has ended after {}: what it has is no whole \
+                 archive; the store is as it was",
+                bytes(at)
+            ))
+        }
         Error::Archive(ArchivingError::Archive(error)) if is_stream(path) => {
             Failure::Failed(format!("standard stream: {error}"))
         }
@@ -81,11 +90,11 @@ pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failu
         ));
     }
     let stop = Stop::install();
-    // A daemon's store has nothing to be recovered, and it rewrites what is due by itself.
+    // A daemon's store has nothing to be recovered, and it rewrites what is pending by itself.
     let looked = opening::asked_or_look(&arguments.store)?;
     let settled = looked.report().clean
         && looked.pools_due().is_empty()
-        && looked.pools().iter().all(|pool| pool.due == 0);
+        && looked.pools().iter().all(|pool| pool.pending == 0);
     let exported = match settled.then(|| write(arguments, &looked, &stop, out.is_json())) {
         // Something is to be recovered or rewritten first.
         None | Some(Err(Error::Archive(ArchivingError::Store(StoreError::ReadOnly { .. })))) => {
@@ -203,7 +212,7 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
     for (pool, from) in made.imported.pools.iter().zip(&made.manifest.pools) {
         let own = made.manifest.puddles_of(from.id).map(|(_, puddle)| puddle.size);
         let (puddles, size) = own.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
-        let how = match (pool.moved, pool.due) {
+        let how = match (pool.moved, pool.pending) {
             _ if from.at_rest != AtRest::None => {
                 "protected as it was, and with its key; it is sealed anew when it is first touched"
             }
@@ -229,7 +238,7 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
         ))?;
         out.object(&json!({
             "pool": pool.name, "id": pool.id.0, "was": from.name, "bytes": size, "puddles": puddles,
-            "moved": pool.moved, "due": pool.due,
+            "moved": pool.moved, "due": pool.pending,
         }))?;
     }
     if let Some(first) = made.stale.first.first() {
@@ -238,8 +247,8 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
             format!("{count} to other types, where following one is an error; the first: {first}");
         out.line(format_args!("  {} {text}", out.bad("found:")))?;
     }
-    let due = made.imported.pools.iter().filter(|pool| arguments.eager && pool.due > 0);
-    let whole = due
+    let pending = made.imported.pools.iter().filter(|pool| arguments.eager && pool.pending > 0);
+    let whole = pending
         .map(|pool| {
             let done = super::relocate::finish(&store, &pool.name, out, &stop);
             done.map(|done| done.is_whole())

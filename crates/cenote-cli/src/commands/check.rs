@@ -15,9 +15,9 @@ use super::damage;
 use super::findings::Findings;
 use super::protected::{self, Said};
 use super::stats::{chosen, type_name};
-use crate::advice::damage_text;
+use crate::advice::{answer_for, damage_text};
 use crate::cli::Check;
-use crate::failure::{Failure, Verdict};
+use crate::failure::{Failure, Verdict, word};
 use crate::keys;
 use crate::opening;
 use crate::output::Out;
@@ -37,7 +37,8 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     let store = opening::to_look(&arguments.store)?;
     let names = chosen(&store, &arguments.pools)?;
     // Before the pools are opened, which rewrites them in memory.
-    let due: Vec<PoolInfo> = store.pools().into_iter().filter(|pool| pool.due > 0).collect();
+    let pending: Vec<PoolInfo> =
+        store.pools().into_iter().filter(|pool| pool.pending > 0).collect();
     let mut findings = Findings::default();
     let known = damage::of(&store)?;
     control_data(&store, &known, &mut findings);
@@ -56,8 +57,8 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     state(&store, &dir, out)?;
     for summary in &pools {
         out.line(format_args!("  pool \"{}\": {}", summary.name, summary.text))?;
-        if let Some(pool) = due.iter().find(|pool| pool.record.name == summary.name) {
-            let waiting = super::relocate::still_due(&summary.name, pool.due);
+        if let Some(pool) = pending.iter().find(|pool| pool.record.name == summary.name) {
+            let waiting = super::relocate::still_pending(&summary.name, pool.pending);
             out.line(out.dim(&format!("    {waiting} (checked as they will be then)")))?;
         }
     }
@@ -67,6 +68,7 @@ pub(crate) fn run(arguments: &Check, out: &mut Out) -> Result<Verdict, Failure> 
     if let Some(spare) = super::ls::spare(&store.info()) {
         out.line(format_args!("  {spare}"))?;
     }
+    findings.name_store(&dir);
     findings.print(arguments.all, out)?;
     let looked = pools.iter().map(|pool| pool.checked).chain(objects.iter().map(|one| one.checked));
     let nothing = pools.len() + objects.len() > 0 && !looked.into_iter().any(|checked| checked);
@@ -202,23 +204,29 @@ fn control_data(store: &Store, known: &[Damage], findings: &mut Findings) {
         findings.add(kind, pool.as_deref(), None, text);
     }
     for (_, name) in &store.report().not_covered {
-        let text = "it was in use when power failed or the store was copied, at a durability \
-                    level that does not cover that: values may be torn; restore it, remove it, or \
-                    see `cenote logs declare-whole`";
-        findings.add("torn", Some(name), None, text.into());
+        let next = match crate::copies::is_open() {
+            true => "see below".into(),
+            false => answer_for(name),
+        };
+        let text = format!(
+            "it was in use when power failed or the store was copied, at a durability level that \
+             does not cover that: values may be torn: {next}"
+        );
+        findings.add("torn", Some(name), None, text);
     }
     for name in store.torn_pools() {
-        let text = format!(
-            "{}; no check finds that: restore it, remove it, or see `cenote logs declare-whole`",
-            damage::TORN
-        );
+        let text = format!("{}; no check finds that: {}", damage::TORN, answer_for(&name));
         findings.add("torn", Some(&name), None, text);
     }
 }
 
 /// What to do about findings, where one command does it.
 fn advice(dir: &Path, known: &[Damage], findings: &Findings, out: &mut Out) -> Result<(), Failure> {
-    let dir = dir.display();
+    let path = dir.display().to_string();
+    let dir = word(&path);
+    if crate::copies::is_open() {
+        out.line(crate::copies::ways_out(&path))?;
+    }
     if findings.has("leak") {
         out.line(format_args!("`cenote reclaim {dir}` gives leaks back"))?;
     }

@@ -1,6 +1,6 @@
 //! What `check` finds: each finding has a kind, a place and a sentence.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, STORE, word};
 use crate::output::Out;
 use crate::units::count;
 use serde_json::{Value, json};
@@ -53,6 +53,13 @@ impl Findings {
         text: String,
     ) {
         self.list.push(Finding { kind, pool: pool.map(str::to_owned), addr, text });
+    }
+
+    /// Names the store in the commands that are to be said next.
+    pub(crate) fn name_store(&mut self, dir: &str) {
+        for finding in &mut self.list {
+            finding.text = finding.text.replace(STORE, &word(dir));
+        }
     }
 
     /// Notes that there are more of a kind than are listed.

@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Info, out: &mut Out) -> Result<Verdict, Failure> {
     }
     went_on(&store, &pools, out)?;
     wrong.torn = torn(&store, out)?;
-    for waiting in ls::due(&pools) {
+    for waiting in ls::pending(&pools) {
         out.field("moved", waiting)?;
     }
     if !pools.is_empty() {

@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
     if let Some(spare) = spare(&store.info()) {
         out.line(out.dim(&spare))?;
     }
-    for waiting in due(&pools) {
+    for waiting in pending(&pools) {
         out.line(out.dim(&waiting))?;
     }
     for pool in &pools {
@@ -47,9 +47,9 @@ pub(crate) fn run(arguments: &Ls, out: &mut Out) -> Result<Verdict, Failure> {
 }
 
 /// What is said of the pools that have moved and are not rewritten yet.
-pub(crate) fn due(pools: &[Listed]) -> impl Iterator<Item = String> + '_ {
-    let waiting = pools.iter().filter(|pool| pool.info.due > 0);
-    waiting.map(|pool| super::relocate::still_due(&pool.info.record.name, pool.info.due))
+pub(crate) fn pending(pools: &[Listed]) -> impl Iterator<Item = String> + '_ {
+    let waiting = pools.iter().filter(|pool| pool.info.pending > 0);
+    waiting.map(|pool| super::relocate::still_pending(&pool.info.record.name, pool.info.pending))
 }
 
 /// Puddles that wait for a pool, if there are any.
@@ -172,7 +172,7 @@ pub(crate) fn as_json(listed: &Listed) -> Value {
     });
     json!({
         "pool": record.name, "id": record.id.0, "bytes": pool.bytes, "puddles": pool.puddles,
-        "due_puddles": pool.due,
+        "due_puddles": pool.pending,
         "mode": mode(record.mode, AtRest::None), "at_rest": keys::name_of(pool.at_rest.mode()),
         "heap": heap(record.heap), "puddle_bytes": record.puddle_size,
         "bytes_max": if record.size_max == u64::MAX { Value::Null } else { json!(record.size_max) },

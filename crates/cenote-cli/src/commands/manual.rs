@@ -30,24 +30,28 @@ pub(crate) fn pages(arguments: &Man, out: &mut Out) -> Result<Verdict, Failure> 
     std::fs::create_dir_all(dir).map_err(failed)?;
     let mut command = Cli::command();
     command.build();
+    let mut pages = Vec::new();
+    collect(command, "cenote", &mut pages);
     let mut written = Vec::new();
-    let mut write = |page: clap::Command, name: String| -> Result<(), Failure> {
+    for (name, page) in pages {
         let mut text = Vec::new();
         clap_mangen::Man::new(page).render(&mut text).map_err(failed)?;
         let path = dir.join(format!("{name}.1"));
         std::fs::write(&path, text).map_err(failed)?;
         written.push(path.display().to_string());
-        Ok(())
-    };
-    for sub in
-        command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
-    {
-        write(sub.clone(), format!("cenote-{}", sub.get_name()))?;
     }
-    write(command.clone(), "cenote".into())?;
     for path in &written {
         out.line(path)?;
     }
     out.object(&json!({ "pages": written }))?;
     Ok(Verdict::Clean)
+}
+
+/// A command and all below it, each with the name of its page: `cenote-object-create`.
+fn collect(command: clap::Command, name: &str, pages: &mut Vec<(String, clap::Command)>) {
+    let shown = |sub: &&clap::Command| !sub.is_hide_set() && sub.get_name() != "help";
+    for sub in command.get_subcommands().filter(shown) {
+        collect(sub.clone(), &format!("{name}-{}", sub.get_name()), pages);
+    }
+    pages.push((name.to_owned(), command));
 }

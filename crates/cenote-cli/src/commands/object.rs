@@ -233,7 +233,16 @@ fn cannot(what: &str, path: Option<&Path>, error: &std::io::Error) -> Failure {
         std::io::ErrorKind::AlreadyExists => {
             format!("{name} exists already: remove it first, or choose another name")
         }
-        _ => format!("cannot {what} {name}: {error}"),
+        std::io::ErrorKind::NotFound => {
+            format!("cannot {what} {name}: it, or its directory, is not there: check the path")
+        }
+        std::io::ErrorKind::PermissionDenied => format!(
+            "cannot {what} {name}: {error}: check the mode of the file and of its directory"
+        ),
+        std::io::ErrorKind::StorageFull => format!(
+            "cannot {what} {name}: {error}: free some space, or name a file on another file system"
+        ),
+        _ => format!("cannot {what} {name}: {error}: choose another file"),
     })
 }
 

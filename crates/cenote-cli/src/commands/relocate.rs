@@ -44,13 +44,13 @@ pub(crate) fn clone(arguments: &ClonePool, out: &mut Out) -> Result<Verdict, Fai
         out.good("done:"),
         copy.name,
         arguments.pool,
-        plural(copy.due, "puddle"),
+        plural(copy.pending, "puddle"),
     ))?;
     let done = arguments.eager.then(|| finish(&store, &copy.name, out, &stop)).transpose();
     let done = settle(store, done)?;
     out.object(&json!({
         "pool": copy.name, "id": copy.id.0, "from": arguments.pool,
-        "due_puddles": if done.is_some() { 0 } else { copy.due },
+        "due_puddles": if done.is_some() { 0 } else { copy.pending },
         "reflink": copy.shared > 0, "rewritten": done.as_ref().map(as_json),
     }))?;
     Ok(verdict(done.as_ref()))
@@ -60,24 +60,24 @@ pub(crate) fn randomize(arguments: &Randomize, out: &mut Out) -> Result<Verdict,
     let stop = Stop::install();
     let (store, when) = to_move(&arguments.store, &arguments.pool)?;
     store.randomize_pool(&arguments.pool)?;
-    // All of them are due then, and a daemon does not say so pool by pool.
-    let due: u64 = store
+    // All of them are pending then, and a daemon does not say so pool by pool.
+    let pending: u64 = store
         .pools()
         .iter()
-        .map(|pool| if store.is_connected() { pool.puddles } else { pool.due })
+        .map(|pool| if store.is_connected() { pool.puddles } else { pool.pending })
         .sum();
     out.line(format_args!(
         "{} pool \"{}\" has new addresses: {} of the store's pools to be rewritten when {when}",
         out.good("done:"),
         arguments.pool,
-        plural(due, "puddle"),
+        plural(pending, "puddle"),
     ))?;
     let through = store.is_connected();
     let names = match through {
         // A daemon rewrites the others when a client opens them; not all of them may be this user's
         // to open.
         true => vec![arguments.pool.clone()],
-        false => due_pools(&store),
+        false => pending_pools(&store),
     };
     let done = arguments.eager.then(|| {
         names.iter().map(|name| finish(&store, name, out, &stop)).try_fold(
@@ -90,7 +90,7 @@ pub(crate) fn randomize(arguments: &Randomize, out: &mut Out) -> Result<Verdict,
     });
     let done = settle(store, done.transpose())?;
     out.object(&json!({
-        "pool": arguments.pool, "due_puddles": if done.is_some() && !through { 0 } else { due },
+        "pool": arguments.pool, "due_puddles": if done.is_some() && !through { 0 } else { pending },
         "rewritten": done.as_ref().map(as_json),
     }))?;
     Ok(verdict(done.as_ref()))
@@ -106,8 +106,8 @@ fn to_move(store: &ChangedStore, pool: &str) -> Result<(Store, &'static str), Fa
 }
 
 /// Pools of which something is still to be rewritten.
-fn due_pools(store: &Store) -> Vec<String> {
-    store.pools().into_iter().filter(|pool| pool.due > 0).map(|pool| pool.record.name).collect()
+fn pending_pools(store: &Store) -> Vec<String> {
+    store.pools().into_iter().filter(|pool| pool.pending > 0).map(|pool| pool.record.name).collect()
 }
 
 /// Closes the store, also after what was stopped: what is rewritten is, and the rest waits. Then
@@ -122,8 +122,8 @@ pub(crate) fn run(arguments: &Relocate, out: &mut Out) -> Result<Verdict, Failur
     let mut names = chosen(&looked_at, &arguments.pools)?;
     if arguments.pools.is_empty() {
         // Of the others nothing is to be done, and opening one may need a key.
-        let due = due_pools(&looked_at);
-        names.retain(|name| due.contains(name));
+        let pending = pending_pools(&looked_at);
+        names.retain(|name| pending.contains(name));
     }
     drop(looked_at);
     let store = opening::to_change(&arguments.store)?;
@@ -149,11 +149,11 @@ pub(crate) fn finish(
     stop: &Stop,
 ) -> Result<Rewritten, Failure> {
     let stopped = || {
-        let due = store.pools().into_iter().find(|pool| pool.record.name == name);
-        let due = due.map_or(0, |pool| pool.due);
+        let pending = store.pools().into_iter().find(|pool| pool.record.name == name);
+        let pending = pending.map_or(0, |pool| pool.pending);
         Failure::Interrupted(format!(
             "stopped: {}; `cenote relocate` goes on",
-            still_due(name, due)
+            still_pending(name, pending)
         ))
     };
     if stop.is_set() {
@@ -175,7 +175,7 @@ pub(crate) fn finish(
     });
     bar.finish_and_clear();
     done?;
-    if pool.due() > 0 {
+    if pool.pending_rewrites() > 0 {
         return Err(stopped());
     }
     let done = store.rewritten().since(&before);
@@ -201,8 +201,8 @@ pub(crate) fn finish(
 }
 
 /// Says how many puddles of a pool wait.
-pub(crate) fn still_due(name: &str, due: u64) -> String {
-    let (puddles, are) = (plural(due, "puddle"), if due == 1 { "is" } else { "are" });
+pub(crate) fn still_pending(name: &str, pending: u64) -> String {
+    let (puddles, are) = (plural(pending, "puddle"), if pending == 1 { "is" } else { "are" });
     format!(
         "{puddles} of pool \"{name}\" {are} still to be rewritten, each when it is first touched"
     )

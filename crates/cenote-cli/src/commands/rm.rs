@@ -114,7 +114,7 @@ const DIRECTORIES: [&str; 2] = ["puddles", "primary"];
 fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
     let dir = &arguments.store.dir;
     let shown = dir.display();
-    opening::refuse_socket(&arguments.store)?;
+    opening::refuse_socket(&arguments.store).map_err(|_| of_daemon(dir))?;
     let medium = RealMedium::open(dir, &MediumOptions::default())?;
     if !FILES.iter().any(|name| medium.exists(name).unwrap_or(false)) {
         return Err(Failure::Failed(format!(
@@ -176,6 +176,15 @@ fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
         &json!({ "store": shown.to_string(), "bytes": size, "dry_run": arguments.care.dry_run }),
     )?;
     Ok(Verdict::Clean)
+}
+
+/// A daemon removes pools, and not the store that it keeps.
+fn of_daemon(socket: &Path) -> Failure {
+    Failure::Usage(format!(
+        "{} is the socket of a daemon, which keeps the store: stop the daemon, and name the \
+         store's directory",
+        socket.display()
+    ))
 }
 
 /// The store's window, if its superblock can be read.

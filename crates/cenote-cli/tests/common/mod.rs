@@ -133,8 +133,14 @@ pub(crate) fn with_pool() -> Fixture {
 /// A store whose writer was killed in the middle: pool `tour`, some words of a text.
 pub(crate) fn killed() -> Fixture {
     let fixture = empty();
+    kill_a_builder(cenote(), &fixture.store);
+    fixture
+}
+
+/// Runs a builder of the pool `tour` by this command, and kills it in the middle.
+pub(crate) fn kill_a_builder(mut command: Command, store: &Path) {
     let text: String = (0..200_000).map(|i| format!("word{}\n", i % 977)).collect();
-    let mut child = cenote()
+    let mut child = command
         .args([
             "__tour-build",
             "--batch",
@@ -143,7 +149,7 @@ pub(crate) fn killed() -> Fixture {
             &std::process::id().to_string(),
             "--store",
         ])
-        .arg(&fixture.store)
+        .arg(store)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -159,7 +165,6 @@ pub(crate) fn killed() -> Fixture {
     }
     child.kill().expect("killed");
     child.wait().expect("reaped");
-    fixture
 }
 
 /// A copy beside the store, by `cp -a`.

@@ -97,7 +97,7 @@ fn round_with(seed: u64, bug: Bug) -> Result<()> {
             .into_iter()
             .try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })?;
-    // From one import to the other, while pools of both may be due still.
+    // From one import to the other, while pools of both may be pending still.
     let all = [store.pool("first bank")?, store.pool("second twin")?];
     cross(&store, [&all[0], &all[1]])?;
     let far = elsewhere(&all[0])?;
@@ -127,6 +127,6 @@ fn copies_of_one_pool_are_told_apart_while_they_are_touched() {
 
 #[test]
 fn copies_whose_puddles_are_mapped_before_they_are_rewritten_are_found() {
-    let found = std::thread::spawn(|| round_with(1, Bug::DuePuddleMapped)).join();
+    let found = std::thread::spawn(|| round_with(1, Bug::PendingPuddleMapped)).join();
     assert!(!matches!(found, Ok(Ok(()))), "not found");
 }

@@ -20,8 +20,8 @@ fn in_child(at: &Round, own: &Path, what: u64) -> i32 {
     let store = at.store.clone();
     let refused = |result: Result<()>| i32::from(result.is_ok());
     match what {
-        // By a pointer, which was valid, into a puddle that may be due: no error, or none of the
-        // memory.
+        // By a pointer, which was valid, into a puddle that may be pending: no error, or none of
+        // the memory.
         0 => refused(store.pool(at.name).and_then(|pool| look(&pool.read()?).map(drop))),
         1 => refused(store.clone_pool("bank", "of a child").map(drop)),
         // What cannot fail answers or panics.

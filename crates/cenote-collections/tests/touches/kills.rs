@@ -24,7 +24,8 @@ fn child() {
     let seed = number("CENOTE_TOUCH_CHILD", 1);
     let name = if number("CENOTE_TOUCH_COPY", 0) == 1 { "copy" } else { "bank" };
     let backend = [Backend::Signal, Backend::Userfault][seed as usize % 2];
-    let bug = if std::env::var_os(PLANTED).is_some() { Bug::DuePuddleMapped } else { Bug::None };
+    let bug =
+        if std::env::var_os(PLANTED).is_some() { Bug::PendingPuddleMapped } else { Bug::None };
     let store = open(Path::new(&dir), Access::ReadWrite, backend).expect("a store");
     let at = Round { store, name, access: Access::ReadWrite, committed: AtomicU64::new(0) };
     std::thread::scope(|scope| {

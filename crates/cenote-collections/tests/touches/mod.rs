@@ -1,6 +1,6 @@
-//! Attacks on relocation by fault: a pool of accounts over several puddles that are due, each of
-//! which is rewritten when it is first touched, and threads, forks, kills and readers that come at
-//! that moment.
+//! Attacks on relocation by fault: a pool of accounts over several puddles that are pending, each
+//! of which is rewritten when it is first touched, and threads, forks, kills and readers that come
+//! at that moment.
 //!
 //! What holds at any time: all accounts are there once, by each way that leads to them; the sum of
 //! their amounts is what it was; each says its amount twice. A transfer changes two accounts and
@@ -212,7 +212,7 @@ impl Drop for Taken {
     }
 }
 
-/// Ways by which a pool comes to be due.
+/// Ways by which a pool comes to be pending.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Cloned,
@@ -225,7 +225,7 @@ enum Way {
 
 const WAYS: [Way; 5] = [Way::Cloned, Way::Imported, Way::Randomized, Way::WindowTaken, Way::Twice];
 
-/// Makes every puddle of a pool due; its name. The store is closed before and after.
+/// Makes every puddle of a pool pending; its name. The store is closed before and after.
 fn displace(dir: &Path, way: Way) -> Result<&'static str> {
     let writing = || open(dir, Access::ReadWrite, Backend::Signal);
     let copied = |name: &str| -> Result<Store> {
@@ -257,7 +257,7 @@ fn displace(dir: &Path, way: Way) -> Result<&'static str> {
             Ok("bank")
         }
         Way::WindowTaken | Way::Twice => {
-            // A protected pool that is partly due keeps its store at home.
+            // A protected pool that is partly pending keeps its store at home.
             let store = writing()?;
             for pool in store.pools() {
                 let pool = store.pool(&pool.record.name)?;

@@ -117,8 +117,8 @@ fn round(seed: u64) -> Result<()> {
     prepare(dir.path(), kind, seed)?;
     let name = displace(dir.path(), way)?;
     let store = open(dir.path(), access, backend)?;
-    let due = store.pools().iter().map(|pool| pool.due).max();
-    assert!(due.is_some_and(|due| due > 2), "{due:?}");
+    let pending = store.pools().iter().map(|pool| pool.pending).max();
+    assert!(pending.is_some_and(|pending| pending > 2), "{pending:?}");
     let at = Round { store, name, access, committed: AtomicU64::new(0) };
     let barrier = Barrier::new(THREADS as usize);
     std::thread::scope(|scope| {
@@ -163,7 +163,7 @@ fn a_puddle_that_is_mapped_before_it_is_rewritten_is_found() {
         prepare(dir.path(), Kind::Direct, 1).expect("a store");
         let name = displace(dir.path(), way).expect("displaced");
         let store = open(dir.path(), Access::ReadWrite, Backend::Signal).expect("a store");
-        plant(Bug::DuePuddleMapped);
+        plant(Bug::PendingPuddleMapped);
         let seen = catch_unwind(AssertUnwindSafe(|| -> Result<u64> {
             let pool = store.pool_with(name, Access::ReadOnly)?;
             let view = pool.read()?;

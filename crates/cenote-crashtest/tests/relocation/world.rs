@@ -423,7 +423,7 @@ pub(super) fn verify_where_taken(
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let (sim, world) = match open(access) {
             Ok(opened) => opened,
-            // What is to be opened at home first: protected pools that are due in part.
+            // What is to be opened at home first: protected pools that are pending in part.
             Err(Error::Open(OpenError::WindowStays { why, .. })) if why.contains("in part") => {
                 continue;
             }

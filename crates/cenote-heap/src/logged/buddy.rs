@@ -8,8 +8,8 @@
 use super::error::Fault;
 use super::plan::{Found, Plan};
 use cenote_layout::id::TypeId;
-use cenote_layout::logged::{BlockRecord, BlockState, CLASS_MAX, CLASS_MIN, UNIT_SIZE, units_of};
-use cenote_medium::planted::{Bug, planted};
+use cenote_layout::logged::{BlockRecord, BlockState, CLASS_MAX, CLASS_MIN, units_of};
+use cenote_medium::planted::{Bug, LoggedBug, planted};
 
 /// The class of the smallest blocks of at least `size` bytes; `None`: there is none.
 pub(crate) fn class_for(size: u64) -> Option<u8> {
@@ -17,25 +17,21 @@ pub(crate) fn class_for(size: u64) -> Option<u8> {
     (class <= CLASS_MAX).then(|| class.max(CLASS_MIN))
 }
 
-/// Where the free blocks lie that make up a data region in which no block is allocated: one for
-/// each bit of its length, the largest first, so that each lies at a multiple of its size.
-pub(crate) fn cover(data_len: u64) -> impl Iterator<Item = BlockRecord> {
-    let mut unit = 0;
-    (CLASS_MIN..=CLASS_MAX).rev().filter(move |class| data_len >> class & 1 == 1).map(
-        move |class| {
-            let record = BlockRecord::new(unit, class, BlockState::Free, TypeId::UNTYPED);
-            unit += record.units();
-            record
-        },
-    )
+/// The free blocks that make up the units from `from` to `end` when no block is allocated there:
+/// each the largest that lies at a multiple of its size.
+pub(crate) fn cover(from: u64, end: u64) -> impl Iterator<Item = BlockRecord> {
+    let mut unit = from;
+    core::iter::from_fn(move || {
+        let left = end.checked_sub(unit)?.checked_ilog2()?;
+        let aligned = unit.trailing_zeros().min(u32::from(CLASS_MAX - CLASS_MIN));
+        let class = CLASS_MIN + left.min(aligned) as u8;
+        let record = BlockRecord::new(unit, class, BlockState::Free, TypeId::UNTYPED);
+        unit += record.units();
+        Some(record)
+    })
 }
 
 impl Plan<'_> {
-    /// Units of the data region.
-    pub(crate) fn units(&self) -> u64 {
-        self.meta.geometry.data_len / UNIT_SIZE
-    }
-
     /// Plans an allocated block of a class, and the free blocks that are left of the one that it is
     /// split from.
     pub(crate) fn allocate(&mut self, class: u8, type_id: TypeId) -> Result<BlockRecord, Fault> {
@@ -64,11 +60,15 @@ impl Plan<'_> {
         self.append(Found { record, ..found })
     }
 
-    /// The free buddy of a free block, if its buddy is one free block.
+    /// The free buddy of a free block, if its buddy is one free block, of the same part.
     pub(crate) fn free_buddy(&mut self, found: &Found) -> Result<Option<Found>, Fault> {
         let record = &found.record;
         let unit = record.unit() ^ record.units();
-        if record.class() == CLASS_MAX || unit + record.units() > self.units() {
+        let range = self.data.range_of(record.unit());
+        let is_inside = range.start <= unit && unit + record.units() <= range.end;
+        if record.class() == CLASS_MAX
+            || !is_inside && !planted(Bug::Logged(LoggedBug::BuddyOfOtherPart))
+        {
             return Ok(None);
         }
         Ok(self.find(unit)?.filter(|buddy| {
@@ -122,15 +122,15 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_a_region_cover_it_at_multiples_of_their_sizes() {
-        for len in [4096, 4160, 3 << 20, (1 << 30) + 64, 0x1234_5640] {
-            let mut unit = 0;
-            for record in cover(len) {
+    fn blocks_of_a_part_cover_it_at_multiples_of_their_sizes() {
+        for (from, end) in [(0, 64), (0, 65), (64, 32 << 10), (0x9100, 0x1234_5640), (5, 6)] {
+            let mut unit = from;
+            for record in cover(from, end) {
                 assert_eq!(record.unit(), unit);
                 assert!(unit.is_multiple_of(record.units()));
                 unit += record.units();
             }
-            assert_eq!(unit * UNIT_SIZE, len);
+            assert_eq!(unit, end);
         }
     }
 }

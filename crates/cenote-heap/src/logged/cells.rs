@@ -5,21 +5,25 @@
 //! * All stores into metadata are in this file. A writer has an address of its own, so that it may
 //!   write through another mapping than the one that is read, and is made for one operation, so
 //!   that rights can be given at its making and taken at its end.
-//! * A cell that is not in the region reads as [`EMPTY`], which no structure is, and a store to one
-//!   is dropped: numbers of cells come from media.
+//! * The first part of the metadata is one range of memory. Each further level of the table is one
+//!   too, whose address is set once, before a record goes into it.
+//! * A cell that is in no part reads as [`EMPTY`], which no structure is, and a store to one is
+//!   dropped: numbers of cells come from media.
 
 use crate::backing::Backing;
 use cenote_layout::LINE_SIZE;
-use cenote_layout::logged::{CELL_SIZE, EMPTY, RawCell, SubHeapGeometry};
-use core::ptr::{NonNull, with_exposed_provenance_mut};
-use core::sync::atomic::{AtomicU64, Ordering};
+use cenote_layout::logged::{
+    CELL_SIZE, EMPTY, LEVEL_SLOTS, LEVELS_MAX, RawCell, SubHeapGeometry, level_of, slots_of,
+};
+use core::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Bytes of a word.
 const WORD: u64 = 8;
 
 /// Words of a mapped region.
 #[derive(Clone, Copy, Debug)]
-struct Words {
+pub(crate) struct Words {
     base: NonNull<AtomicU64>,
     count: u64,
 }
@@ -31,6 +35,44 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
+    /// The `len` bytes at `addr`, as words; `None` if that is no address.
+    ///
+    /// # Safety
+    /// They are mapped as long as this is used, for writing if this writes, and all accesses are
+    /// atomic.
+    pub(crate) unsafe fn new(addr: u64, len: u64) -> Option<Self> {
+        let base = NonNull::new(with_exposed_provenance_mut::<AtomicU64>(addr as usize))?;
+        Some(Self { base, count: len / WORD })
+    }
+
+    /// All bytes.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let word = |i| self.at(i * WORD).map_or(0, |word| word.load(Ordering::Relaxed));
+        (0..self.count).flat_map(|i| word(i).to_le_bytes()).collect()
+    }
+
+    /// The word at an offset in bytes; 0 outside.
+    pub(crate) fn load(&self, offset: u64) -> u64 {
+        self.at(offset).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Stores a word, and flushes its line.
+    pub(crate) fn store_flushed<G: Backing>(&self, offset: u64, value: u64, backing: &G) {
+        if let Some(word) = self.at(offset) {
+            word.store(value, Ordering::Release);
+            // SAFETY: the word lies in mapped memory.
+            unsafe { backing.flush(core::ptr::from_ref(word).cast(), WORD as usize) };
+        }
+    }
+
+    /// Flushes everything, and fences.
+    pub(crate) fn settle<G: Backing>(&self, backing: &G) {
+        let start = self.base.as_ptr().cast::<u8>();
+        // SAFETY: the words are mapped.
+        unsafe { backing.flush(start, (self.count * WORD) as usize) };
+        backing.fence();
+    }
+
     /// The word at an offset in bytes.
     #[inline]
     fn at(&self, offset: u64) -> Option<&AtomicU64> {
@@ -45,29 +87,87 @@ impl Words {
 #[derive(Debug)]
 pub(crate) struct Metadata {
     words: Words,
+    /// Where levels begin that do not lie in the first part; null if that is nowhere.
+    far: [AtomicPtr<AtomicU64>; LEVELS_MAX as usize],
     pub(crate) geometry: SubHeapGeometry,
 }
 
 impl Metadata {
-    /// The metadata at `addr`; `None` if that is no address.
+    /// The metadata whose first part is at `addr`; `None` if that is no address.
     ///
     /// # Safety
     /// The `geometry.metadata_len` bytes at `addr` are mapped for writing as long as this lives,
     /// and nothing but this and its writers uses them.
     pub(crate) unsafe fn new(addr: u64, geometry: SubHeapGeometry) -> Option<Self> {
-        let base = NonNull::new(with_exposed_provenance_mut::<AtomicU64>(addr as usize))?;
-        Some(Self { words: Words { base, count: geometry.metadata_len / WORD }, geometry })
+        // SAFETY: the caller's promise is the same.
+        let words = unsafe { Words::new(addr, geometry.metadata_len) }?;
+        let far = [const { AtomicPtr::new(null_mut()) }; LEVELS_MAX as usize];
+        Some(Self { words, far, geometry })
+    }
+
+    /// Says where a level lies that is not in the first part.
+    ///
+    /// # Safety
+    /// As for [`Metadata::new`], of the bytes of the level.
+    pub(crate) unsafe fn set_far(&self, level: u32, addr: u64) {
+        if let Some(far) = self.far.get(level as usize) {
+            far.store(with_exposed_provenance_mut(addr as usize), Ordering::Release);
+        }
+    }
+
+    /// The address of a level; `None`: it lies nowhere yet.
+    pub(crate) fn level_addr(&self, level: u32) -> Option<u64> {
+        if level < self.geometry.levels {
+            let first = self.words.base.as_ptr().expose_provenance() as u64;
+            return Some(first + self.geometry.level_range(level).0);
+        }
+        let far = self.far.get(level as usize)?.load(Ordering::Acquire);
+        (!far.is_null()).then(|| far.expose_provenance() as u64)
     }
 
     /// A writer of these metadata, for one operation.
-    pub(crate) fn writer<'a, G: Backing>(&self, backing: &'a G) -> Writer<'a, G> {
-        Writer { words: self.words, backing }
+    pub(crate) fn writer<'a, G: Backing>(&'a self, backing: &'a G) -> Writer<'a, G> {
+        Writer { meta: self, backing }
     }
 
-    /// The word at an offset in bytes; 0 outside the region.
+    /// The word at an offset in bytes, if it is in a part.
+    #[inline]
+    fn at(&self, offset: u64) -> Option<&AtomicU64> {
+        self.words.at(offset).or_else(|| self.far_at(offset))
+    }
+
+    fn far_at(&self, offset: u64) -> Option<&AtomicU64> {
+        let behind = offset.checked_sub(self.geometry.table)?;
+        let slot = u32::try_from(behind / CELL_SIZE).ok()?;
+        let level = level_of(slot);
+        let base = NonNull::new(self.far.get(level as usize)?.load(Ordering::Acquire))?;
+        let words = Words { base, count: (LEVEL_SLOTS << level) * CELL_SIZE / WORD };
+        let index = (behind - slots_of(level) * CELL_SIZE) / WORD;
+        // SAFETY: the index is below the count, by the definition of `level_of`, and the level is
+        // mapped and accessed by atomics alone (contract of `set_far`).
+        (index < words.count).then(|| unsafe { &*base.as_ptr().add(index as usize) })
+    }
+
+    /// Whether an address is in a part.
+    pub(crate) fn contains(&self, addr: u64) -> bool {
+        let first = self.words.base.as_ptr().expose_provenance() as u64;
+        let is_far = |level| {
+            let len = self.geometry.level_range(level).1;
+            self.level_addr(level).is_some_and(|at| (at..at + len).contains(&addr))
+        };
+        (first..first + self.geometry.metadata_len).contains(&addr)
+            || (self.geometry.levels..LEVELS_MAX).any(is_far)
+    }
+
+    /// Whether a cell is in a part.
+    pub(crate) fn has(&self, cell: u64) -> bool {
+        cell.checked_mul(CELL_SIZE).is_some_and(|offset| self.at(offset).is_some())
+    }
+
+    /// The word at an offset in bytes; 0 outside of all parts.
     #[inline]
     pub(crate) fn word(&self, offset: u64) -> u64 {
-        self.words.at(offset).map_or(0, |word| word.load(Ordering::Relaxed))
+        self.at(offset).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     /// The cell with a number.
@@ -81,7 +181,7 @@ impl Metadata {
 /// Writes metadata of one sub-heap.
 #[derive(Debug)]
 pub(crate) struct Writer<'a, G> {
-    words: Words,
+    meta: &'a Metadata,
     backing: &'a G,
 }
 
@@ -95,7 +195,7 @@ impl<G: Backing> Writer<'_, G> {
     /// Stores a word after everything that was stored before.
     #[inline]
     pub(crate) fn store(&self, offset: u64, value: u64) {
-        if let Some(word) = self.words.at(offset) {
+        if let Some(word) = self.meta.at(offset) {
             word.store(value, Ordering::Release);
         }
     }
@@ -116,12 +216,16 @@ impl<G: Backing> Writer<'_, G> {
         }
     }
 
-    /// Begins to write the lines of a range back, if the level asks for that.
+    /// Begins to write the lines of a range back, if the level asks for that. The range is in the
+    /// first part, or in one line.
     #[inline]
     pub(crate) fn flush(&self, offset: u64, len: u64) {
-        if len != 0 && offset.checked_add(len).is_some_and(|end| end <= self.words.count * WORD) {
-            let start = self.words.base.as_ptr().cast::<u8>().wrapping_add(offset as usize);
-            // SAFETY: the range lies in the region, which is mapped.
+        let words = &self.meta.words;
+        let fits = offset.checked_add(len).is_some_and(|end| end <= words.count * WORD);
+        if len != 0 && (fits || len == LINE_SIZE && offset.is_multiple_of(LINE_SIZE)) {
+            let Some(word) = self.meta.at(offset) else { return };
+            let start = core::ptr::from_ref(word).cast::<u8>();
+            // SAFETY: the range lies in the first part, or is a line of a level; both are mapped.
             unsafe { self.backing.flush(start, len as usize) }
         }
     }
@@ -138,4 +242,20 @@ impl<G: Backing> Writer<'_, G> {
     pub(crate) fn fence(&self) {
         self.backing.fence();
     }
+}
+
+/// Makes a range of zeros, durably, where it is not: what a crash left of metadata that nothing
+/// names.
+///
+/// # Safety
+/// The range is mapped for writing, of whole words, and nothing uses it.
+pub(crate) unsafe fn zero<G: Backing>(addr: u64, len: u64, backing: &G) {
+    // SAFETY: the caller's promise is the same.
+    let Some(words) = (unsafe { Words::new(addr, len) }) else { return };
+    for offset in (0..len).step_by(WORD as usize) {
+        if words.load(offset) != 0 {
+            words.store_flushed(offset, 0, backing);
+        }
+    }
+    backing.fence();
 }

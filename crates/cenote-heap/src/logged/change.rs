@@ -50,7 +50,10 @@ impl Change {
             planned.new = new;
             return Ok(());
         }
-        if self.cells.len() == UNDO_CELLS_MAX || !meta.geometry.is_changeable(cell) {
+        if self.cells.len() == UNDO_CELLS_MAX
+            || !meta.geometry.is_changeable(cell)
+            || !meta.has(cell)
+        {
             return Err(Fault::cell(cell, "a change would reach a cell that it cannot have"));
         }
         self.cells.push(Planned { cell, old: meta.cell(cell), new });

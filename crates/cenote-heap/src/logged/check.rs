@@ -1,18 +1,19 @@
 //! Looks at all metadata of a sub-heap and changes nothing.
 //!
-//! Invariants that it checks: blocks cover the data region, one behind the other; each has one
-//! record, in one of the slots where it may lie, in a level that is present; each free block is in
-//! the list of its class, once, and no other block is in a list; list heads and level entries count
-//! what is there.
+//! Invariants that it checks: blocks cover all data, one behind the other in each part; each has
+//! one record, in one of the slots where it may lie, in a level that is present; each free block is
+//! in the list of its class, once, and no other block is in a list; list heads and level entries
+//! count what is there.
 
+use super::data::DataPart;
 use super::error::{Damage, Fault};
 use super::plan::Plan;
 use super::state::SubHeap;
 use crate::backing::Backing;
 use crate::block::BlockInfo;
 use cenote_layout::logged::{
-    BlockRecord, CELL_SIZE, CLASS_MAX, CLASS_MIN, Cell, EMPTY, LEVEL_SLOTS, LevelEntry, ListHead,
-    UNIT_SIZE, slots_of,
+    BlockRecord, CELL_SIZE, CLASS_MAX, CLASS_MIN, Cell, EMPTY, LEVEL_SLOTS, LEVELS_MAX, LevelEntry,
+    ListHead, UNIT_SIZE, slots_of,
 };
 
 /// What [`SubHeap::check`] found.
@@ -34,7 +35,9 @@ impl<G: Backing> SubHeap<G> {
         let probes = state.probes;
         let mut report = SubHeapReport::default();
         let mut plan = state.plan(&self.meta);
-        let records = check_blocks(&mut plan, self.data, &mut report);
+        let parts: Vec<DataPart> = plan.data.iter().copied().collect();
+        let records =
+            parts.iter().map(|part| check_blocks(&mut plan, part, &mut report)).sum::<u64>();
         check_lists(&plan, &mut report);
         check_levels(&plan, records, &mut report);
         state.probes = probes;
@@ -52,22 +55,23 @@ impl SubHeapReport {
     }
 }
 
-/// Goes through blocks as they lie. Says how many have a record.
-fn check_blocks(plan: &mut Plan<'_>, data: u64, report: &mut SubHeapReport) -> u64 {
-    let (mut unit, mut records) = (0, 0);
-    while unit < plan.units() {
+/// Goes through the blocks of a part as they lie. Says how many have a record.
+fn check_blocks(plan: &mut Plan<'_>, part: &DataPart, report: &mut SubHeapReport) -> u64 {
+    let (mut unit, mut records) = (part.unit, 0);
+    let end = part.unit + part.units;
+    while unit < end {
         match plan.find(unit) {
             Ok(Some(found)) => {
                 records += 1;
                 let record = found.record;
-                if unit + record.units() > plan.units() {
+                if unit + record.units() > end {
                     let cell = plan.meta.geometry.slot_cell(found.slot);
-                    report.wrong(cell, "a block reaches beyond the data region");
+                    report.wrong(cell, "a block reaches beyond its part of the data");
                 }
                 match record.is_free() {
                     true => report.free_blocks += 1,
                     false => report.blocks.push(BlockInfo {
-                        addr: data + unit * UNIT_SIZE,
+                        addr: part.addr + (unit - part.unit) * UNIT_SIZE,
                         size: record.size(),
                         type_id: record.type_id,
                     }),
@@ -76,7 +80,7 @@ fn check_blocks(plan: &mut Plan<'_>, data: u64, report: &mut SubHeapReport) -> u
             }
             Ok(None) => {
                 let cell = plan.meta.geometry.slot_cell(0);
-                report.wrong(cell, "a part of the data region has no record");
+                report.wrong(cell, "a part of the data has no record");
                 return records;
             }
             Err(fault) => {
@@ -130,7 +134,7 @@ fn check_lists(plan: &Plan<'_>, report: &mut SubHeapReport) {
 /// Looks at all slots of levels that are present.
 fn check_levels(plan: &Plan<'_>, records: u64, report: &mut SubHeapReport) {
     let mut all = 0;
-    for level in 0..plan.meta.geometry.levels {
+    for level in 0..LEVELS_MAX {
         let cell = LevelEntry::cell(level);
         let what = "a level entry does not fit its check";
         let entry: LevelEntry = match plan.change.read(plan.meta, cell, what) {

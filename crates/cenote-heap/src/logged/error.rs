@@ -37,7 +37,7 @@ pub enum SubHeapError {
     /// A region is not where a sub-heap needs it, or not as large.
     #[error(
         "the {region} region of a sub-heap cannot be {len} bytes at {addr:#x}: it needs \
-         {needed} bytes at a multiple of 2 MiB"
+         {needed} bytes in whole pages"
     )]
     Region {
         /// Which region.
@@ -52,6 +52,60 @@ pub enum SubHeapError {
     /// The pool is open for reading only.
     #[error("the pool is open read-only: a logged heap is opened for writing")]
     ReadOnly,
+    /// The metadata are damaged.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+    /// The medium reports an error.
+    #[error(transparent)]
+    Backing(#[from] BackingError),
+}
+
+/// Why a logged heap cannot be made or opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoggedError {
+    /// There is no root puddle.
+    #[error("the pool has no root puddle: no heap can be there")]
+    NoPuddle,
+    /// The root puddle cannot have the metadata of a heap.
+    #[error("a root puddle of {size} bytes is too small for a logged heap, or not laid out as one")]
+    RootSize {
+        /// Its size.
+        size: u64,
+    },
+    /// A heap is there.
+    #[error("the pool has a logged heap: open it")]
+    Exists,
+    /// The heap is open in this process.
+    #[error("the heap of this pool is open already: use the one that is open")]
+    Open,
+    /// Several processes write the pool.
+    #[error(
+        "processes share the pool for writing, which a logged heap does not allow: its locks are \
+         those of one process"
+    )]
+    Shared,
+    /// The header does not fit.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// A sub-heap cannot be opened.
+    #[error("sub-heap {number}: {source}")]
+    SubHeap {
+        /// Its number.
+        number: u32,
+        /// Why.
+        source: SubHeapError,
+    },
+    /// Two sub-heaps name the same puddle.
+    #[error(
+        "sub-heap {number} names puddle {puddle}, which is not its own: the metadata are damaged"
+    )]
+    Puddle {
+        /// The sub-heap.
+        number: u32,
+        /// The puddle.
+        puddle: u32,
+    },
     /// The metadata are damaged.
     #[error(transparent)]
     Damaged(#[from] Damage),
@@ -79,6 +133,12 @@ pub enum AllocRefused {
     /// No slot is left for the record of one more block.
     #[error("the table of this sub-heap has no slot for one more block: free blocks")]
     TableFull,
+    /// A sub-heap has as many parts as it can have.
+    #[error("a sub-heap has at most {parts} parts of data and levels: free blocks")]
+    Parts {
+        /// Most parts.
+        parts: u32,
+    },
     /// A transaction has as many entries as its lane of the micro log can have.
     #[error(
         "a transaction allocates and frees at most {entries} blocks of one sub-heap: commit it, \
@@ -102,6 +162,21 @@ pub enum AllocRefused {
     Damaged(#[from] Damage),
 }
 
+impl AllocRefused {
+    /// Whether another sub-heap, or a larger one, may have a block.
+    pub(crate) const fn is_full(&self) -> bool {
+        matches!(
+            self,
+            Self::Full { .. }
+                | Self::TableFull
+                | Self::Parts { .. }
+                | Self::Lanes { .. }
+                | Self::LaneFull { .. }
+                | Self::Backing(_)
+        )
+    }
+}
+
 /// Why a block is not freed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -123,6 +198,12 @@ pub enum FreeRefused {
     LaneFull {
         /// Entries of a lane.
         entries: usize,
+    },
+    /// Every lane of the micro log of the block's sub-heap has a transaction.
+    #[error("{lanes} transactions use this sub-heap, and more cannot: end one of them")]
+    Lanes {
+        /// Lanes of the micro log.
+        lanes: u32,
     },
     /// The metadata are damaged.
     #[error(transparent)]

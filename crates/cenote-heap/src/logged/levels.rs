@@ -19,12 +19,10 @@ impl<G: Backing> SubHeap<G> {
     /// Adds the smallest level that is absent.
     pub(crate) fn add_level(&self, state: &mut State) -> Result<(), AllocRefused> {
         let level = state.levels.0.trailing_ones();
-        if level >= self.meta.geometry.levels {
-            return Err(AllocRefused::TableFull);
-        }
-        let (offset, len) = self.meta.geometry.level_range(level);
+        let addr = self.meta.level_addr(level).ok_or(AllocRefused::TableFull)?;
+        let (_, len) = self.meta.geometry.level_range(level);
         if !planted(Bug::LevelNotEnsured) {
-            self.backing.ensure(self.meta_addr + offset, len)?;
+            self.backing.ensure(addr, len)?;
         }
         reach(Step::LevelEnsured);
         self.set_level(state, level, LevelEntry::PRESENT).map_err(Fault::damage)?;
@@ -72,10 +70,11 @@ impl<G: Backing> SubHeap<G> {
         if !self.backing.releases() {
             return Ok(());
         }
-        let (offset, len) = self.meta.geometry.level_range(level);
-        // SAFETY: the metadata region is the sub-heap's alone, and no record lies in the level: its
-        // slots are not read or written before the level is added again.
-        unsafe { self.backing.release(self.meta_addr + offset, len) }.map(drop)
+        let Some(addr) = self.meta.level_addr(level) else { return Ok(()) };
+        let (_, len) = self.meta.geometry.level_range(level);
+        // SAFETY: the metadata are the sub-heap's alone, and no record lies in the level: its slots
+        // are not read or written before the level is added again.
+        unsafe { self.backing.release(addr, len) }.map(drop)
     }
 }
 

@@ -23,16 +23,17 @@
 
 use super::error::{AllocRefused, Damage, Fault, FreeRefused};
 use super::plan::Plan;
-use super::state::{Entry, State, SubHeap};
+use super::state::{Entry, Lane, State, SubHeap};
+use super::sub_heap::Request;
 use crate::backing::Backing;
 use crate::block::BlockInfo;
 use cenote_layout::LINE_SIZE;
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
-    CELL_SIZE, LANE_ENTRIES, LANE_HEADER_SIZE, LANE_SIZE, LANES_OFFSET, LaneState, LaneWord,
-    MicroEntry, MicroKind,
+    CELL_SIZE, Cell, EMPTY, LANE_ENTRIES, LANE_HEADER_SIZE, LANE_SIZE, LANES_OFFSET, LaneLink,
+    LaneState, LaneWord, MicroEntry, MicroKind,
 };
-use cenote_medium::planted::{Bug, Step, planted, reach};
+use cenote_medium::planted::{Bug, LoggedBug, Step, planted, reach};
 use core::mem::size_of;
 
 /// Where a lane begins.
@@ -52,6 +53,8 @@ pub(crate) struct NewEntry {
     pub(crate) index: usize,
     pub(crate) sequence: u64,
     pub(crate) kind: MicroKind,
+    /// Who decides, if that is another lane: the first entry of a transaction says so.
+    pub(crate) link: Option<LaneLink>,
 }
 
 impl NewEntry {
@@ -62,7 +65,11 @@ impl NewEntry {
         let entry = MicroEntry::new(self.lane, self.index, self.sequence, unit, self.kind);
         let mut raw = plan.change.get(plan.meta, cell);
         (raw[word], raw[word + 1]) = (entry.place, entry.tail);
-        plan.change.put(plan.meta, cell, raw)
+        plan.change.put(plan.meta, cell, raw)?;
+        match self.link.filter(|_| self.index == 0) {
+            Some(link) => plan.change.write(plan.meta, LaneLink::cell(self.lane), &link),
+            None => Ok(()),
+        }
     }
 }
 
@@ -71,7 +78,8 @@ impl State {
     pub(crate) fn next_entry(&self, lane: u32, kind: MicroKind) -> Option<NewEntry> {
         let held = self.lanes.get(lane as usize)?;
         let (index, sequence) = (held.entries.len(), held.sequence);
-        (index < LANE_ENTRIES).then_some(NewEntry { lane, index, sequence, kind })
+        let link = held.link.map(|link| LaneLink { own: sequence, ..link });
+        (index < LANE_ENTRIES).then_some(NewEntry { lane, index, sequence, kind, link })
     }
 
     /// Notes an entry that was made.
@@ -126,17 +134,40 @@ impl<G: Backing> SubHeap<G> {
         Ok(freed)
     }
 
-    /// Ends what a crash left in a lane. Says the number of the lane's next transaction, and how
-    /// many blocks were freed.
-    pub(crate) fn recover_lane(&self, state: &mut State, lane: u32) -> Result<(u64, u64), Damage> {
-        let damage = |offset, what| Damage { offset, what };
-        if !planted(Bug::SealNotSettled) {
-            let writer = self.meta.writer(&self.backing);
-            writer.flush(lane_at(lane), LINE_SIZE);
-            writer.fence();
+    /// The word of a lane, durably: its process may have died before it was.
+    pub(crate) fn lane_word(&self, lane: u32) -> Result<LaneWord, Damage> {
+        let what = "the word of a lane does not fit its check";
+        let damage = Damage { offset: lane_at(lane), what };
+        LaneWord::decode(self.meta.word(lane_at(lane)), lane).ok_or(damage)
+    }
+
+    /// Makes all words of lanes durable, which recovery believes.
+    pub(crate) fn settle_lanes(&self) {
+        if planted(Bug::SealNotSettled) {
+            return;
         }
-        let word = LaneWord::decode(self.meta.word(lane_at(lane)), lane)
-            .ok_or(damage(lane_at(lane), "the word of a lane does not fit its check"))?;
+        let writer = self.meta.writer(&self.backing);
+        for lane in 0..self.meta.geometry.lanes {
+            writer.flush(lane_at(lane), LINE_SIZE);
+        }
+        writer.fence();
+    }
+
+    /// The link of a lane whose transaction has entries and is a part of another sub-heap's.
+    fn link_of(&self, lane: u32, word: LaneWord) -> Result<Option<LaneLink>, Damage> {
+        let cell = LaneLink::cell(lane);
+        let raw = self.meta.cell(cell);
+        if raw == EMPTY {
+            return Ok(None);
+        }
+        let what = "the link of a lane does not fit its check";
+        let link = LaneLink::from_raw(raw, cell);
+        let link = link.ok_or(Damage { offset: cell * CELL_SIZE, what })?;
+        Ok((link.own == word.sequence).then_some(link))
+    }
+
+    /// What a lane's transaction did, after a crash.
+    fn entries_of(&self, lane: u32, word: LaneWord) -> Result<Vec<Entry>, Damage> {
         let mut entries = Vec::new();
         for index in 0..LANE_ENTRIES {
             let at = entry_at(lane, index);
@@ -149,19 +180,69 @@ impl<G: Backing> SubHeap<G> {
                     entries.push((unit, kind));
                 }
                 Some(_) => break,
-                None => return Err(damage(at, "an entry of the micro log is damaged")),
+                None => {
+                    let what = "an entry of the micro log is damaged";
+                    return Err(Damage { offset: at, what });
+                }
             }
         }
-        if entries.is_empty() && word.state == LaneState::Running || planted(Bug::LaneNotRecovered)
-        {
-            return Ok((word.sequence, 0));
+        Ok(entries)
+    }
+
+    /// Ends what a crash left in the lanes whose transactions are parts of others'. `decide` says
+    /// how the deciding lane's ended. Says how many blocks were freed.
+    pub(crate) fn recover_linked(
+        &self,
+        decide: &mut dyn FnMut(&LaneLink) -> Option<LaneState>,
+    ) -> Result<u64, Damage> {
+        let mut state = self.lock();
+        let mut freed = 0;
+        for lane in 0..self.meta.geometry.lanes {
+            let word = self.lane_word(lane)?;
+            let entries = self.entries_of(lane, word)?;
+            let link = self.link_of(lane, word)?.filter(|_| !entries.is_empty());
+            let Some(link) = link.filter(|_| !planted(Bug::Logged(LoggedBug::LinkIgnored))) else {
+                continue;
+            };
+            let what = "a lane is linked to one that has another transaction";
+            let offset = LaneLink::cell(lane) * CELL_SIZE;
+            let decided = decide(&link).ok_or(Damage { offset, what })?;
+            let word = LaneWord { state: decided, ..word };
+            freed += self.finish(&mut state, (lane, word), &entries, true)?;
         }
-        let freed = self.finish(state, (lane, word), &entries, true)?;
-        Ok((word.next().sequence, freed))
+        Ok(freed)
+    }
+
+    /// Ends what a crash left in all lanes. Says how many blocks were freed.
+    pub(crate) fn recover_lanes(
+        &self,
+        decide: &mut dyn FnMut(&LaneLink) -> Option<LaneState>,
+    ) -> Result<u64, Damage> {
+        self.settle_lanes();
+        let freed = self.recover_linked(decide)?;
+        Ok(freed + self.recover_own()?)
+    }
+
+    /// Ends what a crash left in the lanes that decide themselves. Says how many blocks were freed.
+    pub(crate) fn recover_own(&self) -> Result<u64, Damage> {
+        let mut state = self.lock();
+        let mut all = 0;
+        for lane in 0..self.meta.geometry.lanes {
+            let word = self.lane_word(lane)?;
+            let entries = self.entries_of(lane, word)?;
+            let is_idle = entries.is_empty() && word.state == LaneState::Running;
+            let mut sequence = word.sequence;
+            if !is_idle && !planted(Bug::LaneNotRecovered) {
+                all += self.finish(&mut state, (lane, word), &entries, true)?;
+                sequence = word.next().sequence;
+            }
+            state.lanes.push(Lane::new(sequence));
+        }
+        Ok(all)
     }
 
     /// Commits or aborts the transaction of a lane.
-    fn end(&self, state: &mut State, lane: u32, end: LaneState) -> Result<(), Damage> {
+    pub(crate) fn end(&self, state: &mut State, lane: u32, end: LaneState) -> Result<(), Damage> {
         let Some(held) = state.lanes.get_mut(lane as usize) else { return Ok(()) };
         let entries = std::mem::take(&mut held.entries);
         let running = LaneWord { sequence: held.sequence, state: LaneState::Running };
@@ -179,11 +260,51 @@ impl<G: Backing> SubHeap<G> {
             }
             self.finish(state, (lane, word), &entries, false)
         };
+        self.ended(state, lane, entries, ended)
+    }
+
+    /// Commits, before anything else of a transaction that has lanes in several sub-heaps ends:
+    /// this lane decides.
+    pub(crate) fn decide(&self, state: &State, lane: u32) {
+        if let Some(held) = state.lanes.get(lane as usize) {
+            let word = LaneWord { sequence: held.sequence, state: LaneState::Committed };
+            self.set_lane(lane, word);
+        }
+    }
+
+    /// Ends the part of a transaction that a lane has, once it is decided; of the deciding lane the
+    /// last of all.
+    pub(crate) fn end_decided(
+        &self,
+        state: &mut State,
+        lane: u32,
+        end: LaneState,
+    ) -> Result<(), Damage> {
+        let Some(held) = state.lanes.get_mut(lane as usize) else { return Ok(()) };
+        let entries = std::mem::take(&mut held.entries);
+        if entries.is_empty() && held.link.is_some() {
+            return Ok(());
+        }
+        let word = LaneWord { sequence: held.sequence, state: end };
+        let ended = self.finish(state, (lane, word), &entries, false);
+        self.ended(state, lane, entries, ended)
+    }
+
+    /// Notes that the transaction of a lane has ended, or could not be.
+    fn ended(
+        &self,
+        state: &mut State,
+        lane: u32,
+        entries: Vec<Entry>,
+        ended: Result<u64, Damage>,
+    ) -> Result<(), Damage> {
         let Some(held) = state.lanes.get_mut(lane as usize) else { return Ok(()) };
         match ended {
-            Ok(_) => {
-                held.sequence = running.next().sequence;
+            Ok(freed) => {
+                let word = LaneWord { sequence: held.sequence, state: LaneState::Running };
+                held.sequence = word.next().sequence;
                 state.pending.retain(|_, holder| *holder != lane);
+                state.barren = if freed == 0 { state.barren } else { u8::MAX };
                 Ok(())
             }
             // The next open tries again; until then no transaction has the lane or the blocks.
@@ -194,17 +315,43 @@ impl<G: Backing> SubHeap<G> {
         }
     }
 
+    /// Takes a lane for a thread's transactions.
+    pub(crate) fn take_lane(&self, state: &mut State) -> Result<u32, AllocRefused> {
+        let free = state.lanes.iter().position(|lane| !lane.open);
+        let lane = free.ok_or(AllocRefused::Lanes { lanes: self.meta.geometry.lanes })?;
+        state.lanes[lane].open = true;
+        Ok(lane as u32)
+    }
+
+    /// Frees a block when the transaction of a lane commits.
+    pub(crate) fn free_in(
+        &self,
+        state: &mut State,
+        lane: u32,
+        addr: u64,
+    ) -> Result<(), FreeRefused> {
+        let found = self.allocated(state, addr)?;
+        let unit = found.record.unit();
+        let held = state.lanes.get(lane as usize);
+        let is_freed = held.is_some_and(|held| held.entries.contains(&(unit, MicroKind::Free)));
+        if is_freed || state.pending.get(&unit).is_some_and(|&holder| holder != lane) {
+            return Err(FreeRefused::InTransaction { addr });
+        }
+        let entry = state
+            .next_entry(lane, MicroKind::Free)
+            .ok_or(FreeRefused::LaneFull { entries: LANE_ENTRIES })?;
+        self.change(state, |plan| entry.plan(plan, unit)).map_err(Fault::damage)?;
+        state.note(lane, unit, MicroKind::Free);
+        Ok(())
+    }
+
     /// A lane of the micro log for this thread. No transaction has begun.
     ///
     /// # Errors
     /// All lanes are taken.
     pub fn micro_log(&self) -> Result<MicroLog<'_, G>, AllocRefused> {
-        let mut state = self.lock();
-        let free = state.lanes.iter().position(|lane| !lane.open);
-        let lane = free.ok_or(AllocRefused::Lanes { lanes: self.meta.geometry.lanes })?;
-        state.lanes[lane].open = true;
-        drop(state);
-        Ok(MicroLog { heap: self, lane: lane as u32, stuck: false })
+        let lane = self.take_lane(&mut self.lock())?;
+        Ok(MicroLog { heap: self, lane, stuck: false })
     }
 }
 
@@ -233,7 +380,8 @@ impl<G: Backing> MicroLog<'_, G> {
         is_end: bool,
     ) -> Result<BlockInfo, AllocRefused> {
         let mut state = self.heap.lock();
-        let block = self.heap.alloc_locked(&mut state, size, align, type_id, Some(self.lane))?;
+        let request = Request { size, align, type_id, lane: Some(self.lane) };
+        let block = self.heap.alloc_locked(&mut state, &request)?;
         if is_end {
             self.heap.end(&mut state, self.lane, LaneState::Committed).inspect_err(|_| {
                 self.stuck = true;
@@ -247,20 +395,7 @@ impl<G: Backing> MicroLog<'_, G> {
     /// # Errors
     /// Why the address cannot be freed; nothing has changed.
     pub fn free(&mut self, addr: u64) -> Result<(), FreeRefused> {
-        let mut state = self.heap.lock();
-        let found = self.heap.allocated(&mut state, addr)?;
-        let unit = found.record.unit();
-        let held = state.lanes.get(self.lane as usize);
-        let is_freed = held.is_some_and(|lane| lane.entries.contains(&(unit, MicroKind::Free)));
-        if is_freed || state.pending.get(&unit).is_some_and(|&lane| lane != self.lane) {
-            return Err(FreeRefused::InTransaction { addr });
-        }
-        let entry = state
-            .next_entry(self.lane, MicroKind::Free)
-            .ok_or(FreeRefused::LaneFull { entries: LANE_ENTRIES })?;
-        self.heap.change(&mut state, |plan| entry.plan(plan, unit)).map_err(Fault::damage)?;
-        state.note(self.lane, unit, MicroKind::Free);
-        Ok(())
+        self.heap.free_in(&mut self.heap.lock(), self.lane, addr)
     }
 
     /// Commits: what was allocated stays, and what was to be freed is free. Durable on return.

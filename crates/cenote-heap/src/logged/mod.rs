@@ -15,29 +15,45 @@
 //! * `plan`, and what is planned: `table` (records by offset), `lists` (free blocks by class),
 //!   `buddy` (allocate, free, merge);
 //! * `state` (a sub-heap under its lock), `levels` and `defrag` (room for blocks and records),
-//!   `micro` (transactions), `sub_heap` (make, open, allocate, free), `check`.
+//!   `parts` (data and levels that come later), `micro` (transactions), `sub_heap` (allocate,
+//!   free), `make` (make, open), `check`;
+//! * `root` (the root puddle), `heap` (sub-heaps by CPU), `grow` (sub-heaps and parts are made),
+//!   `transaction` (over sub-heaps).
 //!
-//! No pool has this heap yet: sub-heaps by CPU, slabs, protection, and [`crate::Heap`] over them
-//! are to come.
+//! No pool has this heap yet: protection, and [`crate::Heap`] over all that, are to come.
 
 mod buddy;
 mod cells;
 mod change;
 mod check;
+mod data;
 mod defrag;
 mod error;
+mod grow;
+mod heap;
 mod levels;
 mod lists;
+mod make;
+mod members;
 mod micro;
+mod parts;
 mod plan;
+mod root;
+mod spares;
 mod state;
 mod sub_heap;
 mod table;
+mod transaction;
 mod undo;
 
 pub use check::SubHeapReport;
-pub use error::{AllocRefused, Damage, FreeRefused, SubHeapError};
+pub use data::Region;
+pub use error::{AllocRefused, Damage, FreeRefused, LoggedError, SubHeapError};
 pub use levels::RemoveFailed;
+pub use make::{Place, Recovered};
+pub use members::{LoggedHeap, LoggedOptions};
 pub use micro::MicroLog;
+
 pub use state::SubHeap;
-pub use sub_heap::{Place, Recovered, SubHeapStats};
+pub use sub_heap::SubHeapStats;
+pub use transaction::HeapLog;

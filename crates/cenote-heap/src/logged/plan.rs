@@ -2,8 +2,9 @@
 
 use super::cells::Metadata;
 use super::change::Change;
+use super::data::DataParts;
 use super::error::Fault;
-use cenote_layout::logged::{BlockRecord, LevelEntry};
+use cenote_layout::logged::{BlockRecord, LEVELS_MAX, LevelEntry};
 
 /// Levels of the table that are present, a bit each. Level 0 always is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub(crate) struct Levels(pub(crate) u32);
 impl Levels {
     /// The levels that entries say are present.
     pub(crate) fn read(meta: &Metadata, change: &Change) -> Result<Self, Fault> {
-        (0..meta.geometry.levels).try_fold(Self(0), |levels, level| {
+        (0..LEVELS_MAX).try_fold(Self(0), |levels, level| {
             let cell = LevelEntry::cell(level);
             let entry: LevelEntry =
                 change.read(meta, cell, "a level entry does not fit its check")?;
@@ -44,6 +45,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) meta: &'a Metadata,
     pub(crate) change: &'a mut Change,
     pub(crate) levels: Levels,
+    /// Where blocks may lie.
+    pub(crate) data: &'a DataParts,
     /// Slots that were looked at.
     pub(crate) probes: &'a mut u64,
 }

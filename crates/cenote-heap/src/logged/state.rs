@@ -2,24 +2,21 @@
 
 use super::cells::Metadata;
 use super::change::Change;
+use super::data::DataParts;
 use super::error::Fault;
 use super::plan::{Levels, Plan};
 use super::undo::Undo;
 use crate::backing::Backing;
-use cenote_layout::logged::MicroKind;
+use cenote_layout::logged::{LaneLink, MicroKind};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A part of a pool in which blocks lie, with metadata, a lock and logs of its own (POS-1). All
+/// Blocks of a pool, with metadata, a lock and logs of its own (POS-1). All
 /// calls may come from any thread.
 #[derive(Debug)]
 pub struct SubHeap<G> {
     pub(crate) backing: G,
     pub(crate) meta: Metadata,
-    /// Address of the data region.
-    pub(crate) data: u64,
-    /// Address of the metadata region.
-    pub(crate) meta_addr: u64,
     pub(crate) state: Mutex<State>,
 }
 
@@ -35,12 +32,14 @@ pub(crate) struct Lane {
     pub(crate) open: bool,
     /// What its entries say.
     pub(crate) entries: Vec<Entry>,
+    /// Which lane of another sub-heap decides for this one's transaction.
+    pub(crate) link: Option<LaneLink>,
 }
 
 impl Lane {
     /// A lane in which no transaction runs.
     pub(crate) const fn new(sequence: u64) -> Self {
-        Self { sequence, open: false, entries: Vec::new() }
+        Self { sequence, open: false, entries: Vec::new(), link: None }
     }
 }
 
@@ -51,6 +50,12 @@ pub(crate) struct State {
     /// A change in the making; empty between operations.
     pub(crate) change: Change,
     pub(crate) levels: Levels,
+    /// Where blocks lie.
+    pub(crate) data: DataParts,
+    /// Entries of parts in use.
+    pub(crate) parts: u32,
+    /// From this class on, merging free blocks made none, and no block was freed since.
+    pub(crate) barren: u8,
     pub(crate) lanes: Vec<Lane>,
     /// Blocks that running transactions allocated or want freed, with the lane.
     pub(crate) pending: HashMap<u64, u32>,
@@ -62,7 +67,8 @@ impl State {
     /// A plan of a change that is empty so far.
     pub(crate) fn plan<'a>(&'a mut self, meta: &'a Metadata) -> Plan<'a> {
         self.change.clear();
-        Plan { meta, change: &mut self.change, levels: self.levels, probes: &mut self.probes }
+        let Self { change, levels, data, probes, .. } = self;
+        Plan { meta, change, levels: *levels, data, probes }
     }
 }
 

@@ -13,7 +13,8 @@
 use super::error::Fault;
 use super::plan::{Found, Plan};
 use cenote_layout::logged::{
-    BlockRecord, Cell, EMPTY, LEVEL_SLOTS, LevelEntry, PROBE_WINDOW, RawCell, home_of, slots_of,
+    BlockRecord, Cell, EMPTY, LEVEL_SLOTS, LevelEntry, PROBE_WINDOW, RawCell, home_of, level_of,
+    slots_of,
 };
 
 /// The slots of a level in which the record of a unit may lie.
@@ -22,11 +23,6 @@ pub(crate) fn window(unit: u64, level: u32) -> impl Iterator<Item = u32> {
     let home = home_of(unit, level);
     // Slots have 32 bits: `LEVELS_MAX` sees to that.
     (0..PROBE_WINDOW).map(move |i| (first + ((home + i) & mask)) as u32)
-}
-
-/// The level of a slot.
-pub(crate) const fn level_of(slot: u32) -> u32 {
-    (slot as u64 / LEVEL_SLOTS + 1).ilog2()
 }
 
 impl Plan<'_> {
@@ -101,6 +97,5 @@ mod tests {
             let slots: Vec<u32> = (0..200).flat_map(|unit| window(unit * 77, level)).collect();
             assert!(slots.iter().all(|&slot| level_of(slot) == level));
         }
-        assert_eq!((level_of(127), level_of(128), level_of(383), level_of(384)), (0, 1, 1, 2));
     }
 }

@@ -233,9 +233,8 @@ impl Record {
     /// Takes the change back.
     fn undo<G: Backing>(&self, meta: &Metadata, writer: &Writer<'_, G>) -> Result<(), Damage> {
         let half = half_of(self.sequence);
-        if let Some((cell, _)) =
-            self.cells.iter().find(|(cell, _)| !meta.geometry.is_changeable(*cell))
-        {
+        let may_change = |cell| meta.geometry.is_changeable(cell) && meta.has(cell);
+        if let Some((cell, _)) = self.cells.iter().find(|(cell, _)| !may_change(*cell)) {
             let what = "an undo entry names a cell that no change may have";
             return Err(Damage { offset: cell.saturating_mul(CELL_SIZE), what });
         }

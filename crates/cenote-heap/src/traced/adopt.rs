@@ -167,15 +167,20 @@ pub(crate) fn adopt(puddle: &PuddleHeap) -> Adopted {
         }
     }
     if puddle.writable {
-        for (word, bits) in free.into_iter().enumerate() {
-            let hints = puddle.hints(word as u32);
-            if hints.load(Ordering::Relaxed) != bits {
-                hints.store(bits, Ordering::Relaxed);
-            }
-        }
+        hint_at(puddle, &free);
     }
     puddle.adopted.store(true, Ordering::Release);
     Adopted { listed, damage }
+}
+
+/// Writes the hints of which superblocks are free: a bit for each.
+fn hint_at(puddle: &PuddleHeap, free: &[u64]) {
+    for (word, bits) in free.iter().enumerate() {
+        let hints = puddle.hints(word as u32);
+        if hints.load(Ordering::Relaxed) != *bits {
+            hints.store(*bits, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Makes every mark that is neither "allocated" nor "condemned" free, and marks of no block zero.

@@ -13,7 +13,8 @@
 //! States of a block: *free* (in a cache, TAKEN, or held by a transaction after a free) and
 //! *allocated*. **The store of its mark commits** each change. After a crash, blocks in caches and
 //! TAKEN blocks are free.
-use super::cache::{self, Bin, Cache, Entry, Lease};
+use super::bin::{Bin, Entry};
+use super::cache::{self, Cache, Lease};
 use super::record::is_recording;
 use super::resolve::{change, holds_block, is_out_of_use, mark_of, pointer_to};
 use super::state::TracedHeap;

@@ -204,7 +204,7 @@ impl<G: Backing> TracedHeap<G> {
         extent: &Extent,
         how: How,
     ) -> Result<bool, OpenError> {
-        let (index, addr, size) = (extent.index, extent.addr, extent.size);
+        let (index, addr) = (extent.index, extent.addr);
         self.backing.map(extent).map_err(|source| OpenError::Backing { index, addr, source })?;
         let ordinal = self.puddles.len();
         let _opening = (ordinal == 0).then(|| OPENING.lock());
@@ -212,23 +212,8 @@ impl<G: Backing> TracedHeap<G> {
         if !slot.load(Ordering::Acquire).is_null() {
             return Err(OpenError::AlreadyOpen);
         }
-        let readable = |lost: Option<u64>| match lost {
-            None => Ok(()),
-            Some(at) => {
-                let source = self.backing.unreadable(at);
-                Err(OpenError::Backing { index, addr, source })
-            }
-        };
         // SAFETY: just mapped; it stays so as long as the backing lives, which the heap owns.
-        let puddle = unsafe {
-            readable(PuddleHeap::lost_metadata(addr, size, index))?;
-            PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable)
-        };
-        let mut puddle = puddle.ok_or(OpenError::TooSmall { index, addr, size })?;
-        // Before anything is changed: damage is not spread.
-        readable(puddle.lost_tiny_marks())?;
-        puddle.restores |= self.root_puddle().is_some_and(|root| root.restores);
-        let puddle = Arc::new(puddle);
+        let puddle = Arc::new(unsafe { self.mapped(extent, ordinal) }?);
         let session = self.members.as_ref().map(|members| members.session);
         let adopted = session.is_some_and(|session| session == puddle.session());
         let mut listed = Vec::new();
@@ -272,6 +257,31 @@ impl<G: Backing> TracedHeap<G> {
         }
         self.publish_listed(&puddle, &listed);
         Ok(true)
+    }
+
+    /// A puddle that was just mapped, if all of its metadata can be read.
+    ///
+    /// # Safety
+    /// The extent is mapped, and stays so as long as the backing.
+    unsafe fn mapped(&self, extent: &Extent, ordinal: usize) -> Result<PuddleHeap, OpenError> {
+        let (index, addr, size) = (extent.index, extent.addr, extent.size);
+        let readable = |lost: Option<u64>| match lost {
+            None => Ok(()),
+            Some(at) => {
+                let source = self.backing.unreadable(at);
+                Err(OpenError::Backing { index, addr, source })
+            }
+        };
+        // SAFETY: the caller's.
+        let puddle = unsafe {
+            readable(PuddleHeap::lost_metadata(addr, size, index))?;
+            PuddleHeap::new(addr, size, index, ordinal, self.id, self.writable)
+        };
+        let mut puddle = puddle.ok_or(OpenError::TooSmall { index, addr, size })?;
+        // Before anything is changed: damage is not spread.
+        readable(puddle.lost_tiny_marks())?;
+        puddle.restores |= self.root_puddle().is_some_and(|root| root.restores);
+        Ok(puddle)
     }
 
     /// Pushes adopted superblocks to their lists, so that lower addresses come out first.

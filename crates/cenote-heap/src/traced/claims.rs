@@ -41,47 +41,49 @@ pub(crate) enum Claim {
     Invalid(&'static str),
 }
 
+/// What one descriptor says by itself.
+fn claim_of(puddle: &PuddleHeap, i: u32) -> Claim {
+    if i < puddle.first_usable() {
+        return Claim::Metadata;
+    }
+    let Some(d) = puddle.settled_descriptor(i) else { return Claim::Free };
+    if !d.is_valid() {
+        return Claim::Invalid("checksum does not fit");
+    }
+    let whole = u64::from(puddle.superblocks() - i);
+    match SuperblockState::from_u32(d.state) {
+        Some(SuperblockState::Free | SuperblockState::Hole) => {
+            match is_marked_all_the_same(puddle, i, &d) {
+                true => Claim::Invalid("it says that nothing is here, and marks say otherwise"),
+                false => Claim::Free,
+            }
+        }
+        Some(SuperblockState::Small | SuperblockState::SmallCut) => {
+            if blocks_per_superblock(d.class) == 0 || class_size(d.class) != d.block_size {
+                return Claim::Invalid("size class and block size do not fit");
+            }
+            Claim::Small { class: d.class, type_id: d.type_id }
+        }
+        Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut)
+            if d.span >= 1
+                && d.span <= whole
+                && d.block_size.div_ceil(SUPERBLOCK_SIZE) == d.span =>
+        {
+            Claim::Large { span: d.span as u32, bytes: d.block_size, type_id: d.type_id }
+        }
+        Some(SuperblockState::LargeTail | SuperblockState::LargeTailCut)
+            if d.span >= 1 && d.span <= u64::from(i - puddle.first_usable()) =>
+        {
+            Claim::Tail { distance: d.span as u32, valid: true }
+        }
+        _ => Claim::Invalid("state or span cannot be"),
+    }
+}
+
 /// Reads all descriptors of a puddle, and decides which large blocks are whole.
 pub(crate) fn classify(puddle: &PuddleHeap) -> Vec<Claim> {
     let count = puddle.superblocks();
-    let read = |i: u32| -> Claim {
-        if i < puddle.first_usable() {
-            return Claim::Metadata;
-        }
-        let Some(d) = puddle.settled_descriptor(i) else { return Claim::Free };
-        if !d.is_valid() {
-            return Claim::Invalid("checksum does not fit");
-        }
-        let whole = u64::from(count - i);
-        match SuperblockState::from_u32(d.state) {
-            Some(SuperblockState::Free | SuperblockState::Hole) => {
-                match is_marked_all_the_same(puddle, i, &d) {
-                    true => Claim::Invalid("it says that nothing is here, and marks say otherwise"),
-                    false => Claim::Free,
-                }
-            }
-            Some(SuperblockState::Small | SuperblockState::SmallCut) => {
-                if blocks_per_superblock(d.class) == 0 || class_size(d.class) != d.block_size {
-                    return Claim::Invalid("size class and block size do not fit");
-                }
-                Claim::Small { class: d.class, type_id: d.type_id }
-            }
-            Some(SuperblockState::LargeHead | SuperblockState::LargeHeadCut)
-                if d.span >= 1
-                    && d.span <= whole
-                    && d.block_size.div_ceil(SUPERBLOCK_SIZE) == d.span =>
-            {
-                Claim::Large { span: d.span as u32, bytes: d.block_size, type_id: d.type_id }
-            }
-            Some(SuperblockState::LargeTail | SuperblockState::LargeTailCut)
-                if d.span >= 1 && d.span <= u64::from(i - puddle.first_usable()) =>
-            {
-                Claim::Tail { distance: d.span as u32, valid: true }
-            }
-            _ => Claim::Invalid("state or span cannot be"),
-        }
-    };
-    let mut claims: Vec<Claim> = (0..count).map(read).collect();
+    let mut claims: Vec<Claim> = (0..count).map(|i| claim_of(puddle, i)).collect();
     let mut i = 0;
     let mut covered = vec![false; count as usize];
     while i < claims.len() {

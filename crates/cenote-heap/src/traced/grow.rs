@@ -15,7 +15,7 @@
 //! runs before an allocation fails because the pool is full.
 use super::attach::How;
 use super::cache::Cache;
-use super::members::Members;
+use super::members::{Members, Turn};
 use super::mutex::lock;
 use super::puddles::{Errand, Growth, Shortage, Taken, Tries};
 use super::state::TracedHeap;
@@ -45,6 +45,16 @@ fn next_size(bytes: u64, largest: u64, first: u64) -> u64 {
 
 /// Sweeps after which a slow path that finds no memory believes that there is none.
 const SWEEPS_MAX: u32 = 3;
+
+/// Whether this process may take or adopt a puddle now.
+enum MayGrow<'a> {
+    /// No other process uses the heap.
+    Alone,
+    /// It has the pool's lock, until this is dropped.
+    Turn(#[expect(dead_code, reason = "held for its drop")] Turn<'a>),
+    /// Another process has the lock.
+    Not,
+}
 
 impl<G: Backing> TracedHeap<G> {
     /// Takes `count` superblocks out of free space, making some if there are none. `cache` is this
@@ -83,10 +93,7 @@ impl<G: Backing> TracedHeap<G> {
             unsafe { self.scavenge_all(growth, cache) };
             find(true)
         };
-        if tries.sweeps == 0
-            && self.members.as_ref().is_some_and(Members::is_due)
-            && self.has_dead()
-        {
+        if tries.sweeps == 0 && self.is_sweep_due() {
             return Ok(Taken::Outside(Errand::Sweep));
         }
         if full.is_some() || growth.due <= self.puddles.taken.load(Ordering::Relaxed) {
@@ -96,15 +103,9 @@ impl<G: Backing> TracedHeap<G> {
                 Err(error) => full = Some(error),
             }
         }
-        let turn = match (&self.members, self.backing.sharing()) {
-            (Some(members), Some(sharing)) => {
-                let Some(turn) = members.try_lock(sharing).map_err(Shortage::Backing)? else {
-                    return Ok(Taken::Outside(Errand::Wait));
-                };
-                self.refresh(&mut growth);
-                Some(turn)
-            }
-            _ => None,
+        let turn = match self.may_grow(&mut growth)? {
+            MayGrow::Not => return Ok(Taken::Outside(Errand::Wait)),
+            turn => turn,
         };
         // Puddles that are there already come before new ones; they may also have free blocks for a
         // bin.
@@ -125,6 +126,24 @@ impl<G: Backing> TracedHeap<G> {
                 self.give_up(shortage, tries)
             }
         }
+    }
+
+    /// Whether members of the pool are to be asked for, and one has died.
+    fn is_sweep_due(&self) -> bool {
+        self.members.as_ref().is_some_and(Members::is_due) && self.has_dead()
+    }
+
+    /// Takes the pool's lock, where processes share the heap, and learns of the puddles that others
+    /// took.
+    fn may_grow(&self, growth: &mut Growth) -> Result<MayGrow<'_>, Shortage> {
+        let (Some(members), Some(sharing)) = (&self.members, self.backing.sharing()) else {
+            return Ok(MayGrow::Alone);
+        };
+        let Some(turn) = members.try_lock(sharing).map_err(Shortage::Backing)? else {
+            return Ok(MayGrow::Not);
+        };
+        self.refresh(growth);
+        Ok(MayGrow::Turn(turn))
     }
 
     /// Takes a run out of free space, with space in the file; `None`: there is no free run.

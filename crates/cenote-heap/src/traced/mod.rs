@@ -31,6 +31,7 @@ mod adopt;
 mod alloc;
 mod anchor;
 mod attach;
+mod bin;
 mod cache;
 mod claims;
 mod condemn;

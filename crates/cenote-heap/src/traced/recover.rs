@@ -51,6 +51,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// A superblock.
+#[derive(Clone, Copy)]
+struct At<'a> {
+    /// Which of the puddles that are traced.
+    ordinal: usize,
+    puddle: &'a PuddleHeap,
+    /// Which of its superblocks.
+    number: u32,
+}
+
 impl<G: Backing> TracedHeap<G> {
     /// Traces from the numbered roots and from `roots`.
     pub(crate) fn trace(
@@ -167,14 +177,8 @@ impl<G: Backing> TracedHeap<G> {
         self.condemn_unreached(&tracer, &puddles, keep)?;
         for (ordinal, puddle) in puddles.iter().enumerate() {
             for (number, claim) in tracer.claims(ordinal).iter().enumerate() {
-                self.settle(
-                    &tracer,
-                    ordinal,
-                    puddle,
-                    (number as u32, *claim),
-                    (believe, keep),
-                    &mut report,
-                );
+                let at = At { ordinal, puddle, number: number as u32 };
+                self.settle(&tracer, at, *claim, (believe, keep), &mut report);
             }
         }
         if report.interrupted > 0 || report.freed_blocks > 0 || report.repaired_marks > 0 {
@@ -208,9 +212,8 @@ impl<G: Backing> TracedHeap<G> {
     fn settle(
         &self,
         tracer: &Tracer<'_, G>,
-        ordinal: usize,
-        puddle: &PuddleHeap,
-        (number, claim): (u32, Claim),
+        At { ordinal, puddle, number }: At<'_>,
+        claim: Claim,
         (believe, keep): (bool, bool),
         report: &mut RecoveryReport,
     ) {

@@ -24,7 +24,8 @@
 //! Where processes share the heap, all of this happens inside the gate ([`super::gate`]).
 
 use super::anchor;
-use super::cache::{Bin, Cache, Entry};
+use super::bin::{Bin, Entry};
+use super::cache::Cache;
 use super::large::large_kind;
 use super::line::{Line, List};
 use super::list;

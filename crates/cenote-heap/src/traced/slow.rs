@@ -5,7 +5,7 @@
 //! attaching, sweeping. The table is filled where a heap is opened, so the slow paths are compiled
 //! with the caller of [`TracedHeap::open`](super::TracedHeap::open), and programs only call them.
 
-use super::cache::Entry;
+use super::bin::Entry;
 use super::superblock::PuddleHeap;
 use crate::block::{Block, Cancelled, Taking};
 use crate::error::{AllocError, FreeError};

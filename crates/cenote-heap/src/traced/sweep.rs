@@ -150,8 +150,8 @@ impl<G: Backing> TracedHeap<G> {
         }
     }
 
-    /// Puts superblocks right that are in no thread's hands. The gate is closed.
-    fn empty_hands(&self, puddles: &[Arc<PuddleHeap>], dead: u64, swept: &mut Swept) {
+    /// The superblocks that are in lists: a bit for each, by puddle.
+    fn listed(&self, puddles: &[Arc<PuddleHeap>]) -> Vec<Vec<u64>> {
         let mut listed: Vec<Vec<u64>> = puddles
             .iter()
             .map(|puddle| vec![0; puddle.superblocks().div_ceil(64) as usize])
@@ -173,6 +173,12 @@ impl<G: Backing> TracedHeap<G> {
                 reference = puddle.line(number).next.load(Ordering::Acquire) as u32;
             }
         }
+        listed
+    }
+
+    /// Puts superblocks right that are in no thread's hands. The gate is closed.
+    fn empty_hands(&self, puddles: &[Arc<PuddleHeap>], dead: u64, swept: &mut Swept) {
+        let listed = self.listed(puddles);
         for puddle in puddles {
             for number in puddle.first_usable()..puddle.superblocks() {
                 let line = puddle.line(number);

@@ -42,7 +42,12 @@ const SHADOWS: &[&str] = &[
     "macro_rules! env { ($($any:tt)*) => { \"u64\" } }",
     "macro_rules! assert { ($($any:tt)*) => {} }",
     "macro_rules! panic { ($($any:tt)*) => {} }",
-    "pub trait Field { fn field(&self) {} fn variant(&self) {} fn __field(&self) {} fn as_ptr(&self) {} }
+    "pub trait Field {
+         fn field(&self) {}
+         fn variant(&self) {}
+         fn __field(&self) {}
+         fn as_ptr(&self) {}
+     }
      impl<T: ?Sized> Field for T {}",
 ];
 
@@ -236,7 +241,8 @@ impl Module<'_> {
         for Field { name, persistent, .. } in &fields {
             let _ = writeln!(
                 check,
-                "    field::<{path}, _>(None, {persistent:?}, ::core::mem::offset_of!({path}, {name}), |value| &value.{name});"
+                "    field::<{path}, _>(None, {persistent:?}, \
+                 ::core::mem::offset_of!({path}, {name}), |value| &value.{name});"
             );
         }
         let _ = writeln!(check, "    count::<{path}>(None, {});", fields.len());
@@ -340,16 +346,8 @@ impl Module<'_> {
                 bits / 8
             );
             let _ = writeln!(check, "    count::<{path}>(Some({persistent:?}), {});", fields.len());
-            for Field { name: field, persistent: called, .. } in &fields {
-                let find = format!(
-                    "|value| match value {{ {path}::{name} {{ {field}: found, .. }} => found, _ => unreachable!() }}"
-                );
-                let _ = writeln!(check, "    let value = {made};");
-                let _ = writeln!(
-                    check,
-                    "    field::<{path}, _>(Some({persistent:?}), {called:?}, distance(&value, {find}), {find});"
-                );
-            }
+            let variant = format!("{path}::{name}");
+            check += &fields_of_variant(&path, (&variant, &persistent), &fields, &made);
             if i == 0 {
                 value = made;
             }
@@ -366,7 +364,8 @@ impl Module<'_> {
         let tags: Vec<u64> =
             used.iter().map(|tag| *tag as u64 & (u64::MAX >> (64 - bits))).collect();
         let probe = format!(
-            "        probe_tag(self, {}, &{tags:?}, path, found);\n        match self {{\n{arms}        }}\n",
+            "        probe_tag(self, {}, &{tags:?}, path, found);\n        match self {{\n{arms}        \
+             }}\n",
             bits / 8
         );
         let probe = implementation(&path, &probe);
@@ -393,6 +392,29 @@ fn implementation(path: &str, body: &str) -> String {
     format!("impl Probe for {path} {{\n    {signature} {{\n{body}    }}\n}}")
 }
 
+/// Checks the fields of a variant, which has a path and a persistent name, in a value of it.
+fn fields_of_variant(
+    path: &str,
+    (variant, persistent): (&str, &str),
+    fields: &[Field],
+    made: &str,
+) -> String {
+    let mut check = String::new();
+    for Field { name, persistent: called, .. } in fields {
+        let find = format!(
+            "|value| match value {{ {variant} {{ {name}: found, .. }} => found, _ => \
+             unreachable!() }}"
+        );
+        let _ = writeln!(check, "    let value = {made};");
+        let _ = writeln!(
+            check,
+            "    field::<{path}, _>(Some({persistent:?}), {called:?}, distance(&value, {find}), \
+             {find});"
+        );
+    }
+    check
+}
+
 /// Numbers of a seed (xorshift).
 struct Random(u64);
 
@@ -410,179 +432,4 @@ impl Random {
 }
 
 /// What every program has.
-const PRELUDE: &str = r#"
-#![allow(dead_code, unused, non_camel_case_types, non_upper_case_globals, unreachable_patterns)]
-
-use cenote::persist::{FieldRecord, InvalidValue, Rule, TypeRecord, Values, types_of};
-use cenote::{Persist, Ptr};
-use core::sync::atomic::{AtomicU64, Ordering};
-
-/// What pointers lead to.
-#[derive(Persist)]
-pub struct Target(u64);
-
-static NEXT: AtomicU64 = AtomicU64::new(8);
-
-/// A pointer to an address that no other pointer has.
-pub fn next() -> Ptr<Target> {
-    // SAFETY: it is never followed.
-    unsafe { Ptr::from_addr(NEXT.fetch_add(8, Ordering::Relaxed)) }.expect("not null")
-}
-
-fn record<T: Persist>() -> TypeRecord {
-    let record = T::record();
-    record.check().expect("a proper record");
-    record
-}
-
-/// Bytes that have a rule: their address, how many, the rule, the field, and what is allowed.
-pub struct Probed(usize, usize, Rule, String, Vec<u64>);
-
-pub trait Probe {
-    fn probe(&self, path: &str, found: &mut Vec<Probed>);
-}
-
-macro_rules! probe {
-    ($($type:ty),* => |$this:ident, $path:ident, $found:ident| $body:expr) => {$(
-        impl Probe for $type {
-            fn probe(&self, $path: &str, $found: &mut Vec<Probed>) {
-                let $this = core::ptr::from_ref(self).addr();
-                $body
-            }
-        }
-    )*};
-}
-
-probe!((), u8, u16, u32, u64, u128, i8, i16, i32, i64, f32, f64, Option<Ptr<Target>> => |_this, _path, _found| ());
-probe!(bool => |this, path, found| found.push(Probed(this, 1, Rule::Bool, path.into(), vec![])));
-probe!(char => |this, path, found| found.push(Probed(this, 4, Rule::Char, path.into(), vec![])));
-probe!(core::num::NonZeroU16 => |this, path, found| found.push(Probed(this, 2, Rule::NotZero, path.into(), vec![])));
-probe!(Ptr<Target> => |this, path, found| found.push(Probed(this, 8, Rule::NotNull, path.into(), vec![])));
-
-impl<T: Probe, const N: usize> Probe for [T; N] {
-    fn probe(&self, path: &str, found: &mut Vec<Probed>) {
-        for (i, element) in self.iter().enumerate() {
-            element.probe(&format!("{path}[{i}]"), found);
-        }
-    }
-}
-
-fn inside(path: &str, name: &str) -> String {
-    if path.is_empty() { name.into() } else { format!("{path}.{name}") }
-}
-
-fn probe_tag<T>(value: &T, size: usize, tags: &[u64], path: &str, found: &mut Vec<Probed>) {
-    found.push(Probed(core::ptr::from_ref(value).addr(), size, Rule::Tag, path.into(), tags.into()));
-}
-
-/// Numbers of `size` bytes that break a rule.
-fn broken(rule: Rule, size: usize, tags: &[u64]) -> Vec<u64> {
-    match rule {
-        Rule::Bool => (2..=255).collect(),
-        Rule::Char => (0xd800..0xe000).chain([0x11_0000, u64::from(u32::MAX)]).collect(),
-        Rule::NotZero | Rule::NotNull => vec![0],
-        _ => {
-            let most = u64::MAX >> (64 - 8 * size);
-            let near = tags.iter().flat_map(|tag| [tag.wrapping_sub(1) & most, tag.wrapping_add(1) & most]);
-            let mut all: Vec<u64> = near.chain((0..8 * size).map(|bit| 1 << bit)).chain([0, most]).collect();
-            if size == 1 {
-                all = (0..256).collect();
-            }
-            all.retain(|tag| !tags.contains(tag));
-            all
-        }
-    }
-}
-
-/// Every rule of the type, broken in a value of it, is found there, and nothing else is.
-fn flips<T: Persist + Probe>(make: impl FnOnce() -> T) {
-    let types = types_of::<T>().expect("proper types");
-    let mut values = Values::new(types.into_iter().map(|described| described.record.into()));
-    let value = make();
-    let mut probed = Vec::new();
-    value.probe("", &mut probed);
-    let Some(rules) = values.rules(T::TYPE_ID) else {
-        assert!(probed.is_empty(), "no rules for {}", T::type_name());
-        return;
-    };
-    let find = |bytes: &[u8]| {
-        let mut found: Vec<InvalidValue> = Vec::new();
-        rules.check(1 << 20, 0, bytes, &mut |invalid| found.push(invalid));
-        found
-    };
-    let mut block = bytes(&value);
-    assert_eq!(find(&block), [], "{}", T::type_name());
-    for Probed(at, size, rule, field, tags) in probed {
-        let at = at - core::ptr::from_ref(&value).addr();
-        let whole = block.clone();
-        for number in broken(rule, size, &tags) {
-            block[at..at + size].copy_from_slice(&number.to_le_bytes()[..size]);
-            let found = find(&block);
-            assert_eq!(found.len(), 1, "{field} of {}: {number}: {found:?}", T::type_name());
-            let place = (found[0].field.clone(), found[0].rule, found[0].at as usize, found[0].found as u64);
-            assert_eq!(place, (field.clone(), rule, (1 << 20) + at, number));
-        }
-        block = whole;
-    }
-}
-
-fn bytes<T>(value: &T) -> Vec<u8> {
-    let bytes = core::ptr::from_ref(value).cast::<core::mem::MaybeUninit<u8>>();
-    // SAFETY: inside the value; padding has some value on this machine.
-    (0..size_of::<T>()).map(|i| unsafe { core::hint::black_box(*bytes.add(i)).assume_init() }).collect()
-}
-
-/// Size, alignment and the pointers in a value.
-fn check<T: Persist>(make: impl FnOnce() -> T) {
-    let record = record::<T>();
-    assert_eq!((record.size, record.align), (size_of::<T>() as u64, align_of::<T>() as u64));
-    let first = NEXT.load(Ordering::Relaxed);
-    let value = make();
-    let wanted: Vec<u64> = (first..NEXT.load(Ordering::Relaxed)).step_by(8).collect();
-    let block = bytes(&value);
-    let mut found = Vec::new();
-    record.for_each_pointer(&block, &mut |offset, _| {
-        found.push(u64::from_le_bytes(block[offset..offset + 8].try_into().expect("8 bytes")));
-    });
-    found.sort_unstable();
-    assert_eq!(found, wanted, "{record}");
-}
-
-/// The fields of a structure or of a variant.
-fn fields<T: Persist>(variant: Option<&str>) -> Vec<FieldRecord> {
-    let record = record::<T>();
-    match variant {
-        None => record.fields,
-        Some(name) => record.variants.into_iter().find(|v| v.name == name).expect("the variant").fields,
-    }
-}
-
-fn count<T: Persist>(variant: Option<&str>, count: usize) {
-    assert_eq!(fields::<T>(variant).len(), count);
-}
-
-fn field<T: Persist, F: Persist>(variant: Option<&str>, name: &str, offset: usize, _: impl Fn(&T) -> &F) {
-    let fields = fields::<T>(variant);
-    let found = fields.iter().find(|field| field.name == name).expect("the field");
-    let wanted = (offset as u64, size_of::<F>() as u64, F::TYPE_ID, F::type_name());
-    assert_eq!((found.offset, found.size, found.type_id, found.type_name.clone()), wanted, "{name}");
-}
-
-fn distance<T, F>(value: &T, find: impl Fn(&T) -> &F) -> usize {
-    core::ptr::from_ref(find(value)).addr() - core::ptr::from_ref(value).addr()
-}
-
-fn variants<T: Persist>(count: usize) {
-    assert_eq!(record::<T>().variants.len(), count);
-}
-
-/// The discriminant of a variant, in the record and in a value.
-fn tagged<T: Persist>(name: &str, wanted: u64, size: usize, value: &T) {
-    let record = record::<T>();
-    let tag = record.variants.iter().find(|v| v.name == name).expect("the variant").tag;
-    assert_eq!((tag.value, tag.size, tag.offset), (wanted, size as u8, 0), "{record}");
-    let real = bytes(value)[..size].iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
-    assert_eq!(real, wanted);
-    assert!(record.variants.iter().filter(|variant| variant.tag.holds(&bytes(value))).count() == 1);
-}
-"#;
+const PRELUDE: &str = include_str!("probes.rs");

@@ -1,4 +1,4 @@
-// A macro that expands to another type each time: offset and type of a field are those of one of them.
+// A macro that expands to another type each time: offset and type of a field are of one of them.
 #![forbid(unsafe_code)]
 #![allow(dead_code)]
 
@@ -23,7 +23,7 @@ struct Data {
 
 fn main() {
     let near = Near { field: 7 };
-    // A field of `Near` or of `Far`, whichever; this line compiles for the one that the closure gets.
+    // A field of `Near` or of `Far`: this line compiles for the one that the closure gets.
     let field = field!(in_turn!({ Far } { Near } { Far }), field);
     assert_eq!(*field.get(&near), 7);
     assert_eq!(field.offset(), 0);

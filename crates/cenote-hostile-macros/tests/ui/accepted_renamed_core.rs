@@ -22,6 +22,7 @@ struct Pair {
 
 fn main() {
     assert_eq!(cenote::field!(Pair, second).offset(), 8);
-    let offsets: Vec<_> = <Pair as cenote::Persist>::record().fields.iter().map(|field| field.offset).collect();
+    let record = <Pair as cenote::Persist>::record();
+    let offsets: Vec<_> = record.fields.iter().map(|field| field.offset).collect();
     assert_eq!(offsets, [0, 8]);
 }

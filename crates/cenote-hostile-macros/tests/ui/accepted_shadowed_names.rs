@@ -1,4 +1,4 @@
-// Names in scope that the macros could mistake for their own: the description is the compiler's all the same.
+// Names in scope that the macros could mistake for their own: the description is the compiler's.
 #![forbid(unsafe_code)]
 #![deny(warnings)]
 #![allow(non_camel_case_types, non_upper_case_globals, dead_code, unused_macros)]
@@ -62,7 +62,8 @@ fn tags(record: &TypeRecord) -> Vec<(&str, ::core::primitive::u64)> {
 }
 
 fn main() {
-    assert_eq!(tags(&Kind::record()), [("A", 1), ("D", 7), ("E", 17), ("F", 18), ("B", 201), ("C", 202)]);
+    let wanted = [("A", 1), ("D", 7), ("E", 17), ("F", 18), ("B", 201), ("C", 202)];
+    assert_eq!(tags(&Kind::record()), wanted);
     let offsets: Vec<_> = Holder::record().fields.iter().map(|field| field.offset).collect();
     assert_eq!(offsets, [0, 8, 16]);
     assert_eq!(field!(Holder, tag).offset(), 16);

@@ -1,4 +1,4 @@
-// Nobody runs `drop` when the process ends.
+// No code runs `drop` when the process ends.
 use cenote::Persist;
 
 #[derive(Persist)]

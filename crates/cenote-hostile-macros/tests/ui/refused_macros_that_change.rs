@@ -1,4 +1,4 @@
-// Macros that expand to something else each time, and attributes that put another item in place of what was described.
+// Macros that change what they expand to, and attributes that replace what was described.
 #![forbid(unsafe_code)]
 
 use cenote::Persist;

@@ -1,4 +1,4 @@
-//! An off-holder means something only at its place: it is neither copied, nor can two values that have one be swapped.
+//! An off-holder means something at its place only: it is not copied, nor its value swapped.
 
 use cenote::{Persist, Ptr, Reader, RelPtr, Tx};
 

@@ -1,4 +1,4 @@
-//! Persistent values change in transactions only: a view gives shared references, and a transaction's references end with it.
+//! Persistent values change in transactions only; references of a transaction end with it.
 
 use cenote::{Persist, Pool, Ptr, Reader};
 

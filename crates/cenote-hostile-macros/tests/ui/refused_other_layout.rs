@@ -1,4 +1,4 @@
-// The compiler lays these types out otherwise than the derive macro was told; or a type implements `Drop`, unseen by it.
+// The compiler lays these types out otherwise than the macro was told; or a type has a `Drop`.
 #![forbid(unsafe_code)]
 
 use cenote::Persist;

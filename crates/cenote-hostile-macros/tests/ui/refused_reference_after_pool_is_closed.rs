@@ -1,4 +1,4 @@
-//! A reference into a pool does not outlive the pool's handle, nor the view that it was got through.
+//! A reference into a pool does not outlive the pool's handle, nor the view that gave it.
 
 use cenote::{Persist, Reader, Store};
 

@@ -1,4 +1,4 @@
-//! While a value can be written through a reference there is no other reference into the transaction's pools.
+//! While a reference can write a value there is no other one into the transaction's pools.
 
 use cenote::{Persist, Pool, Ptr, Reader};
 

@@ -5,7 +5,7 @@ use cenote::{Medium, MediumOptions, OpenOptions, RealMedium, Store};
 use std::sync::Arc;
 
 fn main() {
-    let medium = RealMedium::open(std::path::Path::new("store"), &MediumOptions::default()).unwrap();
+    let medium = RealMedium::open("store", &MediumOptions::default()).unwrap();
     let medium: Arc<dyn Medium> = Arc::new(medium);
     let _store = Store::open_on(medium.clone(), &OpenOptions::default()).unwrap();
     let _ = medium.write_at("puddles/a", 0, &[0; 8]);

@@ -3,8 +3,9 @@
 //! Invariant: an entry of a lane counts only if it has the number of the transaction that the
 //! lane's word ([`LaneWord`]) names, and so do all entries before it.
 
-use super::UNIT_BITS;
+use super::{CELL_SIZE, Cell, LANE_SIZE, LANES_OFFSET, UNIT_BITS};
 use crate::checksum::{checksum, seed};
+use core::mem::offset_of;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// What a transaction did with a block.
@@ -58,6 +59,48 @@ impl MicroEntry {
 fn micro_check(lane: u32, index: u64, place: u64, number: u64) -> u64 {
     let sum = checksum(seed::MICRO, [u64::from(lane), index, place, number].as_bytes());
     sum & !((1 << MICRO_SEQUENCE_BITS) - 1)
+}
+
+/// Says that a lane's transaction is a part of one in another sub-heap, whose lane decides. The
+/// second cell of the lane. It counts if `own` is the number in the lane's word.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct LaneLink {
+    /// Number of the lane's transaction.
+    pub own: u64,
+    /// Number of the other lane's transaction.
+    pub sequence: u64,
+    /// The other sub-heap.
+    pub sub_heap: u32,
+    /// Its lane.
+    pub lane: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// See [`Cell`].
+    pub check: u32,
+}
+
+const _: () = assert!(size_of::<LaneLink>() as u64 == CELL_SIZE);
+const _: () = assert!(offset_of!(LaneLink, sequence) == 8);
+const _: () = assert!(offset_of!(LaneLink, sub_heap) == 16);
+const _: () = assert!(offset_of!(LaneLink, check) == 28);
+
+impl LaneLink {
+    /// Number of the cell of a lane's link.
+    #[must_use]
+    pub const fn cell(lane: u32) -> u64 {
+        (LANES_OFFSET + lane as u64 * LANE_SIZE) / CELL_SIZE + 1
+    }
+}
+
+impl Cell for LaneLink {
+    const SEED: u64 = seed::LANE_LINK;
+
+    fn is_possible(&self) -> bool {
+        self.reserved == 0
+    }
 }
 
 /// How far a lane's transaction is.

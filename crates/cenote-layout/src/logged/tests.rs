@@ -24,6 +24,10 @@ fn one_flipped_bit_of_a_cell_is_found() {
     for state in [LevelEntry::PRESENT, LevelEntry::ABSENT] {
         flips(LevelEntry { state, ..LevelEntry::default() }, LevelEntry::cell(0));
     }
+    let part = |kind, first| PartEntry::new(kind, first, 3, 8192, 4096 * 5 - 64);
+    flips(part(PartKind::Data, 1 << 20).expect("a part"), PartEntry::cell(0));
+    flips(part(PartKind::Levels, 5 | 2 << 32).expect("a part"), PartEntry::cell(127));
+    flips(LaneLink { own: 3, sequence: 4, sub_heap: 2, lane: 1, ..LaneLink::default() }, 900);
     for bit in 0..256 {
         let mut raw = EMPTY;
         raw[bit / 64] ^= 1 << (bit % 64);
@@ -56,18 +60,41 @@ fn one_flipped_bit_of_the_micro_log_is_found() {
 }
 
 #[test]
+fn one_flipped_bit_of_a_sub_heap_word_is_found() {
+    for (puddle, page, number) in [(0, 7, 0), (900, 1, 5), ((1 << 28) - 1, (1 << 16) - 1, 255)] {
+        let word = SubHeapWord { puddle, page };
+        let bits = word.encode(number).expect("a word");
+        assert_eq!(SubHeapWord::decode(bits, number), Some(word));
+        assert_eq!(SubHeapWord::decode(bits, number + 1), None, "in a wrong place");
+        for bit in 0..64 {
+            assert_eq!(SubHeapWord::decode(bits ^ 1 << bit, number), None, "{bit}");
+        }
+    }
+    for bit in 0..64 {
+        assert_eq!(SubHeapWord::decode(1 << bit, 0), None, "no sub-heap, bit {bit}");
+    }
+    let bad = [SubHeapWord { puddle: 1, page: 0 }, SubHeapWord { puddle: 1 << 28, page: 1 }];
+    assert_eq!(bad.map(|word| word.encode(0)), [None, None]);
+}
+
+#[test]
 fn geometry_has_room_for_all_blocks_and_a_header_says_it() {
     for (data_len, lanes) in [(4096, 1), (1 << 16, 2), (3 << 20, 16), (1 << 32, 64)] {
-        let geometry = SubHeapGeometry::new(data_len, lanes).expect("a geometry");
-        assert!(geometry.slots() * 4 >= data_len / UNIT_SIZE * 5);
-        let (last, len) = geometry.level_range(geometry.levels - 1);
+        let levels = SubHeapGeometry::levels_for(data_len);
+        let geometry = SubHeapGeometry::new(lanes, levels).expect("a geometry");
+        assert!(slots_of(levels) * 4 >= data_len / UNIT_SIZE * 5);
+        let (last, len) = geometry.level_range(levels - 1);
         assert_eq!(last + len, geometry.metadata_len);
         let header = SubHeapHeader::new(3, &geometry);
         assert_eq!(header.geometry(), Some(geometry));
         let read: SubHeapHeader = crate::header::read(header.as_bytes(), true).expect("a header");
         assert_eq!(read, header);
+        let heap = LoggedHeader::new(&geometry);
+        let read: LoggedHeader = crate::header::read(heap.as_bytes(), true).expect("a header");
+        assert_eq!((read, read.geometry()), (heap, Some(geometry)));
     }
-    let bad = [(4096, 0), (4096, LANES_MAX + 1), (4095, 1), (64, 1), (1 << 48, 1)];
-    assert!(bad.iter().all(|&(data_len, lanes)| SubHeapGeometry::new(data_len, lanes).is_none()));
+    let bad = [(0, 1), (LANES_MAX + 1, 1), (1, 0), (1, LEVELS_MAX + 1)];
+    assert!(bad.iter().all(|&(lanes, levels)| SubHeapGeometry::new(lanes, levels).is_none()));
     assert!((0..24).all(|level| home_of(u64::MAX, level) < LEVEL_SLOTS << level));
+    assert_eq!((level_of(127), level_of(128), level_of(383), level_of(384)), (0, 1, 1, 2));
 }

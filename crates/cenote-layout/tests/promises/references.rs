@@ -1,8 +1,8 @@
 //! References of the documents' tables to sources and tests.
 //!
 //! `CRATE/FILE` means `FILE.rs` or `FILE/mod.rs` of the crate `cenote-CRATE`; `cenote` and
-//! `cenoted` are crates of that name. A module lies in `src` or `src/kernel`, a test in `tests` or
-//! there. Behind `::` stands
+//! `cenoted` are crates of that name. A module lies in `src`, in `src/kernel` or in a folder of that,
+//! a test in `tests` or there. Behind `::` stands
 //! * the name of one test of that file;
 //! * the beginning of the name and `*`: it fits one test of that file;
 //! * nothing, and no `::`: all tests of that file.
@@ -11,7 +11,16 @@
 //! extension is also a file. Each reference means exactly one file: what fits two is refused.
 
 /// The folders of a crate that modules lie in.
-const MODULES: [&str; 2] = ["src", "src/kernel"];
+const MODULES: [&str; 8] = [
+    "src",
+    "src/kernel",
+    "src/kernel/directory",
+    "src/kernel/interface",
+    "src/kernel/pools",
+    "src/kernel/puddles",
+    "src/kernel/store",
+    "src/kernel/superblock",
+];
 
 /// Gives the text of a file of the tree.
 pub(crate) type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -95,7 +104,7 @@ fn resolve(
         return Err(format!("test {reference} is not of the form CRATE/FILE::name"));
     }
     *before = Some(file.clone());
-    let files = files(&file, &["tests", MODULES[0], MODULES[1]], read);
+    let files = files(&file, &[&["tests"][..], &MODULES].concat(), read);
     if files.is_empty() {
         return Err(format!("file {file} does not exist"));
     }
@@ -192,5 +201,5 @@ fn a_reference_means_one_test_or_is_refused() {
         Some("module cenote/it/e does not exist")
     );
     let both = |_: &str| Some(String::new());
-    assert!(problem_of_module("a/c", &both).is_some_and(|problem| problem.contains("4 files")));
+    assert!(problem_of_module("a/c", &both).is_some_and(|problem| problem.contains("16 files")));
 }

@@ -1,6 +1,6 @@
 //! How a log goes on in further segments.
 
-use super::LogWriter;
+use super::{EntryHead, LogWriter};
 use crate::body::Body;
 use crate::log_error::LogError;
 use crate::scan::check_segment;
@@ -25,8 +25,9 @@ impl LogWriter {
                     .into(),
             ));
         }
+        let jump = EntryHead { kind: Kind::Jump, addr, size: 0 };
         // SAFETY: room is kept free at the end of every segment for the jump.
-        unsafe { self.put(Kind::Jump, addr, 0, core::ptr::null(), 0, entry_size(0) as usize) };
+        unsafe { self.put(jump, core::ptr::null(), 0, entry_size(0) as usize) };
         if self.is_lost() {
             return Err(self.take_back(entry_size(0) as usize));
         }

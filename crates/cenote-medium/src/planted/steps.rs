@@ -140,6 +140,14 @@ pub enum Step {
     EntryDone,
     /// A block of a transaction is allocated, and in no entry.
     MicroEntryLate,
+    /// A puddle was taken for a logged heap, and nothing names it.
+    PartTaken,
+    /// A sub-heap is made, and no word names it.
+    SubHeapMade,
+    /// The word of a sub-heap was stored.
+    SubHeapNamed,
+    /// A transaction is decided in several sub-heaps, and one lane has ended.
+    LaneEnded,
     /// A transaction that has entries is about to commit.
     CommitBegun,
     /// Its range says that it is committed, and nothing was done that relies on that.

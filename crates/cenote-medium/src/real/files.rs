@@ -26,6 +26,7 @@ use crate::{FileId, FileName, FileStat, Holder, LockGuard, LockKind, MediumError
 
 use super::beneath::{Beneath, open_regular};
 use super::lock;
+use super::owner::Owner;
 
 type Result<T> = core::result::Result<T, MediumError>;
 
@@ -50,6 +51,8 @@ pub(super) struct Files {
     dir: OwnedFd,
     /// Directories in it that were held.
     beneath: Beneath,
+    /// Whose new files are.
+    owner: Owner,
     writable: bool,
     /// Whether a sync means anything here: not on tmpfs.
     keeps_unsynced: bool,
@@ -70,6 +73,7 @@ impl Files {
         forgives_dir_sync: bool,
     ) -> Self {
         Self {
+            owner: Owner::of(dir.as_fd()),
             dir,
             beneath: Beneath::default(),
             writable,
@@ -223,12 +227,13 @@ impl Files {
         let file = rustix::fs::openat(dir, path, flags, Mode::from_raw_mode(FILE_MODE))
             .map(File::from)
             .map_err(|errno| failed(errno.into()))?;
-        if let Err(source) = take_space(&file, len_bytes) {
+        let given = self.owner.give(op, name, &file, self.dir());
+        if let Err(error) = given.and_then(|()| take_space(&file, len_bytes).map_err(failed)) {
             drop(file);
             // If this fails too the file stays, without a record that names it; the first error is
             // what matters.
             let _ = rustix::fs::unlinkat(dir, path, AtFlags::empty());
-            return Err(failed(source));
+            return Err(error);
         }
         if len_bytes != 0 {
             // An empty file has nothing that a write-back could lose; and a lock file must not be
@@ -404,7 +409,8 @@ impl Files {
         FileName::check(op, name)?;
         let (dir, path) = self.at(name);
         rustix::fs::mkdirat(dir, path, Mode::from_raw_mode(DIR_MODE))
-            .map_err(|errno| MediumError::from_io(op, name, errno.into()))
+            .map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
+        self.owner.give_dir((dir, path), name, self.dir())
     }
 
     pub(super) fn lock(
@@ -414,7 +420,8 @@ impl Files {
     ) -> Result<core::result::Result<LockGuard, Holder>> {
         // A descriptor kept for a sync would drop the lock when it is closed.
         self.unsynced().remove(name);
-        let locked = lock::lock(self.at(name), name, kind, self.writable)?;
+        let made = |file: &File| self.owner.give(Operation::Lock, name, file, self.dir());
+        let locked = lock::lock(self.at(name), name, (kind, self.writable), made)?;
         if locked.is_ok() {
             self.lock_name.get_or_init(|| FileName::new(name));
         }

@@ -77,8 +77,8 @@ pub(super) fn refuse_if_locked(
 pub(super) fn lock(
     at: (BorrowedFd<'_>, &str),
     name: &str,
-    kind: LockKind,
-    writable: bool,
+    (kind, writable): (LockKind, bool),
+    made: impl Fn(&File) -> Result<(), MediumError>,
 ) -> Result<Result<LockGuard, Holder>, MediumError> {
     let op = Operation::Lock;
     FileName::check(op, name)?;
@@ -114,6 +114,9 @@ pub(super) fn lock(
         .map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
     let stat =
         rustix::fs::fstat(&file).map_err(|errno| MediumError::from_io(op, name, errno.into()))?;
+    if found.is_none() {
+        made(&file)?;
+    }
     let sys_kind = match kind {
         LockKind::Shared => Kind::Shared,
         LockKind::Exclusive => Kind::Exclusive,

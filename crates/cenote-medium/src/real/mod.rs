@@ -13,6 +13,7 @@ mod files;
 mod granted;
 mod hold;
 mod lock;
+mod owner;
 mod window;
 
 use std::fs::File;

@@ -105,12 +105,12 @@ pub(crate) fn open(sim: &Arc<SimMedium>, half_len: u64) -> Result<(Store, Object
 
 /// The store underneath.
 pub(crate) fn raw(store: &Store) -> &cenote_store::Store {
-    // SAFETY: a test opens no heap, removes nothing that is attached, and its guests attach what
+    // SAFETY: a test opens no heap, removes nothing that is attached, and its clients attach what
     // this process does not.
     unsafe { store.as_raw() }
 }
 
-/// The same objects, for guests.
+/// The same objects, for clients.
 pub(crate) fn host(objects: &Objects) -> Host {
     // SAFETY: as in `raw`.
     unsafe { Host::of(objects.clone()) }

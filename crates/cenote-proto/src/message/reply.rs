@@ -26,7 +26,7 @@ pub struct ObjectItem {
 
 /// A client whose logs are set aside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SetAsideItem {
+pub struct UndecidedLogsItem {
     /// The client.
     pub client: Uuid,
     /// The pools that it could write, by number and name.
@@ -184,8 +184,8 @@ pub enum Refusal {
         /// Most bytes.
         limit: u64,
     },
-    /// There is no such parcel: the daemon is another one than it was of, say.
-    NoParcel,
+    /// There is no such transfer: the daemon is another one than it was of, say.
+    NoTransfer,
     /// There is no such import: the daemon is another one than it was begun with, say, or it has
     /// failed. Nothing of it is left.
     NoImport,
@@ -208,6 +208,23 @@ pub enum Refusal {
     },
     /// The pool may hold half a transaction, because logs were discarded.
     PoolTorn,
+    /// Another client, or the daemon itself, has a pool: the one that was named, or one beside it
+    /// that has to be free, too.
+    PoolHeld {
+        /// The pool.
+        name: String,
+        /// Who has it.
+        by: String,
+    },
+    /// The window has no room.
+    WindowFull {
+        /// Bytes that were wanted.
+        wanted: u64,
+        /// Bytes of the window.
+        window_len: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
 }
 
 /// What the daemon answers. The order of variants is part of the protocol: add at the end only.
@@ -292,10 +309,10 @@ pub enum Reply {
         /// Why its values may not be what its transactions made them.
         doubts: Vec<String>,
     },
-    /// To `Request::SetAside`.
-    SetAside {
+    /// To `Request::UndecidedLogs`.
+    UndecidedLogs {
         /// As many as fit into a message: when they are decided about, the others follow.
-        items: Vec<SetAsideItem>,
+        items: Vec<UndecidedLogsItem>,
     },
     /// To `Request::Clients`.
     Clients {
@@ -328,8 +345,8 @@ pub enum Reply {
         /// Bytes that the record took.
         journal_bytes: u64,
     },
-    /// To `Request::Parcel`, with its descriptor.
-    Parcel {
+    /// To `Request::Transfer`, with its descriptor.
+    Transfer {
         /// Its number in this session.
         number: u64,
     },

@@ -16,7 +16,7 @@ fn sample() -> Request {
 #[test]
 fn messages_come_back_as_they_were_sent() {
     let psync =
-        Request::PsyncObjects { parcel: 9, objects: vec![Uuid([3; 16])], runs: 7, settled: true };
+        Request::PsyncObjects { transfer: 9, objects: vec![Uuid([3; 16])], runs: 7, settled: true };
     let attach = Request::AttachObject { name: "an object".into(), writable: true };
     for (number, message) in
         [sample(), Request::Ping, Request::Hello { resume: Some(Uuid([7; 16])) }, psync, attach]

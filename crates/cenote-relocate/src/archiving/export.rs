@@ -29,7 +29,7 @@ use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::types::TypeRecord;
 use cenote_medium::FileHandle;
 use cenote_store::relocate::QuiescentPool;
-use cenote_store::{Access, Store, StoreError};
+use cenote_store::{Access, PoolInfo, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
@@ -98,101 +98,13 @@ pub unsafe fn export<W: Write>(
 ) -> Result<(W, Exported), ArchivingError> {
     let ExportOptions { codec, with_targets, mut progress } = options;
     let infos = store.pools();
-    let all_puddles = store.places_of_pools()?;
-    let type_of = |id| store.type_record(id);
-    let world = World::new(&type_of, &all_puddles);
-    let mut sources: BTreeMap<PoolId, QuiescentPool> = BTreeMap::new();
-    let mut todo = Vec::new();
-    for name in names {
-        let info = infos.iter().find(|info| info.record.name == *name);
-        let info = info.ok_or_else(|| StoreError::PoolUnknown { name: (*name).into() })?;
-        todo.push(info.record.id);
-    }
-    if todo.is_empty() {
-        return Err(ArchivingError::NoPool);
-    }
-    let wanted: BTreeSet<PoolId> = todo.iter().copied().collect();
-    // Where there is no other pool, no pointer leads to one.
-    let pointers = infos.iter().any(|info| !wanted.contains(&info.record.id));
-    let name_of = |id| {
-        let info = infos.iter().find(|info| info.record.id == id);
-        info.map(|info| info.record.name.as_str())
-    };
-    let (mut found, mut unseen) = (Found::default(), Vec::new());
-    while let Some(id) = todo.pop() {
-        if sources.contains_key(&id) {
-            continue;
-        }
-        // A region pointer may still say the number of a pool that was removed.
-        let Some(name) = name_of(id) else { continue };
-        let source = source(store, name, id)?;
-        let sealed = source.at_rest != AtRest::None;
-        if sealed && !store.has_key_for(source.at_rest) {
-            if with_targets {
-                return Err(ArchivingError::NoKey { pool: name.into() });
-            }
-            unseen.push(name.to_owned());
-            sources.insert(id, source);
-            continue;
-        }
-        let opened = sealed.then(|| store.open_pool(name, Access::ReadOnly)).transpose()?;
-        for (puddle, file) in &source.puddles {
-            // SAFETY: it is read only, by the lines below, and dropped with this round.
-            let file = unsafe { store.open_quiescent(puddle, file) }?;
-            let bytes = |offset: u64, bytes: &mut [u8]| match &opened {
-                Some(pool) => {
-                    // SAFETY: the caller lets no thread open the pool for writing.
-                    Ok(unsafe { pool.read_at(puddle.addr.saturating_add(offset), bytes) }?)
-                }
-                None => Ok(file.read_exact_at(offset, bytes)?),
-            };
-            Scan { body: Body { bytes: &bytes, puddle }, world: &world, pointers }
-                .run(&mut found)?;
-            tell(&mut progress, 0, 0)?;
-        }
-        drop(opened);
-        sources.insert(id, source);
-        if with_targets {
-            todo.extend(found.foreign.keys().filter(|id| !sources.contains_key(id)));
-        }
-    }
-    let left = found.foreign.iter().filter(|(id, _)| !sources.contains_key(id));
-    let left: Vec<LeftEntry> = left
-        .map(|(id, (pointers, from_type))| {
-            let name = name_of(*id).map_or_else(|| format!("(removed, number {id})"), String::from);
-            LeftEntry { id: *id, name, pointers: *pointers, from_type: *from_type }
-        })
-        .collect();
-    let manifest = Manifest {
-        archive: store.medium().random_uuid()?,
-        store: store.uuid(),
-        window: store.window(),
-        made_at_s: store.medium().now_s(),
-        pools: sources.values().map(|source| pool_entry(&source.record, source.at_rest)).collect(),
-        torn: sources.iter().filter(|(_, source)| source.torn).map(|(id, _)| *id).collect(),
-        puddles: sources
-            .values()
-            .flat_map(|source| source.puddles.iter().map(|(puddle, _)| puddle_entry(puddle)))
-            .collect(),
-        types: match unseen.is_empty() {
-            true => {
-                let known = store.types().into_iter().map(|record| (record.id, record)).collect();
-                closure(&found.types, &known)
-            }
-            // Which of them are used is not known.
-            false => {
-                let mut all: Vec<TypeRecord> =
-                    store.types().into_iter().map(|record| (*record).clone()).collect();
-                all.sort_by_key(|record| record.id);
-                all
-            }
-        },
-        left: left.clone(),
-    };
+    // SAFETY: the caller's.
+    let taken = unsafe { Taken::of(store, &infos, names, with_targets, &mut progress) }?;
+    let manifest = taken.manifest(store, &infos)?;
     let of = manifest.bytes();
     let mut writer = ArchiveWriter::begin(out, &manifest, codec)?;
     let (mut number, mut done, mut buffer) = (0, 0, vec![0; STEP as usize]);
-    for source in sources.values() {
+    for source in taken.sources.values() {
         for (puddle, file) in &source.puddles {
             // SAFETY: it is read only, by the lines below, and dropped with this round.
             let file = unsafe { store.open_quiescent(puddle, file) }?;
@@ -212,10 +124,154 @@ pub unsafe fn export<W: Write>(
         puddle_bytes: of,
         totals,
         archive_bytes,
-        left,
-        unseen,
+        left: manifest.left,
+        unseen: taken.unseen,
     };
     Ok((out, exported))
+}
+
+/// The name of a pool, if the store has it.
+fn name_of(infos: &[PoolInfo], id: PoolId) -> Option<&str> {
+    infos.iter().find(|info| info.record.id == id).map(|info| info.record.name.as_str())
+}
+
+/// The pools that are taken along, and what their pointers say.
+#[derive(Default)]
+struct Taken {
+    sources: BTreeMap<PoolId, QuiescentPool>,
+    found: Found,
+    /// Names of those that could not be looked into.
+    unseen: Vec<String>,
+}
+
+impl Taken {
+    /// Takes the pools of these names, and those that their pointers lead to if `with_targets` says
+    /// so.
+    ///
+    /// # Safety
+    /// As [`export`].
+    unsafe fn of(
+        store: &Store,
+        infos: &[PoolInfo],
+        names: &[&str],
+        with_targets: bool,
+        progress: &mut Option<OnArchiving<'_>>,
+    ) -> Result<Self, ArchivingError> {
+        let all_puddles = store.places_of_pools()?;
+        let type_of = |id| store.type_record(id);
+        let world = World::new(&type_of, &all_puddles);
+        let mut todo = Vec::new();
+        for name in names {
+            let info = infos.iter().find(|info| info.record.name == *name);
+            let info = info.ok_or_else(|| StoreError::PoolUnknown { name: (*name).into() })?;
+            todo.push(info.record.id);
+        }
+        if todo.is_empty() {
+            return Err(ArchivingError::NoPool);
+        }
+        let wanted: BTreeSet<PoolId> = todo.iter().copied().collect();
+        // Where there is no other pool, no pointer leads to one.
+        let pointers = infos.iter().any(|info| !wanted.contains(&info.record.id));
+        let mut taken = Self::default();
+        while let Some(id) = todo.pop() {
+            if taken.sources.contains_key(&id) {
+                continue;
+            }
+            // A region pointer may still say the number of a pool that was removed.
+            let Some(name) = name_of(infos, id) else { continue };
+            let source = source(store, name, id)?;
+            if source.at_rest != AtRest::None && !store.has_key_for(source.at_rest) {
+                if with_targets {
+                    return Err(ArchivingError::NoKey { pool: name.into() });
+                }
+                taken.unseen.push(name.to_owned());
+                taken.sources.insert(id, source);
+                continue;
+            }
+            // SAFETY: the caller's.
+            unsafe { taken.look_into(store, &source, (&world, pointers), progress) }?;
+            taken.sources.insert(id, source);
+            if with_targets {
+                let foreign = taken.found.foreign.keys();
+                todo.extend(foreign.filter(|id| !taken.sources.contains_key(id)));
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Finds what the pointers of a pool say, where `pointers` says that there are any to look for.
+    ///
+    /// # Safety
+    /// As [`export`].
+    unsafe fn look_into(
+        &mut self,
+        store: &Store,
+        source: &QuiescentPool,
+        (world, pointers): (&World<'_>, bool),
+        progress: &mut Option<OnArchiving<'_>>,
+    ) -> Result<(), ArchivingError> {
+        let sealed = source.at_rest != AtRest::None;
+        let open = || store.open_pool(&source.record.name, Access::ReadOnly);
+        let opened = sealed.then(open).transpose()?;
+        for (puddle, file) in &source.puddles {
+            // SAFETY: it is read only, by the lines below, and dropped with this round.
+            let file = unsafe { store.open_quiescent(puddle, file) }?;
+            let bytes = |offset: u64, bytes: &mut [u8]| match &opened {
+                Some(pool) => {
+                    // SAFETY: the caller lets no thread open the pool for writing.
+                    Ok(unsafe { pool.read_at(puddle.addr.saturating_add(offset), bytes) }?)
+                }
+                None => Ok(file.read_exact_at(offset, bytes)?),
+            };
+            Scan { body: Body { bytes: &bytes, puddle }, world, pointers }.run(&mut self.found)?;
+            tell(progress, 0, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Pools that pointers lead to and that are not taken along.
+    fn left(&self, infos: &[PoolInfo]) -> Vec<LeftEntry> {
+        let left = self.found.foreign.iter().filter(|(id, _)| !self.sources.contains_key(id));
+        left.map(|(id, (pointers, from_type))| {
+            let removed = || format!("(removed, number {id})");
+            let name = name_of(infos, *id).map_or_else(removed, String::from);
+            LeftEntry { id: *id, name, pointers: *pointers, from_type: *from_type }
+        })
+        .collect()
+    }
+
+    /// What the archive says of itself.
+    fn manifest(&self, store: &Store, infos: &[PoolInfo]) -> Result<Manifest, ArchivingError> {
+        let sources = &self.sources;
+        let puddles = sources.values().flat_map(|source| &source.puddles);
+        Ok(Manifest {
+            archive: store.medium().random_uuid()?,
+            store: store.uuid(),
+            window: store.window(),
+            made_at_s: store.medium().now_s(),
+            pools: sources
+                .values()
+                .map(|source| pool_entry(&source.record, source.at_rest))
+                .collect(),
+            torn: sources.iter().filter(|(_, source)| source.torn).map(|(id, _)| *id).collect(),
+            puddles: puddles.map(|(puddle, _)| puddle_entry(puddle)).collect(),
+            types: self.types(store),
+            left: self.left(infos),
+        })
+    }
+
+    /// The types that values of the pools may have.
+    fn types(&self, store: &Store) -> Vec<TypeRecord> {
+        if self.unseen.is_empty() {
+            let known = store.types().into_iter().map(|record| (record.id, record)).collect();
+            return closure(&self.found.types, &known);
+        }
+        // Which of them are used is not known.
+        let mut all: Vec<TypeRecord> =
+            store.types().into_iter().map(|record| (*record).clone()).collect();
+        all.sort_by_key(|record| record.id);
+        all
+    }
 }
 
 fn pool_entry(pool: &PoolRecord, at_rest: AtRest) -> PoolEntry {

@@ -196,7 +196,7 @@ impl Look {
                     if let Some(rules) = rules {
                         rules.check(block, at, bytes, &mut |invalid| found.refused.add(invalid));
                     }
-                    self.pointers(record, block, at, bytes, found);
+                    self.pointers(record, Part { block, at, bytes }, found);
                 },
             )
         })
@@ -223,7 +223,8 @@ impl Look {
         Ok(())
     }
 
-    fn pointers(&self, record: &TypeRecord, block: u64, at: u64, bytes: &[u8], found: &mut Found) {
+    fn pointers(&self, record: &TypeRecord, part: Part<'_>, found: &mut Found) {
+        let Part { block, at, bytes } = part;
         record.for_each_pointer(bytes, &mut |offset, field| {
             let Some(word) = bytes.get(offset..offset + 8).and_then(|word| word.try_into().ok())
             else {
@@ -235,7 +236,7 @@ impl Look {
                 let target = self.types.get(&field.target);
                 target.is_some_and(|target| is_link(&record.name, &target.name))
             };
-            let invalid = || self.invalid(record, block, at, offset, bytes, to);
+            let invalid = || part.invalid(record, offset, to);
             match self.blocks.at(to) {
                 At::Block(start, type_id) if start == to && type_id == field.target => {}
                 At::Elsewhere => {}
@@ -259,16 +260,20 @@ impl Look {
         };
         (to != 0).then_some(to)
     }
+}
 
-    fn invalid(
-        &self,
-        record: &TypeRecord,
-        block: u64,
-        at: u64,
-        offset: usize,
-        bytes: &[u8],
-        to: u64,
-    ) -> InvalidValue {
+/// Bytes of a block, from `at` on.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    block: u64,
+    at: u64,
+    bytes: &'a [u8],
+}
+
+impl Part<'_> {
+    /// A pointer at `offset` of these bytes that leads to `to`, where it must not.
+    fn invalid(self, record: &TypeRecord, offset: usize, to: u64) -> InvalidValue {
+        let Self { block, at, bytes } = self;
         let size = (record.size as usize).max(1);
         let value = offset / size * size;
         let own = bytes.get(value..value + size).unwrap_or_default();

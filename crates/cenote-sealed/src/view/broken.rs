@@ -11,17 +11,17 @@ impl Inner {
     pub(super) fn while_broken(&self, address: usize, f: impl FnOnce() -> bool) -> bool {
         let page = (address.wrapping_sub(self.base) / PAGE_LEN) as u64;
         let _filling = self.lock();
-        page < self.pages && self.broken.has(page) && !self.is_stopped() && f()
+        page < self.pages && self.states().broken.has(page) && !self.is_stopped() && f()
     }
 
     /// Gives up a page: an access to it is a bus error from now on.
     pub(super) fn break_page(&self, page: u64, error: &SealedError) {
         let _filling = self.lock();
-        if self.loaded.has(page) {
+        if self.states().loaded.has(page) {
             // Another thread has loaded it meanwhile, and may have stored into it.
             return;
         }
-        self.broken.note(page..page + 1);
+        self.states().broken.note(page..page + 1);
         fault::tell(&format!(
             "cenote: {error}; a program's access to it is a bus error; other pages can be read \
              (`read_at`)\n"

@@ -10,9 +10,9 @@ use cenote_atrest::{PAGE_LEN, Page};
 use cenote_journal::Pages;
 use cenote_layout::at_rest::{PageSide, SIDE_LEN};
 use cenote_medium::planted::{Bug, planted};
+use cenote_protect::Right;
 use cenote_sys::fault;
 use cenote_sys::mappings::{self, Fineness};
-use cenote_sys::memory::Access;
 use cenote_sys::secret::wipe_bytes;
 use std::io;
 use zerocopy::FromBytes;
@@ -27,16 +27,16 @@ impl Filled for Inner {
         if page >= self.pages {
             return false;
         }
-        let in_order = page > 0 && self.loaded.has(page - 1);
+        let in_order = page > 0 && self.states().loaded.has(page - 1);
         let end = if in_order { (page / RUN + 1) * RUN } else { page + 1 };
         if self.pages <= SMALL && self.load(0..self.pages).is_ok() {
             return true;
         }
         // What is behind the page is a help, and its faults concern no access yet.
         let run = page..(page + 1..end.min(self.pages))
-            .find(|p| self.loaded.has(*p))
+            .find(|p| self.states().loaded.has(*p))
             .unwrap_or(end.min(self.pages));
-        if self.load(run).is_ok() || self.loaded.has(page) {
+        if self.load(run).is_ok() || self.states().loaded.has(page) {
             return true;
         }
         match self.load(page..page + 1) {
@@ -58,12 +58,12 @@ impl Inner {
     pub(super) fn load(&self, pages: Pages) -> Result<(), SealedError> {
         let mut page = pages.start;
         while page < pages.end.min(self.pages) {
-            if self.loaded.has(page) {
+            if self.states().loaded.has(page) {
                 page += 1;
                 continue;
             }
             let end = (page + RUN).min(pages.end).min(self.pages);
-            let end = (page + 1..end).find(|page| self.loaded.has(*page)).unwrap_or(end);
+            let end = (page + 1..end).find(|page| self.states().loaded.has(*page)).unwrap_or(end);
             self.fill(page..end)?;
             page = end;
         }
@@ -93,7 +93,7 @@ impl Inner {
             let side = has_side.then(|| PageSide::read_from_bytes(side).ok()).flatten();
             // Another thread may have been first: what is open may hold stores, and is not filled
             // again.
-            if !self.loaded.has(page)
+            if !self.states().loaded.has(page)
                 && let Err(error) = self.fill_one(page, sealed, side.as_ref())
             {
                 failed = Some(error);
@@ -105,8 +105,8 @@ impl Inner {
         if !good.is_empty() {
             // A page that is written already loses that for one more fault: it stays noted.
             let fine = mappings::fineness() == Fineness::Page;
-            if fine && self.open(good.clone(), Access::ReadOnly).is_ok() {
-                self.loaded.note(good);
+            if fine && self.open(good.clone(), Right::Read).is_ok() {
+                self.states().loaded.note(good);
             } else if !self.widen(pages.start) {
                 let source =
                     io::Error::other("the kernel allows no more mappings (vm.max_map_count)");
@@ -131,10 +131,10 @@ impl Inner {
                 && if self.is_writable() {
                     self.let_write(pages.clone())
                 } else {
-                    self.open(pages.clone(), Access::ReadOnly).is_ok()
+                    self.open(pages.clone(), Right::Read).is_ok()
                 };
             if opened {
-                self.loaded.note(pages);
+                self.states().loaded.note(pages);
             }
             opened
         })
@@ -144,8 +144,10 @@ impl Inner {
     pub(super) fn fill_closed(&self, pages: Pages) -> Result<(), SealedError> {
         let mut at = pages.start;
         // What is loaded is not read again: it may hold stores, and reading it may fail.
-        while let Some(first) = (at..pages.end).find(|page| !self.loaded.has(*page)) {
-            at = (first..pages.end).find(|page| self.loaded.has(*page)).unwrap_or(pages.end);
+        while let Some(first) = (at..pages.end).find(|page| !self.states().loaded.has(*page)) {
+            at = (first..pages.end)
+                .find(|page| self.states().loaded.has(*page))
+                .unwrap_or(pages.end);
             self.each_sealed(first..at, |page, sealed, side| self.fill_one(page, sealed, side))?;
         }
         Ok(())

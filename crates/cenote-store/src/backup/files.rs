@@ -1,12 +1,12 @@
 //! Files of a backup: which there are, copies of them, and the directory that becomes the target.
 
 use crate::kernel::catalog::State;
-use crate::kernel::error::StoreError;
-use crate::kernel::journals::JournalOf;
-use crate::kernel::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
-use crate::kernel::report::Damage;
+use crate::kernel::catalog::journals::JournalOf;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::puddles::puddle::{DIR, PRIMARY_DIR, file_name, primary_name, text};
+use crate::kernel::puddles::verify::about_file;
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::about_file;
 use crate::sealed_files::file_len;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{AtRest, PuddleRecord};
@@ -69,8 +69,8 @@ impl Progress<'_> {
     }
 }
 
-/// Sessions that ended and whose logs are set aside: neither this one nor a guest that lives.
-pub(super) fn set_aside(control: &Control) -> BTreeSet<Uuid> {
+/// Sessions that ended and whose logs are set aside: neither this one nor a client that lives.
+pub(super) fn undecided_logs(control: &Control) -> BTreeSet<Uuid> {
     let clients = control.catalog.state.clients.keys().copied();
     clients
         .filter(|client| *client != control.client && !control.hosted().contains_key(client))
@@ -85,7 +85,7 @@ pub(super) fn plan(
     control: &Control,
 ) -> Result<(Vec<Planned>, Vec<Damage>), StoreError> {
     let state = &control.catalog.state;
-    let (logs_go, lists) = (!set_aside(control).is_empty(), inner.lists(control)?);
+    let (logs_go, lists) = (!undecided_logs(control).is_empty(), inner.lists(control)?);
     let (mut plan, mut damage) = (Vec::new(), Vec::new());
     for puddle in state.puddles.values() {
         let goes = match puddle.role {
@@ -181,7 +181,7 @@ fn planned(
             Err(error) => (of(to, puddle.size), Some(error.to_string())),
         });
     }
-    let looked = !state.due.contains_key(&puddle.uuid);
+    let looked = !state.pending.contains_key(&puddle.uuid);
     let at_rest = state.at_rest(puddle.pool);
     if at_rest != AtRest::None {
         let problem = if looked { inner.verify_sealed(puddle, at_rest)? } else { None };
@@ -296,13 +296,25 @@ impl Copied {
 }
 
 fn failed(path: &Path, what: &str, error: &io::Error) -> StoreError {
-    StoreError::Backup { detail: format!("{} cannot be {what}: {error}", path.display()) }
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "make the directory that it lies in first".into(),
+        io::ErrorKind::PermissionDenied => {
+            let user = cenote_sys::process::uid();
+            format!("name a directory in one that user {user} may write")
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free some space, or name a directory on another file system".into()
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "name a directory that can be written".into(),
+        _ => "name another directory".to_owned(),
+    };
+    StoreError::Backup { detail: format!("{} cannot be {what}: {error}: {advice}", path.display()) }
 }
 
 /// The parent of a target, and the target's name.
 fn parts(target: &Path) -> Result<(PathBuf, String), StoreError> {
     let name = target.file_name().ok_or_else(|| StoreError::Backup {
-        detail: format!("{} names no directory that could be made", target.display()),
+        detail: format!("{} names no directory that could be made: name one", target.display()),
     })?;
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok((parent.unwrap_or(Path::new(".")).to_owned(), name.to_string_lossy().into_owned()))
@@ -322,12 +334,13 @@ pub(super) fn make_directory(target: &Path, store: &Path) -> Result<PathBuf, Sto
         return Err(StoreError::Backup { detail });
     }
     if std::fs::symlink_metadata(target).is_ok_and(|found| !found.is_dir()) {
-        return Err(StoreError::Backup { detail: format!("{} is no directory", target.display()) });
+        let detail = format!("{} is no directory: name a new one", target.display());
+        return Err(StoreError::Backup { detail });
     }
     let inside = |store: &Path| parent.canonicalize().is_ok_and(|parent| parent.starts_with(store));
     if store.canonicalize().is_ok_and(|store| inside(&store)) {
         return Err(StoreError::Backup {
-            detail: format!("{} is inside the store", target.display()),
+            detail: format!("{} is inside the store: name one outside of it", target.display()),
         });
     }
     let prefix = format!(".{name}{MARK}");
@@ -393,7 +406,10 @@ pub(super) fn sync_parent(target: &Path) -> Result<(), StoreError> {
                 io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
             ) =>
         {
-            let detail = format!("{} cannot be synced: {error}", parent.display());
+            let detail = format!(
+                "{} cannot be synced: {error}: look at its disk, and sync it (`sync`)",
+                parent.display()
+            );
             Err(StoreError::BackupUnsynced { detail })
         }
         _ => Ok(()),

@@ -9,14 +9,14 @@
 //! transactions they say nothing. A session that ended badly, and whose logs are set aside, goes
 //! along.
 //!
-//! # Guests
+//! # Clients
 //!
-//! A daemon's guests store into mappings and ask no process. Those that write pools in direct mode
+//! A daemon's clients store into mappings and ask no process. Those that write pools in direct mode
 //! are asked to stand between two transactions, by the caller ([`Store::pools_at_work`]); the
 //! others change files only by psyncs, which the daemon makes. What the copy stands for is the
-//! moment of 3 in which the control lock is held: under it, each pool that guests write has one
-//! that keeps transactions from it ([`Backup::copy_standing`]); nothing is granted and no guest is
-//! ended until the lock is released. A guest that has died is not standing, until its logs are
+//! moment of 3 in which the control lock is held: under it, each pool that clients write has one
+//! that keeps transactions from it ([`Backup::copy_standing`]); nothing is granted and no client is
+//! ended until the lock is released. A client that has died is not standing, until its logs are
 //! replayed.
 //!
 //! # Steps
@@ -44,7 +44,7 @@
 //! pools and of objects change when records are applied, and a quiet journal has none. Files are
 //! made, renamed and removed under the catalog's lock, but for a puddle that has moved and is
 //! rewritten when it is first touched: that file is as good before, in the middle and afterwards
-//! ([`crate::relocate`]), and the copy's catalog says that it is due.
+//! ([`crate::relocate`]), and the copy's catalog says that it is pending.
 //!
 //! Blocks in caches of the living session are marked in the copy as a crash of its process would
 //! leave them. So the copy's catalog has leases of a session that is gone on pools that are in use,
@@ -54,8 +54,8 @@ mod files;
 
 use crate::backed_up::{BackedUp, BackupReport};
 use crate::kernel::catalog;
-use crate::kernel::error::StoreError;
-use crate::kernel::puddle::{primary_name, text};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::puddles::puddle::{primary_name, text};
 use crate::kernel::store::{Control, Inner, LOCK, Store};
 use crate::kernel::superblock;
 use cenote_layout::catalog::{LeaseRecord, Record};
@@ -89,7 +89,7 @@ pub struct Backup {
     /// Keeps others from taking the directory for one that a crash left.
     _held: LockGuard,
     copied: BTreeMap<String, Copied>,
-    /// Files whose copies get this stamp ([`crate::kernel::stamps`]).
+    /// Files whose copies get this stamp ([`crate::kernel::puddles::stamps`]).
     sealed: (BTreeSet<String>, u64),
     control: Option<Head>,
     report: BackupReport,
@@ -161,7 +161,7 @@ impl Store {
     }
 }
 
-/// A pool in direct mode that guests write.
+/// A pool in direct mode that clients write.
 #[derive(Clone, Debug)]
 pub struct PoolAtWork {
     /// The pool.
@@ -171,21 +171,25 @@ pub struct PoolAtWork {
     /// Whether several may have it: then one of them can keep transactions of all from it.
     pub shared: bool,
     /// Those that have it, and their processes.
-    pub guests: Vec<(Uuid, u32)>,
-    /// Guests of it whose logs are being replayed.
+    pub hosted_clients: Vec<(Uuid, u32)>,
+    /// Clients of it whose logs are being replayed.
     ending: bool,
 }
 
 impl PoolAtWork {
-    /// Whether no transaction runs on it, as one of its guests says.
+    /// Whether no transaction runs on it, as one of its clients says.
     #[must_use]
     pub fn stands(&self, standing: &BTreeSet<(PoolId, Uuid)>) -> bool {
-        !self.ending && self.guests.iter().any(|(guest, _)| standing.contains(&(self.pool, *guest)))
+        !self.ending
+            && self
+                .hosted_clients
+                .iter()
+                .any(|(hosted_client, _)| standing.contains(&(self.pool, *hosted_client)))
     }
 }
 
 impl Store {
-    /// The pools in direct mode that guests write: what has to stand still for a backup.
+    /// The pools in direct mode that clients write: what has to stand still for a backup.
     #[must_use]
     pub fn pools_at_work(&self) -> Vec<PoolAtWork> {
         self.inner().control().at_work()
@@ -206,13 +210,13 @@ impl Control {
                 pool: *pool,
                 name: record.name.clone(),
                 shared: false,
-                guests: Vec::new(),
+                hosted_clients: Vec::new(),
                 ending: false,
             };
             let at_work = found.entry(*pool).or_insert_with(new);
             at_work.shared |= state.shared.contains(&(*client, *pool));
             at_work.ending |= hosted.is_ending();
-            at_work.guests.push((*client, hosted.pid()));
+            at_work.hosted_clients.push((*client, hosted.pid()));
         }
         found.into_values().collect()
     }
@@ -268,7 +272,7 @@ impl Backup {
     /// caller's part.
     ///
     /// # Errors
-    /// As [`Backup::copy_ahead`]; the store is poisoned; guests have pools of it.
+    /// As [`Backup::copy_ahead`]; the store is poisoned; clients have pools of it.
     pub fn copy_held(&mut self) -> Result<(), StoreError> {
         if self.copy_standing(&BTreeSet::new(), &mut |_, _| true)? {
             return Ok(());
@@ -276,9 +280,10 @@ impl Backup {
         Err(StoreError::Backup { detail: "clients of this daemon have pools of the store".into() })
     }
 
-    /// The same in a store that has guests. Guests that are `standing` have no transaction on that
-    /// pool, and begin none until the caller lets them: of a pool that several share, one is enough
-    /// that keeps the others out. `false`, and nothing is copied: there is a pool of which none is.
+    /// The same in a store that has clients. Clients that are `standing` have no transaction on
+    /// that pool, and begin none until the caller lets them: of a pool that several share, one is
+    /// enough that keeps the others out. `false`, and nothing is copied: there is a pool of which
+    /// none is.
     ///
     /// # Errors
     /// As [`Backup::copy_held`].
@@ -293,7 +298,7 @@ impl Backup {
         inner.check_poisoned()?;
         let _still = store.exclude_backups();
         let mut control = inner.control();
-        // From here on nothing is granted, and no guest is ended.
+        // From here on nothing is granted, and no client is ended.
         if control.at_work().iter().any(|pool| !pool.stands(standing)) {
             return Ok(false);
         }
@@ -358,7 +363,7 @@ impl Backup {
     /// has now: the journals name batches up to that.
     fn control_of(&self, inner: &Inner, control: &Control) -> Result<Head, StoreError> {
         let state = &control.catalog.state;
-        let aside = files::set_aside(control);
+        let aside = files::undecided_logs(control);
         let logs_go = !aside.is_empty();
         let mut records = state.snapshot();
         records.retain(|record| match record {
@@ -369,7 +374,7 @@ impl Backup {
                 Role::Spare => false,
                 Role::Heap | Role::Object => true,
             },
-            Record::Guest(_)
+            Record::HostedClient(_)
             | Record::Sealed { .. }
             | Record::PoolMade { .. }
             | Record::LeaseShared { .. }

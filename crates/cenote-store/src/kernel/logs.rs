@@ -20,12 +20,12 @@
 //! earlier sessions, once recovery is done with them, are spare: they keep their records, and are
 //! formatted anew under another log id, so that no old entry counts.
 
-use crate::kernel::error::StoreError;
-use crate::kernel::log_list::LogLease;
-use crate::kernel::notice::Watcher;
-use crate::kernel::puddle::{Puddle, file_name};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::puddles::notice::Watcher;
+use crate::kernel::puddles::puddle::{Puddle, file_name};
+use crate::kernel::puddles::verify::{of_file, verify_file};
+use crate::kernel::store::log_list::LogLease;
 use crate::kernel::store::{Control, Inner, Store};
-use crate::kernel::verify::{of_file, verify_file};
 use cenote_layout::catalog::{ClientRecord, PuddleRecord, Record};
 use cenote_layout::header::{HeaderPrefix, seal};
 use cenote_layout::id::{PoolId, Uuid};

@@ -2,17 +2,16 @@
 //!
 //! A log says addresses of the window in which it was written. If that window has moved since, and
 //! the log with it, because it waited ([`crate::relocate::window`], "What waits"), its puddles are
-//! due: their headers say the addresses of before. So do the puddles that it may be about, because
-//! no session has rewritten them. So an entry means the puddle that lies as far from where the
-//! entry says as the log lies from where it was written. It counts only if that puddle is due, and
-//! what it holds is right for the address that the entry means.
+//! pending: their headers say the addresses of before. So do the puddles that it may be about,
+//! because no session has rewritten them. So an entry means the puddle that lies as far from where
+//! the entry says as the log lies from where it was written. It counts only if that puddle is
+//! pending, and what it holds is right for the address that the entry means.
 
-use super::Session;
-use crate::due::Found;
-use crate::kernel::catalog::State;
-use crate::kernel::puddle::{Puddle, file_name, text};
-use crate::kernel::verify::of_file;
-use cenote_layout::catalog::{DueRecord, PuddleRecord};
+use super::replaying::Replaying;
+use crate::kernel::puddles::puddle::{Puddle, file_name, text};
+use crate::kernel::puddles::verify::of_file;
+use crate::pending_rewrite::Found;
+use cenote_layout::catalog::{PendingRewriteRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::log_space::LogSpaceEntry;
 use cenote_layout::puddle::Role;
@@ -20,17 +19,7 @@ use cenote_medium::MediumError;
 use cenote_medium::planted::{Bug, planted};
 use std::collections::BTreeSet;
 
-/// Log puddles that no client has, and that have not moved: they are empty.
-pub(super) fn spare_logs(state: &State, used: &BTreeSet<Uuid>) -> Vec<PuddleRecord> {
-    let spare = |log: &&PuddleRecord| {
-        matches!(log.role, Role::Log | Role::LogSpace)
-            && !used.contains(&log.uuid)
-            && !state.due.contains_key(&log.uuid)
-    };
-    state.puddles.values().filter(spare).copied().collect()
-}
-
-impl Session<'_> {
+impl Replaying<'_> {
     /// This client is the one in hand.
     pub(super) fn begin(&mut self, client: Uuid) {
         let state = &self.control.catalog.state;
@@ -71,28 +60,30 @@ impl Session<'_> {
         if let Some(known) = self.verified.get(&key) {
             return Ok(known.clone());
         }
-        let found = match state.due.get(&record.uuid) {
+        let found = match state.pending.get(&record.uuid) {
             None if self.moved.is_some() && record.role == Role::Heap => {
                 Ok(Some("it was rewritten since the log was written".into()))
             }
             None => inner.check_file(state, record),
-            Some(due) => self.problem_of_due(record, due),
+            Some(pending) => self.problem_of_pending(record, pending),
         };
         let found = of_file(found)?;
         self.verified.insert(key, found.clone());
         Ok(found)
     }
 
-    fn problem_of_due(
+    fn problem_of_pending(
         &self,
         record: &PuddleRecord,
-        due: &DueRecord,
+        pending: &PendingRewriteRecord,
     ) -> Result<Option<String>, MediumError> {
         let state = &self.control.catalog.state;
-        match self.inner.look_at_file(record, due)? {
+        match self.inner.look_at(file_name(record.uuid), record, pending)? {
             Found::Damaged(problem) => Ok(Some(problem)),
             Found::Old if record.role != Role::Heap => Ok(None),
-            Found::Old if self.moved.is_some_and(|by| record.addr.wrapping_sub(by) == due.from) => {
+            Found::Old
+                if self.moved.is_some_and(|by| record.addr.wrapping_sub(by) == pending.from) =>
+            {
                 self.inner.check_stamp(state, record, text(&file_name(record.uuid)))
             }
             Found::New if self.moved.is_none() => Ok(None),
@@ -131,10 +122,12 @@ impl Session<'_> {
             return Ok(false);
         }
         let inner = self.inner;
-        if let Some(due) = state.due.get(&record.uuid) {
+        if let Some(pending) = state.pending.get(&record.uuid) {
             // One that has moved in a lease that goes on may have taken stores before.
-            let counts = due.is_unknown() || !state.is_shadowed(record.pool);
-            let found = || of_file(inner.look_at_file(record, due).map(Found::damage));
+            let counts = pending.is_unknown() || !state.is_shadowed(record.pool);
+            let found = || {
+                of_file(inner.look_at(file_name(record.uuid), record, pending).map(Found::damage))
+            };
             return Ok(counts && found()?.is_some());
         }
         let shadowed = state.is_shadowed(record.pool);
@@ -147,10 +140,10 @@ impl Session<'_> {
     /// its image is rewritten from that. Whether it is still to be rewritten.
     pub(super) fn hold_moved(&self, puddle: &Puddle) -> Result<bool, MediumError> {
         let state = &self.control.catalog.state;
-        let known = state.puddles.get(&puddle.uuid()).zip(state.due.get(&puddle.uuid()));
-        let Some((record, due)) = known else { return Ok(false) };
-        let moved =
-            self.inner.look_at_file(record, due)? == Found::Old || planted(Bug::RewrittenHeldAsOld);
+        let known = state.puddles.get(&puddle.uuid()).zip(state.pending.get(&puddle.uuid()));
+        let Some((record, pending)) = known else { return Ok(false) };
+        let moved = self.inner.look_at(file_name(record.uuid), record, pending)? == Found::Old
+            || planted(Bug::RewrittenHeldAsOld);
         if moved && puddle.is_mapped() {
             // SAFETY: recovery's own mapping, into which replay has stored and nothing else does.
             unsafe { self.inner.frontier().hold_mapped(puddle) }?;

@@ -1,7 +1,8 @@
 //! What is wrong with a file that recovery needs, told apart from errors of the medium that say
 //! nothing of it ([`super`], "Errors of the medium").
 
-use crate::kernel::verify::about_file;
+use crate::kernel::puddles::verify::about_file;
+use cenote_layout::id::Uuid;
 use cenote_medium::MediumError;
 
 /// Why recovery cannot use a log, a log space or a puddle.
@@ -37,4 +38,12 @@ pub(super) fn sorted<T>(found: Result<T, Problem>) -> Result<Result<T, String>, 
         Err(Problem::File(detail)) => Ok(Err(detail)),
         Err(Problem::Medium(error)) => Err(error),
     }
+}
+
+/// Why what was read is not believed, and what was written is not relied on.
+pub(super) fn lost_page(puddle: Uuid, page: u64) -> String {
+    format!(
+        "page {page} of puddle {puddle} was lost while it was read: its file was cut short, or its \
+         disk fails"
+    )
 }

@@ -1,6 +1,6 @@
 //! What a replay may touch.
 
-use super::Session;
+use super::replaying::Replaying;
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::{Role, header_space};
 use cenote_log::{Body, Refusal, ReplayTarget};
@@ -8,13 +8,13 @@ use cenote_medium::Persistence;
 use cenote_medium::planted::{Bug, planted};
 
 /// What `cenote_log` may touch on behalf of the client in hand.
-pub(super) struct Target<'s, 'a>(pub(super) &'s mut Session<'a>);
+pub(super) struct Target<'s, 'a>(pub(super) &'s mut Replaying<'a>);
 
 impl ReplayTarget for Target<'_, '_> {
     fn writable(&mut self, owner: Uuid, addr: u64, len: u64) -> Result<*mut u8, Refusal> {
-        let session = &mut *self.0;
-        let record = session.record_at(addr).ok_or(Refusal::Outside)?;
-        let addr = session.now_at(addr);
+        let replaying = &mut *self.0;
+        let record = replaying.record_at(addr).ok_or(Refusal::Outside)?;
+        let addr = replaying.now_at(addr);
         let body = record.addr + header_space(record.size);
         let end = addr.checked_add(len).ok_or(Refusal::Outside)?;
         if addr < body
@@ -23,18 +23,18 @@ impl ReplayTarget for Target<'_, '_> {
         {
             return Err(Refusal::Outside);
         }
-        let leased = owner == session.client && session.pools.contains(&record.pool);
+        let leased = owner == replaying.client && replaying.pools.contains(&record.pool);
         if !leased && !planted(Bug::LeaseIgnored) {
             return Err(Refusal::NotLeased(record.pool));
         }
         // What is leased was mapped by `prepare`, so neither of these fails.
-        let problem = session.problem(&record).unwrap_or_else(|error| Some(error.to_string()));
+        let problem = replaying.problem(&record).unwrap_or_else(|error| Some(error.to_string()));
         if let Some(problem) = problem {
             return Err(Refusal::Unusable(problem));
         }
-        session.map(&record).map_err(|error| Refusal::Unusable(error.to_string()))?;
+        replaying.map(&record).map_err(|error| Refusal::Unusable(error.to_string()))?;
         // The puddle may be mapped at a distance from what the catalog says.
-        Ok(addr.wrapping_add(session.inner.window.distance()) as *mut u8)
+        Ok(addr.wrapping_add(replaying.inner.window.distance()) as *mut u8)
     }
 
     fn segment(&mut self, owner: Uuid, puddle_addr: u64) -> Option<Body> {

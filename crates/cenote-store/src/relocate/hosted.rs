@@ -1,14 +1,14 @@
-//! Copies, moves and imports pools for a daemon's guests, by the code that does it in an embedded
+//! Copies, moves and imports pools for a daemon's clients, by the code that does it in an embedded
 //! store.
 //!
 //! An embedded store opens a pool before it copies or moves it: then no other process writes the
 //! pool, its puddles are verified, and what has moved is rewritten. A store that hosts maps no
-//! pool: it reads files that guests can cut short, and does not map them. What opening gives, a
+//! pool: it reads files that clients can cut short, and does not map them. What opening gives, a
 //! *hold* gives here. It is memory of this process, and says of a pool:
 //!
-//! * *copied*: while the hold lasts, no guest is granted the pool for writing, and no operation
-//!   removes or moves it. Guests that read it may be there, and may come.
-//! * *moved*: no guest has the pool, and none is granted it.
+//! * *copied*: while the hold lasts, no client is granted the pool for writing, and no operation
+//!   removes or moves it. Clients that read it may be there, and may come.
+//! * *moved*: no client has the pool, and none is granted it.
 //!
 //! Nothing on the medium depends on a hold. A daemon that dies under one leaves what an embedded
 //! store leaves at the same step of a clone, an import or a rewriting ([`crate::relocate`],
@@ -17,42 +17,42 @@
 //! # Who rewrites
 //!
 //! Pointers of a pool that has moved are rewritten here, all of them, **before the pool is
-//! granted**, and not by the guest when it touches a puddle:
+//! granted**, and not by the client when it touches a puddle:
 //!
-//! * A guest that reads has descriptors for reading. It could rewrite in memory of its own, but
-//!   then two guests would have two images of one pool, and the file would never be done with.
-//! * A guest that writes could store into its mapping, but one that is killed in the middle would
+//! * A client that reads has descriptors for reading. It could rewrite in memory of its own, but
+//!   then two clients would have two images of one pool, and the file would never be done with.
+//! * A client that writes could store into its mapping, but one that is killed in the middle would
 //!   leave half of a puddle. What makes a rewriting whole is a new file under the old name, and
 //!   names are the daemon's.
-//! * A daemon that rewrote one puddle while others are mapped by guests, whose threads wait for it
+//! * A daemon that rewrote one puddle while others are mapped by clients, whose threads wait for it
 //!   in a fault, would have them wait for its socket there.
 //!
 //! So `a puddle that is due has never been mapped since it moved` holds as in an embedded store.
-//! The rewriter sees bytes that guests have written, and nothing else: it is given a private image,
-//! whatever becomes of the file meanwhile.
+//! The rewriter sees bytes that clients have written, and nothing else: it is given a private
+//! image, whatever becomes of the file meanwhile.
 //!
 //! # An import
 //!
-//! A guest reads the archive, and sends a manifest and pieces of puddles. The daemon makes the
-//! files, under identities that no guest hears of before the end, and gives no descriptor of them
-//! away: so no guest can change a puddle behind its verification, and no guest has a file of an
+//! A client reads the archive, and sends a manifest and pieces of puddles. The daemon makes the
+//! files, under identities that no client hears of before the end, and gives no descriptor of them
+//! away: so no client can change a puddle behind its verification, and no client has a file of an
 //! import that failed. States and commit are those of import.rs; **the batch that makes the pools
-//! also says which request of the guest made them, and commits both**, so a guest that asks again
-//! because the answer was lost is told what there is ([`Store::guest_made`]).
+//! also says which request of the client made them, and commits both**, so a client that asks again
+//! because the answer was lost is told what there is ([`Store::client_made`]).
 
 use super::import::Import;
 use super::moving::refuse_doubtful;
 use crate::credentials::{Credentials, bad_permissions};
-use crate::due::Needs;
-use crate::kernel::error::{BY_DAEMON, StoreError};
-use crate::kernel::options::Access;
-use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::{file_name, primary_name, text};
-use crate::kernel::report::Damage;
-use crate::kernel::rewriter::Rewritten;
+use crate::kernel::interface::error::{BY_DAEMON, StoreError};
+use crate::kernel::interface::options::Access;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::interface::rewriter::Rewritten;
+use crate::kernel::pools::pool_rules::find;
+use crate::kernel::puddles::puddle::{file_name, primary_name, text};
+use crate::kernel::puddles::verify::verify_stamped;
 use crate::kernel::store::{Control, Inner, Store};
-use crate::kernel::verify::verify_stamped;
 use crate::manifest::{ImportManifest, Imported, ImportedPool, QuiescentPool};
+use crate::pending_rewrite::Needs;
 use crate::pool_pins::Hold;
 use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord};
 use cenote_layout::id::{PoolId, Uuid};
@@ -72,15 +72,15 @@ impl Drop for Held {
     }
 }
 
-/// A pool to be copied: a guest may read it, and no operation changes it as long as this value
+/// A pool to be copied: a client may read it, and no operation changes it as long as this value
 /// lives.
 #[derive(Debug)]
-pub struct GuestSource {
+pub struct ClientSource {
     pool: QuiescentPool,
     _held: Held,
 }
 
-impl GuestSource {
+impl ClientSource {
     /// Its puddles.
     #[must_use]
     pub fn puddles(&self) -> u64 {
@@ -95,27 +95,27 @@ impl GuestSource {
 }
 
 impl Store {
-    /// Whether a pool is held, so that a guest that wants it may wait for that.
+    /// Whether a pool is held, so that a client that wants it may wait for that.
     #[must_use]
     pub fn is_held(&self, name: &str) -> bool {
         let control = self.inner().control();
         find(&control, name).is_ok_and(|id| control.held().any(id))
     }
 
-    /// Rewrites what is due of a pool, for a guest that may read it, so that it can be granted.
-    /// Nothing to do for most.
+    /// Rewrites what is pending of a pool, for a client that may read it, so that it can be
+    /// granted. Nothing to do for most.
     ///
     /// # Errors
     /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: the daemon rewrites the pool for
-    /// another guest; a puddle that cannot be rewritten: what was done stays done.
-    pub fn guest_finish(
+    /// another client; a puddle that cannot be rewritten: what was done stays done.
+    pub fn client_finish(
         &self,
         credentials: &Credentials,
         name: &str,
     ) -> Result<Rewritten, StoreError> {
         let inner = self.inner();
         inner.refuse_unless_hosting()?;
-        let (_held, due) = {
+        let (_held, pending) = {
             let mut control = inner.begin_write("rewrite a pool that has moved")?;
             inner.record_done(&mut control)?;
             let (id, _) = control.readable(credentials, name)?;
@@ -124,21 +124,21 @@ impl Store {
                 // It is not granted, and a process that has its key rewrites it.
                 return Ok(Rewritten::default());
             }
-            let mut due = state.puddles_of(id);
-            due.retain(|puddle| state.due.contains_key(&puddle.uuid));
-            if due.is_empty() {
+            let mut pending = state.puddles_of(id);
+            pending.retain(|puddle| state.pending.contains_key(&puddle.uuid));
+            if pending.is_empty() {
                 return Ok(Rewritten::default());
             }
             if inner.options.relocation.rewriter.is_none() {
-                return Err(StoreError::RelocationDue {
+                return Err(StoreError::RelocationPending {
                     name: name.into(),
-                    puddles: due.len() as u64,
+                    puddles: pending.len() as u64,
                 });
             }
-            (control.hold(self, (id, name), Hold::Moved)?, due)
+            (control.hold(self, (id, name), Hold::Moved)?, pending)
         };
         let mut fresh = Vec::new();
-        let rewritten = inner.rewrite_unmapped(&due, &mut fresh);
+        let rewritten = inner.rewrite_unmapped(&pending, &mut fresh);
         let mut control = inner.control();
         for record in &fresh {
             inner.forget_unmapped(&mut control, record);
@@ -150,18 +150,18 @@ impl Store {
         Ok(rewritten)
     }
 
-    /// Holds a pool that a guest may read, to be copied: no guest writes it, nothing about it is in
-    /// doubt, and no puddle of it is due.
+    /// Holds a pool that a client may read, to be copied: no client writes it, nothing about it is
+    /// in doubt, and no puddle of it is pending.
     ///
     /// # Errors
-    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: a guest writes it, or it is being
-    /// moved; [`StoreError::RelocationDue`]: [`Store::guest_finish`] comes first; as
+    /// [`StoreError::Permission`]; [`StoreError::PoolBusy`]: a client writes it, or it is being
+    /// moved; [`StoreError::RelocationPending`]: [`Store::client_finish`] comes first; as
     /// [`Store::quiescent_pool`].
-    pub fn guest_source(
+    pub fn client_source(
         &self,
         credentials: &Credentials,
         name: &str,
-    ) -> Result<GuestSource, StoreError> {
+    ) -> Result<ClientSource, StoreError> {
         let inner = self.inner();
         inner.refuse_unless_hosting()?;
         self.refuse_protected(name, "a copy of a pool that a daemon keeps")?;
@@ -178,10 +178,11 @@ impl Store {
             }
             refuse_doubtful(&control, id, name)?;
             let puddles = state.puddles_of(id);
-            let due =
-                puddles.iter().filter(|puddle| state.due.contains_key(&puddle.uuid)).count() as u64;
-            if due > 0 {
-                return Err(StoreError::RelocationDue { name: name.into(), puddles: due });
+            let pending =
+                puddles.iter().filter(|puddle| state.pending.contains_key(&puddle.uuid)).count()
+                    as u64;
+            if pending > 0 {
+                return Err(StoreError::RelocationPending { name: name.into(), puddles: pending });
             }
             let torn = state.torn.contains(&id);
             (control.hold(self, (id, name), Hold::Copied(1))?, record, torn, puddles)
@@ -194,7 +195,7 @@ impl Store {
             torn,
             puddles: puddles.into_iter().map(named).collect(),
         };
-        Ok(GuestSource { pool, _held: held })
+        Ok(ClientSource { pool, _held: held })
     }
 
     /// Looks at the files of a pool.
@@ -224,13 +225,13 @@ impl Store {
         Err(StoreError::PoolDamaged { name: pool.name.clone(), damage })
     }
 
-    /// Copies a pool that is held, for a guest whose the copy will be.
+    /// Copies a pool that is held, for a client whose the copy will be.
     ///
     /// # Errors
     /// As [`Store::clone_pool`]. There is no copy then.
-    pub fn guest_clone(
+    pub fn client_clone(
         &self,
-        source: GuestSource,
+        source: ClientSource,
         (client, token): (Uuid, Uuid),
         credentials: &Credentials,
         copy_name: &str,
@@ -244,15 +245,15 @@ impl Store {
         made
     }
 
-    /// Gives a pool that a guest may write addresses that are chosen afresh. No guest, not even
+    /// Gives a pool that a client may write addresses that are chosen afresh. No client, not even
     /// this one, may have any pool of the store: all of them may point into it.
     ///
     /// # Errors
-    /// [`StoreError::Permission`]; [`StoreError::PoolInUse`] with the first pool that a guest has;
+    /// [`StoreError::Permission`]; [`StoreError::PoolHeld`] with the first pool that a client has;
     /// as [`Store::randomize_pool`]. Nothing has moved then.
     ///
     /// On success, what was left of earlier moves and had to be rewritten first.
-    pub fn guest_randomize(
+    pub fn client_randomize(
         &self,
         credentials: &Credentials,
         name: &str,
@@ -268,14 +269,14 @@ impl Store {
                 return Err(StoreError::Permission { name: name.into(), what: "written" });
             }
             // Told before the work of rewriting; what counts is asked again with the move.
-            let held =
-                state.leases.keys().find(|(holder, _)| control.hosted().contains_key(holder));
-            if let Some(pool) = held.and_then(|(_, pool)| state.pools.get(pool)) {
-                return Err(StoreError::PoolInUse { name: pool.name.clone() });
+            for pool in state.pools.values() {
+                if let Some(by) = control.holder_of(pool.id, None) {
+                    return Err(StoreError::PoolHeld { name: pool.name.clone(), by });
+                }
             }
             state.pools.values().cloned().collect()
         };
-        // The daemon does this itself: a guest that may write one pool moves it, and the pointers
+        // The daemon does this itself: a client that may write one pool moves it, and the pointers
         // in all others follow it.
         let daemon = Credentials { uid: 0, gid: 0, groups: Vec::new() };
         let mut sum = Rewritten::default();
@@ -284,7 +285,7 @@ impl Store {
                 &pool.name,
                 "a move of a pool that a daemon keeps, or of one beside it,",
             )?;
-            sum.add(&self.guest_finish(&daemon, &pool.name)?);
+            sum.add(&self.client_finish(&daemon, &pool.name)?);
             let puddles = inner.control().catalog.state.puddles_of(pool.id);
             self.verify_files(pool, &puddles)?;
         }
@@ -292,32 +293,32 @@ impl Store {
         Ok(sum)
     }
 
-    /// Begins to import pools that will be a guest's. They count as the guest's doing only with
+    /// Begins to import pools that will be a client's. They count as the client's doing only with
     /// [`Import::commit_for`].
     ///
     /// # Errors
     /// As [`Store::begin_import`]; permission bits that are none; the disk has no room.
-    pub fn guest_begin_import(
+    pub fn client_begin_import(
         &self,
         credentials: &Credentials,
         manifest: ImportManifest,
     ) -> Result<Import, StoreError> {
         self.inner().refuse_unless_hosting()?;
-        self.check_for_guest(&manifest)?;
+        self.check_for_client(&manifest)?;
         self.begin_import_for(manifest, (credentials.uid, credentials.gid))
     }
 
-    /// Checks what [`Store::guest_begin_import`] checks.
+    /// Checks what [`Store::client_begin_import`] checks.
     ///
     /// # Errors
     /// As that.
-    pub fn guest_check_import(&self, manifest: &ImportManifest) -> Result<(), StoreError> {
+    pub fn client_check_import(&self, manifest: &ImportManifest) -> Result<(), StoreError> {
         self.check_import(manifest)?;
-        self.check_for_guest(manifest)
+        self.check_for_client(manifest)
     }
 
-    /// What is checked for a guest besides.
-    fn check_for_guest(&self, manifest: &ImportManifest) -> Result<(), StoreError> {
+    /// What is checked for a client besides.
+    fn check_for_client(&self, manifest: &ImportManifest) -> Result<(), StoreError> {
         if let Some(pool) = manifest.pools.iter().find(|pool| pool.permissions & !0o777 != 0) {
             return Err(bad_permissions(pool.permissions));
         }
@@ -330,10 +331,10 @@ impl Store {
         Ok(())
     }
 
-    /// What a guest's request of that token has made, if that was its last one that made pools: as
+    /// What a client's request of that token has made, if that was its last one that made pools: as
     /// many as it says.
     #[must_use]
-    pub fn guest_made(&self, client: Uuid, token: Uuid, pools: u64) -> Option<Imported> {
+    pub fn client_made(&self, client: Uuid, token: Uuid, pools: u64) -> Option<Imported> {
         let control = self.inner().control();
         let state = &control.catalog.state;
         let (_, first) = state.made.get(&client).filter(|(known, _)| *known == token)?;
@@ -342,13 +343,13 @@ impl Store {
         for number in 0..pools {
             let record = state.pools.get(&PoolId(first.0.checked_add(number)?))?;
             let (id, name) = (record.id, record.name.clone());
-            made.insert(id, ImportedPool { id, name, moved: false, due: 0, shared: 0 });
+            made.insert(id, ImportedPool { id, name, moved: false, pending: 0, shared: 0 });
         }
-        for (uuid, due) in &state.due {
+        for (uuid, pending) in &state.pending {
             let Some(puddle) = state.puddles.get(uuid) else { continue };
             if let Some(pool) = made.get_mut(&puddle.pool) {
-                pool.due += 1;
-                pool.moved |= puddle.addr != due.from;
+                pool.pending += 1;
+                pool.moved |= puddle.addr != pending.from;
             }
         }
         Some(Imported { pools: made.into_values().collect() })
@@ -356,7 +357,7 @@ impl Store {
 }
 
 impl Control {
-    /// A pool that a guest may read.
+    /// A pool that a client may read.
     fn readable(
         &self,
         credentials: &Credentials,
@@ -388,19 +389,19 @@ impl Inner {
     /// that this made known.
     fn rewrite_unmapped(
         &self,
-        due: &[PuddleRecord],
+        pending: &[PuddleRecord],
         fresh: &mut Vec<PuddleRecord>,
     ) -> Result<Rewritten, StoreError> {
-        let mut puddles = Vec::with_capacity(due.len());
+        let mut puddles = Vec::with_capacity(pending.len());
         {
             let mut control = self.begin_write("rewrite a pool that has moved")?;
             let mut needs = Needs::default();
-            for record in due {
-                let Some(of) = control.catalog.state.due.get(&record.uuid).copied() else {
+            for record in pending {
+                let Some(of) = control.catalog.state.pending.get(&record.uuid).copied() else {
                     continue;
                 };
                 let known = control.puddles.contains_key(&record.uuid);
-                if let Some(detail) = self.mark_due(&mut control, record, of, &mut needs)? {
+                if let Some(detail) = self.mark_pending(&mut control, record, of, &mut needs)? {
                     let (uuid, pool, index) = (record.uuid, record.pool, record.index);
                     return Err(StoreError::PuddleDamaged(Damage::Puddle {
                         uuid,

@@ -1,24 +1,26 @@
 //! Relocates pools: gives puddles other addresses, and has the pointers in them rewritten (PUD-8;
 //! Puddles paper, 3.3 and 4.2).
 //!
-//! The store records where puddles went and which of them are due; it has no code that finds
+//! The store records where puddles went and which of them are pending; it has no code that finds
 //! pointers. A [`Rewriter`], from the layer of heaps, changes an image of one puddle; without one a
-//! pool with puddles that are due is not opened.
+//! pool with puddles that are pending is not opened.
 //!
 //! # What the catalog says
 //!
 //! One [`RelocationRecord`](cenote_layout::catalog::RelocationRecord) for puddles that moved
 //! together: old ranges, new addresses, new numbers of pools. One
-//! [`DueRecord`](cenote_layout::catalog::DueRecord) for each puddle that is still to be rewritten.
-//! Both come in the batch that made the move: an import, a clone (import.rs) or a new choice of
-//! addresses (moving.rs). Nothing in that batch depends on how many pointers there are.
+//! [`PendingRewriteRecord`](cenote_layout::catalog::PendingRewriteRecord) for each puddle that is
+//! still to be rewritten. Both come in the batch that made the move: an import, a clone (import.rs)
+//! or a new choice of addresses (moving.rs). Nothing in that batch depends on how many pointers
+//! there are.
 //!
-//! **A puddle that is due has never been mapped since it moved.** So no log and no psync says
+//! **A puddle that is pending has never been mapped since it moved.** So no log and no psync says
 //! anything about it, and recovery need not look at it. It follows from two things: mapping refuses
-//! a puddle that is due, and all code that makes one accessible rewrites it first (`due`,
-//! lazy_rewrite.rs).
+//! a puddle that is pending, and all code that makes one accessible rewrites it first
+//! (`pending_rewrite`, lazy_rewrite.rs).
 //!
-//! How one puddle is rewritten, and which code reads one that is due, is in the module `due`.
+//! How one puddle is rewritten, and which code reads one that is pending, is in the module
+//! `pending_rewrite`.
 
 pub(crate) mod hosted;
 pub(crate) mod import;
@@ -28,10 +30,10 @@ mod remote;
 mod through;
 pub(crate) mod window;
 
-pub use hosted::GuestSource;
+pub use hosted::ClientSource;
 pub use import::Import;
 
-pub use crate::kernel::rewriter::{
+pub use crate::kernel::interface::rewriter::{
     Backend, RelocationOptions, RelocationProgress, RewriteJob, Rewriter, Rewritten, TypeTable,
 };
 pub use crate::manifest::{

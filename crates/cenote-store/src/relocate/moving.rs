@@ -1,34 +1,35 @@
 //! Moves pools inside their store: copies them, and gives them new addresses.
 //!
 //! **A clone** is an import of the pool's own files, copied, or shared block by block if that is
-//! asked for and the file system can do it: see [`super::import`]. A file that is due is only ever
-//! read and replaced, never mapped, so a store into the clone cannot find the disk full. A store
-//! into the *original* can, where blocks are shared: they are copied when it writes them, until the
-//! clone is rewritten ([`crate::PoolHandle::finish_relocation`]) or removed, and a full disk is
-//! `SIGBUS` then. So blocks are shared only if the caller asks for it.
+//! asked for and the file system can do it: see [`super::import`]. A file that is pending is only
+//! ever read and replaced, never mapped, so a store into the clone cannot find the disk full. A
+//! store into the *original* can, where blocks are shared: they are copied when it writes them,
+//! until the clone is rewritten ([`crate::PoolHandle::finish_relocation`]) or removed, and a full
+//! disk is `SIGBUS` then. So blocks are shared only if the caller asks for it.
 //!
-//! **New addresses.** States: (1) all puddles that are due are rewritten, pools in shadowed mode
-//! are psynced, the journal is trimmed, so that no record is left about old contents at a place in
-//! a file; (2) one batch gives the pool's puddles their addresses and says that every puddle of
-//! the store's pools is due: **the catalog's batch commits**. No file is touched. Other pools
-//! may point into the one that moved, so they are due as well; they stay where they are.
+//! **New addresses.** States: (1) all puddles that are pending are rewritten, pools in shadowed
+//! mode are psynced, the journal is trimmed, so that no record is left about old contents at a
+//! place in a file; (2) one batch gives the pool's puddles their addresses and says that every
+//! puddle of the store's pools is pending: **the catalog's batch commits**. No file is touched.
+//! Other pools may point into the one that moved, so they are pending as well; they stay where they
+//! are.
 
 use super::import::Import;
 use super::neighbours::add_neighbours;
-use crate::due::replace::copy;
-use crate::kernel::error::StoreError;
-use crate::kernel::options::Access;
-use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::{file_name, text};
-use crate::kernel::report::Damage;
-use crate::kernel::report::concerns;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::options::Access;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::interface::report::concerns;
+use crate::kernel::pools::pool_rules::find;
+use crate::kernel::puddles::puddle::{file_name, text};
+use crate::kernel::puddles::window::Space;
 use crate::kernel::store::{Control, Inner, Store};
-use crate::kernel::window::Space;
 use crate::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, QuiescentPool};
+use crate::pending_rewrite::replace::copy;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
-    AtRest, DueRecord, MoveRecord, PoolMode, PoolRecord, PuddleRecord, RELOCATION_MOVES_MAX,
-    Record, RelocationRecord,
+    AtRest, MoveRecord, PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord,
+    RELOCATION_MOVES_MAX, Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
@@ -40,11 +41,11 @@ use std::sync::Arc;
 
 impl Store {
     /// Looks at a pool that is to be copied as its files are: no process has it open, nothing about
-    /// it is in doubt, and no puddle of it is due. It stays so until it is opened, which the caller
-    /// prevents.
+    /// it is in doubt, and no puddle of it is pending. It stays so until it is opened, which the
+    /// caller prevents.
     ///
     /// # Errors
-    /// It is open, in this process or by a guest; it is protected at rest, has moved, and there is
+    /// It is open, in this process or by a client; it is protected at rest, has moved, and there is
     /// no key; it is damaged, torn or to be traced; a log that names it is set aside; it has moved
     /// and cannot be rewritten.
     pub fn quiescent_pool(&self, name: &str) -> Result<QuiescentPool, StoreError> {
@@ -52,25 +53,25 @@ impl Store {
         if let Some(connection) = inner.connection() {
             return self.quiescent_through(connection, name);
         }
-        let (at_rest, due) = {
+        let (at_rest, pending) = {
             let control = inner.control();
             refuse_open(&control, name)?;
             let state = &control.catalog.state;
             let id = find(&control, name)?;
             // By the catalog: what a session rewrites that may only look is in its memory, and in
             // no file.
-            let due =
-                state.puddles_of(id).iter().any(|puddle| state.due.contains_key(&puddle.uuid));
-            if due && !inner.writable {
+            let pending =
+                state.puddles_of(id).iter().any(|puddle| state.pending.contains_key(&puddle.uuid));
+            if pending && !inner.writable {
                 return Err(StoreError::ReadOnly { what: "finish a pool that has moved" });
             }
-            (state.at_rest(id), due)
+            (state.at_rest(id), pending)
         };
-        if at_rest != AtRest::None && !due {
+        if at_rest != AtRest::None && !pending {
             // No key is needed: nothing is to be rewritten.
             return self.quiescent_sealed(name, at_rest);
         }
-        // Verifies every puddle, and rewrites what is due.
+        // Verifies every puddle, and rewrites what is pending.
         let handle = self.open_pool(name, Access::ReadOnly)?;
         handle.finish_relocation(&mut |_| ControlFlow::Continue(()))?;
         let doubts = handle.doubts();
@@ -87,7 +88,7 @@ impl Store {
         Ok(QuiescentPool::new(&control, record, at_rest))
     }
 
-    /// The same for a pool that is protected at rest, and not due. Brings its files to what the
+    /// The same for a pool that is protected at rest, and not pending. Brings its files to what the
     /// next opener would see: psyncs what this session wrote, and writes what the journal has to
     /// the files.
     fn quiescent_sealed(&self, name: &str, at_rest: AtRest) -> Result<QuiescentPool, StoreError> {
@@ -237,7 +238,7 @@ impl Store {
         self.move_pool(name)
     }
 
-    /// The move itself, of a pool in a store in which nothing is due and all pools are sound.
+    /// The move itself, of a pool in a store in which nothing is pending and all pools are sound.
     pub(super) fn move_pool(&self, name: &str) -> Result<(), StoreError> {
         let inner = self.inner();
         let mut control = inner.begin_write("move a pool")?;
@@ -251,15 +252,15 @@ impl Store {
         let of_heap = |id: &&Uuid| {
             control.catalog.state.puddles.get(*id).is_none_or(|puddle| puddle.role == Role::Heap)
         };
-        if let Some(due) = control.catalog.state.due.keys().find(of_heap) {
+        if let Some(pending) = control.catalog.state.pending.keys().find(of_heap) {
             // Of a pool that has come or moved since it was looked at: what is left to do of one
             // move is not known after another.
             let pool =
-                control.catalog.state.puddles.get(due).map_or(PoolId(0), |puddle| puddle.pool);
-            let puddles = control.catalog.state.due.len() as u64;
+                control.catalog.state.puddles.get(pending).map_or(PoolId(0), |puddle| puddle.pool);
+            let puddles = control.catalog.state.pending.len() as u64;
             let record = control.catalog.state.pools.get(&pool);
             let name = record.map_or_else(|| pool.to_string(), |record| record.name.clone());
-            return Err(StoreError::RelocationDue { name, puddles });
+            return Err(StoreError::RelocationPending { name, puddles });
         }
         inner.settle_logs(&control)?;
         let shadowed = |pool: &PoolRecord| pool.mode == PoolMode::Shadowed;
@@ -290,19 +291,7 @@ impl Store {
 /// Refuses a pool that is open, or about which something is in doubt.
 fn refuse_open(control: &Control, name: &str) -> Result<(), StoreError> {
     let id = find(control, name)?;
-    let state = &control.catalog.state;
-    if control.pools.get(&id).is_some_and(|core| Arc::strong_count(core) > 1)
-        || control.held().any(id)
-    {
-        return Err(StoreError::PoolInUse { name: name.into() });
-    }
-    if state
-        .leases
-        .keys()
-        .any(|(holder, pool)| *pool == id && control.hosted().contains_key(holder))
-    {
-        return Err(StoreError::PoolInUse { name: name.into() });
-    }
+    control.refuse_held(id, name)?;
     refuse_doubtful(control, id, name)
 }
 
@@ -343,9 +332,13 @@ impl Inner {
         for pool in state.pools.keys() {
             for puddle in state.puddles_of(*pool) {
                 let generation = self.generation_of(&puddle)? + 1;
-                let due =
-                    DueRecord { puddle: puddle.uuid, relocation, from: puddle.addr, generation };
-                records.push(Record::Due(due));
+                let pending = PendingRewriteRecord {
+                    puddle: puddle.uuid,
+                    relocation,
+                    from: puddle.addr,
+                    generation,
+                };
+                records.push(Record::PendingRewrite(pending));
                 if *pool == id {
                     let to = space.take_random(puddle.size, self.random_u64()?);
                     let to = to.ok_or_else(|| StoreError::WindowFull {

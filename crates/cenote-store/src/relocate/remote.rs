@@ -4,7 +4,7 @@
 //! is lost, and does nothing the second time.
 
 use crate::connection::Connection;
-use crate::kernel::error::StoreError;
+use crate::kernel::interface::error::StoreError;
 use crate::kernel::store::Store;
 use crate::manifest::{ImportManifest, Imported, ImportedPool};
 
@@ -80,8 +80,13 @@ impl RemoteImport {
         self.store.learn_pools()?;
         let names = manifest.pools.iter().map(|pool| pool.name.clone());
         let pools = made.into_iter().zip(names);
-        let pools =
-            pools.map(|((id, moved, due), name)| ImportedPool { id, name, moved, due, shared: 0 });
+        let pools = pools.map(|((id, moved, pending), name)| ImportedPool {
+            id,
+            name,
+            moved,
+            pending,
+            shared: 0,
+        });
         Ok(Imported { pools: pools.collect() })
     }
 }

@@ -10,9 +10,9 @@
 
 use crate::connection::Connection;
 use crate::daemon_api::Granted;
-use crate::kernel::error::StoreError;
-use crate::kernel::pool_rules::find;
-use crate::kernel::puddle::{file_name, text};
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::pools::pool_rules::find;
+use crate::kernel::puddles::puddle::{file_name, text};
 use crate::kernel::store::Store;
 use crate::manifest::{Imported, ImportedPool, QuiescentPool};
 use cenote_layout::catalog::{AtRest, PuddleRecord};
@@ -29,10 +29,10 @@ impl Store {
         copy_name: &str,
     ) -> Result<Imported, StoreError> {
         self.inner().check_usable()?;
-        let (id, moved, due) = connection.keeper.clone_pool(name, copy_name)?;
+        let (id, moved, pending) = connection.keeper.clone_pool(name, copy_name)?;
         self.learn_pools()?;
         Ok(Imported {
-            pools: vec![ImportedPool { id, name: copy_name.into(), moved, due, shared: 0 }],
+            pools: vec![ImportedPool { id, name: copy_name.into(), moved, pending, shared: 0 }],
         })
     }
 

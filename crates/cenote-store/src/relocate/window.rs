@@ -5,7 +5,7 @@
 //!
 //! All that the medium says is about the *home* window: catalog, logs, pointers. Nothing can be
 //! mapped there. A free window of this process is reserved instead, and every puddle is mapped at
-//! one *distance* from its address ([`crate::kernel::window::Window::distance`]).
+//! one *distance* from its address ([`crate::kernel::puddles::window::Window::distance`]).
 //!
 //! 1. *Recovered.* Recovery is that of any open. A log entry says an address at home; replay looks
 //!    that up in the catalog, as always, and stores at the distance. What it restores are bytes
@@ -16,20 +16,20 @@
 //!    in a file. A puddle of an earlier move whose file a crash left between two states is brought
 //!    to one of them.
 //! 3. *Moved.* One batch says the window, the new address of every puddle, that each puddle of a
-//!    pool is due, and that logs and spare puddles are gone (the logs are empty): **the catalog's
-//!    batch commits**. No file of a pool was touched.
+//!    pool is pending, and that logs and spare puddles are gone (the logs are empty): **the
+//!    catalog's batch commits**. No file of a pool was touched.
 //! 4. The files of logs and spare puddles are removed. What a crash leaves of them are orphans.
 //!
 //! A crash before 3 leaves a store at home, recovered or to be recovered, for its next opener;
-//! after 3 a store in its new window, in which every puddle is due. Each is rewritten when it is
-//! first touched ([`crate::relocate`]).
+//! after 3 a store in its new window, in which every puddle is pending. Each is rewritten when it
+//! is first touched ([`crate::relocate`]).
 //!
-//! # A puddle that is due already
+//! # A puddle that is pending already
 //!
-//! Its pointers are those of before an earlier relocation. It becomes due of *both*: the earlier
-//! moves, each led on by the distance, and the distance for whatever else leads into the home
-//! window ([`and_window`], which has the argument for puddles that were being rewritten in their
-//! files). So a window may move again and again before a puddle is touched.
+//! Its pointers are those of before an earlier relocation. It becomes pending of *both*: the
+//! earlier moves, each led on by the distance, and the distance for whatever else leads into the
+//! home window ([`and_window`], which has the argument for puddles that were being rewritten in
+//! their files). So a window may move again and again before a puddle is touched.
 //!
 //! # A puddle that is damaged
 //!
@@ -42,21 +42,23 @@
 //!
 //! # What waits
 //!
-//! *A puddle that is due holds what it held at home, and its header says where that was.* So
+//! *A puddle that is pending holds what it held at home, and its header says where that was.* So
 //! whatever speaks of addresses at home stays true of it, as long as it is not rewritten:
 //!
 //! * *Logs that are set aside, or wait* for a damaged file or a decision. They keep their client
-//!   record, their leases and their files. In the batch each becomes due, too: its `Due` says where
-//!   it was when it was written, whatever window it moves to, and is never carried out. From that,
-//!   recovery knows how far it has moved, and replays it where its puddles are now
-//!   (`recovery/files.rs`). No puddle of a pool that such a client has a lease on is rewritten by a
-//!   writer: the pool is refused ([`crate::relocate`], `waits`). When the last log is applied or
-//!   discarded, the batch that ends the client ends that, and the pool is due as any.
+//!   record, their leases and their files. In the batch each becomes pending, too: its
+//!   `PendingRewrite` says where it was when it was written, whatever window it moves to, and is
+//!   never carried out. From that, recovery knows how far it has moved, and replays it where its
+//!   puddles are now (`recovery/files.rs`). No puddle of a pool that such a client has a lease on
+//!   is rewritten by a writer: the pool is refused ([`crate::relocate`], `waits`). When the last
+//!   log is applied or discarded, the batch that ends the client ends that, and the pool is pending
+//!   as any.
 //! * *Psyncs that are kept* for a damaged primary ([`crate::kept`]) are written into it when it is
 //!   back, at their offsets, before it is rewritten.
 //! * *A pool to be traced, or that a loss of power may have torn*, keeps that mark. Which of its
 //!   blocks are allocated is not known before it is traced, so pointers are rewritten in all of
-//!   them, whatever their marks say ([`crate::kernel::rewriter::RewriteJob::all_blocks`]).
+//!   them, whatever their marks say
+//!   ([`crate::kernel::interface::rewriter::RewriteJob::all_blocks`]).
 //!
 //! States of a log that waits: (1) at home; (2) moved, from the batch of step 3 on, once or often;
 //! (3) ended, with its client, by the batch of recovery or of a decision; (4) its puddles are
@@ -74,9 +76,9 @@
 //! a pool in shadowed mode on which a session that ended has a lease still: its shadow has more
 //! than its primary, and must neither be psynced, because half a transaction may be in it, nor
 //! rewritten, which would make one puddle's primary newer than another's; a protected pool that is
-//! partly due (its root puddle has room for the key of one earlier state), or due with a file that
-//! was damaged since, which may have been sealed anew. The open fails and says
-//! which ([`OpenError::WindowStays`]).
+//! partly pending (its root puddle has room for the key of one earlier state), or pending with a
+//! file that was damaged since, which may have been sealed anew. The open fails and says which
+//! ([`OpenError::WindowStays`]).
 //!
 //! # An open for reading
 //!
@@ -91,21 +93,21 @@
 //! knows to be pointers lead where they led. A program that has such words opens with
 //! [`WindowPolicy::Fixed`].
 
-use crate::due::replace::{NewFile, copy};
-use crate::due::{Found, look_at_len};
 use crate::kernel::catalog::State;
-use crate::kernel::error::{OpenError, StoreError};
-use crate::kernel::options::{OpenOptions, WindowPolicy};
-use crate::kernel::place;
-use crate::kernel::puddle::{DIR, Puddle, file_name, primary_name, text};
-use crate::kernel::report::{Damage, OpenReport};
+use crate::kernel::interface::error::{OpenError, StoreError};
+use crate::kernel::interface::options::{OpenOptions, WindowPolicy};
+use crate::kernel::interface::report::{Damage, OpenReport};
+use crate::kernel::puddles::place;
+use crate::kernel::puddles::puddle::{DIR, Puddle, file_name, primary_name, text};
+use crate::kernel::puddles::verify::verify_all;
+use crate::kernel::puddles::window::{Space, who_is_at};
 use crate::kernel::store::{Control, Inner};
-use crate::kernel::verify::verify_all;
-use crate::kernel::window::{Space, who_is_at};
+use crate::pending_rewrite::replace::{NewFile, copy};
+use crate::pending_rewrite::{Found, look_at_len};
 use crate::sealed_files::file_len;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::catalog::{
-    AtRest, DueRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record, RelocationRecord,
+    AtRest, PendingRewriteRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::moves::and_window;
@@ -319,7 +321,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A reader lays kept psyncs over protected puddles that are due.
+    /// A reader lays kept psyncs over protected puddles that are pending.
     fn keep_kept(&self, control: &Control) -> Result<(), MediumError> {
         if self.writable || control.catalog.state.kept.is_empty() {
             return Ok(());
@@ -374,18 +376,20 @@ impl Inner {
                 continue;
             }
             let protected = state.is_protected(puddle.pool);
-            let (from, generation, relocation) = match state.due.get(&puddle.uuid) {
+            let (from, generation, relocation) = match state.pending.get(&puddle.uuid) {
                 None => (puddle.addr, self.generation_to_be(puddle)?, None),
-                Some(due) => match self.settle_due(control, puddle, due)? {
+                Some(pending) => match self.settle_due(control, puddle, pending)? {
                     Found::New => {
                         done.push(Record::Relocated(puddle.uuid));
-                        (puddle.addr, due.generation + 1, None)
+                        (puddle.addr, pending.generation + 1, None)
                     }
                     // Its root puddle may have been sealed anew, so that others need its key.
-                    Found::Damaged(detail) if self.writable && protected && !due.is_unknown() => {
+                    Found::Damaged(detail)
+                        if self.writable && protected && !pending.is_unknown() =>
+                    {
                         return Err(Failed::Stays(detail));
                     }
-                    _ => (due.from, due.generation, Some(due.relocation)),
+                    _ => (pending.from, pending.generation, Some(pending.relocation)),
                 },
             };
             if protected
@@ -398,12 +402,12 @@ impl Inner {
                 )));
             }
             let relocation = composed.of(self, state, relocation)?;
-            dues.push(DueRecord { puddle: puddle.uuid, relocation, from, generation });
+            dues.push(PendingRewriteRecord { puddle: puddle.uuid, relocation, from, generation });
         }
         let relocations = composed.known.into_values().map(Record::Relocation);
         let mut all: Vec<Record> = done.into_iter().chain(relocations).chain(records).collect();
-        let forgotten = |_: &DueRecord| !planted(Bug::MovedNotDue);
-        all.extend(dues.into_iter().filter(forgotten).map(Record::Due));
+        let forgotten = |_: &PendingRewriteRecord| !planted(Bug::MovedNotPending);
+        all.extend(dues.into_iter().filter(forgotten).map(Record::PendingRewrite));
         all.extend(gone.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
         all.push(Record::Window { base: self.window.base(), len: self.window.len() });
         Ok(Plan { records: all, gone })
@@ -422,13 +426,13 @@ impl Inner {
         }
     }
 
-    /// What the file of a puddle is that an earlier relocation left due. A writer brings what is
-    /// between two states to one, and makes a state that the next batch relies on durable.
+    /// What the file of a puddle is that an earlier relocation left pending. A writer brings what
+    /// is between two states to one, and makes a state that the next batch relies on durable.
     fn settle_due(
         &self,
         control: &Control,
         puddle: &PuddleRecord,
-        due: &DueRecord,
+        pending: &PendingRewriteRecord,
     ) -> Result<Found, Failed> {
         let state = &control.catalog.state;
         let at_rest = state.at_rest(puddle.pool);
@@ -437,33 +441,33 @@ impl Inner {
         // SAFETY: puddles live until the store is dropped.
         let known = control.puddles.get(&puddle.uuid).map(|known| unsafe { known.as_ref() });
         if known.is_some_and(Puddle::shows_primary) {
-            return Ok(self.look_at_primary(puddle, due)?);
+            return Ok(self.look_at(primary_name(puddle.uuid), puddle, pending)?);
         }
         let Some(len) = file_len(puddle, at_rest) else {
             return Ok(Found::Damaged("the catalog gives it a size that no puddle has".into()));
         };
-        let mut found = look_at_len(&self.medium, text(&own), store, (puddle, len), due)?;
+        let mut found = look_at_len(&self.medium, text(&own), store, (puddle, len), pending)?;
         // One whose generation is not known is as it was.
-        if !self.writable || due.is_unknown() {
+        if !self.writable || pending.is_unknown() {
             return Ok(found);
         }
         let direct = !state.is_shadowed(puddle.pool);
         if found == Found::Old && direct {
-            let old = PuddleRecord { addr: due.from, ..*puddle };
-            let before = Some(due.generation.saturating_sub(1));
+            let old = PuddleRecord { addr: pending.from, ..*puddle };
+            let before = Some(pending.generation.saturating_sub(1));
             let begun =
                 verify_all(&self.medium, text(&own), (&old, len), self.uuid, true, (before, None))?;
             // All words were durable before the first one of the header.
             found = if begun.is_some() { Found::New } else { Found::Old };
         } else if found == Found::Old
             && at_rest == AtRest::None
-            && self.look_at_primary(puddle, due)? == Found::New
+            && self.look_at(primary_name(puddle.uuid), puddle, pending)? == Found::New
         {
             self.shadow_from_primary(puddle)?;
             found = Found::New;
         }
         if found == Found::New {
-            let header = (direct && self.options.hosting.is_none()).then_some(due.generation);
+            let header = (direct && self.options.hosting.is_none()).then_some(pending.generation);
             self.keep_new(puddle, header)?;
         }
         Ok(found)
@@ -486,7 +490,7 @@ fn what_keeps(control: &Control) -> Option<String> {
     if let Some(damage) = control.damage.iter().find(keeps) {
         return Some(format!("something of it is damaged: {damage}"));
     }
-    if let Some(client) = state.guests.keys().find(|client| **client != control.client) {
+    if let Some(client) = state.hosted_clients.keys().find(|client| **client != control.client) {
         return Some(format!("session {client} is not over: its process lives"));
     }
     let mut written = state.leases.iter().filter(|(_, writes)| **writes).map(|(lease, _)| lease);
@@ -526,14 +530,16 @@ fn is_waiting(control: &Control, puddle: &PuddleRecord) -> bool {
 
 /// Whether programs that know nothing of what waits would misread a store that these records move.
 fn waits_at_home(state: &State, records: &[Record]) -> bool {
-    let misread = |due: &DueRecord| {
-        let of = state.puddles.get(&due.puddle);
+    let misread = |pending: &PendingRewriteRecord| {
+        let of = state.puddles.get(&pending.puddle);
         of.is_some_and(|of| {
-            of.role != Role::Heap || due.is_unknown() && state.is_protected(of.pool)
+            of.role != Role::Heap || pending.is_unknown() && state.is_protected(of.pool)
         })
     };
     !state.kept.is_empty()
-        || records.iter().any(|record| matches!(record, Record::Due(due) if misread(due)))
+        || records
+            .iter()
+            .any(|record| matches!(record, Record::PendingRewrite(pending) if misread(pending)))
 }
 
 fn name_of(state: &State, pool: PoolId) -> String {
@@ -555,10 +561,10 @@ impl Composed {
         inner: &Inner,
         state: &State,
         log: &PuddleRecord,
-    ) -> Result<DueRecord, Failed> {
-        let from = state.due.get(&log.uuid).map_or(log.addr, |due| due.from);
+    ) -> Result<PendingRewriteRecord, Failed> {
+        let from = state.pending.get(&log.uuid).map_or(log.addr, |pending| pending.from);
         let relocation = self.of(inner, state, None)?;
-        Ok(DueRecord { puddle: log.uuid, relocation, from, generation: 0 })
+        Ok(PendingRewriteRecord { puddle: log.uuid, relocation, from, generation: 0 })
     }
 
     fn of(&mut self, inner: &Inner, state: &State, before: Option<Uuid>) -> Result<Uuid, Failed> {

@@ -4,6 +4,7 @@
 use cenote_layout::id::Uuid;
 use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_store::{FormatOptions, OpenError, OpenOptions, OpenReport, PoolOptions, Store, format};
+use cenote_testkit::directories;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,9 +15,7 @@ pub struct Dir(tempfile::TempDir);
 
 impl Dir {
     pub fn new() -> Self {
-        let base = Path::new("/dev/shm");
-        let builder = tempfile::Builder::new().prefix("cenote-store-").to_owned();
-        Self(if base.is_dir() { builder.tempdir_in(base) } else { builder.tempdir() }.unwrap())
+        Self(directories::directory())
     }
 
     pub fn path(&self) -> PathBuf {
@@ -48,20 +47,7 @@ impl Dir {
 
     /// Contents of every file below the directory.
     pub fn contents(&self) -> BTreeMap<String, Vec<u8>> {
-        let mut out = BTreeMap::new();
-        let mut todo = vec![self.path()];
-        while let Some(dir) = todo.pop() {
-            for entry in std::fs::read_dir(dir).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    todo.push(path);
-                } else {
-                    let name = path.strip_prefix(self.path()).unwrap().display().to_string();
-                    out.insert(name, std::fs::read(&path).unwrap());
-                }
-            }
-        }
-        out
+        directories::named_contents(&self.path())
     }
 
     /// Changes one file in place.

@@ -20,7 +20,10 @@ fn debugged() -> Result<()> {
     let Some(directory) = std::env::var_os("CENOTE_SHIP_DEBUGGED") else { return Ok(()) };
     let store = Store::open(Path::new(&directory))?;
     let pool = store.pool("copy")?;
-    assert!(pool.due() > 0, "the debugger comes to puddles that no thread has touched");
+    assert!(
+        pool.pending_rewrites() > 0,
+        "the debugger comes to puddles that no thread has touched"
+    );
     let first = pool.read()?.root::<Node>()?.expect("it was there");
     CENOTE_SHIP_FIRST.store(first.addr(), Ordering::Relaxed);
     cenote_archives_debugger_stops_here();

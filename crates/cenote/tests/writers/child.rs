@@ -172,7 +172,7 @@ pub(crate) fn said<T>(result: &Result<T>) -> String {
 
 /// Tries to come in, in every way.
 pub(crate) fn openers(dir: &Path) {
-    // SAFETY: no guest is admitted.
+    // SAFETY: no client is admitted.
     let serving = Some(unsafe { cenote_store::Hosting::new() });
     let options = |access, hosting| OpenOptions { access, hosting, ..OpenOptions::default() };
     for (name, options) in [

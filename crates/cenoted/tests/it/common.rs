@@ -1,13 +1,13 @@
 //! A daemon in a directory of its own, and children that are this test program again.
 
 use cenote::{Persist, Pool, Ptr, Reader, Store};
+use cenote_testkit::time::until;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 /// What tests keep in pools.
 #[derive(Persist)]
@@ -96,11 +96,7 @@ impl Daemon {
 
     /// Waits until it ends by itself; what it said on standard error, where that was asked for.
     pub(crate) fn wait_for_end(&mut self) -> (Option<i32>, String) {
-        let end = Instant::now() + Duration::from_secs(60);
-        while self.is_running() {
-            assert!(Instant::now() < end, "it has not ended within a minute");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("it ends", 60, || (!self.is_running()).then_some(()));
         let ended = self.child.take().expect("it was started").wait_with_output().expect("wait");
         (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
     }
@@ -134,11 +130,7 @@ impl Daemon {
 
     /// Waits until the daemon says so.
     pub(crate) fn wait_until(&self, what: &str, is: impl Fn(&cenote::DaemonStat) -> bool) {
-        let end = Instant::now() + Duration::from_secs(120);
-        while !is(&self.stat()) {
-            assert!(Instant::now() < end, "not within 120 s: {what}; {:?}", self.stat());
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        until(what, 120, || is(&self.stat()).then_some(()));
     }
 }
 

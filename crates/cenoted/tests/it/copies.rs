@@ -8,6 +8,7 @@ use cenote_object::{
     Permission,
 };
 use cenote_store::StoreError;
+use cenote_testkit::directories;
 use cenoted::{Config, Server};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -93,8 +94,7 @@ fn copy_of_open(daemon: &Daemon) -> (PathBuf, PathBuf, u64) {
     }
     objects.checkpoint().expect("checkpoint");
     let info = objects.info("sealed").expect("known").object;
-    let done = std::process::Command::new("cp").arg("-a").arg(daemon.store()).arg(&copy).status();
-    assert!(done.expect("cp").success());
+    directories::copy(&daemon.store(), &copy);
     drop(objects);
     store.close().expect("closed");
     let file = copy.join(info.file());

@@ -8,6 +8,7 @@ use cenote::{
     Store,
 };
 use cenote_object::{Objects, ObjectsOptions, Permission};
+use cenote_testkit::{environment, random};
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -121,9 +122,7 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, end: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end.max(1)
+        random::next(&mut self.0) % end.max(1)
     }
 }
 
@@ -157,8 +156,7 @@ fn client(daemon: &Daemon, first: u64) -> Heard {
 
 #[test]
 fn files_that_are_cut_short_at_each_request_do_not_end_the_daemon() {
-    let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let mut random = Random(seed.unwrap_or_else(|| u64::from(std::process::id())));
+    let mut random = Random(environment::number("CENOTE_SEED", u64::from(std::process::id())));
     println!("CENOTE_SEED={}", random.0);
     let mut daemon = Daemon::start(&[]);
     let store = daemon.connect();

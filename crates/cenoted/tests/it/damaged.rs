@@ -8,6 +8,7 @@ use cenote::{
     PoolMode, PoolOptions, Ptr, Reader, Store,
 };
 use cenote_object::{Objects, ObjectsOptions, Permission};
+use cenote_testkit::{directories, environment, random};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::num::NonZeroU64;
@@ -181,21 +182,9 @@ fn ask_object(store: &Store, name: &str) -> Vec<(&'static str, Option<String>)> 
     ]
 }
 
-/// Files, by path: those of the store, to make it again what it was.
-fn files_in(dir: &Path, all: &mut BTreeMap<PathBuf, Vec<u8>>) {
-    for entry in std::fs::read_dir(dir).expect("readable").flatten() {
-        let path = entry.path();
-        match path.is_dir() {
-            true => files_in(&path, all),
-            false => drop(all.insert(path.clone(), std::fs::read(&path).expect("readable"))),
-        }
-    }
-}
-
 /// Files keep their inodes, so that the store does not pass for a copy.
 fn restore(dir: &Path, whole: &BTreeMap<PathBuf, Vec<u8>>) {
-    let mut now = BTreeMap::new();
-    files_in(dir, &mut now);
+    let now = directories::contents(dir);
     for path in now.keys().filter(|path| !whole.contains_key(*path)) {
         std::fs::remove_file(path).expect("removed");
     }
@@ -246,22 +235,17 @@ fn one(daemon: &mut Daemon, (harmed, file): (&str, &Path), case: &str) -> (Vec<S
 fn a_daemon_serves_what_is_whole_beside_what_is_damaged() {
     let mut daemon = Daemon::prepare(&[]);
     let files = make(&daemon);
-    let mut whole = BTreeMap::new();
-    files_in(&daemon.store(), &mut whole);
+    let whole = directories::contents(&daemon.store());
     let nothing = one(&mut daemon, ("direct", Path::new("nothing")), "no damage");
     assert_eq!(nothing, (Vec::new(), 0));
     restore(&daemon.store(), &whole);
-    let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let mut random = seed.unwrap_or(1_u64);
+    let mut random = environment::number("CENOTE_SEED", 1);
     println!("CENOTE_SEED={random}, CENOTE_ALL=1 for all");
     let all = std::env::var_os("CENOTE_ALL").is_some();
     let (mut wrong, mut refused) = (Vec::new(), 0);
     for (harmed, file) in &files {
         for harm in Harm::ALL {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            if !all && random >> 62 != 0 {
+            if !random::next(&mut random).is_multiple_of(4) && !all {
                 continue;
             }
             harm.on(file);

@@ -19,7 +19,7 @@ pub(crate) fn open(socket: &Path) {
     let _planted = std::env::var_os("CENOTED_PLANTED").map(|_| plant(Bug::ClientsSeenAlone));
     match Store::open(socket.with_file_name("store")) {
         Ok(store) => say(&format!("opened {}", store.pools().len())),
-        Err(cenote::Error::Open(OpenError::Guests { .. })) => say("refused"),
+        Err(cenote::Error::Open(OpenError::Clients { .. })) => say("refused"),
         Err(error) => say(&error.to_string()),
     }
 }

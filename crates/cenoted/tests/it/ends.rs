@@ -5,6 +5,7 @@ use cenote::{Access, Reader, Store};
 use cenote_proto::{Refusal, Reply, Request};
 use cenote_store::LogDecision;
 use cenote_store::{OpenError, StoreError};
+use cenote_testkit::environment;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -214,8 +215,7 @@ fn a_client_that_is_stopped_in_a_transaction_stops_no_other_and_goes_on() {
 
 #[test]
 fn daemons_are_killed_under_load_and_clients_go_on() {
-    let kills: u64 =
-        std::env::var("CENOTED_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(100);
+    let kills = environment::number("CENOTED_KILLS", 100);
     let mut daemon = Daemon::start(&[]);
     {
         let pool = daemon.connect().pool("numbers").expect("pool");
@@ -238,7 +238,7 @@ fn daemons_are_killed_under_load_and_clients_go_on() {
             assert!(
                 matches!(
                     &refused,
-                    Err(cenote::Error::Open(OpenError::Guests { pids, .. }))
+                    Err(cenote::Error::Open(OpenError::Clients { pids, .. }))
                         if *pids == [child.pid()]
                 ),
                 "{refused:?}"
@@ -340,26 +340,26 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
     {
         let store = daemon.connect();
         assert!(store.pool("numbers").is_err(), "half of a transaction may be there");
-        let found = store.set_aside().expect("list");
+        let found = store.undecided_logs().expect("list");
         assert_eq!(found.len(), 1, "{found:?}");
         let (client, pools) = (found[0].client, &found[0].pools);
         assert_eq!(pools.iter().map(|(_, name)| &**name).collect::<Vec<_>>(), ["numbers"]);
         let still = store.apply_logs(client).expect_err("damaged").to_string();
         assert!(still.contains("fail their checks still"), "{still}");
-        assert_eq!(store.set_aside().expect("list"), found, "nothing has changed");
+        assert_eq!(store.undecided_logs().expect("list"), found, "nothing has changed");
         damage_the_log(&daemon);
         // No program looks at the log meanwhile.
-        let other = Actor::start("reader", &daemon);
-        let mut other = other;
+        let mut other = Actor::start("reader", &daemon);
         assert_eq!(other.hear(), "open");
         let busy = store.apply_logs(client);
         assert!(
-            matches!(busy, Err(cenote::Error::Store(StoreError::PoolInUse { .. }))),
+            matches!(&busy, Err(cenote::Error::Store(StoreError::PoolHeld { name, by }))
+                if name == "numbers" && *by == format!("process {}", other.pid())),
             "{busy:?}"
         );
         assert!(other.ends());
         store.apply_logs(client).expect("as it was");
-        assert_eq!(store.set_aside().expect("list"), []);
+        assert_eq!(store.undecided_logs().expect("list"), []);
         assert!(store.discard_logs(client).is_err(), "that is decided");
         let pool = store.pool("numbers").expect("to be written again");
         assert_eq!((count(&pool), add(&pool)), (1, 2));
@@ -369,7 +369,7 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
     daemon.stop();
     // The same without a daemon, and the other way.
     let store = Store::open(daemon.store()).expect("open");
-    let client = store.set_aside().expect("list")[0].client;
+    let client = store.undecided_logs().expect("list")[0].client;
     let others = cenote_store::Credentials { uid: 4242, gid: 4242, groups: Vec::new() };
     // SAFETY: nothing is done to the store: this user may not.
     let raw = unsafe { store.as_raw() };
@@ -410,7 +410,7 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
     store.close().expect("close");
     let store = Store::open(daemon.store()).expect("open");
     assert!(
-        store.report().clean && store.set_aside().expect("list").is_empty(),
+        store.report().clean && store.undecided_logs().expect("list").is_empty(),
         "{:?}",
         store.report()
     );

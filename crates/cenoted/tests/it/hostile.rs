@@ -8,6 +8,7 @@ use cenote_layout::log_space::{ENTRY_HEAD, LOG_SPACE_ENTRIES_OFFSET, LogSpaceEnt
 use cenote_layout::puddle::header_space;
 use cenote_proto::samples::{self, Source};
 use cenote_proto::{Channel, MESSAGE_LEN_MAX, Refusal, Reply, Request, decode, encode};
+use cenote_testkit::random;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -46,10 +47,10 @@ impl Raw {
         self.answer().expect("an answer")
     }
 
-    /// Asks for a psync of these bytes, in a parcel.
+    /// Asks for a psync of these bytes, in a transfer.
     pub(crate) fn psync(&mut self, bytes: &[u8], request: impl Fn(u64) -> Request) -> Reply {
-        let (reply, files) = self.ask(&Request::Parcel);
-        let Reply::Parcel { number } = reply else { panic!("{reply:?}") };
+        let (reply, files) = self.ask(&Request::Transfer);
+        let Reply::Transfer { number } = reply else { panic!("{reply:?}") };
         let file = File::from(files.into_iter().next().expect("a descriptor"));
         std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0).expect("written");
         self.ask(&request(number)).0
@@ -80,15 +81,8 @@ fn bytes_that_are_no_message_are_refused_and_end_the_connection() {
     let mut other_version = ping.clone();
     other_version[4] = 9;
     let mut seed = 1u64;
-    let random = |len: usize| -> Vec<u8> {
-        let mut step = || {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed as u8
-        };
-        (0..len).map(|_| step()).collect()
-    };
+    let random =
+        |len: usize| -> Vec<u8> { (0..len).map(|_| random::next(&mut seed) as u8).collect() };
     let mut packets =
         vec![ping[..7].to_vec(), [&ping[..], b"x"].concat(), other_version, vec![0; 60_000]];
     packets.extend((1..200).map(random));
@@ -108,8 +102,14 @@ fn bytes_that_are_no_message_are_refused_and_end_the_connection() {
     raw.channel.send(&ping, &[file.as_fd(), file.as_fd()]).expect("send");
     assert!(matches!(refused(&raw.answer().expect("why").0), Refusal::Malformed { .. }));
     let mut raw = Raw::connected(&daemon);
-    raw.channel.send(&ping, &[]).expect("send");
+    let stat = encode(1, &Request::Stat).expect("encode");
+    raw.channel.send(&stat, &[]).expect("send");
     assert!(matches!(refused(&raw.answer().expect("why").0), Refusal::Malformed { .. }));
+    // But for the question whether the daemon lives, which ends the connection, too.
+    let mut raw = Raw::connected(&daemon);
+    raw.channel.send(&ping, &[]).expect("send");
+    assert_eq!(raw.answer().expect("it lives").0, Reply::Done);
+    assert!(raw.answer().is_none(), "the connection is over");
     assert!(daemon.is_running());
     assert_eq!(add(&pool), 1);
     store.create_pool("others", &cenote::PoolOptions::default()).expect("others are served");
@@ -189,17 +189,14 @@ struct Hostile(u64);
 
 impl Source for Hostile {
     fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
+        random::next(&mut self.0) % end
     }
 
     fn word(&mut self) -> u64 {
         const SIZES: [u64; 6] = [0, 8192, 65_536, 131_072, 2 << 20, 1 << 40];
         match self.below(3) {
             0 => SIZES[self.below(6) as usize],
-            1 => self.below(u64::MAX),
+            1 => random::mix(random::next(&mut self.0)),
             _ => self.below(6),
         }
     }

@@ -5,6 +5,8 @@ use crate::common::{Actor, Counter, Daemon, add, count, listen, make_counter, sa
 use cenote::{Access, Pool, Reader, Store};
 use cenote_medium::planted::{Bug, plant};
 use cenote_object::{Objects, ObjectsOptions, Permission};
+use cenote_testkit::time::until;
+use cenote_testkit::{environment, random};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -83,17 +85,6 @@ pub(crate) fn second(socket: &Path) {
     }
 }
 
-fn within<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(done) = done() {
-            return done;
-        }
-        assert!(Instant::now() < end, "not within 20 s: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 fn daemon_with_counter() -> Daemon {
     let daemon = Daemon::start(&[]);
     make_counter(&daemon.connect().pool("numbers").expect("pool"));
@@ -151,7 +142,7 @@ fn locks_of_a_shared_pool_are_taken_over_from_an_image_that_is_gone() {
         // Here, and by the second image, which has the number and start time of the first.
         let added = std::thread::scope(|scope| {
             let adds = scope.spawn(|| add(&pool));
-            within("the lock of an image that is gone", || adds.is_finished().then_some(()));
+            until("the lock of an image that is gone", 20, || adds.is_finished().then_some(()));
             adds.join().expect("added")
         });
         assert_eq!((added, count(&pool)), (1, 1), "{held}");
@@ -208,7 +199,7 @@ fn an_object_of_an_image_that_is_gone_is_attached_by_others() {
 
 /// A child: shares, counts on, and calls `exec` from another thread at some moment of that.
 pub(crate) fn count_and_exec(socket: &Path) {
-    let wait_us: u64 = std::env::var("CENOTED_EXEC_US").expect("a time").parse().expect("a number");
+    let wait_us = environment::number("CENOTED_EXEC_US", 0);
     let store = Store::connect(socket).expect("connect");
     let pool: Pool = store.pool_with("numbers", Access::Shared).expect("pool");
     add(&pool);
@@ -230,10 +221,7 @@ fn images_end_at_any_moment_and_leave_whole_transactions() {
     let pool = store.pool_with("numbers", Access::Shared).expect("pool");
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
     for round in 0..16 {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        let wait_us = (seed >> 40 & 0x1fff).to_string();
+        let wait_us = (random::next(&mut seed) & 0x1fff).to_string();
         let mut actor =
             Actor::start_with("count-and-exec", &daemon, &[("CENOTED_EXEC_US", &wait_us)]);
         assert_eq!(actor.hear(), "second");

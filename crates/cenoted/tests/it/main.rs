@@ -24,4 +24,5 @@ mod permissions;
 mod service;
 mod shadowed;
 mod shared;
+mod silent;
 mod types;

@@ -3,7 +3,7 @@
 //! grant, makes a later open take them for files of another moment.
 
 use cenote::FormatOptions;
-use cenote_layout::catalog::GuestRecord;
+use cenote_layout::catalog::HostedClientRecord;
 use cenote_layout::id::Uuid;
 use cenote_layout::puddle::STAMP_AT;
 use cenote_medium::planted::{Bug, plant};
@@ -60,25 +60,26 @@ fn opened(dir: &Path, hosting: bool) -> Store {
 fn host(dir: &Path, mode: PoolMode, takes: Takes, until: Until, end: End) -> usize {
     let store = opened(dir, true);
     let client = Uuid::from_random_bytes([1; 16]);
-    let guest = GuestRecord { client, pid: 0x7fff_ffff, start_ticks: 1, uid: 7, gid: 7 };
-    store.admit(guest).expect("admitted");
+    let hosted_client =
+        HostedClientRecord { client, pid: 0x7fff_ffff, start_ticks: 1, uid: 7, gid: 7 };
+    store.admit(hosted_client).expect("admitted");
     let owner = Credentials { uid: 7, gid: 7, groups: Vec::new() };
     let options = |mode| PoolOptions { mode, puddle_size: SIZE, ..PoolOptions::default() };
     let token = |number| (client, Uuid::from_random_bytes([number; 16]));
-    store.guest_create(token(2), &owner, "first", &options(mode)).expect("made");
+    store.client_create(token(2), &owner, "first", &options(mode)).expect("made");
     let first = store.pool_id("first").expect("it is there");
-    store.guest_open(client, &owner, "first", Access::ReadWrite).expect("leased");
-    store.guest_expect(client, first, SIZE);
+    store.client_open(client, &owner, "first", Access::ReadWrite).expect("leased");
+    store.client_expect(client, first, SIZE);
     let mut pool = first;
     match takes {
         Takes::NewPool(mode) => {
-            store.guest_create(token(3), &owner, "second", &options(mode)).expect("made");
+            store.client_create(token(3), &owner, "second", &options(mode)).expect("made");
             pool = store.pool_id("second").expect("it is there");
             if until != Until::Made {
-                store.guest_open(client, &owner, "second", Access::ReadWrite).expect("leased");
+                store.client_open(client, &owner, "second", Access::ReadWrite).expect("leased");
             }
         }
-        Takes::Growth => drop(store.guest_take(client, first, SIZE).expect("taken")),
+        Takes::Growth => drop(store.client_take(client, first, SIZE).expect("taken")),
         Takes::Close => {}
     }
     let stamp = |puddle: &cenote_layout::catalog::PuddleRecord| {
@@ -99,7 +100,7 @@ fn host(dir: &Path, mode: PoolMode, takes: Takes, until: Until, end: End) -> usi
         store.abandon();
         return marked;
     }
-    store.guest_end(client, true).expect("ended");
+    store.client_end(client, true).expect("ended");
     store.end_hosting().expect("closed");
     marked
 }

@@ -13,6 +13,7 @@ use cenote_layout::catalog::HeapKind;
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_proto::{ImportPoolSpec, ImportSpec, Refusal, Reply, Request};
 use cenote_store::StoreError;
+use cenote_testkit::random;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -66,7 +67,10 @@ fn a_pool_goes_into_an_archive_and_comes_back_beside_itself_and_in_another_windo
             let archive = export(&store, &["numbers"]).expect("export");
             for name in ["a copy", "another"] {
                 let made = import(&store, &archive, &[name]).expect("import");
-                assert!(made.imported.pools[0].moved && made.imported.pools[0].due > 0, "{made:?}");
+                assert!(
+                    made.imported.pools[0].moved && made.imported.pools[0].pending > 0,
+                    "{made:?}"
+                );
                 assert_eq!(store.pools().iter().filter(|pool| pool.record.name == name).count(), 1);
             }
             // All at once, each with its own list.
@@ -300,7 +304,7 @@ fn a_pool_that_a_client_writes_is_not_copied_nor_exported_nor_moved() {
     let store = daemon.connect();
     let before = files(&daemon);
     let busy = |error: &StoreError| {
-        matches!(error, StoreError::PoolBusy { .. } | StoreError::PoolInUse { .. })
+        matches!(error, StoreError::PoolBusy { .. } | StoreError::PoolHeld { .. })
     };
     let exported = export(&store, &["numbers"]);
     assert!(matches!(&exported, Err(Error::Archive(ArchivingError::Store(error))) if busy(error)));
@@ -339,7 +343,7 @@ fn a_pool_gets_other_addresses_and_pointers_from_other_pools_follow() {
         // Not while this session has pools.
         drop(pointing);
         let used = store.randomize_pool("numbers");
-        assert!(matches!(used, Err(Error::Store(StoreError::PoolInUse { .. }))), "{used:?}");
+        assert!(matches!(used, Err(Error::Store(StoreError::PoolHeld { .. }))), "{used:?}");
     }
     let root_of = |store: &Store| {
         let pool = store.pool("numbers").expect("open");
@@ -431,10 +435,10 @@ pub(crate) fn spec(name: &str, puddles: Vec<(u64, u64)>) -> ImportSpec {
 pub(crate) const AT: u64 = 1 << 41;
 
 impl Raw {
-    /// A parcel with these bytes.
-    fn parcel(&mut self, bytes: &[u8]) -> u64 {
-        let (reply, files) = self.ask(&Request::Parcel);
-        let Reply::Parcel { number } = reply else { panic!("{reply:?}") };
+    /// A transfer with these bytes.
+    fn transfer(&mut self, bytes: &[u8]) -> u64 {
+        let (reply, files) = self.ask(&Request::Transfer);
+        let Reply::Transfer { number } = reply else { panic!("{reply:?}") };
         let file = File::from(files.into_iter().next().expect("a descriptor"));
         file.write_all_at(bytes, 0).expect("written");
         number
@@ -442,8 +446,8 @@ impl Raw {
 
     pub(crate) fn begin(&mut self, spec: &ImportSpec) -> Reply {
         let bytes = spec.encode().expect("encode");
-        let parcel = self.parcel(&bytes);
-        self.ask(&Request::BeginImport { parcel, len: bytes.len() as u32, check_only: false }).0
+        let transfer = self.transfer(&bytes);
+        self.ask(&Request::BeginImport { transfer, len: bytes.len() as u32, check_only: false }).0
     }
 
     fn begun(&mut self, name: &str) -> u64 {
@@ -460,8 +464,8 @@ impl Raw {
         bytes: &[u8],
         pieces: &[(u64, u32)],
     ) -> Reply {
-        let parcel = self.parcel(bytes);
-        self.ask(&Request::FillImport { import, slot, parcel, pieces: pieces.to_vec() }).0
+        let transfer = self.transfer(bytes);
+        self.ask(&Request::FillImport { import, slot, transfer, pieces: pieces.to_vec() }).0
     }
 }
 
@@ -474,18 +478,18 @@ fn a_hostile_import_is_refused_and_leaves_nothing() {
     let before = files(&daemon);
     let mut raw = Raw::connect(&daemon);
     // What is no list of an import: nonsense, another length than there is, too long, of another
-    // parcel.
+    // transfer.
     for (bytes, len) in
         [(vec![0xff; 64], 64), (vec![1; 8], 4096), (Vec::new(), u32::MAX), (Vec::new(), 0)]
     {
-        let parcel = raw.parcel(&bytes);
-        let reply = raw.ask(&Request::BeginImport { parcel, len, check_only: false }).0;
+        let transfer = raw.transfer(&bytes);
+        let reply = raw.ask(&Request::BeginImport { transfer, len, check_only: false }).0;
         assert!(
             matches!(refused(&reply), Refusal::Malformed { .. } | Refusal::Limit { .. }),
             "{reply:?}"
         );
-        let reply = raw.ask(&Request::BeginImport { parcel, len, check_only: true }).0;
-        assert_eq!(refused(&reply), &Refusal::NoParcel, "it is used up");
+        let reply = raw.ask(&Request::BeginImport { transfer, len, check_only: true }).0;
+        assert_eq!(refused(&reply), &Refusal::NoTransfer, "it is used up");
     }
     // What says what cannot be.
     let two = |a: (u64, u64), b: (u64, u64)| vec![a, b];
@@ -618,8 +622,8 @@ fn an_import_that_is_only_checked_takes_nothing() {
     let mut raw = Raw::connect(&daemon);
     let mut check = |spec: &ImportSpec| {
         let bytes = spec.encode().expect("encode");
-        let parcel = raw.parcel(&bytes);
-        raw.ask(&Request::BeginImport { parcel, len: bytes.len() as u32, check_only: true }).0
+        let transfer = raw.transfer(&bytes);
+        raw.ask(&Request::BeginImport { transfer, len: bytes.len() as u32, check_only: true }).0
     };
     for _ in 0..100 {
         assert_eq!(check(&spec("one", vec![(AT, 2 << 20)])), Reply::Done);
@@ -671,8 +675,8 @@ fn an_answer_about_several_pools_that_was_lost_is_given_again() {
     let token = Uuid([5; 16]);
     let reply = raw.ask(&Request::CommitImport { import, token, pools: 3 }).0;
     let Reply::Imported { pools } = &reply else { panic!("{reply:?}") };
-    let due: Vec<u64> = pools.iter().map(|(_, _, due)| *due).collect();
-    assert_eq!((due, pools.iter().filter(|(_, moved, _)| *moved).count()), (vec![1, 2, 2], 3));
+    let pending: Vec<u64> = pools.iter().map(|(_, _, pending)| *pending).collect();
+    assert_eq!((pending, pools.iter().filter(|(_, moved, _)| *moved).count()), (vec![1, 2, 2], 3));
     assert_eq!(raw.ask(&Request::CommitImport { import, token, pools: 3 }).0, reply);
     // Other numbers of pools than it made have no answer, and nothing is made.
     for pools in [4, 1000, u32::MAX] {
@@ -688,12 +692,7 @@ fn an_import_of_nonsense_is_opened_by_who_imported_it_and_hurts_no_other() {
     let daemon = Daemon::start(&[]);
     let mut raw = Raw::connect(&daemon);
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = || {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed as u8
-    };
+    let mut random = || random::next(&mut seed) as u8;
     for round in 0..6 {
         // Where the store lies it would be kept as it is: elsewhere, the daemon looks for pointers
         // in it.
@@ -758,8 +757,7 @@ fn import_during_a_crash_of_the_daemon() {
     let child = child.in_background();
     let mut seed = 7_u64;
     for _ in 0..40 {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        std::thread::sleep(Duration::from_micros(500 + (seed >> 33) % 60_000));
+        std::thread::sleep(Duration::from_micros(500 + random::next(&mut seed) % 60_000));
         daemon.kill();
         daemon.restart();
     }

@@ -444,7 +444,7 @@ fn a_client_changes_nothing_but_what_it_has_attached() {
         bytes.extend(first_line.to_le_bytes());
         bytes
     };
-    let parcel = |runs: &[Vec<u8>], data: usize| [runs.concat(), vec![0xaa; data]].concat();
+    let transfer = |runs: &[Vec<u8>], data: usize| [runs.concat(), vec![0xaa; data]].concat();
     let end = LEN / 64;
     let (me, other) = (mine.id(), theirs.id());
     for (objects, runs, data, why) in [
@@ -460,8 +460,8 @@ fn a_client_changes_nothing_but_what_it_has_attached() {
         (vec![me], vec![run(0, 64, 0), run(0, 128, 0)], 3 * 4096, "on top of each other"),
         (vec![me], vec![run(0, 128, 0)], 4096, "less than it says"),
     ] {
-        let reply = raw.psync(&parcel(&runs, data), |parcel| Request::PsyncObjects {
-            parcel,
+        let reply = raw.psync(&transfer(&runs, data), |transfer| Request::PsyncObjects {
+            transfer,
             objects: objects.clone(),
             runs: runs.len() as u32,
             settled: true,
@@ -469,27 +469,27 @@ fn a_client_changes_nothing_but_what_it_has_attached() {
         assert!(matches!(reply, Reply::Refused(_)), "{why}: {reply:?}");
     }
     let of = |object, runs, settled| {
-        move |parcel| Request::PsyncObjects { parcel, objects: vec![object], runs, settled }
+        move |transfer| Request::PsyncObjects { transfer, objects: vec![object], runs, settled }
     };
     let reply = raw.psync(&[], of(me, 0, false));
     assert!(matches!(reply, Reply::Psynced { seq: 0, .. }), "nothing is nothing: {reply:?}");
     let reply = raw.psync(&[], of(me, u32::MAX, false));
     assert!(matches!(reply, Reply::Refused(Refusal::PsyncTooLarge { .. })), "{reply:?}");
     // And it works.
-    let reply = raw.psync(&parcel(&[run(0, 64, 64)], 4096), of(me, 1, true));
+    let reply = raw.psync(&transfer(&[run(0, 64, 64)], 4096), of(me, 1, true));
     assert!(matches!(reply, Reply::Psynced { seq, .. } if seq > 0), "{reply:?}");
-    // Each parcel is for one psync, and of one session.
-    let (reply, files) = raw.ask(&Request::Parcel);
-    let Reply::Parcel { number } = reply else { panic!("{reply:?}") };
+    // Each transfer is for one psync, and of one session.
+    let (reply, files) = raw.ask(&Request::Transfer);
+    let Reply::Transfer { number } = reply else { panic!("{reply:?}") };
     drop(files);
     let mut another = Raw::connect(&daemon);
     for asked in [another.ask(&of(me, 0, true)(number)).0, raw.ask(&of(me, 0, true)(number - 1)).0]
     {
-        assert!(matches!(asked, Reply::Refused(Refusal::NoParcel)), "{asked:?}");
+        assert!(matches!(asked, Reply::Refused(Refusal::NoTransfer)), "{asked:?}");
     }
     // A reader psyncs nothing.
     assert!(matches!(raw.ask(&attach("theirs", false)).0, Reply::Objects { .. }));
-    let reply = raw.psync(&parcel(&[run(0, 64, 64)], 4096), of(other, 1, true));
+    let reply = raw.psync(&transfer(&[run(0, 64, 64)], 4096), of(other, 1, true));
     assert!(matches!(reply, Reply::Refused(_)), "{reply:?}");
     assert!(matches!(raw.ask(&attach("mine", false)).0, Reply::Objects { .. } | Reply::Refused(_)));
     assert!(daemon.is_running());

@@ -11,6 +11,8 @@ use cenote::{
     Access, AtRest, Error, ExportOptions, ImportOptions, Keyring, Locking, MasterKey, OpenOptions,
     Persist, Pool, PoolMode, PoolOptions, Reader, Result, Store,
 };
+use cenote_testkit::environment::number;
+use cenote_testkit::random;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -191,10 +193,7 @@ struct Round {
 
 impl Round {
     fn below(&mut self, most: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 16) % most
+        random::next(&mut self.random) % most
     }
 
     fn one_in(&mut self, number: u64) -> bool {
@@ -460,17 +459,13 @@ impl Round {
     }
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(otherwise)
-}
-
 #[test]
 fn ordinary_use_is_never_refused_and_loses_nothing() {
     let (rounds, seed) = (number("CENOTE_ORDINARY_ROUNDS", 2), number("CENOTE_ORDINARY_SEED", 1));
     let mut failed = Vec::new();
     for seed in seed..seed + rounds {
         let mut round = Round {
-            random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            random: seed,
             daemon: Daemon::prepare(&[]),
             known: BTreeMap::new(),
             names: 0,

@@ -112,7 +112,7 @@ fn what_is_passed_and_is_no_such_socket_is_refused_with_a_reason() {
     let (status, said) = ended(with_passed(&daemon, &stream));
     assert!(status == Some(1) && said.contains("sequential packets"), "{said}");
     let (status, said) = ended(daemon.command());
-    assert!(status == Some(1) && said.contains("--socket"), "{said}");
+    assert!(status == Some(2) && said.contains("--socket"), "{said}");
     let mut command = daemon.command();
     command.env("LISTEN_FDS", "1").env("LISTEN_PID", "x");
     let (status, said) = ended(command);
@@ -157,6 +157,8 @@ fn the_command_line_explains_itself_and_says_what_is_wrong() {
     );
     for (arguments, log, part) in [
         (&["--socket", "/x"][..], "info", "--store"),
+        (&["--store", "/x"], "info", "--socket"),
+        (&["--store", "/x", "--socket", ""], "info", "--socket"),
         (&["--store", "/x", "--clients", "many"], "info", "--clients"),
         (&["--store", "/x", "--loud"], "info", "--loud"),
         (&["--store", "/x", "--metrics", "10.0.0.1:80"], "info", "loopback"),

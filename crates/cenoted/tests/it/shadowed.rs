@@ -200,7 +200,8 @@ fn a_psync_changes_only_pools_that_its_client_writes() {
     let run =
         [&0u32.to_le_bytes()[..], &64u32.to_le_bytes(), &0u64.to_le_bytes(), &[7; 4096]].concat();
     let mut raw = Raw::connect(&daemon);
-    let psync = |runs| move |parcel| Request::PsyncPools { parcel, puddles: vec![puddle], runs };
+    let psync =
+        |runs| move |transfer| Request::PsyncPools { transfer, puddles: vec![puddle], runs };
     let refused = |raw: &mut Raw, why: &str| {
         let reply = raw.psync(&run, psync(1));
         assert!(matches!(reply, Reply::Refused(Refusal::Other { .. })), "{why}: {reply:?}");

@@ -9,6 +9,7 @@ use cenote_layout::puddle::header_space;
 use cenote_medium::planted::{Bug, plant};
 use cenote_proto::{Reply, Request};
 use cenote_store::StoreError;
+use cenote_testkit::{environment, random};
 use rustix::process::Signal;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -277,8 +278,7 @@ fn a_lock_that_is_taken_over_too_early_is_noticed() {
 
 #[test]
 fn sharers_are_killed_at_any_moment_and_nothing_acknowledged_is_lost() {
-    let kills: u64 =
-        std::env::var("CENOTED_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(24);
+    let kills = environment::number("CENOTED_KILLS", 24);
     let mut daemon = daemon_with_counter();
     let store = daemon.connect();
     let pool = share(&store, "numbers");
@@ -286,16 +286,14 @@ fn sharers_are_killed_at_any_moment_and_nothing_acknowledged_is_lost() {
         (0..3).map(|_| Actor::start("share-counter", &daemon).in_background()).collect();
     let mut seed = 0x2545_f491_4f6c_dd1du64;
     for kill in 0..kills {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        let victim = (seed % 3) as usize;
+        let chance = random::next(&mut seed);
+        let victim = (chance % 3) as usize;
         let end = Instant::now() + Duration::from_secs(120);
         while others[victim].last() == 0 {
             assert!(Instant::now() < end, "a sharer does not get on, kill {kill}");
             std::thread::sleep(Duration::from_micros(200));
         }
-        std::thread::sleep(Duration::from_micros(seed >> 40 & 0x7ff));
+        std::thread::sleep(Duration::from_micros(chance >> 24 & 0x7ff));
         // Now and then the daemon too.
         if kill % 8 == 3 {
             daemon.kill();

@@ -11,7 +11,7 @@
 //! make no batch, those bytes are a batch that was never made: its writer stopped, and was told
 //! nothing. Everything else that does not read is damage.
 
-use crate::kernel::report::{Damage, DamageEffect};
+use crate::kernel::interface::report::{Damage, DamageEffect};
 use cenote_layout::catalog::{
     Frame, RECORD_MAGIC, Record, RecordError, decode_frame, encode_frame,
 };
@@ -19,6 +19,8 @@ use std::collections::BTreeMap;
 
 /// Names of the two files, in the order in which a batch is written to them.
 pub(crate) const FILES: [&str; 2] = ["catalog.0", "catalog.1"];
+/// What is lost in both is of both.
+const BOTH_FILES: &str = "catalog.0 and catalog.1";
 /// Names under which a new file is prepared before it replaces the old.
 pub(crate) const NEW_FILES: [&str; 2] = ["catalog.0.new", "catalog.1.new"];
 
@@ -115,127 +117,21 @@ pub(crate) struct Merged {
 /// once.
 pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
     let scans = [scan(bytes[0]), scan(bytes[1])];
-    let mut frames: BTreeMap<(u64, u32), &Frame> = BTreeMap::new();
-    let mut damage = Vec::new();
-    let mut lost = false;
-    for (file, scan) in scans.iter().enumerate() {
-        for (frame, offset) in &scan.frames {
-            match frames.get(&(frame.batch, frame.index)) {
-                None => {
-                    frames.insert((frame.batch, frame.index), frame);
-                }
-                Some(other) if *other != frame => {
-                    lost = true;
-                    damage.push(Damage::Catalog {
-                        file: FILES[file],
-                        offset: *offset as u64,
-                        len: frame.len as u64,
-                        detail: format!(
-                            "batch {} says something else in the other file",
-                            frame.batch
-                        ),
-                        effect: DamageEffect::Lost,
-                    });
-                }
-                Some(_) => {}
-            }
-        }
-    }
-
+    let mut found = Found::default();
+    let frames = found.frames(&scans);
     let complete = complete_batches(&frames);
-    let snapshot = complete.iter().rev().copied().find(|batch| {
-        matches!(frames.get(&(*batch, 0)), Some(Frame { record: Record::NextPool(_), .. }))
-    });
     let last_complete = complete.last().copied().unwrap_or(0);
-    let first = snapshot.or(complete.first().copied()).unwrap_or(1);
-    if snapshot.is_none() {
-        lost = true;
-    }
-    // One piece of damage for each gap, however wide: batch numbers on media may be anything.
-    let mut next = first;
-    for &batch in complete.iter().filter(|batch| **batch >= first) {
-        if batch > next {
-            lost = true;
-            let detail = match batch - next {
-                1 => format!("batch {next} is in neither"),
-                _ => format!("batches {next} to {} are in neither", batch - 1),
-            };
-            let file = "catalog.0 and catalog.1";
-            damage.push(Damage::Catalog {
-                file,
-                offset: 0,
-                len: 0,
-                detail,
-                effect: DamageEffect::Lost,
-            });
-        }
-        next = batch.saturating_add(1);
-    }
-
+    let first = found.first_batch(&frames, &complete);
+    found.missing_batches(first, &complete);
     let torn = torn_tail(&scans, last_complete);
     if torn.is_none() {
-        for scan in &scans {
-            let beyond = scan.frames.iter().any(|(frame, _)| frame.batch > last_complete);
-            let bad_tail = scan.bad.iter().any(|(start, ..)| *start >= scan.end);
-            // Bytes after the last batch of the file that knows all batches: a batch of which
-            // nothing reads is gone.
-            if beyond || (bad_tail && scan.last == last_complete && scan.present) {
-                lost = true;
-            }
-        }
+        found.lost_tails(&scans, last_complete);
     }
-    // Only where nothing else says why: a damaged end is told as such.
-    let rolled_back = (!lost && last_complete < at_least).then_some(last_complete);
-    if rolled_back.is_some() {
-        lost = true;
-        damage.push(Damage::Catalog {
-            file: "catalog.0 and catalog.1",
-            offset: 0,
-            len: 0,
-            detail: format!(
-                "both end with batch {last_complete}, although there was a batch {at_least}: they \
-                 were rolled back"
-            ),
-            effect: DamageEffect::Lost,
-        });
-    }
+    let rolled_back = found.rolled_back(last_complete, at_least);
     for (file, scan) in scans.iter().enumerate() {
-        if !scan.present {
-            damage.push(Damage::Catalog {
-                file: FILES[file],
-                offset: 0,
-                len: 0,
-                detail: "the file is not there".into(),
-                effect: if lost { DamageEffect::Lost } else { DamageEffect::ReadFromOther },
-            });
-            continue;
-        }
-        for (start, len, error) in &scan.bad {
-            if torn == Some(file) && *start >= scan.end {
-                continue;
-            }
-            damage.push(Damage::Catalog {
-                file: FILES[file],
-                offset: *start as u64,
-                len: *len as u64,
-                detail: error.to_string(),
-                effect: if lost { DamageEffect::Lost } else { DamageEffect::ReadFromOther },
-            });
-        }
-        // catalog.1 lacks one batch where its writer stopped, and a whole history where a
-        // compaction has begun catalog.0 with a snapshot. A file that lacks more has lost writes.
-        let behind = last_complete - scan.last.min(last_complete);
-        let allowed = u64::from(file == 1);
-        if behind > allowed && scan.bad.is_empty() {
-            damage.push(Damage::Catalog {
-                file: FILES[file],
-                offset: scan.end as u64,
-                len: 0,
-                detail: format!("it ends with batch {}, the other with {last_complete}", scan.last),
-                effect: DamageEffect::ReadFromOther,
-            });
-        }
+        found.damage_of_file(file, scan, torn == Some(file), last_complete);
     }
+    let Found { damage, lost } = found;
 
     let mut records = Vec::new();
     let mut canonical = Vec::new();
@@ -247,11 +143,9 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
         }
     }
     let highest = frames.last_key_value().map_or(0, |(key, _)| key.0);
+    let journals = frames.get(&(last_complete, 0)).map_or([0; 2], |frame| frame.journals);
     Merged {
-        names: (
-            last_complete,
-            frames.get(&(last_complete, 0)).map_or([0; 2], |frame| frame.journals),
-        ),
+        names: (last_complete, journals),
         records,
         last_batch: if torn.is_some() && !lost {
             last_complete
@@ -263,6 +157,123 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
         torn,
         usable: !complete.is_empty(),
         rolled_back,
+    }
+}
+
+/// Frames of both files by batch and index.
+type Frames<'a> = BTreeMap<(u64, u32), &'a Frame>;
+
+/// What is wrong with the two files.
+#[derive(Default)]
+struct Found {
+    damage: Vec<Damage>,
+    /// Whether something is lost in both.
+    lost: bool,
+}
+
+impl Found {
+    /// Something is lost that neither file has.
+    fn lose(&mut self, file: &'static str, (offset, len): (u64, u64), detail: String) {
+        self.lost = true;
+        self.damage.push(Damage::Catalog { file, offset, len, detail, effect: DamageEffect::Lost });
+    }
+
+    /// The frames that the files have together. What they say differently is lost.
+    fn frames<'a>(&mut self, scans: &'a [Scan; 2]) -> Frames<'a> {
+        let mut frames = Frames::new();
+        for (file, scan) in scans.iter().enumerate() {
+            for (frame, offset) in &scan.frames {
+                let known = frames.entry((frame.batch, frame.index)).or_insert(frame);
+                if *known != frame {
+                    let detail =
+                        format!("batch {} says something else in the other file", frame.batch);
+                    self.lose(FILES[file], (*offset as u64, frame.len as u64), detail);
+                }
+            }
+        }
+        frames
+    }
+
+    /// The batch with the last snapshot; all before it is of no use.
+    fn first_batch(&mut self, frames: &Frames<'_>, complete: &[u64]) -> u64 {
+        let begins = |batch: &u64| {
+            matches!(frames.get(&(*batch, 0)), Some(Frame { record: Record::NextPool(_), .. }))
+        };
+        let snapshot = complete.iter().rev().copied().find(begins);
+        self.lost |= snapshot.is_none();
+        snapshot.or(complete.first().copied()).unwrap_or(1)
+    }
+
+    /// Names the batches after the snapshot that are in neither file. One piece of damage for each
+    /// gap, however wide: batch numbers on media may be anything.
+    fn missing_batches(&mut self, first: u64, complete: &[u64]) {
+        let mut next = first;
+        for &batch in complete.iter().filter(|batch| **batch >= first) {
+            if batch > next {
+                let detail = match batch - next {
+                    1 => format!("batch {next} is in neither"),
+                    _ => format!("batches {next} to {} are in neither", batch - 1),
+                };
+                self.lose(BOTH_FILES, (0, 0), detail);
+            }
+            next = batch.saturating_add(1);
+        }
+    }
+
+    /// Whether an end without a torn batch has lost one.
+    fn lost_tails(&mut self, scans: &[Scan; 2], last_complete: u64) {
+        for scan in scans {
+            let beyond = scan.frames.iter().any(|(frame, _)| frame.batch > last_complete);
+            let bad_tail = scan.bad.iter().any(|(start, ..)| *start >= scan.end);
+            // Bytes after the last batch of the file that knows all batches: a batch of which
+            // nothing reads is gone.
+            self.lost |= beyond || (bad_tail && scan.last == last_complete && scan.present);
+        }
+    }
+
+    /// The last batch, if there was a later one. Only where nothing else says why: a damaged end is
+    /// told as such.
+    fn rolled_back(&mut self, last_complete: u64, at_least: u64) -> Option<u64> {
+        if self.lost || last_complete >= at_least {
+            return None;
+        }
+        let detail = format!(
+            "both end with batch {last_complete}, although there was a batch {at_least}: they \
+             were rolled back"
+        );
+        self.lose(BOTH_FILES, (0, 0), detail);
+        Some(last_complete)
+    }
+
+    /// Names what is wrong with one file, except the batch that its writer did not complete.
+    fn damage_of_file(&mut self, number: usize, scan: &Scan, is_torn: bool, last_complete: u64) {
+        let file = FILES[number];
+        let effect = if self.lost { DamageEffect::Lost } else { DamageEffect::ReadFromOther };
+        if !scan.present {
+            let detail = "the file is not there".into();
+            self.damage.push(Damage::Catalog { file, offset: 0, len: 0, detail, effect });
+            return;
+        }
+        for (start, len, error) in &scan.bad {
+            if is_torn && *start >= scan.end {
+                continue;
+            }
+            let (offset, len, detail) = (*start as u64, *len as u64, error.to_string());
+            self.damage.push(Damage::Catalog { file, offset, len, detail, effect });
+        }
+        // catalog.1 lacks one batch where its writer stopped, and a whole history where a
+        // compaction has begun catalog.0 with a snapshot. A file that lacks more has lost writes.
+        let behind = last_complete - scan.last.min(last_complete);
+        let allowed = u64::from(number == 1);
+        if behind > allowed && scan.bad.is_empty() {
+            self.damage.push(Damage::Catalog {
+                file,
+                offset: scan.end as u64,
+                len: 0,
+                detail: format!("it ends with batch {}, the other with {last_complete}", scan.last),
+                effect: DamageEffect::ReadFromOther,
+            });
+        }
     }
 }
 

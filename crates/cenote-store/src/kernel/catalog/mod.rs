@@ -22,17 +22,22 @@
 //! itself.
 
 mod file;
+pub(crate) mod journals;
+mod possible;
+#[cfg(test)]
+mod samples;
 mod seals;
+mod snapshot;
 mod state;
 mod waiting;
 
 pub(crate) use file::{FILES, Merged, NEW_FILES, merge};
 pub(crate) use state::State;
 
-use crate::kernel::about::about_control;
-use crate::kernel::error::StoreError;
-use crate::kernel::fence::Fence;
-use crate::kernel::report::Damage;
+use crate::kernel::interface::error::StoreError;
+use crate::kernel::interface::report::Damage;
+use crate::kernel::superblock::about::about_control;
+use crate::kernel::superblock::fence::Fence;
 use cenote_journal::Tie;
 use cenote_layout::catalog::{Record, encode_frame};
 use cenote_medium::planted::{Bug, planted};
@@ -52,6 +57,14 @@ pub(crate) enum AppendError {
     Undone(MediumError),
     /// Whether it has happened is not known: poison the store.
     Unknown(MediumError),
+}
+
+impl AppendError {
+    pub(crate) fn into_cause(self) -> MediumError {
+        match self {
+            Self::Undone(error) | Self::Unknown(error) => error,
+        }
+    }
 }
 
 /// The catalog of an open store.

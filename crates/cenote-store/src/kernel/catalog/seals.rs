@@ -1,5 +1,5 @@
-//! What the catalog says of stamps ([`crate::kernel::stamps`]): the seal of each puddle, and the
-//! era in which a close left it.
+//! What the catalog says of stamps ([`crate::kernel::puddles::stamps`]): the seal of each puddle,
+//! and the era in which a close left it.
 
 use super::State;
 use cenote_layout::catalog::Record;

@@ -10,8 +10,8 @@ impl State {
     /// so much. `None`: they have not moved.
     pub(crate) fn moved_since(&self, client: Uuid) -> Option<u64> {
         let space = self.clients.get(&client)?;
-        let (now, due) = (self.puddles.get(space)?, self.due.get(space)?);
-        Some(now.addr.wrapping_sub(due.from))
+        let (now, pending) = (self.puddles.get(space)?, self.pending.get(space)?);
+        Some(now.addr.wrapping_sub(pending.from))
     }
 
     /// A client with logs that have moved, and that may be about a pool.

@@ -1,0 +1,143 @@
+//! What a logged heap is in one process: its sub-heaps, and what hangs on its puddles.
+//!
+//! Locks: a sub-heap's, and the growth lock. A thread holds one sub-heap's lock at a time, and may
+//! take it while it has the growth lock, not the other way round.
+
+use super::error::{FreeRefused, LoggedError};
+use super::root::Root;
+use super::spares::Growth;
+use super::state::SubHeap;
+use crate::backing::{Backing, Extent};
+use crate::error::FreeError;
+use cenote_sys::cpu_number;
+use core::ptr::without_provenance_mut;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What a logged heap is like.
+#[derive(Clone, Copy, Debug)]
+pub struct LoggedOptions {
+    /// Sub-heaps that threads of this process allocate from first; 0: one for each CPU.
+    pub sub_heaps: u32,
+    /// Lanes of the micro log of each sub-heap; of a heap that is made.
+    pub lanes: u32,
+    /// Levels of the table in the first part of a sub-heap's metadata; of a heap that is made.
+    pub levels: u32,
+    /// Tells the number of the CPU that a thread runs on.
+    pub cpu: fn() -> u32,
+}
+
+impl Default for LoggedOptions {
+    fn default() -> Self {
+        Self { sub_heaps: 0, lanes: 16, levels: 5, cpu: cpu_number::current }
+    }
+}
+
+/// A sub-heap of a heap, in this process.
+#[derive(Debug)]
+pub(crate) struct Member<G: Backing> {
+    pub(crate) heap: SubHeap<Arc<G>>,
+    /// Whether its memory was asked to be near the CPU, where that means anything.
+    pub(crate) near: AtomicBool,
+}
+
+impl<G: Backing> Member<G> {
+    pub(crate) const fn new(heap: SubHeap<Arc<G>>) -> Self {
+        Self { heap, near: AtomicBool::new(false) }
+    }
+}
+
+/// The logged heap of one pool: one per pool and process. All calls may come from any thread.
+#[derive(Debug)]
+pub struct LoggedHeap<G: Backing> {
+    pub(crate) backing: Arc<G>,
+    pub(crate) root: Root,
+    pub(crate) members: Box<[OnceLock<Member<G>>]>,
+    /// By CPU: the sub-heap that its threads use; [`UNKNOWN`] before the first allocation there.
+    pub(crate) homes: Box<[AtomicU32]>,
+    pub(crate) growth: Mutex<Growth>,
+    pub(crate) cpu: fn() -> u32,
+    pub(crate) has_nodes: bool,
+}
+
+/// The CPU has no sub-heap yet.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
+
+/// What hangs on a puddle of metadata. On one of data hangs the number of its sub-heap and
+/// [`FIRST_DATA`].
+pub(crate) const METADATA: usize = 1;
+const FIRST_DATA: usize = 2;
+
+impl<G: Backing> LoggedHeap<G> {
+    /// Makes a sub-heap one of this heap, and hangs its number on its puddles.
+    pub(crate) fn adopt(
+        &self,
+        number: u32,
+        metadata: u32,
+        heap: SubHeap<Arc<G>>,
+    ) -> Result<(), LoggedError> {
+        let mut growth = self.growth();
+        let of_metadata = (metadata != 0).then_some((metadata, false));
+        for (puddle, is_data) in of_metadata.into_iter().chain(heap.puddles()) {
+            let extent = growth.use_up(puddle).ok_or(LoggedError::Puddle { number, puddle })?;
+            self.mark(&extent, is_data.then_some(number));
+        }
+        drop(growth);
+        if let Some(place) = self.members.get(number as usize) {
+            let _ = place.set(Member::new(heap));
+        }
+        Ok(())
+    }
+
+    /// Hangs on a puddle whose it is.
+    pub(crate) fn mark(&self, extent: &Extent, data_of: Option<u32>) {
+        let mark = data_of.map_or(METADATA, |number| FIRST_DATA + number as usize);
+        hang(&self.backing, extent.addr, mark);
+    }
+
+    pub(crate) fn growth(&self) -> MutexGuard<'_, Growth> {
+        self.growth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All sub-heaps.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (u32, &Member<G>)> {
+        (0u32..).zip(&self.members).filter_map(|(number, place)| Some((number, place.get()?)))
+    }
+
+    #[inline]
+    pub(crate) fn member(&self, number: u32) -> Option<&Member<G>> {
+        self.members.get(number as usize)?.get()
+    }
+
+    /// The sub-heap in whose data an address lies.
+    pub(crate) fn owner_of(&self, addr: u64) -> Result<(u32, &Member<G>), FreeRefused> {
+        let mark = self.backing.slot(addr).map(|slot| slot.load(Ordering::Acquire).addr());
+        let error = match mark {
+            None if self.backing.is_foreign(addr) => FreeError::OtherPool { addr },
+            None => FreeError::NotInHeap { addr },
+            Some(mark) => {
+                let number = mark.checked_sub(FIRST_DATA).and_then(|n| u32::try_from(n).ok());
+                match number.and_then(|number| Some((number, self.member(number)?))) {
+                    Some(owner) => return Ok(owner),
+                    None => FreeError::NotABlock { addr },
+                }
+            }
+        };
+        Err(error.into())
+    }
+}
+
+/// Hangs a mark on a puddle.
+pub(crate) fn hang<G: Backing>(backing: &G, addr: u64, mark: usize) {
+    if let Some(slot) = backing.slot(addr) {
+        slot.store(without_provenance_mut(mark), Ordering::Release);
+    }
+}
+
+impl<G: Backing> Drop for LoggedHeap<G> {
+    fn drop(&mut self) {
+        for extent in self.backing.extents() {
+            hang(&self.backing, extent.addr, 0);
+        }
+    }
+}

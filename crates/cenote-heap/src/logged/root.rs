@@ -1,0 +1,132 @@
+//! The root puddle of a logged heap: the header, and a word for each sub-heap (section 4.1).
+//!
+//! **Making a heap** stores zeros where words and roots are to be, flushes and fences; then **the
+//! header commits**. A root puddle whose header does not fit its checksum has no heap, and one can
+//! be made there.
+//!
+//! **Naming a sub-heap** is the store of its word, which commits: what it names was made and is
+//! durable.
+
+use super::cells::{Words, zero};
+use super::data::Region;
+use super::error::{Damage, LoggedError};
+use super::make::words_of;
+use crate::backing::{Backing, Extent};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::header::{self, HeaderError};
+use cenote_layout::logged::{LoggedHeader, SUB_HEAPS_MAX, SubHeapGeometry, SubHeapWord};
+use cenote_layout::puddle::header_space;
+use zerocopy::IntoBytes;
+
+/// The root puddle of a heap.
+#[derive(Debug)]
+pub(crate) struct Root {
+    words: Words,
+    extent: Extent,
+    /// How sub-heaps are laid out.
+    pub(crate) geometry: SubHeapGeometry,
+}
+
+/// Where the header lies.
+const fn start(extent: &Extent) -> u64 {
+    extent.addr + header_space(extent.size)
+}
+
+/// # Safety
+/// The puddle is mapped as long as the result is used, and large enough; its words are accessed by
+/// atomics alone.
+unsafe fn words(extent: &Extent) -> Result<Words, LoggedError> {
+    if extent.size < header_space(extent.size) + LoggedHeader::SUB_HEAPS {
+        return Err(LoggedError::RootSize { size: extent.size });
+    }
+    // SAFETY: the range lies in the puddle, which has been checked.
+    unsafe { Words::new(start(extent), LoggedHeader::SUB_HEAPS) }.ok_or(LoggedError::NoPuddle)
+}
+
+fn read(words: &Words) -> Result<LoggedHeader, HeaderError> {
+    header::read(&words.bytes()[..PAGE_SIZE as usize], true)
+}
+
+impl Root {
+    /// Makes a heap without sub-heaps.
+    ///
+    /// # Safety
+    /// The puddle is mapped for writing as long as this lives, and only this heap uses it.
+    pub(crate) unsafe fn make<G: Backing>(
+        backing: &G,
+        extent: Extent,
+        geometry: SubHeapGeometry,
+    ) -> Result<Self, LoggedError> {
+        // SAFETY: the caller's promise is the same.
+        let words = unsafe { words(&extent) }?;
+        if read(&words).is_ok() {
+            return Err(LoggedError::Exists);
+        }
+        // SAFETY: the puddle has no heap, and only this one uses it.
+        unsafe { zero(start(&extent), LoggedHeader::SUB_HEAPS, backing) };
+        let header = LoggedHeader::new(&geometry);
+        for (i, word) in (0u64..).zip(words_of(header.as_bytes())) {
+            if word != 0 {
+                words.store_flushed(i * 8, word, backing);
+            }
+        }
+        backing.fence();
+        Ok(Self { words, extent, geometry })
+    }
+
+    /// Reads the header, and makes durable what is believed from now on.
+    ///
+    /// # Safety
+    /// As for [`Root::make`].
+    pub(crate) unsafe fn open<G: Backing>(
+        backing: &G,
+        extent: Extent,
+    ) -> Result<Self, LoggedError> {
+        // SAFETY: the caller's promise is the same.
+        let words = unsafe { words(&extent) }?;
+        let header = read(&words)?;
+        let geometry = header.geometry().ok_or(LoggedError::RootSize { size: extent.size })?;
+        words.settle(backing);
+        Ok(Self { words, extent, geometry })
+    }
+
+    /// Where sub-heap `number` has its word.
+    const fn word_at(number: u32) -> u64 {
+        LoggedHeader::WORDS + number as u64 * 8
+    }
+
+    /// The sub-heap with a number, if there is one.
+    pub(crate) fn sub_heap(&self, number: u32) -> Result<Option<SubHeapWord>, Damage> {
+        let bits = self.words.load(Self::word_at(number));
+        let what = "the word of a sub-heap does not fit its check";
+        match SubHeapWord::decode(bits, number) {
+            None if bits != 0 => Err(Damage { offset: Self::word_at(number), what }),
+            word => Ok(word),
+        }
+    }
+
+    /// Names a sub-heap, durably.
+    pub(crate) fn name<G: Backing>(&self, number: u32, bits: u64, backing: &G) {
+        self.words.store_flushed(Self::word_at(number), bits, backing);
+        backing.fence();
+    }
+
+    /// Where the metadata of sub-heap `number` begin, if there is room in the root puddle.
+    pub(crate) fn room(&self, number: u32) -> Option<Region> {
+        let len = self.metadata_len();
+        let from =
+            header_space(self.extent.size) + LoggedHeader::SUB_HEAPS + u64::from(number) * len;
+        let (puddle, base) = (self.extent.index, self.extent.addr);
+        (number < SUB_HEAPS_MAX && from + len <= self.extent.size).then_some(Region {
+            puddle,
+            base,
+            from,
+            len,
+        })
+    }
+
+    /// Bytes of the first part of a sub-heap's metadata: whole pages.
+    pub(crate) const fn metadata_len(&self) -> u64 {
+        self.geometry.metadata_len.next_multiple_of(PAGE_SIZE)
+    }
+}

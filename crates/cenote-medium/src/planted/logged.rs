@@ -1,0 +1,23 @@
+//! Faults in the heap of sub-heaps. Those in one sub-heap are among the others.
+
+/// Each fault, by what is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoggedBug {
+    /// A merge takes a block of another part of the data for a buddy.
+    BuddyOfOtherPart,
+    /// Recovery of a logged heap lets each lane decide for itself.
+    LinkIgnored,
+    /// The deciding lane of a transaction ends before its other lanes.
+    DecidingLaneEndedFirst,
+    /// A sub-heap is named before it is made.
+    SubHeapNamedEarly,
+    /// A logged heap uses a puddle that a crash left, as if it were new.
+    SpareBelievedZero,
+    /// A logged heap does not look for puddles that a crash left.
+    SparesForgotten,
+    /// The free blocks of a part of a logged heap have records after its entry is stored.
+    PartEntryApart,
+    /// A block is freed in the sub-heap of the freeing thread.
+    FreedInOwnSubHeap,
+}

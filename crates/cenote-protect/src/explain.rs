@@ -1,0 +1,57 @@
+//! Explains a fault: what the address is for.
+
+use crate::table::{self, Copied, Kind, NAME_LEN};
+use cenote_sys::fork_guard;
+use core::fmt;
+use core::ops::Range;
+
+/// A range with an owner.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Explained {
+    /// What it is for.
+    pub kind: Kind,
+    /// Its addresses.
+    pub range: Range<usize>,
+    name: [u8; NAME_LEN],
+}
+
+impl Explained {
+    fn new(copied: Copied) -> Self {
+        let Copied { kind, base, len, name } = copied;
+        Self { kind, range: base..base + len, name }
+    }
+
+    /// What it belongs to, as its owner was told: `pool "x"`. Of a long name, the beginning.
+    #[must_use]
+    pub fn what(&self) -> &str {
+        let len = self.name.iter().position(|byte| *byte == 0).unwrap_or(NAME_LEN);
+        core::str::from_utf8(&self.name[..len]).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.range;
+        write!(f, "Explained({:?}, {:?}, {start:#x}..{end:#x})", self.kind, self.what())
+    }
+}
+
+/// The narrowest range that the address lies in; of two that are equally long, one of them. `None`:
+/// it lies in none, or that one comes or goes just now. Async-signal-safe: it takes no lock,
+/// allocates nothing, and uses less than a KiB of stack.
+#[must_use]
+pub fn explain(address: usize) -> Option<Explained> {
+    let token = fork_guard::current();
+    if token == 0 {
+        return None;
+    }
+    let mut narrowest: Option<Copied> = None;
+    for slot in table::slots() {
+        let most = narrowest.as_ref().map_or(usize::MAX, |known| known.len);
+        let wanted = |base: usize, len: usize| address.wrapping_sub(base) < len && len < most;
+        if let Some(copied) = slot.copy_if(token, wanted) {
+            narrowest = Some(copied);
+        }
+    }
+    narrowest.map(Explained::new)
+}

@@ -1,0 +1,110 @@
+//! A range whose stores are noted.
+//!
+//! Rights change page by page, and each change may split a mapping of the kernel's. When the
+//! process has many mappings ([`mappings`]), or the kernel refuses one more, 2 MiB at once become
+//! writable and all their pages are noted; when that is too much, the whole range.
+//!
+//! The kernel cannot write a protected page either: a `read` from a file into it fails with
+//! `EFAULT`. Read into a buffer and copy.
+
+use crate::dirty_bitmap::{CHUNK, DirtyBitmap, PAGE};
+use crate::owner::Owner;
+use crate::right::Right;
+use crate::table::Kind;
+use cenote_sys::fault;
+use cenote_sys::mappings::{self, Fineness};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+
+/// The owner of a range whose pages are noted when they are stored into: a page allows stores as
+/// long as it is noted.
+#[derive(Debug)]
+pub struct Tracked(Owner<DirtyBitmap>);
+
+impl Tracked {
+    /// Of `range`, whole pages of 4096 bytes; `what` as in [`Owner::new`]. Nothing is noted, and no
+    /// right has changed yet.
+    #[must_use]
+    pub fn new(range: Range<usize>, what: &str) -> Self {
+        let notes = DirtyBitmap::new(range.len());
+        Self(Owner::new(range, Kind::Tracked, what, notes))
+    }
+
+    /// The notes.
+    #[must_use]
+    pub fn notes(&self) -> &DirtyBitmap {
+        self.0.rights()
+    }
+
+    /// See [`Owner::retire`].
+    pub fn retire(&self) {
+        self.0.retire();
+    }
+
+    /// Protects pages whose notes were taken: from now on a store into them faults.
+    ///
+    /// # Errors
+    /// What the kernel says; some pages may be writable still.
+    ///
+    /// # Safety
+    /// The pages are mapped, and the caller's, and the resolver of their faults calls
+    /// [`Tracked::allow`].
+    pub unsafe fn protect(&self, pages: Range<u64>) -> io::Result<()> {
+        // SAFETY: handed on to the caller; the resolver gives back what is taken.
+        unsafe { self.0.set(pages, Right::Read) }.map(drop)
+    }
+
+    /// What a fault handler does about a store to `address`: notes the page and makes it writable.
+    /// Returns whether it is writable now: not if another owner denies it. Async-signal-safe.
+    ///
+    /// # Safety
+    /// The range is a mapping of the caller's, and no other part of the process relies on the pages
+    /// being protected, but by an [`Owner`].
+    pub unsafe fn allow(&self, address: usize) -> bool {
+        // SAFETY: handed on to the caller.
+        unsafe { self.allow_by(address, mappings::fineness()) }
+    }
+
+    /// [`Tracked::allow`], as finely as this or coarser.
+    ///
+    /// # Safety
+    /// As [`Tracked::allow`].
+    pub unsafe fn allow_by(&self, address: usize, fineness: Fineness) -> bool {
+        let (len, offset) = (self.0.range().len(), address.wrapping_sub(self.0.range().start));
+        if offset >= len {
+            return false;
+        }
+        let page = offset / PAGE * PAGE;
+        let chunk = offset / CHUNK * CHUNK;
+        let all = [(page, page + PAGE), (chunk, (chunk + CHUNK).min(len)), (0, len)];
+        let coarse = match fineness {
+            Fineness::Page => &all[..],
+            Fineness::Chunk => &all[1..],
+            Fineness::Whole => &all[2..],
+        };
+        for &(from, to) in coarse {
+            let pages = (from / PAGE) as u64..(to / PAGE) as u64;
+            self.notes().note(pages.clone());
+            // SAFETY: part of the mapping, by the caller's promise; writing is given, not taken.
+            if let Ok(all) = unsafe { self.0.set(pages.clone(), Right::Write) } {
+                self.notes().note(pages);
+                return all || self.0.right_of((page / PAGE) as u64) == Right::Write;
+            }
+        }
+        tell_once();
+        false
+    }
+}
+
+/// Says once why the process ends: its store cannot go through. Async-signal-safe.
+fn tell_once() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        fault::tell(
+            "cenote: the kernel refuses to make a page writable (mprotect: no memory, or too many \
+             mappings): this process ends; the next open finds what was committed; give the \
+             process more memory, or raise vm.max_map_count\n",
+        );
+    }
+}

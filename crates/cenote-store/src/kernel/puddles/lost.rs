@@ -1,0 +1,130 @@
+//! Pages of a heap's metadata that are lost while their puddle is in use: a file is cut short, or a
+//! device fails, after the page was had.
+//!
+//! Only the library reads what lies before the first superblock of a heap puddle: descriptors,
+//! marks, roots, heads of lists. An access to a page of it that is lost is a bus error, and the
+//! instruction has no way to fail. So the fault handler puts memory in the place of the page, whose
+//! contents no check believes, and the store is poisoned.
+//!
+//! A page of a protected pool that fails its check is such a page, from the first access on.
+//!
+//! # States of a page
+//!
+//! 1. *There.*
+//! 2. *Lost*: no thread has come to it since. What was stored there before is lost, as all that a
+//!    medium loses after a commit.
+//! 3. *Poisoned*: a thread has come to it. The store acknowledges nothing more.
+//! 4. *Replaced*: memory of this process is in its place, until the puddle is unmapped.
+//!
+//! A page is replaced by one thread, which has the turn to map the puddle; threads that come to it
+//! meanwhile wait for the turn, and find it there.
+//!
+//! # Nothing is acknowledged that may have gone to a page that is lost
+//!
+//! A store into the memory that took the page's place goes to no file. The thread that makes it
+//! makes it after 4, so after 3. Each transaction asks for the poison after its last access to
+//! metadata, each psync after it has copied, each close before it says "clean", each sweep before
+//! it commits. So whatever may lack such a store fails. What has happened to files until then is
+//! what a crash of this process could leave: pages that have everything, and pages that lack what
+//! came after some moment. No multi-step update of the heap relies on a page for what it reads
+//! elsewhere: each is undone by the log, or a free superblock.
+//!
+//! # What is read from it
+//!
+//! | place | contents | what a reader makes of it |
+//! | --- | --- | --- |
+//! | a descriptor | [`Descriptor::LOST`] | its superblock is out of use; no block begins there |
+//! | marks | [`LOST_BYTE`] | illegal: neither live nor free, so never handed out |
+//! | hints | the same | candidates, which anchors refuse |
+//! | a root | the same | damaged |
+//! | head of a list | the same | leads nowhere: the list is dropped |
+//! | state of the sweep | the same | unknown: nothing is condemned |
+//! | members, and locks between them | the same | living ones, which have each lock |
+//!
+//! A superblock that a thread has in its hands stays in its hands: it is set up there, or given
+//! back, as if its descriptor had been whole; the store is poisoned.
+//!
+//! # What is left to the signal
+//!
+//! Data of the program, into which references may lead. For logs see
+//! [`crate::kernel::store::watch`].
+//!
+//! # Locks between processes
+//!
+//! They lie in the root puddle's metadata. In memory of one process they exclude no other one. So
+//! what stands there is a lock that a member has which is none ([`LOST_BYTE`]): each thread that
+//! comes waits, asks whether that member has ended, and gets the error. A thread that gives a lock
+//! back there takes the name away; so each asks once more when it has the lock. Other processes
+//! come to the page that is lost too, or find the lock in it as it was.
+
+use crate::kernel::interface::lost_page::LostPage;
+use crate::kernel::superblock::poison::{Poison, Poisoned};
+use cenote_layout::PAGE_SIZE;
+use cenote_layout::catalog::PuddleRecord;
+use cenote_layout::heap::{Descriptor, HeapGeometry, LOST_BYTE, SUPERBLOCK_SIZE};
+use cenote_layout::puddle::Role;
+use cenote_medium::planted::{Bug, planted};
+use cenote_sys::{bytes, memory};
+use zerocopy::IntoBytes;
+
+/// A page of metadata that may be replaced.
+pub(crate) struct Replaceable {
+    page: usize,
+    /// Where it is in its puddle.
+    at: u64,
+    geometry: HeapGeometry,
+    lost: LostPage,
+}
+
+impl Replaceable {
+    /// The page of an address in a puddle, if it is one.
+    pub(crate) fn of(record: &PuddleRecord, address: usize) -> Option<Self> {
+        if record.role != Role::Heap {
+            return None;
+        }
+        let (len, root) = (memory::page_bytes(), record.index == 0);
+        let page = address & !(len - 1);
+        let at = page as u64 - record.addr;
+        let geometry = HeapGeometry::new(record.size, root)?;
+        let end = at + len as u64;
+        let (pool, puddle, index) = (record.pool, record.uuid, record.index);
+        let lost = LostPage { pool, puddle, index, page: at / PAGE_SIZE };
+        let is_metadata = end <= geometry.first_usable * SUPERBLOCK_SIZE;
+        is_metadata.then_some(Self { page, at, geometry, lost })
+    }
+
+    /// Poisons the store, and puts memory in the page's place. Whether accesses can succeed now.
+    ///
+    /// # Safety
+    /// It lies in a mapping of the store's, which no other thread changes meanwhile.
+    pub(crate) unsafe fn replace(&self, poisoned: &Poisoned) -> bool {
+        let Self { page, at, geometry, lost } = self;
+        // Another thread may have replaced it since the fault.
+        if bytes::copy_by_kernel(*page, &mut [0]).is_ok() {
+            return true;
+        }
+        if !planted(Bug::LostPageNotPoisoned) {
+            // Before the page is there. If this is not the first cause, another one is told.
+            poisoned.set(Poison::Lost(*lost));
+        }
+        let (len, descriptors) = (memory::page_bytes(), geometry.descriptors..geometry.tiny);
+        let fill = |to: *mut u8| {
+            if planted(Bug::LostPageOfZeros) {
+                return;
+            }
+            // SAFETY: `to` is `len` bytes of new memory, whole descriptors.
+            unsafe {
+                to.write_bytes(LOST_BYTE, len);
+                for offset in (0..len).step_by(size_of::<Descriptor>()) {
+                    if descriptors.contains(&(at + offset as u64)) {
+                        let line = Descriptor::LOST.as_bytes();
+                        to.add(offset).copy_from_nonoverlapping(line.as_ptr(), line.len());
+                    }
+                }
+            }
+        };
+        // SAFETY: a page of the puddle's mapping, which the caller keeps others from changing. What
+        // stood there is lost, and all that relies on it fails (the module's page).
+        unsafe { memory::replace(*page, len, fill) }.is_ok()
+    }
+}

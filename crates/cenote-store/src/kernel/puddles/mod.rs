@@ -1,0 +1,13 @@
+//! Puddles: their files, what marks these, and their memory in the window.
+
+pub(crate) mod ahead;
+pub(crate) mod known;
+pub(crate) mod locked;
+pub(crate) mod lost;
+pub(crate) mod notice;
+pub(crate) mod pending_job;
+pub(crate) mod place;
+pub(crate) mod puddle;
+pub(crate) mod stamps;
+pub(crate) mod verify;
+pub(crate) mod window;
