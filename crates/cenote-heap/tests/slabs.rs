@@ -235,7 +235,8 @@ fn one_flipped_bit_of_a_slab_is_found_and_never_followed() {
     for word in table..words {
         // SAFETY: a word of the test's memory, which no other thread uses.
         let word = unsafe { &mut *at.add(word as usize) };
-        for bit in (0..64).step_by(5).filter(|_| *word != 0) {
+        let is_used = *word != 0;
+        for bit in (0..64).step_by(5).filter(|_| is_used) {
             *word ^= 1 << bit;
             flipped += 1;
             assert!(!heap.check().damage.is_empty(), "bit {bit}");
