@@ -31,11 +31,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 mod heap;
 mod micro;
 mod part;
+mod slab;
 mod undo;
 
 pub use heap::{LoggedHeader, SUB_HEAPS_MAX, SubHeapWord};
 pub use micro::{LaneLink, LaneState, LaneWord, MICRO_SEQUENCE_BITS, MicroEntry, MicroKind};
 pub use part::{PartEntry, PartKind};
+pub use slab::{SLAB_SIZES, SlabRecord, slab_class};
 pub use undo::{UndoEntry, UndoHeader, seal_in_order, seal_of_contents, undo_check};
 
 /// Bytes of a cell.
@@ -276,12 +278,15 @@ pub trait Cell: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     /// The structure at `number`; `None`: the cell is damaged, or empty.
     #[must_use]
     fn from_raw(raw: RawCell, number: u64) -> Option<Self> {
-        let plain = [raw[0], raw[1], raw[2], raw[3] & u64::from(u32::MAX)];
-        if cell_check(Self::SEED, number, plain) != raw[3] >> 32 || raw == EMPTY {
-            return None;
-        }
+        let plain = plain_of(Self::SEED, raw, number)?;
         Self::read_from_bytes(plain.as_bytes()).ok().filter(Self::is_possible)
     }
+}
+
+/// A cell without its check, which fits.
+fn plain_of(seed: u64, raw: RawCell, number: u64) -> Option<RawCell> {
+    let plain = [raw[0], raw[1], raw[2], raw[3] & u64::from(u32::MAX)];
+    (cell_check(seed, number, plain) == raw[3] >> 32 && raw != EMPTY).then_some(plain)
 }
 
 /// The upper half of the checksum over a cell without its check, and its number.
@@ -298,6 +303,8 @@ pub enum BlockState {
     Free = 0x5a,
     /// Given out.
     Allocated = 0xa5,
+    /// Split into slots: its record is a [`SlabRecord`].
+    Slab = 0xc3,
 }
 
 /// What is known of one block, allocated or free.
@@ -359,6 +366,12 @@ impl BlockRecord {
         (self.place >> 56) as u8 == BlockState::Free as u8
     }
 
+    /// Whether the block is a slab.
+    #[must_use]
+    pub const fn is_slab(&self) -> bool {
+        (self.place >> 56) as u8 == BlockState::Slab as u8
+    }
+
     /// Bytes of the block.
     #[must_use]
     pub const fn size(&self) -> u64 {
@@ -380,6 +393,16 @@ pub const fn units_of(class: u8) -> u64 {
 
 impl Cell for BlockRecord {
     const SEED: u64 = seed::BLOCK_RECORD;
+
+    /// Of a slab, what it is as a block.
+    fn from_raw(raw: RawCell, number: u64) -> Option<Self> {
+        if (raw[0] >> 56) as u8 == BlockState::Slab as u8 {
+            return SlabRecord::from_raw(raw, number).map(|slab| slab.as_block());
+        }
+        plain_of(Self::SEED, raw, number)
+            .and_then(|plain| Self::read_from_bytes(plain.as_bytes()).ok())
+            .filter(Self::is_possible)
+    }
 
     fn is_possible(&self) -> bool {
         let state = (self.place >> 56) as u8;

@@ -70,6 +70,11 @@ fn check_blocks(plan: &mut Plan<'_>, part: &DataPart, report: &mut SubHeapReport
                 }
                 match record.is_free() {
                     true => report.free_blocks += 1,
+                    false if record.is_slab() => {
+                        if let Err(fault) = check_slab(plan, part, found.slot, report) {
+                            report.found(fault);
+                        }
+                    }
                     false => report.blocks.push(BlockInfo {
                         addr: part.addr + (unit - part.unit) * UNIT_SIZE,
                         size: record.size(),
@@ -90,6 +95,23 @@ fn check_blocks(plan: &mut Plan<'_>, part: &DataPart, report: &mut SubHeapReport
         }
     }
     records
+}
+
+/// The used slots of a slab.
+fn check_slab(
+    plan: &Plan<'_>,
+    part: &DataPart,
+    slot: u32,
+    report: &mut SubHeapReport,
+) -> Result<(), Fault> {
+    let slab = plan.slab_in(slot)?;
+    let start = part.addr + (slab.as_block().unit() - part.unit) * UNIT_SIZE;
+    for index in (0..slab.slots()).filter(|&index| slab.is_used(index)) {
+        let size = u64::from(slab.size);
+        let addr = start + u64::from(index) * size;
+        report.blocks.push(BlockInfo { addr, size, type_id: slab.type_id });
+    }
+    Ok(())
 }
 
 /// Follows all lists.

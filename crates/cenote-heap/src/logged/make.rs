@@ -14,6 +14,7 @@ use super::change::Change;
 use super::data::{DataParts, Region};
 use super::error::{AllocRefused, Damage, Fault, SubHeapError};
 use super::plan::Levels;
+use super::rooms::Slabs;
 use super::state::{Lane, State, SubHeap};
 use super::undo::Undo;
 use crate::backing::{Backing, Extent};
@@ -228,6 +229,7 @@ impl<G: Backing> SubHeap<G> {
             parts: 0,
             barren: u8::MAX,
             lanes: Vec::new(),
+            slabs: Slabs::default(),
             pending: HashMap::new(),
             probes: 0,
         };

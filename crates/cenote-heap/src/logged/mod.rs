@@ -16,7 +16,7 @@
 //!   `buddy` (allocate, free, merge);
 //! * `state` (a sub-heap under its lock), `levels` and `defrag` (room for blocks and records),
 //!   `parts` (data and levels that come later), `micro` (transactions), `sub_heap` (allocate,
-//!   free), `make` (make, open), `check`;
+//!   free), `slab` (blocks under 256 bytes; `rooms` knows which slabs have room), `make` (make, open), `check`;
 //! * `root` (the root puddle), `heap` (sub-heaps by CPU), `grow` (sub-heaps and parts are made),
 //!   `transaction` (over sub-heaps).
 //!
@@ -36,9 +36,12 @@ mod lists;
 mod make;
 mod members;
 mod micro;
+mod micro_entry;
 mod parts;
 mod plan;
+mod rooms;
 mod root;
+mod slab;
 mod spares;
 mod state;
 mod sub_heap;

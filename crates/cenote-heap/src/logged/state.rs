@@ -5,6 +5,7 @@ use super::change::Change;
 use super::data::DataParts;
 use super::error::Fault;
 use super::plan::{Levels, Plan};
+use super::rooms::Slabs;
 use super::undo::Undo;
 use crate::backing::Backing;
 use cenote_layout::logged::{LaneLink, MicroKind};
@@ -57,7 +58,9 @@ pub(crate) struct State {
     /// From this class on, merging free blocks made none, and no block was freed since.
     pub(crate) barren: u8,
     pub(crate) lanes: Vec<Lane>,
-    /// Blocks that running transactions allocated or want freed, with the lane.
+    /// Slabs that are known.
+    pub(crate) slabs: Slabs,
+    /// Blocks that running transactions allocated or want freed, by grain, with the lane.
     pub(crate) pending: HashMap<u64, u32>,
     /// Slots of the table that were looked at.
     pub(crate) probes: u64,
@@ -67,8 +70,8 @@ impl State {
     /// A plan of a change that is empty so far.
     pub(crate) fn plan<'a>(&'a mut self, meta: &'a Metadata) -> Plan<'a> {
         self.change.clear();
-        let Self { change, levels, data, probes, .. } = self;
-        Plan { meta, change, levels: *levels, data, probes }
+        let Self { change, levels, data, slabs, probes, .. } = self;
+        Plan { meta, change, levels: *levels, data, slabs, probes }
     }
 }
 

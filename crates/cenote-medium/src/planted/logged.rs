@@ -20,4 +20,8 @@ pub enum LoggedBug {
     PartEntryApart,
     /// A block is freed in the sub-heap of the freeing thread.
     FreedInOwnSubHeap,
+    /// A slab serves requests of another type.
+    SlabOfAnyType,
+    /// A slab is a free block while a slot of it is used.
+    SlabReleasedEarly,
 }
