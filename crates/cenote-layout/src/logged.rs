@@ -5,8 +5,8 @@
 //! The first part of the metadata:
 //!
 //! ```text
-//! 0        4,096       12,288      20,480          24,576  28,672              table
-//! | header | undo half | undo half | lists, levels | parts | lanes (micro log) | level 0 | ...
+//! 0        4,096       12,288      20,480          24,576  28,672                       table
+//! | header | undo half | undo half | lists, levels | parts | lanes (micro log) | tickets | level 0 ...
 //! ```
 //!
 //! Later parts have further levels of the table, and nothing else.
@@ -32,12 +32,14 @@ mod heap;
 mod micro;
 mod part;
 mod slab;
+mod ticket;
 mod undo;
 
 pub use heap::{LoggedHeader, SUB_HEAPS_MAX, SubHeapWord};
 pub use micro::{LaneLink, LaneState, LaneWord, MICRO_SEQUENCE_BITS, MicroEntry, MicroKind};
 pub use part::{PartEntry, PartKind};
 pub use slab::{SLAB_SIZES, SlabRecord, slab_class};
+pub use ticket::{TICKET_SIZE, TICKETS_MAX, TicketWord};
 pub use undo::{UndoEntry, UndoHeader, seal_in_order, seal_of_contents, undo_check};
 
 /// Bytes of a cell.
@@ -118,8 +120,10 @@ pub struct SubHeapHeader {
     pub levels: u32,
     /// [`CLASS_MIN`].
     pub class_min: u32,
+    /// Tickets, a multiple of 64.
+    pub tickets: u32,
     /// Zero.
-    pub reserved: [u8; 4024],
+    pub reserved: [u8; 4020],
 }
 
 const _: () = assert!(size_of::<SubHeapHeader>() as u64 == PAGE_SIZE);
@@ -128,7 +132,7 @@ const _: () = assert!(offset_of!(SubHeapHeader, number) == 56);
 const _: () = assert!(offset_of!(SubHeapHeader, lanes) == 60);
 const _: () = assert!(offset_of!(SubHeapHeader, levels) == 64);
 const _: () = assert!(offset_of!(SubHeapHeader, class_min) == 68);
-const _: () = assert!(offset_of!(SubHeapHeader, reserved) == 72);
+const _: () = assert!(offset_of!(SubHeapHeader, tickets) == 72);
 
 impl SubHeapHeader {
     /// The header of a sub-heap that is laid out so.
@@ -141,7 +145,8 @@ impl SubHeapHeader {
             lanes: geometry.lanes,
             levels: geometry.levels,
             class_min: u32::from(CLASS_MIN),
-            reserved: [0; 4024],
+            tickets: geometry.tickets,
+            reserved: [0; 4020],
         };
         crate::header::seal(&mut header);
         header
@@ -150,7 +155,7 @@ impl SubHeapHeader {
     /// How the sub-heap is laid out; `None`: no release lays one out so.
     #[must_use]
     pub fn geometry(&self) -> Option<SubHeapGeometry> {
-        SubHeapGeometry::new(self.lanes, self.levels)
+        SubHeapGeometry::new(self.lanes, self.tickets, self.levels)
             .filter(|geometry| geometry.metadata_len == self.metadata_len)
     }
 }
@@ -181,6 +186,8 @@ impl Header for SubHeapHeader {
 pub struct SubHeapGeometry {
     /// Lanes of the micro log.
     pub lanes: u32,
+    /// Tickets.
+    pub tickets: u32,
     /// Levels of the table in the first part.
     pub levels: u32,
     /// Where level 0 of the table begins.
@@ -190,15 +197,22 @@ pub struct SubHeapGeometry {
 }
 
 impl SubHeapGeometry {
-    /// The geometry with `lanes` lanes and `levels` levels; `None` if there can be none.
+    /// The geometry with so many lanes, tickets and levels; `None` if there can be none. Tickets
+    /// are a multiple of 64, which fill pages.
     #[must_use]
-    pub const fn new(lanes: u32, levels: u32) -> Option<Self> {
-        if lanes == 0 || lanes > LANES_MAX || levels == 0 || levels > LEVELS_MAX {
+    pub const fn new(lanes: u32, tickets: u32, levels: u32) -> Option<Self> {
+        if lanes == 0
+            || lanes > LANES_MAX
+            || tickets > TICKETS_MAX
+            || !(tickets as u64 * TICKET_SIZE).is_multiple_of(PAGE_SIZE)
+            || levels == 0
+            || levels > LEVELS_MAX
+        {
             return None;
         }
-        let table = LANES_OFFSET + lanes as u64 * LANE_SIZE;
+        let table = LANES_OFFSET + lanes as u64 * LANE_SIZE + tickets as u64 * TICKET_SIZE;
         let metadata_len = table + slots_of(levels) * CELL_SIZE;
-        Some(Self { lanes, levels, table, metadata_len })
+        Some(Self { lanes, tickets, levels, table, metadata_len })
     }
 
     /// Levels that have five slots for four of the smallest blocks in `data_len` bytes, as far as
@@ -211,6 +225,12 @@ impl SubHeapGeometry {
             levels += 1;
         }
         levels
+    }
+
+    /// Where a ticket begins.
+    #[must_use]
+    pub const fn ticket_at(&self, ticket: u32) -> u64 {
+        LANES_OFFSET + self.lanes as u64 * LANE_SIZE + ticket as u64 * TICKET_SIZE
     }
 
     /// Number of the cell of a slot of the table.

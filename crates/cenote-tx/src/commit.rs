@@ -2,7 +2,7 @@
 //! order is right.
 
 use crate::context::{HeapBlock, TxContext, TxError};
-use crate::marks::{clear_marks, mark_byte, release};
+use crate::marks::{clear_marks, mark_byte, release, settle};
 use cenote_layout::heap::mark;
 use cenote_layout::log::{ContentHash, PIECE_LEN, Seal, entry_size};
 use cenote_log::LogError;
@@ -43,6 +43,7 @@ fn commit_process(context: &mut TxContext) -> Result<(), LogError> {
     reach(Step::CommitEnds);
     context.writer.finish();
     refuse_lost(context)?;
+    settle(&context.allocated);
     release(&context.freed);
     Ok(())
 }
@@ -115,6 +116,7 @@ fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
         context.writer.fence();
     }
     refuse_lost(context)?;
+    settle(&context.allocated);
     release(&context.freed);
     Ok(())
 }

@@ -22,7 +22,7 @@
 //! of its change, a commit without frees has one.
 
 use super::error::{AllocRefused, Damage, Fault, FreeRefused};
-use super::micro_entry::{NewEntry, entry_at, lane_at};
+use super::micro_entry::{Holder, NewEntry, entry_at, lane_at};
 use super::slab::GRAIN;
 use super::state::{Entry, Lane, State, SubHeap};
 use super::sub_heap::Request;
@@ -41,14 +41,23 @@ impl State {
         let held = self.lanes.get(lane as usize)?;
         let (index, sequence) = (held.entries.len(), held.sequence);
         let link = held.link.map(|link| LaneLink { own: sequence, ..link });
-        (index < LANE_ENTRIES).then_some(NewEntry { lane, index, sequence, kind, link })
+        let holder = Holder::Lane(lane);
+        (index < LANE_ENTRIES).then_some(NewEntry { holder, index, sequence, kind, link })
     }
 
     /// Notes an entry that was made.
+    pub(crate) fn note_for(&mut self, holder: Holder, grain: u64, kind: MicroKind) {
+        match holder {
+            Holder::Lane(lane) => self.note(lane, grain, kind),
+            Holder::Ticket(ticket) => self.note_ticket(ticket, grain),
+        }
+    }
+
+    /// Notes an entry that was made in a lane.
     pub(crate) fn note(&mut self, lane: u32, grain: u64, kind: MicroKind) {
         if let Some(held) = self.lanes.get_mut(lane as usize) {
             held.entries.push((grain, kind));
-            self.pending.insert(grain, lane);
+            self.pending.insert(grain, Holder::Lane(lane));
         }
     }
 }
@@ -273,7 +282,7 @@ impl<G: Backing> SubHeap<G> {
             Ok(freed) => {
                 let word = LaneWord { sequence: held.sequence, state: LaneState::Running };
                 held.sequence = word.next().sequence;
-                state.pending.retain(|_, holder| *holder != lane);
+                state.pending.retain(|_, holder| *holder != Holder::Lane(lane));
                 state.barren = if freed == 0 { state.barren } else { u8::MAX };
                 Ok(())
             }
@@ -303,7 +312,7 @@ impl<G: Backing> SubHeap<G> {
         let grain = self.allocated(state, addr)?.grain();
         let held = state.lanes.get(lane as usize);
         let is_freed = held.is_some_and(|held| held.entries.contains(&(grain, MicroKind::Free)));
-        if is_freed || state.pending.get(&grain).is_some_and(|&holder| holder != lane) {
+        if is_freed || state.pending.get(&grain).is_some_and(|&holder| holder != Holder::Lane(lane)) {
             return Err(FreeRefused::InTransaction { addr });
         }
         let entry = state
@@ -349,7 +358,7 @@ impl<G: Backing> MicroLog<'_, G> {
         is_end: bool,
     ) -> Result<BlockInfo, AllocRefused> {
         let mut state = self.heap.lock();
-        let request = Request { size, align, type_id, lane: Some(self.lane), apart: false };
+        let request = Request { size, align, type_id, holder: Some(Holder::Lane(self.lane)), apart: false };
         let block = self.heap.alloc_locked(&mut state, &request)?;
         if is_end {
             self.heap.end(&mut state, self.lane, LaneState::Committed).inspect_err(|_| {

@@ -3,7 +3,8 @@
 use super::error::Fault;
 use super::plan::Plan;
 use cenote_layout::logged::{
-    CELL_SIZE, LANE_HEADER_SIZE, LANE_SIZE, LANES_OFFSET, LaneLink, MicroEntry, MicroKind,
+    CELL_SIZE, LANE_HEADER_SIZE, LANE_SIZE, LANES_MAX, LANES_OFFSET, LaneLink, MicroEntry, MicroKind,
+    SubHeapGeometry,
 };
 use core::mem::size_of;
 
@@ -17,10 +18,34 @@ pub(crate) const fn entry_at(lane: u32, index: usize) -> u64 {
     lane_at(lane) + LANE_HEADER_SIZE + index as u64 * size_of::<MicroEntry>() as u64
 }
 
-/// An entry that a plan adds to a lane.
+/// Where the entry of a ticket lies.
+pub(crate) const fn ticket_entry_at(geometry: &SubHeapGeometry, ticket: u32) -> u64 {
+    geometry.ticket_at(ticket) + CELL_SIZE
+}
+
+/// Where a transaction notes what it does with a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// A lane of the micro log, for all its blocks.
+    Lane(u32),
+    /// A ticket, for one block.
+    Ticket(u32),
+}
+
+impl Holder {
+    /// What checks of entries know it by.
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Self::Lane(lane) => lane,
+            Self::Ticket(ticket) => LANES_MAX + ticket,
+        }
+    }
+}
+
+/// An entry that a plan adds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewEntry {
-    pub(crate) lane: u32,
+    pub(crate) holder: Holder,
     pub(crate) index: usize,
     pub(crate) sequence: u64,
     pub(crate) kind: MicroKind,
@@ -31,15 +56,21 @@ pub(crate) struct NewEntry {
 impl NewEntry {
     /// Plans the entry, about the block at `grain`.
     pub(crate) fn plan(self, plan: &mut Plan<'_>, grain: u64) -> Result<(), Fault> {
-        let at = entry_at(self.lane, self.index);
+        let at = match self.holder {
+            Holder::Lane(lane) => entry_at(lane, self.index),
+            Holder::Ticket(ticket) => ticket_entry_at(&plan.meta.geometry, ticket),
+        };
         let (cell, word) = (at / CELL_SIZE, (at % CELL_SIZE / 8) as usize);
-        let entry = MicroEntry::new(self.lane, self.index, self.sequence, grain, self.kind);
+        let number = self.holder.number();
+        let entry = MicroEntry::new(number, self.index, self.sequence, grain, self.kind);
         let mut raw = plan.change.get(plan.meta, cell);
         (raw[word], raw[word + 1]) = (entry.place, entry.tail);
         plan.change.put(plan.meta, cell, raw)?;
-        match self.link.filter(|_| self.index == 0) {
-            Some(link) => plan.change.write(plan.meta, LaneLink::cell(self.lane), &link),
-            None => Ok(()),
+        match (self.holder, self.link.filter(|_| self.index == 0)) {
+            (Holder::Lane(lane), Some(link)) => {
+                plan.change.write(plan.meta, LaneLink::cell(lane), &link)
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -22,6 +22,7 @@
 //!
 //! No pool has this heap yet: protection, and [`crate::Heap`] over all that, are to come.
 
+mod blocks;
 mod buddy;
 mod cells;
 mod change;
@@ -33,6 +34,7 @@ mod grow;
 mod heap;
 mod levels;
 mod lists;
+mod look;
 mod make;
 mod members;
 mod micro;
@@ -46,6 +48,8 @@ mod spares;
 mod state;
 mod sub_heap;
 mod table;
+mod tickets;
+mod trace;
 mod transaction;
 mod undo;
 

@@ -4,8 +4,10 @@ use super::cells::Metadata;
 use super::change::Change;
 use super::data::DataParts;
 use super::error::Fault;
+use super::micro_entry::Holder;
 use super::plan::{Levels, Plan};
 use super::rooms::Slabs;
+use super::tickets::Tickets;
 use super::undo::Undo;
 use crate::backing::Backing;
 use cenote_layout::logged::{LaneLink, MicroKind};
@@ -60,8 +62,10 @@ pub(crate) struct State {
     pub(crate) lanes: Vec<Lane>,
     /// Slabs that are known.
     pub(crate) slabs: Slabs,
-    /// Blocks that running transactions allocated or want freed, by grain, with the lane.
-    pub(crate) pending: HashMap<u64, u32>,
+    /// Tickets that were used.
+    pub(crate) tickets: Tickets,
+    /// Blocks that running transactions allocated or want freed, by grain, and where that is noted.
+    pub(crate) pending: HashMap<u64, Holder>,
     /// Slots of the table that were looked at.
     pub(crate) probes: u64,
 }

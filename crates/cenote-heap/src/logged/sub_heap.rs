@@ -7,7 +7,7 @@ use super::buddy::class_for;
 use super::data::DataParts;
 use super::error::{AllocRefused, Damage, Fault, FreeRefused};
 use super::levels::RemoveFailed;
-use super::micro_entry::NewEntry;
+use super::micro_entry::{Holder, NewEntry};
 use super::slab::{GRAIN, Located, slot_size};
 use super::state::{State, SubHeap};
 use crate::backing::Backing;
@@ -46,8 +46,8 @@ pub(crate) struct Request {
     pub(crate) size: u64,
     pub(crate) align: u64,
     pub(crate) type_id: TypeId,
-    /// The lane whose transaction allocates.
-    pub(crate) lane: Option<u32>,
+    /// Where the transaction that allocates notes that.
+    pub(crate) holder: Option<Holder>,
     /// Whether it is to be a block of the buddy system, however small.
     pub(crate) apart: bool,
 }
@@ -86,7 +86,7 @@ impl<G: Backing> SubHeap<G> {
     /// # Errors
     /// Why there is no block; nothing is allocated.
     pub fn alloc(&self, size: u64, align: u64, type_id: TypeId) -> Result<BlockInfo, AllocRefused> {
-        let request = Request { size, align, type_id, lane: None, apart: false };
+        let request = Request { size, align, type_id, holder: None, apart: false };
         self.alloc_locked(&mut self.lock(), &request)
     }
 
@@ -100,7 +100,7 @@ impl<G: Backing> SubHeap<G> {
         align: u64,
         type_id: TypeId,
     ) -> Result<BlockInfo, AllocRefused> {
-        let request = Request { size, align, type_id, lane: None, apart: true };
+        let request = Request { size, align, type_id, holder: None, apart: true };
         self.alloc_locked(&mut self.lock(), &request)
     }
 
@@ -110,16 +110,17 @@ impl<G: Backing> SubHeap<G> {
         state: &mut State,
         request: &Request,
     ) -> Result<BlockInfo, AllocRefused> {
-        let Request { size, align, type_id, lane, apart } = *request;
+        let Request { size, align, type_id, holder, apart } = *request;
         if !align.is_power_of_two() || align > SLOT_SIZE {
             return Err(AllocRefused::Align { align });
         }
-        let entry = match lane {
-            Some(lane) => Some(
+        let entry = match holder {
+            Some(Holder::Lane(lane)) => Some(
                 state
                     .next_entry(lane, MicroKind::Alloc)
                     .ok_or(AllocRefused::LaneFull { entries: LANE_ENTRIES })?,
             ),
+            Some(Holder::Ticket(ticket)) => Some(state.ticket_entry(ticket, MicroKind::Alloc)),
             None => None,
         };
         let slot = if apart { None } else { slot_size(size, align) };
@@ -161,7 +162,7 @@ impl<G: Backing> SubHeap<G> {
                             self.change(state, |plan| entry.plan(plan, located.grain()))
                                 .map_err(Fault::damage)?;
                         }
-                        state.note(entry.lane, located.grain(), MicroKind::Alloc);
+                        state.note_for(entry.holder, located.grain(), MicroKind::Alloc);
                     }
                     self.slot_taken(state, &located);
                     return Ok(info(&state.data, &located));

@@ -24,4 +24,12 @@ pub enum LoggedBug {
     SlabOfAnyType,
     /// A slab is a free block while a slot of it is used.
     SlabReleasedEarly,
+    /// The word of a ticket is not flushed before its entry counts.
+    TicketNotFlushed,
+    /// A ticket says that its block is allocated before the transaction commits.
+    TicketMarkedEarly,
+    /// The entry of a ticket stays when its block is freed.
+    TicketKeepsEntry,
+    /// An opener frees no block of a transaction that a crash broke off.
+    TicketNotRecovered,
 }

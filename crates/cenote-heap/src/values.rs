@@ -9,14 +9,12 @@
 //! Bytes are copied, and the copy is judged: padding is no byte that the language lets be read in
 //! place. The copy takes at most [`STEP`] bytes, or one value.
 
-use super::state::TracedHeap;
-use super::trace::copy_into;
-use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::error::RecoverError;
-use crate::heap::Heap;
+use crate::heap::Trace;
 use crate::report::{LISTED_MAX, ValueReport};
 use crate::trace::{Progress, TraceOptions};
+use crate::traced::copy_into;
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;
 use cenote_layout::values::{Blocks, InvalidValue, Rules, Structures, Values, is_header, no_room};
@@ -32,25 +30,24 @@ const STEP: u64 = 64 << 10;
 /// Blocks between two looks at the clock.
 const BLOCKS: u64 = 1024;
 
-impl<G: Backing> TracedHeap<G> {
-    /// Looks at the values of all allocated blocks whose types have rules. The caller keeps them
-    /// from being changed meanwhile. Of `options`, progress alone counts: it is told blocks that
-    /// were looked at.
-    ///
-    /// # Errors
-    /// A puddle cannot be mapped; [`RecoverError::Cancelled`].
-    pub fn check_values(
-        &self,
-        values: &mut Values,
-        options: TraceOptions<'_>,
-    ) -> Result<ValueReport, RecoverError> {
+/// Looks at the values of all allocated blocks whose types have rules. The caller keeps them from
+/// being changed meanwhile. Of `options`, progress alone counts: it is told blocks that were looked
+/// at.
+///
+/// # Errors
+/// A puddle cannot be mapped; [`RecoverError::Cancelled`].
+pub(crate) fn check_values<H: Trace>(
+    heap: &H,
+    values: &mut Values,
+    options: TraceOptions<'_>,
+) -> Result<ValueReport, RecoverError> {
         let TraceOptions { mut progress, interval, .. } = options;
-        let superblocks = progress.as_ref().map_or(Ok(0), |_| self.count().map(used))?;
+        let superblocks = progress.as_ref().map_or(Ok(0), |_| heap.stats().map(used))?;
         let mut known: HashMap<TypeId, (Option<Rules>, Option<Arc<TypeRecord>>)> = HashMap::new();
         let (mut report, mut copy) = (ValueReport::default(), Vec::new());
         let (mut told, mut cancelled) = (Instant::now(), false);
         let mut headers = Vec::new();
-        self.walk_blocks(&mut |block| {
+        heap.walk(&mut |block| {
             let (rules, record) = known
                 .entry(block.type_id)
                 .or_insert_with(|| (values.rules(block.type_id), values.record_of(block.type_id)));
@@ -79,7 +76,7 @@ impl<G: Backing> TracedHeap<G> {
         })?;
         let mut structures = Structures::new(values);
         for (number, (header, id)) in headers.into_iter().enumerate() {
-            let mut blocks = InMemory { heap: self, copy: Vec::new() };
+            let mut blocks = InMemory { heap, copy: Vec::new() };
             structures.check(header, id, &mut blocks, &mut |invalid| note(&mut report, invalid));
             if (number as u64).is_multiple_of(BLOCKS)
                 && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
@@ -93,7 +90,6 @@ impl<G: Backing> TracedHeap<G> {
             }
         }
         if cancelled { Err(RecoverError::Cancelled) } else { Ok(report) }
-    }
 }
 
 fn note(report: &mut ValueReport, invalid: InvalidValue) {
@@ -104,12 +100,12 @@ fn note(report: &mut ValueReport, invalid: InvalidValue) {
 }
 
 /// A heap whose blocks do not change.
-struct InMemory<'h, G: Backing> {
-    heap: &'h TracedHeap<G>,
+struct InMemory<'h, H> {
+    heap: &'h H,
     copy: Vec<u8>,
 }
 
-impl<G: Backing> Blocks for InMemory<'_, G> {
+impl<H: Trace> Blocks for InMemory<'_, H> {
     fn block(&mut self, addr: u64) -> Option<(TypeId, u64)> {
         let block = self.heap.owner(addr).filter(|block| block.addr == addr)?;
         Some((block.type_id, block.size))
