@@ -41,55 +41,55 @@ pub(crate) fn check_values<H: Trace>(
     values: &mut Values,
     options: TraceOptions<'_>,
 ) -> Result<ValueReport, RecoverError> {
-        let TraceOptions { mut progress, interval, .. } = options;
-        let superblocks = progress.as_ref().map_or(Ok(0), |_| heap.stats().map(used))?;
-        let mut known: HashMap<TypeId, (Option<Rules>, Option<Arc<TypeRecord>>)> = HashMap::new();
-        let (mut report, mut copy) = (ValueReport::default(), Vec::new());
-        let (mut told, mut cancelled) = (Instant::now(), false);
-        let mut headers = Vec::new();
-        heap.walk(&mut |block| {
-            let (rules, record) = known
-                .entry(block.type_id)
-                .or_insert_with(|| (values.rules(block.type_id), values.record_of(block.type_id)));
-            if planted(Bug::ValuesBelieved) || cancelled {
-                return;
-            }
-            if let Some(record) = record.as_ref().filter(|_| !planted(Bug::StructuresBelieved)) {
-                if let Some(invalid) = no_room(record, block.addr, block.size) {
-                    note(&mut report, invalid);
-                } else if is_header(&record.name) {
-                    headers.push((block.addr, block.type_id));
-                }
-            }
-            let Some(rules) = rules else { return };
-            report.blocks += 1;
-            let bytes = look(&block, rules, &mut copy, &mut |invalid| note(&mut report, invalid));
-            report.bytes += bytes.unwrap_or(0);
-            report.unreadable += u64::from(bytes.is_none());
-            if report.blocks.is_multiple_of(BLOCKS)
-                && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
-            {
-                let at = Progress { blocks: report.blocks, superblocks };
-                cancelled = matches!(progress(&at), ControlFlow::Break(()));
-                told = Instant::now();
-            }
-        })?;
-        let mut structures = Structures::new(values);
-        for (number, (header, id)) in headers.into_iter().enumerate() {
-            let mut blocks = InMemory { heap, copy: Vec::new() };
-            structures.check(header, id, &mut blocks, &mut |invalid| note(&mut report, invalid));
-            if (number as u64).is_multiple_of(BLOCKS)
-                && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
-            {
-                let at = Progress { blocks: report.blocks, superblocks };
-                cancelled |= matches!(progress(&at), ControlFlow::Break(()));
-                told = Instant::now();
-            }
-            if cancelled {
-                break;
+    let TraceOptions { mut progress, interval, .. } = options;
+    let superblocks = progress.as_ref().map_or(Ok(0), |_| heap.stats().map(used))?;
+    let mut known: HashMap<TypeId, (Option<Rules>, Option<Arc<TypeRecord>>)> = HashMap::new();
+    let (mut report, mut copy) = (ValueReport::default(), Vec::new());
+    let (mut told, mut cancelled) = (Instant::now(), false);
+    let mut headers = Vec::new();
+    heap.walk(&mut |block| {
+        let (rules, record) = known
+            .entry(block.type_id)
+            .or_insert_with(|| (values.rules(block.type_id), values.record_of(block.type_id)));
+        if planted(Bug::ValuesBelieved) || cancelled {
+            return;
+        }
+        if let Some(record) = record.as_ref().filter(|_| !planted(Bug::StructuresBelieved)) {
+            if let Some(invalid) = no_room(record, block.addr, block.size) {
+                note(&mut report, invalid);
+            } else if is_header(&record.name) {
+                headers.push((block.addr, block.type_id));
             }
         }
-        if cancelled { Err(RecoverError::Cancelled) } else { Ok(report) }
+        let Some(rules) = rules else { return };
+        report.blocks += 1;
+        let bytes = look(&block, rules, &mut copy, &mut |invalid| note(&mut report, invalid));
+        report.bytes += bytes.unwrap_or(0);
+        report.unreadable += u64::from(bytes.is_none());
+        if report.blocks.is_multiple_of(BLOCKS)
+            && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
+        {
+            let at = Progress { blocks: report.blocks, superblocks };
+            cancelled = matches!(progress(&at), ControlFlow::Break(()));
+            told = Instant::now();
+        }
+    })?;
+    let mut structures = Structures::new(values);
+    for (number, (header, id)) in headers.into_iter().enumerate() {
+        let mut blocks = InMemory { heap, copy: Vec::new() };
+        structures.check(header, id, &mut blocks, &mut |invalid| note(&mut report, invalid));
+        if (number as u64).is_multiple_of(BLOCKS)
+            && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
+        {
+            let at = Progress { blocks: report.blocks, superblocks };
+            cancelled |= matches!(progress(&at), ControlFlow::Break(()));
+            told = Instant::now();
+        }
+        if cancelled {
+            break;
+        }
+    }
+    if cancelled { Err(RecoverError::Cancelled) } else { Ok(report) }
 }
 
 fn note(report: &mut ValueReport, invalid: InvalidValue) {

@@ -238,7 +238,7 @@ impl Pool {
             "give the space of free blocks back",
             "its free blocks serve the next allocations",
         );
-        Ok(heap.map_err(RecoverError::from)?.trim_with(progress)?)
+        Ok(heap.map_err(cenote_heap::RecoverError::from)?.trim_with(progress)?)
     }
 
     /// Gives back what is allocated in this pool but cannot be reached from any root of any pool:
@@ -295,7 +295,7 @@ impl Pool {
             "give back what nothing leads to",
             "free the blocks that `check` names, by transactions",
         );
-        let heap = heap.map_err(RecoverError::from)?;
+        let heap = heap.map_err(cenote_heap::RecoverError::from)?;
         let mut options = TraceOptions::default();
         options.believe_marks = true;
         Ok(heap.recover_with(&StoreTypes(&store.store), &roots, options)?)

@@ -80,7 +80,7 @@ impl<G: Backing> LoggedHeap<G> {
         let Some(types) = types else { return Ok(report) };
         let mut options = options;
         let reached = self.reach(types, roots, options.again())?;
-        report.damaged_roots = reached.damaged_roots;
+        report.damaged_roots.clone_from(&reached.damaged_roots);
         let mut leaks = Vec::new();
         for block in blocks.iter().filter(|block| !reached.blocks.contains(&block.addr)) {
             report.leaked_blocks += 1;

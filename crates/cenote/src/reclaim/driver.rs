@@ -4,7 +4,8 @@
 use super::run::{Ending, Hold, Run, Slice};
 use super::{OnReclaimProgress, Outcome, ReclaimProgress, ReclaimReport, ReclaimedType};
 use crate::error::ReclaimRefused;
-use cenote_heap::Marked;
+use crate::open_pool::PoolInner;
+use cenote_heap::{Marked, ReclaimError, TracedHeap};
 use cenote_heap::report::LISTED_MAX;
 use cenote_layout::id::{PoolId, TypeId};
 use core::time::Duration;
