@@ -51,7 +51,8 @@ impl PoolHeap {
                 if backing.root_puddle().is_none() {
                     return Err(OpenError::NoPuddle);
                 }
-                Ok(Self::Logged(LoggedHeap::open_pool(backing, &LoggedOptions::default())?))
+                let options = LoggedOptions::for_pool(backing.record().puddle_size);
+                Ok(Self::Logged(LoggedHeap::open_pool(backing, &options)?))
             }
         }
     }

@@ -29,7 +29,7 @@ fn memory(data_len: u64, lanes: u32) -> (MemoryBacking, Place) {
 
 /// A sub-heap whose table has levels for all blocks of so much data.
 fn geometry(data_len: u64, lanes: u32) -> SubHeapGeometry {
-    SubHeapGeometry::new(lanes, SubHeapGeometry::levels_for(data_len)).expect("a geometry")
+    SubHeapGeometry::new(lanes, 0, SubHeapGeometry::levels_for(data_len)).expect("a geometry")
 }
 
 fn format(backing: &MemoryBacking, place: &Place, lanes: u32) -> Heap {

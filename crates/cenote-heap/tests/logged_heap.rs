@@ -26,7 +26,7 @@ fn run_on(cpu: u32) {
 }
 
 fn options(sub_heaps: u32) -> LoggedOptions {
-    LoggedOptions { sub_heaps, lanes: 4, levels: 2, cpu: || CPU.get() }
+    LoggedOptions { sub_heaps, lanes: 4, tickets: 0, levels: 2, cpu: || CPU.get() }
 }
 
 fn memory(size_max: u64) -> MemoryBacking {
@@ -200,7 +200,7 @@ fn the_table_grows_by_puddles_of_metadata() {
 /// Whether free blocks of two parts without gaps before them are merged.
 fn merges_across(bug: Bug) -> bool {
     let levels = SubHeapGeometry::levels_for(2 << 20);
-    let geometry = SubHeapGeometry::new(1, levels).expect("a geometry");
+    let geometry = SubHeapGeometry::new(1, 0, levels).expect("a geometry");
     let backing =
         MemoryBacking::new(MemoryOptions { puddle_size: 2 << 20, ..MemoryOptions::default() });
     let region = |size, len| {

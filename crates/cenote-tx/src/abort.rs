@@ -46,7 +46,9 @@ pub(crate) fn abort(context: &mut TxContext) {
     context.writer.fence();
     context.range_pending = false;
     if !context.writer.is_lost() {
-        settle(&context.freed);
+        if context.tickets {
+            settle(&context.freed);
+        }
         release(&context.allocated);
     }
     context.clear();

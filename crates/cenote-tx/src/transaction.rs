@@ -411,6 +411,7 @@ impl<'c> Transaction<'c> {
             (Ok(block), None) => block,
         };
         let addr = block.addr;
+        context.tickets |= block.has_ticket;
         if !is_power {
             // No content is hashed or flushed at `process`; the range only says "needs no logging".
             let start = addr.as_ptr() as u64;
@@ -467,6 +468,7 @@ impl<'c> Transaction<'c> {
             heap.settle(&block);
             return Err(error.into());
         }
+        context.tickets |= block.has_ticket;
         if planted(Bug::FreedEarly) {
             heap.clear_mark(&block);
             heap.release(&block);

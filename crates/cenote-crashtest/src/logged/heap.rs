@@ -22,7 +22,7 @@ thread_local! {
 }
 
 fn options() -> LoggedOptions {
-    LoggedOptions { sub_heaps: SUB_HEAPS, lanes: 2, levels: 1, cpu: || CPU.get() }
+    LoggedOptions { sub_heaps: SUB_HEAPS, lanes: 2, tickets: 0, levels: 1, cpu: || CPU.get() }
 }
 
 /// A heap of up to three sub-heaps.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub const DATA_LEN: u64 = 16 << 10;
 const LANES: u32 = 2;
 const LEVELS: u32 = SubHeapGeometry::levels_for(DATA_LEN);
-const METADATA_LEN: u64 = match SubHeapGeometry::new(LANES, LEVELS) {
+const METADATA_LEN: u64 = match SubHeapGeometry::new(LANES, 0, LEVELS) {
     Some(geometry) => geometry.metadata_len,
     None => 0,
 };

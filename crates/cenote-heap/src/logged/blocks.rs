@@ -29,7 +29,8 @@ fn block_of(info: &BlockInfo, mark: Mark) -> Block {
     let addr = NonNull::new(with_exposed_provenance_mut(info.addr as usize));
     // No block begins at address 0: puddles do not.
     let addr = addr.unwrap_or(NonNull::dangling());
-    Block { addr, size: info.size, mark, type_id: info.type_id }
+    let has_ticket = mark.word != NonNull::from(&NO_MARK);
+    Block { addr, size: info.size, mark, type_id: info.type_id, has_ticket }
 }
 
 fn address(block: &Block) -> u64 {
@@ -39,7 +40,7 @@ fn address(block: &Block) -> u64 {
 impl<G: Backing> LoggedHeap<G> {
     /// The sub-heap of a block, and the ticket about it; `None`: no ticket is.
     fn ticket_of(&self, block: &Block) -> Option<(&Member<G>, u32)> {
-        if block.mark.word == NonNull::from(&NO_MARK) {
+        if !block.has_ticket {
             return None;
         }
         let (_, member) = self.owner_of(address(block)).ok()?;

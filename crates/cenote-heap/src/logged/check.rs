@@ -8,7 +8,8 @@
 use super::data::DataPart;
 use super::error::{Damage, Fault};
 use super::plan::Plan;
-use super::state::SubHeap;
+use super::slab::GRAIN;
+use super::state::{State, SubHeap};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
 use cenote_layout::logged::{
@@ -41,6 +42,11 @@ impl<G: Backing> SubHeap<G> {
         check_lists(&plan, &mut report);
         check_levels(&plan, records, &mut report);
         state.probes = probes;
+        let State { data, hidden, .. } = &*state;
+        report.blocks.retain(|block| {
+            let grain = data.offset_of(block.addr).map(|offset| offset / GRAIN);
+            !grain.is_some_and(|grain| hidden.contains(&grain))
+        });
         report
     }
 }

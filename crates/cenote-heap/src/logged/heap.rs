@@ -71,7 +71,7 @@ impl<G: Backing> LoggedHeap<G> {
 
     /// Opens the heap of a pool as [`LoggedHeap::open`], and makes it if no program has. Where the
     /// pool is open for reading only, nothing is made and nothing is ended: blocks of transactions
-    /// that a crash broke off stay as they are, and nothing leads to them.
+    /// that a crash broke off count as free.
     ///
     /// # Errors
     /// As [`LoggedHeap::open`].
@@ -92,8 +92,9 @@ impl<G: Backing> LoggedHeap<G> {
         let heap = Self::with(backing, opened, root, options, extents.clone())?;
         let mut recovered = Recovered::default();
         heap.attach_all(&extents, &mut recovered)?;
-        if is_writable {
-            heap.end_transactions(&mut recovered)?;
+        match is_writable {
+            true => heap.end_transactions(&mut recovered)?,
+            false => heap.members().try_for_each(|(_, member)| member.heap.hide_tickets())?,
         }
         Ok(heap)
     }

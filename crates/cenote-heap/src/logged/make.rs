@@ -26,7 +26,7 @@ use cenote_layout::logged::{
     LaneState, LaneWord, LevelEntry, ListHead, PartEntry, PartKind, SubHeapGeometry, SubHeapHeader,
     UNDO_HALF_SIZE, UNDO_HEADER_SIZE, UNDO_OFFSET, UNIT_SIZE,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use zerocopy::IntoBytes;
 
@@ -232,6 +232,7 @@ impl<G: Backing> SubHeap<G> {
             lanes: Vec::new(),
             slabs: Slabs::default(),
             tickets: Tickets::default(),
+            hidden: HashSet::new(),
             pending: HashMap::new(),
             probes: 0,
         };

@@ -38,6 +38,14 @@ impl Default for LoggedOptions {
 }
 
 impl LoggedOptions {
+    /// Those of a pool whose first puddle has so many bytes: metadata take a small part of it.
+    #[must_use]
+    pub fn for_pool(puddle_size: u64) -> Self {
+        let tickets = (puddle_size / 512 / 64 * 64).clamp(64, 8192) as u32;
+        let levels = if puddle_size < 1 << 20 { 2 } else { 5 };
+        Self { lanes: 1, tickets, levels, ..Self::default() }
+    }
+
     /// How the sub-heaps of a heap that is made are laid out; `None`: they cannot be so.
     pub(crate) const fn geometry(&self) -> Option<SubHeapGeometry> {
         SubHeapGeometry::new(self.lanes, self.tickets, self.levels)

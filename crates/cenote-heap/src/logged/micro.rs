@@ -312,7 +312,8 @@ impl<G: Backing> SubHeap<G> {
         let grain = self.allocated(state, addr)?.grain();
         let held = state.lanes.get(lane as usize);
         let is_freed = held.is_some_and(|held| held.entries.contains(&(grain, MicroKind::Free)));
-        if is_freed || state.pending.get(&grain).is_some_and(|&holder| holder != Holder::Lane(lane)) {
+        if is_freed || state.pending.get(&grain).is_some_and(|&holder| holder != Holder::Lane(lane))
+        {
             return Err(FreeRefused::InTransaction { addr });
         }
         let entry = state
@@ -358,7 +359,8 @@ impl<G: Backing> MicroLog<'_, G> {
         is_end: bool,
     ) -> Result<BlockInfo, AllocRefused> {
         let mut state = self.heap.lock();
-        let request = Request { size, align, type_id, holder: Some(Holder::Lane(self.lane)), apart: false };
+        let request =
+            Request { size, align, type_id, holder: Some(Holder::Lane(self.lane)), apart: false };
         let block = self.heap.alloc_locked(&mut state, &request)?;
         if is_end {
             self.heap.end(&mut state, self.lane, LaneState::Committed).inspect_err(|_| {

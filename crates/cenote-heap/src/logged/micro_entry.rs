@@ -3,8 +3,8 @@
 use super::error::Fault;
 use super::plan::Plan;
 use cenote_layout::logged::{
-    CELL_SIZE, LANE_HEADER_SIZE, LANE_SIZE, LANES_MAX, LANES_OFFSET, LaneLink, MicroEntry, MicroKind,
-    SubHeapGeometry,
+    CELL_SIZE, LANE_HEADER_SIZE, LANE_SIZE, LANES_MAX, LANES_OFFSET, LaneLink, MicroEntry,
+    MicroKind, SubHeapGeometry,
 };
 use core::mem::size_of;
 

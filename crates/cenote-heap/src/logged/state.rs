@@ -11,7 +11,7 @@ use super::tickets::Tickets;
 use super::undo::Undo;
 use crate::backing::Backing;
 use cenote_layout::logged::{LaneLink, MicroKind};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Blocks of a pool, with metadata, a lock and logs of its own (POS-1). All
@@ -64,6 +64,8 @@ pub(crate) struct State {
     pub(crate) slabs: Slabs,
     /// Tickets that were used.
     pub(crate) tickets: Tickets,
+    /// Of a pool that is open for reading: grains of blocks that the next writer will free.
+    pub(crate) hidden: HashSet<u64>,
     /// Blocks that running transactions allocated or want freed, by grain, and where that is noted.
     pub(crate) pending: HashMap<u64, Holder>,
     /// Slots of the table that were looked at.

@@ -219,7 +219,8 @@ impl<G: Backing> SubHeap<G> {
         let mut state = self.lock();
         let Some(offset) = state.data.offset_of(addr) else { return Ok(None) };
         let located = state.plan(&self.meta).locate(offset, true).map_err(Fault::damage)?;
-        let located = located.filter(Located::is_allocated);
+        let hidden = |located: &Located| state.hidden.contains(&located.grain());
+        let located = located.filter(Located::is_allocated).filter(|located| !hidden(located));
         Ok(located.map(|located| info(&state.data, &located)))
     }
 
@@ -233,17 +234,20 @@ impl<G: Backing> SubHeap<G> {
             }
             .into());
         };
-        let mut plan = state.plan(&self.meta);
-        match plan.locate(offset, false).map_err(Fault::damage)? {
+        let found = state.plan(&self.meta).locate(offset, false).map_err(Fault::damage)?;
+        match found {
+            Some(located) if state.hidden.contains(&located.grain()) => {
+                Err(FreeError::NotAllocated { addr }.into())
+            }
             Some(located) if located.is_allocated() || planted(Bug::DoubleFreeAccepted) => {
                 Ok(located)
             }
             Some(_) => Err(FreeError::NotAllocated { addr }.into()),
             None => {
-                let around = plan.locate(offset, true).map_err(Fault::damage)?;
-                Err(match around.filter(Located::is_allocated) {
+                let around = state.plan(&self.meta).locate(offset, true);
+                Err(match around.map_err(Fault::damage)?.filter(Located::is_allocated) {
                     Some(located) => {
-                        let block = info(plan.data, &located).addr;
+                        let block = info(&state.data, &located).addr;
                         FreeError::InsideBlock { addr, block }
                     }
                     None => FreeError::NotABlock { addr },
@@ -253,8 +257,8 @@ impl<G: Backing> SubHeap<G> {
         }
     }
 
-    /// Gives slabs back that are empty, merges all free blocks that can be, and gives the space of empty levels back. Says how many
-    /// levels.
+    /// Gives slabs back that are empty, merges all free blocks that can be, and gives the space of
+    /// empty levels back. Says how many levels.
     ///
     /// # Errors
     /// The metadata are damaged, or the medium reports an error.

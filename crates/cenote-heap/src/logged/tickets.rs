@@ -21,9 +21,8 @@
 //! * *End.* A ticket whose mark says ALLOCATED ends without a store. It says "keep" until it is
 //!   used again.
 //!
-//! Replay of a log may store a mark again as long as the log's range is not durable. Until then no
-//! entry of a later number is, because the change that stores it has a fence before its first cell,
-//! and the range was flushed by the same thread before, or the log's group has made it durable.
+//! Replay of a log stores marks again as long as the log's range is not durable. So a ticket ends
+//! when that is: a transaction with tickets is not finished lazily.
 //!
 //! Tickets are first used in the order of their numbers, and the word of each is durable before the
 //! lock is free. So the first word that is zero ends what an opener reads.
@@ -110,8 +109,7 @@ impl<G: Backing> SubHeap<G> {
         let tickets = self.meta.geometry.tickets;
         let early = planted(Bug::Logged(LoggedBug::TicketMarkedEarly));
         let mark = if early { ALLOCATED } else { TAKEN };
-        let ticket =
-            self.take_ticket(&mut state, mark).ok_or(AllocRefused::Tickets { tickets })?;
+        let ticket = self.take_ticket(&mut state, mark).ok_or(AllocRefused::Tickets { tickets })?;
         let holder = Some(Holder::Ticket(ticket));
         let request = Request { size, align, type_id, holder, apart: false };
         match self.alloc_locked(&mut state, &request) {
@@ -251,6 +249,16 @@ impl<G: Backing> SubHeap<G> {
         // Low numbers first.
         state.tickets.free.reverse();
         Ok(freed)
+    }
+
+    /// What [`SubHeap::recover_tickets`] would free counts as free, in a pool that is open for
+    /// reading.
+    pub(crate) fn hide_tickets(&self) -> Result<(), Damage> {
+        let used = used_tickets(&self.meta)?;
+        let freed =
+            |(word, entry): (TicketWord, Option<u64>)| entry.filter(|_| word.mark != ALLOCATED);
+        self.lock().hidden = used.into_iter().filter_map(freed).collect();
+        Ok(())
     }
 
     /// Damage of tickets.

@@ -221,8 +221,7 @@ impl<'a, G: Backing> Walk<'a, G> {
                 return;
             }
             let (addr, type_id) = (block.addr, block.type_id);
-            let mut visit =
-                |to, target| self.follow(Pointer { at: addr, to, target, known: true });
+            let mut visit = |to, target| self.follow(Pointer { at: addr, to, target, known: true });
             let mut visitor = Visitor::new(&mut visit);
             return filter(&Scanned { addr, type_id, bytes: &bytes }, &mut visitor);
         }

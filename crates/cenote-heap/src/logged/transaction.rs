@@ -88,7 +88,8 @@ impl<G: Backing> HeapLog<'_, G> {
         let Self { heap, lanes, .. } = self;
         let block = heap.with_room(size.max(align), &mut |number, member| {
             let lane = heap.lane_in(lanes, number)?;
-            let request = Request { size, align, type_id, holder: Some(Holder::Lane(lane)), apart: false };
+            let request =
+                Request { size, align, type_id, holder: Some(Holder::Lane(lane)), apart: false };
             member.heap.alloc_locked(&mut member.heap.lock(), &request)
         })?;
         if is_end {

@@ -30,6 +30,8 @@ pub enum LoggedBug {
     TicketMarkedEarly,
     /// The entry of a ticket stays when its block is freed.
     TicketKeepsEntry,
+    /// A ticket serves another block before the log of its transaction is durably finished.
+    LazyTicket,
     /// An opener frees no block of a transaction that a crash broke off.
     TicketNotRecovered,
 }

@@ -28,8 +28,7 @@ use crate::manifest::{ImportManifest, ImportPool, ImportPuddle, Imported, Quiesc
 use crate::pending_rewrite::replace::copy;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::catalog::{
-    HeapKind,
-    AtRest, MoveRecord, PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord,
+    AtRest, HeapKind, MoveRecord, PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord,
     RELOCATION_MOVES_MAX, Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, Uuid};

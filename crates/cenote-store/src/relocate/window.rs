@@ -107,7 +107,8 @@ use crate::pending_rewrite::{Found, look_at_len};
 use crate::sealed_files::file_len;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::catalog::{
-    AtRest, HeapKind, PendingRewriteRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record, RelocationRecord,
+    AtRest, HeapKind, PendingRewriteRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record,
+    RelocationRecord,
 };
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::moves::and_window;

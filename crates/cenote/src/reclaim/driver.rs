@@ -5,8 +5,8 @@ use super::run::{Ending, Hold, Run, Slice};
 use super::{OnReclaimProgress, Outcome, ReclaimProgress, ReclaimReport, ReclaimedType};
 use crate::error::ReclaimRefused;
 use crate::open_pool::PoolInner;
-use cenote_heap::{Marked, ReclaimError, TracedHeap};
 use cenote_heap::report::LISTED_MAX;
+use cenote_heap::{Marked, ReclaimError, TracedHeap};
 use cenote_layout::id::{PoolId, TypeId};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,8 +140,9 @@ impl<'r, 'p> Driver<'r, 'p> {
             }
             let mut unchanged = true;
             for (id, before) in changes {
-                let now =
-                    self.run.slice(id, Hold::No, &mut self.totals, |pool| traced(pool)?.changes())?;
+                let now = self
+                    .run
+                    .slice(id, Hold::No, &mut self.totals, |pool| traced(pool)?.changes())?;
                 unchanged &= matches!(now, Slice::Done(now) if now == before);
             }
             // Then all were found with nothing pending, and were so when the last one was: that is
