@@ -4,10 +4,36 @@
 //! The seam between heap and store. It keeps the heap testable without files, and lets a checker
 //! drive it.
 
-use crate::error::BackingError;
 use cenote_layout::pointer::RegionAddress;
 use core::sync::atomic::AtomicPtr;
 use std::sync::Arc;
+
+/// Why there is no more memory under the heap.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackingError {
+    /// The pool would grow beyond its limit.
+    #[error(
+        "the pool has {bytes} bytes and may have {size_max}: a puddle of {requested} more does not \
+         fit; free something or raise the limit"
+    )]
+    Limit {
+        /// Bytes of the puddle that was asked for.
+        requested: u64,
+        /// Bytes of all puddles.
+        bytes: u64,
+        /// Most bytes of the pool.
+        size_max: u64,
+    },
+    /// The store says no: no space, an error of the medium, a poisoned store.
+    #[error("{doing} failed: {source}")]
+    Store {
+        /// What was tried.
+        doing: &'static str,
+        /// The store's own words.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
 
 /// One heap puddle of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

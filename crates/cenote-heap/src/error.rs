@@ -1,33 +1,8 @@
 //! Errors, one type per family of operations. Each message says what, where, and what to do.
 
+pub use crate::backing::BackingError;
+use crate::logged_error::{AllocRefused, Damage, LoggedError};
 use cenote_layout::id::TypeId;
-
-/// Why there is no more memory under the heap.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BackingError {
-    /// The pool would grow beyond its limit.
-    #[error(
-        "the pool has {bytes} bytes and may have {size_max}: a puddle of {requested} more does not \
-         fit; free something or raise the limit"
-    )]
-    Limit {
-        /// Bytes of the puddle that was asked for.
-        requested: u64,
-        /// Bytes of all puddles.
-        bytes: u64,
-        /// Most bytes of the pool.
-        size_max: u64,
-    },
-    /// The store says no: no space, an error of the medium, a poisoned store.
-    #[error("{doing} failed: {source}")]
-    Store {
-        /// What was tried.
-        doing: &'static str,
-        /// The store's own words.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-}
 
 /// Why a heap cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +63,7 @@ pub enum OpenError {
     },
     /// A logged heap cannot be opened.
     #[error(transparent)]
-    Logged(#[from] crate::logged::LoggedError),
+    Logged(#[from] LoggedError),
 }
 
 /// Why there is no block.
@@ -130,7 +105,7 @@ pub enum AllocError {
     Cancelled,
     /// A sub-heap of a logged heap says why.
     #[error(transparent)]
-    Logged(#[from] crate::logged::AllocRefused),
+    Logged(#[from] AllocRefused),
 }
 
 /// Why an address is no allocated block. Nothing has changed.
@@ -197,7 +172,7 @@ pub enum FreeError {
     },
     /// Metadata of a logged heap are damaged.
     #[error(transparent)]
-    Metadata(#[from] crate::logged::Damage),
+    Metadata(#[from] Damage),
 }
 
 /// Why there is no such root.
@@ -337,7 +312,7 @@ pub enum RecoverError {
     Kind(#[from] WrongKind),
     /// Metadata of a logged heap are damaged.
     #[error(transparent)]
-    Metadata(#[from] crate::logged::Damage),
+    Metadata(#[from] Damage),
     /// The progress callback broke off tracing. Nothing has changed.
     #[error("tracing was cancelled; the heap is as it was before")]
     Cancelled,

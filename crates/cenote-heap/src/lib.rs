@@ -15,11 +15,13 @@
 pub mod backing;
 pub mod block;
 pub mod class;
+mod copied;
 pub mod error;
 mod exclusion;
 pub mod heap;
 pub mod locks;
 pub mod logged;
+mod logged_error;
 mod memory;
 mod pool;
 mod pool_backing;

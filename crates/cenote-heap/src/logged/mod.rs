@@ -52,6 +52,7 @@ mod tickets;
 mod trace;
 mod transaction;
 mod undo;
+mod used_tickets;
 
 pub use check::SubHeapReport;
 pub use data::Region;

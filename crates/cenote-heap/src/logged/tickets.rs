@@ -42,15 +42,6 @@ use cenote_layout::logged::{CELL_SIZE, EMPTY, MicroEntry, MicroKind, TICKET_SIZE
 use cenote_layout::mark::{ALLOCATED, HELD, TAKEN};
 use cenote_medium::planted::{Bug, LoggedBug, planted};
 
-/// The tickets of a sub-heap that were used.
-#[derive(Debug, Default)]
-pub(crate) struct Tickets {
-    /// Number of each one's last use; those behind were never used.
-    sequences: Vec<u64>,
-    /// Those among them that no transaction has.
-    free: Vec<u32>,
-}
-
 impl State {
     /// The entry that a ticket's use stores.
     pub(crate) fn ticket_entry(&self, ticket: u32, kind: MicroKind) -> NewEntry {

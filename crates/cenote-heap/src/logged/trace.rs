@@ -2,7 +2,7 @@
 //! pools. Recovery never does.
 //!
 //! Invariant: each block is looked at once, by its type's record or filter; one of no known type
-//! word by word. Bytes are copied before they are judged: padding is read by nobody in place.
+//! word by word. Bytes are copied before they are judged: no padding is read in place.
 
 use super::members::LoggedHeap;
 use crate::backing::Backing;
@@ -11,7 +11,7 @@ use crate::error::{FreeError, RecoverError};
 use crate::report::{Fault, Finding, LISTED_MAX, TraceCounts};
 use crate::roots;
 use crate::trace::{Progress, Scanned, TraceOptions, Types, Visitor};
-use crate::traced::copy_into;
+use crate::copied::copy_into;
 use cenote_layout::heap::{ROOT_COUNT, RootEntry};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};

@@ -72,5 +72,4 @@ pub use occupancy::{SuperblockInfo, Use, unused_end};
 pub use state::TracedHeap;
 pub use superblock::PuddleHeap;
 pub use sweep::Swept;
-pub(crate) use trace::copy_into;
 pub use trim::{TrimProgress, TrimReport};

@@ -28,7 +28,6 @@ use crate::trace::Types;
 use crate::traced::claims::Claim;
 use crate::traced::superblock::PuddleHeap;
 use cenote_layout::id::TypeId;
-pub(crate) use program::copy_into;
 use program::{NUMBER, Program, Scan};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Where the pointers of a block are: for each type what its record, or its filter, says, made
 //! ready to be run over many blocks.
 
+pub(super) use crate::copied::load;
 use crate::trace::{Filter, Types};
 use cenote_layout::LINE_SIZE;
 use cenote_layout::id::TypeId;
@@ -199,29 +200,6 @@ pub(super) fn copy_of(addr: u64, len: u64) -> Result<Vec<u8>, u64> {
         copy.extend_from_slice(&load(at).ok_or(at)?.to_le_bytes());
     }
     Ok(copy)
-}
-
-/// Makes `copy` the `len` bytes from `addr` on, which lie in an allocated block; padding has the
-/// value that memory has. `false`: a page of them cannot be had.
-pub(crate) fn copy_into(addr: u64, len: u64, copy: &mut Vec<u8>) -> bool {
-    copy.clear();
-    let first = addr & !7;
-    // A superblock, or a run of them, is made of whole words: so the last one is in it, too.
-    for at in (first..addr + len).step_by(8) {
-        let Some(word) = load(at) else { return false };
-        copy.extend_from_slice(&word.to_le_bytes());
-    }
-    copy.drain(..(addr - first) as usize);
-    copy.truncate(len as usize);
-    true
-}
-
-/// The word at `addr`, in a block. It may be a pointer, padding, or half of one value and
-/// half of the next. `None`: its page cannot be had.
-#[inline(always)]
-pub(super) fn load(addr: u64) -> Option<u64> {
-    // SAFETY: the word lies in a block (the caller saw to that), and blocks lie in mappings.
-    unsafe { peek::word(addr as usize) }
 }
 
 /// Asks for the cache line of an address: a hint, which never faults.
