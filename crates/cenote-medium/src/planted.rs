@@ -539,6 +539,10 @@ pub enum Bug {
     LostPageOfZeros,
     /// Threads wait for each other's pools in a circle.
     CircleNotSeen,
+    /// A move of the window forgets the stamps of the objects that move.
+    MovedObjectUnsealed,
+    /// A thread that has pools waits for another process as long as it takes.
+    PatienceWithoutEnd,
     /// A thread with a view waits for a reclaim that waits for that view.
     ReclaimAwaitedWithView,
     /// A report of a check that asks the heap something waits for the end of the check.

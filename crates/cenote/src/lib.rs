@@ -117,6 +117,7 @@ mod open_pools;
 mod operator;
 pub mod persist;
 mod pool;
+mod patience;
 mod process_lock;
 mod psync;
 pub mod ptr;
