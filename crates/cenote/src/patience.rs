@@ -15,26 +15,18 @@
 use crate::error::{Error, Result};
 use crate::frames::had_in_transactions;
 use crate::open_pool::PoolInner;
+use crate::readers::is_sharing;
 use crate::viewed::had_in_views;
 use cenote_medium::planted::{Bug, planted};
-use core::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a thread that has pools waits for what another process may keep.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether this process has opened a shared pool.
-static SHARES: AtomicBool = AtomicBool::new(false);
-
-/// This process opens a shared pool.
-pub(crate) fn shares() {
-    SHARES.store(true, Ordering::Relaxed);
-}
-
 /// Until when the calling thread waits; `None`: as long as it takes. `begins`: for its innermost
 /// transaction, which has nothing yet.
 pub(crate) fn patience(begins: bool) -> Option<Instant> {
-    if !SHARES.load(Ordering::Relaxed) || planted(Bug::PatienceWithoutEnd) {
+    if !is_sharing() || planted(Bug::PatienceWithoutEnd) {
         return None;
     }
     let has = !had_in_views().is_empty() || !had_in_transactions(begins).is_empty();
@@ -51,7 +43,7 @@ impl PoolInner {
     pub(crate) fn in_time<T>(&self, taken: Option<T>) -> Result<T> {
         taken.ok_or_else(|| Error::WaitedLong {
             pool: self.handle.name().to_string(),
-            seconds: PATIENCE.as_secs(),
+            after: PATIENCE.as_secs(),
         })
     }
 }

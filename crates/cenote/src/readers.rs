@@ -1,10 +1,24 @@
-//! Threads of this process that read a pool which processes share.
+//! Threads of this process that read a pool which processes share, and whether there is one.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How often a thread that does not wait for ever tries.
 const TRY_EVERY: Duration = Duration::from_millis(1);
+
+/// Whether this process has opened a shared pool.
+static SHARES: AtomicBool = AtomicBool::new(false);
+
+/// This process opens a shared pool.
+pub(crate) fn shares() {
+    SHARES.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process has opened one.
+pub(crate) fn is_sharing() -> bool {
+    SHARES.load(Ordering::Relaxed)
+}
 
 /// Threads of this process that read a pool.
 #[derive(Debug, Default)]
