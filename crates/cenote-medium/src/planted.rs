@@ -587,14 +587,10 @@ std::thread_local! {
 #[must_use]
 pub fn planted(bug: Bug) -> bool {
     #[cfg(feature = "planted-bugs")]
-    {
-        ACTIVE.with(|active| active.get() == bug)
-    }
+    let is_planted = ACTIVE.with(|active| active.get() == bug);
     #[cfg(not(feature = "planted-bugs"))]
-    {
-        let _ = bug;
-        false
-    }
+    let (is_planted, _) = (false, bug);
+    is_planted
 }
 
 /// Plants a bug in this thread; [`Bug::None`] takes it out again.
