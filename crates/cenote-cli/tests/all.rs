@@ -21,3 +21,4 @@ mod stopped;
 mod table;
 mod told;
 mod tour;
+mod windows;

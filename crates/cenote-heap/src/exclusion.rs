@@ -13,6 +13,7 @@ use crate::backing::Sharing;
 use crate::error::{BackingError, OpenError};
 use crate::robust::{self, OwnerLiveness, ReaderSlots, Taken};
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 /// The lock, for one member. Threads of this process exclude each other by other means: it does not
 /// tell them apart.
@@ -31,22 +32,41 @@ impl core::fmt::Debug for Exclusion<'_> {
     }
 }
 
-struct By<'h>(&'h dyn Sharing);
+/// Waits for owners that live until a moment, if there is one.
+struct By<'h>(&'h dyn Sharing, Option<Instant>);
+
+/// Why a thread waits no longer.
+enum Ended {
+    /// The moment has come.
+    Late,
+    Failed(BackingError),
+}
 
 impl OwnerLiveness for By<'_> {
-    type Error = BackingError;
+    type Error = Ended;
 
     fn me(&self) -> u64 {
         self.0.me()
     }
 
-    fn has_ended(&self, owner: u64) -> Result<bool, BackingError> {
-        self.0.has_ended(owner)
+    fn has_ended(&self, owner: u64) -> Result<bool, Ended> {
+        let ended = self.0.has_ended(owner).map_err(Ended::Failed)?;
+        let late = !ended && self.1.is_some_and(|until| Instant::now() >= until);
+        if late { Err(Ended::Late) } else { Ok(ended) }
     }
 }
 
 fn failed(source: BackingError) -> OpenError {
     OpenError::Lock { source }
+}
+
+/// `None`: it was waited for until the moment that was given.
+fn in_time<T>(taken: Result<T, Ended>) -> Result<Option<T>, OpenError> {
+    match taken {
+        Ok(taken) => Ok(Some(taken)),
+        Err(Ended::Late) => Ok(None),
+        Err(Ended::Failed(source)) => Err(failed(source)),
+    }
 }
 
 impl<'h> Exclusion<'h> {
@@ -61,13 +81,13 @@ impl<'h> Exclusion<'h> {
     }
 
     /// Waits until no other process reads or writes, and takes the lock for writing; to be given
-    /// back by [`Exclusion::end_write`].
+    /// back by [`Exclusion::end_write`]. `None`: others have it at the moment `until`.
     ///
     /// # Errors
     /// [`OpenError::Lock`]: the owner has died, and what it left cannot be dealt with now.
-    pub fn write(&self) -> Result<Taken, OpenError> {
-        let taken = robust::write(self.writer, self.places, &By(self.sharing)).map_err(failed)?;
-        self.intact(taken, Self::end_write)
+    pub fn write(&self, until: Option<Instant>) -> Result<Option<Taken>, OpenError> {
+        let taken = robust::write(self.writer, self.places, &By(self.sharing, until));
+        in_time(taken)?.map(|taken| self.intact(taken, Self::end_write)).transpose()
     }
 
     /// The same, if no other process has it.
@@ -75,8 +95,8 @@ impl<'h> Exclusion<'h> {
     /// # Errors
     /// As [`Exclusion::write`].
     pub fn try_write(&self) -> Result<Option<Taken>, OpenError> {
-        let taken = robust::try_write(self.writer, self.places, &By(self.sharing));
-        let taken = taken.map_err(failed)?;
+        let taken = robust::try_write(self.writer, self.places, &By(self.sharing, None));
+        let taken = in_time(taken)?.flatten();
         taken.map(|taken| self.intact(taken, Self::end_write)).transpose()
     }
 
@@ -93,21 +113,21 @@ impl<'h> Exclusion<'h> {
     }
 
     /// Waits until no other process writes or waits to, and takes the lock for reading; once for a
-    /// process, to be given back by [`Exclusion::end_read`].
+    /// process, to be given back by [`Exclusion::end_read`]. `None`: as for [`Exclusion::write`].
     ///
     /// # Errors
     /// As [`Exclusion::write`].
-    pub fn read(&self) -> Result<Taken, OpenError> {
-        let taken = robust::read(self.writer, self.places, self.own, &By(self.sharing));
-        let (at, taken) = taken.map_err(failed)?;
+    pub fn read(&self, until: Option<Instant>) -> Result<Option<Taken>, OpenError> {
+        let taken = robust::read(self.writer, self.places, self.own, &By(self.sharing, until));
+        let Some((at, taken)) = in_time(taken)? else { return Ok(None) };
         debug_assert_eq!(at, self.own, "a member's place is its own");
-        self.intact(taken, Self::end_read)
+        self.intact(taken, Self::end_read).map(Some)
     }
 
     /// The same, if no other process writes or waits to.
     #[must_use]
     pub fn try_read(&self) -> bool {
-        robust::try_read(self.writer, self.places, self.own, &By(self.sharing)).is_some()
+        robust::try_read(self.writer, self.places, self.own, &By(self.sharing, None)).is_some()
             && self.intact(Taken::Clean, Self::end_read).is_ok()
     }
 

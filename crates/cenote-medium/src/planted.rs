@@ -539,6 +539,10 @@ pub enum Bug {
     LostPageOfZeros,
     /// Threads wait for each other's pools in a circle.
     CircleNotSeen,
+    /// A move of the window forgets the stamps of the objects that move.
+    MovedObjectUnsealed,
+    /// A thread that has pools waits for another process as long as it takes.
+    PatienceWithoutEnd,
     /// A thread with a view waits for a reclaim that waits for that view.
     ReclaimAwaitedWithView,
     /// A report of a check that asks the heap something waits for the end of the check.
@@ -583,14 +587,10 @@ std::thread_local! {
 #[must_use]
 pub fn planted(bug: Bug) -> bool {
     #[cfg(feature = "planted-bugs")]
-    {
-        ACTIVE.with(|active| active.get() == bug)
-    }
+    let is_planted = ACTIVE.with(|active| active.get() == bug);
     #[cfg(not(feature = "planted-bugs"))]
-    {
-        let _ = bug;
-        false
-    }
+    let (is_planted, _) = (false, bug);
+    is_planted
 }
 
 /// Plants a bug in this thread; [`Bug::None`] takes it out again.

@@ -11,8 +11,10 @@ use cenote_medium::{Durability, Medium, MediumOptions, RealMedium};
 use cenote_object::{
     Blocks, HostedClient, ObjectError, Objects, ObjectsOptions, Permission, Store, Trim,
 };
+use cenote_store::relocate::{RelocationOptions, RewriteJob, Rewriter, Rewritten};
 use cenote_store::{
-    AtRest, BackedUp, Credentials, Damage, FormatOptions, NewObject, OpenOptions, StoreError,
+    Access, AtRest, BackedUp, Credentials, Damage, FormatOptions, NewObject, OpenOptions,
+    StoreError,
 };
 use cenote_testkit::directories::directory;
 use std::collections::BTreeSet;
@@ -29,10 +31,28 @@ fn medium_of(dir: &Path) -> Arc<RealMedium> {
     Arc::new(RealMedium::open(dir, &MediumOptions::default()).expect("medium"))
 }
 
+/// Stores of these tests have no pools.
+#[derive(Debug)]
+struct NoPools;
+
+// SAFETY: it makes nothing of an image.
+unsafe impl Rewriter for NoPools {
+    fn rewrite(&self, _: &mut [u8], _: &RewriteJob) -> Result<Rewritten, String> {
+        Err("there is no pool".into())
+    }
+}
+
+/// Opens where another window is free, too.
+fn movable(access: Access) -> OpenOptions {
+    let rewriter: Option<Arc<dyn Rewriter>> = Some(Arc::new(NoPools));
+    let relocation = RelocationOptions { rewriter, ..RelocationOptions::default() };
+    OpenOptions { access, relocation, ..OpenOptions::default() }
+}
+
 fn opened_on(medium: Arc<dyn Medium>, hosting: bool) -> (Store, Objects) {
     // SAFETY: no object that a client has is attached in this process.
     let hosting = hosting.then(|| unsafe { cenote_store::Hosting::new() });
-    let options = OpenOptions { hosting, spare_bytes_max: 0, ..OpenOptions::default() };
+    let options = OpenOptions { hosting, spare_bytes_max: 0, ..movable(Access::ReadWrite) };
     let (store, _) = Store::open(medium, options).expect("opened");
     let options =
         ObjectsOptions { half_len: 1 << 17, trim: Trim::Inline, ..ObjectsOptions::default() };
@@ -190,6 +210,73 @@ fn a_backup_tells_such_a_file_and_its_copy_refuses_it() {
     let found = shown(&session.1, "written");
     assert!(refused(&found), "{found:?}");
     closed(session);
+}
+
+/// Address space that something else of this process has.
+struct Taken(u64);
+
+impl Taken {
+    fn new(base: u64) -> Self {
+        cenote_sys::memory::reserve(base as usize, 1 << 21).expect("free");
+        Self(base)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: reserved by `new`; nothing was mapped there.
+        unsafe { cenote_sys::memory::release(self.0 as usize, 1 << 21) }.expect("reserved");
+    }
+}
+
+/// The window is taken again and again. A session without objects moves the store, a reader looks
+/// before that, and others write one of the objects.
+fn after_moves(bug: Bug) -> Result<(), ObjectError> {
+    let keep = directory();
+    let (dir, file) = made(keep.path());
+    let (mut home, mut taken) = (window_base(), Vec::new());
+    for value in 2..5 {
+        taken.push(Taken::new(home));
+        plant(bug);
+        let (store, _) = Store::open(medium_of(&dir), movable(Access::ReadOnly)).expect("opened");
+        let objects = Objects::open(&store, &ObjectsOptions::default()).expect("objects");
+        let idle = shown(&objects, "idle");
+        drop(objects);
+        store.close().expect("closed");
+        assert_eq!(idle?, BTreeSet::from([1]));
+        let (store, _) = Store::open(medium_of(&dir), movable(Access::ReadWrite)).expect("opened");
+        assert_ne!(raw(&store).window().0, home);
+        home = raw(&store).window().0;
+        store.close().expect("closed");
+        let older = fs::read(&file).expect("read");
+        let session = opened(&dir);
+        let idle = shown(&session.1, "idle");
+        plant(Bug::None);
+        if let Ok(idle) = &idle {
+            assert_eq!(*idle, BTreeSet::from([1]));
+            assert_eq!(shown(&session.1, "written")?, BTreeSet::from([value - 1]));
+            fill(&session.1, "written", value);
+        }
+        closed(session);
+        idle?;
+        // What was put back is refused all the same.
+        let newer = fs::read(&file).expect("read");
+        fs::write(&file, &older).expect("put back");
+        let session = opened(&dir);
+        let found = shown(&session.1, "written");
+        assert!(refused(&found), "{found:?}");
+        closed(session);
+        fs::write(&file, &newer).expect("put back");
+    }
+    Ok(())
+}
+
+#[test]
+fn objects_are_served_after_the_window_of_their_store_has_moved() {
+    after_moves(Bug::None).expect("whole");
+    let found = after_moves(Bug::MovedObjectUnsealed);
+    plant(Bug::None);
+    assert!(refused(&found), "{found:?}");
 }
 
 /// The first half of an object's file is copied before a psync of an open session, the other after

@@ -70,8 +70,8 @@ impl<P: Part> Psync<P> {
         }
     }
 
-    /// Steps *drafted* to *applied*, by the daemon, which `ask` asks: with the parts, the transfer's
-    /// file and the runs of its list. Until it has answered, nothing has happened here.
+    /// Steps *drafted* to *applied*, by the daemon, which `ask` asks: with the parts, the
+    /// transfer's file and the runs of its list. Until it has answered, nothing has happened here.
     ///
     /// # Errors
     /// What `ask` says; the protection of a part went out of step.

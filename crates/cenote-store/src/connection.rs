@@ -215,10 +215,10 @@ impl Store {
             .get(name)
             .and_then(|id| control.pools.get(id))
             .map(Arc::clone);
-        if let Some(core) = known {
-            if let Some(writable) = control.is_enough(&core, access) {
-                return Ok(PoolHandle::new(core, self.clone(), writable));
-            }
+        if let Some(core) = known
+            && let Some(writable) = control.is_enough(&core, access)
+        {
+            return Ok(PoolHandle::new(core, self.clone(), writable));
         }
         let grant = connection.keeper.open_pool(name, access)?;
         let id = grant.record.id;

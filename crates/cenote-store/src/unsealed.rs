@@ -53,8 +53,8 @@ impl List {
     }
 }
 
-/// A puddle, or one that is damaged, with what is wrong. Of one that is pending the frontier makes the
-/// memory, or has shown it.
+/// A puddle, or one that is damaged, with what is wrong. Of one that is pending the frontier makes
+/// the memory, or has shown it.
 pub(crate) type Unsealed = Result<(PuddleRecord, Option<Opened>), (PuddleRecord, String)>;
 
 /// A pool whose protections are being opened.

@@ -86,6 +86,19 @@ pub enum Error {
         /// By what.
         by: &'static str,
     },
+    /// This thread has a view or a transaction, and waited for the pool, where other processes
+    /// share pools: one of them may be waiting for what this thread has, in a circle; or a
+    /// transaction takes so long. Nothing was done.
+    #[error(
+        "pool \"{pool}\" was not free within {after} s, and this thread has others, for which \
+         its holder may be waiting: end those and try again; take shared pools in one order"
+    )]
+    WaitedLong {
+        /// The pool.
+        pool: String,
+        /// For how many seconds.
+        after: u64,
+    },
     /// The transaction does not cover the pool.
     #[error(
         "pool \"{pool}\" is not part of this transaction: name it when the transaction is begun"
@@ -293,6 +306,7 @@ impl Error {
                 ],
             ),
             Self::WouldDeadlock { pool, by } => of("WouldDeadlock", &[("pool", pool), ("by", by)]),
+            Self::WaitedLong { pool, .. } => of("WaitedLong", &[("pool", pool)]),
             Self::NotInTransaction { pool } => of("NotInTransaction", &[("pool", pool)]),
             Self::NoRegion { place } => of("NoRegion", &[("place", place)]),
             Self::OtherPool { at, to } => of("OtherPool", &[("at", at), ("to", to)]),

@@ -115,6 +115,7 @@ mod one_type;
 mod open_pool;
 mod open_pools;
 mod operator;
+mod patience;
 pub mod persist;
 mod pool;
 mod process_lock;

@@ -9,7 +9,7 @@ use crate::lost::touch;
 use crate::one_type::one_rust_type;
 use crate::persist::{ArrayOf, Persist, Reach, TypeId, described, types_from};
 use crate::ptr::Ptr;
-use crate::readers::Readers;
+use crate::readers::{Readers, shares};
 use crate::registry::StoreTypes;
 use crate::session::Inner;
 use cenote_heap::{
@@ -264,6 +264,7 @@ impl PoolInner {
             store,
         }));
         if pool.handle.member().is_some() {
+            shares();
             pool.store.group.never_lazy(pool.store.store.persistence());
         }
         // One in doubt is not traced, unless its logs are gone: it is looked at as it is.

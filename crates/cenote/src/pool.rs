@@ -8,6 +8,7 @@ use crate::local;
 use crate::names;
 use crate::open_pool::{Pool, PoolInner};
 use crate::open_pools::{By, pools_of};
+use crate::patience::is_late;
 use crate::persist::Persist;
 use crate::process_lock::turns;
 use crate::psync::after_commit;
@@ -393,9 +394,16 @@ impl Blocks<'_> {
     /// There is no such root.
     pub fn root(&self, index: u16) -> core::result::Result<RootEntry, cenote_heap::RootError> {
         let Self(pool) = self;
-        // This thread's own transaction has the lock. One that waits for this thread does not go on
-        // meanwhile.
-        let _held = (!covers_here(pool)).then(|| (pool.lock_past_writers(), pool.read_turn()));
-        pool.heap.root(index)
+        loop {
+            // This thread's own transaction has the lock. One that waits for this thread does not
+            // go on meanwhile.
+            let held = (!covers_here(pool)).then(|| (pool.lock_past_writers(), pool.read_turn()));
+            let late = held.as_ref().is_some_and(|(guard, turn)| is_late(guard) || is_late(turn));
+            let root = pool.heap.root(index);
+            // A transaction that waits for no other one may be setting it.
+            if !late || !matches!(root, Err(cenote_heap::RootError::Damaged { .. })) {
+                return root;
+            }
+        }
     }
 }

@@ -19,10 +19,12 @@
 //! **A waiting thread holds nothing that others wait for**, as far as this module decides: a
 //! transaction over several pools takes the locks between processes all or none ([`turns`]). A
 //! thread that has a view does not wait for a writer of a pool that this process reads already: the
-//! writer waits for this process in any case.
+//! writer waits for this process in any case. A thread that has other pools does not wait for ever
+//! ([`crate::patience`]).
 
 use crate::error::{Error, Result};
 use crate::open_pool::PoolInner;
+use crate::patience::patience;
 use crate::readers::Readers;
 use crate::session::refuse_unusable;
 use crate::viewed::is_any_viewed_here;
@@ -87,7 +89,8 @@ impl PoolInner {
 
     #[cold]
     fn wait_to_write<'p>(&'p self, exclusion: Exclusion<'p>) -> Result<WriteTurn<'p>> {
-        let _ = exclusion.write().map_err(|error| self.not_recovered(error))?;
+        let taken = exclusion.write(patience(true)).map_err(|error| self.not_recovered(error))?;
+        let _ = self.in_time(taken)?;
         self.after(WriteTurn(exclusion, &self.store.store))
     }
 
@@ -117,8 +120,8 @@ impl PoolInner {
     fn wait_to_read<'p>(&'p self, exclusion: Exclusion<'p>) -> Result<ReadTurn<'p>> {
         // This process may have kept the lock, and would wait for itself.
         refuse_unusable(&self.store.store)?;
-        let readers = &self.readers;
-        let mut count = readers.locked();
+        let (readers, until) = (&self.readers, patience(false));
+        let mut count = self.in_time(readers.locked_until(until))?;
         // Others write too: they would wait for ever if there is always some thread here that
         // reads. But not for long: the process that wants it may have died.
         if *count > 0 && exclusion.is_wanted() && !is_any_viewed_here() {
@@ -127,7 +130,8 @@ impl PoolInner {
             count = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         if *count == 0 {
-            let _ = exclusion.read().map_err(|error| self.not_recovered(error))?;
+            let taken = exclusion.read(until).map_err(|error| self.not_recovered(error))?;
+            let _ = self.in_time(taken)?;
         }
         *count += 1;
         drop(count);

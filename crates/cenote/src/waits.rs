@@ -12,13 +12,14 @@
 //! *A second view passes writers that wait.* A thread with a view that waited behind a writer would
 //! wait for a thread that has nothing, and so is not noted; that one waits for views.
 //!
-//! Only threads of this process are seen: the locks between processes that share a pool
-//! ([`crate::process_lock`]) are not.
+//! Only threads of this process are seen: a circle over the locks between processes that share a
+//! pool ([`crate::process_lock`]) ends by time ([`crate::patience`]).
 
 use crate::error::{Error, Result};
 use crate::frames::{had_in_transactions, is_any_here};
 use crate::had::{Had, How};
 use crate::open_pool::PoolInner;
+use crate::patience::patience;
 use crate::unwaiting::must_not_wait;
 use crate::viewed::{had_in_views, is_any_viewed_here};
 use cenote_medium::planted::{Bug, planted};
@@ -88,7 +89,7 @@ impl PoolInner {
     /// wait.
     ///
     /// # Errors
-    /// [`Error::WouldDeadlock`]: threads would wait for each other.
+    /// [`Error::WouldDeadlock`]: threads would wait for each other. [`Error::WaitedLong`].
     #[inline]
     pub(crate) fn lock_to_read(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let nested = is_any_viewed_here() || is_any_here();
@@ -103,7 +104,11 @@ impl PoolInner {
     #[inline(never)]
     fn wait_for_read_lock(&self, nested: bool) -> Result<RwLockReadGuard<'_, ()>> {
         let _noted = self.before_waiting(How::Shared, false)?;
-        Ok(if nested { self.lock.read_recursive() } else { self.lock.read() })
+        match patience(false) {
+            Some(until) => self.in_time(self.lock.try_read_recursive_until(until)),
+            None if nested => Ok(self.lock.read_recursive()),
+            None => Ok(self.lock.read()),
+        }
     }
 
     /// As [`PoolInner::lock_to_read`], past writers that wait in any case.
@@ -134,7 +139,10 @@ impl PoolInner {
     #[inline(never)]
     fn wait_for_write_lock(&self) -> Result<RwLockWriteGuard<'_, ()>> {
         let _noted = self.before_waiting(How::Alone, true)?;
-        Ok(self.lock.write())
+        match patience(true) {
+            Some(until) => self.in_time(self.lock.try_write_until(until)),
+            None => Ok(self.lock.write()),
+        }
     }
 
     /// `begins`: for the innermost transaction, which has nothing yet.

@@ -108,6 +108,9 @@ fn a_backup_while_threads_commit_holds_a_prefix_of_what_was_committed() -> Resul
             store.create_pool(name, &options(mode))
         })
         .collect::<Result<_>>()?;
+    // Before the first backup, however late the threads come.
+    pools.iter().try_for_each(|pool| list(pool).map(drop))?;
+    pools[2].psync()?;
     let done: Vec<AtomicU64> = names.iter().map(|_| AtomicU64::new(0)).collect();
     let psynced = AtomicU64::new(0);
     let stop = AtomicBool::new(false);

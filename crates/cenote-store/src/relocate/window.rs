@@ -68,7 +68,7 @@
 //! # Objects
 //!
 //! What an object holds is right at any address. It moves with its record, and its file stays as it
-//! is.
+//! is: so does the stamp that the catalog names for it.
 //!
 //! # What keeps a store at home
 //!
@@ -413,6 +413,9 @@ impl Inner {
         let forgotten = |_: &PendingRewriteRecord| !planted(Bug::MovedNotPending);
         all.extend(dues.into_iter().filter(forgotten).map(Record::PendingRewrite));
         all.extend(gone.iter().map(|puddle| Record::PuddleRemoved(puddle.uuid)));
+        if !planted(Bug::MovedObjectUnsealed) {
+            all.extend(state.stamps_of_objects());
+        }
         all.push(Record::Window { base: self.window.base(), len: self.window.len() });
         Ok(Plan { records: all, gone })
     }

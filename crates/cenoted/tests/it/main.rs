@@ -3,6 +3,7 @@
 
 mod backups;
 mod calls;
+mod circles;
 mod clients;
 mod common;
 mod copies;

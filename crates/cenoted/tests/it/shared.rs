@@ -256,7 +256,12 @@ fn add_beside_a_dead_writer(bug: Bug) -> bool {
         assert!(!done.load(Ordering::SeqCst), "two transactions at a time");
         daemon.signal(Signal::STOP);
         other.kill();
-        std::thread::sleep(Duration::from_millis(200));
+        // A busy machine may keep a thread that goes on too early from doing so.
+        let long = Duration::from_millis(if bug == Bug::None { 200 } else { 20_000 });
+        let end = Instant::now() + long;
+        while !done.load(Ordering::SeqCst) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         let early = done.load(Ordering::SeqCst);
         daemon.signal(Signal::CONT);
         early

@@ -21,6 +21,14 @@ impl State {
         by_stamp(&self.seals).chain(by_stamp(&self.left))
     }
 
+    /// The same for objects, whose records are written anew with other addresses, and whose files
+    /// stay as they are.
+    pub(crate) fn stamps_of_objects(&self) -> Vec<Record> {
+        let is_object = |(puddle, _): &(&Uuid, &u64)| self.objects.contains_key(puddle);
+        let stamps = self.seals.iter().filter(is_object).chain(self.left.iter().filter(is_object));
+        stamps.flat_map(|(puddle, stamp)| Record::sealed(*stamp, &[*puddle])).collect()
+    }
+
     /// These puddles have a seal, or were left in an era.
     pub(super) fn stamped(&mut self, stamp: u64, puddles: &[Uuid]) {
         for puddle in puddles {

@@ -1,8 +1,8 @@
 //! What a puddle's addresses are for ([`cenote_protect`]).
 //!
 //! Invariant: a puddle that can never be mapped again owns no range, one that is rewritten is not
-//! pending there, and a store gives its window back after its puddles have given up their ranges. So no
-//! other puddle at their addresses is denied anything.
+//! pending there, and a store gives its window back after its puddles have given up their ranges.
+//! So no other puddle at their addresses is denied anything.
 
 use super::{Kind as Shows, Puddle};
 use crate::kernel::catalog::State;
