@@ -8,6 +8,8 @@
 use cenote_bench::Allocator;
 use cenote_bench::case::{Case, NO_LEVEL};
 use cenote_bench::figures::allocators::cases_of;
+#[cfg(feature = "mimalloc")]
+use cenote_bench::figures::poseidon::{On, cases_of as cases_of_poseidon};
 use cenote_bench::place::Settings;
 use std::sync::Arc;
 
@@ -70,6 +72,14 @@ allocator!(
     libmimalloc_sys::mi_malloc,
     libmimalloc_sys::mi_free
 );
+
+/// mimalloc's rows in Poseidon's figures; none in others.
+#[cfg(feature = "mimalloc")]
+#[must_use]
+pub fn poseidon(figure: &str, settings: &Settings) -> Vec<Case> {
+    let (allocator, system) = (Arc::new(Mimalloc), "mimalloc");
+    cases_of_poseidon(figure, &On { allocator, system, level: NO_LEVEL, counted: false }, settings)
+}
 
 /// The rows of all of them in the figure of allocators.
 #[must_use]
