@@ -114,4 +114,21 @@ mod tests {
             assert!(sample.operations >= 4000, "{name}");
         }
     }
+    #[cfg(feature = "mimalloc")]
+    #[test]
+    fn mimalloc_has_every_row_of_poseidons_figures() {
+        let objects = Some(1000);
+        let settings = Settings { quick: true, threads: vec![2], objects, ..Settings::default() };
+        for (figure, rows) in
+            [("poseidon6", 7), ("poseidon7", 1), ("poseidon8", 3), ("poseidon9", 2), ("figure1", 0)]
+        {
+            let cases = poseidon(figure, &settings);
+            assert_eq!(cases.len(), rows, "{figure}");
+            for mut case in cases {
+                let name = format!("{case:?}");
+                let sample = (case.work)(500).expect(&name);
+                assert!(sample.operations >= 500, "{name}");
+            }
+        }
+    }
 }

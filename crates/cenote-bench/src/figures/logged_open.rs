@@ -10,7 +10,8 @@
 //!
 //! | row | unit | what |
 //! | --- | --- | --- |
-//! | `store`, `heap`, `first`, `total` | ms | opening the store; pool and heap; the first allocation; all |
+//! | `store`, `heap` | ms | opening the store; opening pool and heap |
+//! | `first`, `total` | ms | the first allocation; all three |
 //! | `probes` | slots | slots of the table that a pair looks at |
 //! | `pair` | ns | a pair, with whatever of the table is not in the caches |
 //!
@@ -19,6 +20,7 @@
 
 use crate::case::{Failure, POWER, PROCESS};
 use crate::figures::figure::{Body, Figure, Rows};
+use crate::figures::open_after_kill::Killed;
 use crate::filter::Filter;
 use crate::place::{self, Settings};
 use crate::random::Random;
@@ -29,7 +31,7 @@ use cenote_heap::{Backing as _, PoolBacking};
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 /// The figure.
@@ -131,17 +133,6 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
         }
     }
     Ok(rows)
-}
-
-/// A child that is killed at the latest when this is dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        // Gone already, perhaps; then there is nothing to kill.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// One opening after a kill: the parts, in the order of [`PARTS`].
