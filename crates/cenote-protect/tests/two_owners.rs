@@ -12,9 +12,10 @@ const PAGE: u64 = 2;
 
 /// Notes of stores, as a psync has them, and a reader or a heap that denies.
 struct Both {
-    pages: Pages,
     notes: Owner<DirtyBitmap>,
     other: Owner<Whole>,
+    /// Dropped last: another test may get their addresses.
+    pages: Pages,
 }
 
 impl Both {
