@@ -1,7 +1,7 @@
 //! Opening a logged heap whose user was killed, and what its table costs, by the number of blocks.
 //!
-//! A child makes a store with a logged heap, allocates N blocks of 64 bytes, and measures pairs of a
-//! free and an allocation at random places. Then it frees and allocates until it is killed by
+//! A child makes a store with a logged heap, allocates N blocks of 64 bytes, and measures pairs of
+//! a free and an allocation at random places. Then it frees and allocates until it is killed by
 //! SIGKILL at a random moment. This process, which has mapped nothing of it, opens the store, the
 //! pool and the heap, and allocates. The next child goes on with the same heap, so each run is the
 //! opening after another kill. Levels take turns.
