@@ -49,6 +49,7 @@
 //! same calls get the same addresses.
 
 use cenote_layout::checksum::checksum;
+use cenote_layout::header::Header;
 use cenote_layout::heap::{
     BLOCK_SIZE_MIN, Descriptor, HeapGeometry, SUPERBLOCK_SIZE, SWEEP_SIZE, TINY_MARKS_SIZE,
     is_tiny, mark,
@@ -59,6 +60,7 @@ use cenote_layout::log::{
     SequenceRange, Stage, TailWord, entry_seed, entry_size, epoch_from_word,
 };
 use cenote_layout::log_space::{LOG_SPACE_ENTRIES_OFFSET, Listing, LogSpaceEntry};
+use cenote_layout::logged::LoggedHeader;
 use cenote_layout::puddle::{PuddleHeader, Role, header_space};
 use cenote_medium::sim::{CrashKind, Image};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -152,6 +154,7 @@ pub(crate) struct Parts {
 pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
     const PREFIX: usize = std::mem::offset_of!(PuddleHeader, reserved);
     let mut out = Vec::new();
+    let is_traced = !has_logged_heap(image);
     image.for_each_file(|name, len| {
         let mut bytes = [0; size_of::<PuddleHeader>()];
         if !name.starts_with("puddles/") || !image.read(name, 0, &mut bytes[..PREFIX]) {
@@ -161,7 +164,10 @@ pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
         let plausible = header.size == len && header.addr != 0;
         let role = Role::from_u32(header.role).filter(|_| plausible);
         let parts = match role {
-            Some(Role::Heap) => heap_parts(image, name, len, header.index == 0).unwrap_or_default(),
+            Some(Role::Heap) if is_traced => {
+                heap_parts(image, name, len, header.index == 0).unwrap_or_default()
+            }
+            // Of a logged heap every byte counts.
             _ => Parts::default(),
         };
         out.push(PuddleAt {
@@ -174,6 +180,18 @@ pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
         });
     });
     out
+}
+
+/// Whether the pools of an image have logged heaps: all have the same kind.
+fn has_logged_heap(image: &Image) -> bool {
+    let mut found = false;
+    image.for_each_file(|name, len| {
+        let mut magic = [0; 8];
+        found |= name.starts_with("puddles/")
+            && image.read(name, header_space(len), &mut magic)
+            && magic == LoggedHeader::MAGIC;
+    });
+    found
 }
 
 /// A whole entry of the transaction that a log's range is about.

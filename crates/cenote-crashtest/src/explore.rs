@@ -31,10 +31,11 @@ use crate::canon::{Context, canonical};
 use crate::data::Model;
 use crate::history::{History, Op};
 pub use crate::plan::{Plan, Recoveries, Tally, Violation, When};
-use crate::rig::{Rig, base_image, window_base};
+use crate::rig::{Rig, base_image, stay_on_one_processor, window_base};
 use crate::units::{Grain, Images, Reach};
 use crate::verify::{open, verify};
 use crate::visits::Visits;
+use cenote::HeapKind;
 use cenote_medium::Durability;
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, CrashState, Image, SimMedium, Snapshot};
@@ -137,7 +138,12 @@ impl Oracle {
 
 impl Worker<'_> {
     fn run(&mut self, window: u64, next: &AtomicUsize) -> Option<Violation> {
-        let base = match base_image(self.plan.level, window) {
+        if self.plan.heap == HeapKind::Logged
+            && let Err(what) = stay_on_one_processor()
+        {
+            return Some(Violation { history: History(Vec::new()), what });
+        }
+        let base = match base_image(self.plan.level, window, self.plan.heap) {
             Ok(base) => base,
             Err(what) => return Some(Violation { history: History(Vec::new()), what }),
         };

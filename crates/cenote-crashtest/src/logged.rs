@@ -31,8 +31,12 @@ pub use sub_heap::{DATA_LEN, OneSubHeap};
 /// One thing that a program does. Blocks are numbered by address among those that are allocated.
 #[derive(Clone, Copy, Debug)]
 pub enum Do {
-    /// Allocates a block.
+    /// Allocates a block; of one sub-heap, a block that no slab has.
     Alloc(u64),
+    /// Allocates a block, in a slab if it is small; all of one type.
+    Small(u64),
+    /// So many of those.
+    Many(u32, u64),
     /// Frees the block with a number.
     Free(usize),
     /// Allocates blocks of 64 bytes until none is left.

@@ -6,6 +6,7 @@
 use crate::history::History;
 use crate::rig::Strategy;
 use crate::units::Reach;
+use cenote::HeapKind;
 use cenote_medium::Durability;
 use cenote_medium::planted::Bug;
 use cenote_medium::sim::Fault;
@@ -15,6 +16,8 @@ use std::time::Duration;
 /// What is looked at, and how closely.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// What the pools' heaps are.
+    pub heap: HeapKind,
     /// Durability level of the medium.
     pub level: Durability,
     /// How histories write.

@@ -14,12 +14,15 @@ use crate::data::{
 };
 use crate::history::Op;
 use cenote::raw::Heap;
-use cenote::{FormatOptions, OpenOptions, Persist, Pool, PoolOptions, Reader, Store, Uuid};
+use cenote::{
+    FormatOptions, HeapKind, OpenOptions, Persist, Pool, PoolOptions, Reader, Store, Uuid,
+};
 use cenote_log::{Body, LogWriter, SegmentSource};
 use cenote_medium::planted::{Bug, plant};
 use cenote_medium::sim::{CrashKind, Image, SimMedium, SimOptions};
 use cenote_medium::{Durability, Medium};
 use cenote_tx::{LogGroup, Transaction, TxContext};
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -53,6 +56,17 @@ pub fn pool_options(superblocks: u64) -> PoolOptions {
     PoolOptions { puddle_size: (1 + superblocks) << 16, ..PoolOptions::default() }
 }
 
+/// Keeps this thread, and those that it starts, on one processor: so a logged heap has one
+/// sub-heap, and the same calls get the same addresses.
+///
+/// # Errors
+/// The system refuses.
+pub fn stay_on_one_processor() -> Result<(), String> {
+    let mut one = CpuSet::new();
+    one.set(sched_getcpu());
+    sched_setaffinity(None, &one).map_err(text)
+}
+
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
@@ -62,7 +76,7 @@ fn text(error: impl std::fmt::Display) -> String {
 ///
 /// # Errors
 /// Whatever went wrong.
-pub fn base_image(level: Durability, window_base: u64) -> Result<Image, String> {
+pub fn base_image(level: Durability, window_base: u64, heap: HeapKind) -> Result<Image, String> {
     let sim = SimMedium::new(SimOptions::new(level));
     let medium: Arc<dyn Medium> = sim.clone();
     let options = FormatOptions {
@@ -72,8 +86,9 @@ pub fn base_image(level: Durability, window_base: u64) -> Result<Image, String> 
     };
     cenote_store::format(medium.clone(), &options).map_err(text)?;
     let store = Store::open_on(medium, &open_options()).map_err(text)?;
-    let a = store.create_pool(POOLS[0], &pool_options(2)).map_err(text)?;
-    let b = store.create_pool(POOLS[1], &pool_options(1)).map_err(text)?;
+    let options = |superblocks| PoolOptions { heap, ..pool_options(superblocks) };
+    let a = store.create_pool(POOLS[0], &options(2)).map_err(text)?;
+    let b = store.create_pool(POOLS[1], &options(1)).map_err(text)?;
     let gone = a
         .write(|tx| -> cenote::Result<_> {
             let node = tx.alloc(Node { value: 1, twin: !1 })?;

@@ -9,6 +9,7 @@ mod hosted;
 mod hosted_clients;
 mod logged;
 mod logged_heap;
+mod logged_pools;
 mod planted;
 mod relocation;
 mod shadowed;

@@ -4,6 +4,7 @@
 //! or one less, fails the test.
 
 use FaultPoint::{Fence, Flush, Stream};
+use cenote::HeapKind;
 use cenote_crashtest::explore::{Plan, Recoveries, When, run};
 use cenote_crashtest::history::History;
 use cenote_crashtest::rig::Strategy;
@@ -16,6 +17,7 @@ use cenote_medium::sim::{Fault, FaultEffect, FaultPoint};
 /// there are.
 fn harmless(strategy: Strategy, history: &str, point: FaultPoint) -> (Vec<u64>, u64) {
     let plan = |fault| Plan {
+        heap: HeapKind::Traced,
         level: Durability::Power,
         strategy,
         histories: vec![History::parse(history)],

@@ -14,6 +14,7 @@
 //! says which, and `CENOTE_CRASH_EIGHTH` repeats it. `CENOTE_CRASH_DEPTH` sets the depth of every
 //! test here but the one that goes word by word.
 
+use cenote::HeapKind;
 use cenote_crashtest::explore::{Plan, Recoveries, Tally, When, run};
 use cenote_crashtest::history::{History, Op};
 use cenote_crashtest::rig::Strategy;
@@ -31,6 +32,7 @@ const CLASSES: Reach = Reach { grain: Grain::Classes, exhaustive: 12, samples: 2
 
 fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> Plan {
     Plan {
+        heap: HeapKind::Traced,
         level,
         strategy,
         histories,

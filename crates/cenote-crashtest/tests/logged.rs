@@ -1,7 +1,7 @@
 //! Every step of a sub-heap of the logged heap is crashed at every moment, at both levels, and so
 //! is its recovery; and each protocol step that is left out is found.
 
-use Do::{Alloc, Compact, Fill, Free, FreeAll, Transaction};
+use Do::{Alloc, Compact, Fill, Free, FreeAll, Small, Transaction};
 use cenote_crashtest::logged::{Do, End, OneSubHeap, Script, When, die_and_lose_power, run};
 use cenote_crashtest::rig::window_base;
 use cenote_medium::Durability::{self, Power, Process};
@@ -36,6 +36,24 @@ const TRANSACTIONS: Script = Script {
         Alloc(64),
     ],
 };
+
+/// A slab is made, filled, emptied and given back; transactions have slots of slabs.
+const SLABS: Script = Script {
+    before: &[Small(100), Small(64)],
+    crashed: &[
+        Small(64),
+        Small(16),
+        Free(1),
+        Transaction(&[64, 16], &[0], End::Commit),
+        Transaction(&[100], &[1], End::Abort),
+        Do::FreeAll,
+        Do::Compact,
+        Small(16),
+    ],
+};
+/// A second slab of a kind loses its last slot, and is a free block.
+const SLAB_GOES: Script =
+    Script { before: &[Do::Many(43, 192)], crashed: &[Free(42), Small(192), Free(0), Small(192)] };
 
 #[track_caller]
 fn visit(what: &str, script: &Script, number: usize, every: u64) {
@@ -76,8 +94,14 @@ fn transactions_commit_and_abort() {
 }
 
 #[test]
+fn slabs_are_made_filled_and_given_back() {
+    visit("slabs", &SLABS, 8, 32);
+    visit("slab goes", &SLAB_GOES, 9, 16);
+}
+
+#[test]
 fn what_the_next_process_saw_survives_a_loss_of_power() {
-    for (number, script) in [(5, &SINGLES), (6, &TRANSACTIONS)] {
+    for (number, script) in [(5, &SINGLES), (6, &TRANSACTIONS), (27, &SLABS)] {
         match die_and_lose_power::<OneSubHeap>(script, place(number), Bug::None) {
             Ok(steps) => assert!(steps > 20, "{steps} steps"),
             Err(what) => panic!("{what}"),

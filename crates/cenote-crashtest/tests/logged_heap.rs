@@ -25,7 +25,7 @@ const MORE_DATA: Script = Script {
 };
 /// The table of a sub-heap is full and gets a puddle of levels.
 const MORE_LEVELS: Script =
-    Script { before: &[Do::NearGrowth], crashed: &[Alloc(64), Alloc(64), Free(0)] };
+    Script { before: &[Do::NearGrowth], crashed: &[Alloc(256), Alloc(256), Free(0)] };
 /// Transactions with lanes in several sub-heaps.
 const ACROSS: Script = Script {
     before: &[Alloc(64), Alloc(128), Cpu(1), Alloc(64), Alloc(256)],
@@ -53,7 +53,7 @@ fn visit(what: &str, script: &Script, number: usize, every: u64) {
 
 #[test]
 fn sub_heaps_are_made() {
-    visit("sub-heaps", &MADE, 0, 48);
+    visit("sub-heaps", &MADE, 0, 16);
 }
 
 #[test]

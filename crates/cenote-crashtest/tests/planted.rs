@@ -3,7 +3,7 @@
 //! store's in `store_updates.rs`, and those about leaks and about what a superblock held before in
 //! `dangling.rs`.
 
-use cenote::{Access, Reader, Store};
+use cenote::{Access, HeapKind, Reader, Store};
 use cenote_crashtest::data::{Other, Root};
 use cenote_crashtest::explore::{Plan, Recoveries, When, run};
 use cenote_crashtest::history::History;
@@ -26,6 +26,7 @@ fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories
     let recovery = matches!(bug, Bug::ReplayNotFenced | Bug::ReplayMarkNotFlushed);
     let reach = Reach { grain, exhaustive: 12, samples: 32 };
     let plan = |bug: Bug| Plan {
+        heap: HeapKind::Traced,
         level,
         strategy,
         histories: histories.iter().map(|text| History::parse(text)).collect(),
@@ -192,7 +193,7 @@ fn recovered(
     entries: impl Fn(u64, u64) -> Vec<(u64, u64)>,
 ) -> Result<(u64, u64), String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
-    let base = base_image(Process, window_base(7300 + place))?;
+    let base = base_image(Process, window_base(7300 + place), HeapKind::Traced)?;
     let roots = |store: &Store| -> cenote::Result<[u64; 2]> {
         let (a, b) = (
             store.pool_with(POOLS[0], Access::ReadOnly)?,

@@ -54,6 +54,9 @@ pub struct Block {
     pub mark: Mark,
     /// Type of the value(s) in it.
     pub type_id: TypeId,
+    /// Whether its mark is its own only until its transaction has told the heap that it is over
+    /// ([`crate::Heap::settle`]), which it does when its log is durably finished.
+    pub has_ticket: bool,
 }
 
 // SAFETY: a block is an address with its facts; using the memory takes its own `unsafe`.

@@ -86,6 +86,9 @@ pub enum OpenError {
         /// Why.
         source: BackingError,
     },
+    /// A logged heap cannot be opened.
+    #[error(transparent)]
+    Logged(#[from] crate::logged::LoggedError),
 }
 
 /// Why there is no block.
@@ -125,6 +128,9 @@ pub enum AllocError {
     /// The caller's `before` said no.
     #[error("the allocation was cancelled by its transaction")]
     Cancelled,
+    /// A sub-heap of a logged heap says why.
+    #[error(transparent)]
+    Logged(#[from] crate::logged::AllocRefused),
 }
 
 /// Why an address is no allocated block. Nothing has changed.
@@ -174,6 +180,24 @@ pub enum FreeError {
     /// The pool is open for reading only.
     #[error("the pool is open read-only: nothing can be freed")]
     ReadOnly,
+    /// A transaction allocated the block, or frees it when it commits.
+    #[error("the block at {addr:#x} belongs to a transaction that runs: free it there")]
+    InTransaction {
+        /// The address.
+        addr: u64,
+    },
+    /// Transactions have as many blocks of the sub-heap as they can.
+    #[error(
+        "transactions allocate and free at most {tickets} blocks of one sub-heap before they end: \
+         commit, and begin another"
+    )]
+    Tickets {
+        /// How many.
+        tickets: u32,
+    },
+    /// Metadata of a logged heap are damaged.
+    #[error(transparent)]
+    Metadata(#[from] crate::logged::Damage),
 }
 
 /// Why there is no such root.
@@ -255,6 +279,19 @@ pub enum ReclaimError {
     /// The pool is open for reading only.
     #[error("the pool is open read-only: leaks can be named, and not given back")]
     ReadOnly,
+    /// The heap is of a kind that cannot do that.
+    #[error(transparent)]
+    Kind(#[from] WrongKind),
+}
+
+/// What was asked of a heap that is of another kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the pool has a logged heap, which cannot {what}: {instead}")]
+pub struct WrongKind {
+    /// What it cannot do.
+    pub what: &'static str,
+    /// What to do instead.
+    pub instead: &'static str,
 }
 
 /// Why the heap cannot be looked at or recovered as a whole.
@@ -295,6 +332,12 @@ pub enum RecoverError {
         /// Address of the root puddle.
         addr: u64,
     },
+    /// The heap is of a kind that cannot do that.
+    #[error(transparent)]
+    Kind(#[from] WrongKind),
+    /// Metadata of a logged heap are damaged.
+    #[error(transparent)]
+    Metadata(#[from] crate::logged::Damage),
     /// The progress callback broke off tracing. Nothing has changed.
     #[error("tracing was cancelled; the heap is as it was before")]
     Cancelled,

@@ -48,6 +48,15 @@ pub trait Heap: Send + Sync {
     /// What `addr` is instead.
     fn find(&self, addr: u64) -> Result<Block, FreeError>;
 
+    /// [`Heap::find`] for a transaction that is to free the block: its mark is one that the
+    /// transaction may log. Ends with [`Heap::release`] or [`Heap::settle`].
+    ///
+    /// # Errors
+    /// As [`Heap::find`]; the pool is read-only, or transactions have as many blocks as they can.
+    fn find_to_free(&self, addr: u64) -> Result<Block, FreeError> {
+        self.find(addr)
+    }
+
     /// Frees the block that begins at `addr`; 0 is nothing. The same effect as [`Heap::find`],
     /// [`Heap::clear_mark`] and [`Heap::release`].
     ///
@@ -81,6 +90,13 @@ pub trait Heap: Send + Sync {
     /// What `addr` is instead.
     fn usable_size(&self, addr: u64) -> Result<u64, FreeError> {
         self.find(addr).map(|block| block.size)
+    }
+
+    /// The transaction of a block has ended, and the block stays allocated: it was allocated and
+    /// is committed, or its free was aborted. Before [`Heap::release`] of blocks of the same
+    /// transaction.
+    fn settle(&self, block: &Block) {
+        let _ = block;
     }
 
     /// The allocated block that contains `addr`, if one does.

@@ -23,22 +23,29 @@ pub mod logged;
 mod memory;
 mod pool;
 mod pool_backing;
+mod pool_heap;
 pub mod report;
 mod robust;
+mod roots;
 mod sync;
 pub mod trace;
 pub mod traced;
+mod values;
 
 pub use backing::{Backing, Extent, Sharing};
 pub use block::{Block, BlockInfo, Cancelled, Mark, Taking};
 pub use error::{
     AllocError, BackingError, FreeError, OpenError, ReclaimError, RecoverError, RootError,
+    WrongKind,
 };
 pub use exclusion::Exclusion;
 pub use heap::{Heap, Trace};
 pub use memory::{Counts, MemoryBacking, MemoryOptions};
 pub use pool_backing::PoolBacking;
-pub use report::{BinStats, Damage, Finding, HeapReport, HeapStats, RecoveryReport, ValueReport};
+pub use pool_heap::PoolHeap;
+pub use report::{
+    BinStats, Damage, Finding, HeapReport, HeapStats, MetadataDamage, RecoveryReport, ValueReport,
+};
 pub use trace::{Progress, TraceOptions, Types};
 pub use traced::reclaim::{self, Marked};
 pub use traced::{

@@ -9,6 +9,7 @@ use crate::error::BackingError;
 use crate::pool_backing::PoolBacking;
 use crate::robust::{self, OwnerLiveness, WAITED};
 use crate::traced::turn_word;
+use cenote_layout::catalog::HeapKind;
 use cenote_layout::heap::LOST_BYTE;
 use cenote_layout::pointer::RegionAddress;
 use cenote_layout::puddle::Role;
@@ -40,6 +41,9 @@ unsafe impl Backing for PoolBacking {
         let failed = |source| BackingError::Store { doing: "mapping a puddle", source };
         match self.store().puddle_of(extent.addr) {
             Some(puddle) => {
+                if self.record().heap == HeapKind::Logged {
+                    puddle.note_untraced();
+                }
                 self.store().ensure_mapped(puddle).map_err(|error| failed(Box::new(error)))
             }
             None => Err(failed("the store has no such puddle any more".into())),
@@ -56,6 +60,9 @@ unsafe impl Backing for PoolBacking {
             doing: "taking a puddle",
             source: Box::new(error),
         })?;
+        if self.record().heap == HeapKind::Logged {
+            puddle.note_untraced();
+        }
         Ok(Extent { index: puddle.index(), addr: puddle.addr(), size: puddle.size() })
     }
 

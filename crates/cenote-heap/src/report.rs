@@ -79,6 +79,24 @@ impl fmt::Display for Damage {
     }
 }
 
+/// Metadata of a logged heap that are not what was written there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetadataDamage {
+    /// Number of the sub-heap.
+    pub sub_heap: u32,
+    /// Offset in its metadata, in bytes.
+    pub offset: u64,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
+impl fmt::Display for MetadataDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sub_heap, offset, what } = self;
+        write!(f, "metadata of sub-heap {sub_heap}, offset {offset:#x}: {what}")
+    }
+}
+
 /// What is wrong with a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -202,6 +220,8 @@ pub struct HeapReport {
     pub stats: HeapStats,
     /// Damaged descriptors, and superblocks that are out of use because of their marks.
     pub damage: Vec<Damage>,
+    /// Damaged metadata of a logged heap.
+    pub metadata: Vec<MetadataDamage>,
     /// Numbered roots that are damaged: bits of them have flipped, and what they led to is not
     /// known.
     pub damaged_roots: Vec<u16>,
@@ -238,6 +258,7 @@ impl HeapReport {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.damage.iter().all(|d| !d.is_out_of_use())
+            && self.metadata.is_empty()
             && self.damaged_roots.is_empty()
             && self.leaked_blocks == 0
             && self.unallocated_blocks == 0

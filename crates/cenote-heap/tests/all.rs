@@ -14,6 +14,7 @@ mod model;
 mod parallel;
 mod persistence;
 mod reclaim;
+mod slabs;
 mod store;
 mod tracing;
 mod trim;

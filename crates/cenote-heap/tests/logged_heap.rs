@@ -26,7 +26,7 @@ fn run_on(cpu: u32) {
 }
 
 fn options(sub_heaps: u32) -> LoggedOptions {
-    LoggedOptions { sub_heaps, lanes: 4, levels: 2, cpu: || CPU.get() }
+    LoggedOptions { sub_heaps, lanes: 4, tickets: 0, levels: 2, cpu: || CPU.get() }
 }
 
 fn memory(size_max: u64) -> MemoryBacking {
@@ -177,7 +177,7 @@ fn the_table_grows_by_puddles_of_metadata() {
     let backing = memory(64 << 20);
     let heap = create(&backing, 1);
     run_on(0);
-    let all: Vec<u64> = (0..20_000).map(|_| alloc(&heap, 64)).collect();
+    let all: Vec<u64> = (0..20_000).map(|_| alloc(&heap, 256)).collect();
     let before = heap.stats().expect("counts")[0].1;
     assert!(before.levels > 6 && before.blocks == 20_000, "{before:?}");
     let blocks = held(&heap);
@@ -193,14 +193,14 @@ fn the_table_grows_by_puddles_of_metadata() {
     assert_eq!((after.levels < before.levels, after.free_bytes), (true, after.data_bytes));
     // The levels come back where they were.
     let puddles = backing.counts().puddles;
-    (0..20_000).for_each(|_| assert!(alloc(&heap, 64) != 0));
+    (0..20_000).for_each(|_| assert!(alloc(&heap, 256) != 0));
     assert_eq!(backing.counts().puddles, puddles);
 }
 
 /// Whether free blocks of two parts without gaps before them are merged.
 fn merges_across(bug: Bug) -> bool {
     let levels = SubHeapGeometry::levels_for(2 << 20);
-    let geometry = SubHeapGeometry::new(1, levels).expect("a geometry");
+    let geometry = SubHeapGeometry::new(1, 0, levels).expect("a geometry");
     let backing =
         MemoryBacking::new(MemoryOptions { puddle_size: 2 << 20, ..MemoryOptions::default() });
     let region = |size, len| {

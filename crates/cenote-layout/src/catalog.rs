@@ -86,6 +86,8 @@ pub enum PoolMode {
 pub enum HeapKind {
     /// Ralloc's: recoverable by tracing.
     Traced,
+    /// Poseidon's: recoverable by its logs, which cover all metadata.
+    Logged,
 }
 
 /// A pool.

@@ -64,6 +64,10 @@ pub mod seed {
     pub const LOGGED: u64 = 0x4345_4e4f_5445_001b;
     /// [`crate::logged::SubHeapWord`].
     pub const SUB_HEAP_WORD: u64 = 0x4345_4e4f_5445_001c;
+    /// [`crate::logged::SlabRecord`].
+    pub const SLAB_RECORD: u64 = 0x4345_4e4f_5445_001d;
+    /// [`crate::logged::TicketWord`].
+    pub const TICKET: u64 = 0x4345_4e4f_5445_001e;
 }
 
 /// XXH3-64 of `bytes` with a seed of [`seed`].

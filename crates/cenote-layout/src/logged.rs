@@ -5,8 +5,8 @@
 //! The first part of the metadata:
 //!
 //! ```text
-//! 0        4,096       12,288      20,480          24,576  28,672              table
-//! | header | undo half | undo half | lists, levels | parts | lanes (micro log) | level 0 | ...
+//! 0        4,096       12,288      20,480          24,576  28,672                       table
+//! | header | undo half | undo half | lists, levels | parts | lanes (micro log) | tickets | level 0 ...
 //! ```
 //!
 //! Later parts have further levels of the table, and nothing else.
@@ -31,11 +31,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 mod heap;
 mod micro;
 mod part;
+mod slab;
+mod ticket;
 mod undo;
 
 pub use heap::{LoggedHeader, SUB_HEAPS_MAX, SubHeapWord};
 pub use micro::{LaneLink, LaneState, LaneWord, MICRO_SEQUENCE_BITS, MicroEntry, MicroKind};
 pub use part::{PartEntry, PartKind};
+pub use slab::{SLAB_SIZES, SlabRecord, slab_class};
+pub use ticket::{TICKET_SIZE, TICKETS_MAX, TicketWord};
 pub use undo::{UndoEntry, UndoHeader, seal_in_order, seal_of_contents, undo_check};
 
 /// Bytes of a cell.
@@ -116,8 +120,10 @@ pub struct SubHeapHeader {
     pub levels: u32,
     /// [`CLASS_MIN`].
     pub class_min: u32,
+    /// Tickets, a multiple of 64.
+    pub tickets: u32,
     /// Zero.
-    pub reserved: [u8; 4024],
+    pub reserved: [u8; 4020],
 }
 
 const _: () = assert!(size_of::<SubHeapHeader>() as u64 == PAGE_SIZE);
@@ -126,7 +132,7 @@ const _: () = assert!(offset_of!(SubHeapHeader, number) == 56);
 const _: () = assert!(offset_of!(SubHeapHeader, lanes) == 60);
 const _: () = assert!(offset_of!(SubHeapHeader, levels) == 64);
 const _: () = assert!(offset_of!(SubHeapHeader, class_min) == 68);
-const _: () = assert!(offset_of!(SubHeapHeader, reserved) == 72);
+const _: () = assert!(offset_of!(SubHeapHeader, tickets) == 72);
 
 impl SubHeapHeader {
     /// The header of a sub-heap that is laid out so.
@@ -139,7 +145,8 @@ impl SubHeapHeader {
             lanes: geometry.lanes,
             levels: geometry.levels,
             class_min: u32::from(CLASS_MIN),
-            reserved: [0; 4024],
+            tickets: geometry.tickets,
+            reserved: [0; 4020],
         };
         crate::header::seal(&mut header);
         header
@@ -148,7 +155,7 @@ impl SubHeapHeader {
     /// How the sub-heap is laid out; `None`: no release lays one out so.
     #[must_use]
     pub fn geometry(&self) -> Option<SubHeapGeometry> {
-        SubHeapGeometry::new(self.lanes, self.levels)
+        SubHeapGeometry::new(self.lanes, self.tickets, self.levels)
             .filter(|geometry| geometry.metadata_len == self.metadata_len)
     }
 }
@@ -179,6 +186,8 @@ impl Header for SubHeapHeader {
 pub struct SubHeapGeometry {
     /// Lanes of the micro log.
     pub lanes: u32,
+    /// Tickets.
+    pub tickets: u32,
     /// Levels of the table in the first part.
     pub levels: u32,
     /// Where level 0 of the table begins.
@@ -188,15 +197,22 @@ pub struct SubHeapGeometry {
 }
 
 impl SubHeapGeometry {
-    /// The geometry with `lanes` lanes and `levels` levels; `None` if there can be none.
+    /// The geometry with so many lanes, tickets and levels; `None` if there can be none. Tickets
+    /// are a multiple of 64, which fill pages.
     #[must_use]
-    pub const fn new(lanes: u32, levels: u32) -> Option<Self> {
-        if lanes == 0 || lanes > LANES_MAX || levels == 0 || levels > LEVELS_MAX {
+    pub const fn new(lanes: u32, tickets: u32, levels: u32) -> Option<Self> {
+        if lanes == 0
+            || lanes > LANES_MAX
+            || tickets > TICKETS_MAX
+            || !(tickets as u64 * TICKET_SIZE).is_multiple_of(PAGE_SIZE)
+            || levels == 0
+            || levels > LEVELS_MAX
+        {
             return None;
         }
-        let table = LANES_OFFSET + lanes as u64 * LANE_SIZE;
+        let table = LANES_OFFSET + lanes as u64 * LANE_SIZE + tickets as u64 * TICKET_SIZE;
         let metadata_len = table + slots_of(levels) * CELL_SIZE;
-        Some(Self { lanes, levels, table, metadata_len })
+        Some(Self { lanes, tickets, levels, table, metadata_len })
     }
 
     /// Levels that have five slots for four of the smallest blocks in `data_len` bytes, as far as
@@ -209,6 +225,12 @@ impl SubHeapGeometry {
             levels += 1;
         }
         levels
+    }
+
+    /// Where a ticket begins.
+    #[must_use]
+    pub const fn ticket_at(&self, ticket: u32) -> u64 {
+        LANES_OFFSET + self.lanes as u64 * LANE_SIZE + ticket as u64 * TICKET_SIZE
     }
 
     /// Number of the cell of a slot of the table.
@@ -276,12 +298,15 @@ pub trait Cell: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     /// The structure at `number`; `None`: the cell is damaged, or empty.
     #[must_use]
     fn from_raw(raw: RawCell, number: u64) -> Option<Self> {
-        let plain = [raw[0], raw[1], raw[2], raw[3] & u64::from(u32::MAX)];
-        if cell_check(Self::SEED, number, plain) != raw[3] >> 32 || raw == EMPTY {
-            return None;
-        }
+        let plain = plain_of(Self::SEED, raw, number)?;
         Self::read_from_bytes(plain.as_bytes()).ok().filter(Self::is_possible)
     }
+}
+
+/// A cell without its check, which fits.
+fn plain_of(seed: u64, raw: RawCell, number: u64) -> Option<RawCell> {
+    let plain = [raw[0], raw[1], raw[2], raw[3] & u64::from(u32::MAX)];
+    (cell_check(seed, number, plain) == raw[3] >> 32 && raw != EMPTY).then_some(plain)
 }
 
 /// The upper half of the checksum over a cell without its check, and its number.
@@ -298,6 +323,8 @@ pub enum BlockState {
     Free = 0x5a,
     /// Given out.
     Allocated = 0xa5,
+    /// Split into slots: its record is a [`SlabRecord`].
+    Slab = 0xc3,
 }
 
 /// What is known of one block, allocated or free.
@@ -359,6 +386,12 @@ impl BlockRecord {
         (self.place >> 56) as u8 == BlockState::Free as u8
     }
 
+    /// Whether the block is a slab.
+    #[must_use]
+    pub const fn is_slab(&self) -> bool {
+        (self.place >> 56) as u8 == BlockState::Slab as u8
+    }
+
     /// Bytes of the block.
     #[must_use]
     pub const fn size(&self) -> u64 {
@@ -380,6 +413,16 @@ pub const fn units_of(class: u8) -> u64 {
 
 impl Cell for BlockRecord {
     const SEED: u64 = seed::BLOCK_RECORD;
+
+    /// Of a slab, what it is as a block.
+    fn from_raw(raw: RawCell, number: u64) -> Option<Self> {
+        if (raw[0] >> 56) as u8 == BlockState::Slab as u8 {
+            return SlabRecord::from_raw(raw, number).map(|slab| slab.as_block());
+        }
+        plain_of(Self::SEED, raw, number)
+            .and_then(|plain| Self::read_from_bytes(plain.as_bytes()).ok())
+            .filter(Self::is_possible)
+    }
 
     fn is_possible(&self) -> bool {
         let state = (self.place >> 56) as u8;

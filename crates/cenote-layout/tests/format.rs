@@ -23,7 +23,8 @@ use cenote_layout::log_space::{
 };
 use cenote_layout::logged::{
     BlockRecord, LANES_OFFSET, LISTS_OFFSET, LaneLink, LevelEntry, ListHead, LoggedHeader,
-    PARTS_OFFSET, PartEntry, PartKind, SubHeapHeader, UNDO_OFFSET, UndoEntry, UndoHeader,
+    PARTS_OFFSET, PartEntry, PartKind, SlabRecord, SubHeapHeader, UNDO_OFFSET, UndoEntry,
+    UndoHeader,
 };
 use cenote_layout::puddle::{PuddleHeader, Role, STAMP_AT, header_space};
 use cenote_layout::snapshot::{SNAPSHOT_PIECE_LEN, SnapshotSum, SnapshotTrailer};
@@ -555,6 +556,7 @@ fn the_table_of_seeds_is_that_of_the_code() {
         ("link of a lane", seed::LANE_LINK),
         ("logged heap header", seed::LOGGED),
         ("word of a sub-heap", seed::SUB_HEAP_WORD),
+        ("slab record", seed::SLAB_RECORD),
     ];
     for (name, seed) in expected {
         let row = documented.iter().find(|(what, _)| what == name);
@@ -595,6 +597,7 @@ fn sub_heaps_are_drawn_as_they_are() {
     drawn!(PartEntry: first, kind, puddle, from, pages, unused, check);
     drawn!(LaneLink: own, sequence, sub_heap, lane, reserved, check);
     drawn!(BlockRecord: place, type_id, next, prev, reserved, check);
+    drawn!(SlabRecord: place, type_id, used, size, check);
     drawn!(ListHead: head, tail, blocks, reserved, check);
     drawn!(LevelEntry: used, state, reserved, check);
     drawn!(UndoHeader: check, sequence, count, seal, reserved);

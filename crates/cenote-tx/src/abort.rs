@@ -7,7 +7,7 @@
 //! back, and the range does not move on. The next opener decides by what the file has.
 
 use crate::context::TxContext;
-use crate::marks::{clear_marks, release};
+use crate::marks::{clear_marks, release, settle};
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_sys::bytes::load_word;
 use core::mem::MaybeUninit;
@@ -46,6 +46,9 @@ pub(crate) fn abort(context: &mut TxContext) {
     context.writer.fence();
     context.range_pending = false;
     if !context.writer.is_lost() {
+        if context.tickets {
+            settle(&context.freed);
+        }
         release(&context.allocated);
     }
     context.clear();

@@ -2,11 +2,11 @@
 //! order is right.
 
 use crate::context::{HeapBlock, TxContext, TxError};
-use crate::marks::{clear_marks, mark_byte, release};
+use crate::marks::{clear_marks, mark_byte, release, settle};
 use cenote_layout::heap::mark;
 use cenote_layout::log::{ContentHash, PIECE_LEN, Seal, entry_size};
 use cenote_log::LogError;
-use cenote_medium::planted::{Bug, Step, planted, reach};
+use cenote_medium::planted::{Bug, LoggedBug, Step, planted, reach};
 use cenote_sys::bytes;
 use core::sync::atomic::Ordering;
 
@@ -43,6 +43,9 @@ fn commit_process(context: &mut TxContext) -> Result<(), LogError> {
     reach(Step::CommitEnds);
     context.writer.finish();
     refuse_lost(context)?;
+    if context.tickets {
+        settle(&context.allocated);
+    }
     release(&context.freed);
     Ok(())
 }
@@ -59,7 +62,9 @@ fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
     // only after a jump, whose fence makes the range durable.) Without need for redo and without
     // leave to be lazy a seal is of no use.
     let freed_is_covered = freed_is_covered(context) && !planted(Bug::LazyDespiteFreed);
-    let lazy = !freed_is_covered && context.group.lazy_allowed();
+    // A ticket serves another block as soon as this has ended, and replay would store its mark.
+    let keeps = freed_is_covered || context.tickets && !planted(Bug::Logged(LoggedBug::LazyTicket));
+    let lazy = !keeps && context.group.lazy_allowed();
     let seal = !context.redo.is_empty()
         || (lazy
             && context.ranges.bytes() <= SEAL_BYTES_MAX
@@ -115,6 +120,9 @@ fn commit_power(context: &mut TxContext) -> Result<(), LogError> {
         context.writer.fence();
     }
     refuse_lost(context)?;
+    if context.tickets {
+        settle(&context.allocated);
+    }
     release(&context.freed);
     Ok(())
 }

@@ -107,6 +107,8 @@ pub struct TxContext {
     pub(crate) freed: Vec<HeapBlock>,
     /// First bytes of `freed`, to find one among many.
     pub(crate) freed_at: RangeSet,
+    /// Whether a block among them has a ticket.
+    pub(crate) tickets: bool,
     /// Whether the range that finished the last transaction may not be durable yet.
     pub(crate) range_pending: bool,
 }
@@ -138,6 +140,7 @@ impl TxContext {
             allocated: Vec::new(),
             freed: Vec::new(),
             freed_at: RangeSet::default(),
+            tickets: false,
             range_pending: false,
         }
     }
@@ -180,6 +183,7 @@ impl TxContext {
         self.volatile.clear();
         self.buffer.clear();
         self.allocated.clear();
+        self.tickets = false;
     }
 }
 

@@ -19,6 +19,15 @@ pub(crate) fn clear_marks(blocks: &[HeapBlock]) {
     }
 }
 
+/// Tells the heap that blocks stay allocated, now that their transaction is over. Those whose marks
+/// were cleared are left to [`release`], which comes after this.
+pub(crate) fn settle(blocks: &[HeapBlock]) {
+    for held in blocks {
+        // SAFETY: the heap outlives the transaction (contract of `alloc` and `free`).
+        unsafe { held.heap.as_ref() }.settle(&held.block);
+    }
+}
+
 /// Lets the heap give blocks out again: only now that no log entry says "clear its mark" may it be
 /// set for another block.
 pub(crate) fn release(blocks: &[HeapBlock]) {

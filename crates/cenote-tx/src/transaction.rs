@@ -411,6 +411,7 @@ impl<'c> Transaction<'c> {
             (Ok(block), None) => block,
         };
         let addr = block.addr;
+        context.tickets |= block.has_ticket;
         if !is_power {
             // No content is hashed or flushed at `process`; the range only says "needs no logging".
             let start = addr.as_ptr() as u64;
@@ -451,21 +452,23 @@ impl<'c> Transaction<'c> {
         if addr == 0 {
             return Ok(());
         }
-        let block = heap.find(addr)?;
         let context = &mut *self.context;
-        if context.freed_at.covers(addr, addr + 1) {
+        if context.freed_at.covers(addr, addr.saturating_add(1)) {
             return Err(TxError::AlreadyFreed { addr });
         }
+        let block = heap.find_to_free(addr)?;
         // SAFETY: the mask is readable.
-        unsafe {
+        let logged = unsafe {
             let mask = (&raw const block.mark.mask).cast();
-            context.writer.append(
-                Kind::ClearBitsOnCommit,
-                block.mark.word.as_ptr() as u64,
-                8,
-                mask,
-            )?;
+            let word = block.mark.word.as_ptr() as u64;
+            context.writer.append(Kind::ClearBitsOnCommit, word, 8, mask)
+        };
+        if let Err(error) = logged {
+            // Unless this transaction allocated it, no transaction has the block any more.
+            heap.settle(&block);
+            return Err(error.into());
         }
+        context.tickets |= block.has_ticket;
         if planted(Bug::FreedEarly) {
             heap.clear_mark(&block);
             heap.release(&block);

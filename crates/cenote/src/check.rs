@@ -17,7 +17,7 @@ use crate::open_pools::pools_of;
 use crate::reached::{Heaps, reached_from_elsewhere};
 use crate::registry::StoreTypes;
 use crate::view::View;
-use cenote_heap::{HeapReport, PoolBacking, TraceOptions, TracedHeap};
+use cenote_heap::{HeapReport, PoolBacking, PoolHeap, TraceOptions};
 use cenote_store::Access;
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn attempt(pool: &Pool, mut options: TraceOptions<'_>) -> Result<Option<HeapRepo
         }
         if let Ok(handle) = store.store.open_pool(&info.record.name, Access::ReadOnly)
             // SAFETY: for reading: a heap of a pool that is not writable changes nothing.
-            && let Ok(heap) = TracedHeap::open(unsafe { PoolBacking::of(handle) })
+            && let Ok(heap) = PoolHeap::open(unsafe { PoolBacking::of(handle) })
         {
             closed.push((info.record.id, heap));
         }

@@ -13,7 +13,7 @@ use crate::readers::Readers;
 use crate::registry::StoreTypes;
 use crate::session::Inner;
 use cenote_heap::{
-    Finding, Heap, HeapReport, PoolBacking, RecoverError, TraceOptions, TracedHeap, ValueReport,
+    Finding, Heap, HeapReport, PoolBacking, PoolHeap, RecoverError, TraceOptions, ValueReport,
 };
 use cenote_layout::heap::RootEntry;
 use cenote_layout::values::{InvalidValue, Rule, Values, is_link};
@@ -93,7 +93,7 @@ const KNOWN_TYPES: usize = 64;
 pub(crate) struct PoolInner(ManuallyDrop<Parts>);
 
 pub(crate) struct Parts {
-    pub(crate) heap: TracedHeap,
+    pub(crate) heap: PoolHeap,
     pub(crate) handle: PoolHandle,
     /// Writers exclude all threads; readers exclude writers.
     pub(crate) lock: RwLock<()>,
@@ -233,7 +233,7 @@ impl PoolInner {
         // SAFETY: the pool's only heap in this process (its root puddle's slot is taken by one),
         // and this crate changes blocks by transactions alone, which know their types.
         let backing = unsafe { PoolBacking::of(handle.clone()) };
-        let heap = match TracedHeap::open(backing) {
+        let heap = match PoolHeap::open(backing) {
             // Why there is none: its file is gone, or not as it should be.
             Err(cenote_heap::OpenError::NoPuddle) if !handle.damage().is_empty() => {
                 let (name, damage) = (name.to_string(), handle.damage().to_vec());
@@ -304,7 +304,7 @@ impl PoolInner {
         let ValueReport { mut invalid, mut findings, .. } =
             self.check_values(TraceOptions::default())?;
         let store = &self.store.store;
-        let report = match self.heap.check_with(&StoreTypes(store), TraceOptions::default()) {
+        let report = match self.heap.check_from(&StoreTypes(store), &[], TraceOptions::default()) {
             // To get a value there is an error, too.
             Err(RecoverError::Unreadable(_)) => HeapReport::default(),
             report => report?,

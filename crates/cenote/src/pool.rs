@@ -198,7 +198,7 @@ impl Pool {
         {
             let _view = self.view()?;
             let types = StoreTypes(&self.inner.store.store);
-            let mut report = self.inner.heap.check_with(&types, options.again())?;
+            let mut report = self.inner.heap.check_from(&types, &[], options.again())?;
             if report.leaked_blocks == 0 {
                 report.values = Some(self.inner.check_values(options)?);
                 return Ok(report);
@@ -234,7 +234,11 @@ impl Pool {
         if !self.inner.changeable {
             return Err(self.inner.why_unchangeable());
         }
-        Ok(self.inner.heap.trim_with(progress)?)
+        let heap = self.inner.heap.to_trace(
+            "give the space of free blocks back",
+            "its free blocks serve the next allocations",
+        );
+        Ok(heap.map_err(cenote_heap::RecoverError::from)?.trim_with(progress)?)
     }
 
     /// Gives back what is allocated in this pool but cannot be reached from any root of any pool:
@@ -287,7 +291,11 @@ impl Pool {
         let reached = reached_from_elsewhere(&store.store, &StoreTypes(&store.store), &heaps)
             .map_err(|(_, error)| error)?;
         let roots: Vec<u64> = reached.get(&self.id()).into_iter().flatten().copied().collect();
-        let heap = &self.inner.heap;
+        let heap = self.inner.heap.to_trace(
+            "give back what nothing leads to",
+            "free the blocks that `check` names, by transactions",
+        );
+        let heap = heap.map_err(cenote_heap::RecoverError::from)?;
         let mut options = TraceOptions::default();
         options.believe_marks = true;
         Ok(heap.recover_with(&StoreTypes(&store.store), &roots, options)?)
@@ -369,7 +377,7 @@ impl Blocks<'_> {
         &self,
         visit: &mut dyn FnMut(&SuperblockInfo),
     ) -> core::result::Result<(), cenote_heap::RecoverError> {
-        self.0.heap.superblocks(visit)
+        self.0.heap.traced().map_or(Ok(()), |heap| heap.superblocks(visit))
     }
 
     /// The allocated block that contains `addr`, if one does.

@@ -1,11 +1,11 @@
 //! What the pools of a store lead to in each other.
 
-use cenote_heap::{RecoverError, TracedHeap, Types};
+use cenote_heap::{PoolHeap, RecoverError, Types};
 use cenote_layout::id::PoolId;
 use cenote_store::{Puddle, Store};
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) type Heaps<'h> = BTreeMap<PoolId, &'h TracedHeap>;
+pub(crate) type Heaps<'h> = BTreeMap<PoolId, &'h PoolHeap>;
 
 /// What is led to from other pools, by pool.
 pub(crate) type Reached = BTreeMap<PoolId, BTreeSet<u64>>;

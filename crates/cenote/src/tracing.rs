@@ -22,7 +22,7 @@ use crate::open_pool::{Doubt, OpenList, doubt_of};
 use crate::reached::{Heaps, Reached, reached_from_elsewhere};
 use crate::registry::StoreTypes;
 use crate::session::Inner;
-use cenote_heap::{BackingError, OpenError, PoolBacking, RecoverError, TracedHeap};
+use cenote_heap::{BackingError, OpenError, PoolBacking, PoolHeap, RecoverError};
 use cenote_layout::id::PoolId;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{Access, DamagePolicy, PoolHandle, PoolInfo, StoreError};
@@ -58,7 +58,7 @@ fn is_of_contents(error: &Error) -> bool {
 
 fn is_of_heap(error: &OpenError) -> bool {
     match error {
-        OpenError::NoPuddle | OpenError::TooSmall { .. } => true,
+        OpenError::NoPuddle | OpenError::TooSmall { .. } | OpenError::Logged(_) => true,
         OpenError::Backing { source, .. } => !passes(source),
         _ => false,
     }
@@ -86,7 +86,7 @@ fn or_lost<T>(lost: &mut Lost, pool: PoolId, found: Result<T>) -> Result<Option<
 }
 
 /// A pool and its heap, to be traced or looked at; `None`: it has no puddle.
-fn opened(store: &Inner, info: &PoolInfo, due: bool) -> Result<Option<(PoolHandle, TracedHeap)>> {
+fn opened(store: &Inner, info: &PoolInfo, due: bool) -> Result<Option<(PoolHandle, PoolHeap)>> {
     let access = if due { Access::ReadWrite } else { Access::ReadOnly };
     let handle = store.store.open_pool(&info.record.name, access)?;
     // What is lost of it may lead to values of pools that are traced.
@@ -101,7 +101,7 @@ fn opened(store: &Inner, info: &PoolInfo, due: bool) -> Result<Option<(PoolHandl
     // SAFETY: no other heap of the pool is open, or this one is refused; tracing frees what no root
     // and no other pool leads to.
     let backing = unsafe { PoolBacking::of(handle.clone()) };
-    let heap = TracedHeap::open(backing)?;
+    let heap = PoolHeap::open(backing)?;
     Ok(Some((handle, heap)))
 }
 
@@ -153,6 +153,12 @@ pub(crate) fn trace_due_pools(store: &Inner, open: &OpenList) -> Result<()> {
     };
     for (handle, heap) in heaps.iter().filter(|(handle, _)| traced(handle)) {
         let id = handle.id();
+        let Some(heap) = heap.traced() else {
+            // Its logs say which blocks are allocated, and its opening has applied them. SAFETY:
+            // nothing is traced in a pool of this kind.
+            unsafe { handle.trace_done() }?;
+            continue;
+        };
         let Some(roots) = reached.get(&id) else { continue };
         let roots: Vec<u64> = roots.iter().copied().collect();
         let report = store.recovery_of(handle.name(), |mut options| {

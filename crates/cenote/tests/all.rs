@@ -24,6 +24,7 @@ mod leftovers;
 mod limits;
 mod linked;
 mod log_full;
+mod logged_pools;
 mod lost;
 mod lost_image;
 mod lost_log;

@@ -2,7 +2,7 @@
 
 use super::{Care, ChangedStore, StoreDir};
 use crate::units::{parse_bytes, parse_seconds};
-use cenote::PoolMode;
+use cenote::{HeapKind, PoolMode};
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,6 +49,11 @@ pub(crate) struct Create {
     /// a commit does not survive loss of power, but files do
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub(crate) mode: Option<PoolMode>,
+    /// Its allocator: traced (fastest; after a loss of power it is recovered from what its roots
+    /// lead to), or logged (every allocation and free is logged; recovery takes the same time
+    /// whatever the pool holds)
+    #[arg(long, value_name = "KIND", default_value = "traced", value_parser = parse_heap)]
+    pub(crate) heap: HeapKind,
     /// How it is protected at rest: none, integrity, encryption, both, or authenticated. Such a
     /// pool is in shadowed mode, and every crash takes it back to its last psync. Without it:
     /// authenticated if there is a key, else none
@@ -90,6 +95,14 @@ fn parse_permissions(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(bits) if bits <= 0o777 => Ok(bits),
         _ => Err("use three octal digits, as 640".into()),
+    }
+}
+
+fn parse_heap(text: &str) -> Result<HeapKind, String> {
+    match text {
+        "traced" => Ok(HeapKind::Traced),
+        "logged" => Ok(HeapKind::Logged),
+        _ => Err("use traced or logged".into()),
     }
 }
 

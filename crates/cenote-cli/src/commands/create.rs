@@ -1,13 +1,13 @@
 //! `cenote create`: makes a pool.
 
-use super::ls::mode;
+use super::ls::{heap, mode};
 use crate::cli::Create;
 use crate::failure::{Failure, Verdict, closed};
 use crate::keys;
 use crate::opening;
 use crate::output::Out;
 use crate::units::bytes;
-use cenote::{AtRest, PoolMode, PoolOptions, Store};
+use cenote::{AtRest, HeapKind, PoolMode, PoolOptions, Store};
 use cenote_object::Mode;
 use cenote_store::StoreError;
 use serde_json::json;
@@ -25,6 +25,7 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
             usual.mode = PoolMode::Shadowed;
         }
         PoolOptions {
+            heap: arguments.heap,
             at_rest: AtRest::of(protection),
             key: key.clone(),
             puddle_size: arguments.size,
@@ -33,7 +34,10 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
             ..usual
         }
     };
-    let kind = |options: &PoolOptions| mode(options.mode, options.at_rest);
+    let kind = |options: &PoolOptions| match options.heap {
+        HeapKind::Traced => mode(options.mode, options.at_rest),
+        HeapKind::Logged => format!("{}, logged heap", mode(options.mode, options.at_rest)),
+    };
     let kept = opening::asked_to_change(&arguments.store)?;
     if arguments.dry_run {
         let store = kept.map_or_else(|| opening::to_look(&arguments.store), Ok)?;
@@ -51,7 +55,7 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
         ))?;
         out.object(&json!({
             "pool": name, "bytes": options.puddle_size, "mode": mode(options.mode, AtRest::None),
-            "at_rest": keys::name_of(protection), "dry_run": true,
+            "at_rest": keys::name_of(protection), "heap": heap(options.heap), "dry_run": true,
         }))?;
         return Ok(Verdict::Clean);
     }
@@ -75,7 +79,7 @@ pub(crate) fn run(arguments: &Create, out: &mut Out) -> Result<Verdict, Failure>
     out.object(&json!({
         "pool": name, "id": id.0, "bytes": options.puddle_size,
         "mode": mode(options.mode, AtRest::None),
-        "at_rest": keys::name_of(protection),
+        "at_rest": keys::name_of(protection), "heap": heap(options.heap),
     }))?;
     Ok(Verdict::Clean)
 }

@@ -195,5 +195,6 @@ pub(crate) fn mode(mode: PoolMode, at_rest: AtRest) -> String {
 pub(crate) fn heap(heap: HeapKind) -> &'static str {
     match heap {
         HeapKind::Traced => "traced",
+        HeapKind::Logged => "logged",
     }
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::history::{History, Op};
 use crate::rig::{Rig, Strategy, base_image, window_base};
+use cenote::HeapKind;
 use cenote_medium::Durability;
 use cenote_medium::planted::Bug;
 
@@ -10,7 +11,8 @@ fn whole_of(image: &Image) -> u64 {
 
 /// A loss of power that lost nothing, after operations of which no commit is one.
 fn after(ops: &str, place: usize) -> Image {
-    let base = base_image(Durability::Power, window_base(8000 + place)).expect("a store");
+    let base = base_image(Durability::Power, window_base(8000 + place), HeapKind::Traced)
+        .expect("a store");
     let mut rig = Rig::start(&base, Strategy::LAZY).expect("a rig");
     History::parse(ops)
         .0

@@ -22,7 +22,7 @@ thread_local! {
 }
 
 fn options() -> LoggedOptions {
-    LoggedOptions { sub_heaps: SUB_HEAPS, lanes: 2, levels: 1, cpu: || CPU.get() }
+    LoggedOptions { sub_heaps: SUB_HEAPS, lanes: 2, tickets: 0, levels: 1, cpu: || CPU.get() }
 }
 
 /// A heap of up to three sub-heaps.
@@ -131,6 +131,12 @@ impl WholeHeap {
         match step {
             Do::Cpu(cpu) => CPU.set(cpu),
             Do::Alloc(size) => drop(heap.alloc(size, 1, kind).map_err(text)?),
+            Do::Many(count, size) => {
+                for _ in 0..count {
+                    heap.alloc(size, 1, TypeId(5)).map_err(text)?;
+                }
+            }
+            Do::Small(size) => drop(heap.alloc(size, 1, TypeId(5)).map_err(text)?),
             Do::Free(number) => heap.free(self.nth(number)?).map_err(text)?,
             Do::Fill => while heap.alloc(64, 1, kind).is_ok() {},
             Do::FreeAll => {
@@ -145,7 +151,7 @@ impl WholeHeap {
             }
             Do::NearGrowth => {
                 for _ in 1..allocations_until_growth()? {
-                    heap.alloc(64, 1, kind).map_err(text)?;
+                    heap.alloc(256, 1, kind).map_err(text)?;
                 }
             }
             Do::Transaction(..) => return Err("a heap's transactions are across".into()),
@@ -171,14 +177,14 @@ impl WholeHeap {
     }
 }
 
-/// Blocks of 64 bytes up to the one whose record needs another level.
+/// Blocks of 256 bytes up to the one whose record needs another level.
 fn allocations_until_growth() -> Result<u32, String> {
     let memory = cenote_heap::MemoryOptions { puddle_size: 64 << 10, ..Default::default() };
     let backing = cenote_heap::MemoryBacking::new(memory);
     let heap = LoggedHeap::create(backing, &options()).map_err(text)?;
     let mut count = 0;
     while heap.stats().map_err(text)?.first().is_none_or(|(_, stats)| stats.levels == 1) {
-        heap.alloc(64, 1, TypeId(1)).map_err(text)?;
+        heap.alloc(256, 1, TypeId(1)).map_err(text)?;
         count += 1;
     }
     Ok(count)

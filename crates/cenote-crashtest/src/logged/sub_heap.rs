@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub const DATA_LEN: u64 = 16 << 10;
 const LANES: u32 = 2;
 const LEVELS: u32 = SubHeapGeometry::levels_for(DATA_LEN);
-const METADATA_LEN: u64 = match SubHeapGeometry::new(LANES, LEVELS) {
+const METADATA_LEN: u64 = match SubHeapGeometry::new(LANES, 0, LEVELS) {
     Some(geometry) => geometry.metadata_len,
     None => 0,
 };
@@ -116,13 +116,19 @@ impl Run<'_> {
             held(heap)?.keys().nth(number).copied().ok_or("no such block".into())
         };
         match step {
-            Do::Alloc(size) => drop(self.heap.alloc(size, 1, kind).map_err(text)?),
+            Do::Alloc(size) => drop(self.heap.alloc_apart(size, 1, kind).map_err(text)?),
+            Do::Many(count, size) => {
+                for _ in 0..count {
+                    self.heap.alloc(size, 1, TypeId(5)).map_err(text)?;
+                }
+            }
+            Do::Small(size) => drop(self.heap.alloc(size, 1, TypeId(5)).map_err(text)?),
             Do::Free(number) => self.heap.free(nth(self.heap, number)?).map_err(text)?,
-            Do::Fill => while self.heap.alloc(64, 1, kind).is_ok() {},
+            Do::Fill => while self.heap.alloc_apart(64, 1, kind).is_ok() {},
             Do::NearGrowth => {
-                self.heap.alloc(8192, 1, kind).map_err(text)?;
+                self.heap.alloc_apart(8192, 1, kind).map_err(text)?;
                 for _ in 1..allocations_until_growth()? {
-                    self.heap.alloc(64, 1, kind).map_err(text)?;
+                    self.heap.alloc_apart(64, 1, kind).map_err(text)?;
                 }
             }
             Do::FreeAll => {
@@ -163,10 +169,10 @@ fn allocations_until_growth() -> Result<u32, String> {
     let place = Place { data: Region { puddle: 0, base, from: 0, len: DATA_LEN }, metadata };
     // SAFETY: two puddles of memory of this function's own, which the sub-heap keeps.
     let heap = unsafe { SubHeap::format(backing, &place, 0, LANES) }.map_err(text)?;
-    heap.alloc(8192, 1, TypeId(1)).map_err(text)?;
+    heap.alloc_apart(8192, 1, TypeId(1)).map_err(text)?;
     let mut count = 0;
     while heap.stats().map_err(text)?.levels == 1 {
-        heap.alloc(64, 1, TypeId(1)).map_err(text)?;
+        heap.alloc_apart(64, 1, TypeId(1)).map_err(text)?;
         count += 1;
     }
     Ok(count)
@@ -176,7 +182,7 @@ fn allocations_until_growth() -> Result<u32, String> {
 fn go_on(heap: &Heap, mut found: Held, hash: u64) -> Result<(), String> {
     let mut new = Vec::new();
     for (size, kind) in [(64, 900), (1000, 901), (200, 902)] {
-        if let Ok(block) = heap.alloc(size, 1, TypeId(kind)) {
+        if let Ok(block) = heap.alloc_apart(size, 1, TypeId(kind)) {
             found.insert(block.addr, (block.size, kind));
             new.push(block.addr);
         }
@@ -190,10 +196,10 @@ fn go_on(heap: &Heap, mut found: Held, hash: u64) -> Result<(), String> {
     for &addr in found.keys() {
         heap.free(addr).map_err(|e| format!("afterwards: {e}"))?;
     }
-    let whole = heap.alloc(DATA_LEN, 1, TypeId(1)).map_err(|e| format!("all of it: {e}"))?;
+    let whole = heap.alloc_apart(DATA_LEN, 1, TypeId(1)).map_err(|e| format!("all of it: {e}"))?;
     heap.free(whole.addr).map_err(text)?;
     let mut count = 0;
-    while heap.alloc(64, 1, TypeId(1)).is_ok() {
+    while heap.alloc_apart(64, 1, TypeId(1)).is_ok() {
         count += 1;
     }
     match (count, held(heap)?.len()) {

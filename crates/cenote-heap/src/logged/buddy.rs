@@ -34,7 +34,7 @@ pub(crate) fn cover(from: u64, end: u64) -> impl Iterator<Item = BlockRecord> {
 impl Plan<'_> {
     /// Plans an allocated block of a class, and the free blocks that are left of the one that it is
     /// split from.
-    pub(crate) fn allocate(&mut self, class: u8, type_id: TypeId) -> Result<BlockRecord, Fault> {
+    pub(crate) fn allocate_record(&mut self, class: u8, type_id: TypeId) -> Result<Found, Fault> {
         let from = self.class_with_blocks(class)?.ok_or(Fault::NoBlock)?;
         let mut found = self.oldest(from)?;
         self.unlink(&found)?;
@@ -50,7 +50,7 @@ impl Plan<'_> {
             let found = self.insert(record)?;
             self.append(found)?;
         }
-        Ok(found.record)
+        Ok(found)
     }
 
     /// Plans that an allocated block is free.

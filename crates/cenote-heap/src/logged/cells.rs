@@ -73,6 +73,11 @@ impl Words {
         backing.fence();
     }
 
+    /// Where the word at an offset in bytes lies.
+    pub(crate) fn pointer(&self, offset: u64) -> Option<NonNull<AtomicU64>> {
+        self.at(offset).map(NonNull::from)
+    }
+
     /// The word at an offset in bytes.
     #[inline]
     fn at(&self, offset: u64) -> Option<&AtomicU64> {
@@ -128,6 +133,11 @@ impl Metadata {
     /// A writer of these metadata, for one operation.
     pub(crate) fn writer<'a, G: Backing>(&'a self, backing: &'a G) -> Writer<'a, G> {
         Writer { meta: self, backing }
+    }
+
+    /// Where the word at an offset in bytes lies.
+    pub(crate) fn pointer(&self, offset: u64) -> Option<NonNull<AtomicU64>> {
+        self.at(offset).map(NonNull::from)
     }
 
     /// The word at an offset in bytes, if it is in a part.

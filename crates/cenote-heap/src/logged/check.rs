@@ -8,7 +8,8 @@
 use super::data::DataPart;
 use super::error::{Damage, Fault};
 use super::plan::Plan;
-use super::state::SubHeap;
+use super::slab::GRAIN;
+use super::state::{State, SubHeap};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
 use cenote_layout::logged::{
@@ -41,6 +42,11 @@ impl<G: Backing> SubHeap<G> {
         check_lists(&plan, &mut report);
         check_levels(&plan, records, &mut report);
         state.probes = probes;
+        let State { data, hidden, .. } = &*state;
+        report.blocks.retain(|block| {
+            let grain = data.offset_of(block.addr).map(|offset| offset / GRAIN);
+            !grain.is_some_and(|grain| hidden.contains(&grain))
+        });
         report
     }
 }
@@ -70,6 +76,11 @@ fn check_blocks(plan: &mut Plan<'_>, part: &DataPart, report: &mut SubHeapReport
                 }
                 match record.is_free() {
                     true => report.free_blocks += 1,
+                    false if record.is_slab() => {
+                        if let Err(fault) = check_slab(plan, part, found.slot, report) {
+                            report.found(fault);
+                        }
+                    }
                     false => report.blocks.push(BlockInfo {
                         addr: part.addr + (unit - part.unit) * UNIT_SIZE,
                         size: record.size(),
@@ -90,6 +101,23 @@ fn check_blocks(plan: &mut Plan<'_>, part: &DataPart, report: &mut SubHeapReport
         }
     }
     records
+}
+
+/// The used slots of a slab.
+fn check_slab(
+    plan: &Plan<'_>,
+    part: &DataPart,
+    slot: u32,
+    report: &mut SubHeapReport,
+) -> Result<(), Fault> {
+    let slab = plan.slab_in(slot)?;
+    let start = part.addr + (slab.as_block().unit() - part.unit) * UNIT_SIZE;
+    for index in (0..slab.slots()).filter(|&index| slab.is_used(index)) {
+        let size = u64::from(slab.size);
+        let addr = start + u64::from(index) * size;
+        report.blocks.push(BlockInfo { addr, size, type_id: slab.type_id });
+    }
+    Ok(())
 }
 
 /// Follows all lists.

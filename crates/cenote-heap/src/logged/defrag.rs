@@ -19,14 +19,16 @@ impl<G: Backing> SubHeap<G> {
     /// Merges free blocks of smaller classes until there is a free block of `class`. Says whether
     /// there is. Levels that lost all records are removed.
     pub(crate) fn merge_for(&self, state: &mut State, class: u8) -> Result<bool, AllocRefused> {
-        let mut is_there = false;
+        self.release_empty_slabs(state)?;
+        let mut is_there =
+            state.plan(&self.meta).class_with_blocks(class).map_err(Fault::damage)?.is_some();
         for smaller in CLASS_MIN..class {
-            self.merge_class(state, smaller).map_err(Fault::damage)?;
-            let plan = state.plan(&self.meta);
-            if plan.class_with_blocks(class).map_err(Fault::damage)?.is_some() {
-                is_there = true;
+            if is_there {
                 break;
             }
+            self.merge_class(state, smaller).map_err(Fault::damage)?;
+            let plan = state.plan(&self.meta);
+            is_there = plan.class_with_blocks(class).map_err(Fault::damage)?.is_some();
         }
         // Space that cannot be given back stays taken; nothing else depends on it.
         let _ = self.remove_empty_levels(state);

@@ -50,7 +50,10 @@ pub enum SubHeapError {
         needed: u64,
     },
     /// The pool is open for reading only.
-    #[error("the pool is open read-only: a logged heap is opened for writing")]
+    #[error(
+        "a change of the heap was broken off, and the pool is open read-only: open it once for \
+         writing, which takes the change back"
+    )]
     ReadOnly,
     /// The metadata are damaged.
     #[error(transparent)]
@@ -79,6 +82,9 @@ pub enum LoggedError {
     /// The heap is open in this process.
     #[error("the heap of this pool is open already: use the one that is open")]
     Open,
+    /// The pool is open for reading only.
+    #[error("the pool is open read-only: a logged heap is made and recovered for writing")]
+    ReadOnly,
     /// Several processes write the pool.
     #[error(
         "processes share the pool for writing, which a logged heap does not allow: its locks are \
@@ -154,6 +160,18 @@ pub enum AllocRefused {
         /// Lanes of the micro log.
         lanes: u32,
     },
+    /// Transactions of the pool have all tickets.
+    #[error(
+        "transactions allocate and free at most {tickets} blocks of one sub-heap before they end: \
+         commit, and begin another"
+    )]
+    Tickets {
+        /// Tickets of the sub-heap.
+        tickets: u32,
+    },
+    /// The pool is open for reading only.
+    #[error("the pool is open read-only: nothing can be allocated")]
+    ReadOnly,
     /// The file cannot have space for one more level of the table.
     #[error(transparent)]
     Backing(#[from] BackingError),
@@ -172,6 +190,7 @@ impl AllocRefused {
                 | Self::Parts { .. }
                 | Self::Lanes { .. }
                 | Self::LaneFull { .. }
+                | Self::Tickets { .. }
                 | Self::Backing(_)
         )
     }
@@ -204,6 +223,15 @@ pub enum FreeRefused {
     Lanes {
         /// Lanes of the micro log.
         lanes: u32,
+    },
+    /// Transactions of the pool have all tickets of the block's sub-heap.
+    #[error(
+        "transactions allocate and free at most {tickets} blocks of one sub-heap before they end: \
+         commit, and begin another"
+    )]
+    Tickets {
+        /// Tickets of the sub-heap.
+        tickets: u32,
     },
     /// The metadata are damaged.
     #[error(transparent)]

@@ -12,7 +12,7 @@
 //! take it while it has the growth lock, not the other way round.
 
 use super::data::Region;
-use super::error::{AllocRefused, Damage, FreeRefused, LoggedError, SubHeapError};
+use super::error::{AllocRefused, Damage, FreeRefused, LoggedError};
 use super::make::Recovered;
 use super::members::{LoggedHeap, LoggedOptions, METADATA, Member, UNKNOWN, hang};
 use super::root::Root;
@@ -23,7 +23,7 @@ use crate::backing::{Backing, Extent};
 use crate::block::BlockInfo;
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::TypeId;
-use cenote_layout::logged::{LaneLink, LaneState, SUB_HEAPS_MAX, SubHeapGeometry};
+use cenote_layout::logged::{LaneLink, LaneState, SUB_HEAPS_MAX};
 use cenote_medium::planted::{Bug, LoggedBug, planted};
 use cenote_sys::numa;
 use core::ptr::{null_mut, without_provenance_mut};
@@ -36,9 +36,12 @@ impl<G: Backing> LoggedHeap<G> {
     /// # Errors
     /// The pool has a heap, or no root puddle that is large enough; it is shared or read-only.
     pub fn create(backing: G, options: &LoggedOptions) -> Result<Self, LoggedError> {
+        if !backing.is_writable() {
+            return Err(LoggedError::ReadOnly);
+        }
         let (backing, root) = Self::claim(backing)?;
-        let geometry = SubHeapGeometry::new(options.lanes, options.levels);
-        let made = geometry.ok_or(LoggedError::RootSize { size: root.size }).and_then(|geometry| {
+        let geometry = options.geometry().ok_or(LoggedError::RootSize { size: root.size });
+        let made = geometry.and_then(|geometry| {
             // SAFETY: the root puddle is mapped, and this heap has claimed it.
             unsafe { Root::make(&backing, root, geometry) }
         });
@@ -52,6 +55,9 @@ impl<G: Backing> LoggedHeap<G> {
     /// # Errors
     /// There is no heap, its metadata are damaged, it is open, or it is shared or read-only.
     pub fn open(backing: G, options: &LoggedOptions) -> Result<(Self, Recovered), LoggedError> {
+        if !backing.is_writable() {
+            return Err(LoggedError::ReadOnly);
+        }
         let (backing, root) = Self::claim(backing)?;
         let extents = backing.extents();
         // SAFETY: the root puddle is mapped, and this heap has claimed it.
@@ -63,12 +69,38 @@ impl<G: Backing> LoggedHeap<G> {
         Ok((heap, recovered))
     }
 
+    /// Opens the heap of a pool as [`LoggedHeap::open`], and makes it if no program has. Where the
+    /// pool is open for reading only, nothing is made and nothing is ended: blocks of transactions
+    /// that a crash broke off count as free.
+    ///
+    /// # Errors
+    /// As [`LoggedHeap::open`].
+    pub fn open_pool(backing: G, options: &LoggedOptions) -> Result<Self, LoggedError> {
+        let (backing, root) = Self::claim(backing)?;
+        let (extents, is_writable) = (backing.extents(), backing.is_writable());
+        let geometry = options.geometry().ok_or(LoggedError::RootSize { size: root.size })?;
+        // SAFETY: the root puddle is mapped, and this heap has claimed it.
+        let opened = unsafe {
+            match Root::is_unmade(root) {
+                Ok(true) if extents.len() == 1 && is_writable => {
+                    Root::make(&backing, root, geometry)
+                }
+                Ok(true) if extents.len() == 1 => Root::unmade(root, geometry),
+                _ => Root::open(&backing, root),
+            }
+        };
+        let heap = Self::with(backing, opened, root, options, extents.clone())?;
+        let mut recovered = Recovered::default();
+        heap.attach_all(&extents, &mut recovered)?;
+        match is_writable {
+            true => heap.end_transactions(&mut recovered)?,
+            false => heap.members().try_for_each(|(_, member)| member.heap.hide_tickets())?,
+        }
+        Ok(heap)
+    }
+
     /// Takes the pool for this heap.
     fn claim(backing: G) -> Result<(Arc<G>, Extent), LoggedError> {
-        if !backing.is_writable() {
-            let (number, source) = (0, SubHeapError::ReadOnly);
-            return Err(LoggedError::SubHeap { number, source });
-        }
         if backing.sharing().is_some() {
             return Err(LoggedError::Shared);
         }
@@ -136,7 +168,7 @@ impl<G: Backing> LoggedHeap<G> {
             recovered.freed += member.heap.recover_linked(decide)?;
         }
         for (_, member) in self.members() {
-            recovered.freed += member.heap.recover_own()?;
+            recovered.freed += member.heap.recover_own()? + member.heap.recover_tickets()?;
         }
         Ok(())
     }

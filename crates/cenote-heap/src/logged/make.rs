@@ -14,7 +14,9 @@ use super::change::Change;
 use super::data::{DataParts, Region};
 use super::error::{AllocRefused, Damage, Fault, SubHeapError};
 use super::plan::Levels;
+use super::rooms::Slabs;
 use super::state::{Lane, State, SubHeap};
+use super::tickets::Tickets;
 use super::undo::Undo;
 use crate::backing::{Backing, Extent};
 use cenote_layout::PAGE_SIZE;
@@ -24,7 +26,7 @@ use cenote_layout::logged::{
     LaneState, LaneWord, LevelEntry, ListHead, PartEntry, PartKind, SubHeapGeometry, SubHeapHeader,
     UNDO_HALF_SIZE, UNDO_HEADER_SIZE, UNDO_OFFSET, UNIT_SIZE,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use zerocopy::IntoBytes;
 
@@ -76,7 +78,7 @@ impl<G: Backing> SubHeap<G> {
     ) -> Result<Self, SubHeapError> {
         let shape = SubHeapError::Shape { data_len: place.data.len, lanes };
         let levels = SubHeapGeometry::levels_for(place.data.len);
-        let geometry = SubHeapGeometry::new(lanes, levels).ok_or(shape)?;
+        let geometry = SubHeapGeometry::new(lanes, 0, levels).ok_or(shape)?;
         // SAFETY: the caller's promise is the same.
         unsafe { Self::make(backing, place, number, geometry) }
     }
@@ -157,7 +159,7 @@ impl<G: Backing> SubHeap<G> {
         let extents = backing.extents();
         // SAFETY: the caller's promise is the same.
         let (heap, undone) = unsafe { Self::attach(backing, metadata, &extents, None) }?;
-        let freed = heap.recover_lanes(&mut |_| None)?;
+        let freed = heap.recover_lanes(&mut |_| None)? + heap.recover_tickets()?;
         Ok((heap, Recovered { undone, freed }))
     }
 
@@ -172,10 +174,7 @@ impl<G: Backing> SubHeap<G> {
         extents: &[Extent],
         number: Option<u32>,
     ) -> Result<(Self, bool), SubHeapError> {
-        if !backing.is_writable() {
-            return Err(SubHeapError::ReadOnly);
-        }
-        let least = SubHeapGeometry::new(1, 1);
+        let least = SubHeapGeometry::new(1, 0, 1);
         let least = least.ok_or(SubHeapError::Shape { data_len: 0, lanes: 1 })?;
         check("metadata", metadata, least.metadata_len)?;
         // SAFETY: the region has more bytes than a header, which has been checked, and the caller
@@ -196,6 +195,9 @@ impl<G: Backing> SubHeap<G> {
         writer.flush(0, PAGE_SIZE);
         writer.fence();
         heap.learn_levels(extents);
+        if !heap.backing.is_writable() && Undo::is_unfinished(&heap.meta) {
+            return Err(SubHeapError::ReadOnly);
+        }
         let (undo, undone) = Undo::recover(&heap.meta, &writer)?;
         {
             let mut state = heap.lock();
@@ -228,6 +230,9 @@ impl<G: Backing> SubHeap<G> {
             parts: 0,
             barren: u8::MAX,
             lanes: Vec::new(),
+            slabs: Slabs::default(),
+            tickets: Tickets::default(),
+            hidden: HashSet::new(),
             pending: HashMap::new(),
             probes: 0,
         };

@@ -9,6 +9,7 @@ use super::spares::Growth;
 use super::state::SubHeap;
 use crate::backing::{Backing, Extent};
 use crate::error::FreeError;
+use cenote_layout::logged::SubHeapGeometry;
 use cenote_sys::cpu_number;
 use core::ptr::without_provenance_mut;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,6 +22,9 @@ pub struct LoggedOptions {
     pub sub_heaps: u32,
     /// Lanes of the micro log of each sub-heap; of a heap that is made.
     pub lanes: u32,
+    /// Tickets of each sub-heap, a multiple of 64: blocks that running transactions of pools
+    /// allocate or free; of a heap that is made.
+    pub tickets: u32,
     /// Levels of the table in the first part of a sub-heap's metadata; of a heap that is made.
     pub levels: u32,
     /// Tells the number of the CPU that a thread runs on.
@@ -29,7 +33,22 @@ pub struct LoggedOptions {
 
 impl Default for LoggedOptions {
     fn default() -> Self {
-        Self { sub_heaps: 0, lanes: 16, levels: 5, cpu: cpu_number::current }
+        Self { sub_heaps: 0, lanes: 16, tickets: 8192, levels: 5, cpu: cpu_number::current }
+    }
+}
+
+impl LoggedOptions {
+    /// Those of a pool whose first puddle has so many bytes: metadata take a small part of it.
+    #[must_use]
+    pub fn for_pool(puddle_size: u64) -> Self {
+        let tickets = (puddle_size / 512 / 64 * 64).clamp(64, 8192) as u32;
+        let levels = if puddle_size < 1 << 20 { 2 } else { 5 };
+        Self { lanes: 1, tickets, levels, ..Self::default() }
+    }
+
+    /// How the sub-heaps of a heap that is made are laid out; `None`: they cannot be so.
+    pub(crate) const fn geometry(&self) -> Option<SubHeapGeometry> {
+        SubHeapGeometry::new(self.lanes, self.tickets, self.levels)
     }
 }
 

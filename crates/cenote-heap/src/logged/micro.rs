@@ -22,7 +22,8 @@
 //! of its change, a commit without frees has one.
 
 use super::error::{AllocRefused, Damage, Fault, FreeRefused};
-use super::plan::Plan;
+use super::micro_entry::{Holder, NewEntry, entry_at, lane_at};
+use super::slab::GRAIN;
 use super::state::{Entry, Lane, State, SubHeap};
 use super::sub_heap::Request;
 use crate::backing::Backing;
@@ -30,48 +31,9 @@ use crate::block::BlockInfo;
 use cenote_layout::LINE_SIZE;
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
-    CELL_SIZE, Cell, EMPTY, LANE_ENTRIES, LANE_HEADER_SIZE, LANE_SIZE, LANES_OFFSET, LaneLink,
-    LaneState, LaneWord, MicroEntry, MicroKind,
+    CELL_SIZE, Cell, EMPTY, LANE_ENTRIES, LaneLink, LaneState, LaneWord, MicroEntry, MicroKind,
 };
 use cenote_medium::planted::{Bug, LoggedBug, Step, planted, reach};
-use core::mem::size_of;
-
-/// Where a lane begins.
-const fn lane_at(lane: u32) -> u64 {
-    LANES_OFFSET + lane as u64 * LANE_SIZE
-}
-
-/// Where an entry of a lane lies.
-const fn entry_at(lane: u32, index: usize) -> u64 {
-    lane_at(lane) + LANE_HEADER_SIZE + index as u64 * size_of::<MicroEntry>() as u64
-}
-
-/// An entry that a plan adds to a lane.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NewEntry {
-    pub(crate) lane: u32,
-    pub(crate) index: usize,
-    pub(crate) sequence: u64,
-    pub(crate) kind: MicroKind,
-    /// Who decides, if that is another lane: the first entry of a transaction says so.
-    pub(crate) link: Option<LaneLink>,
-}
-
-impl NewEntry {
-    /// Plans the entry, about the block at `unit`.
-    pub(crate) fn plan(self, plan: &mut Plan<'_>, unit: u64) -> Result<(), Fault> {
-        let at = entry_at(self.lane, self.index);
-        let (cell, word) = (at / CELL_SIZE, (at % CELL_SIZE / 8) as usize);
-        let entry = MicroEntry::new(self.lane, self.index, self.sequence, unit, self.kind);
-        let mut raw = plan.change.get(plan.meta, cell);
-        (raw[word], raw[word + 1]) = (entry.place, entry.tail);
-        plan.change.put(plan.meta, cell, raw)?;
-        match self.link.filter(|_| self.index == 0) {
-            Some(link) => plan.change.write(plan.meta, LaneLink::cell(self.lane), &link),
-            None => Ok(()),
-        }
-    }
-}
 
 impl State {
     /// The next entry of a lane; `None`: the lane is full.
@@ -79,14 +41,23 @@ impl State {
         let held = self.lanes.get(lane as usize)?;
         let (index, sequence) = (held.entries.len(), held.sequence);
         let link = held.link.map(|link| LaneLink { own: sequence, ..link });
-        (index < LANE_ENTRIES).then_some(NewEntry { lane, index, sequence, kind, link })
+        let holder = Holder::Lane(lane);
+        (index < LANE_ENTRIES).then_some(NewEntry { holder, index, sequence, kind, link })
     }
 
     /// Notes an entry that was made.
-    pub(crate) fn note(&mut self, lane: u32, unit: u64, kind: MicroKind) {
+    pub(crate) fn note_for(&mut self, holder: Holder, grain: u64, kind: MicroKind) {
+        match holder {
+            Holder::Lane(lane) => self.note(lane, grain, kind),
+            Holder::Ticket(ticket) => self.note_ticket(ticket, grain),
+        }
+    }
+
+    /// Notes an entry that was made in a lane.
+    pub(crate) fn note(&mut self, lane: u32, grain: u64, kind: MicroKind) {
         if let Some(held) = self.lanes.get_mut(lane as usize) {
-            held.entries.push((unit, kind));
-            self.pending.insert(unit, lane);
+            held.entries.push((grain, kind));
+            self.pending.insert(grain, Holder::Lane(lane));
         }
     }
 }
@@ -120,14 +91,22 @@ impl<G: Backing> SubHeap<G> {
             self.set_lane(lane, word.next());
         }
         let mut freed = 0;
-        for &(unit, _) in entries.iter().rev().filter(|(_, of)| *of == kind) {
-            freed += self
-                .change(state, |plan| match plan.find(unit)? {
-                    Some(found) if !found.record.is_free() => plan.release(found).map(|()| 1),
-                    Some(_) if repeated => Ok(0),
-                    _ => Err(Fault::cell(lane_at(lane) / CELL_SIZE, "an entry names no block")),
-                })
-                .map_err(Fault::damage)?;
+        for &(grain, _) in entries.iter().rev().filter(|(_, of)| *of == kind) {
+            let located = state.plan(&self.meta).locate(grain * GRAIN, false);
+            match located.map_err(Fault::damage)? {
+                Some(located) if located.is_allocated() => {
+                    // A slab stays, so that recovery finds the slot if it comes here again.
+                    self.change(state, |plan| plan.put_back(&located, true))
+                        .map_err(Fault::damage)?;
+                    self.slot_freed(state, &located);
+                    freed += 1;
+                }
+                Some(_) if repeated => {}
+                _ => {
+                    let what = "an entry names no block";
+                    return Err(Damage { offset: lane_at(lane), what });
+                }
+            }
             reach(Step::EntryDone);
         }
         self.set_lane(lane, word.next());
@@ -303,7 +282,7 @@ impl<G: Backing> SubHeap<G> {
             Ok(freed) => {
                 let word = LaneWord { sequence: held.sequence, state: LaneState::Running };
                 held.sequence = word.next().sequence;
-                state.pending.retain(|_, holder| *holder != lane);
+                state.pending.retain(|_, holder| *holder != Holder::Lane(lane));
                 state.barren = if freed == 0 { state.barren } else { u8::MAX };
                 Ok(())
             }
@@ -330,18 +309,18 @@ impl<G: Backing> SubHeap<G> {
         lane: u32,
         addr: u64,
     ) -> Result<(), FreeRefused> {
-        let found = self.allocated(state, addr)?;
-        let unit = found.record.unit();
+        let grain = self.allocated(state, addr)?.grain();
         let held = state.lanes.get(lane as usize);
-        let is_freed = held.is_some_and(|held| held.entries.contains(&(unit, MicroKind::Free)));
-        if is_freed || state.pending.get(&unit).is_some_and(|&holder| holder != lane) {
+        let is_freed = held.is_some_and(|held| held.entries.contains(&(grain, MicroKind::Free)));
+        if is_freed || state.pending.get(&grain).is_some_and(|&holder| holder != Holder::Lane(lane))
+        {
             return Err(FreeRefused::InTransaction { addr });
         }
         let entry = state
             .next_entry(lane, MicroKind::Free)
             .ok_or(FreeRefused::LaneFull { entries: LANE_ENTRIES })?;
-        self.change(state, |plan| entry.plan(plan, unit)).map_err(Fault::damage)?;
-        state.note(lane, unit, MicroKind::Free);
+        self.change(state, |plan| entry.plan(plan, grain)).map_err(Fault::damage)?;
+        state.note(lane, grain, MicroKind::Free);
         Ok(())
     }
 
@@ -380,7 +359,8 @@ impl<G: Backing> MicroLog<'_, G> {
         is_end: bool,
     ) -> Result<BlockInfo, AllocRefused> {
         let mut state = self.heap.lock();
-        let request = Request { size, align, type_id, lane: Some(self.lane) };
+        let request =
+            Request { size, align, type_id, holder: Some(Holder::Lane(self.lane)), apart: false };
         let block = self.heap.alloc_locked(&mut state, &request)?;
         if is_end {
             self.heap.end(&mut state, self.lane, LaneState::Committed).inspect_err(|_| {

@@ -16,12 +16,13 @@
 //!   `buddy` (allocate, free, merge);
 //! * `state` (a sub-heap under its lock), `levels` and `defrag` (room for blocks and records),
 //!   `parts` (data and levels that come later), `micro` (transactions), `sub_heap` (allocate,
-//!   free), `make` (make, open), `check`;
+//!   free), `slab` (blocks under 256 bytes; `rooms` knows which slabs have room), `make` (make, open), `check`;
 //! * `root` (the root puddle), `heap` (sub-heaps by CPU), `grow` (sub-heaps and parts are made),
 //!   `transaction` (over sub-heaps).
 //!
 //! No pool has this heap yet: protection, and [`crate::Heap`] over all that, are to come.
 
+mod blocks;
 mod buddy;
 mod cells;
 mod change;
@@ -33,16 +34,22 @@ mod grow;
 mod heap;
 mod levels;
 mod lists;
+mod look;
 mod make;
 mod members;
 mod micro;
+mod micro_entry;
 mod parts;
 mod plan;
+mod rooms;
 mod root;
+mod slab;
 mod spares;
 mod state;
 mod sub_heap;
 mod table;
+mod tickets;
+mod trace;
 mod transaction;
 mod undo;
 

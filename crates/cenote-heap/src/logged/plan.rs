@@ -4,6 +4,7 @@ use super::cells::Metadata;
 use super::change::Change;
 use super::data::DataParts;
 use super::error::Fault;
+use super::rooms::Slabs;
 use cenote_layout::logged::{BlockRecord, LEVELS_MAX, LevelEntry};
 
 /// Levels of the table that are present, a bit each. Level 0 always is.
@@ -47,6 +48,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) levels: Levels,
     /// Where blocks may lie.
     pub(crate) data: &'a DataParts,
+    /// Slabs that are known.
+    pub(crate) slabs: &'a mut Slabs,
     /// Slots that were looked at.
     pub(crate) probes: &'a mut u64,
 }

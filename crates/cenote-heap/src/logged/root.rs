@@ -14,8 +14,10 @@ use super::make::words_of;
 use crate::backing::{Backing, Extent};
 use cenote_layout::PAGE_SIZE;
 use cenote_layout::header::{self, HeaderError};
+use cenote_layout::heap::{ROOT_COUNT, RootSlot};
 use cenote_layout::logged::{LoggedHeader, SUB_HEAPS_MAX, SubHeapGeometry, SubHeapWord};
 use cenote_layout::puddle::header_space;
+use core::ptr::NonNull;
 use zerocopy::IntoBytes;
 
 /// The root puddle of a heap.
@@ -74,6 +76,31 @@ impl Root {
         Ok(Self { words, extent, geometry })
     }
 
+    /// A heap that is to be read, and that no program has made yet.
+    ///
+    /// # Safety
+    /// As for [`Root::open`].
+    pub(crate) unsafe fn unmade(
+        extent: Extent,
+        geometry: SubHeapGeometry,
+    ) -> Result<Self, LoggedError> {
+        // SAFETY: the caller's promise is the same.
+        let words = unsafe { words(&extent) }?;
+        Ok(Self { words, extent, geometry })
+    }
+
+    /// Whether no program has made a heap in a root puddle, or one died before that was done: the
+    /// header does not fit, and behind it are zeros.
+    ///
+    /// # Safety
+    /// As for [`Root::open`].
+    pub(crate) unsafe fn is_unmade(extent: Extent) -> Result<bool, LoggedError> {
+        // SAFETY: the caller's promise is the same.
+        let words = unsafe { words(&extent) }?;
+        let behind = || (PAGE_SIZE..LoggedHeader::SUB_HEAPS).step_by(8);
+        Ok(read(&words).is_err() && behind().all(|offset| words.load(offset) == 0))
+    }
+
     /// Reads the header, and makes durable what is believed from now on.
     ///
     /// # Safety
@@ -103,6 +130,13 @@ impl Root {
             None if bits != 0 => Err(Damage { offset: Self::word_at(number), what }),
             word => Ok(word),
         }
+    }
+
+    /// Where root `index` lies.
+    pub(crate) fn slot(&self, index: u16) -> Option<NonNull<RootSlot>> {
+        let at = LoggedHeader::ROOTS + u64::from(index) * size_of::<RootSlot>() as u64;
+        let inside = u64::from(index) < ROOT_COUNT;
+        inside.then(|| self.words.pointer(at)).flatten().map(NonNull::cast)
     }
 
     /// Names a sub-heap, durably.

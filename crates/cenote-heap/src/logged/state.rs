@@ -4,11 +4,14 @@ use super::cells::Metadata;
 use super::change::Change;
 use super::data::DataParts;
 use super::error::Fault;
+use super::micro_entry::Holder;
 use super::plan::{Levels, Plan};
+use super::rooms::Slabs;
+use super::tickets::Tickets;
 use super::undo::Undo;
 use crate::backing::Backing;
 use cenote_layout::logged::{LaneLink, MicroKind};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Blocks of a pool, with metadata, a lock and logs of its own (POS-1). All
@@ -57,8 +60,14 @@ pub(crate) struct State {
     /// From this class on, merging free blocks made none, and no block was freed since.
     pub(crate) barren: u8,
     pub(crate) lanes: Vec<Lane>,
-    /// Blocks that running transactions allocated or want freed, with the lane.
-    pub(crate) pending: HashMap<u64, u32>,
+    /// Slabs that are known.
+    pub(crate) slabs: Slabs,
+    /// Tickets that were used.
+    pub(crate) tickets: Tickets,
+    /// Of a pool that is open for reading: grains of blocks that the next writer will free.
+    pub(crate) hidden: HashSet<u64>,
+    /// Blocks that running transactions allocated or want freed, by grain, and where that is noted.
+    pub(crate) pending: HashMap<u64, Holder>,
     /// Slots of the table that were looked at.
     pub(crate) probes: u64,
 }
@@ -67,8 +76,8 @@ impl State {
     /// A plan of a change that is empty so far.
     pub(crate) fn plan<'a>(&'a mut self, meta: &'a Metadata) -> Plan<'a> {
         self.change.clear();
-        let Self { change, levels, data, probes, .. } = self;
-        Plan { meta, change, levels: *levels, data, probes }
+        let Self { change, levels, data, slabs, probes, .. } = self;
+        Plan { meta, change, levels: *levels, data, slabs, probes }
     }
 }
 

@@ -7,7 +7,8 @@ use super::buddy::class_for;
 use super::data::DataParts;
 use super::error::{AllocRefused, Damage, Fault, FreeRefused};
 use super::levels::RemoveFailed;
-use super::plan::Found;
+use super::micro_entry::{Holder, NewEntry};
+use super::slab::{GRAIN, Located, slot_size};
 use super::state::{State, SubHeap};
 use crate::backing::Backing;
 use crate::block::BlockInfo;
@@ -15,7 +16,7 @@ use crate::error::FreeError;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
-    BlockRecord, CLASS_MAX, CLASS_MIN, LANE_ENTRIES, LevelEntry, MicroKind, UNIT_SIZE,
+    CLASS_MAX, CLASS_MIN, LANE_ENTRIES, LevelEntry, MicroKind, UNIT_SIZE, slab_class,
 };
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use cenote_sys::numa;
@@ -23,7 +24,7 @@ use cenote_sys::numa;
 /// Counts of a sub-heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubHeapStats {
-    /// Allocated blocks.
+    /// Allocated blocks of the buddy system; a slab is one, whatever its slots are.
     pub blocks: u64,
     /// Free blocks.
     pub free_blocks: u64,
@@ -45,8 +46,18 @@ pub(crate) struct Request {
     pub(crate) size: u64,
     pub(crate) align: u64,
     pub(crate) type_id: TypeId,
-    /// The lane whose transaction allocates.
-    pub(crate) lane: Option<u32>,
+    /// Where the transaction that allocates notes that.
+    pub(crate) holder: Option<Holder>,
+    /// Whether it is to be a block of the buddy system, however small.
+    pub(crate) apart: bool,
+}
+
+/// What serves a request: a slot of so many bytes in a slab of the class, or a block of the class.
+struct Wanted {
+    slot: Option<u32>,
+    class: u8,
+    size: u64,
+    type_id: TypeId,
 }
 
 impl<G: Backing> SubHeap<G> {
@@ -75,7 +86,22 @@ impl<G: Backing> SubHeap<G> {
     /// # Errors
     /// Why there is no block; nothing is allocated.
     pub fn alloc(&self, size: u64, align: u64, type_id: TypeId) -> Result<BlockInfo, AllocRefused> {
-        self.alloc_locked(&mut self.lock(), &Request { size, align, type_id, lane: None })
+        let request = Request { size, align, type_id, holder: None, apart: false };
+        self.alloc_locked(&mut self.lock(), &request)
+    }
+
+    /// [`SubHeap::alloc`] of a block that no slab has, however small it is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn alloc_apart(
+        &self,
+        size: u64,
+        align: u64,
+        type_id: TypeId,
+    ) -> Result<BlockInfo, AllocRefused> {
+        let request = Request { size, align, type_id, holder: None, apart: true };
+        self.alloc_locked(&mut self.lock(), &request)
     }
 
     /// [`SubHeap::alloc`]; in the transaction of a lane, if there is one.
@@ -84,41 +110,66 @@ impl<G: Backing> SubHeap<G> {
         state: &mut State,
         request: &Request,
     ) -> Result<BlockInfo, AllocRefused> {
-        let Request { size, align, type_id, lane } = *request;
+        let Request { size, align, type_id, holder, apart } = *request;
         if !align.is_power_of_two() || align > SLOT_SIZE {
             return Err(AllocRefused::Align { align });
         }
-        let class = class_for(size.max(align)).ok_or(AllocRefused::Full { size })?;
-        let entry = match lane {
-            Some(lane) => Some(
+        let entry = match holder {
+            Some(Holder::Lane(lane)) => Some(
                 state
                     .next_entry(lane, MicroKind::Alloc)
                     .ok_or(AllocRefused::LaneFull { entries: LANE_ENTRIES })?,
             ),
+            Some(Holder::Ticket(ticket)) => Some(state.ticket_entry(ticket, MicroKind::Alloc)),
             None => None,
         };
+        let slot = if apart { None } else { slot_size(size, align) };
+        let own = class_for(size.max(align)).ok_or(AllocRefused::Full { size })?;
+        let wanted = Wanted { slot, class: slot.map_or(own, slab_class), size, type_id };
+        match self.alloc_wanted(state, &wanted, entry) {
+            // There may be room for the block and none for a slab.
+            Err(AllocRefused::Full { .. }) if slot.is_some() => {
+                let wanted = Wanted { slot: None, class: own, size, type_id };
+                self.alloc_wanted(state, &wanted, entry)
+            }
+            done => done,
+        }
+    }
+
+    fn alloc_wanted(
+        &self,
+        state: &mut State,
+        wanted: &Wanted,
+        entry: Option<NewEntry>,
+    ) -> Result<BlockInfo, AllocRefused> {
+        let &Wanted { slot, class, size, type_id } = wanted;
         loop {
             let planned = self.change(state, |plan| {
-                let record = plan.allocate(class, type_id)?;
+                let located = match slot {
+                    Some(slot) => plan.take_slot(slot, type_id)?,
+                    None => Located::Block(plan.allocate_record(class, type_id)?),
+                };
                 if let Some(entry) = entry.filter(|_| !planted(Bug::MicroEntryApart)) {
-                    entry.plan(plan, record.unit())?;
+                    entry.plan(plan, located.grain())?;
                 }
-                Ok(record)
+                Ok(located)
             });
             match planned {
-                Ok(record) => {
+                Ok(located) => {
                     if let Some(entry) = entry {
                         if planted(Bug::MicroEntryApart) {
                             reach(Step::MicroEntryLate);
-                            self.change(state, |plan| entry.plan(plan, record.unit()))
+                            self.change(state, |plan| entry.plan(plan, located.grain()))
                                 .map_err(Fault::damage)?;
                         }
-                        state.note(entry.lane, record.unit(), MicroKind::Alloc);
+                        state.note_for(entry.holder, located.grain(), MicroKind::Alloc);
                     }
-                    return Ok(info(&state.data, &record));
+                    self.slot_taken(state, &located);
+                    return Ok(info(&state.data, &located));
                 }
                 // Each turn merges blocks or adds a level, of which there are only so many.
                 Err(Fault::NoSlot(unit)) => self.make_room(state, unit)?,
+                Err(Fault::NoBlock) if slot.is_some() && self.gather_slabs(state) => {}
                 Err(Fault::NoBlock) => {
                     if class >= state.barren || !self.merge_for(state, class)? {
                         state.barren = state.barren.min(class);
@@ -140,11 +191,12 @@ impl<G: Backing> SubHeap<G> {
             return Ok(());
         }
         let mut state = self.lock();
-        let found = self.allocated(&mut state, addr)?;
-        if state.pending.contains_key(&found.record.unit()) {
+        let located = self.allocated(&mut state, addr)?;
+        if state.pending.contains_key(&located.grain()) {
             return Err(FreeRefused::InTransaction { addr });
         }
-        self.change(&mut state, |plan| plan.release(found)).map_err(Fault::damage)?;
+        self.change(&mut state, |plan| plan.put_back(&located, false)).map_err(Fault::damage)?;
+        self.slot_freed(&mut state, &located);
         state.barren = u8::MAX;
         Ok(())
     }
@@ -155,8 +207,8 @@ impl<G: Backing> SubHeap<G> {
     /// What `addr` is instead.
     pub fn find(&self, addr: u64) -> Result<BlockInfo, FreeRefused> {
         let mut state = self.lock();
-        let found = self.allocated(&mut state, addr)?;
-        Ok(info(&state.data, &found.record))
+        let located = self.allocated(&mut state, addr)?;
+        Ok(info(&state.data, &located))
     }
 
     /// The allocated block that contains `addr`, if one does.
@@ -166,14 +218,14 @@ impl<G: Backing> SubHeap<G> {
     pub fn owner(&self, addr: u64) -> Result<Option<BlockInfo>, Damage> {
         let mut state = self.lock();
         let Some(offset) = state.data.offset_of(addr) else { return Ok(None) };
-        let mut plan = state.plan(&self.meta);
-        let found = plan.containing(offset / UNIT_SIZE).map_err(Fault::damage)?;
-        let found = found.filter(|found| !found.record.is_free());
-        Ok(found.map(|found| info(&state.data, &found.record)))
+        let located = state.plan(&self.meta).locate(offset, true).map_err(Fault::damage)?;
+        let hidden = |located: &Located| state.hidden.contains(&located.grain());
+        let located = located.filter(Located::is_allocated).filter(|located| !hidden(located));
+        Ok(located.map(|located| info(&state.data, &located)))
     }
 
-    /// The record of the allocated block that begins at `addr`, or what `addr` is instead.
-    pub(crate) fn allocated(&self, state: &mut State, addr: u64) -> Result<Found, FreeRefused> {
+    /// The allocated block that begins at `addr`, or what `addr` is instead.
+    pub(crate) fn allocated(&self, state: &mut State, addr: u64) -> Result<Located, FreeRefused> {
         let Some(offset) = state.data.offset_of(addr) else {
             return Err(match self.backing.is_foreign(addr) {
                 _ if self.meta.contains(addr) => FreeError::NotABlock { addr },
@@ -182,36 +234,37 @@ impl<G: Backing> SubHeap<G> {
             }
             .into());
         };
-        let unit = offset / UNIT_SIZE;
-        let mut plan = state.plan(&self.meta);
-        let found = match offset.is_multiple_of(UNIT_SIZE) {
-            true => plan.find(unit).map_err(Fault::damage)?,
-            false => None,
-        };
+        let found = state.plan(&self.meta).locate(offset, false).map_err(Fault::damage)?;
         match found {
-            Some(found) if !found.record.is_free() || planted(Bug::DoubleFreeAccepted) => Ok(found),
+            Some(located) if state.hidden.contains(&located.grain()) => {
+                Err(FreeError::NotAllocated { addr }.into())
+            }
+            Some(located) if located.is_allocated() || planted(Bug::DoubleFreeAccepted) => {
+                Ok(located)
+            }
             Some(_) => Err(FreeError::NotAllocated { addr }.into()),
             None => {
-                let around = plan.containing(unit).map_err(Fault::damage)?;
-                Err(match around {
-                    Some(found) if !found.record.is_free() => {
-                        let block = info(plan.data, &found.record).addr;
+                let around = state.plan(&self.meta).locate(offset, true);
+                Err(match around.map_err(Fault::damage)?.filter(Located::is_allocated) {
+                    Some(located) => {
+                        let block = info(&state.data, &located).addr;
                         FreeError::InsideBlock { addr, block }
                     }
-                    _ => FreeError::NotABlock { addr },
+                    None => FreeError::NotABlock { addr },
                 }
                 .into())
             }
         }
     }
 
-    /// Merges all free blocks that can be, and gives the space of empty levels back. Says how many
-    /// levels.
+    /// Gives slabs back that are empty, merges all free blocks that can be, and gives the space of
+    /// empty levels back. Says how many levels.
     ///
     /// # Errors
     /// The metadata are damaged, or the medium reports an error.
     pub fn compact(&self) -> Result<u32, RemoveFailed> {
         let mut state = self.lock();
+        self.release_empty_slabs(&mut state)?;
         self.merge_all(&mut state).map_err(|fault| RemoveFailed::Damaged(fault.damage()))?;
         self.remove_empty_levels(&mut state)
     }
@@ -247,8 +300,9 @@ impl<G: Backing> SubHeap<G> {
     }
 }
 
-/// What a record says, as a block.
-pub(crate) fn info(data: &DataParts, record: &BlockRecord) -> BlockInfo {
-    let (addr, size) = (data.addr_of(record.unit()), record.size());
-    BlockInfo { addr, size, type_id: record.type_id }
+/// What was located, as a block.
+pub(crate) fn info(data: &DataParts, located: &Located) -> BlockInfo {
+    let at = located.grain() * GRAIN;
+    let addr = data.addr_of(at / UNIT_SIZE) + at % UNIT_SIZE;
+    BlockInfo { addr, size: located.size(), type_id: located.type_id() }
 }

@@ -15,6 +15,7 @@
 
 use super::error::{AllocRefused, Damage, FreeRefused};
 use super::members::LoggedHeap;
+use super::micro_entry::Holder;
 use super::sub_heap::Request;
 use crate::backing::Backing;
 use crate::block::BlockInfo;
@@ -87,7 +88,8 @@ impl<G: Backing> HeapLog<'_, G> {
         let Self { heap, lanes, .. } = self;
         let block = heap.with_room(size.max(align), &mut |number, member| {
             let lane = heap.lane_in(lanes, number)?;
-            let request = Request { size, align, type_id, lane: Some(lane) };
+            let request =
+                Request { size, align, type_id, holder: Some(Holder::Lane(lane)), apart: false };
             member.heap.alloc_locked(&mut member.heap.lock(), &request)
         })?;
         if is_end {

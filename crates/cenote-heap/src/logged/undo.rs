@@ -123,6 +123,17 @@ impl Undo {
         writer.fence();
     }
 
+    /// Whether a crash broke off a change that [`Undo::recover`] would take back.
+    pub(crate) fn is_unfinished(meta: &Metadata) -> bool {
+        let halves = [Half::read(meta, 0), Half::read(meta, 1)];
+        let whole = halves.iter().filter_map(|half| match half {
+            Half::Whole(record) => Some(record),
+            Half::Zero | Half::Torn => None,
+        });
+        let last = whole.max_by_key(|record| record.sequence);
+        last.is_some_and(|record| !record.is_sealed(meta))
+    }
+
     /// The undo log after a crash, or after none. Says whether a change was undone.
     pub(crate) fn recover<G: Backing>(
         meta: &Metadata,

@@ -99,7 +99,7 @@ impl<G: Backing> TracedHeap<G> {
         // SAFETY: the mark of a block of this heap, in the mapping.
         let mark = unsafe { &*entry.mark };
         let (addr, size) = (pointer_to(entry.addr), u64::from(block_size));
-        let block = Block { addr, size, mark: mark_of(mark), type_id };
+        let block = Block { addr, size, mark: mark_of(mark), type_id, has_ticket: false };
         debug_assert_eq!(mark.load(Ordering::Relaxed), self.cached);
         let chosen = Chosen { heap: self, entry, type_id, class };
         let Ok(taking) = before(&block) else { return Err(AllocError::Cancelled) };

@@ -108,7 +108,9 @@ impl<G: Backing> TracedHeap<G> {
         let Run { puddle, number, made, .. } = run;
         let mark = &puddle.class_marks(number, 0)[0];
         let addr = puddle.address(number);
-        let block = Block { addr: pointer_to(addr), size: bytes, mark: mark_of(mark), type_id };
+        let at = pointer_to(addr);
+        let block =
+            Block { addr: at, size: bytes, mark: mark_of(mark), type_id, has_ticket: false };
         let Ok(taking) = before(&block) else { return Err(AllocError::Cancelled) };
         core::mem::forget(run);
         if made {

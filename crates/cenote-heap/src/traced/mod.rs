@@ -64,7 +64,6 @@ mod sweep;
 mod trace;
 mod trim;
 mod unreached;
-mod values;
 
 pub use alloc::ALIGN_MAX;
 pub use held::is_helper;
@@ -73,4 +72,5 @@ pub use occupancy::{SuperblockInfo, Use, unused_end};
 pub use state::TracedHeap;
 pub use superblock::PuddleHeap;
 pub use sweep::Swept;
+pub(crate) use trace::copy_into;
 pub use trim::{TrimProgress, TrimReport};

@@ -135,7 +135,8 @@ impl<G: Backing> Heap for TracedHeap<G> {
         {
             // SAFETY: a bin of this thread's cache, for blocks of this superblock's type and class.
             let (type_id, size) = unsafe { ((*bin).type_id, u64::from((*bin).block_size)) };
-            return Ok(Block { addr: pointer_to(addr), size, mark: mark_of(mark), type_id });
+            let (addr, mark) = (pointer_to(addr), mark_of(mark));
+            return Ok(Block { addr, size, mark, type_id, has_ticket: false });
         }
         let puddle = self.puddle_at(addr)?;
         match self.resolve(puddle, addr) {
@@ -143,7 +144,7 @@ impl<G: Backing> Heap for TracedHeap<G> {
                 if block == addr
                     && !puddle.line_at(addr).is_some_and(|(line, ..)| is_out_of_use(line)) =>
             {
-                Ok(Block { addr: pointer_to(addr), size, mark, type_id })
+                Ok(Block { addr: pointer_to(addr), size, mark, type_id, has_ticket: false })
             }
             _ => Err(self.explain(puddle, addr)),
         }

@@ -28,14 +28,16 @@ pub struct LoggedHeader {
     pub lanes: u32,
     /// Levels of the table in the first part of each sub-heap's metadata.
     pub levels: u32,
+    /// Tickets of each sub-heap.
+    pub tickets: u32,
     /// Zero.
-    pub reserved: [u8; 4040],
+    pub reserved: [u8; 4036],
 }
 
 const _: () = assert!(size_of::<LoggedHeader>() as u64 == PAGE_SIZE);
 const _: () = assert!(offset_of!(LoggedHeader, lanes) == 48);
 const _: () = assert!(offset_of!(LoggedHeader, levels) == 52);
-const _: () = assert!(offset_of!(LoggedHeader, reserved) == 56);
+const _: () = assert!(offset_of!(LoggedHeader, tickets) == 56);
 
 impl LoggedHeader {
     /// From the header to the words of sub-heaps.
@@ -52,7 +54,8 @@ impl LoggedHeader {
             prefix: HeaderPrefix::new(Self::MAGIC, PAGE_SIZE as u32),
             lanes: geometry.lanes,
             levels: geometry.levels,
-            reserved: [0; 4040],
+            tickets: geometry.tickets,
+            reserved: [0; 4036],
         };
         crate::header::seal(&mut header);
         header
@@ -61,7 +64,7 @@ impl LoggedHeader {
     /// How sub-heaps are laid out.
     #[must_use]
     pub const fn geometry(&self) -> Option<SubHeapGeometry> {
-        SubHeapGeometry::new(self.lanes, self.levels)
+        SubHeapGeometry::new(self.lanes, self.tickets, self.levels)
     }
 }
 

@@ -22,7 +22,7 @@ pub enum MicroKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MicroEntry {
-    /// Bits 0 to 47: offset of the block in units; above: [`MicroKind`].
+    /// Bits 0 to 47: offset of the block in grains of 16 bytes; above: [`MicroKind`].
     pub place: u64,
     /// Bits 0 to 39: number of the transaction; above: check.
     pub tail: u64,

@@ -28,6 +28,16 @@ fn one_flipped_bit_of_a_cell_is_found() {
     flips(part(PartKind::Data, 1 << 20).expect("a part"), PartEntry::cell(0));
     flips(part(PartKind::Levels, 5 | 2 << 32).expect("a part"), PartEntry::cell(127));
     flips(LaneLink { own: 3, sequence: 4, sub_heap: 2, lane: 1, ..LaneLink::default() }, 900);
+    for size in SLAB_SIZES {
+        let slab = SlabRecord::new(1 << 20, size, TypeId(7));
+        assert!((42..=64).contains(&slab.slots()));
+        let block = slab.as_block();
+        assert!(u64::from(size * slab.slots()) * 64 > block.size() * 62);
+        let slab = SlabRecord { used: 0x1f & slab.all(), ..slab };
+        flips(slab, 1000);
+        assert_eq!(BlockRecord::from_raw(slab.to_raw(1000), 1000), Some(block));
+        assert_eq!(BlockRecord::from_raw(block.to_raw(1000), 1000), None);
+    }
     for bit in 0..256 {
         let mut raw = EMPTY;
         raw[bit / 64] ^= 1 << (bit % 64);

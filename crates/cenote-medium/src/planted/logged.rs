@@ -20,4 +20,18 @@ pub enum LoggedBug {
     PartEntryApart,
     /// A block is freed in the sub-heap of the freeing thread.
     FreedInOwnSubHeap,
+    /// A slab serves requests of another type.
+    SlabOfAnyType,
+    /// A slab is a free block while a slot of it is used.
+    SlabReleasedEarly,
+    /// The word of a ticket is not flushed before its entry counts.
+    TicketNotFlushed,
+    /// A ticket says that its block is allocated before the transaction commits.
+    TicketMarkedEarly,
+    /// The entry of a ticket stays when its block is freed.
+    TicketKeepsEntry,
+    /// A ticket serves another block before the log of its transaction is durably finished.
+    LazyTicket,
+    /// An opener frees no block of a transaction that a crash broke off.
+    TicketNotRecovered,
 }

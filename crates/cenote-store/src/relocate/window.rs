@@ -107,7 +107,8 @@ use crate::pending_rewrite::{Found, look_at_len};
 use crate::sealed_files::file_len;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::catalog::{
-    AtRest, PendingRewriteRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record, RelocationRecord,
+    AtRest, HeapKind, PendingRewriteRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record,
+    RelocationRecord,
 };
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::moves::and_window;
@@ -299,6 +300,9 @@ impl Inner {
 
     /// The same in memory, for a store that may only be looked at.
     fn move_in_memory(&self, control: &mut Control, home: (u64, u64)) -> Result<(), Failed> {
+        if let Some(why) = logged_pool(control) {
+            return Err(Failed::Stays(why));
+        }
         let state = &control.catalog.state;
         if state.at_rest.keys().next().is_some() {
             self.frontier().keep_patches(self.patches_if_any(control)?);
@@ -490,6 +494,9 @@ fn what_keeps(control: &Control) -> Option<String> {
     if let Some(damage) = control.damage.iter().find(keeps) {
         return Some(format!("something of it is damaged: {damage}"));
     }
+    if let Some(why) = logged_pool(control) {
+        return Some(why);
+    }
     if let Some(client) = state.hosted_clients.keys().find(|client| **client != control.client) {
         return Some(format!("session {client} is not over: its process lives"));
     }
@@ -590,4 +597,12 @@ impl Composed {
         self.known.insert(before, RelocationRecord { id, moves, pools });
         Ok(id)
     }
+}
+
+/// That a pool has a heap whose pointers are not rewritten.
+fn logged_pool(control: &Control) -> Option<String> {
+    let pools = &control.catalog.state.pools;
+    let pool = pools.values().find(|pool| pool.heap != HeapKind::Traced)?;
+    let name = &pool.name;
+    Some(format!("pool \"{name}\" has a logged heap, and nothing rewrites its pointers"))
 }

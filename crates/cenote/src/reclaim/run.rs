@@ -147,7 +147,9 @@ impl Drop for Ending<'_> {
         for member in members.list.drain(..) {
             // SAFETY: a member, under the turnstile.
             let pool = unsafe { &*member.pool };
-            pool.heap.end_reclaim();
+            if let Some(heap) = pool.heap.traced() {
+                heap.end_reclaim();
+            }
             if member.target {
                 self.outcomes.entry(member.id).or_insert(Err(ReclaimRefused::Cancelled));
             }
@@ -192,7 +194,9 @@ impl Run {
         {
             return;
         }
-        pool.heap.begin_reclaim(Arc::new(TypesOf(Arc::downgrade(&pool.store))));
+        if let Some(heap) = pool.heap.traced() {
+            heap.begin_reclaim(Arc::new(TypesOf(Arc::downgrade(&pool.store))));
+        }
         let (id, name) = (pool.handle.id(), pool.handle.name().to_string());
         members.list.push(Member { pool, id, name, target });
     }

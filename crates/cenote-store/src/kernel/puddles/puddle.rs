@@ -60,6 +60,8 @@ pub struct Puddle {
     state: AtomicU32,
     mode: AtomicU8,
     heap_slot: AtomicPtr<()>,
+    /// It has no metadata of a traced heap.
+    untraced: AtomicBool,
     /// The stamp that its file gets when it is mapped for writing
     /// ([`crate::kernel::puddles::stamps`]); 0: none; with [`MARKED`]: it may have it.
     mark: AtomicU64,
@@ -100,6 +102,7 @@ impl Puddle {
             state: AtomicU32::new(ABSENT),
             mode: AtomicU8::new(encode_mode(mode)),
             heap_slot: AtomicPtr::new(core::ptr::null_mut()),
+            untraced: AtomicBool::new(false),
             mark: AtomicU64::new(0),
             is_stamped: AtomicBool::new(false),
             pending: AtomicBool::new(false),
@@ -239,6 +242,17 @@ impl Puddle {
     #[must_use]
     pub unsafe fn heap_slot(&self) -> &AtomicPtr<()> {
         &self.heap_slot
+    }
+
+    /// Notes that the puddle has no metadata of a traced heap: no page of it that is lost is
+    /// replaced by memory.
+    pub fn note_untraced(&self) {
+        self.untraced.store(true, Ordering::Release);
+    }
+
+    /// See [`Puddle::note_untraced`].
+    pub(crate) fn is_untraced(&self) -> bool {
+        self.untraced.load(Ordering::Acquire)
     }
 
     /// Address of the body: what follows the header space.

@@ -5,7 +5,7 @@ use crate::kernel::interface::error::StoreError;
 use crate::kernel::pools::pool_rules::{check_size, why_no_name};
 use crate::manifest::ImportManifest;
 use cenote_layout::SLOT_SIZE;
-use cenote_layout::catalog::{AtRest, PoolMode, RELOCATION_MOVES_MAX};
+use cenote_layout::catalog::{AtRest, HeapKind, PoolMode, RELOCATION_MOVES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Addresses of programs lie below this.
@@ -26,6 +26,10 @@ pub(super) fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
     }
     let (mut names, mut numbers, mut ranges) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
     for pool in &manifest.pools {
+        if pool.heap != HeapKind::Traced {
+            let (name, what) = (pool.name.clone(), "imported");
+            return Err(StoreError::LoggedHeap { name, what });
+        }
         let name = || pool.name.chars().take(80).collect::<String>();
         why_no_name(&pool.name).map_err(|reason| StoreError::PoolName { name: name(), reason })?;
         if !names.insert(&pool.name) || !numbers.insert(pool.old_id) {

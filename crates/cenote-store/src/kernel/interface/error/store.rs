@@ -307,6 +307,18 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
+    /// What needs the pointers of a pool to be rewritten, of a heap whose pointers are not.
+    #[error(
+        "pool \"{name}\" has a logged heap and cannot be {what}: nothing rewrites its pointers; \
+         copy the whole store (`cenote backup`), or let a program copy its values into a pool with \
+         a traced heap"
+    )]
+    LoggedHeap {
+        /// The name.
+        name: String,
+        /// What it cannot be.
+        what: &'static str,
+    },
     /// A psync of a pool that has no primary.
     #[error(
         "pool \"{name}\" is in direct mode: its transactions are as durable as they can be there \

@@ -1,0 +1,105 @@
+//! Histories of transactions on pools with the logged heap, crashed at every moment, and crashes of
+//! their recoveries: the same histories and the same oracle as for the traced heap. Every word that
+//! is undecided counts.
+
+use cenote::HeapKind;
+use cenote_crashtest::explore::{Plan, Recoveries, Tally, When, run};
+use cenote_crashtest::history::{History, Op};
+use cenote_crashtest::rig::Strategy;
+use cenote_crashtest::units::{Grain, Reach};
+use cenote_medium::Durability;
+use cenote_medium::planted::{Bug, LoggedBug};
+
+fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> Plan {
+    Plan {
+        heap: HeapKind::Logged,
+        level,
+        strategy,
+        histories,
+        reach: vec![(usize::MAX, Reach { grain: Grain::Words, exhaustive: 8, samples: 12 })],
+        recoveries: Recoveries::Shapes,
+        merged_every: 50,
+        thorough_every: 64,
+        again_every: 2000,
+        bug: (Bug::None, When::Both),
+        fault: None,
+        all_operations: false,
+        threads: 1,
+    }
+}
+
+#[track_caller]
+fn visit(plan: &Plan) -> Tally {
+    let (tally, violation) = run(plan);
+    println!("{} level, {}: {tally}", plan.level, plan.strategy.name);
+    if let Some(violation) = violation {
+        panic!("{violation}");
+    }
+    assert!(tally.histories == plan.histories.len() as u64 && tally.images > 0);
+    tally
+}
+
+fn parsed(histories: &[&str]) -> Vec<History> {
+    histories.iter().map(|text| History::parse(text)).collect()
+}
+
+#[test]
+fn a_process_may_die_anywhere() {
+    for strategy in Strategy::ALL {
+        let depth = if strategy == Strategy::LAZY { 3 } else { 2 };
+        visit(&plan(Durability::Process, strategy, History::all(&Op::ALL, depth)));
+    }
+}
+
+#[test]
+fn power_may_fail_anywhere() {
+    visit(&plan(Durability::Power, Strategy::LAZY, History::all(&Op::ALL, 2)));
+    let longer = ["aCa", "aCfC", "afC", "aXa", "gCa", "aaC", "faC", "aCf", "fCa", "fXa"];
+    visit(&plan(Durability::Power, Strategy::LAZY, parsed(&longer)));
+}
+
+#[test]
+fn power_may_fail_anywhere_whatever_way_a_transaction_commits() {
+    for strategy in &Strategy::ALL[1..] {
+        visit(&plan(Durability::Power, *strategy, parsed(&["aC", "fC", "aX", "aCfC"])));
+    }
+}
+
+/// With the bug some history fails, and without it none.
+#[track_caller]
+fn caught(bug: LoggedBug, when: When, level: Durability, histories: &[&str]) {
+    let with = |bug: Bug| Plan {
+        bug: (bug, when),
+        all_operations: true,
+        ..plan(level, Strategy::LAZY, parsed(histories))
+    };
+    let (tally, violation) = run(&with(Bug::Logged(bug)));
+    let Some(violation) = violation else { panic!("{bug:?} was not found: {tally}") };
+    println!("{bug:?}: {violation}");
+    visit(&with(Bug::None));
+}
+
+#[test]
+fn a_ticket_that_is_not_flushed() {
+    caught(LoggedBug::TicketNotFlushed, When::Running, Durability::Power, &["aCfC", "faC", "aCa"]);
+}
+
+#[test]
+fn a_ticket_that_says_allocated_before_the_commit() {
+    caught(LoggedBug::TicketMarkedEarly, When::Running, Durability::Power, &["a", "aa"]);
+}
+
+#[test]
+fn an_entry_that_stays_when_its_block_is_free() {
+    caught(LoggedBug::TicketKeepsEntry, When::Running, Durability::Process, &["fCa", "fCaC"]);
+}
+
+#[test]
+fn an_opener_that_frees_nothing() {
+    caught(LoggedBug::TicketNotRecovered, When::Recovering, Durability::Process, &["a", "aa"]);
+}
+
+#[test]
+fn a_ticket_that_is_used_again_before_its_log_is_durably_finished() {
+    caught(LoggedBug::LazyTicket, When::Running, Durability::Power, &["aCa"]);
+}

@@ -1,0 +1,320 @@
+//! Follows the pointers of a logged heap from its roots: for checks, and for what leads into other
+//! pools. Recovery never does.
+//!
+//! Invariant: each block is looked at once, by its type's record or filter; one of no known type
+//! word by word. Bytes are copied before they are judged: padding is read by nobody in place.
+
+use super::members::LoggedHeap;
+use crate::backing::Backing;
+use crate::block::BlockInfo;
+use crate::error::{FreeError, RecoverError};
+use crate::report::{Fault, Finding, LISTED_MAX, TraceCounts};
+use crate::roots;
+use crate::trace::{Progress, Scanned, TraceOptions, Types, Visitor};
+use crate::traced::copy_into;
+use cenote_layout::heap::{ROOT_COUNT, RootEntry};
+use cenote_layout::id::TypeId;
+use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};
+use cenote_layout::types::{PointerField, TypeRecord};
+use core::ops::ControlFlow;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Bytes that are copied at once of a block that holds many values.
+const STEP: u64 = 64 << 10;
+/// Blocks between two looks at the clock.
+const BLOCKS: u64 = 1024;
+
+/// What a traversal found.
+#[derive(Debug, Default)]
+pub(crate) struct Reached {
+    pub(crate) counts: TraceCounts,
+    /// Addresses of the blocks that were reached.
+    pub(crate) blocks: HashSet<u64>,
+    /// Where pointers into other pools lead.
+    pub(crate) foreign: BTreeSet<u64>,
+    /// Numbered roots that are damaged.
+    pub(crate) damaged_roots: Vec<u16>,
+    /// Address of a page that cannot be had.
+    lost: Option<u64>,
+}
+
+/// Where a pointer stands, where it leads, and to a value of what type.
+#[derive(Clone, Copy, Debug)]
+struct Pointer {
+    at: u64,
+    to: u64,
+    target: TypeId,
+    /// Whether it certainly is one.
+    known: bool,
+}
+
+/// A traversal.
+struct Walk<'a, G: Backing> {
+    heap: &'a LoggedHeap<G>,
+    types: &'a dyn Types,
+    records: HashMap<TypeId, Option<Arc<TypeRecord>>>,
+    queue: Vec<BlockInfo>,
+    found: Reached,
+}
+
+impl<G: Backing> LoggedHeap<G> {
+    /// Everything that the numbered roots and the addresses `more` lead to. No thread changes data
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// A page cannot be had; the caller broke off.
+    pub(crate) fn reach(
+        &self,
+        types: &dyn Types,
+        more: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<Reached, RecoverError> {
+        let mut walk = Walk::new(self, types);
+        walk.begin();
+        walk.begin_at(more);
+        self.walk_all(walk, options)
+    }
+
+    /// What `more` lead to that was not reached before.
+    ///
+    /// # Errors
+    /// As [`LoggedHeap::reach`].
+    pub(crate) fn reach_further(
+        &self,
+        types: &dyn Types,
+        before: &Reached,
+        more: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<Reached, RecoverError> {
+        let mut walk = Walk::new(self, types);
+        walk.found.blocks.clone_from(&before.blocks);
+        walk.begin_at(more);
+        self.walk_all(walk, options)
+    }
+
+    fn walk_all(
+        &self,
+        mut walk: Walk<'_, G>,
+        options: TraceOptions<'_>,
+    ) -> Result<Reached, RecoverError> {
+        let TraceOptions { mut progress, interval, .. } = options;
+        let mut told = Instant::now();
+        while let Some(block) = walk.queue.pop() {
+            walk.scan(&block);
+            if let Some(addr) = walk.found.lost {
+                return Err(RecoverError::Unreadable(self.backing.unreadable(addr)));
+            }
+            let blocks = walk.found.counts.blocks;
+            if blocks.is_multiple_of(BLOCKS)
+                && let Some(progress) = progress.as_mut().filter(|_| told.elapsed() >= interval)
+            {
+                if let ControlFlow::Break(()) = progress(&Progress { blocks, superblocks: 0 }) {
+                    return Err(RecoverError::Cancelled);
+                }
+                told = Instant::now();
+            }
+        }
+        Ok(walk.found)
+    }
+
+    /// The addresses in other pools that something leads to which can be reached from this pool's
+    /// roots and from `roots`.
+    ///
+    /// # Errors
+    /// A page cannot be had.
+    pub fn foreign_pointers(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+    ) -> Result<BTreeSet<u64>, RecoverError> {
+        Ok(self.reach(types, roots, TraceOptions::default())?.foreign)
+    }
+}
+
+impl<'a, G: Backing> Walk<'a, G> {
+    fn new(heap: &'a LoggedHeap<G>, types: &'a dyn Types) -> Self {
+        let (records, queue, found) = (HashMap::new(), Vec::new(), Reached::default());
+        Self { heap, types, records, queue, found }
+    }
+
+    fn begin(&mut self) {
+        for index in 0..ROOT_COUNT as u16 {
+            let Some(slot) = self.heap.root.slot(index) else { continue };
+            match roots::load(slot) {
+                Some(RootEntry { addr: 0, .. }) => {}
+                Some(RootEntry { addr, type_id }) => {
+                    self.found.counts.roots += 1;
+                    let at = slot.as_ptr().expose_provenance() as u64;
+                    self.follow(Pointer { at, to: addr, target: type_id, known: true });
+                }
+                None => self.found.damaged_roots.push(index),
+            }
+        }
+    }
+
+    fn begin_at(&mut self, more: &[u64]) {
+        for &to in more {
+            self.found.counts.roots += 1;
+            self.follow(Pointer { at: 0, to, target: TypeId::UNTYPED, known: true });
+        }
+    }
+
+    fn fault(&mut self, fault: Fault, pointer: Pointer) {
+        let Pointer { at, to, target, known } = pointer;
+        if !known {
+            return;
+        }
+        let counts = &mut self.found.counts;
+        counts.faults += 1;
+        if counts.findings.len() < LISTED_MAX {
+            counts.findings.push(Finding { fault, at, to, target });
+        }
+    }
+
+    fn follow(&mut self, pointer: Pointer) {
+        let Pointer { to, target, known, .. } = pointer;
+        let member = match self.heap.owner_of(to) {
+            Ok((_, member)) => member,
+            Err(refused) => {
+                return match FreeError::from(refused) {
+                    FreeError::OtherPool { .. } => {
+                        self.found.counts.foreign_pointers += u64::from(known);
+                        self.found.foreign.insert(to);
+                    }
+                    FreeError::NotInHeap { .. } => self.fault(Fault::Outside, pointer),
+                    _ => self.fault(Fault::Dangling, pointer),
+                };
+            }
+        };
+        match member.heap.owner(to) {
+            Ok(Some(block)) => {
+                if target != TypeId::UNTYPED && block.addr != to {
+                    self.fault(Fault::Inexact, pointer);
+                } else if target != TypeId::UNTYPED && block.type_id != target {
+                    self.fault(Fault::OtherType, pointer);
+                }
+                if self.found.blocks.insert(block.addr) {
+                    self.found.counts.blocks += 1;
+                    self.found.counts.bytes += block.size;
+                    self.queue.push(block);
+                }
+            }
+            Ok(None) => self.fault(Fault::Dangling, pointer),
+            Err(_) => self.fault(Fault::Lost, pointer),
+        }
+    }
+
+    fn record(&mut self, id: TypeId) -> Option<Arc<TypeRecord>> {
+        let types = self.types;
+        let known = self.records.entry(id).or_insert_with(|| {
+            types.record(id).filter(|record| id != TypeId::UNTYPED && record.check().is_ok())
+        });
+        known.clone()
+    }
+
+    fn scan(&mut self, block: &BlockInfo) {
+        if let Some(filter) = self.types.filter(block.type_id) {
+            let mut bytes = Vec::new();
+            if !self.copy(block.addr, block.size, &mut bytes) {
+                return;
+            }
+            let (addr, type_id) = (block.addr, block.type_id);
+            let mut visit = |to, target| self.follow(Pointer { at: addr, to, target, known: true });
+            let mut visitor = Visitor::new(&mut visit);
+            return filter(&Scanned { addr, type_id, bytes: &bytes }, &mut visitor);
+        }
+        match self.record(block.type_id) {
+            Some(record) if record.pointers.is_empty() => {}
+            Some(record) => self.scan_typed(block, &record),
+            None => self.scan_words(block),
+        }
+    }
+
+    fn scan_typed(&mut self, block: &BlockInfo, record: &TypeRecord) {
+        let value = record.size.max(1);
+        let (step, end) = match record.repeats {
+            true => ((STEP / value).max(1) * value, block.size / value * value),
+            false => (value, value.min(block.size)),
+        };
+        let (mut copy, mut at) = (Vec::new(), 0);
+        while at < end {
+            let base = block.addr + at;
+            if !self.copy(base, step.min(end - at), &mut copy) {
+                return;
+            }
+            record.for_each_pointer(&copy, &mut |offset, field| {
+                let word = word_at(&copy, offset) & !field.tag_mask;
+                self.follow_word(base + offset as u64, word, field);
+            });
+            at += step;
+        }
+    }
+
+    fn scan_words(&mut self, block: &BlockInfo) {
+        let counts = &mut self.found.counts;
+        counts.conservative_blocks += 1;
+        if block.type_id != TypeId::UNTYPED && !counts.unknown_types.contains(&block.type_id) {
+            counts.unknown_types.push(block.type_id);
+        }
+        let mut copy = Vec::new();
+        for from in (0..block.size).step_by(STEP as usize) {
+            let base = block.addr + from;
+            if !self.copy(base, STEP.min(block.size - from), &mut copy) {
+                return;
+            }
+            for offset in (0..copy.len()).step_by(8) {
+                self.follow_perhaps(base + offset as u64, word_at(&copy, offset));
+            }
+        }
+    }
+
+    fn copy(&mut self, addr: u64, len: u64, copy: &mut Vec<u8>) -> bool {
+        let read = copy_into(addr, len, copy);
+        if !read {
+            self.found.lost.get_or_insert(addr);
+        }
+        read
+    }
+
+    /// Follows a word that is a pointer of a known kind.
+    fn follow_word(&mut self, at: u64, word: u64, field: &PointerField) {
+        if word == 0 {
+            return;
+        }
+        let (target, known) = (field.target, true);
+        let (to, fault) = match field.kind {
+            PointerKind::NATIVE => (Some(word), Fault::Dangling),
+            PointerKind::RELATIVE => (decode_relative(at, word), Fault::Malformed),
+            PointerKind::REGION => match RegionAddress::decode(word) {
+                Some(region) => (self.heap.backing.region(&region), Fault::Outside),
+                None => (None, Fault::Malformed),
+            },
+            _ => return self.follow_perhaps(at, word),
+        };
+        match to {
+            Some(to) => self.follow(Pointer { at, to, target, known }),
+            None => self.fault(fault, Pointer { at, to: word, target, known }),
+        }
+    }
+
+    /// Follows a word that may be a pointer of any kind, or none.
+    fn follow_perhaps(&mut self, at: u64, word: u64) {
+        let to = match word >> 48 {
+            0 if word == 0 => None,
+            0 => Some(word),
+            _ => decode_relative(at, word)
+                .or_else(|| self.heap.backing.region(&RegionAddress::decode(word)?)),
+        };
+        if let Some(to) = to {
+            self.follow(Pointer { at, to, target: TypeId::UNTYPED, known: false });
+        }
+    }
+}
+
+/// The word at an offset; 0 if it is not there.
+fn word_at(bytes: &[u8], offset: usize) -> u64 {
+    let word = bytes.get(offset..).and_then(|rest| rest.first_chunk());
+    word.map_or(0, |word| u64::from_le_bytes(*word))
+}

@@ -1,0 +1,234 @@
+//! The heap of a store's pool: of the kind that the catalog names ([`HeapKind`]).
+//!
+//! Every operation of [`Heap`] and [`Trace`] works on each kind. What only one kind can do is asked
+//! for by [`PoolHeap::traced`], or returns a typed error that says what to do instead.
+
+use crate::block::{Block, BlockInfo, Cancelled, Taking};
+use crate::error::{AllocError, FreeError, OpenError, RecoverError, RootError, WrongKind};
+use crate::exclusion::Exclusion;
+use crate::heap::{Heap, Trace};
+use crate::logged::{LoggedHeap, LoggedOptions};
+use crate::pool_backing::PoolBacking;
+use crate::report::{Damage, HeapReport, HeapStats, RecoveryReport, ValueReport};
+use crate::trace::{TraceOptions, Types};
+use crate::traced::TracedHeap;
+use cenote_layout::catalog::HeapKind;
+use cenote_layout::heap::{RootEntry, RootSlot};
+use cenote_layout::id::TypeId;
+use cenote_layout::values::Values;
+use core::ptr::NonNull;
+use std::collections::BTreeSet;
+
+/// A pool's heap.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one per open pool, and never moved afterwards")]
+pub enum PoolHeap {
+    /// Recoverable by tracing.
+    Traced(TracedHeap),
+    /// Recoverable by its logs.
+    Logged(LoggedHeap<PoolBacking>),
+}
+
+/// Does the same to each kind.
+macro_rules! each {
+    ($heap:expr, $name:ident => $what:expr) => {
+        match $heap {
+            PoolHeap::Traced($name) => $what,
+            PoolHeap::Logged($name) => $what,
+        }
+    };
+}
+
+impl PoolHeap {
+    /// Opens the heap of a pool; makes it, if the pool is new and open for writing.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    pub fn open(backing: PoolBacking) -> Result<Self, OpenError> {
+        match backing.record().heap {
+            HeapKind::Traced => TracedHeap::open(backing).map(Self::Traced),
+            HeapKind::Logged => {
+                if backing.root_puddle().is_none() {
+                    return Err(OpenError::NoPuddle);
+                }
+                let options = LoggedOptions::for_pool(backing.record().puddle_size);
+                Ok(Self::Logged(LoggedHeap::open_pool(backing, &options)?))
+            }
+        }
+    }
+
+    /// The heap, if it is a traced one.
+    #[must_use]
+    #[inline]
+    pub const fn traced(&self) -> Option<&TracedHeap> {
+        match self {
+            Self::Traced(heap) => Some(heap),
+            Self::Logged(_) => None,
+        }
+    }
+
+    /// The traced heap that can do something.
+    ///
+    /// # Errors
+    /// The heap is of another kind, which cannot.
+    pub fn to_trace(
+        &self,
+        what: &'static str,
+        instead: &'static str,
+    ) -> Result<&TracedHeap, WrongKind> {
+        self.traced().ok_or(WrongKind { what, instead })
+    }
+
+    /// Whether a block of a type is allocated and begins at `addr`.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_live(&self, addr: u64, type_id: TypeId) -> bool {
+        each!(self, heap => heap.is_live(addr, type_id))
+    }
+
+    /// The locks between processes that have the pool open; `None`: this process alone has it.
+    #[must_use]
+    #[inline]
+    pub fn exclusion(&self) -> Option<Exclusion<'_>> {
+        self.traced()?.exclusion()
+    }
+
+    /// Learns what other processes have made of the pool.
+    ///
+    /// # Errors
+    /// As [`TracedHeap::catch_up`].
+    pub fn catch_up(&self) -> Result<(), OpenError> {
+        self.traced().map_or(Ok(()), TracedHeap::catch_up)
+    }
+
+    /// Superblocks that are out of use. A logged heap has none: one that is damaged is refused when
+    /// it is opened, or the operation that meets it.
+    #[must_use]
+    pub fn damage(&self) -> Vec<Damage> {
+        self.traced().map(TracedHeap::damage).unwrap_or_default()
+    }
+
+    /// [`Trace::check`] with types and further roots: addresses that something outside of the pool
+    /// leads to.
+    ///
+    /// # Errors
+    /// As [`Trace::check`]; [`RecoverError::Cancelled`].
+    pub fn check_from(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+        options: TraceOptions<'_>,
+    ) -> Result<HeapReport, RecoverError> {
+        match self {
+            Self::Traced(heap) => heap.check_from(types, roots, options),
+            Self::Logged(heap) => heap.check_from(Some(types), roots, options),
+        }
+    }
+
+    /// Looks at the values of all allocated blocks whose types have rules.
+    ///
+    /// # Errors
+    /// A puddle cannot be mapped; [`RecoverError::Cancelled`].
+    pub fn check_values(
+        &self,
+        values: &mut Values,
+        options: TraceOptions<'_>,
+    ) -> Result<ValueReport, RecoverError> {
+        each!(self, heap => heap.check_values(values, options))
+    }
+
+    /// The addresses in other pools that something leads to which can be reached from this pool's
+    /// roots and from `roots`.
+    ///
+    /// # Errors
+    /// A puddle cannot be mapped.
+    pub fn foreign_pointers(
+        &self,
+        types: &dyn Types,
+        roots: &[u64],
+    ) -> Result<BTreeSet<u64>, RecoverError> {
+        each!(self, heap => heap.foreign_pointers(types, roots))
+    }
+}
+
+impl Heap for PoolHeap {
+    #[inline(always)]
+    fn alloc_with(
+        &self,
+        size: u64,
+        align: u64,
+        type_id: TypeId,
+        before: &mut dyn FnMut(&Block) -> Result<Taking, Cancelled>,
+    ) -> Result<Block, AllocError> {
+        each!(self, heap => heap.alloc_with(size, align, type_id, before))
+    }
+
+    fn alloc(&self, size: u64, align: u64, type_id: TypeId) -> Result<Block, AllocError> {
+        each!(self, heap => Heap::alloc(heap, size, align, type_id))
+    }
+
+    #[inline(always)]
+    fn find(&self, addr: u64) -> Result<Block, FreeError> {
+        each!(self, heap => Heap::find(heap, addr))
+    }
+
+    #[inline(always)]
+    fn find_to_free(&self, addr: u64) -> Result<Block, FreeError> {
+        each!(self, heap => heap.find_to_free(addr))
+    }
+
+    fn free(&self, addr: u64) -> Result<(), FreeError> {
+        each!(self, heap => Heap::free(heap, addr))
+    }
+
+    unsafe fn set_mark(&self, block: &Block) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { each!(self, heap => heap.set_mark(block)) }
+    }
+
+    fn clear_mark(&self, block: &Block) {
+        each!(self, heap => heap.clear_mark(block));
+    }
+
+    fn release(&self, block: &Block) {
+        each!(self, heap => heap.release(block));
+    }
+
+    fn settle(&self, block: &Block) {
+        each!(self, heap => heap.settle(block));
+    }
+
+    fn owner(&self, addr: u64) -> Option<BlockInfo> {
+        each!(self, heap => Heap::owner(heap, addr))
+    }
+
+    fn root(&self, index: u16) -> Result<RootEntry, RootError> {
+        each!(self, heap => heap.root(index))
+    }
+
+    fn root_slot(&self, index: u16) -> Result<NonNull<RootSlot>, RootError> {
+        each!(self, heap => heap.root_slot(index))
+    }
+
+    fn set_root(&self, index: u16, addr: u64, type_id: TypeId) -> Result<(), RootError> {
+        each!(self, heap => heap.set_root(index, addr, type_id))
+    }
+}
+
+impl Trace for PoolHeap {
+    fn walk(&self, visit: &mut dyn FnMut(BlockInfo)) -> Result<(), RecoverError> {
+        each!(self, heap => heap.walk(visit))
+    }
+
+    fn check(&self, types: Option<&dyn Types>) -> Result<HeapReport, RecoverError> {
+        each!(self, heap => heap.check(types))
+    }
+
+    fn stats(&self) -> Result<HeapStats, RecoverError> {
+        each!(self, heap => Trace::stats(heap))
+    }
+
+    fn recover(&self, types: &dyn Types, roots: &[u64]) -> Result<RecoveryReport, RecoverError> {
+        each!(self, heap => heap.recover(types, roots))
+    }
+}

@@ -1,0 +1,99 @@
+//! Slabs (PUD-12): blocks of the buddy system that are split into up to 64 slots of one size, for
+//! values of one type.
+//!
+//! Invariant: which slots are used the record alone says. No byte of that lies in the slab.
+
+use super::{BlockRecord, BlockState, CELL_SIZE, CLASS_MAX, CLASS_MIN, Cell};
+use crate::checksum::seed;
+use crate::id::TypeId;
+use core::mem::offset_of;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes that slots can have.
+pub const SLAB_SIZES: [u32; 7] = [16, 32, 48, 64, 96, 128, 192];
+/// Most slots of a slab: bits of a word.
+const SLOTS_MAX: u32 = 64;
+
+/// Class of the slabs with slots of so many bytes: at least 42 slots, and little waste.
+#[must_use]
+pub const fn slab_class(size: u32) -> u8 {
+    let whole = (size * SLOTS_MAX).next_power_of_two().ilog2() as u8;
+    if size.is_power_of_two() { whole } else { whole - 1 }
+}
+
+/// The record of a slab, in the slot of the table where the record of its block would be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct SlabRecord {
+    /// As in a [`BlockRecord`].
+    pub place: u64,
+    /// Type of what all slots hold.
+    pub type_id: TypeId,
+    /// A bit for each slot: 1 is allocated.
+    pub used: u64,
+    /// Bytes of a slot.
+    pub size: u32,
+    /// See [`Cell`].
+    pub check: u32,
+}
+
+const _: () = assert!(size_of::<SlabRecord>() as u64 == CELL_SIZE);
+const _: () = assert!(offset_of!(SlabRecord, type_id) == 8);
+const _: () = assert!(offset_of!(SlabRecord, used) == 16);
+const _: () = assert!(offset_of!(SlabRecord, size) == 24);
+const _: () = assert!(offset_of!(SlabRecord, check) == 28);
+
+impl SlabRecord {
+    /// The record of a slab without used slots.
+    #[must_use]
+    pub const fn new(unit: u64, size: u32, type_id: TypeId) -> Self {
+        let block = BlockRecord::new(unit, slab_class(size), BlockState::Slab, type_id);
+        Self { place: block.place, type_id, used: 0, size, check: 0 }
+    }
+
+    /// What it is as a block.
+    #[must_use]
+    pub const fn as_block(&self) -> BlockRecord {
+        let (next, prev, reserved, check) = (0, 0, 0, 0);
+        BlockRecord { place: self.place, type_id: self.type_id, next, prev, reserved, check }
+    }
+
+    /// Slots.
+    #[must_use]
+    pub const fn slots(&self) -> u32 {
+        let slots = self.as_block().size() / self.size as u64;
+        if slots < SLOTS_MAX as u64 { slots as u32 } else { SLOTS_MAX }
+    }
+
+    /// The bits of all slots.
+    #[must_use]
+    pub const fn all(&self) -> u64 {
+        u64::MAX >> (SLOTS_MAX - self.slots())
+    }
+
+    /// Whether a slot is allocated.
+    #[must_use]
+    pub const fn is_used(&self, index: u32) -> bool {
+        index < SLOTS_MAX && self.used >> index & 1 == 1
+    }
+
+    /// Whether all are.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.used == self.all()
+    }
+}
+
+impl Cell for SlabRecord {
+    const SEED: u64 = seed::SLAB_RECORD;
+
+    fn is_possible(&self) -> bool {
+        let block = self.as_block();
+        block.is_slab()
+            && SLAB_SIZES.contains(&self.size)
+            && block.class() == slab_class(self.size)
+            && (CLASS_MIN..=CLASS_MAX).contains(&block.class())
+            && block.unit().is_multiple_of(block.units())
+            && self.used & !self.all() == 0
+    }
+}
