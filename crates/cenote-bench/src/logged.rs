@@ -7,6 +7,7 @@ use crate::place::{self, Settings};
 use cenote::{Durability, PoolOptions, TypeId};
 use cenote_heap::PoolBacking;
 use cenote_heap::logged::{AllocRefused, LoggedHeap, LoggedOptions};
+use cenote_layout::catalog::HeapKind;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -30,7 +31,7 @@ impl Logged {
         options: &LoggedOptions,
     ) -> Result<Arc<Self>, Failure> {
         let directory = settings.temporary()?;
-        let pool = PoolOptions::default();
+        let pool = PoolOptions { heap: HeapKind::Logged, ..PoolOptions::default() };
         let backing = place::new_backing(directory.path(), durability, &pool, place::window_len())?;
         let heap = LoggedHeap::create(backing, options)?;
         Ok(Arc::new(Self { heap, _directory: directory }))

@@ -1,7 +1,8 @@
 //! Opening a logged heap whose user was killed, and what its table costs, by the number of blocks.
 //!
-//! A child makes a store with a logged heap, allocates N blocks of 64 bytes, and measures pairs of
-//! a free and an allocation at random places. Then it frees and allocates until it is killed by
+//! A child makes a store with a logged heap, allocates N blocks of 256 bytes, and measures pairs of
+//! a free and an allocation at random places. Each block has a record of its own in the table;
+//! smaller ones share one, as slots of slabs. Then it frees and allocates until it is killed by
 //! SIGKILL at a random moment. This process, which has mapped nothing of it, opens the store, the
 //! pool and the heap, and allocates. The next child goes on with the same heap, so each run is the
 //! opening after another kill. Levels take turns.
@@ -28,6 +29,7 @@ use crate::runner::Row;
 use cenote::{Access, Durability, PoolOptions, TypeId};
 use cenote_heap::logged::{LoggedHeap, LoggedOptions};
 use cenote_heap::{Backing as _, PoolBacking};
+use cenote_layout::catalog::HeapKind;
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -53,8 +55,8 @@ const CHILD_AGE_MAX: Duration = Duration::from_secs(300);
 /// Pairs that a child measures.
 const PAIRS: u64 = 20_000;
 
-/// Bytes of a small block, and of a large one.
-const SMALL: u64 = 64;
+/// Bytes of a small block, the smallest that no slab has, and of a large one.
+const SMALL: u64 = 256;
 const LARGE: u64 = 1 << 30;
 
 /// Bytes of the window of the store with the large heap.
@@ -270,7 +272,7 @@ fn open_filled(
         return Ok((heap, held));
     }
     let window_len = if size.is_large { WINDOW } else { place::window_len() };
-    let pool = PoolOptions::default();
+    let pool = PoolOptions { heap: HeapKind::Logged, ..PoolOptions::default() };
     let backing = place::new_backing(directory, durability, &pool, window_len)?;
     let heap = LoggedHeap::create(backing.clone(), &options)?;
     if size.is_large {

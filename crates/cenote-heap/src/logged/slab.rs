@@ -197,6 +197,16 @@ impl Plan<'_> {
     }
 }
 
+impl Slabs {
+    /// Notes that a slot was freed: its slab, if that stays, has room.
+    #[inline]
+    pub(crate) fn slot_freed(&mut self, located: &Located, stays: bool) {
+        if let (true, Located::Slot(found, slab, index)) = (stays, located) {
+            self.add(found.slot, slab, index + 1);
+        }
+    }
+}
+
 impl<G: Backing> SubHeap<G> {
     /// Notes that a slot was allocated: where to look next, and whether its slab is full.
     pub(crate) fn slot_taken(&self, state: &mut State, located: &Located) {
@@ -222,7 +232,7 @@ impl<G: Backing> SubHeap<G> {
         }
     }
 
-    /// Frees a located block. Of a slab that stays it is noted that it has room.
+    /// Frees a located block.
     pub(crate) fn free_located(
         &self,
         state: &mut State,
@@ -230,10 +240,7 @@ impl<G: Backing> SubHeap<G> {
         keep_slab: bool,
     ) -> Result<(), Damage> {
         let stays = self.change(state, |plan| plan.put_back(located, keep_slab));
-        if let (true, Located::Slot(found, slab, index)) = (stays.map_err(Fault::damage)?, located)
-        {
-            state.slabs.add(found.slot, slab, index + 1);
-        }
+        state.slabs.slot_freed(located, stays.map_err(Fault::damage)?);
         Ok(())
     }
 
