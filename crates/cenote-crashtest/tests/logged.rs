@@ -39,14 +39,17 @@ const TRANSACTIONS: Script = Script {
 
 /// A slab is made, filled, emptied and given back; transactions have slots of slabs.
 const SLABS: Script = Script {
-    before: &[Small(100), Small(64)],
+    before: &[Small(16), Small(32)],
     crashed: &[
-        Small(64),
+        Small(32),
         Small(16),
         Free(1),
-        Transaction(&[64, 16], &[0], End::Commit),
-        Transaction(&[100], &[1], End::Abort),
-        Do::FreeAll,
+        Transaction(&[32, 16], &[0], End::Commit),
+        Transaction(&[48], &[1], End::Abort),
+        Free(0),
+        Free(0),
+        Free(0),
+        Free(0),
         Do::Compact,
         Small(16),
     ],
@@ -96,7 +99,7 @@ fn transactions_commit_and_abort() {
 #[test]
 fn slabs_are_made_filled_and_given_back() {
     visit("slabs", &SLABS, 8, 32);
-    visit("slab goes", &SLAB_GOES, 9, 16);
+    visit("slab goes", &SLAB_GOES, 9, 2);
 }
 
 #[test]

@@ -13,7 +13,7 @@ const DATA_LEN: u64 = 1 << 20;
 
 fn memory() -> (MemoryBacking, Place) {
     let levels = SubHeapGeometry::levels_for(DATA_LEN);
-    let len = SubHeapGeometry::new(2, levels).expect("a geometry").metadata_len;
+    let len = SubHeapGeometry::new(2, 0, levels).expect("a geometry").metadata_len;
     let backing = MemoryBacking::new(MemoryOptions::default());
     let base = backing.take(len.next_multiple_of(64 << 10)).expect("memory").addr;
     let metadata = Region { puddle: 1, base, from: 0, len };
@@ -230,7 +230,7 @@ fn one_flipped_bit_of_a_slab_is_found_and_never_followed() {
     let words = place.metadata.len / 8;
     let at = core::ptr::with_exposed_provenance_mut::<u64>(place.metadata.addr() as usize);
     let levels = SubHeapGeometry::levels_for(DATA_LEN);
-    let table = SubHeapGeometry::new(2, levels).expect("a geometry").table / 8;
+    let table = SubHeapGeometry::new(2, 0, levels).expect("a geometry").table / 8;
     let mut flipped = 0;
     for word in table..words {
         // SAFETY: a word of the test's memory, which no other thread uses.
@@ -247,4 +247,32 @@ fn one_flipped_bit_of_a_slab_is_found_and_never_followed() {
     }
     assert!(flipped > 100, "{flipped}");
     assert_eq!(blocks(&heap), before);
+}
+
+#[test]
+fn a_full_sub_heap_serves_small_blocks_again_once_all_are_freed() {
+    let (backing, _) = memory();
+    let levels = SubHeapGeometry::levels_for(16 << 10);
+    let geometry = SubHeapGeometry::new(2, 0, levels).expect("a geometry");
+    let base = backing.extents()[0].addr;
+    let data = Region { puddle: 0, base, from: 0, len: 16 << 10 };
+    let base = backing.extents()[1].addr;
+    let metadata = Region { puddle: 1, base, from: 0, len: geometry.metadata_len };
+    // SAFETY: as in `new`.
+    let heap = unsafe { SubHeap::format(backing, &Place { data, metadata }, 0, 2) };
+    let heap = heap.expect("a sub-heap");
+    alloc(&heap, 100, 5);
+    for size in [64, 64, 16] {
+        alloc(&heap, size, 5);
+    }
+    let mut kind = 100;
+    while heap.alloc(16, 1, TypeId(kind)).is_ok() {
+        kind += 1;
+    }
+    for addr in blocks(&heap).into_keys() {
+        heap.free(addr).expect("freed");
+    }
+    heap.compact().expect("compacted");
+    alloc(&heap, 16, 5);
+    alloc(&heap, 8192, 5);
 }

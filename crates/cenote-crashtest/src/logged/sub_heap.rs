@@ -79,7 +79,7 @@ impl Subject for OneSubHeap {
         // A process that dies does not end its transaction.
         let mut run = ManuallyDrop::new(Run { heap: &self.heap, log, kind });
         for &step in steps {
-            run.step(step)?;
+            run.step(step).map_err(|error| format!("{step:?}: {error}"))?;
             done(self)?;
         }
         drop(ManuallyDrop::into_inner(run));
