@@ -26,7 +26,7 @@ programs=${CARGO_TARGET_DIR:-target}/release
 rows=$(mktemp)
 trap 'rm -f "$rows"' EXIT
 figures=("$@")
-[ $# -gt 0 ] || figures=(puddles-table3 allocators steady open-after-kill)
+[ $# -gt 0 ] || figures=(puddles-table3 allocators steady open-after-kill logged-open)
 for figure in "${figures[@]}"; do
     "$programs/cenote-bench" "$figure" --quick --json "$rows" </dev/null
     for key in figure row system level threads unit median min max runs; do
@@ -38,6 +38,15 @@ for figure in "${figures[@]}"; do
 done
 [ $# -eq 0 ] || exit 0
 "$programs/cenote-bench-peers" allocators --quick </dev/null
+for figure in poseidon6 poseidon7 poseidon8 poseidon9; do
+    "$programs/cenote-bench-peers" "$figure" --quick --json "$rows" </dev/null
+    for level in process power; do
+        grep "\"system\":\"logged\",\"level\":\"$level\"" "$rows" >/dev/null || {
+            echo "error: $figure: no row of the logged heap at $level" >&2
+            exit 1
+        }
+    done
+done
 "$programs/cenote-bench-peers" pmo-files --quick --system lmdb </dev/null
 # The attacks must work where they are known to: else it says nothing that they do nothing here.
 if [ "${features%libpmemobj}" != "$features" ]; then

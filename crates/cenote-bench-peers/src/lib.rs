@@ -31,8 +31,13 @@ pub const PEERS: Peers = Peers { cases, reference };
 const ALLOCATORS: &str = "allocators";
 
 fn cases(figure: &Figure, settings: &Settings) -> Result<Vec<Case>, Failure> {
-    #[cfg_attr(not(any(feature = "libpmemobj", feature = "lmdb")), expect(unused_mut))]
+    #[cfg_attr(
+        not(any(feature = "libpmemobj", feature = "lmdb", feature = "mimalloc")),
+        expect(unused_mut)
+    )]
     let mut all = if figure.name == ALLOCATORS { volatile::cases(settings) } else { Vec::new() };
+    #[cfg(feature = "mimalloc")]
+    all.extend(volatile::poseidon(figure.name, settings));
     #[cfg(feature = "libpmemobj")]
     all.extend(libpmemobj::cases(figure, settings)?);
     #[cfg(feature = "lmdb")]

@@ -8,6 +8,7 @@ use cenote_bench::Allocator;
 use cenote_bench::case::{Case, Failure, POWER, Sample, Stopwatch};
 use cenote_bench::figures::allocators::{self, prodcon};
 use cenote_bench::figures::figure1::{list_len, tree_height};
+use cenote_bench::figures::poseidon::{self, On};
 use cenote_bench::figures::poseidon3::{HEAP_BYTES, Victim};
 use cenote_bench::figures::puddles_table3::{BATCH, RANGES};
 use cenote_bench::figures::{Figure, list_tail};
@@ -155,7 +156,25 @@ pub fn cases(figure: &Figure, settings: &Settings) -> Result<Vec<Case>, Failure>
             let pool = Arc::new(Atomic(Peer::of_size(settings, POOL_SIZE + more)?));
             Ok(allocators::cases_of(&pool, SYSTEM, POWER, settings))
         }
+        "poseidon6" | "poseidon7" | "poseidon8" | "poseidon9" => {
+            let pool = Peer::of_size(settings, POOL_SIZE + poseidon_bytes(figure, settings))?;
+            let allocator = Arc::new(Atomic(pool));
+            let on = On { allocator, system: SYSTEM, level: POWER, counted: false };
+            Ok(poseidon::cases_of(figure.name, &on, settings))
+        }
         _ => Ok(Vec::new()),
+    }
+}
+
+/// What a figure of Poseidon's holds at once beside small blocks.
+fn poseidon_bytes(figure: &Figure, settings: &Settings) -> u64 {
+    let threads = settings.threads.iter().copied().max().unwrap_or(16);
+    match figure.name {
+        // A block of each thread, and as much for what the library does not find again at once.
+        "poseidon8" => 2 * u64::from(threads) * poseidon::solvers::cache_bytes(settings) as u64,
+        // Two trees: 128 bytes for each value, and less for nodes.
+        "poseidon9" => 2 * 256 * poseidon::ycsb::keys(settings),
+        _ => 0,
     }
 }
 

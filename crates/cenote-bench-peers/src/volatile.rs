@@ -8,6 +8,8 @@
 use cenote_bench::Allocator;
 use cenote_bench::case::{Case, NO_LEVEL};
 use cenote_bench::figures::allocators::cases_of;
+#[cfg(feature = "mimalloc")]
+use cenote_bench::figures::poseidon::{On, cases_of as cases_of_poseidon};
 use cenote_bench::place::Settings;
 use std::sync::Arc;
 
@@ -71,6 +73,14 @@ allocator!(
     libmimalloc_sys::mi_free
 );
 
+/// mimalloc's rows in Poseidon's figures; none in others.
+#[cfg(feature = "mimalloc")]
+#[must_use]
+pub fn poseidon(figure: &str, settings: &Settings) -> Vec<Case> {
+    let (allocator, system) = (Arc::new(Mimalloc), "mimalloc");
+    cases_of_poseidon(figure, &On { allocator, system, level: NO_LEVEL, counted: false }, settings)
+}
+
 /// The rows of all of them in the figure of allocators.
 #[must_use]
 pub fn cases(settings: &Settings) -> Vec<Case> {
@@ -102,6 +112,23 @@ mod tests {
             let name = format!("{case:?}");
             let sample = (case.work)(4000).expect(&name);
             assert!(sample.operations >= 4000, "{name}");
+        }
+    }
+    #[cfg(feature = "mimalloc")]
+    #[test]
+    fn mimalloc_has_every_row_of_poseidons_figures() {
+        let objects = Some(1000);
+        let settings = Settings { quick: true, threads: vec![2], objects, ..Settings::default() };
+        for (figure, rows) in
+            [("poseidon6", 7), ("poseidon7", 1), ("poseidon8", 3), ("poseidon9", 2), ("figure1", 0)]
+        {
+            let cases = poseidon(figure, &settings);
+            assert_eq!(cases.len(), rows, "{figure}");
+            for mut case in cases {
+                let name = format!("{case:?}");
+                let sample = (case.work)(500).expect(&name);
+                assert!(sample.operations >= 500, "{name}");
+            }
         }
     }
 }

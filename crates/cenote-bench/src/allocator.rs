@@ -108,6 +108,19 @@ impl Held {
         }
     }
 
+    /// The whole words between the first and the last, which have the stamps.
+    ///
+    /// # Safety
+    /// The block is not given back while the result is used.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn between(&self) -> &[AtomicU64] {
+        let words = self.size() / 8 - 2;
+        // SAFETY: inside the block, which begins at a multiple of 8 and is there, as the caller
+        // promises; atomic as in `words`.
+        unsafe { std::slice::from_raw_parts(self.block.as_ptr().add(8).cast(), words) }
+    }
+
     /// The first word, and the last whole one.
     #[inline(always)]
     fn words(&self) -> (&AtomicU64, &AtomicU64) {

@@ -1,7 +1,9 @@
 //! The command line, which `cenote-bench` and `cenote-bench-peers` share.
 
 use crate::case::{Case, Failure};
-use crate::figures::{self, Body, FIGURES, Figure, daemon, open_after_kill, poseidon3, sensors};
+use crate::figures::{
+    self, Body, FIGURES, Figure, daemon, logged_open, open_after_kill, poseidon3, sensors,
+};
 use crate::filter::Filter;
 use crate::place::Settings;
 use crate::report;
@@ -37,11 +39,15 @@ Options:
       --run-ms N   Let a run last at least N milliseconds [default: 60]; prefer many
                    short runs if the machine has other work to do
       --threads L  allocators, steady: numbers of threads, such as 1,2,4
-                   [default: 1,2 and as many as there are processors]
-      --scale X    allocators: runs of X times the paper's length, 0 < X <= 1, instead of --run-ms
+                   [default: 1,2 and as many as there are processors; poseidon6 to
+                   poseidon9: 1,2,4,8,16]
+      --scale X    allocators, poseidon6 to poseidon9: runs of X times the paper's length,
+                   0 < X <= 1, instead of --run-ms
       --seconds N  steady: how long it runs [default: 20]
-      --live-mib N steady: MiB of live blocks [default: 256]
-      --objects N  open-after-kill: objects in the pool [default: 1000000]
+      --live-mib N steady: MiB of live blocks [default: 256]; poseidon8: MiB of a block of
+                   ackermann [default: 16; the paper: 1024]
+      --objects N  open-after-kill, logged-open: objects in the pool; poseidon9: keys
+                   [default: 1000000]
   -h, --help       Print this help
 ";
 
@@ -261,6 +267,9 @@ pub fn main(program: &str, peers: Option<Peers>) -> ExitCode {
     }
     if arguments.first().is_some_and(|first| first == poseidon3::CHILD) {
         return poseidon3::child(&arguments);
+    }
+    if arguments.first().is_some_and(|first| first == logged_open::CHILD) {
+        return logged_open::child(&arguments);
     }
     if arguments.first().is_some_and(|first| first == daemon::CHILD) {
         return daemon::child(&arguments);

@@ -13,6 +13,7 @@ pub mod case;
 pub mod command;
 pub mod figures;
 pub mod filter;
+pub mod logged;
 pub mod place;
 pub mod random;
 pub mod report;

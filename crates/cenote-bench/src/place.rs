@@ -7,8 +7,10 @@
 
 use crate::case::{Failure, POWER, PROCESS};
 use cenote::{
-    Durability, FormatOptions, Medium, MediumOptions, OpenOptions, Pool, RealMedium, Store,
+    Access, Durability, FormatOptions, Medium, MediumOptions, OpenOptions, Pool, PoolOptions,
+    RealMedium, Store,
 };
+use cenote_heap::PoolBacking;
 use cenote_medium::MediumKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -84,6 +86,44 @@ pub fn medium(path: &Path, durability: Durability) -> Result<Arc<dyn Medium>, Fa
         ..MediumOptions::default()
     };
     Ok(Arc::new(RealMedium::open(path, &options)?))
+}
+
+/// Bytes of a store's window, if nothing else is asked for.
+#[must_use]
+pub fn window_len() -> u64 {
+    FormatOptions::default().window_len
+}
+
+/// Makes a store at this level in a directory, with a pool `bench`: what a heap is made on.
+///
+/// # Errors
+/// It cannot be made or opened.
+pub fn new_backing(
+    directory: &Path,
+    durability: Durability,
+    pool: &PoolOptions,
+    window_len: u64,
+) -> Result<PoolBacking, Failure> {
+    let medium = medium(directory, durability)?;
+    let format = FormatOptions { window_len, ..FormatOptions::default() };
+    cenote_store::format(medium.clone(), &format)?;
+    let store = open_store(medium, durability)?;
+    store.create_pool("bench", pool)?;
+    // SAFETY: the store is this benchmark's own, and nothing else opens the pool.
+    Ok(unsafe { PoolBacking::of(store.open_pool("bench", Access::ReadWrite)?) })
+}
+
+/// Opens the store of [`new_backing`], without spare puddles.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn open_store(
+    medium: Arc<dyn Medium>,
+    durability: Durability,
+) -> Result<cenote_store::Store, Failure> {
+    let options =
+        OpenOptions { durability: Some(durability), spare_bytes_max: 0, ..OpenOptions::default() };
+    Ok(cenote_store::Store::open(medium, options)?.0)
 }
 
 /// The level that a store in the directory of temporary stores has by itself: `process` on tmpfs,

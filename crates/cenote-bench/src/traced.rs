@@ -4,8 +4,8 @@
 use crate::allocator::Allocator;
 use crate::case::{Failure, POWER, PROCESS};
 use crate::place::{self, Settings};
-use cenote::{Access, Durability, FormatOptions, OpenOptions, PoolOptions, TypeId};
-use cenote_heap::{AllocError, PoolBacking, Taking, TracedHeap};
+use cenote::{Durability, PoolOptions, TypeId};
+use cenote_heap::{AllocError, Taking, TracedHeap};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,17 +38,7 @@ impl Traced {
         pool: &PoolOptions,
     ) -> Result<Arc<Self>, Failure> {
         let directory = settings.temporary()?;
-        let medium = place::medium(directory.path(), durability)?;
-        cenote_store::format(medium.clone(), &FormatOptions::default())?;
-        let options = OpenOptions {
-            durability: Some(durability),
-            spare_bytes_max: 0,
-            ..OpenOptions::default()
-        };
-        let (store, _) = cenote_store::Store::open(medium, options)?;
-        store.create_pool("bench", pool)?;
-        // SAFETY: the store is this benchmark's own, and nothing else opens the pool.
-        let backing = unsafe { PoolBacking::of(store.open_pool("bench", Access::ReadWrite)?) };
+        let backing = place::new_backing(directory.path(), durability, pool, place::window_len())?;
         let heap = TracedHeap::open(backing)?;
         let level = match durability {
             Durability::Process => PROCESS,

@@ -48,6 +48,22 @@ impl Rows {
         self.has("file", "cenote", "process", "");
     }
 
+    fn of_poseidon(&self) {
+        let rows = ["64B", "256K", "larson", "ackermann", "kruskal", "queens", "load", "a"];
+        for level in ["process", "power"] {
+            for (row, threads) in rows.into_iter().flat_map(|row| [(row, 1), (row, 2)]) {
+                for system in ["traced", "logged"] {
+                    let rest = format!(",\"threads\":{threads},\"unit\":\"ns\"");
+                    self.has(row, system, level, &rest);
+                }
+            }
+            for (row, unit) in [("total", "ms"), ("probes", "slots"), ("pair", "ns")] {
+                let rest = format!(",\"threads\":1,\"unit\":\"{unit}\"");
+                self.has(&format!("{row}_10000"), "logged", level, &rest);
+            }
+        }
+    }
+
     fn of_objects(&self) {
         for row in ["lu", "lu_8", "conv_4", "tmm_4"] {
             self.has(row, "cenote", "process", ",\"threads\":2,\"unit\":\"ns\"");
@@ -117,6 +133,7 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
     }
     let rows = Rows(text);
     rows.of_the_heap();
+    rows.of_poseidon();
     rows.of_objects();
     rows.of_the_daemon_and_relocation();
     for attack in ["overlap", "leak"] {
@@ -135,10 +152,12 @@ fn every_figure_runs_short_and_writes_rows_with_all_keys() {
 
 #[test]
 fn a_child_that_was_not_asked_for_says_so_and_fails() {
-    let ran = Command::new(env!("CARGO_BIN_EXE_cenote-bench")).arg("--fill-until-killed").output();
-    let ran = ran.expect("the program starts");
-    assert!(
-        !ran.status.success()
-            && String::from_utf8_lossy(&ran.stderr).contains("only for this program")
-    );
+    for argument in ["--fill-until-killed", "--use-logged-heap-until-killed"] {
+        let ran = Command::new(env!("CARGO_BIN_EXE_cenote-bench")).arg(argument).output();
+        let ran = ran.expect("the program starts");
+        assert!(
+            !ran.status.success()
+                && String::from_utf8_lossy(&ran.stderr).contains("only for this program")
+        );
+    }
 }

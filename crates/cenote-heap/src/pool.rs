@@ -129,15 +129,18 @@ unsafe impl Backing for PoolBacking {
         self.record().size_max
     }
 
+    #[inline]
     fn is_power(&self) -> bool {
         self.store().persistence().is_power()
     }
 
+    #[inline]
     unsafe fn flush(&self, start: *const u8, len: usize) {
         // SAFETY: the caller's.
         unsafe { self.store().persistence().flush(start, len) }
     }
 
+    #[inline]
     fn fence(&self) {
         self.store().persistence().fence();
     }

@@ -234,6 +234,7 @@ impl SubHeapGeometry {
     }
 
     /// Number of the cell of a slot of the table.
+    #[inline]
     #[must_use]
     pub const fn slot_cell(&self, slot: u32) -> u64 {
         self.table / CELL_SIZE + slot as u64
@@ -246,6 +247,7 @@ impl SubHeapGeometry {
     }
 
     /// Whether changes may change the cell: list heads, level entries, parts, micro entries, slots.
+    #[inline]
     #[must_use]
     pub const fn is_changeable(&self, cell: u64) -> bool {
         let table = self.table / CELL_SIZE;
@@ -261,6 +263,7 @@ pub const fn level_of(slot: u32) -> u32 {
 }
 
 /// Slots of the first `levels` levels; also the number of the first slot of level `levels`.
+#[inline]
 #[must_use]
 pub const fn slots_of(levels: u32) -> u64 {
     LEVEL_SLOTS * ((1 << levels) - 1)
@@ -286,6 +289,7 @@ pub trait Cell: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     fn is_possible(&self) -> bool;
 
     /// The cell as it lies on media at `number`.
+    #[inline]
     #[must_use]
     fn to_raw(&self, number: u64) -> RawCell {
         let mut raw = EMPTY;
@@ -296,6 +300,7 @@ pub trait Cell: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     }
 
     /// The structure at `number`; `None`: the cell is damaged, or empty.
+    #[inline]
     #[must_use]
     fn from_raw(raw: RawCell, number: u64) -> Option<Self> {
         let plain = plain_of(Self::SEED, raw, number)?;
@@ -304,12 +309,14 @@ pub trait Cell: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
 }
 
 /// A cell without its check, which fits.
+#[inline]
 fn plain_of(seed: u64, raw: RawCell, number: u64) -> Option<RawCell> {
     let plain = [raw[0], raw[1], raw[2], raw[3] & u64::from(u32::MAX)];
     (cell_check(seed, number, plain) == raw[3] >> 32 && raw != EMPTY).then_some(plain)
 }
 
 /// The upper half of the checksum over a cell without its check, and its number.
+#[inline]
 fn cell_check(seed: u64, number: u64, plain: RawCell) -> u64 {
     let [a, b, c, d] = plain;
     checksum(seed, [a, b, c, d, number].as_bytes()) >> 32
@@ -355,6 +362,7 @@ const UNIT_BITS: u32 = 48;
 
 impl BlockRecord {
     /// The record of a block that is in no list.
+    #[inline]
     #[must_use]
     pub const fn new(unit: u64, class: u8, state: BlockState, type_id: TypeId) -> Self {
         let place = unit | (class as u64) << UNIT_BITS | (state as u64) << 56;
@@ -369,36 +377,42 @@ impl BlockRecord {
     }
 
     /// Offset in the data region, in units.
+    #[inline]
     #[must_use]
     pub const fn unit(&self) -> u64 {
         self.place & ((1 << UNIT_BITS) - 1)
     }
 
     /// Class.
+    #[inline]
     #[must_use]
     pub const fn class(&self) -> u8 {
         (self.place >> UNIT_BITS) as u8
     }
 
     /// Whether the block is free.
+    #[inline]
     #[must_use]
     pub const fn is_free(&self) -> bool {
         (self.place >> 56) as u8 == BlockState::Free as u8
     }
 
     /// Whether the block is a slab.
+    #[inline]
     #[must_use]
     pub const fn is_slab(&self) -> bool {
         (self.place >> 56) as u8 == BlockState::Slab as u8
     }
 
     /// Bytes of the block.
+    #[inline]
     #[must_use]
     pub const fn size(&self) -> u64 {
         1 << self.class()
     }
 
     /// Units of the block.
+    #[inline]
     #[must_use]
     pub const fn units(&self) -> u64 {
         units_of(self.class())
@@ -406,6 +420,7 @@ impl BlockRecord {
 }
 
 /// Units of a block of a class.
+#[inline]
 #[must_use]
 pub const fn units_of(class: u8) -> u64 {
     1 << (class - CLASS_MIN)
@@ -424,6 +439,7 @@ impl Cell for BlockRecord {
             .filter(Self::is_possible)
     }
 
+    #[inline]
     fn is_possible(&self) -> bool {
         let state = (self.place >> 56) as u8;
         (state == BlockState::Free as u8 || state == BlockState::Allocated as u8)
@@ -468,6 +484,7 @@ impl ListHead {
 impl Cell for ListHead {
     const SEED: u64 = seed::LIST_HEAD;
 
+    #[inline]
     fn is_possible(&self) -> bool {
         let empty = self.blocks == 0;
         empty == (self.head == 0) && empty == (self.tail == 0) && self.reserved == [0; 3]
@@ -510,6 +527,7 @@ impl LevelEntry {
 impl Cell for LevelEntry {
     const SEED: u64 = seed::LEVEL_ENTRY;
 
+    #[inline]
     fn is_possible(&self) -> bool {
         (self.state == Self::PRESENT || self.state == Self::ABSENT && self.used == 0)
             && self.reserved == [0; 4]

@@ -7,10 +7,12 @@ pub mod fat;
 mod figure;
 pub mod figure1;
 pub mod list_tail;
+pub mod logged_open;
 pub mod open_after_kill;
 pub mod pmo_files;
 pub mod pmo_kernels;
 pub mod pool_psync;
+pub mod poseidon;
 pub mod poseidon3;
 pub mod psync;
 pub mod puddles_table3;
@@ -22,7 +24,7 @@ pub mod steady;
 pub use figure::{Body, Figure, Rows};
 
 /// All of them.
-pub const FIGURES: [Figure; 16] = [
+pub const FIGURES: [Figure; 21] = [
     puddles_table3::FIGURE,
     figure1::FIGURE,
     list_tail::FIGURE,
@@ -31,6 +33,11 @@ pub const FIGURES: [Figure; 16] = [
     steady::FIGURE,
     open_after_kill::FIGURE,
     poseidon3::FIGURE,
+    poseidon::FIGURE6,
+    poseidon::FIGURE7,
+    poseidon::FIGURE8,
+    poseidon::FIGURE9,
+    logged_open::FIGURE,
     ralloc_figure6::FIGURE,
     psync::FIGURE,
     pool_psync::FIGURE,

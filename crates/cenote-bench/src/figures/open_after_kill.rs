@@ -111,7 +111,7 @@ fn report(settings: &Settings, filter: &Filter, runs: usize, out: &mut dyn Write
 }
 
 /// A child that is killed at the latest when this is dropped.
-struct Killed(Child);
+pub(crate) struct Killed(pub(crate) Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {

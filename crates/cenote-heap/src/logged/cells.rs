@@ -20,6 +20,11 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// Bytes of a word.
 const WORD: u64 = 8;
+/// Words of a cell.
+const CELL_WORDS: usize = (CELL_SIZE / WORD) as usize;
+
+/// A cell where it lies.
+type CellWords = [AtomicU64; CELL_WORDS];
 
 /// Words of a mapped region.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +91,27 @@ impl Words {
         // accessed by atomics alone (contract of `Metadata::new`).
         (index < self.count).then(|| unsafe { self.base.add(index as usize).as_ref() })
     }
+
+    /// Words from an offset in bytes on; none if they are not all there.
+    #[inline]
+    fn range(&self, offset: u64, count: usize) -> &[AtomicU64] {
+        let index = offset / WORD;
+        let fits = index.checked_add(count as u64).is_some_and(|end| end <= self.count);
+        if !fits {
+            return &[];
+        }
+        // SAFETY: as for `at`, of all these words.
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr().add(index as usize), count) }
+    }
+
+    /// The words of the cell at an offset in bytes, a multiple of a cell.
+    #[inline]
+    fn cell_at(&self, offset: u64) -> Option<&CellWords> {
+        let index = offset / WORD;
+        let fits = index.checked_add(CELL_WORDS as u64).is_some_and(|end| end <= self.count);
+        // SAFETY: as for `at`, of all words of the cell.
+        fits.then(|| unsafe { self.base.add(index as usize).cast().as_ref() })
+    }
 }
 
 /// The metadata of one sub-heap, for reading.
@@ -147,15 +173,33 @@ impl Metadata {
     }
 
     fn far_at(&self, offset: u64) -> Option<&AtomicU64> {
+        let (words, inside) = self.far_part(offset)?;
+        // SAFETY: the level is mapped as long as this lives, and so is the word.
+        unsafe { words.at(inside).map(|word| &*core::ptr::from_ref(word)) }
+    }
+
+    /// The words of the level that an offset lies in, if that is not in the first part, and the
+    /// offset in them.
+    #[inline]
+    fn far_part(&self, offset: u64) -> Option<(Words, u64)> {
         let behind = offset.checked_sub(self.geometry.table)?;
-        let slot = u32::try_from(behind / CELL_SIZE).ok()?;
-        let level = level_of(slot);
+        let level = level_of(u32::try_from(behind / CELL_SIZE).ok()?);
         let base = NonNull::new(self.far.get(level as usize)?.load(Ordering::Acquire))?;
+        // Mapped and accessed by atomics alone (contract of `set_far`).
         let words = Words { base, count: (LEVEL_SLOTS << level) * CELL_SIZE / WORD };
-        let index = (behind - slots_of(level) * CELL_SIZE) / WORD;
-        // SAFETY: the index is below the count, by the definition of `level_of`, and the level is
-        // mapped and accessed by atomics alone (contract of `set_far`).
-        (index < words.count).then(|| unsafe { &*base.as_ptr().add(index as usize) })
+        Some((words, behind - slots_of(level) * CELL_SIZE))
+    }
+
+    /// The words of a cell, if it is in a part: none lies in two.
+    #[inline]
+    fn words_of(&self, cell: u64) -> Option<&CellWords> {
+        let offset = cell.checked_mul(CELL_SIZE)?;
+        if let Some(words) = self.words.cell_at(offset) {
+            return Some(words);
+        }
+        let (words, inside) = self.far_part(offset)?;
+        // SAFETY: the level is mapped as long as this lives, and so are the words of the result.
+        unsafe { words.cell_at(inside).map(|words| &*core::ptr::from_ref(words)) }
     }
 
     /// Whether an address is in a part.
@@ -183,8 +227,10 @@ impl Metadata {
     /// The cell with a number.
     #[inline]
     pub(crate) fn cell(&self, cell: u64) -> RawCell {
-        let Some(at) = cell.checked_mul(CELL_SIZE) else { return EMPTY };
-        [0, 1, 2, 3].map(|i| self.word(at + i * WORD))
+        match self.words_of(cell) {
+            Some(words) => words.each_ref().map(|word| word.load(Ordering::Relaxed)),
+            None => EMPTY,
+        }
     }
 }
 
@@ -210,19 +256,20 @@ impl<G: Backing> Writer<'_, G> {
         }
     }
 
-    /// Stores words one after the other.
+    /// Stores words of the first part one after the other.
     #[inline]
     pub(crate) fn store_all(&self, offset: u64, values: &[u64]) {
-        for (i, &value) in (0u64..).zip(values) {
-            self.store(offset + i * WORD, value);
+        let words = self.meta.words.range(offset, values.len());
+        for (word, &value) in words.iter().zip(values) {
+            word.store(value, Ordering::Release);
         }
     }
 
     /// Stores a cell.
     #[inline]
     pub(crate) fn store_cell(&self, cell: u64, raw: RawCell) {
-        if let Some(offset) = cell.checked_mul(CELL_SIZE) {
-            self.store_all(offset, &raw);
+        if let Some(words) = self.meta.words_of(cell) {
+            words.iter().zip(raw).for_each(|(word, value)| word.store(value, Ordering::Release));
         }
     }
 
@@ -243,8 +290,10 @@ impl<G: Backing> Writer<'_, G> {
     /// Flushes the line of a cell.
     #[inline]
     pub(crate) fn flush_cell(&self, cell: u64) {
-        let line = cell * CELL_SIZE / LINE_SIZE * LINE_SIZE;
-        self.flush(line, LINE_SIZE);
+        if let Some(words) = self.meta.words_of(cell) {
+            // SAFETY: the cell is mapped, and so is the line around it.
+            unsafe { self.backing.flush(words.as_ptr().cast(), CELL_SIZE as usize) }
+        }
     }
 
     /// What was flushed is durable before what is stored later, if the level asks for that.

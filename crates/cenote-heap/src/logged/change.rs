@@ -45,6 +45,7 @@ impl Change {
     }
 
     /// Plans that a cell is to hold this.
+    #[inline]
     pub(crate) fn put(&mut self, meta: &Metadata, cell: u64, new: RawCell) -> Result<(), Fault> {
         if let Some(planned) = self.cells.iter_mut().find(|planned| planned.cell == cell) {
             planned.new = new;
@@ -61,6 +62,7 @@ impl Change {
     }
 
     /// [`Change::get`] of a structure; `what` is wrong if it is none.
+    #[inline]
     pub(crate) fn read<C: Cell>(
         &self,
         meta: &Metadata,
@@ -71,6 +73,7 @@ impl Change {
     }
 
     /// [`Change::put`] of a structure.
+    #[inline]
     pub(crate) fn write<C: Cell>(
         &mut self,
         meta: &Metadata,

@@ -96,9 +96,7 @@ impl<G: Backing> SubHeap<G> {
             match located.map_err(Fault::damage)? {
                 Some(located) if located.is_allocated() => {
                     // A slab stays, so that recovery finds the slot if it comes here again.
-                    self.change(state, |plan| plan.put_back(&located, true))
-                        .map_err(Fault::damage)?;
-                    self.slot_freed(state, &located);
+                    self.free_located(state, &located, true)?;
                     freed += 1;
                 }
                 Some(_) if repeated => {}

@@ -93,22 +93,25 @@ impl Plan<'_> {
     /// with `around`, contains it.
     pub(crate) fn locate(&mut self, offset: u64, around: bool) -> Result<Option<Located>, Fault> {
         let unit = offset / UNIT_SIZE;
-        let found = match self.near_slab(unit) {
-            Some(found) => Some(found),
-            None => match self.find(unit)? {
-                Some(found) => {
-                    let begins = offset.is_multiple_of(UNIT_SIZE);
-                    Some(found).filter(|found| around || begins || found.record.is_slab())
+        let (found, slab) = match self.near_slab(unit) {
+            Some(near) => near,
+            None => {
+                let found = match self.find(unit)? {
+                    Some(found) => {
+                        let begins = offset.is_multiple_of(UNIT_SIZE);
+                        Some(found).filter(|found| around || begins || found.record.is_slab())
+                    }
+                    None => self.containing(unit)?.filter(|found| around || found.record.is_slab()),
+                };
+                let Some(found) = found else { return Ok(None) };
+                if !found.record.is_slab() {
+                    return Ok(Some(Located::Block(found)));
                 }
-                None => self.containing(unit)?.filter(|found| around || found.record.is_slab()),
-            },
+                let slab = self.slab_in(found.slot)?;
+                self.slabs.note_near(unit, found.slot);
+                (found, slab)
+            }
         };
-        let Some(found) = found else { return Ok(None) };
-        if !found.record.is_slab() {
-            return Ok(Some(Located::Block(found)));
-        }
-        let slab = self.slab_in(found.slot)?;
-        self.slabs.note_near(unit, found.slot);
         let inside = offset - found.record.unit() * UNIT_SIZE;
         let index = (inside / u64::from(slab.size)) as u32;
         let is_one = index < slab.slots() && (around || inside.is_multiple_of(slab.size.into()));
@@ -116,14 +119,15 @@ impl Plan<'_> {
     }
 
     /// The slab around a unit, where it was the last time.
-    fn near_slab(&mut self, unit: u64) -> Option<Found> {
+    #[inline]
+    fn near_slab(&mut self, unit: u64) -> Option<(Found, SlabRecord)> {
         let slot = self.slabs.near.get(Slabs::near_at(unit))?.checked_sub(1)?;
         *self.probes += 1;
         let cell = self.meta.geometry.slot_cell(slot);
         let slab = SlabRecord::from_raw(self.change.get(self.meta, cell), cell)?;
         let record = slab.as_block();
         let units = record.unit()..record.unit() + record.units();
-        units.contains(&unit).then_some(Found { slot, record })
+        units.contains(&unit).then_some((Found { slot, record }, slab))
     }
 
     /// Plans that a slot is allocated: of a slab that has room, or of a new one.
@@ -174,20 +178,31 @@ impl Plan<'_> {
         }
     }
 
-    /// Plans that a located block is free; of a slab's last slot, the slab too.
-    pub(crate) fn put_back(&mut self, located: &Located, keep_slab: bool) -> Result<(), Fault> {
+    /// Plans that a located block is free; of a slab's last slot, the slab too. Says whether the
+    /// slab stays.
+    pub(crate) fn put_back(&mut self, located: &Located, keep_slab: bool) -> Result<bool, Fault> {
         match *located {
-            Located::Block(found) => self.release(found),
+            Located::Block(found) => self.release(found).map(|()| false),
             Located::Slot(found, mut slab, index) => {
                 slab.used &= !(1 << index);
                 let early = planted(Bug::Logged(LoggedBug::SlabReleasedEarly));
                 let is_last = slab.used == 0 || early && slab.used.is_power_of_two();
                 if is_last && !keep_slab && (self.slabs.has_others(&slab) || early) {
                     self.slabs.known.remove(&found.slot);
-                    return self.release(found);
+                    return self.release(found).map(|()| false);
                 }
-                self.set_slab(found.slot, &slab)
+                self.set_slab(found.slot, &slab).map(|()| true)
             }
+        }
+    }
+}
+
+impl Slabs {
+    /// Notes that a slot was freed: its slab, if that stays, has room.
+    #[inline]
+    pub(crate) fn slot_freed(&mut self, located: &Located, stays: bool) {
+        if let (true, Located::Slot(found, slab, index)) = (stays, located) {
+            self.add(found.slot, slab, index + 1);
         }
     }
 }
@@ -217,13 +232,16 @@ impl<G: Backing> SubHeap<G> {
         }
     }
 
-    /// Notes that a slot was freed: its slab has room.
-    pub(crate) fn slot_freed(&self, state: &mut State, located: &Located) {
-        let Located::Slot(found, slab, index) = located else { return };
-        let cell = self.meta.geometry.slot_cell(found.slot);
-        if SlabRecord::from_raw(self.meta.cell(cell), cell).is_some() {
-            state.slabs.add(found.slot, slab, index + 1);
-        }
+    /// Frees a located block.
+    pub(crate) fn free_located(
+        &self,
+        state: &mut State,
+        located: &Located,
+        keep_slab: bool,
+    ) -> Result<(), Damage> {
+        let stays = self.change(state, |plan| plan.put_back(located, keep_slab));
+        state.slabs.slot_freed(located, stays.map_err(Fault::damage)?);
+        Ok(())
     }
 
     /// Looks at all slabs, once after the sub-heap was opened. Says whether that was now.

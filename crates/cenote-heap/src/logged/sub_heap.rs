@@ -195,8 +195,7 @@ impl<G: Backing> SubHeap<G> {
         if state.pending.contains_key(&located.grain()) {
             return Err(FreeRefused::InTransaction { addr });
         }
-        self.change(&mut state, |plan| plan.put_back(&located, false)).map_err(Fault::damage)?;
-        self.slot_freed(&mut state, &located);
+        self.free_located(&mut state, &located, false)?;
         state.barren = u8::MAX;
         Ok(())
     }

@@ -202,15 +202,14 @@ impl<G: Backing> SubHeap<G> {
         let none = "a ticket names no block";
         let located = located.ok_or(self.ticket_damage(ticket, none))?;
         let entry = ticket_entry_at(&self.meta.geometry, ticket) / CELL_SIZE;
-        self.change(state, |plan| {
-            plan.put_back(&located, false)?;
-            match planted(Bug::Logged(LoggedBug::TicketKeepsEntry)) {
-                true => Ok(()),
-                false => plan.change.put(plan.meta, entry, EMPTY),
+        let stays = self.change(state, |plan| {
+            let stays = plan.put_back(&located, false)?;
+            if !planted(Bug::Logged(LoggedBug::TicketKeepsEntry)) {
+                plan.change.put(plan.meta, entry, EMPTY)?;
             }
-        })
-        .map_err(Fault::damage)?;
-        self.slot_freed(state, &located);
+            Ok(stays)
+        });
+        state.slabs.slot_freed(&located, stays.map_err(Fault::damage)?);
         Ok(())
     }
 

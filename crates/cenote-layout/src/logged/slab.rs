@@ -15,11 +15,26 @@ pub const SLAB_SIZES: [u32; 7] = [16, 32, 48, 64, 96, 128, 192];
 const SLOTS_MAX: u32 = 64;
 
 /// Class of the slabs with slots of so many bytes: at least 42 slots, and little waste.
+#[inline]
 #[must_use]
 pub const fn slab_class(size: u32) -> u8 {
     let whole = (size * SLOTS_MAX).next_power_of_two().ilog2() as u8;
     if size.is_power_of_two() { whole } else { whole - 1 }
 }
+
+/// Slots of a slab with slots of so many bytes, one of [`SLAB_SIZES`]: no division.
+const fn slots_of_size(size: u32) -> u32 {
+    if size.is_power_of_two() { SLOTS_MAX } else { SLOTS_MAX * 2 / 3 }
+}
+
+const _: () = {
+    let mut i = 0;
+    while i < SLAB_SIZES.len() {
+        let size = SLAB_SIZES[i];
+        assert!(slots_of_size(size) == (1 << slab_class(size)) / size);
+        i += 1;
+    }
+};
 
 /// The record of a slab, in the slot of the table where the record of its block would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -45,6 +60,7 @@ const _: () = assert!(offset_of!(SlabRecord, check) == 28);
 
 impl SlabRecord {
     /// The record of a slab without used slots.
+    #[inline]
     #[must_use]
     pub const fn new(unit: u64, size: u32, type_id: TypeId) -> Self {
         let block = BlockRecord::new(unit, slab_class(size), BlockState::Slab, type_id);
@@ -52,6 +68,7 @@ impl SlabRecord {
     }
 
     /// What it is as a block.
+    #[inline]
     #[must_use]
     pub const fn as_block(&self) -> BlockRecord {
         let (next, prev, reserved, check) = (0, 0, 0, 0);
@@ -59,25 +76,28 @@ impl SlabRecord {
     }
 
     /// Slots.
+    #[inline]
     #[must_use]
     pub const fn slots(&self) -> u32 {
-        let slots = self.as_block().size() / self.size as u64;
-        if slots < SLOTS_MAX as u64 { slots as u32 } else { SLOTS_MAX }
+        slots_of_size(self.size)
     }
 
     /// The bits of all slots.
+    #[inline]
     #[must_use]
     pub const fn all(&self) -> u64 {
         u64::MAX >> (SLOTS_MAX - self.slots())
     }
 
     /// Whether a slot is allocated.
+    #[inline]
     #[must_use]
     pub const fn is_used(&self, index: u32) -> bool {
         index < SLOTS_MAX && self.used >> index & 1 == 1
     }
 
     /// Whether all are.
+    #[inline]
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.used == self.all()
@@ -87,6 +107,7 @@ impl SlabRecord {
 impl Cell for SlabRecord {
     const SEED: u64 = seed::SLAB_RECORD;
 
+    #[inline]
     fn is_possible(&self) -> bool {
         let block = self.as_block();
         block.is_slab()

@@ -43,6 +43,7 @@ const _: () = assert!(size_of::<UndoEntry>() as u64 == UNDO_ENTRY_SIZE);
 const _: () = assert!(offset_of!(UndoEntry, old) == 8);
 
 /// The check of an undo record, of which `bytes` is all but the check itself, with `seal` as zero.
+#[inline]
 #[must_use]
 pub fn undo_check(bytes: &[u8]) -> u64 {
     checksum(seed::UNDO, bytes)
@@ -50,6 +51,7 @@ pub fn undo_check(bytes: &[u8]) -> u64 {
 
 /// The seal of a change whose cells were stored, or undone, before the seal: at level `process`
 /// because stores are executed in order; in recovery because a fence is between.
+#[inline]
 #[must_use]
 pub const fn seal_in_order(sequence: u64) -> u64 {
     // Never 0, and another one for each sequence number.
