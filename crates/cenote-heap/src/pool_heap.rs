@@ -12,6 +12,7 @@ use crate::pool_backing::PoolBacking;
 use crate::report::{Damage, HeapReport, HeapStats, RecoveryReport, ValueReport};
 use crate::trace::{TraceOptions, Types};
 use crate::traced::TracedHeap;
+use crate::values::check_values;
 use cenote_layout::catalog::HeapKind;
 use cenote_layout::heap::{RootEntry, RootSlot};
 use cenote_layout::id::TypeId;
@@ -134,7 +135,7 @@ impl PoolHeap {
         values: &mut Values,
         options: TraceOptions<'_>,
     ) -> Result<ValueReport, RecoverError> {
-        each!(self, heap => heap.check_values(values, options))
+        each!(self, heap => check_values(heap, values, options))
     }
 
     /// The addresses in other pools that something leads to which can be reached from this pool's

@@ -10,11 +10,11 @@
 //! place. The copy takes at most [`STEP`] bytes, or one value.
 
 use crate::block::BlockInfo;
+use crate::copied::copy_into;
 use crate::error::RecoverError;
 use crate::heap::Trace;
 use crate::report::{LISTED_MAX, ValueReport};
 use crate::trace::{Progress, TraceOptions};
-use crate::copied::copy_into;
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;
 use cenote_layout::values::{Blocks, InvalidValue, Rules, Structures, Values, is_header, no_room};

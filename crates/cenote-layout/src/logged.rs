@@ -5,8 +5,8 @@
 //! The first part of the metadata:
 //!
 //! ```text
-//! 0        4,096       12,288      20,480          24,576  28,672                       table
-//! | header | undo half | undo half | lists, levels | parts | lanes (micro log) | tickets | level 0 ...
+//! 0        4,096       12,288      20,480          24,576  28,672              table
+//! | header | undo half | undo half | lists, levels | parts | lanes   | tickets | level 0 ...
 //! ```
 //!
 //! Later parts have further levels of the table, and nothing else.

@@ -8,12 +8,10 @@ use crate::block::BlockInfo;
 use crate::error::{RecoverError, WrongKind};
 use crate::heap::Trace;
 use crate::report::{
-    BinStats, HeapReport, HeapStats, LISTED_MAX, MetadataDamage, RecoveryReport, ValueReport,
+    BinStats, HeapReport, HeapStats, LISTED_MAX, MetadataDamage, RecoveryReport,
 };
 use crate::trace::{TraceOptions, Types};
-use crate::values;
 use cenote_layout::id::TypeId;
-use cenote_layout::values::Values;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -96,18 +94,6 @@ impl<G: Backing> LoggedHeap<G> {
         }
         report.trace = Some(reached.counts);
         Ok(report)
-    }
-
-    /// Looks at the values of all allocated blocks whose types have rules.
-    ///
-    /// # Errors
-    /// [`RecoverError::Cancelled`].
-    pub fn check_values(
-        &self,
-        values: &mut Values,
-        options: TraceOptions<'_>,
-    ) -> Result<ValueReport, RecoverError> {
-        values::check_values(self, values, options)
     }
 }
 

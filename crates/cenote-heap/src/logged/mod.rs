@@ -16,11 +16,12 @@
 //!   `buddy` (allocate, free, merge);
 //! * `state` (a sub-heap under its lock), `levels` and `defrag` (room for blocks and records),
 //!   `parts` (data and levels that come later), `micro` (transactions), `sub_heap` (allocate,
-//!   free), `slab` (blocks under 256 bytes; `rooms` knows which slabs have room), `make` (make, open), `check`;
+//!   free), `slab` (blocks under 256 bytes; `rooms` knows which slabs have room), `tickets` (blocks
+//!   of transactions of pools), `make` (make, open), `check`;
 //! * `root` (the root puddle), `heap` (sub-heaps by CPU), `grow` (sub-heaps and parts are made),
 //!   `transaction` (over sub-heaps).
 //!
-//! No pool has this heap yet: protection, and [`crate::Heap`] over all that, are to come.
+//! * `blocks`: offers it as a [`crate::Heap`]; `trace` and `look` follow pointers for checks.
 
 mod blocks;
 mod buddy;

@@ -216,10 +216,10 @@ impl<G: Backing> SubHeap<G> {
         if slab.is_full() {
             slabs.known.remove(&found.slot);
             // It was the front, or is new.
-            if let Some(room) = slabs.room.get_mut(&(slab.type_id.0, slab.size)) {
-                if room.front().is_some_and(|(slot, _)| *slot == found.slot) {
-                    room.pop_front();
-                }
+            if let Some(room) = slabs.room.get_mut(&(slab.type_id.0, slab.size))
+                && room.front().is_some_and(|(slot, _)| *slot == found.slot)
+            {
+                room.pop_front();
             }
             return;
         }

@@ -7,11 +7,11 @@
 use super::members::LoggedHeap;
 use crate::backing::Backing;
 use crate::block::BlockInfo;
+use crate::copied::copy_into;
 use crate::error::{FreeError, RecoverError};
 use crate::report::{Fault, Finding, LISTED_MAX, TraceCounts};
 use crate::roots;
 use crate::trace::{Progress, Scanned, TraceOptions, Types, Visitor};
-use crate::copied::copy_into;
 use cenote_layout::heap::{ROOT_COUNT, RootEntry};
 use cenote_layout::id::TypeId;
 use cenote_layout::pointer::{PointerKind, RegionAddress, decode_relative};

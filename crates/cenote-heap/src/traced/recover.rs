@@ -41,13 +41,10 @@ use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::class::{blocks_per_superblock, class_size};
 use crate::error::RecoverError;
-use crate::report::{
-    BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, RecoveryReport, ValueReport,
-};
+use crate::report::{BinStats, Damage, HeapReport, HeapStats, LISTED_MAX, RecoveryReport};
 use crate::trace::{TraceOptions, Types};
 use cenote_layout::heap::{Descriptor, mark};
 use cenote_layout::id::TypeId;
-use cenote_layout::values::Values;
 use cenote_medium::planted::{Bug, Step, planted, reach};
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,20 +115,6 @@ impl<G: Backing> TracedHeap<G> {
         options: TraceOptions<'_>,
     ) -> Result<HeapReport, RecoverError> {
         self.check_heap(Some(types), roots, options)
-    }
-
-    /// Looks at the values of all allocated blocks whose types have rules. The caller keeps them
-    /// from being changed meanwhile. Of `options`, progress alone counts: it is told blocks that
-    /// were looked at.
-    ///
-    /// # Errors
-    /// A puddle cannot be mapped; [`RecoverError::Cancelled`].
-    pub fn check_values(
-        &self,
-        values: &mut Values,
-        options: TraceOptions<'_>,
-    ) -> Result<ValueReport, RecoverError> {
-        crate::values::check_values(self, values, options)
     }
 
     /// The addresses in other pools that something leads to which can be reached from this pool's

@@ -3,7 +3,7 @@
 use super::refused;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::pools::pool_rules::{check_size, why_no_name};
-use crate::manifest::ImportManifest;
+use crate::manifest::{ImportManifest, ImportPool};
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::catalog::{AtRest, HeapKind, PoolMode, RELOCATION_MOVES_MAX};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,10 +26,7 @@ pub(super) fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
     }
     let (mut names, mut numbers, mut ranges) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
     for pool in &manifest.pools {
-        if pool.heap != HeapKind::Traced {
-            let (name, what) = (pool.name.clone(), "imported");
-            return Err(StoreError::LoggedHeap { name, what });
-        }
+        refuse_logged(pool)?;
         let name = || pool.name.chars().take(80).collect::<String>();
         why_no_name(&pool.name).map_err(|reason| StoreError::PoolName { name: name(), reason })?;
         if !names.insert(&pool.name) || !numbers.insert(pool.old_id) {
@@ -83,4 +80,14 @@ pub(super) fn check(manifest: &ImportManifest) -> Result<(), StoreError> {
         return Err(refused(format!("the puddle at {addr:#x} lay on top of another")));
     }
     Ok(())
+}
+
+/// Refuses a pool whose pointers are not rewritten.
+fn refuse_logged(pool: &ImportPool) -> Result<(), StoreError> {
+    match pool.heap {
+        HeapKind::Traced => Ok(()),
+        HeapKind::Logged => {
+            Err(StoreError::LoggedHeap { name: pool.name.clone(), what: "imported" })
+        }
+    }
 }
