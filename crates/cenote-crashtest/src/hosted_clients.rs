@@ -267,13 +267,7 @@ impl Run {
             }
             Step::Half(hosted_client, name) => self.change(hosted_client, name, HALF)?,
             Step::Damage(hosted_client) | Step::Repair(hosted_client) => {
-                let (file, at) =
-                    self.hosted_client(hosted_client).entry.clone().ok_or("no entry")?;
-                let mut byte = [0];
-                self.sim.read_at(&file, at, &mut byte).map_err(text)?;
-                // SAFETY: a client's log, of which no reference is held here.
-                unsafe { self.sim.write_at(&file, at, &[byte[0] ^ 0x10]) }.map_err(text)?;
-                self.sim.sync(&file).map_err(text)?;
+                self.flip(hosted_client)?;
             }
             Step::End(hosted_client, well) => {
                 self.unmap(hosted_client)?;
@@ -293,6 +287,16 @@ impl Run {
         }
         self.known = after(&self.known, step);
         Ok(())
+    }
+
+    /// Flips a bit of a client's log, or flips it back.
+    fn flip(&mut self, hosted_client: u8) -> Result<(), String> {
+        let (file, at) = self.hosted_client(hosted_client).entry.clone().ok_or("no entry")?;
+        let mut byte = [0];
+        self.sim.read_at(&file, at, &mut byte).map_err(text)?;
+        // SAFETY: a client's log, of which no reference is held here.
+        unsafe { self.sim.write_at(&file, at, &[byte[0] ^ 0x10]) }.map_err(text)?;
+        self.sim.sync(&file).map_err(text)
     }
 
     fn grant(

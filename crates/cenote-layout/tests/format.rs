@@ -37,6 +37,8 @@ mod archives;
 mod drawn;
 #[path = "format/objects.rs"]
 mod objects;
+#[path = "format/records.rs"]
+mod records;
 
 use drawn::{assert_drawn, document, rows, section};
 
@@ -218,85 +220,6 @@ fn header_space_is_a_page_for_every_slot_or_part_of_one() {
     }
 }
 
-/// A record of each kind, but for `Type`.
-fn one_of_each() -> Vec<Record> {
-    let (uuid, pool) = (Uuid([1; 16]), PoolId(1));
-    vec![
-        Record::Pool(PoolRecord {
-            id: pool,
-            name: "p".into(),
-            mode: PoolMode::Direct,
-            heap: HeapKind::Traced,
-            puddle_size: 1,
-            size_max: 1,
-            uid: 0,
-            gid: 0,
-            permissions: 0,
-            created_at_s: 0,
-        }),
-        Record::PoolRemoved(pool),
-        Record::Puddle(PuddleRecord {
-            uuid,
-            pool,
-            role: Role::LogSpace,
-            index: 0,
-            addr: 0,
-            size: 0,
-        }),
-        Record::PuddleRemoved(uuid),
-        Record::Client(ClientRecord { client: uuid, log_space: uuid }),
-        Record::ClientRemoved(uuid),
-        Record::Lease(LeaseRecord { client: uuid, pool, writable: true }),
-        Record::LeasesEnded(uuid),
-        Record::NextPool(pool),
-        Record::TypeRemoved(TypeId(1)),
-        Record::PoolNotCovered(pool),
-        Record::PoolCovered(pool),
-        Record::PoolTorn(pool),
-        Record::PoolWhole(pool),
-        Record::TraceDue(pool),
-        Record::Traced(pool),
-        Record::PoolUsed(pool),
-        Record::Object(ObjectRecord {
-            puddle: uuid,
-            name: "o".into(),
-            data_len: 1,
-            at_rest: AtRest::None,
-            uid: 0,
-            gid: 0,
-            permissions: 0,
-            created_at_s: 0,
-        }),
-        Record::ObjectRemoved(uuid),
-        Record::HostedClient(HostedClientRecord {
-            client: uuid,
-            pid: 1,
-            start_ticks: 1,
-            uid: 0,
-            gid: 0,
-        }),
-        Record::Relocation(RelocationRecord {
-            id: uuid,
-            moves: vec![MoveRecord { from: 1 << 21, to: 1 << 22, size: 4096 }],
-            pools: vec![(pool, pool)],
-        }),
-        Record::PendingRewrite(PendingRewriteRecord {
-            puddle: uuid,
-            relocation: uuid,
-            from: 1 << 21,
-            generation: 2,
-        }),
-        Record::Relocated(uuid),
-        Record::PoolMade { client: uuid, token: uuid, pool },
-        Record::PoolAtRest(PoolId(3), AtRest::Authenticated),
-        Record::SealedAs { puddle: uuid, identity: uuid },
-        Record::Window { base: 1 << 40, len: 1 << 36 },
-        Record::Kept { puddle: uuid, sum: 7 },
-        Record::KeptEnded(uuid),
-        Record::Sealed { seal: 3, puddles: vec![uuid] },
-    ]
-}
-
 #[test]
 fn the_catalog_is_drawn_as_it_is() {
     let text = document();
@@ -324,7 +247,7 @@ fn the_catalog_is_drawn_as_it_is() {
 
     // The number of each variant is the first byte of its payload. (Number 4 is left for `Type`,
     // whose records have tests of their own; so have those of objects.)
-    let records = one_of_each();
+    let records = records::one_of_each();
     let documented = rows(section(&text, "### Payload"));
     let documented: Vec<&Vec<String>> =
         documented.iter().filter(|row| row[0].parse::<usize>().is_ok()).collect();
@@ -557,6 +480,7 @@ fn the_table_of_seeds_is_that_of_the_code() {
         ("logged heap header", seed::LOGGED),
         ("word of a sub-heap", seed::SUB_HEAP_WORD),
         ("slab record", seed::SLAB_RECORD),
+        ("word of a ticket", seed::TICKET),
     ];
     for (name, seed) in expected {
         let row = documented.iter().find(|(what, _)| what == name);
@@ -593,7 +517,7 @@ fn sub_heaps_are_drawn_as_they_are() {
     drawn!(
         SubHeapHeader: prefix, metadata_len, number, lanes, levels, class_min, reserved
     );
-    drawn!(LoggedHeader: prefix, lanes, levels, reserved);
+    drawn!(LoggedHeader: prefix, lanes, levels, tickets, reserved);
     drawn!(PartEntry: first, kind, puddle, from, pages, unused, check);
     drawn!(LaneLink: own, sequence, sub_heap, lane, reserved, check);
     drawn!(BlockRecord: place, type_id, next, prev, reserved, check);

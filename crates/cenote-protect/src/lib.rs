@@ -16,8 +16,8 @@
 //! store into a page since its last psync: the page is noted, and opened |
 //! | `Sealed` | the memory of a sealed object or puddle (`cenote-sealed`) | its end | a page that \
 //! is not filled yet, or the first store into one; of a broken page: its access is given up |
-//! | `Pending` | a puddle that has moved and is not rewritten | its rewriting, or its end | the first \
-//! touch: the puddle is rewritten |
+//! | `Pending` | a puddle that has moved and is not rewritten | its rewriting, or its end | the \
+//! first touch: the puddle is rewritten |
 //! | `ReadOnly` | a store or object that is open for reading, whose memory has records laid over \
 //! it | the end of the mapping | a stray store: nothing may write there |
 //! | `Metadata` | a heap that protects what describes its blocks | the close of the pool | a \

@@ -7,9 +7,7 @@ use crate::backing::Backing;
 use crate::block::BlockInfo;
 use crate::error::{RecoverError, WrongKind};
 use crate::heap::Trace;
-use crate::report::{
-    BinStats, HeapReport, HeapStats, LISTED_MAX, MetadataDamage, RecoveryReport,
-};
+use crate::report::{BinStats, HeapReport, HeapStats, LISTED_MAX, MetadataDamage, RecoveryReport};
 use crate::trace::{TraceOptions, Types};
 use cenote_layout::id::TypeId;
 use std::collections::BTreeMap;

@@ -28,6 +28,7 @@ pub(crate) mod moving;
 mod neighbours;
 mod remote;
 mod through;
+mod what_keeps;
 pub(crate) mod window;
 
 pub use hosted::ClientSource;

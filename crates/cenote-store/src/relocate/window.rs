@@ -93,10 +93,11 @@
 //! knows to be pointers lead where they led. A program that has such words opens with
 //! [`WindowPolicy::Fixed`].
 
+use super::what_keeps::{logged_pool, name_of, what_keeps};
 use crate::kernel::catalog::State;
 use crate::kernel::interface::error::{OpenError, StoreError};
 use crate::kernel::interface::options::{OpenOptions, WindowPolicy};
-use crate::kernel::interface::report::{Damage, OpenReport};
+use crate::kernel::interface::report::OpenReport;
 use crate::kernel::puddles::place;
 use crate::kernel::puddles::puddle::{DIR, Puddle, file_name, primary_name, text};
 use crate::kernel::puddles::verify::verify_all;
@@ -107,8 +108,7 @@ use crate::pending_rewrite::{Found, look_at_len};
 use crate::sealed_files::file_len;
 use cenote_layout::SLOT_SIZE;
 use cenote_layout::catalog::{
-    AtRest, HeapKind, PendingRewriteRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record,
-    RelocationRecord,
+    AtRest, PendingRewriteRecord, PuddleRecord, RELOCATION_MOVES_MAX, Record, RelocationRecord,
 };
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::moves::and_window;
@@ -490,46 +490,6 @@ impl Inner {
     }
 }
 
-/// Why a writer must not move the store now, and what is to be done where its window is free.
-fn what_keeps(control: &Control) -> Option<String> {
-    let state = &control.catalog.state;
-    let keeps = |damage: &&Damage| damage.is_lost() && !goes_along(state, damage);
-    if let Some(damage) = control.damage.iter().find(keeps) {
-        return Some(format!("something of it is damaged: {damage}"));
-    }
-    if let Some(why) = logged_pool(control) {
-        return Some(why);
-    }
-    if let Some(client) = state.hosted_clients.keys().find(|client| **client != control.client) {
-        return Some(format!("session {client} is not over: its process lives"));
-    }
-    let mut written = state.leases.iter().filter(|(_, writes)| **writes).map(|(lease, _)| lease);
-    let waits =
-        |(client, pool): &&(Uuid, PoolId)| *client != control.client && state.is_shadowed(*pool);
-    let (client, pool) = written.find(waits)?;
-    let name = name_of(state, *pool);
-    Some(match state.clients.contains_key(client) {
-        true => format!(
-            "pool {name} is in shadowed mode, and a log of client {client} that may be about it \
-             is set aside or waits for a damaged file: bring the file back, or decide about the \
-             log (`cenote logs`)"
-        ),
-        false => format!(
-            "pool {name} is in shadowed mode, a file of it is damaged, and what its last session \
-             stored is not psynced: bring the file back, or remove the pool"
-        ),
-    })
-}
-
-/// Whether what is damaged moves with the rest: files of puddles, logs and objects are as they are.
-fn goes_along(state: &State, damage: &Damage) -> bool {
-    match damage {
-        Damage::Puddle { uuid, .. } => state.puddles.contains_key(uuid),
-        Damage::Object { .. } | Damage::Log { .. } | Damage::LogSpace { .. } => true,
-        _ => false,
-    }
-}
-
 /// Whether a log, or a log space, may be one of a client that stays.
 fn is_waiting(control: &Control, puddle: &PuddleRecord) -> bool {
     let mut clients = control.catalog.state.clients.keys();
@@ -550,10 +510,6 @@ fn waits_at_home(state: &State, records: &[Record]) -> bool {
         || records
             .iter()
             .any(|record| matches!(record, Record::PendingRewrite(pending) if misread(pending)))
-}
-
-fn name_of(state: &State, pool: PoolId) -> String {
-    state.pools.get(&pool).map_or_else(|| pool.to_string(), |known| format!("\"{}\"", known.name))
 }
 
 /// What earlier relocations and the move of the window come to.
@@ -600,12 +556,4 @@ impl Composed {
         self.known.insert(before, RelocationRecord { id, moves, pools });
         Ok(id)
     }
-}
-
-/// That a pool has a heap whose pointers are not rewritten.
-fn logged_pool(control: &Control) -> Option<String> {
-    let pools = &control.catalog.state.pools;
-    let pool = pools.values().find(|pool| pool.heap != HeapKind::Traced)?;
-    let name = &pool.name;
-    Some(format!("pool \"{name}\" has a logged heap, and nothing rewrites its pointers"))
 }

@@ -67,7 +67,9 @@ pub(crate) fn obey(socket: &Path) {
 fn daemon() -> (Daemon, Store, [Pool; 2], Actor) {
     let daemon = Daemon::start(&[]);
     let store = daemon.connect();
-    ["p", "q"].map(|name| make_counter(&store.pool(name).expect("a pool")));
+    for name in ["p", "q"] {
+        make_counter(&store.pool(name).expect("a pool"));
+    }
     let pools = open(&store);
     let mut other = Actor::start("circler", &daemon);
     assert_eq!(other.hear(), "open");

@@ -1,6 +1,6 @@
 //! A daemon in a directory of its own, and children that are this test program again.
 
-use cenote::{Persist, Pool, Ptr, Reader, Store};
+use cenote::{Persist, Pool, PoolOptions, Ptr, Reader, Store};
 use cenote_testkit::time::until;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -370,5 +370,14 @@ fn a_child_plays_its_role() {
             crate::images::first(&socket, role.trim_start_matches("first-image "));
         }
         other => panic!("no role {other}"),
+    }
+}
+
+/// A pool of that name with a list of so many items.
+pub(crate) fn make(store: &Store, name: &str, items: u64, options: &PoolOptions) {
+    let pool = store.create_pool(name, options).expect("create");
+    make_counter(&pool);
+    for _ in 0..items {
+        add(&pool);
     }
 }

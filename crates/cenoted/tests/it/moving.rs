@@ -1,7 +1,7 @@
 //! Pools that are exported, imported, copied and moved through a daemon, by clients under several
 //! users; and daemons that are killed in the middle.
 
-use crate::common::{Actor, Counter, Daemon, add, count, listen, make_counter, say};
+use crate::common::{Actor, Counter, Daemon, add, count, listen, make, say};
 use crate::hostile::{Raw, refused};
 use crate::limits::{figure, wide};
 use crate::permissions::{ALICE, BOB, STAFF, as_user, is_root};
@@ -19,15 +19,6 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
-
-/// A pool of that name with a list of so many items.
-fn make(store: &Store, name: &str, items: u64, options: &PoolOptions) {
-    let pool = store.create_pool(name, options).expect("create");
-    make_counter(&pool);
-    for _ in 0..items {
-        add(&pool);
-    }
-}
 
 fn readable() -> PoolOptions {
     PoolOptions { permissions: 0o644, ..PoolOptions::default() }
