@@ -61,8 +61,11 @@ pub const FIGURE9: Figure = Figure {
     body: Body::Cases(|settings| ours("poseidon9", settings)),
 };
 
+/// A logged heap that is measured: its name in the rows, and what it is like.
+pub type LoggedSystem = (&'static str, fn() -> LoggedOptions);
+
 /// The logged heap in the rows: a protection is one line.
-pub const LOGGED: [(&str, fn() -> LoggedOptions); 1] = [("logged", LoggedOptions::default)];
+pub const LOGGED: [LoggedSystem; 1] = [("logged", LoggedOptions::default)];
 
 /// A system at one level.
 #[derive(Clone, Debug)]
@@ -161,11 +164,11 @@ mod tests {
         Settings { quick: true, threads, objects, ..Settings::default() }
     }
 
+    /// A row and its result.
+    type Ran = (&'static str, Result<Sample, Failure>);
+
     /// Rows and results over an arena.
-    fn run(
-        figure: &str,
-        arena: Arena,
-    ) -> (Vec<(&'static str, Result<Sample, Failure>)>, Arc<Arena>) {
+    fn run(figure: &str, arena: Arena) -> (Vec<Ran>, Arc<Arena>) {
         let arena = Arc::new(arena);
         let on =
             On { allocator: Arc::clone(&arena), system: "arena", level: "none", counted: false };

@@ -116,7 +116,7 @@ impl Node {
         let mut spins = 0;
         loop {
             let version = self.word(LOCK).load(Acquire);
-            if version % 2 == 0 {
+            if version.is_multiple_of(2) {
                 return version;
             }
             pause(&mut spins);
