@@ -145,7 +145,7 @@ fn slabs_come_and_go() -> bool {
             return true;
         }
         let left: BTreeSet<u64> = heap.check().blocks.iter().map(|b| b.addr).collect();
-        if all.len() % 100 == 0 && left != all.iter().copied().collect() {
+        if all.len().is_multiple_of(100) && left != all.iter().copied().collect() {
             return true;
         }
     }

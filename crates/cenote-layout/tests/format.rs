@@ -3,14 +3,12 @@
 //! about heap puddles has its own checks beside the heap's code.)
 
 use cenote_layout::catalog::{
-    AtRest, BATCH_NUMBER_MAX, ClientRecord, FLAG_LAST, FRAME_HEADER_LEN, HeapKind,
-    HostedClientRecord, LeaseRecord, MoveRecord, ObjectRecord, PAYLOAD_LEN_MAX,
-    PendingRewriteRecord, PoolMode, PoolRecord, PuddleRecord, RECORD_MAGIC, Record, RecordError,
-    RecordHeader, RelocationRecord, decode_frame, encode_frame,
+    BATCH_NUMBER_MAX, FLAG_LAST, FRAME_HEADER_LEN, PAYLOAD_LEN_MAX, RECORD_MAGIC, Record,
+    RecordError, RecordHeader, decode_frame, encode_frame,
 };
 use cenote_layout::checksum::{checksum, seed};
 use cenote_layout::header::{FORMAT_VERSION, Header, HeaderPrefix};
-use cenote_layout::id::{PoolId, TypeId, Uuid};
+use cenote_layout::id::PoolId;
 use cenote_layout::kept::KeptHeader;
 use cenote_layout::log::{
     CONTROL_OFFSET, END_BASE, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, ENTRY_INLINE_DATA_MAX,

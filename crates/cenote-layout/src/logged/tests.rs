@@ -91,7 +91,7 @@ fn one_flipped_bit_of_a_sub_heap_word_is_found() {
 fn geometry_has_room_for_all_blocks_and_a_header_says_it() {
     for (data_len, lanes) in [(4096, 1), (1 << 16, 2), (3 << 20, 16), (1 << 32, 64)] {
         let levels = SubHeapGeometry::levels_for(data_len);
-        let geometry = SubHeapGeometry::new(lanes, levels).expect("a geometry");
+        let geometry = SubHeapGeometry::new(lanes, 0, levels).expect("a geometry");
         assert!(slots_of(levels) * 4 >= data_len / UNIT_SIZE * 5);
         let (last, len) = geometry.level_range(levels - 1);
         assert_eq!(last + len, geometry.metadata_len);
@@ -104,7 +104,7 @@ fn geometry_has_room_for_all_blocks_and_a_header_says_it() {
         assert_eq!((read, read.geometry()), (heap, Some(geometry)));
     }
     let bad = [(0, 1), (LANES_MAX + 1, 1), (1, 0), (1, LEVELS_MAX + 1)];
-    assert!(bad.iter().all(|&(lanes, levels)| SubHeapGeometry::new(lanes, levels).is_none()));
+    assert!(bad.iter().all(|&(lanes, levels)| SubHeapGeometry::new(lanes, 0, levels).is_none()));
     assert!((0..24).all(|level| home_of(u64::MAX, level) < LEVEL_SLOTS << level));
     assert_eq!((level_of(127), level_of(128), level_of(383), level_of(384)), (0, 1, 1, 2));
 }
