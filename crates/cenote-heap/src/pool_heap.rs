@@ -7,7 +7,7 @@ use crate::block::{Block, BlockInfo, Cancelled, Taking};
 use crate::error::{AllocError, FreeError, OpenError, RecoverError, RootError, WrongKind};
 use crate::exclusion::Exclusion;
 use crate::heap::{Heap, Trace};
-use crate::logged::{LoggedHeap, LoggedOptions};
+use crate::logged::{LoggedHeap, LoggedOptions, SubHeapStats};
 use crate::pool_backing::PoolBacking;
 use crate::report::{Damage, HeapReport, HeapStats, RecoveryReport, ValueReport};
 use crate::trace::{TraceOptions, Types};
@@ -78,6 +78,17 @@ impl PoolHeap {
         instead: &'static str,
     ) -> Result<&TracedHeap, WrongKind> {
         self.traced().ok_or(WrongKind { what, instead })
+    }
+
+    /// Numbers and counts of the sub-heaps of a logged heap; none of another kind.
+    ///
+    /// # Errors
+    /// The metadata are damaged.
+    pub fn sub_heaps(&self) -> Result<Vec<(u32, SubHeapStats)>, RecoverError> {
+        match self {
+            Self::Traced(_) => Ok(Vec::new()),
+            Self::Logged(heap) => Ok(heap.stats()?),
+        }
     }
 
     /// Whether a block of a type is allocated and begins at `addr`.

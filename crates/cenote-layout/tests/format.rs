@@ -513,7 +513,7 @@ fn sub_heaps_are_drawn_as_they_are() {
         };
     }
     drawn!(
-        SubHeapHeader: prefix, metadata_len, number, lanes, levels, class_min, reserved
+        SubHeapHeader: prefix, metadata_len, number, lanes, levels, class_min, tickets, reserved
     );
     drawn!(LoggedHeader: prefix, lanes, levels, tickets, reserved);
     drawn!(PartEntry: first, kind, puddle, from, pages, unused, check);

@@ -18,6 +18,7 @@ use crate::reader::{NamedRoot, Reader};
 use crate::registry::StoreTypes;
 use crate::running::run;
 use crate::tx::Tx;
+use cenote_heap::logged::SubHeapStats;
 use cenote_heap::{
     BlockInfo, Damage as HeapDamage, Heap, HeapReport, HeapStats, RecoveryReport, SuperblockInfo,
     Trace, TraceOptions, TrimProgress, TrimReport,
@@ -379,6 +380,16 @@ impl Blocks<'_> {
         visit: &mut dyn FnMut(&SuperblockInfo),
     ) -> core::result::Result<(), cenote_heap::RecoverError> {
         self.0.heap.traced().map_or(Ok(()), |heap| heap.superblocks(visit))
+    }
+
+    /// Numbers and counts of the sub-heaps of a logged heap; none of a traced one.
+    ///
+    /// # Errors
+    /// The metadata are damaged.
+    pub fn sub_heaps(
+        &self,
+    ) -> core::result::Result<Vec<(u32, SubHeapStats)>, cenote_heap::RecoverError> {
+        self.0.heap.sub_heaps()
     }
 
     /// The allocated block that contains `addr`, if one does.

@@ -8,7 +8,8 @@ use super::stats::{chosen, type_name};
 use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use crate::units::{bytes, count, plural};
-use cenote::{Access, Store, SuperblockInfo, TypeId, Use};
+use cenote::{Access, HeapKind, Pool, PoolInfo, Store, SuperblockInfo, TypeId, Use};
+use cenote_heap::logged::SubHeapStats;
 use cenote_heap::unused_end;
 use cenote_layout::heap::SUPERBLOCK_SIZE;
 use serde_json::{Value, json};
@@ -121,6 +122,10 @@ impl Seen {
 pub(crate) fn run(store: &Store, name: &str, out: &mut Out) -> Result<Verdict, Failure> {
     let names = chosen(store, &[name.to_owned()])?;
     let pool = store.pool_with(&names[0], Access::ReadOnly)?;
+    let is_logged = |pool: &PoolInfo| pool.record.name == names[0] && is_logged(pool.record.heap);
+    if store.pools().iter().any(is_logged) {
+        return sub_heaps(&pool, out);
+    }
     let mut seen = Seen::default();
     pool.heap().superblocks(&mut |at| seen.note(at)).map_err(cenote::Error::from)?;
     let waste = seen.waste(store);
@@ -303,4 +308,35 @@ mod tests {
         assert_eq!(bar(0.000_1).matches('#').count(), 1);
         assert_eq!(bar(1.0).matches('#').count(), BAR);
     }
+}
+
+fn is_logged(heap: HeapKind) -> bool {
+    heap == HeapKind::Logged
+}
+
+/// Counts of each sub-heap of a logged heap.
+fn sub_heaps(pool: &Pool, out: &mut Out) -> Result<Verdict, Failure> {
+    let found = pool.heap().sub_heaps().map_err(cenote::Error::from)?;
+    let heading = format!("pool \"{}\"", pool.name());
+    let count = plural(found.len() as u64, "sub-heap");
+    out.line(format_args!("{}  logged heap, {count}", out.bold(&heading)))?;
+    for (number, stats) in &found {
+        out.line(format_args!(
+            "  sub-heap {number}: {} of data, {} free in {}; {} and {} of the table",
+            bytes(stats.data_bytes),
+            bytes(stats.free_bytes),
+            plural(stats.free_blocks, "block"),
+            plural(u64::from(stats.parts), "part"),
+            plural(u64::from(stats.levels), "level"),
+        ))?;
+    }
+    let row = |(number, stats): &(u32, SubHeapStats)| {
+        json!({
+            "number": number, "data_bytes": stats.data_bytes, "free_bytes": stats.free_bytes,
+            "free_blocks": stats.free_blocks, "parts": stats.parts, "levels": stats.levels,
+        })
+    };
+    let rows: Vec<_> = found.iter().map(row).collect();
+    out.object(&json!({ "pool": pool.name(), "heap": "logged", "sub_heaps": rows }))?;
+    Ok(Verdict::Clean)
 }

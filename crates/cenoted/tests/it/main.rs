@@ -14,6 +14,7 @@ mod ends;
 mod hostile;
 mod images;
 mod limits;
+mod logged;
 mod lost;
 mod marks;
 mod meddling;

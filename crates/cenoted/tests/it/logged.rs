@@ -1,0 +1,54 @@
+//! Pools with the logged heap through a daemon: one process writes such a pool, and the next one
+//! finds what it acknowledged.
+
+use crate::common::{Actor, Daemon, add, count, listen, make_counter, say};
+use cenote::{Access, HeapKind, PoolOptions, Store};
+use std::path::Path;
+
+fn options() -> PoolOptions {
+    PoolOptions { heap: HeapKind::Logged, ..PoolOptions::default() }
+}
+
+/// The actor `logged`: adds to the pool until it is killed.
+pub(crate) fn count_on(socket: &Path) {
+    let store = Store::connect(socket).expect("connected");
+    let pool = store.pool("numbers").expect("a pool");
+    loop {
+        say(&add(&pool).to_string());
+        listen();
+    }
+}
+
+#[test]
+fn a_client_that_is_killed_leaves_what_it_acknowledged() {
+    let daemon = Daemon::start(&[]);
+    let store = daemon.connect();
+    let pool = store.create_pool("numbers", &options()).expect("created");
+    make_counter(&pool);
+    add(&pool);
+    drop(pool);
+    store.close().expect("closed");
+    let mut actor = Actor::start("logged", &daemon);
+    let mut said = 0;
+    for _ in 0..20 {
+        said = actor.hear().parse().expect("a number");
+        actor.tell("on");
+    }
+    actor.kill();
+    let store = daemon.connect();
+    let pool = store.pool("numbers").expect("the same");
+    assert!((said..=said + 1).contains(&count(&pool)), "{said} acknowledged, {}", count(&pool));
+    let report = pool.check().expect("checked");
+    assert!(report.is_sound(), "{report:?}");
+    add(&pool);
+}
+
+#[test]
+fn several_processes_do_not_write_one_logged_heap() {
+    let daemon = Daemon::start(&[]);
+    let store = daemon.connect();
+    drop(store.create_pool("numbers", &options()).expect("created"));
+    let refused = store.pool_with("numbers", Access::Shared).expect_err("refused");
+    assert!(refused.to_string().contains("does not allow"), "{refused}");
+    assert_eq!(store.pools()[0].record.heap, HeapKind::Logged);
+}
