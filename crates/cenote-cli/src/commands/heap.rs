@@ -281,35 +281,6 @@ fn as_json(store: &Store, name: &str, seen: &Seen, waste: u64) -> Value {
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_together_show_what_matters() {
-        assert_eq!(cell(&[('.', 0.0), ('.', 0.0)]), '.');
-        assert_eq!(cell(&[('L', 1.0), ('l', 1.0)]), 'L');
-        assert_eq!(cell(&[('s', 1.0), ('s', 1.0)]), '#');
-        assert_eq!(cell(&[('s', 1.0), ('.', 0.0)]), '5');
-        assert_eq!(cell(&[('s', 0.5), ('!', 0.0)]), '!');
-        assert_eq!(cell(&[('s', 0.999)]), '9');
-    }
-
-    #[test]
-    fn long_names_keep_both_ends() {
-        assert_eq!(shortened("tour::Progress"), "tour::Progress");
-        let name = shortened("cenote/TreeMap<InlineStr<39>, cenote/List<u64>>");
-        assert_eq!((name.as_str(), name.len()), ("cenote/TreeMap..st<u64>>", 24));
-    }
-
-    #[test]
-    fn a_bar_shows_that_there_is_something() {
-        assert_eq!(bar(0.0).matches('#').count(), 0);
-        assert_eq!(bar(0.000_1).matches('#').count(), 1);
-        assert_eq!(bar(1.0).matches('#').count(), BAR);
-    }
-}
-
 fn is_logged(heap: HeapKind) -> bool {
     heap == HeapKind::Logged
 }
@@ -339,4 +310,33 @@ fn sub_heaps(pool: &Pool, out: &mut Out) -> Result<Verdict, Failure> {
     let rows: Vec<_> = found.iter().map(row).collect();
     out.object(&json!({ "pool": pool.name(), "heap": "logged", "sub_heaps": rows }))?;
     Ok(Verdict::Clean)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_together_show_what_matters() {
+        assert_eq!(cell(&[('.', 0.0), ('.', 0.0)]), '.');
+        assert_eq!(cell(&[('L', 1.0), ('l', 1.0)]), 'L');
+        assert_eq!(cell(&[('s', 1.0), ('s', 1.0)]), '#');
+        assert_eq!(cell(&[('s', 1.0), ('.', 0.0)]), '5');
+        assert_eq!(cell(&[('s', 0.5), ('!', 0.0)]), '!');
+        assert_eq!(cell(&[('s', 0.999)]), '9');
+    }
+
+    #[test]
+    fn long_names_keep_both_ends() {
+        assert_eq!(shortened("tour::Progress"), "tour::Progress");
+        let name = shortened("cenote/TreeMap<InlineStr<39>, cenote/List<u64>>");
+        assert_eq!((name.as_str(), name.len()), ("cenote/TreeMap..st<u64>>", 24));
+    }
+
+    #[test]
+    fn a_bar_shows_that_there_is_something() {
+        assert_eq!(bar(0.0).matches('#').count(), 0);
+        assert_eq!(bar(0.000_1).matches('#').count(), 1);
+        assert_eq!(bar(1.0).matches('#').count(), BAR);
+    }
 }
