@@ -58,6 +58,8 @@ pub const INCOMPAT_SEALS_APART: u64 = 1 << 13;
 /// pending ([`crate::catalog::PendingRewriteRecord`]), protected puddles whose generation is not
 /// known, and kept psyncs of puddles that are pending.
 pub const INCOMPAT_WAITING_MOVED: u64 = 1 << 16;
+/// A pool has a heap of another kind than the traced one.
+pub const INCOMPAT_LOGGED_HEAPS: u64 = 1 << 17;
 /// What every superblock has: stores of earlier builds have not, and are refused.
 pub const INCOMPAT_ALWAYS: u64 = INCOMPAT_CATALOG_TIED | INCOMPAT_STAMPS | INCOMPAT_SEALS_APART;
 
@@ -206,6 +208,7 @@ impl Header for Superblock {
         | INCOMPAT_TORN
         | INCOMPAT_MOUNTING
         | INCOMPAT_WAITING_MOVED
+        | INCOMPAT_LOGGED_HEAPS
         | INCOMPAT_STAMPS
         | INCOMPAT_SEALS_APART;
 

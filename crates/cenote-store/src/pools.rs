@@ -21,10 +21,10 @@ use crate::kernel::pools::pool_rules::{check_size, find, start_of, why_no_name};
 use crate::kernel::puddles::puddle::{DIR, file_name, text};
 use crate::kernel::store::{Control, Inner, Store};
 use cenote_atrest::Keyring;
-use cenote_layout::catalog::{AtRest, PoolMode, PoolRecord, PuddleRecord, Record};
+use cenote_layout::catalog::{AtRest, HeapKind, PoolMode, PoolRecord, PuddleRecord, Record};
 use cenote_layout::id::{PoolId, Uuid};
 use cenote_layout::puddle::Role;
-use cenote_layout::superblock::INCOMPAT_POOLS_AT_REST;
+use cenote_layout::superblock::{INCOMPAT_LOGGED_HEAPS, INCOMPAT_POOLS_AT_REST};
 use cenote_medium::planted::{Bug, planted};
 use core::ops::ControlFlow;
 use std::collections::BTreeSet;
@@ -187,6 +187,10 @@ impl Store {
             permissions: options.permissions,
             created_at_s: inner.medium.now_s(),
         };
+        if options.heap != HeapKind::Traced {
+            // Before the pool, so that no older release meets one.
+            inner.announce(&mut control, INCOMPAT_LOGGED_HEAPS)?;
+        }
         let shadowed = options.mode == PoolMode::Shadowed;
         let place = (id, 0, options.puddle_size);
         if options.at_rest != AtRest::None {

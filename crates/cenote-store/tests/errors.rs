@@ -2,11 +2,11 @@
 
 use crate::common::{Dir, pool_options, real, real_read_only, small};
 use cenote_layout::header::{HeaderError, seal};
-use cenote_layout::superblock::{INCOMPAT_ALWAYS, Superblock};
+use cenote_layout::superblock::{INCOMPAT_ALWAYS, INCOMPAT_LOGGED_HEAPS, Superblock};
 use cenote_medium::{Durability, MediumError};
 use cenote_store::{
-    Access, CrashKind, DamagePolicy, FormatOptions, OpenError, OpenOptions, Store, StoreError,
-    format,
+    Access, CrashKind, DamagePolicy, FormatOptions, HeapKind, OpenError, OpenOptions, PoolOptions,
+    Store, StoreError, format,
 };
 use cenote_testkit::child;
 use std::time::{Duration, Instant};
@@ -79,6 +79,22 @@ fn a_newer_version_and_unknown_features_are_refused_as_such() {
     dir.try_open(OpenOptions::read_only()).unwrap();
     superblocks(&dir, |b| (b.prefix.ro_compat, b.prefix.compat) = (0, 2));
     dir.try_open(OpenOptions::default()).unwrap();
+}
+
+#[test]
+fn a_store_says_that_it_has_a_logged_heap() {
+    let dir = Dir::formatted();
+    let says = || {
+        let bytes = std::fs::read(dir.file("superblock")).unwrap();
+        let blocks = bytes.chunks_exact(4096).map(|copy| Superblock::read_from_bytes(copy));
+        blocks.flatten().any(|block| block.prefix.incompat & INCOMPAT_LOGGED_HEAPS != 0)
+    };
+    let (store, _) = dir.open();
+    store.create_pool("traced", &pool_options()).unwrap();
+    assert!(!says());
+    let options = PoolOptions { heap: HeapKind::Logged, ..pool_options() };
+    store.create_pool("logged", &options).unwrap();
+    assert!(says());
 }
 
 #[test]
