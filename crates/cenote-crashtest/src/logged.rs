@@ -9,7 +9,7 @@
 //! as smallest blocks; no store goes where the file has no space. The same holds for a crash of the
 //! recovery, and for a loss of power after a recovery from the death of a process.
 //!
-//! [`OneSubHeap`] and [`WholeHeap`] are what is crashed; [`backing`] is the files under both.
+//! [`OneSubHeap`] and [`WholeHeap`] are what is crashed; `backing` is the files under both.
 
 use crate::explore::guarded;
 use cenote_medium::planted::{Bug, plant, watch};

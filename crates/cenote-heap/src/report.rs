@@ -166,7 +166,7 @@ pub struct TraceCounts {
     pub unknown_types: Vec<TypeId>,
 }
 
-/// What a look at the values of a heap found: [`crate::TracedHeap::check_values`].
+/// What a look at the values of a heap found: [`crate::PoolHeap::check_values`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ValueReport {

@@ -377,7 +377,7 @@ pub enum Record {
         /// What.
         pool: PoolId,
     },
-    /// Puddles have moved. It is forgotten with the last [`Record::Due`] that names it.
+    /// Puddles have moved. It is forgotten with the last [`Record::PendingRewrite`] naming it.
     Relocation(RelocationRecord),
     /// A puddle is to be rewritten before it is mapped. Its relocation's record comes before.
     PendingRewrite(PendingRewriteRecord),
@@ -415,7 +415,7 @@ pub enum Record {
     /// Only in stores whose superblock has [`crate::superblock::INCOMPAT_POOLS_AT_REST`].
     PoolAtRest(PoolId, AtRest),
     /// The puddle of a protected pool is pending, and its file is still sealed under the identity
-    /// that it is a copy of. It ends with the puddle's [`Record::Due`], which is in the same batch.
+    /// that it is a copy of. It ends with the puddle's [`Record::PendingRewrite`], in the same batch.
     /// Only in stores whose superblock has [`crate::superblock::INCOMPAT_SEALED_AS`].
     SealedAs {
         /// The puddle.

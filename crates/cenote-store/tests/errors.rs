@@ -86,7 +86,7 @@ fn a_store_says_that_it_has_a_logged_heap() {
     let dir = Dir::formatted();
     let says = || {
         let bytes = std::fs::read(dir.file("superblock")).unwrap();
-        let blocks = bytes.chunks_exact(4096).map(|copy| Superblock::read_from_bytes(copy));
+        let blocks = bytes.chunks_exact(4096).map(Superblock::read_from_bytes);
         blocks.flatten().any(|block| block.prefix.incompat & INCOMPAT_LOGGED_HEAPS != 0)
     };
     let (store, _) = dir.open();

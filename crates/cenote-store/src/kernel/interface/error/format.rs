@@ -13,7 +13,7 @@ pub enum FormatError {
         /// The directory.
         path: String,
     },
-    /// Files of a store, and no superblock. As [`OpenError::SuperblockMissing`].
+    /// Files of a store, and no superblock. As [`crate::OpenError::SuperblockMissing`].
     #[error("{path} holds files of a store ({found}), but no file \"superblock\": {}", RESTORE_ALL)]
     SuperblockMissing {
         /// The directory.
