@@ -415,7 +415,8 @@ pub enum Record {
     /// Only in stores whose superblock has [`crate::superblock::INCOMPAT_POOLS_AT_REST`].
     PoolAtRest(PoolId, AtRest),
     /// The puddle of a protected pool is pending, and its file is still sealed under the identity
-    /// that it is a copy of. It ends with the puddle's [`Record::PendingRewrite`], in the same batch.
+    /// that it is a copy of. It ends with the puddle's [`Record::PendingRewrite`], of the same
+    /// batch.
     /// Only in stores whose superblock has [`crate::superblock::INCOMPAT_SEALED_AS`].
     SealedAs {
         /// The puddle.
