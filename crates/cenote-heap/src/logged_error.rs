@@ -121,6 +121,25 @@ pub enum LoggedError {
     Backing(#[from] BackingError),
 }
 
+impl LoggedError {
+    /// Whether the pool has no heap that can be read, now and later; else something passes, or
+    /// another way to open it works.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        match self {
+            Self::NoPuddle
+            | Self::RootSize { .. }
+            | Self::Header(_)
+            | Self::Puddle { .. }
+            | Self::Damaged(_) => true,
+            Self::SubHeap { source, .. } => {
+                !matches!(source, SubHeapError::ReadOnly | SubHeapError::Backing(_))
+            }
+            Self::Exists | Self::Open | Self::ReadOnly | Self::Shared | Self::Backing(_) => false,
+        }
+    }
+}
+
 /// Why there is no block.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

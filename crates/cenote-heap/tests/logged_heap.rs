@@ -472,3 +472,36 @@ fn a_full_disk_is_an_error_and_nothing_is_lost() {
     assert!(panicked.is_err());
     assert_eq!(held(&heap).len(), blocks.len() + 1);
 }
+
+/// Threads of as many CPUs allocate for the first time at one moment, again and again; whether the
+/// heap could always be opened again, with all blocks.
+fn first_allocations_at_once() -> bool {
+    const CPUS: u32 = 6;
+    for _ in 0..40 {
+        let backing = memory(64 << 20);
+        let heap = create(&backing, CPUS);
+        let together = std::sync::Barrier::new(CPUS as usize);
+        std::thread::scope(|scope| {
+            for cpu in 0..CPUS {
+                let (heap, together) = (&heap, &together);
+                scope.spawn(move || {
+                    run_on(cpu);
+                    together.wait();
+                    let _ = heap.alloc(100, 1, TypeId(7));
+                });
+            }
+        });
+        let before = held(&heap);
+        drop(heap);
+        match LoggedHeap::open(backing.clone(), &options(CPUS)) {
+            Ok((heap, _)) if before.len() == CPUS as usize && held(&heap) == before => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+#[test]
+fn sub_heaps_that_are_made_at_once_have_puddles_of_their_own() {
+    assert!(first_allocations_at_once());
+}

@@ -18,7 +18,7 @@ use cenote_heap::{Block, Cancelled, Heap, Taking};
 use cenote_layout::id::TypeId;
 use cenote_layout::log::{AllocationMark, ENTRY_HEADER_SIZE, Kind, entry_size};
 use cenote_log::LogError;
-use cenote_medium::planted::{Bug, is_refused, planted};
+use cenote_medium::planted::{Bug, LoggedBug, is_refused, planted};
 use cenote_sys::bytes::settle;
 use std::ptr::NonNull;
 
@@ -464,8 +464,7 @@ impl<'c> Transaction<'c> {
             context.writer.append(Kind::ClearBitsOnCommit, word, 8, mask)
         };
         if let Err(error) = logged {
-            // Unless this transaction allocated it, no transaction has the block any more.
-            heap.settle(&block);
+            self.free_refused(heap, &block);
             return Err(error.into());
         }
         context.tickets |= block.has_ticket;
@@ -480,6 +479,16 @@ impl<'c> Transaction<'c> {
         context.freed.push(HeapBlock { heap, block });
         context.freed_at.push(Range { start: addr, end: addr + 1, old: core::ptr::null() });
         Ok(())
+    }
+
+    /// A block stays allocated after all. One that this transaction allocated is still its own.
+    #[cold]
+    #[inline(never)]
+    fn free_refused(&self, heap: &dyn Heap, block: &Block) {
+        let is_own = self.context.allocated.iter().any(|own| own.block.addr == block.addr);
+        if !is_own || planted(Bug::Logged(LoggedBug::OwnTicketSettled)) {
+            heap.settle(block);
+        }
     }
 
     /// Whether all of a range is logged or freshly allocated by this transaction.

@@ -23,6 +23,7 @@ use crate::reached::{Heaps, Reached, reached_from_elsewhere};
 use crate::registry::StoreTypes;
 use crate::session::Inner;
 use cenote_heap::{BackingError, OpenError, PoolBacking, PoolHeap, RecoverError};
+use cenote_layout::catalog::HeapKind;
 use cenote_layout::id::PoolId;
 use cenote_medium::planted::{Bug, planted};
 use cenote_store::{Access, DamagePolicy, PoolHandle, PoolInfo, StoreError};
@@ -58,7 +59,8 @@ fn is_of_contents(error: &Error) -> bool {
 
 fn is_of_heap(error: &OpenError) -> bool {
     match error {
-        OpenError::NoPuddle | OpenError::TooSmall { .. } | OpenError::Logged(_) => true,
+        OpenError::NoPuddle | OpenError::TooSmall { .. } => true,
+        OpenError::Logged(error) => error.is_damage(),
         OpenError::Backing { source, .. } => !passes(source),
         _ => false,
     }
@@ -87,7 +89,9 @@ fn or_lost<T>(lost: &mut Lost, pool: PoolId, found: Result<T>) -> Result<Option<
 
 /// A pool and its heap, to be traced or looked at; `None`: it has no puddle.
 fn opened(store: &Inner, info: &PoolInfo, due: bool) -> Result<Option<(PoolHandle, PoolHeap)>> {
-    let access = if due { Access::ReadWrite } else { Access::ReadOnly };
+    // A writer takes back the change of a logged heap that a crash broke off; a reader cannot.
+    let writes = due || info.record.heap == HeapKind::Logged;
+    let access = if writes { Access::ReadWrite } else { Access::ReadOnly };
     let handle = store.store.open_pool(&info.record.name, access)?;
     // What is lost of it may lead to values of pools that are traced.
     if let Some(Doubt::Damage(why)) = doubt_of(store, &handle)

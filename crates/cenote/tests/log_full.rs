@@ -3,9 +3,10 @@
 
 use cenote::raw::{self, TxError};
 use cenote::{
-    Durability, Error, FormatOptions, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, Result,
-    Store,
+    Durability, Error, FormatOptions, HeapKind, OpenOptions, Persist, Pool, PoolOptions, Ptr,
+    Reader, Result, Store,
 };
+use cenote_medium::planted::{Bug, LoggedBug, plant};
 use cenote_medium::sim::{CrashKind, Fault, FaultEffect, FaultPoint, SimMedium, SimOptions};
 use cenote_medium::{Medium, Operation};
 use std::sync::Arc;
@@ -20,15 +21,17 @@ fn options() -> OpenOptions {
 }
 
 /// A store whose logs cannot grow, with a root of many words.
-fn prepared(level: Durability) -> Result<(Arc<SimMedium>, Store, Pool, Root)> {
+fn prepared(level: Durability, heap: HeapKind) -> Result<(Arc<SimMedium>, Store, Pool, Root)> {
     let sim = SimMedium::new(SimOptions::new(level));
     let medium: Arc<dyn Medium> = sim.clone();
     let format =
         FormatOptions { window_base: Some(0x1e00_0000_0000), window_len: 1 << 30, uuid: None };
     cenote_store::format(medium.clone(), &format)?;
     let store = Store::open_on(medium, &options())?;
-    let pool = store
-        .create_pool("p", &PoolOptions { puddle_size: 256 << 10, ..PoolOptions::default() })?;
+    let pool = store.create_pool(
+        "p",
+        &PoolOptions { heap, puddle_size: 256 << 10, ..PoolOptions::default() },
+    )?;
     // A transaction that overflows would have a further segment from then on: this one does not.
     let root = pool.write(|tx| -> Result<_> {
         let root = tx.alloc([0u64; WORDS])?;
@@ -40,6 +43,12 @@ fn prepared(level: Durability) -> Result<(Arc<SimMedium>, Store, Pool, Root)> {
     let full = FaultPoint::Operation(Operation::Create);
     sim.inject(Fault::once(full, 0, FaultEffect::NoSpace).repeating());
     Ok((sim, store, pool, root))
+}
+
+/// Every level, with every kind of heap.
+fn kinds() -> Vec<(Durability, HeapKind)> {
+    let of = |level| [HeapKind::Traced, HeapKind::Logged].map(|heap| (level, heap));
+    [Durability::Process, Durability::Power].into_iter().flat_map(of).collect()
 }
 
 /// Logs words, each with an entry of one line, until `count` are logged or the log is full; how
@@ -61,9 +70,9 @@ unsafe fn fill(tx: &mut raw::RawTx<'_>, root: Root, count: usize) -> usize {
 
 #[test]
 fn an_allocation_that_does_not_fit_the_log_leaves_nothing_in_it() -> Result<()> {
-    for level in [Durability::Process, Durability::Power] {
+    for (level, heap) in kinds() {
         let room = {
-            let (_sim, store, _pool, root) = prepared(level)?;
+            let (_sim, store, _pool, root) = prepared(level, heap)?;
             // SAFETY: this thread is alone; the transaction ends here.
             unsafe { fill(&mut raw::begin(&store)?, root, WORDS) }
         };
@@ -71,7 +80,7 @@ fn an_allocation_that_does_not_fit_the_log_leaves_nothing_in_it() -> Result<()> 
         let mut refused = 0;
         for left in 0..4 {
             for committed in [false, true] {
-                let (sim, store, pool, root) = prepared(level)?;
+                let (sim, store, pool, root) = prepared(level, heap)?;
                 let before = pool.stats()?.blocks;
                 // SAFETY: this thread is alone, and ends the transaction below; the heap is the
                 // pool's own.
@@ -124,14 +133,14 @@ fn an_allocation_that_does_not_fit_the_log_leaves_nothing_in_it() -> Result<()> 
                 assert_eq!(pool.stats()?.blocks, before + 1);
             }
         }
-        assert!(refused > 0, "nothing was refused at level {level}");
+        assert!(refused > 0, "nothing was refused at level {level}, {heap:?}");
     }
     Ok(())
 }
 
 #[test]
 fn after_a_refused_allocation_the_transaction_goes_on() -> Result<()> {
-    let (_sim, _store, pool, root) = prepared(Durability::Power)?;
+    let (_sim, _store, pool, root) = prepared(Durability::Power, HeapKind::Traced)?;
     let result: Result<u64> = pool.write(|tx| {
         let mut logged = 0;
         loop {
@@ -150,5 +159,46 @@ fn after_a_refused_allocation_the_transaction_goes_on() -> Result<()> {
     });
     assert!(matches!(result, Err(Error::Aborted(_))));
     assert!(pool.write(|tx| tx.alloc(1u128)).is_ok());
+    Ok(())
+}
+
+/// Blocks that are left when a transaction could not free its own block, because the log was full,
+/// and aborted; and when two others have allocated and freed. `before` was allocated before.
+fn left_by_a_refused_free(level: Durability, kind: HeapKind) -> Result<[u64; 3]> {
+    let (sim, store, pool, root) = prepared(level, kind)?;
+    let before = pool.stats()?.blocks;
+    // SAFETY: this thread is alone, and ends the transaction below; the heap is the pool's own.
+    let (mut tx, heap) = unsafe { (raw::begin(&store)?, pool.raw_heap()) };
+    // SAFETY: as above.
+    unsafe {
+        let own = tx.alloc(heap, 16, 16, u128::TYPE_ID)?.as_ptr() as u64;
+        assert!(fill(&mut tx, root, WORDS) < WORDS);
+        let refused = tx.free(heap, own);
+        assert!(matches!(refused, Err(TxError::Log(_))), "{refused:?}");
+    }
+    tx.abort();
+    let aborted = pool.stats()?.blocks;
+    for _ in 0..2 {
+        let other = pool.write(|tx| tx.alloc(1u128))?;
+        pool.write(|tx| tx.free(other))?;
+    }
+    let crashed = sim.image_now(CrashKind::Process);
+    store.clone().abandon();
+    drop((pool, store));
+    let store = Store::open_on(SimMedium::from_image(&crashed), &options())?;
+    Ok([before, aborted, store.pool("p")?.stats()?.blocks])
+}
+
+#[test]
+fn a_free_that_does_not_fit_the_log_leaves_the_block_to_its_transaction() -> Result<()> {
+    for (level, kind) in kinds() {
+        let [before, aborted, opened] = left_by_a_refused_free(level, kind)?;
+        assert_eq!((aborted, opened), (before, before), "{level}, {kind:?}");
+    }
+    plant(Bug::Logged(LoggedBug::OwnTicketSettled));
+    let found = left_by_a_refused_free(Durability::Process, HeapKind::Logged);
+    plant(Bug::None);
+    let [before, aborted, _] = found?;
+    assert!(aborted > before, "the bug was not found");
     Ok(())
 }

@@ -23,7 +23,7 @@ use super::cells::zero;
 use super::data::Region;
 use super::error::{AllocRefused, LoggedError, SubHeapError};
 use super::make::Place;
-use super::members::{LoggedHeap, Member, UNKNOWN};
+use super::members::{LoggedHeap, Member, UNKNOWN, hang};
 use super::spares::PUDDLE_UNIT;
 use super::state::SubHeap;
 use crate::backing::Backing;
@@ -125,8 +125,7 @@ impl<G: Backing> LoggedHeap<G> {
             self.root.name(number, bits, &*self.backing);
         }
         reach(Step::SubHeapNamed);
-        drop(growth);
-        self.adopt(number, metadata.puddle, heap).map_err(|error| match error {
+        self.adopt(&mut growth, (number, metadata.puddle), heap).map_err(|error| match error {
             LoggedError::Backing(error) => AllocRefused::Backing(error),
             _ => AllocRefused::TableFull,
         })
@@ -192,11 +191,13 @@ impl<G: Backing> LoggedHeap<G> {
         let wanted = more.next_multiple_of(SLOT_SIZE).max(self.backing.puddle_size());
         let least = puddle_for(class);
         let extent = growth.take(&*self.backing, least, wanted.max(least))?;
+        // Before another thread can get a block there, and free it.
+        self.mark(&extent, Some(number));
         // SAFETY: a puddle of the pool, mapped, that no sub-heap names; its body is of the data of
         // this sub-heap from now on.
-        unsafe { member.heap.add_data(&Region::body(&extent)) }?;
+        let added = unsafe { member.heap.add_data(&Region::body(&extent)) };
+        added.inspect_err(|_| hang(&self.backing, extent.addr, 0))?;
         growth.use_up(extent.index);
-        self.mark(&extent, Some(number));
         Ok(())
     }
 

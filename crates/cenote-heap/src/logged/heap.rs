@@ -151,7 +151,7 @@ impl<G: Backing> LoggedHeap<G> {
                 unsafe { SubHeap::attach(backing, &region, extents, Some(number)) }
                     .map_err(|source| LoggedError::SubHeap { number, source })?;
             recovered.undone |= undone;
-            self.adopt(number, word.puddle, heap)?;
+            self.adopt(&mut self.growth(), (number, word.puddle), heap)?;
         }
         Ok(())
     }

@@ -88,20 +88,19 @@ pub(crate) const METADATA: usize = 1;
 const FIRST_DATA: usize = 2;
 
 impl<G: Backing> LoggedHeap<G> {
-    /// Makes a sub-heap one of this heap, and hangs its number on its puddles.
+    /// Makes a sub-heap one of this heap, and hangs its number on its puddles. Under the growth
+    /// lock: until then its puddles are spares.
     pub(crate) fn adopt(
         &self,
-        number: u32,
-        metadata: u32,
+        growth: &mut Growth,
+        (number, metadata): (u32, u32),
         heap: SubHeap<Arc<G>>,
     ) -> Result<(), LoggedError> {
-        let mut growth = self.growth();
         let of_metadata = (metadata != 0).then_some((metadata, false));
         for (puddle, is_data) in of_metadata.into_iter().chain(heap.puddles()) {
             let extent = growth.use_up(puddle).ok_or(LoggedError::Puddle { number, puddle })?;
             self.mark(&extent, is_data.then_some(number));
         }
-        drop(growth);
         if let Some(place) = self.members.get(number as usize) {
             let _ = place.set(Member::new(heap));
         }

@@ -32,6 +32,8 @@ pub enum LoggedBug {
     TicketKeepsEntry,
     /// A ticket serves another block before the log of its transaction is durably finished.
     LazyTicket,
+    /// The ticket of a transaction's own block ends when its free fails.
+    OwnTicketSettled,
     /// An opener frees no block of a transaction that a crash broke off.
     TicketNotRecovered,
 }
