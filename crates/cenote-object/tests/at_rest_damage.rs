@@ -102,9 +102,11 @@ fn a_load_from_a_damaged_page_is_a_bus_error_with_a_message() {
     drop(a);
     drop(objects);
     store.close().expect("close");
-    let file =
-        std::fs::OpenOptions::new().write(true).open(dir.path().join(info.file())).expect("file");
-    file.write_all_at(&[1], info.data_offset() + 3 * 4096).expect("written");
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).write(true).open(dir.path().join(info.file())).expect("file");
+    let (mut byte, at) = ([0], info.data_offset() + 3 * 4096);
+    file.read_exact_at(&mut byte, at).expect("read");
+    file.write_all_at(&[byte[0] ^ 1], at).expect("written");
     let ran = again("at_rest_damage::child_touches_a_damaged_page")
         .arg("--test-threads=1")
         .env(CHILD, dir.path())
