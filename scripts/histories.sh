@@ -9,5 +9,6 @@ others=power_may_fail_anywhere_whatever
 histories() { cargo test -p cenote-crashtest --test histories -- "$@"; }
 CENOTE_CRASH_DEPTH="${CENOTE_CRASH_DEPTH:-6}" histories --skip "$others"
 CENOTE_CRASH_DEPTH="${CENOTE_CRASH_DEPTH_OTHERS:-4}" histories "$others"
-# Steps of the heap and of a daemon's clients: every recovery that is crashed.
-CENOTE_CRASH_DEPTH=all cargo test -p cenote-crashtest --test all -- heap_steps:: hosted_clients::
+# Steps of the heap and of a daemon's clients, pools with the logged heap: all of them.
+CENOTE_CRASH_DEPTH=all cargo test -p cenote-crashtest --test all -- \
+    heap_steps:: hosted_clients:: logged_pools::

@@ -9,6 +9,7 @@ mod commands;
 mod common;
 mod copies;
 mod daemon;
+mod damaged_logged_heap;
 mod damaged_logs;
 mod damaged_pages;
 mod newcomer;

@@ -557,11 +557,14 @@ fn keep_allocated(form: &mut Image, name: &str, part: &Range<u64>) {
         return;
     }
     form.clear(name, part.start, part.end - part.start);
-    for (number, line) in
-        bytes.chunks(64).enumerate().filter(|(_, line)| line.iter().any(|&byte| byte != 0))
-    {
-        for (at, byte) in line.iter().enumerate().filter(|(_, byte)| counts(**byte)) {
-            form.overwrite(name, part.start + (64 * number + at) as u64, &[*byte]);
+    assert!(bytes.len().is_multiple_of(64), "marks fill lines");
+    for (number, line) in bytes.as_chunks::<64>().0.iter().enumerate() {
+        if *line == [0; 64] {
+            continue;
+        }
+        let kept = line.map(|byte| if counts(byte) { byte } else { 0 });
+        if kept != [0; 64] {
+            form.overwrite(name, part.start + 64 * number as u64, &kept);
         }
     }
 }

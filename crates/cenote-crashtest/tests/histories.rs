@@ -5,13 +5,13 @@
 //!
 //! * Each change: every history up to a depth, and a sample of those of up to 6. The depth is 4
 //!   with one log, which commits sealed and lazily, at both levels; in the other strategies 4 at
-//!   level `process` and 3 at `power`. With one log also all that extend one in eight of the
+//!   level `process` and 3 at `power`. With one log also all that extend one in 16 of the
 //!   longest.
 //! * `scripts/histories.sh` (`just histories`): depth 6 with one log at both levels and in all
 //!   strategies at level `process`; 4 in the other strategies at `power`.
 //!
-//! Which eighth follows from the commit: changes after each other extend different ones. A test
-//! says which, and `CENOTE_CRASH_EIGHTH` repeats it. `CENOTE_CRASH_DEPTH` sets the depth of every
+//! Which sixteenth follows from the commit: changes after each other extend different ones. A
+//! test says which, and `CENOTE_CRASH_SIXTEENTH` repeats it. `CENOTE_CRASH_DEPTH` sets the depth of every
 //! test here but the one that goes word by word.
 
 use cenote::HeapKind;
@@ -52,9 +52,9 @@ fn depth(or: usize) -> usize {
     std::env::var("CENOTE_CRASH_DEPTH").ok().and_then(|text| text.parse().ok()).unwrap_or(or)
 }
 
-/// Which eighth of the longer histories is visited.
-fn eighth() -> usize {
-    number_of_change("CENOTE_CRASH_EIGHTH") as usize % 8
+/// Which sixteenth of the longer histories is visited.
+fn sixteenth() -> usize {
+    number_of_change("CENOTE_CRASH_SIXTEENTH") as usize % 16
 }
 
 /// All histories of the full alphabet up to `exhaustive` operations, and of those up to 6, one in
@@ -75,18 +75,18 @@ fn histories(exhaustive: usize, every: usize, seed: usize) -> (Vec<History>, Str
     (out, text)
 }
 
-/// The same with one log: beside the sample, all that extend one in eight of the longest ones.
+/// The same with one log: beside the sample, all that extend one in 16 of the longest ones.
 fn histories_of_one_log(every: usize) -> (Vec<History>, String) {
     let (mut out, mut text) = histories(4, every, 7);
     let exhaustive = depth(4);
     if exhaustive < 6 {
-        let eighth = eighth();
+        let sixteenth = sixteenth();
         let longest = out.iter().filter(|h| h.0.len() == exhaustive);
-        let extended: HashSet<_> = longest.skip(eighth).step_by(8).cloned().collect();
+        let extended: HashSet<_> = longest.skip(sixteenth).step_by(16).cloned().collect();
         let extends = |h: &History| extended.contains(&History(h.0[..exhaustive].to_vec()));
         let mut longer = History::all(&Op::ALL, exhaustive + 1);
         longer.retain(|h| h.0.len() > exhaustive && extends(h));
-        text += &format!(", {} one longer (CENOTE_CRASH_EIGHTH={eighth})", longer.len());
+        text += &format!(", {} one longer (CENOTE_CRASH_SIXTEENTH={sixteenth})", longer.len());
         out.extend(longer);
     }
     (out, text)

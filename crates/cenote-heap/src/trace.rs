@@ -3,12 +3,13 @@
 
 use cenote_layout::id::TypeId;
 use cenote_layout::types::TypeRecord;
+use cenote_sys::cpu_number;
 use core::fmt;
 use core::num::NonZero;
 use core::ops::ControlFlow;
 use core::time::Duration;
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// How far a traversal has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,15 +93,8 @@ impl TraceOptions<'_> {
     }
 
     pub(crate) fn workers(&self) -> usize {
-        self.workers.unwrap_or_else(cores).get()
+        self.workers.unwrap_or_else(cpu_number::available).get()
     }
-}
-
-/// Cores that this process might use when it first asked: the system reads files to say so, which
-/// takes longer than tracing a small heap.
-fn cores() -> NonZero<usize> {
-    static CORES: OnceLock<NonZero<usize>> = OnceLock::new();
-    *CORES.get_or_init(|| std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN))
 }
 
 /// A source of types: the store, or a map in tests.

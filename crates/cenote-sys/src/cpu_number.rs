@@ -1,5 +1,6 @@
 //! Tells the number of the processor that this thread runs on, for per-CPU data. It is a hint: the
-//! thread may run on another one by the time the number is used.
+//! thread may run on another one by the time the number is used. And tells how many processors this
+//! process may use.
 //!
 //! The first way that works is taken:
 //!
@@ -17,6 +18,8 @@
 
 #[cfg(target_arch = "x86_64")]
 use core::sync::atomic::{AtomicIsize, Ordering};
+use std::num::NonZero;
+use std::sync::OnceLock;
 
 /// Not looked up yet. Offsets are far smaller in size than these two.
 #[cfg(target_arch = "x86_64")]
@@ -49,6 +52,14 @@ pub fn current() -> u32 {
         }
     }
     slow()
+}
+
+/// How many processors this process might use when it first asked; 1 where that is unknown. Asked
+/// once: the answer comes from files, which takes longer than opening a small heap.
+#[must_use]
+pub fn available() -> NonZero<usize> {
+    static KNOWN: OnceLock<NonZero<usize>> = OnceLock::new();
+    *KNOWN.get_or_init(|| std::thread::available_parallelism().unwrap_or(NonZero::<usize>::MIN))
 }
 
 #[cold]

@@ -41,9 +41,9 @@
 //! signals blocked, so that no handler of the application's runs on it, touches a range, and waits
 //! for the worker.
 
+use crate::cpu_number;
 use crate::futex::{sleep_here, wake_here};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::OnceLock;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
@@ -78,10 +78,7 @@ pub struct FaultQueue {
 
 /// [`LOOKS`] where another thread can run meanwhile, else 0.
 fn looks() -> u32 {
-    static KNOWN: OnceLock<u32> = OnceLock::new();
-    *KNOWN.get_or_init(|| {
-        if std::thread::available_parallelism().is_ok_and(|n| n.get() > 1) { LOOKS } else { 0 }
-    })
+    if cpu_number::available().get() > 1 { LOOKS } else { 0 }
 }
 
 impl Default for FaultQueue {

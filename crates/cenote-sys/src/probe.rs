@@ -98,7 +98,7 @@ impl Report {
             cpu_model: cpu::model_name(),
             cpu_features: *cpu::features(),
             flush_instruction: cpu::flush_instruction(),
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            cpus: crate::cpu_number::available().get(),
             userfaultfd: userfaultfd(),
             dirty_by_write_protection: dirty_by_write_protection(),
             dirty_by_private_copy: dirty_by_private_copy(),

@@ -25,7 +25,7 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{LaneLink, LaneState, SUB_HEAPS_MAX};
 use cenote_medium::planted::{Bug, LoggedBug, planted};
-use cenote_sys::numa;
+use cenote_sys::{cpu_number, numa};
 use core::ptr::{null_mut, without_provenance_mut};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -123,7 +123,7 @@ impl<G: Backing> LoggedHeap<G> {
         extents: Vec<Extent>,
     ) -> Result<Self, LoggedError> {
         let root = root.inspect_err(|_| hang(&backing, extent.addr, 0))?;
-        let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let cpus = cpu_number::available().get() as u32;
         let count = if options.sub_heaps == 0 { cpus } else { options.sub_heaps };
         let homes = (0..count.clamp(1, SUB_HEAPS_MAX)).map(|_| AtomicU32::new(UNKNOWN)).collect();
         let members = (0..SUB_HEAPS_MAX).map(|_| OnceLock::new()).collect();

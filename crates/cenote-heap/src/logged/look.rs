@@ -27,12 +27,6 @@ impl<G: Backing> LoggedHeap<G> {
         (blocks, damage)
     }
 
-    /// Damage of the metadata.
-    #[must_use]
-    pub fn damage(&self) -> Vec<MetadataDamage> {
-        self.look().1
-    }
-
     /// Counts of `blocks`, which are all that are allocated.
     fn count(&self, blocks: &[BlockInfo]) -> HeapStats {
         let extents = self.backing.extents();
