@@ -11,8 +11,8 @@
 //!   strategies at level `process`; 4 in the other strategies at `power`.
 //!
 //! Which sixteenth follows from the commit: changes after each other extend different ones. A
-//! test says which, and `CENOTE_CRASH_SIXTEENTH` repeats it. `CENOTE_CRASH_DEPTH` sets the depth of every
-//! test here but the one that goes word by word.
+//! test says which, and `CENOTE_CRASH_SIXTEENTH` repeats it. `CENOTE_CRASH_DEPTH` sets the depth
+//! of every test here but the one that goes word by word.
 
 use cenote::HeapKind;
 use cenote_crashtest::explore::{Plan, Recoveries, Tally, When, run};

@@ -47,8 +47,8 @@ fn parsed(histories: &[&str]) -> Vec<History> {
     histories.iter().map(|text| History::parse(text)).collect()
 }
 
-/// The third that this change visits, a third further by `also`; all if `CENOTE_CRASH_DEPTH` is set. `CENOTE_CRASH_PART`
-/// repeats the run of another change.
+/// The third that this change visits, `also` thirds further; all if `CENOTE_CRASH_DEPTH` is set.
+/// `CENOTE_CRASH_PART` repeats the run of another change.
 fn third(histories: Vec<History>, also: usize) -> Vec<History> {
     if std::env::var_os("CENOTE_CRASH_DEPTH").is_some() {
         return histories;

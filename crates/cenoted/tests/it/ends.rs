@@ -97,7 +97,7 @@ fn while_a_large_log_is_replayed_others_go_on() {
     }
     let took = killed.elapsed();
     println!(
-        "{BURDEN} entries replayed in {took:?}; meanwhile {during} requests, the longest {longest:?}"
+        "{BURDEN} entries replayed in {took:?}; meanwhile {during} requests, longest {longest:?}"
     );
     if took < Duration::from_millis(80) {
         println!("skipped: the log was replayed before a client could wait for that");
