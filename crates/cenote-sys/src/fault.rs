@@ -17,8 +17,7 @@
 //!   what is async-signal-safe (the functions of [`crate::memory`] are);
 //! * uses at most [`STACK_BUDGET_BYTES`] of stack, since alternate signal stacks are small; more on
 //!   a stack of [`crate::alt_stack`], where it may also allocate, and take locks whose holders
-//!   never
-//!   touch the range;
+//!   never touch the range;
 //! * does not fault itself: signals are blocked, a fault inside kills;
 //! * returns true only if the access can succeed now. After [`RETRIES_MAX`] times of "true" for the
 //!   same address in the same thread with no access taken away in between, the fault goes on as

@@ -133,8 +133,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Archive`](crate::Error::Archive): the archive is damaged or was made by a later
-    /// release.
-    /// What the store says of a whole one is in [`Inspected::refused`].
+    /// release. What the store says of a whole one is in [`Inspected::refused`].
     pub fn inspect_archive(
         &self,
         input: impl Read,
