@@ -34,7 +34,7 @@ fn pools_go_by_a_file_to_another_store_and_beside_the_original() {
     from.run("export", &["tour", archive]).complains(3, &["is there already"]);
     from.run("export", &["other", "new"]).complains(3, &["\"other\""]);
     from.run("export", &["tour"]).complains(2, &["required"]);
-    from.run("export", &["tour", "-", "--json"]).complains(2, &["no JSON"]);
+    from.run("export", &["tour", "-", "--json"]).complains(2, &["as JSON"]);
 
     let before = to.files();
     let seen = to.run("import", &[archive, "-n", "--json"]).exits(0).json();

@@ -52,8 +52,8 @@ pub enum SubHeapError {
     },
     /// The pool is open for reading only.
     #[error(
-        "a change of the heap was broken off, and the pool is open read-only: open it once for \
-         writing, which takes the change back"
+        "a crash interrupted a change of the heap, and the pool is open read-only: open it once \
+         for writing, which undoes the change"
     )]
     ReadOnly,
     /// The metadata are damaged.

@@ -171,10 +171,10 @@ pub enum Error {
     /// The pool is damaged, or something that may have been about it is: its values need not be
     /// what transactions made them, so safe code gets to see none.
     #[error(
-        "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it as blocks \
-         (Pool::check, Pool::heap, `cenote check` and `cenote dump`), restore the whole store from \
-         one copy (`cenote backup` makes one), or answer for its values with the unsafe \
-         Store::open_torn",
+        "pool \"{pool}\" is not whole, so programs cannot read its values: {}; look at it as \
+         blocks (Pool::check, Pool::heap, `cenote check` and `cenote dump`), restore the whole \
+         store from one copy (`cenote backup` makes one), or read its values at your own risk with \
+         the unsafe Store::open_torn",
         listed(why)
     )]
     NotWhole {
@@ -186,10 +186,10 @@ pub enum Error {
     /// The pool was looked at when it was opened, because something was damaged or the caller asked
     /// for it, and holds bytes that are no value of their type, or links that lead astray.
     #[error(
-        "pool \"{pool}\" has values that are none of their type, {count} found, so its values are \
-         not shown: {}; look at it as blocks (`cenote check` and `cenote dump`), import it from an \
+        "pool \"{pool}\" has {count} values that are invalid for their types, so programs cannot \
+         read it: {}; look at it as blocks (`cenote check` and `cenote dump`), import it from an \
          archive under another name (`cenote import`), restore the whole store from one copy, or \
-         answer for its values with the unsafe Store::open_torn",
+         read its values at your own risk with the unsafe Store::open_torn",
         first_of(first)
     )]
     InvalidValues {
@@ -231,7 +231,7 @@ pub enum Error {
     },
     /// A policy of background work ([`Pool::psync_by`](crate::Pool::psync_by),
     /// [`Pool::trim_by`](crate::Pool::trim_by)) that cannot be followed.
-    #[error("the policy cannot be followed: {0}")]
+    #[error("invalid policy: {0}")]
     Policy(&'static str),
     /// Torn data would be taken for values.
     #[error(

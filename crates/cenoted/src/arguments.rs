@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
 /// A daemon without clients serves nothing.
 fn parse_clients(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| "use a number from 1 on".into())
+    number.ok_or_else(|| "use a number of 1 or more".into())
 }
 
 #[derive(Debug, Args)]

@@ -222,7 +222,7 @@ fn picture(
     let left = (clients.len() - clients_shown) + (pools.len() - pools_shown);
     if left > 0 {
         lines.push(fit(
-            &format!("and {} more, for which there is no room", count(left as u64)),
+            &format!("and {} more, which do not fit on the screen", count(left as u64)),
             width,
         ));
     }

@@ -265,8 +265,7 @@ impl LazyRewrite {
             Err(_) => false,
             Ok(Err(error)) => {
                 cenote_sys::fault::tell(&format!(
-                    "cenote: puddle {} at {:#x} cannot be made ready: {error}; it is still to be \
-                     rewritten\n",
+                    "cenote: puddle {} at {:#x} cannot be rewritten: {error}; it stays pending\n",
                     puddle.uuid(),
                     puddle.addr()
                 ));

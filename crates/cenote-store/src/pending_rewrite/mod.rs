@@ -335,7 +335,7 @@ impl Inner {
             (None, None) => return Err("it has moved, and the catalog has lost where from".into()),
             (None, Some(relocation)) => {
                 let moves = Moves::new(relocation).map_err(|reason| {
-                    format!("it has moved, and the record of that cannot be: {reason}")
+                    format!("it has moved, and the record of the move is invalid: {reason}")
                 })?;
                 let moves = Arc::new(moves);
                 needs.moves.insert(pending.relocation, Arc::clone(&moves));

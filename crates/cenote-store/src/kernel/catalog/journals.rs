@@ -243,8 +243,8 @@ impl Journals {
         let other = JournalOf::ALL.get(by).map_or("the catalog", |by| by.file());
         (last < named && !planted(Bug::TieIgnored)).then(|| {
             format!(
-                "it was put back: it ends with record {last}, and {other} says that record {named} \
-                 was durable"
+                "an older copy was put back: it ends with record {last}, and {other} says that \
+                 record {named} was durable"
             )
         })
     }
