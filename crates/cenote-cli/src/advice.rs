@@ -264,7 +264,7 @@ fn pool_damaged(name: &str, damage: &str) -> String {
 fn journal(file: &str, detail: &str) -> String {
     let (of, other) = match file {
         "journal" => ("objects", "copy the pools out with `cenote export`"),
-        _ => ("pools", "give the journal up, and what it has of psyncs, with --give-up-journal"),
+        _ => ("pools", "give up the journal and the psyncs in it with --give-up-journal"),
     };
     format!("the journal of {of}, {file}, cannot be used: {detail}; {RESTORE_ALL}, or {other}")
 }

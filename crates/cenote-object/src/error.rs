@@ -141,8 +141,8 @@ pub enum ObjectError {
     },
     /// The mechanism that was asked for does not work here.
     #[error(
-        "written pages of object \"{name}\" cannot be found by {mechanism}: {reason}; use another \
-         mechanism, or leave the choice open"
+        "written pages of object \"{name}\" cannot be found by {mechanism}: {reason}; choose \
+         another mechanism, or none"
     )]
     Mechanism {
         /// The object.

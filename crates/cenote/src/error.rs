@@ -50,8 +50,8 @@ pub enum Error {
     /// was freed, belongs to another pool or store, or was kept from a transaction that was
     /// aborted.
     #[error(
-        "no live value of type {type_name} at {addr:#x} in the pools of this access: was it freed, \
-         or is it of another pool?"
+        "the pools of this access have no live value of type {type_name} at {addr:#x}: was it \
+         freed, or is it in another pool?"
     )]
     Dangling {
         /// Where the pointer leads.
@@ -77,8 +77,8 @@ pub enum Error {
     /// export of it, or threads would wait for each other's views and transactions in a circle:
     /// waiting for it would never end.
     #[error(
-        "waiting for pool \"{pool}\" would never end, as this thread has {by}: end that before, or \
-         use it instead of a new one"
+        "waiting for pool \"{pool}\" would never end, because this thread has {by}: end it first, \
+         or use it instead of a new one"
     )]
     WouldDeadlock {
         /// The pool.
@@ -109,7 +109,7 @@ pub enum Error {
     },
     /// A region pointer cannot lead there, or leads nowhere.
     #[error(
-        "{place} is not in a puddle of this store that region pointers lead to: was its pool \
+        "{place} is in no puddle of this store that region pointers may lead to: was its pool \
          removed?"
     )]
     NoRegion {
@@ -155,8 +155,8 @@ pub enum Error {
     /// Power failed while the pool was in use, or an operator decided about logs that concern it,
     /// and it was not opened for writing since.
     #[error(
-        "pool \"{pool}\" must be traced, after a loss of power or a decision about logs: open it \
-         for writing once"
+        "pool \"{pool}\" needs recovery by tracing, after a loss of power or a decision about \
+         logs: open it for writing once"
     )]
     TraceDue {
         /// The pool.
@@ -224,7 +224,10 @@ pub enum Error {
     },
     /// The transaction is committed and survives any crash of processes; the psync that was to make
     /// it safe from loss of power failed.
-    #[error("the transaction is committed, but not safe from loss of power yet: {source}")]
+    #[error(
+        "the transaction is committed, but does not survive a loss of power yet: {source}; \
+             psync again"
+    )]
     NotPsynced {
         /// Why.
         source: Box<Error>,
@@ -361,8 +364,8 @@ pub enum ReclaimRefused {
     /// A program may hold pointers that are older than the run.
     #[error(
         "a transaction has run on this store in this session, so the program may hold pointers to \
-         values that nothing else leads to: reclaim before the first transaction, or stop \
-         everything and use Pool::collect"
+         values that no root leads to: reclaim before the first transaction, or stop everything \
+         and use Pool::collect"
     )]
     Late,
     /// What another pool leads to is not known.
@@ -394,7 +397,7 @@ pub enum ReclaimRefused {
     #[error("reclaiming was cancelled")]
     Cancelled,
     /// Another run of this store is for something else.
-    #[error("another reclaim is under way on this store: wait for it")]
+    #[error("another reclaim is running on this store: wait for its end")]
     UnderWay,
     /// The system has no thread for it.
     #[error("no thread can be started: {why}")]

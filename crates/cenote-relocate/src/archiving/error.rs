@@ -34,8 +34,8 @@ pub enum ArchivingError {
     },
     /// Which blocks are allocated is not known after a loss of power.
     #[error(
-        "pool \"{pool}\" must be traced, after a loss of power or a decision about logs: open it \
-         for writing once, then export it"
+        "pool \"{pool}\" needs recovery by tracing, after a loss of power or a decision about \
+         logs: open it for writing once, then export it"
     )]
     TraceDue {
         /// Its name.

@@ -12,8 +12,8 @@ use cenote_medium::MediumError;
 use cenote_sealed::SealedError;
 use std::time::Duration;
 
-const GIVE_UP: &str = "give the journal up, and what it has of psyncs (of pools \
-    JournalPolicy::GiveUp, --give-up-journal; of objects accept_damaged_journal)";
+const GIVE_UP: &str = "give up the journal and the psyncs in it (of pools: JournalPolicy::GiveUp \
+                       or --give-up-journal; of objects: accept_damaged_journal)";
 
 /// The holder that an error names while the daemon copies, moves or rewrites a pool: for a moment.
 pub const BY_DAEMON: &str = "the daemon itself";
@@ -119,7 +119,7 @@ pub enum StoreError {
         detail: String,
     },
     /// A copy of the store was made, and it is not known whether it survives a loss of power.
-    #[error("the copy may be gone after a loss of power: {detail}")]
+    #[error("the copy may be lost after a loss of power: {detail}")]
     BackupUnsynced {
         /// Why.
         detail: String,
