@@ -433,8 +433,8 @@ impl From<MediumError> for Failure {
                          `cenote format {path}`"
                     ),
                     std::io::ErrorKind::PermissionDenied => format!(
-                        "{path} cannot be opened ({source}): name a directory of this user's, or \
-                         or let its owner run the command"
+                        "{path} cannot be opened ({source}): use a directory that this user may \
+                         open, or let its owner run the command"
                     ),
                     std::io::ErrorKind::ReadOnlyFilesystem => format!(
                         "{path} cannot be made: the file system is mounted read-only: choose \

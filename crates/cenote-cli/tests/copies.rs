@@ -188,7 +188,7 @@ fn a_copy_whose_journal_of_pools_cannot_be_used_is_said_to_be_so() {
 fn a_copy_that_looks_closed_is_said_to_be_unchecked() {
     let fixture = empty();
     let out = fixture.run("adopt", &[]).exits(0).out;
-    assert!(out.contains("is no unchecked copy") && out.contains("run `cenote check"), "{out}");
+    assert!(out.contains("opens as a store already") && out.contains("run `cenote check"), "{out}");
     std::fs::remove_file(fixture.store.join("catalog.0")).expect("removed");
     let out = fixture.run("adopt", &[]).exits(1).out;
     assert!(out.contains("already") && out.contains("damaged: catalog.0"), "{out}");

@@ -43,8 +43,8 @@ pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> 
     let path = arguments.store.dir.display().to_string();
     if !store.handle().is_unchecked_copy() {
         out.line(format_args!(
-            "{path} is no unchecked copy, so nothing was changed or checked: to check its \
-             contents, run `cenote check {path}`"
+            "{path} opens as a store already, so nothing was changed, and its contents were not \
+             checked: to check them, run `cenote check {path}`"
         ))?;
         let damaged = tell_damage(&store, &damage::of(&store)?, &path, out)?;
         out.object(&json!({ "path": path, "adopted": false, "left": [], "damage": damaged }))?;

@@ -142,10 +142,7 @@ fn meaning(info: &Info) -> String {
     use cenote_object::ObjectState as S;
     let text = match info.state {
         S::Detached => "detached",
-        S::Write => {
-            "its last program ended without detaching it; stores since its last psync are \
-                     lost"
-        }
+        S::Write => "left attached; stores since the last psync are lost",
         S::Psync => {
             "a psync was interrupted before its commit; the object is as the psync before left it"
         }
