@@ -121,6 +121,14 @@ unsafe impl Backing for PoolBacking {
         PoolHandle::is_writable(self)
     }
 
+    fn name(&self) -> String {
+        PoolHandle::name(self).into()
+    }
+
+    fn can_map_twice(&self) -> bool {
+        PoolHandle::can_map_twice(self)
+    }
+
     fn puddle_size(&self) -> u64 {
         self.record().puddle_size
     }

@@ -26,7 +26,8 @@ fn run_on(cpu: u32) {
 }
 
 fn options(sub_heaps: u32) -> LoggedOptions {
-    LoggedOptions { sub_heaps, lanes: 4, tickets: 0, levels: 2, cpu: || CPU.get() }
+    let cpu = || CPU.get();
+    LoggedOptions { sub_heaps, lanes: 4, tickets: 0, levels: 2, cpu, ..LoggedOptions::default() }
 }
 
 fn memory(size_max: u64) -> MemoryBacking {
