@@ -67,8 +67,8 @@ pub unsafe trait Backing: Send + Sync + 'static {
     /// It cannot be mapped.
     fn map(&self, extent: &Extent) -> Result<(), BackingError>;
 
-    /// Adds a puddle of `size` bytes (a multiple of 64 KiB), zero filled after its header space,
-    /// mapped and durable.
+    /// Adds a puddle of `size` bytes (a multiple of 64 KiB) or more, zero filled after its header
+    /// space, mapped and durable.
     ///
     /// # Errors
     /// The pool's limit, no space, or an error of the medium. The pool is as before.
