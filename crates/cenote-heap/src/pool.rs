@@ -57,9 +57,8 @@ unsafe impl Backing for PoolBacking {
 
     fn take(&self, size: u64) -> Result<Extent, BackingError> {
         // The parts of a logged heap may be smaller than what the store has.
-        let puddle = self.take_puddle(size.max(PoolOptions::PUDDLE_SIZE_MIN)).map_err(|error| BackingError::Store {
-            doing: "taking a puddle",
-            source: Box::new(error),
+        let puddle = self.take_puddle(size.max(PoolOptions::PUDDLE_SIZE_MIN)).map_err(|error| {
+            BackingError::Store { doing: "taking a puddle", source: Box::new(error) }
         })?;
         if self.record().heap == HeapKind::Logged {
             puddle.note_untraced();

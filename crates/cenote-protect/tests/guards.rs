@@ -251,7 +251,8 @@ fn a_stray_store_ends_the_process_and_is_explained() {
         for (place, through) in places.into_iter().zip(through) {
             let (died, said) = dies(protection, place);
             assert_eq!(died, !through, "{protection:?} {place}: {said}");
-            let at_own_address = protection != Protection::Keys || !["leaked", "handler"].contains(&place);
+            let at_own_address =
+                protection != Protection::Keys || !["leaked", "handler"].contains(&place);
             if died && at_own_address {
                 assert!(said.contains("cenote: stray write at 0x"), "{said}");
                 assert!(said.contains("metadata of pool `x`: this process ends"), "{said}");

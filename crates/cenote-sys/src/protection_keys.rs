@@ -42,7 +42,7 @@ impl Key {
     /// What the kernel says.
     ///
     /// # Safety
-    /// The range is the caller's, and whoever uses it opens the key.
+    /// The range is the caller's, and all code that uses it opens the key.
     pub(crate) unsafe fn assign(self, addr: usize, len: usize) -> io::Result<()> {
         // SAFETY: handed on to the caller.
         unsafe { kernel::assign(self.0, addr, len) }

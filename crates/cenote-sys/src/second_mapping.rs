@@ -119,9 +119,8 @@ fn reserve(first: usize, len: usize) -> io::Result<usize> {
         let start = ptr::without_provenance_mut(place - page);
         // SAFETY: with FIXED_NOREPLACE (and on kernels without it: as a mere wish) no existing
         // mapping is replaced.
-        let got = unsafe {
-            rustix::mm::mmap_anonymous(start, len + 2 * page, ProtFlags::empty(), flags)
-        };
+        let got =
+            unsafe { rustix::mm::mmap_anonymous(start, len + 2 * page, ProtFlags::empty(), flags) };
         match got {
             Ok(at) if at == start => return Ok(place),
             Ok(at) => {

@@ -11,10 +11,10 @@
 //!   dropped: numbers of cells come from media.
 
 use crate::backing::Backing;
-use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_layout::logged::{
     CELL_SIZE, EMPTY, LEVEL_SLOTS, LEVELS_MAX, RawCell, SubHeapGeometry, level_of, slots_of,
 };
+use cenote_layout::{LINE_SIZE, PAGE_SIZE};
 use cenote_protect::{Guards, Inside, Protection};
 use core::ptr::{NonNull, null_mut, with_exposed_provenance, with_exposed_provenance_mut};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};

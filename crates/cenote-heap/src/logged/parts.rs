@@ -23,8 +23,8 @@ use crate::backing::{Backing, Extent};
 use cenote_layout::logged::{
     CELL_SIZE, Cell, EMPTY, LEVELS_MAX, PARTS_MAX, PartEntry, PartKind, RawCell, UNIT_SIZE,
 };
-use cenote_protect::{Guards, Protection};
 use cenote_medium::planted::{Bug, LoggedBug, planted};
+use cenote_protect::{Guards, Protection};
 
 /// What the entry of a part is stored as; 0 if there is none.
 fn entry_in(meta: &Metadata, index: u32) -> RawCell {
