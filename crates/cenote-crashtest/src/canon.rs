@@ -154,7 +154,7 @@ pub(crate) struct Parts {
 pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
     const PREFIX: usize = std::mem::offset_of!(PuddleHeader, reserved);
     let mut out = Vec::new();
-    let is_traced = !has_logged_heap(image);
+    let mut is_logged = false;
     image.for_each_file(|name, len| {
         let mut bytes = [0; size_of::<PuddleHeader>()];
         if !name.starts_with("puddles/") || !image.read(name, 0, &mut bytes[..PREFIX]) {
@@ -164,10 +164,10 @@ pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
         let plausible = header.size == len && header.addr != 0;
         let role = Role::from_u32(header.role).filter(|_| plausible);
         let parts = match role {
-            Some(Role::Heap) if is_traced => {
+            Some(Role::Heap) => {
+                is_logged |= header.index == 0 && has_logged_heap(image, name, len);
                 heap_parts(image, name, len, header.index == 0).unwrap_or_default()
             }
-            // Of a logged heap every byte counts.
             _ => Parts::default(),
         };
         out.push(PuddleAt {
@@ -179,19 +179,17 @@ pub(crate) fn puddles(image: &Image) -> Vec<PuddleAt> {
             parts,
         });
     });
+    if is_logged {
+        // Every byte counts. All pools of an image have the same kind.
+        out.iter_mut().for_each(|puddle| puddle.parts = Parts::default());
+    }
     out
 }
 
-/// Whether the pools of an image have logged heaps: all have the same kind.
-fn has_logged_heap(image: &Image) -> bool {
-    let mut found = false;
-    image.for_each_file(|name, len| {
-        let mut magic = [0; 8];
-        found |= name.starts_with("puddles/")
-            && image.read(name, header_space(len), &mut magic)
-            && magic == LoggedHeader::MAGIC;
-    });
-    found
+/// Whether a root puddle has a logged heap.
+fn has_logged_heap(image: &Image, name: &str, len: u64) -> bool {
+    let mut magic = [0; 8];
+    image.read(name, header_space(len), &mut magic) && magic == LoggedHeader::MAGIC
 }
 
 /// A whole entry of the transaction that a log's range is about.
