@@ -95,7 +95,9 @@ fn a_heap_works_with_each_protection_and_opens_with_every_other() {
     let path = dir.path().join("store");
     make(&path, PoolMode::Direct);
     let mut blocks = Vec::new();
-    for protection in [Protection::Hidden, Protection::Mprotect, Protection::None] {
+    let all = [Protection::Keys, Protection::Hidden, Protection::Mprotect, Protection::None];
+    // Keys, where the processor has them.
+    for protection in all.map(|protection| protection.within(true)) {
         let store = open(&path);
         let heap = heap(&store, protection);
         assert_eq!(held(&heap).len(), blocks.len(), "{protection:?}");
@@ -191,6 +193,7 @@ fn child() {
     let Some((task, path)) = task() else { return };
     let (protection, place) = task.split_once(' ').expect("two words");
     let protection = match protection {
+        "Keys" => Protection::Keys,
         "Hidden" => Protection::Hidden,
         _ => Protection::Mprotect,
     };
@@ -205,7 +208,7 @@ fn child() {
 
 #[test]
 fn a_stray_store_kills_its_process_and_the_heap_is_as_it_was() {
-    for protection in [Protection::Hidden, Protection::Mprotect] {
+    for protection in [Protection::Keys, Protection::Hidden, Protection::Mprotect] {
         for place in 0..3 {
             let dir = directory();
             let path = dir.path().join("store");

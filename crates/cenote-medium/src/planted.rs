@@ -236,6 +236,8 @@ pub enum Bug {
     PsyncNotProtected,
     /// One owner of a page gives it a right that another one denies.
     OwnerUndone,
+    /// Guarded metadata stay writable at the pool's address.
+    GuardsOpen,
     /// A page that is protected after its psync counts as unchanged, whatever was stored before
     /// that.
     ClosedNotCompared,

@@ -20,7 +20,7 @@ use crate::explain::tell_of_faults;
 use crate::owner::{Owner, Whole};
 use crate::right::Right;
 use crate::table::Kind;
-use cenote_medium::planted::{Bug, LoggedBug, planted};
+use cenote_medium::planted::{Bug, planted};
 use cenote_sys::fork_guard;
 use cenote_sys::protection_keys::{Before, Key};
 use cenote_sys::second_mapping::SecondMapping;
@@ -139,7 +139,7 @@ impl Guards {
         let owner = Owner::new(range, Kind::Metadata, &self.what, whole);
         let guarded = Guarded { owner, _second: second };
         let mut state = self.state();
-        if state.inside == 0 && !planted(Bug::Logged(LoggedBug::GuardsOpen)) {
+        if state.inside == 0 && !planted(Bug::GuardsOpen) {
             guarded.give(Right::Read)?;
         }
         state.ranges.push(guarded);

@@ -36,6 +36,4 @@ pub enum LoggedBug {
     OwnTicketSettled,
     /// An opener frees no block of a transaction that a crash broke off.
     TicketNotRecovered,
-    /// Guarded metadata stay writable at the pool's address.
-    GuardsOpen,
 }
