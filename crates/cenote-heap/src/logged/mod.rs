@@ -55,6 +55,7 @@ mod transaction;
 mod undo;
 mod used_tickets;
 
+pub use cenote_protect::Protection;
 pub use check::SubHeapReport;
 pub use data::Region;
 pub use error::{AllocRefused, Damage, FreeRefused, LoggedError, SubHeapError};
