@@ -1,7 +1,7 @@
 //! Errors, one type per family of operations. Each message says what, where, and what to do.
 
 pub use crate::backing::BackingError;
-use crate::logged_error::{AllocRefused, Damage, LoggedError};
+use crate::logged_error::{AllocRefused, Damage, LogFull, LoggedError};
 use cenote_layout::id::TypeId;
 
 /// Why a heap cannot be opened.
@@ -162,15 +162,9 @@ pub enum FreeError {
         /// The address.
         addr: u64,
     },
-    /// Transactions have as many blocks of the sub-heap as they can.
-    #[error(
-        "transactions allocate and free at most {tickets} blocks of one sub-heap before they end: \
-         commit, and begin another"
-    )]
-    Tickets {
-        /// How many.
-        tickets: u32,
-    },
+    /// No log of the block's sub-heap has room for the free.
+    #[error(transparent)]
+    LogFull(#[from] LogFull),
     /// Metadata of a logged heap are damaged.
     #[error(transparent)]
     Metadata(#[from] Damage),

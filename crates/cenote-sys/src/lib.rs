@@ -44,6 +44,7 @@ mod revocations;
 pub mod second_mapping;
 pub mod secret;
 pub mod signals;
+pub mod slots;
 pub mod socket_activation;
 mod taken;
 pub mod userfaultfd;
