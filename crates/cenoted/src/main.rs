@@ -70,7 +70,8 @@ fn run(config: &Config, mut passed: Vec<OwnedFd>) -> Result<(), Box<dyn std::err
     allow_descriptors(config);
     if passed.len() > 1 {
         return Err(format!(
-            "the service manager passed {} sockets, but the daemon takes one: check the socket unit",
+            "the service manager passed {} sockets, but the daemon takes one: check the socket \
+             unit",
             passed.len()
         )
         .into());

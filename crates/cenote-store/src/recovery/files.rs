@@ -52,8 +52,8 @@ impl Replaying<'_> {
         let inner = self.inner;
         let state = &self.control.catalog.state;
         if state.is_protected(record.pool) {
-            let why = "its pool is protected at rest, and has its logs in memory: this log cannot belong \
-                 to it";
+            let why = "its pool is protected at rest, and has its logs in memory: this log cannot \
+                       belong to it";
             return Ok(Some(why.into()));
         }
         let key = (record.uuid, self.moved);
