@@ -19,7 +19,7 @@ use std::sync::Arc;
 cenote_medium::ships!();
 
 const HELP: &str = "\
-Recovers a Cenote store after a crash: rolls back or completes what was left unfinished.
+Recovers a Cenote store after a crash: rolls back or completes unfinished transactions.
 
 Usage: cenote-recover DIR [--json]
 
@@ -35,7 +35,7 @@ Exit status:
   0  the store is whole, recovered or without need for recovery
   1  programs can open the store, but parts of it are damaged or set aside: see the list
   2  the arguments are wrong
-  3  the store cannot be opened or closed; this has changed nothing for the worse
+  3  the store cannot be opened or closed; its data is as before
   4  another process uses the store
 ";
 

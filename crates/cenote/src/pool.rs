@@ -238,7 +238,7 @@ impl Pool {
             return Err(self.inner.why_unchangeable());
         }
         let heap = self.inner.heap.to_trace(
-            "give the space of free blocks back",
+            "give space back to the file system",
             "its free blocks serve the next allocations",
         );
         Ok(heap.map_err(cenote_heap::RecoverError::from)?.trim_with(progress)?)
@@ -292,10 +292,10 @@ impl Pool {
         let reached = reached_from_elsewhere(&store.store, &StoreTypes(&store.store), &heaps)
             .map_err(|(_, error)| error)?;
         let roots: Vec<u64> = reached.get(&self.id()).into_iter().flatten().copied().collect();
-        let heap = self.inner.heap.to_trace(
-            "give back what nothing leads to",
-            "free the blocks that `check` names, by transactions",
-        );
+        let heap = self
+            .inner
+            .heap
+            .to_trace("free leaks", "free the blocks that `check` names, by transactions");
         let heap = heap.map_err(cenote_heap::RecoverError::from)?;
         let mut options = TraceOptions::default();
         options.believe_marks = true;
