@@ -43,8 +43,8 @@ impl Store {
     /// is [`BackedUp::Durable`].
     ///
     /// The store of a daemon is copied by the daemon, into a directory that the daemon may write.
-    /// Only root and the daemon's user may ask for that. Transactions of all clients pause for the
-    /// same moment.
+    /// Only the superuser and the daemon's user may ask for that. Transactions of all clients pause
+    /// for the same moment.
     ///
     /// # Errors
     /// [`StoreError::Backup`]: the target is not empty, or cannot be made; the disk is full;

@@ -79,7 +79,7 @@ fn try_answer(
     if request.rights() == Rights::DaemonApi && !is_keeper(credentials) {
         let kind = request.name();
         return Err(Refusal::Other {
-            detail: format!("only root and the daemon's user may send a {kind} request"),
+            detail: format!("only the superuser and the daemon's user may send a {kind} request"),
         });
     }
     match request.topic() {

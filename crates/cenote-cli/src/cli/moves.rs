@@ -112,9 +112,9 @@ pub(crate) struct Restore {
 /// removes that directory.
 ///
 /// If a program has the store open, that program can copy it while it works (`Store::backup`). If a
-/// daemon keeps the store, give the daemon's socket as DIR. Only root and the daemon's own user may
-/// do that, and the daemon must be able to write the target directory. Its clients pause for a
-/// moment. The backup fails, and names the process, if a client is stopped or stays in one
+/// daemon keeps the store, give the daemon's socket as DIR. Only the superuser and the daemon's own
+/// user may do that, and the daemon must be able to write the target directory. Its clients pause
+/// for a moment. The backup fails, and names the process, if a client is stopped or stays in one
 /// transaction for 2 seconds. Use `cp -a` for closed stores only: Cenote refuses its copy of an
 /// open store.
 #[derive(Debug, Args)]
