@@ -57,7 +57,7 @@ struct LimitsOfClients {
     /// Most connections, and most sessions of running programs without a connection
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = parse_clients)]
     clients: usize,
-    /// Most connections, and most such sessions, of one user other than root
+    /// Most connections, and most such sessions, of one user (the superuser excepted)
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = parse_clients)]
     clients_per_user: usize,
     /// Most puddles that one client may make
@@ -66,15 +66,15 @@ struct LimitsOfClients {
     /// Most bytes of these puddles; if not given, as far as there is space
     #[arg(long, value_name = "N")]
     client_bytes: Option<u64>,
-    /// Most puddles that one user other than root may have: in its pools and objects, and as logs
-    /// of its programs; no limit if not given
+    /// Most puddles that one user (the superuser excepted) may have: in its pools and objects, and
+    /// as logs of its programs; no limit if not given
     #[arg(long, value_name = "N")]
     user_puddles: Option<u64>,
     /// Most bytes of these puddles
     #[arg(long, value_name = "N")]
     user_bytes: Option<u64>,
-    /// Most types that the programs of one user, root included, may register while this daemon
-    /// runs; the store keeps types for good
+    /// Most types that the programs of one user (also of the superuser) may register while this
+    /// daemon runs; the store keeps types for good
     #[arg(long, value_name = "N", default_value_t = 1 << 16)]
     user_types: u64,
     /// Most bytes of the descriptions of these types

@@ -187,7 +187,7 @@ pub(crate) struct Import {
     pub(crate) dry_run: bool,
 }
 
-/// Turn the copy of an open store into a store that opens normally
+/// Turn the copy of an open store into a normal store
 ///
 /// Commands and programs refuse a copy of a store that was not closed (`cp -a` of a store in use,
 /// say), because its files may be of different moments. This command opens and checks every pool

@@ -185,7 +185,7 @@ fn parse_client(text: &str) -> Result<cenote::Uuid, String> {
         .ok_or_else(|| "use a client's identity from `cenote logs list`".into())
 }
 
-/// Show which features of this machine Cenote uses, and what it uses in place of missing ones
+/// Show what this machine offers, and what Cenote uses in place of missing features
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
     /// The directory of a store, or one where you plan a store
