@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
 # What the project depends on: licences (the allow-list of deny.toml), sources (one registry, no
-# git), duplicates.
-# Security advisories need a database from the network and the tool cargo-deny: checked where both
-# can be had, else said
-# to be skipped.
+# git), duplicates. Security advisories need a database from the network and the tool cargo-deny:
+# checked where both can be had, else said to be skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 failed=0

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Crash enumeration to its full depth, for a schedule and for releases; about 25 minutes of two
-# cores.
-# scripts/test.sh runs the same tests less deep: CONTRIBUTING.md has a table. Prints what was
+# cores. scripts/test.sh runs the same tests less deep: CONTRIBUTING.md has a table. Prints what was
 # visited.
 set -euo pipefail
 cd "$(dirname "$0")/.."

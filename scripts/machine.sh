@@ -3,7 +3,8 @@
 # doctor` must find MAP_SYNC and level `power`, the tour must
 # end with an identical index, and a program that says which steps it committed is stopped with the
 # whole machine, MACHINE_STOPS times (default 4). After each stop the
-# next boot, with another boot id, must find every step that was said. Caches of the processor
+# next boot, with another boot id, must find every step that was said. The emulated processor has
+# protection keys: the tests of guards run there with them. Caches of the processor
 # outlive such a stop; for missing flushes there is the simulated medium.
 # Skipped, with a reason, where QEMU, a kernel or root are not to be had.
 set -euo pipefail
@@ -54,6 +55,9 @@ cargo build -q --release -p cenote-cli -p cenote-recover
 steps=$(cargo test -q --workspace --test sigkill --no-run --message-format=json |
     sed -n '/cenote-collections/s/.*"executable":"\([^"]*sigkill[^"]*\)".*/\1/p')
 [ -x "$steps" ] || { echo "error: the test of kills was not built" >&2; exit 1; }
+guards=$(cargo test -q -p cenote-protect --test all --no-run --message-format=json |
+    sed -n '/cenote-protect/s/.*"executable":"\([^"]*\)".*/\1/p')
+[ -x "$guards" ] || { echo "error: the test of guards was not built" >&2; exit 1; }
 
 # The first file system: a shell, the modules, our programs with their libraries.
 root=$work/root
@@ -70,6 +74,7 @@ done | awk '!seen[$0]++' | while read -r file; do
 done >"$root/modules/order"
 cp "$target/release/cenote" "$target/release/cenote-recover" "$root/bin/"
 objcopy --strip-debug "$steps" "$root/bin/steps" 2>/dev/null || cp "$steps" "$root/bin/steps"
+objcopy --strip-debug "$guards" "$root/bin/guards" 2>/dev/null || cp "$guards" "$root/bin/guards"
 cp "$(command -v mkfs.ext4)" "$root/bin/mkfs.ext4"
 for program in "$root"/bin/*; do
     { ldd "$program" 2>/dev/null || true; } |

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Brings what the other scripts need: Rust with rustfmt and clippy must be there; a C compiler is
-# installed through
-# apt-get if there is none. What only optional steps need is tried, and said to be skipped where it
-# cannot be had.
+# installed through apt-get if there is none. What only optional steps need is tried, and said to be
+# skipped where it cannot be had.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

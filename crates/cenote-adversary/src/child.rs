@@ -2,14 +2,18 @@
 //! and talk through a pipe.
 
 use crate::round::{Outcome, Trouble, found, require};
+use cenote_testkit::ended::run_within;
+use cenote_testkit::words::{Killed, Words};
 use rustix::process::Signal;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{ChildStdout, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+pub(crate) use cenote_testkit::ended::Ended;
 
 /// First argument of a child that plays a role.
 pub(crate) const ROLE: &str = "__role";
@@ -87,116 +91,60 @@ pub(crate) fn role(role: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Outcome<
 /// is busy.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// A child in a role.
+/// A child in a role, which says numbers.
 #[derive(Debug)]
 pub(crate) struct Child {
-    process: std::process::Child,
+    words: Words<ChildStdout>,
     /// What it says on standard error.
     log: PathBuf,
-    heard: Vec<u8>,
 }
 
 impl Child {
     /// Starts one; `dir` is for its standard error.
     pub(crate) fn start(
         dir: &Path,
-        role: &str,
+        name: &str,
         args: &[&dyn AsRef<std::ffi::OsStr>],
     ) -> Outcome<Self> {
-        let log = dir.join(format!("{role}.log"));
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg(ROLE).arg(role);
-        args.iter().for_each(|arg| _ = command.arg(arg));
+        let log = dir.join(format!("{name}.log"));
+        let mut command = role(name, args)?;
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::options().append(true).create(true).open(&log)?);
-        Ok(Self { process: command.spawn()?, log, heard: Vec::new() })
+        let mut process = command.spawn()?;
+        let pipe = process.stdout.take().expect("standard output is a pipe");
+        Ok(Self { words: Words::of(process, pipe), log })
     }
 
     /// Waits for the next number.
     pub(crate) fn hear(&mut self) -> Outcome<u64> {
-        let mut bytes = [0; 8];
-        let pipe = self.process.stdout.as_mut();
-        if pipe.is_none_or(|pipe| pipe.read_exact(&mut bytes).is_err()) {
-            let status = self.process.wait()?;
-            return found(format!("a child ended by itself, {status}: {}", self.said()));
-        }
-        self.heard.extend_from_slice(&bytes);
-        Ok(u64::from_le_bytes(bytes))
+        self.words.hear().or_else(|error| found(format!("{error}: {}", said(&self.log))))
     }
 
     /// Kills it. All numbers that it has said; a finding if it had ended by itself.
-    pub(crate) fn kill(mut self) -> Outcome<Vec<u64>> {
-        self.process.kill()?;
-        if let Some(mut pipe) = self.process.stdout.take() {
-            pipe.read_to_end(&mut self.heard)?;
-        }
-        let status = self.process.wait()?;
+    pub(crate) fn kill(self) -> Outcome<Vec<u64>> {
+        let Killed { status, words, bytes } = self.words.kill()?;
         require(status.signal() == Some(9), || {
-            format!("a child ended by itself, {status}: {}", self.said())
+            format!("a child ended by itself, {status}: {}", said(&self.log))
         })?;
-        require(self.heard.len().is_multiple_of(8), || {
-            format!("half a number, {} bytes", self.heard.len())
-        })?;
-        Ok(self.heard.chunks_exact(8).map(word).collect())
-    }
-
-    /// What it has said on standard error, its end.
-    fn said(&self) -> String {
-        let text = std::fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        text.lines()
-            .rev()
-            .take(6)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .rev()
-            .collect::<Vec<_>>()
-            .join("; ")
+        require(bytes.len().is_multiple_of(8), || format!("half a number, {} bytes", bytes.len()))?;
+        Ok(words)
     }
 }
 
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn word(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
-}
-
-/// How a program ended that was run to its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
-    pub(crate) code: Option<i32>,
-    pub(crate) signal: Option<i32>,
-    pub(crate) out: String,
-    pub(crate) err: String,
+/// The last lines of a child's standard error.
+fn said(log: &Path) -> String {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(6)..].join("; ")
 }
 
 /// Runs a program to its end; a finding if that takes longer than `limit`. `dir` is for what it
 /// says.
 pub(crate) fn run(command: &mut Command, dir: &Path, limit: Duration) -> Outcome<Ended> {
-    let (out, err) = (dir.join("run.out"), dir.join("run.err"));
-    command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
-    let mut process = command.spawn()?;
-    let start = Instant::now();
-    let mut nap = Duration::from_micros(500);
-    let status = loop {
-        if let Some(status) = process.try_wait()? {
-            break status;
-        }
-        if start.elapsed() > limit {
-            let _ = process.kill();
-            let _ = process.wait();
-            return found(format!("{command:?} has not ended after {} s", limit.as_secs()));
-        }
-        std::thread::sleep(nap);
-        nap = (nap * 2).min(Duration::from_millis(20));
-    };
-    let text = |path| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    Ok(Ended { code: status.code(), signal: status.signal(), out: text(&out)?, err: text(&err)? })
+    let ended = run_within(command, dir, limit)?;
+    ended
+        .map_or_else(|| found(format!("{command:?} has not ended after {} s", limit.as_secs())), Ok)
 }

@@ -30,7 +30,9 @@ pub enum ArchiveError {
         inside: &'static str,
     },
     /// There is more than the archive.
-    #[error("something follows the archive, from byte {at} on: it is not one archive")]
+    #[error(
+        "the file has further bytes after the archive, from byte {at} on: it is not one archive"
+    )]
     Trailing {
         /// Where the archive ends.
         at: u64,
@@ -44,7 +46,7 @@ pub enum ArchiveError {
         detail: &'static str,
     },
     /// Whole sections, and not those that belong here.
-    #[error("the archive is not as any release writes it, at byte {at}: {detail}")]
+    #[error("no release writes such an archive: at byte {at}: {detail}")]
     Order {
         /// Start of the section.
         at: u64,
@@ -63,7 +65,7 @@ pub enum ArchiveError {
         at: u64,
     },
     /// The manifest cannot be.
-    #[error("the archive's manifest cannot be: {what}: {detail}")]
+    #[error("the archive's manifest is invalid: {what}: {detail}")]
     Manifest {
         /// Which entry.
         what: String,

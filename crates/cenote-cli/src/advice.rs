@@ -44,8 +44,7 @@ pub(crate) fn at_rest(error: &AtRestError) -> String {
             format!("it is protected ({mode}): give its key with --key-file or --passphrase-file")
         }
         AtRestError::WrongKey { .. } => {
-            "the key that was given is not its key: give the right one with --key-file or \
-             --passphrase-file"
+            "the given key is not its key: give the right one with --key-file or --passphrase-file"
                 .into()
         }
         AtRestError::WrongKeyKind { passphrase: true, .. } => {
@@ -60,7 +59,7 @@ pub(crate) fn at_rest(error: &AtRestError) -> String {
             name_of(*mode)
         ),
         AtRestError::NothingToRekey { mode, .. } => {
-            format!("its protection ({}) has no key: there is none to be changed", name_of(*mode))
+            format!("its protection ({}) has no key, so there is no key to change", name_of(*mode))
         }
         AtRestError::Header { source, .. } => {
             format!("its protection header cannot be used: {source}; {RESTORE_ALL}")
@@ -108,18 +107,18 @@ fn socket_in(line: &[u8]) -> Option<PathBuf> {
 fn locked(path: &str, pid: Option<u32>, holder: &str, waited: Duration) -> String {
     if let Some(socket) = pid.and_then(socket_of) {
         return format!(
-            "{path} is in use by a daemon, {holder}: name its socket, {}, in the place of the \
-             directory ({}), or stop the daemon",
+            "{path} is in use by a daemon, {holder}: give its socket, {}, instead of the directory \
+             ({}), or stop the daemon",
             socket.display(),
             crate::opening::THROUGH_A_DAEMON
         );
     }
     match waited.as_millis() {
         0..100 => {
-            format!("{path} is in use by {holder}: end that, or wait with --wait SECONDS")
+            format!("{path} is in use by {holder}: end that process, or wait with --wait SECONDS")
         }
         _ => format!(
-            "{path} is in use by {holder}, also after {:.1} s: end that, or wait longer",
+            "{path} is still in use by {holder} after {:.1} s: end that process, or wait longer",
             waited.as_secs_f64()
         ),
     }
@@ -127,9 +126,9 @@ fn locked(path: &str, pid: Option<u32>, holder: &str, waited: Duration) -> Strin
 
 fn copy_of_open(path: &str, holder: &str) -> String {
     format!(
-        "{path} is a copy of a store that {holder} has open, made file by file while that could be \
-         written: it may hold what never was; make another copy with `cenote backup`, or close the \
-         store and copy it again"
+        "{path} is a copy of a store that {holder} has open, made file by file while programs \
+         could write the store: it may hold values that never existed; make another copy with \
+         `cenote backup`, or close the store and copy it again"
     )
 }
 
@@ -138,7 +137,7 @@ fn hosted_clients(path: &str, pids: &[u32], seen: bool) -> String {
     let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
     let where_from = match seen {
         true => "",
-        false => " by the numbers of the container or the boot that they run in",
+        false => " (numbers of another container or an earlier boot)",
     };
     format!(
         "{path} is in use by clients of a daemon that has ended: processes {}{where_from}; start \
@@ -164,7 +163,8 @@ impl From<OpenError> for Failure {
             }
             OpenError::ReadOnlyMedium { path } => Self::Failed(format!(
                 "{path} cannot be written: it is mounted read-only, or this user may not write to \
-                 it: make it writable, or only look (ls, info, check, dump, stats)"
+                 it: make it writable, or use a command that only reads (ls, info, check, dump, \
+                 stats)"
             )),
             OpenError::Catalog { path, damage } => Self::Failed(format!(
                 "{path}: the catalog is damaged in both files: {}: look with `cenote check \
@@ -184,7 +184,7 @@ impl From<OpenError> for Failure {
             )),
             OpenError::WindowTaken { path, base, by, .. } => Self::Failed(format!(
                 "{path}: the store's addresses, from {base:#x} on, are taken in this process by \
-                 {by}: say the command again"
+                 {by}: run the command again"
             )),
             OpenError::Clients { path, pids, seen } => {
                 Self::InUse(hosted_clients(&path, &pids, seen))
@@ -215,7 +215,7 @@ impl From<FormatError> for Failure {
         match error {
             FormatError::Locked { .. } => Self::InUse(error.to_string()),
             FormatError::NoWindow { len } => Self::Failed(format!(
-                "no {} of address space are free for the window: choose a smaller --window-size, \
+                "the address space has no {} free for the window: choose a smaller --window-size, \
                  or raise the limit (ulimit -v)",
                 crate::units::bytes(len)
             )),
@@ -235,8 +235,8 @@ impl From<StoreError> for Failure {
             | StoreError::PoolHeld { .. }
             | StoreError::ObjectBusy { .. } => Self::InUse(error.to_string()),
             StoreError::PoolInUse { name } => Self::InUse(format!(
-                "pool \"{name}\" is in use by a program: end that first (`cenote top SOCKET` \
-                     lists a daemon's clients, and their pools)"
+                "pool \"{name}\" is in use by a program: end that program first (`cenote top \
+                 SOCKET` lists a daemon's clients, and their pools)"
             )),
             error => Self::Failed(of_store(error)),
         }
@@ -264,7 +264,7 @@ fn pool_damaged(name: &str, damage: &str) -> String {
 fn journal(file: &str, detail: &str) -> String {
     let (of, other) = match file {
         "journal" => ("objects", "copy the pools out with `cenote export`"),
-        _ => ("pools", "give the journal up, and what it has of psyncs, with --give-up-journal"),
+        _ => ("pools", "give up the journal and the psyncs in it with --give-up-journal"),
     };
     format!("the journal of {of}, {file}, cannot be used: {detail}; {RESTORE_ALL}, or {other}")
 }
@@ -274,7 +274,7 @@ pub(crate) fn answer_for(pool: &str) -> String {
     let pool = word(pool);
     format!(
         "restore it from a backup or an archive, remove it with `cenote rm {STORE} {pool}`, or \
-         answer for it with `cenote logs declare-whole {STORE} {pool}`"
+         declare it whole with `cenote logs declare-whole {STORE} {pool}`"
     )
 }
 
@@ -329,7 +329,7 @@ fn of_store(error: StoreError) -> String {
              --passphrase-file, if it is the pool that you mean"
         ),
         StoreError::Protected { name, what } => {
-            format!("pool \"{name}\" is protected at rest: {what} cannot be")
+            format!("pool \"{name}\" is protected at rest, and does not allow this: {what}")
         }
         StoreError::AtRest { name, source } => format!("pool \"{name}\": {}", at_rest(&source)),
         StoreError::Sealed { source, .. } => sealed(&source),
@@ -341,7 +341,7 @@ fn of_store(error: StoreError) -> String {
 fn of_others(error: StoreError) -> String {
     match error {
         StoreError::ReadOnly { what } | StoreError::PoolReadOnly { what, .. } => {
-            format!("the store can only be looked at, and this would change it: {what}")
+            format!("the store is open read-only, and this would change it: {what}")
         }
         StoreError::ObjectExists { name } => format!(
             "there is an object \"{name}\" already: choose another name, or remove that one with \
@@ -358,7 +358,7 @@ fn of_others(error: StoreError) -> String {
         StoreError::JournalDamaged { file, detail }
         | StoreError::JournalRolledBack { file, detail } => journal(file, &detail),
         StoreError::NotHosted { what } => {
-            format!("{what}: stop the daemon, and name the store's directory instead of its socket")
+            format!("{what}: stop the daemon, and give the store's directory instead of the socket")
         }
         StoreError::InUse { .. } | StoreError::LogsInUse { .. } => {
             "the store is still used in this process: please report it".into()
@@ -433,8 +433,8 @@ impl From<MediumError> for Failure {
                          `cenote format {path}`"
                     ),
                     std::io::ErrorKind::PermissionDenied => format!(
-                        "{path} cannot be opened ({source}): name a directory of this user's, or \
-                         let its owner say the command"
+                        "{path} cannot be opened ({source}): use a directory that this user may \
+                         open, or let its owner run the command"
                     ),
                     std::io::ErrorKind::ReadOnlyFilesystem => format!(
                         "{path} cannot be made: the file system is mounted read-only: choose \
@@ -462,14 +462,14 @@ impl From<ArchivingError> for Failure {
             ArchivingError::Medium(error) => error.into(),
             ArchivingError::Stopped => Self::Interrupted("stopped; nothing was kept".into()),
             ArchivingError::NoKey { pool } => Self::Failed(format!(
-                "pool \"{pool}\" is protected at rest, and without its key nothing says where its \
-                 pointers lead: name it with --key-file or --passphrase-file, or name the pools \
-                 to be taken along"
+                "pool \"{pool}\" is protected at rest, and its pointers cannot be read without its \
+                 key: give the key with --key-file or --passphrase-file, or name all pools to \
+                 export"
             )),
             ArchivingError::NotRecovered { pool } | ArchivingError::TraceDue { pool } => {
                 Self::Failed(format!(
-                    "pool \"{pool}\" waits for its recovery: `cenote reclaim {STORE}` does that; \
-                     then say the command again"
+                    "pool \"{pool}\" needs recovery by tracing: run `cenote reclaim {STORE}`, then \
+                     run the command again"
                 ))
             }
             error => Self::failed(error),
@@ -486,24 +486,23 @@ impl From<Error> for Failure {
             Error::Store(error) => error.into(),
             Error::Archive(error) => error.into(),
             Error::NotWhole { pool, why } => Self::Failed(format!(
-                "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it with \
-                 `cenote check {STORE} --pool {}`, or {RESTORE_ALL}",
+                "pool \"{pool}\" is not whole, so programs cannot read its values: {}; look at it \
+                 with `cenote check {STORE} --pool {}`, or {RESTORE_ALL}",
                 listed(&why),
                 word(&pool)
             )),
             Error::InvalidValues { pool, count, first } => Self::Failed(format!(
-                "pool \"{pool}\" has values that are none of their type, {count} found: {}; look \
-                 at it with `cenote check {STORE} --pool {}`, import it from an archive under \
-                 another name (`cenote import {STORE} FILE --as NAME`), or {RESTORE_ALL}",
+                "pool \"{pool}\" has {count} values that are invalid for their types: {}; look at \
+                 it with `cenote check {STORE} --pool {}`, import it from an archive under another \
+                 name (`cenote import {STORE} FILE --as NAME`), or {RESTORE_ALL}",
                 first.iter().take(3).map(ToString::to_string).collect::<Vec<_>>().join("; "),
                 word(&pool)
             )),
             Error::TraceDue { pool } => Self::Failed(format!(
-                "pool \"{pool}\" waits for its recovery by tracing: `cenote reclaim {STORE}` does \
-                 that"
+                "pool \"{pool}\" needs recovery by tracing: run `cenote reclaim {STORE}`"
             )),
             Error::Reclaim(ReclaimRefused::Late) => Self::Failed(
-                "leaks cannot be told from values in use: say the command again".into(),
+                "leaks cannot be told from values in use: run the command again".into(),
             ),
             error => Self::failed(error),
         }

@@ -31,9 +31,9 @@ pub(crate) fn is_open() -> bool {
 pub(crate) fn ways_out(path: &str) -> String {
     let path = if path.starts_with(crate::failure::STORE) { path.to_owned() } else { word(path) };
     format!(
-        "if no program had the store open while it was copied, say `cenote adopt {path} \
-         --of-one-moment`, which keeps all of it; else `cenote adopt {path} --remove-torn`, which \
-         keeps what it finds whole"
+        "if no program had the store open while it was copied, run `cenote adopt {path} \
+         --of-one-moment`, which keeps everything; otherwise run `cenote adopt {path} \
+         --remove-torn`, which keeps only pools and objects that are whole"
     )
 }
 

@@ -136,7 +136,7 @@ pub(crate) fn word(name: &str) -> String {
 pub(crate) fn closed<E: Into<Failure>>(closed: Result<(), E>) -> Result<(), Failure> {
     closed.map_err(|error| match error.into() {
         Failure::Failed(why) | Failure::Medium(why) => Failure::Failed(format!(
-            "done, but the store was not closed: {why}: the next to open it recovers it"
+            "done, but the store was not closed: {why}: the next process that opens it recovers it"
         )),
         other => other,
     })
@@ -148,7 +148,7 @@ impl From<std::io::Error> for Failure {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             return Self::Pipe;
         }
-        Self::Failed(format!("cannot write the output: {error}: check where it is redirected to"))
+        Self::Failed(format!("cannot write the output: {error}: check where standard output goes"))
     }
 }
 

@@ -77,8 +77,7 @@ fn tell_adopted(command: &Command) {
     {
         let _ = writeln!(
             std::io::stderr(),
-            "cenote: {} is a store of its own now: this command opened all of it, and found it \
-             whole",
+            "cenote: {} is adopted now: this command opened all of it, and found it whole",
             dir.display()
         );
     }

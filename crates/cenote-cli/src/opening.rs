@@ -29,7 +29,7 @@ pub(crate) fn refuse_socket(store: &StoreDir) -> Result<(), Failure> {
     match is_socket(store) {
         true => Err(Failure::Usage(format!(
             "{} is the socket of a daemon ({THROUGH_A_DAEMON}), and this command reads the store's \
-             files: stop the daemon, and name the store's directory",
+             files: stop the daemon, and give the store's directory",
             store.dir.display()
         ))),
         false => Ok(()),
@@ -180,10 +180,10 @@ pub(crate) fn state(report: &OpenReport) -> &'static str {
     match (report.clean, report.crash) {
         (true, _) | (false, None) => "closed properly",
         (false, Some(CrashKind::Process)) => {
-            "its last process ended without closing it; the next to write recovers it"
+            "its last process ended without closing it; the next writer recovers it"
         }
         (false, Some(CrashKind::Power)) => {
-            "the machine went down while it was open; the next to write recovers it"
+            "the machine stopped while it was open; the next writer recovers it"
         }
     }
 }

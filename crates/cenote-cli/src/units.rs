@@ -6,7 +6,12 @@ const SUFFIXES: [(char, u32); 5] = [('k', 10), ('m', 20), ('g', 30), ('t', 40), 
 
 /// Bytes from `4096`, `64K`, `2M`, `2MiB`, `1G`, `1T`; powers of 1024.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let bad = || format!("{text:?} is no size: write bytes, or a number with K, M, G or T");
+    let bad = || {
+        format!(
+            "{text:?} is no size: give a number of bytes, or a number with K, M, G or \
+                          T, such as 64K"
+        )
+    };
     let lower = text.trim().to_ascii_lowercase();
     let body = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
     let (digits, shift) = match body.chars().last() {
@@ -30,22 +35,32 @@ pub(crate) fn parse_address(text: &str) -> Result<u64, String> {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    parsed.map_err(|_| format!("{text:?} is no address: write it as 0x200000000000"))
+    parsed.map_err(|_| format!("{text:?} is no address: give one such as 0x200000000000"))
 }
 
 /// Permission bits, octal as `chmod` takes them.
 pub(crate) fn parse_mode(text: &str) -> Result<u32, String> {
     let parsed = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-    parsed.ok_or_else(|| format!("{text:?} is no mode: write it as 600 or 640"))
+    parsed.ok_or_else(|| format!("{text:?} is no mode: give one such as 600 or 640"))
 }
 
 /// A time from seconds, such as `5` or `0.5`.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    let seconds: f64 = text.parse().map_err(|_| {
+        format!(
+            "{text:?} is no number of seconds: give \
+                                                         one such as 5 or 0.5"
+        )
+    })?;
     if seconds > 1e9 {
-        return Err(format!("{text:?} seconds are too many: 1000000000 are the most"));
+        return Err(format!("{text:?} seconds are too many: the limit is 1000000000"));
     }
-    Duration::try_from_secs_f64(seconds).map_err(|_| format!("{text:?} is no number of seconds"))
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        format!(
+            "{text:?} is no number of seconds: \
+                                                              give one such as 5 or 0.5"
+        )
+    })
 }
 
 /// `1.5 MiB`.

@@ -5,6 +5,7 @@
 mod mounted;
 
 use crate::common::{Fixture, cenote, empty, killed, run};
+use cenote_testkit::ended::wait_within;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -34,7 +35,7 @@ fn pools_go_by_a_file_to_another_store_and_beside_the_original() {
     from.run("export", &["tour", archive]).complains(3, &["is there already"]);
     from.run("export", &["other", "new"]).complains(3, &["\"other\""]);
     from.run("export", &["tour"]).complains(2, &["required"]);
-    from.run("export", &["tour", "-", "--json"]).complains(2, &["no JSON"]);
+    from.run("export", &["tour", "-", "--json"]).complains(2, &["as JSON"]);
 
     let before = to.files();
     let seen = to.run("import", &[archive, "-n", "--json"]).exits(0).json();
@@ -229,14 +230,8 @@ fn one_signal_ends_an_export_that_no_program_reads() {
     std::thread::sleep(Duration::from_millis(300));
     assert!(export.try_wait().expect("known").is_none(), "it waits for a reader");
     signal(&export, "-INT");
-    let begun = Instant::now();
-    let status = loop {
-        match export.try_wait().expect("known") {
-            Some(status) => break status,
-            None => assert!(begun.elapsed() < Duration::from_secs(60), "a second signal is needed"),
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let ended = wait_within(&mut export, Duration::from_secs(60)).expect("known");
+    let status = ended.expect("one signal is enough");
     assert_eq!(status.code(), Some(130));
     from.run("export", &["tour", text(&from.dir.path().join("later"))]).exits(0);
 }

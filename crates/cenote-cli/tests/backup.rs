@@ -152,7 +152,7 @@ fn a_copy_whose_name_is_not_synced_is_told_as_made() {
     std::fs::remove_dir_all(&target).expect("removed");
     let injection = format!("inject=fsync:error=EIO:when={}", syncs + 1);
     let (ran, _) = under_strace(files, "trace=fsync,rename", Some(&injection)).expect("as before");
-    let ran = ran.complains(3, &["done, but", "loss of power", "copy is whole"]);
+    let ran = ran.complains(3, &["done, but", "loss of power", "copy is complete"]);
     assert!(!ran.out.contains("done:"), "{}", ran.out);
     whole(&target);
     whole(&fixture.store);

@@ -211,7 +211,7 @@ fn backup_makes_a_copy_that_is_a_store_and_says_who_copies_one_in_use() {
     run(["check", hot]).complains(3, &["cenote adopt"]);
     assert_eq!(run(["adopt", hot, "--json"]).exits(0).json()["adopted"].as_bool(), Some(true));
     run(["check", hot]).exits(0);
-    assert!(run(["adopt", hot]).exits(0).out.contains("a store of its own already"));
+    assert!(run(["adopt", hot]).exits(0).out.contains("opens as a store already"));
     fixture.run("backup", &[second]).exits(0);
 }
 
@@ -234,7 +234,10 @@ fn a_copy_is_adopted_when_what_it_may_have_torn_is_removed() {
     run(["ls", &dir]).complains(3, &["cenote adopt"]);
     let said = run(["adopt", &dir]).exits(1).out;
     assert!(said.contains("pool \"torn\"") && !said.contains("pool \"words\""), "{said}");
-    assert!(said.contains("stays an unchecked copy") && said.contains("--remove-torn"), "{said}");
+    assert!(
+        said.contains("is still an unchecked copy") && said.contains("--remove-torn"),
+        "{said}"
+    );
     run(["ls", &dir]).complains(3, &["cenote adopt"]);
     run(["rm", &dir, "torn", "-y", "--accept-copy"]).exits(0);
     run(["adopt", &dir]).exits(0);
@@ -474,7 +477,7 @@ fn reclaim_gives_back_what_nothing_leads_to() {
     fixture.run("check", &[]).exits(1);
     let files = fixture.files();
     let would = fixture.run("reclaim", &["-n"]).exits(0).out;
-    assert!(would.contains("would give back 9 blocks (144 B)") && would.contains("u64"), "{would}");
+    assert!(would.contains("would free 9 blocks (144 B)") && would.contains("u64"), "{would}");
     assert_eq!(would.matches("0x").count(), 9, "each is named: {would}");
     assert_eq!(fixture.files(), files, "a dry run wrote something");
     let object = fixture.run("reclaim", &["words", "--json"]).exits(0).json();

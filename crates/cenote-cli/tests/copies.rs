@@ -30,7 +30,7 @@ fn a_copy_of_a_crashed_store_is_adopted_if_the_operator_answers_for_it() {
     let out = run(["adopt", &copy]).exits(1).out;
     assert!(out.contains("not whole: pool \"tour\"") && out.contains("--of-one-moment"), "{out}");
     let out = run(["adopt", &copy, "--of-one-moment"]).exits(0).out;
-    assert!(out.contains("is a store of its own"), "{out}");
+    assert!(out.contains("is adopted"), "{out}");
     // As the original recovers: to its last transaction.
     fixture.run("reclaim", &[]).exits(0);
     assert_eq!(reached(&copy), reached(fixture.store.to_str().expect("text")));
@@ -188,7 +188,7 @@ fn a_copy_whose_journal_of_pools_cannot_be_used_is_said_to_be_so() {
 fn a_copy_that_looks_closed_is_said_to_be_unchecked() {
     let fixture = empty();
     let out = fixture.run("adopt", &[]).exits(0).out;
-    assert!(out.contains("already") && out.contains("were not checked: `cenote check"), "{out}");
+    assert!(out.contains("opens as a store already") && out.contains("run `cenote check"), "{out}");
     std::fs::remove_file(fixture.store.join("catalog.0")).expect("removed");
     let out = fixture.run("adopt", &[]).exits(1).out;
     assert!(out.contains("already") && out.contains("damaged: catalog.0"), "{out}");
@@ -230,7 +230,7 @@ fn advice_about_a_copy_leads_to_a_store_of_its_own_in_two_commands() {
             let next =
                 if way == "--remove-torn" { [next, vec!["-y".into()]].concat() } else { next };
             let out = run(&next).exits(0).out;
-            assert!(out.contains("is a store of its own"), "{look:?}: {out}");
+            assert!(out.contains("is adopted"), "{look:?}: {out}");
             run(["check", &copy]).exits(0);
             let kept = run(["ls", &copy, "--json"]).exits(0).json_lines().len();
             assert_eq!(kept, if way == "--remove-torn" { 1 } else { 2 }, "{look:?}");
@@ -273,7 +273,7 @@ fn a_command_that_makes_a_copy_a_store_of_its_own_says_so() {
         let err = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "{command}: {err}");
         let own = run(["info", &copy]).status == Some(0);
-        assert_eq!(own, err.contains("is a store of its own now"), "{command}: {err}");
+        assert_eq!(own, err.contains("is adopted now"), "{command}: {err}");
         assert!(own || command != "trim", "{command} opens all of it");
     }
 }

@@ -226,7 +226,7 @@ fn an_export_whose_reader_ends_says_so_and_leaves_nothing() {
     std::io::Read::read_exact(&mut out, &mut first).expect("a byte");
     drop(out);
     let ran: crate::common::Ran = child.wait_with_output().expect("it ends").into();
-    let said = ["the reader of standard output has ended", "no whole archive", "as it was"];
+    let said = ["the reader of standard output ended", "incomplete", "unchanged"];
     ran.complains(3, &said);
     assert_eq!(fixture.files(), before);
     fixture.run("export", &["tour", "/dev/null"]).exits(3);

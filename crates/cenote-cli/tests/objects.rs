@@ -517,7 +517,7 @@ fn the_letter_of_an_object_says_how_its_last_writer_ended() {
     };
     shows("D", "detached", 0);
     session(false, 1);
-    shows("W", "what was not psynced is gone", 0);
+    shows("W", "stores since the last psync are lost", 0);
     session(true, 2);
     shows("C", "a psync is committed and not copied yet", 2);
     // Without its last sector the record is not whole: a psync that was never acknowledged.
@@ -527,7 +527,7 @@ fn the_letter_of_an_object_says_how_its_last_writer_ended() {
     assert!(bytes[end - 32..end].iter().any(|byte| *byte != 0), "the record ends with its page");
     bytes[end - 512..end].fill(0);
     std::fs::write(&journal, bytes).expect("written");
-    shows("P", "as the one before left it", 0);
+    shows("P", "psync before left it", 0);
     // The next writer goes on from there, and leaves it as it should be.
     let input = fixture.dir.path().join("in");
     std::fs::write(&input, [3; 6000]).expect("written");

@@ -83,7 +83,7 @@ fn long_work_that_is_interrupted_says_what_stands_and_how_to_go_on() {
         .complains(130, &["stopped:", "still to be rewritten", "`cenote relocate` goes on"]);
     assert!(ran.out.contains("has new addresses"), "{}", ran.out);
     fixture.run("relocate", &[]).exits(0);
-    assert!(fixture.run("relocate", &[]).exits(0).out.contains("nothing is to be rewritten"));
+    assert!(fixture.run("relocate", &[]).exits(0).out.contains("nothing to rewrite"));
     fixture.run("check", &[]).exits(0);
 }
 

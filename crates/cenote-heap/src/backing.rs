@@ -67,8 +67,8 @@ pub unsafe trait Backing: Send + Sync + 'static {
     /// It cannot be mapped.
     fn map(&self, extent: &Extent) -> Result<(), BackingError>;
 
-    /// Adds a puddle of `size` bytes (a multiple of 64 KiB), zero filled after its header space,
-    /// mapped and durable.
+    /// Adds a puddle of `size` bytes (a multiple of 64 KiB) or more, zero filled after its header
+    /// space, mapped and durable.
     ///
     /// # Errors
     /// The pool's limit, no space, or an error of the medium. The pool is as before.
@@ -117,6 +117,17 @@ pub unsafe trait Backing: Send + Sync + 'static {
 
     /// Whether the pool is open for writing.
     fn is_writable(&self) -> bool;
+
+    /// What messages call the pool.
+    fn name(&self) -> String {
+        "without a name".into()
+    }
+
+    /// Whether each extent is one file that is mapped shared and writable, so that a second
+    /// mapping shows the same bytes, and nothing has to know of stores through it.
+    fn can_map_twice(&self) -> bool {
+        false
+    }
 
     /// Bytes of the pool's first puddle.
     fn puddle_size(&self) -> u64;
@@ -209,6 +220,14 @@ unsafe impl<G: Backing> Backing for Arc<G> {
 
     fn usable(&self) -> Result<(), BackingError> {
         (**self).usable()
+    }
+
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
+    fn can_map_twice(&self) -> bool {
+        (**self).can_map_twice()
     }
 
     fn is_writable(&self) -> bool {

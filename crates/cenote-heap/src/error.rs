@@ -1,7 +1,7 @@
 //! Errors, one type per family of operations. Each message says what, where, and what to do.
 
 pub use crate::backing::BackingError;
-use crate::logged_error::{AllocRefused, Damage, LoggedError};
+use crate::logged_error::{AllocRefused, Damage, LogFull, LoggedError};
 use cenote_layout::id::TypeId;
 
 /// Why a heap cannot be opened.
@@ -146,7 +146,8 @@ pub enum FreeError {
     },
     /// In a superblock whose descriptor or marks are damaged.
     #[error(
-        "address {addr:#x} is in a superblock whose descriptor or marks are damaged: run check"
+        "address {addr:#x} is in a superblock whose descriptor or marks are damaged: run `cenote \
+         check`"
     )]
     Damaged {
         /// The address.
@@ -161,15 +162,9 @@ pub enum FreeError {
         /// The address.
         addr: u64,
     },
-    /// Transactions have as many blocks of the sub-heap as they can.
-    #[error(
-        "transactions allocate and free at most {tickets} blocks of one sub-heap before they end: \
-         commit, and begin another"
-    )]
-    Tickets {
-        /// How many.
-        tickets: u32,
-    },
+    /// No log of the block's sub-heap has room for the free.
+    #[error(transparent)]
+    LogFull(#[from] LogFull),
     /// Metadata of a logged heap are damaged.
     #[error(transparent)]
     Metadata(#[from] Damage),
@@ -219,8 +214,8 @@ pub enum ReclaimError {
     Puddle(#[from] OpenError),
     /// What the damaged part held may have led anywhere.
     #[error(
-        "the superblock at {addr:#x} is damaged ({reason}), and what it held may have led to any \
-         block: run check"
+        "the superblock at {addr:#x} is damaged ({reason}), and its blocks may have pointed to any \
+         block: run `cenote check`"
     )]
     Damaged {
         /// Its address.
@@ -232,27 +227,28 @@ pub enum ReclaimError {
     #[error("{0}")]
     Unreadable(#[from] BackingError),
     /// What a damaged root led to is not known.
-    #[error("root {index} is damaged, and may have led to any block: run check")]
+    #[error("root {index} is damaged, and may have pointed to any block: run `cenote check`")]
     Root {
         /// Its number.
         index: u16,
     },
     /// More was changed than could be looked at meanwhile.
     #[error(
-        "the pool was changed faster than its changes could be traced: try again when less goes on"
+        "programs changed the pool faster than tracing could follow: try again when they change \
+         less"
     )]
     Overrun,
     /// It was not begun, or something ended it: a recovery of the heap, a filter that panicked.
-    #[error("no reclaim is under way on this heap, or it was broken off: begin it again")]
+    #[error("no reclaim runs on this heap, or it was cancelled: begin a new one")]
     NotUnderWay,
     /// Other processes may use the heap, and this one does not see what they change.
     #[error(
-        "the heap is one that several processes can use, and what others change is not heard of: \
-         recover it when no other process uses it"
+        "the heap is one that several processes can use, and this process does not see changes of \
+         the others: recover it when no other process uses it"
     )]
     Shared,
     /// The pool is open for reading only.
-    #[error("the pool is open read-only: leaks can be named, and not given back")]
+    #[error("the pool is open read-only: leaks can be listed, but not freed")]
     ReadOnly,
     /// The heap is of a kind that cannot do that.
     #[error(transparent)]
@@ -277,7 +273,7 @@ pub enum RecoverError {
     #[error(transparent)]
     Puddle(#[from] OpenError),
     /// The pool is open for reading only.
-    #[error("the pool is open read-only: it cannot be recovered; check works")]
+    #[error("the pool is open read-only: it cannot be recovered, but `check` works")]
     ReadOnly,
     /// Others have the pool open for writing: marks cannot be computed anew under them.
     #[error("{others} other processes have the pool open: close it there first")]
@@ -299,9 +295,9 @@ pub enum RecoverError {
     /// Which blocks are allocated cannot be told.
     #[error(
         "the root puddle at {addr:#x} does not say how far the last sweep of this heap has come, \
-         so nothing tells which blocks are allocated: it is damaged, or a later version wrote it; \
-         import the pool from an archive (`cenote import`), or restore the whole store from one \
-         copy"
+         so the heap cannot tell which blocks are allocated: it is damaged, or a later version \
+         wrote it; import the pool from an archive (`cenote import`), or restore the whole store \
+         from one copy"
     )]
     Sweep {
         /// Address of the root puddle.

@@ -52,8 +52,8 @@ pub enum SubHeapError {
     },
     /// The pool is open for reading only.
     #[error(
-        "a change of the heap was broken off, and the pool is open read-only: open it once for \
-         writing, which takes the change back"
+        "a crash interrupted a change of the heap, and the pool is open read-only: open it once \
+         for writing, which undoes the change"
     )]
     ReadOnly,
     /// The metadata are damaged.
@@ -140,6 +140,36 @@ impl LoggedError {
     }
 }
 
+/// Why no log of a sub-heap has room for one more block of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogFull {
+    /// A transaction has as many entries as its lane of the micro log can have.
+    #[error(
+        "a transaction allocates and frees at most {entries} blocks of one sub-heap: commit it, \
+         and begin another"
+    )]
+    Lane {
+        /// Entries of a lane.
+        entries: usize,
+    },
+    /// Every lane of the micro log has a transaction.
+    #[error("{lanes} transactions use this sub-heap, and more cannot: end one of them")]
+    Lanes {
+        /// Lanes of the micro log.
+        lanes: u32,
+    },
+    /// Transactions of the pool have all tickets.
+    #[error(
+        "transactions allocate and free at most {tickets} blocks of one sub-heap before they end: \
+         commit, and begin another"
+    )]
+    Tickets {
+        /// Tickets of the sub-heap.
+        tickets: u32,
+    },
+}
+
 /// Why there is no block.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -165,30 +195,9 @@ pub enum AllocRefused {
         /// Most parts.
         parts: u32,
     },
-    /// A transaction has as many entries as its lane of the micro log can have.
-    #[error(
-        "a transaction allocates and frees at most {entries} blocks of one sub-heap: commit it, \
-         and begin another"
-    )]
-    LaneFull {
-        /// Entries of a lane.
-        entries: usize,
-    },
-    /// Every lane of the micro log has a transaction.
-    #[error("{lanes} transactions use this sub-heap, and more cannot: end one of them")]
-    Lanes {
-        /// Lanes of the micro log.
-        lanes: u32,
-    },
-    /// Transactions of the pool have all tickets.
-    #[error(
-        "transactions allocate and free at most {tickets} blocks of one sub-heap before they end: \
-         commit, and begin another"
-    )]
-    Tickets {
-        /// Tickets of the sub-heap.
-        tickets: u32,
-    },
+    /// No log of the sub-heap has room for the block.
+    #[error(transparent)]
+    LogFull(#[from] LogFull),
     /// The pool is open for reading only.
     #[error("the pool is open read-only: nothing can be allocated")]
     ReadOnly,
@@ -208,9 +217,7 @@ impl AllocRefused {
             Self::Full { .. }
                 | Self::TableFull
                 | Self::Parts { .. }
-                | Self::Lanes { .. }
-                | Self::LaneFull { .. }
-                | Self::Tickets { .. }
+                | Self::LogFull(_)
                 | Self::Backing(_)
         )
     }

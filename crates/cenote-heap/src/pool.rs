@@ -14,7 +14,7 @@ use cenote_layout::heap::LOST_BYTE;
 use cenote_layout::pointer::RegionAddress;
 use cenote_layout::puddle::Role;
 use cenote_medium::planted::{Bug, planted};
-use cenote_store::PoolHandle;
+use cenote_store::{PoolHandle, PoolOptions};
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
 // SAFETY: puddles stay in the store's window, at their address, as long as the store is open, which
@@ -56,9 +56,9 @@ unsafe impl Backing for PoolBacking {
     }
 
     fn take(&self, size: u64) -> Result<Extent, BackingError> {
-        let puddle = self.take_puddle(size).map_err(|error| BackingError::Store {
-            doing: "taking a puddle",
-            source: Box::new(error),
+        // The parts of a logged heap may be smaller than what the store has.
+        let puddle = self.take_puddle(size.max(PoolOptions::PUDDLE_SIZE_MIN)).map_err(|error| {
+            BackingError::Store { doing: "taking a puddle", source: Box::new(error) }
         })?;
         if self.record().heap == HeapKind::Logged {
             puddle.note_untraced();
@@ -119,6 +119,14 @@ unsafe impl Backing for PoolBacking {
 
     fn is_writable(&self) -> bool {
         PoolHandle::is_writable(self)
+    }
+
+    fn name(&self) -> String {
+        PoolHandle::name(self).into()
+    }
+
+    fn can_map_twice(&self) -> bool {
+        PoolHandle::can_map_twice(self)
     }
 
     fn puddle_size(&self) -> u64 {

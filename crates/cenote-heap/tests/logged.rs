@@ -1,7 +1,7 @@
 //! Sub-heaps of the logged heap in plain memory: against a model, with wrong frees, flipped bits,
 //! worst fragmentation, and what operations cost.
 
-use cenote_heap::logged::{AllocRefused, FreeRefused, Place, Region, SubHeap};
+use cenote_heap::logged::{AllocRefused, FreeRefused, LogFull, Place, Region, SubHeap};
 use cenote_heap::{Backing, Counts, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
@@ -332,13 +332,13 @@ fn levels_are_holes_while_they_are_absent() {
 fn lanes_and_their_entries_are_bounded() {
     let (_backing, _place, heap) = new(1 << 20);
     let mut logs: Vec<_> = (0..4).map(|_| heap.micro_log().expect("a lane")).collect();
-    assert!(matches!(heap.micro_log(), Err(AllocRefused::Lanes { lanes: 4 })));
+    assert!(matches!(heap.micro_log(), Err(LogFull::Lanes { lanes: 4 })));
     let log = &mut logs[0];
     for _ in 0..LANE_ENTRIES {
         log.alloc(64, 1, TypeId(1), false).expect("room");
     }
     let full = log.alloc(64, 1, TypeId(1), false);
-    assert!(matches!(full, Err(AllocRefused::LaneFull { entries: LANE_ENTRIES })));
+    assert!(matches!(full, Err(AllocRefused::LogFull(LogFull::Lane { entries: LANE_ENTRIES }))));
     log.commit().expect("whole");
     log.alloc(64, 1, TypeId(1), true).expect("the next transaction");
     drop(logs);

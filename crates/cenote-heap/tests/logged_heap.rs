@@ -26,7 +26,8 @@ fn run_on(cpu: u32) {
 }
 
 fn options(sub_heaps: u32) -> LoggedOptions {
-    LoggedOptions { sub_heaps, lanes: 4, tickets: 0, levels: 2, cpu: || CPU.get() }
+    let cpu = || CPU.get();
+    LoggedOptions { sub_heaps, lanes: 4, tickets: 0, levels: 2, cpu, ..LoggedOptions::default() }
 }
 
 fn memory(size_max: u64) -> MemoryBacking {
@@ -170,6 +171,50 @@ fn a_full_sub_heap_grows_and_asks_others_only_at_the_limit() {
     assert!(matches!(heap.alloc(u64::MAX, 1, TypeId(1)), Err(AllocRefused::Full { .. })));
     drop(heap);
     assert_eq!(held(&open(&backing, 1)).len(), 3);
+}
+
+/// Slots of the tables of all sub-heaps that were looked at.
+fn probes(heap: &Heap) -> u64 {
+    heap.stats().expect("sound").iter().map(|(_, stats)| stats.probes).sum()
+}
+
+/// Small blocks fill all sub-heaps to the pool's limit. A slot that is freed then serves its type
+/// on every CPU, and no other type.
+#[test]
+fn at_the_limit_slots_of_all_sub_heaps_are_used() {
+    let backing = memory(3 << 20);
+    let heap = Heap::create(backing, &LoggedOptions { levels: 5, ..options(3) }).expect("a heap");
+    let small = |kind| heap.alloc(40, 1, TypeId(kind)).map(|block| block.addr);
+    let mut all = BTreeSet::new();
+    for cpu in (0..3).cycle() {
+        run_on(cpu);
+        match small(1) {
+            Ok(addr) => assert!(all.insert(addr), "{addr:#x} twice"),
+            Err(refused) => {
+                assert!(matches!(refused, AllocRefused::Backing(_)), "{refused}");
+                break;
+            }
+        }
+    }
+    assert_eq!(held(&heap).len(), all.len());
+    // The rest are three tables, headers, and what is left of puddles.
+    assert!(all.len() as u64 * 48 > 2 << 20, "{}", all.len());
+    // What is full is not looked through again.
+    let before = probes(&heap);
+    for kind in [1, 2, 1, 2] {
+        small(kind).expect_err("no room");
+    }
+    assert!(probes(&heap) - before < 8 * 3 * 200, "{}", probes(&heap) - before);
+    for number in 0..3 {
+        let of = |addr: &&u64| home_of(&heap, **addr) == number;
+        let freed = *all.iter().find(of).expect("a block of each sub-heap");
+        heap.free(freed).expect("freed");
+        run_on((number + 1) % 3);
+        small(2).expect_err("a slot of another type");
+        assert_eq!(small(1).expect("the slot"), freed);
+    }
+    all.iter().for_each(|addr| heap.free(*addr).expect("freed"));
+    heap.alloc(512 << 10, 1, TypeId(3)).expect("one block of what was slabs");
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub enum LogDamage {
     #[error("log header: {0}")]
     Unsupported(String),
     /// A word of the control or range line is none that is ever written.
-    #[error("log control: {field} {value:#018x} is none that is ever written")]
+    #[error("log control: no release writes {field} {value:#018x}")]
     Control {
         /// Which word.
         field: &'static str,
@@ -62,7 +62,7 @@ pub enum LogDamage {
     )]
     PageLost,
     /// The sequence range is none that is ever written.
-    #[error("sequence range {0:#018x} is none that is ever written")]
+    #[error("no release writes sequence range {0:#018x}")]
     Range(u64),
     /// The sequence range is older than an entry: a write to the log was lost.
     #[error("sequence range {0:#018x} is older than an entry that follows it")]

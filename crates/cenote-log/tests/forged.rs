@@ -230,11 +230,12 @@ fn sizes_that_lead_out_of_the_log_are_no_entries() {
     }
 }
 
-/// Ranges that overlap are no damage: an entry holds what was there when it was logged, which is
-/// what earlier entries' ranges had been changed to. Only the last first leads back to the old
-/// bytes; a client that forges such a log gets what its entries say in that order, and nothing
-/// beside them.
 /// Ranges that overlap, each with its offset and length.
+///
+/// They are no damage. An entry holds the bytes that were there when it was logged, as earlier
+/// entries' transactions had changed them. So only replay from the last entry to the first leads
+/// back to the old bytes. A client that forges such a log gets what its entries say in that order,
+/// and no other byte changes.
 type Shape = Vec<(u64, usize)>;
 
 fn shapes() -> Vec<(String, Shape)> {

@@ -149,8 +149,7 @@ pub enum Bug {
     PsyncNotSynced,
     /// A psync changes the primary before its record is durable.
     PsyncAppliedEarly,
-    /// A psync compares with a primary's file alone, and forgets what is committed and not there
-    /// yet.
+    /// A psync compares with a primary's file alone: what is committed and not there is forgotten.
     LaterNotLaidOver,
     /// An object is detached before what was psynced is in its primary.
     DetachNotSettled,
@@ -236,8 +235,9 @@ pub enum Bug {
     PsyncNotProtected,
     /// One owner of a page gives it a right that another one denies.
     OwnerUndone,
-    /// A page that is protected after its psync counts as unchanged, whatever was stored before
-    /// that.
+    /// Guarded metadata stay writable at the pool's address.
+    GuardsOpen,
+    /// A page that is protected after its psync counts as unchanged, whatever was stored before.
     ClosedNotCompared,
     /// Stores are let through page by page, however many mappings the process has.
     MappingsUnbounded,

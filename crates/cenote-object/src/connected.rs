@@ -29,10 +29,8 @@ impl Shared {
             keeper.attach_object(&info.record.name, writable).map_err(of_daemon)?;
         if !listed.object.is_same_place(info) {
             let _ = keeper.detach_object(listed.object.id());
-            let detail = format!(
-                "object \"{}\" has become another one meanwhile: attach it again",
-                info.record.name
-            );
+            let detail =
+                format!("object \"{}\" was replaced meanwhile: attach it again", info.record.name);
             return Err(StoreError::Refused { detail }.into());
         }
         // SAFETY: the daemon's answer to this object's name, and its identity is the one asked for.

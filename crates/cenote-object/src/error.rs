@@ -103,7 +103,7 @@ pub enum ObjectError {
     /// An object of a copy of an open store that has no hash tree, which would show whether it is
     /// whole.
     #[error(
-        "object \"{name}\" is of a copy of a store that was open, and has nothing that shows \
+        "object \"{name}\" is of a copy of a store that was open, and its files do not show \
          whether it is whole; open the store with PowerLossPolicy::AsIs to use it all the same"
     )]
     NotCovered {
@@ -141,8 +141,8 @@ pub enum ObjectError {
     },
     /// The mechanism that was asked for does not work here.
     #[error(
-        "written pages of object \"{name}\" cannot be found by {mechanism}: {reason}; use another \
-         mechanism, or leave the choice open"
+        "written pages of object \"{name}\" cannot be found by {mechanism}: {reason}; choose \
+         another mechanism, or none"
     )]
     Mechanism {
         /// The object.
@@ -244,7 +244,7 @@ pub enum ObjectError {
     )]
     Abandoned,
     /// The options make no sense.
-    #[error("objects cannot be used so: {0}")]
+    #[error("invalid options for objects: {0}")]
     Options(&'static str),
 }
 

@@ -75,7 +75,7 @@ impl core::fmt::Display for Found {
             Self::Detached => f.write_str("detached"),
             Self::ProcessDied { pid } => write!(f, "process {pid} ended without detaching it"),
             Self::PowerLost { pid } => {
-                write!(f, "the machine went down while process {pid} had it attached")
+                write!(f, "the machine stopped while process {pid} had it attached")
             }
             Self::Unknown => f.write_str("its header is torn; its data is not in doubt"),
         }

@@ -60,8 +60,7 @@ pub(crate) fn map_view(
     };
     let view = view.map_err(|error| at_rest::sealed(name, error)).and_then(|view| match writing {
         Some(Some(mechanism @ Mechanism::Compare)) if !view.compares() => {
-            let reason =
-                "its pages are too many to be there from the beginning, or one of them is damaged";
+            let reason = "it has too many pages to load them at once, or one of them is damaged";
             Err(ObjectError::Mechanism { name: name.clone(), mechanism, reason: reason.into() })
         }
         _ => Ok(view),

@@ -399,15 +399,15 @@ pub(crate) fn open(path: &Path) -> Result<(File, SnapshotTrailer), ObjectError> 
     let file = File::open(path).map_err(&failed)?;
     let len = file.metadata().map_err(&failed)?.len();
     let Some(size) = len.checked_sub(TRAILER_LEN) else {
-        return Err(wrong("it is no snapshot, or cut short".into()));
+        return Err(wrong("it is no snapshot, or was cut short".into()));
     };
     let mut bytes = [0; TRAILER_LEN as usize];
     file.read_exact_at(&mut bytes, size).map_err(&failed)?;
     let trailer = read::<SnapshotTrailer>(&bytes, false)
-        .map_err(|error| wrong(format!("it is no snapshot, or cut short: {error}")))?;
+        .map_err(|error| wrong(format!("it is no snapshot, or was cut short: {error}")))?;
     if trailer.size != size {
         let whole = trailer.size.saturating_add(TRAILER_LEN);
-        return Err(wrong(format!("it has {len} bytes, and had {whole}")));
+        return Err(wrong(format!("it has {len} bytes instead of {whole}")));
     }
     Ok((file, trailer))
 }

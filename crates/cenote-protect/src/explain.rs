@@ -1,9 +1,10 @@
 //! Explains a fault: what the address is for.
 
 use crate::table::{self, Copied, Kind, NAME_LEN};
-use cenote_sys::fork_guard;
-use core::fmt;
+use cenote_sys::{fault, fork_guard};
+use core::fmt::{self, Write};
 use core::ops::Range;
+use std::io;
 
 /// A range with an owner.
 #[derive(Clone, PartialEq, Eq)]
@@ -54,4 +55,44 @@ pub fn explain(address: usize) -> Option<Explained> {
         }
     }
     narrowest.map(Explained::new)
+}
+
+/// From now on a stray store into metadata is told of on standard error, before the process ends.
+///
+/// # Errors
+/// The handler of faults cannot be installed.
+pub(crate) fn tell_of_faults() -> io::Result<()> {
+    // SAFETY: `tell` takes no lock, allocates nothing, and touches only its stack and the table.
+    unsafe { fault::explain_by(tell) }
+}
+
+/// A line on the stack.
+struct Line {
+    bytes: [u8; 256],
+    len: usize,
+}
+
+impl fmt::Write for Line {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.len..self.len + part.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(part.as_bytes());
+        self.len += part.len();
+        Ok(())
+    }
+}
+
+/// Async-signal-safe.
+fn tell(address: usize) {
+    let found = explain(address).filter(|found| found.kind == Kind::Metadata && fault::is_store());
+    let Some(found) = found else { return };
+    let mut line = Line { bytes: [0; 256], len: 0 };
+    let said = writeln!(
+        line,
+        "cenote: stray write at {address:#x}, metadata of {}: this process ends, and its store is \
+         unchanged",
+        found.what()
+    );
+    if said.is_ok() {
+        fault::tell(core::str::from_utf8(&line.bytes[..line.len]).unwrap_or_default());
+    }
 }

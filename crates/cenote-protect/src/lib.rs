@@ -54,6 +54,7 @@
 
 pub mod dirty_bitmap;
 mod explain;
+mod guards;
 mod lock;
 mod owner;
 mod right;
@@ -61,6 +62,7 @@ mod table;
 mod tracked;
 
 pub use explain::{Explained, explain};
+pub use guards::{Guards, Inside, Protection};
 pub use owner::{Owner, Rights, Whole};
 pub use right::Right;
 pub use table::Kind;

@@ -1,7 +1,7 @@
 //! The table of ranges and their owners.
 //!
-//! It has two sides. Fault handlers read a list of chunks of [`Slot`]s, which grows and never
-//! shrinks: no lock, no allocation. Owners come and go under a lock that handlers never take
+//! It has two sides. Fault handlers read a list of [`Slot`]s ([`cenote_sys::slots`]): no lock, no
+//! allocation. Owners come and go under a lock that handlers never take
 //! ([`INDEX`]), which knows the live slots by address.
 //!
 //! Invariants:
@@ -15,13 +15,12 @@ use crate::lock::RightsLock;
 use crate::right::Right;
 use cenote_sys::fork_guard;
 use cenote_sys::process_lock::ProcessLock;
+use cenote_sys::slots::{CHUNK, SlotList, Slots};
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::collections::BTreeMap;
 
-/// Slots of one chunk.
-const CHUNK: usize = 64;
 /// Bytes of a name that are kept.
 pub(crate) const NAME_LEN: usize = 128;
 const NAME_WORDS: usize = NAME_LEN / 8;
@@ -202,48 +201,12 @@ impl Slot {
     }
 }
 
-struct Chunk {
-    slots: [Slot; CHUNK],
-    /// Null, or a chunk that is never freed.
-    next: AtomicPtr<Chunk>,
-}
-
-impl Chunk {
-    const fn new() -> Self {
-        Self { slots: [const { Slot::new() }; CHUNK], next: AtomicPtr::new(ptr::null_mut()) }
-    }
-
-    fn next(&self) -> Option<&'static Self> {
-        // SAFETY: null, or linked by `grow` after it was filled, and never freed.
-        unsafe { self.next.load(Ordering::Acquire).as_ref() }
-    }
-}
-
-static FIRST: Chunk = Chunk::new();
+static SLOTS: SlotList<Slot> = SlotList::new([const { Slot::new() }; CHUNK]);
 
 /// All slots, in an order that does not change. Async-signal-safe.
-pub(crate) fn slots() -> Slots {
-    Slots { chunk: &FIRST, at: 0 }
-}
-
-/// See [`slots`].
-pub(crate) struct Slots {
-    chunk: &'static Chunk,
-    at: usize,
-}
-
-impl Iterator for Slots {
-    type Item = &'static Slot;
-
-    #[inline]
-    fn next(&mut self) -> Option<&'static Slot> {
-        if self.at == CHUNK {
-            self.chunk = self.chunk.next()?;
-            self.at = 0;
-        }
-        self.at += 1;
-        Some(&self.chunk.slots[self.at - 1])
-    }
+#[inline]
+pub(crate) fn slots() -> Slots<Slot> {
+    SLOTS.iter()
 }
 
 /// The live slots of one process, by address, and the free ones.
@@ -286,14 +249,9 @@ impl Index {
         if let Some(free) = self.free.pop() {
             return free;
         }
-        let new: &'static Chunk = Box::leak(Box::new(Chunk::new()));
-        let mut last = &FIRST;
-        while let Some(next) = last.next() {
-            last = next;
-        }
-        last.next.store(ptr::from_ref(new).cast_mut(), Ordering::Release);
-        self.free.extend(&new.slots[1..]);
-        &new.slots[0]
+        let new = SLOTS.grow([const { Slot::new() }; CHUNK]);
+        self.free.extend(&new[1..]);
+        &new[0]
     }
 }
 

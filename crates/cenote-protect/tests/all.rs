@@ -1,6 +1,7 @@
 //! The tests of page rights, over real mappings.
 
 mod explained;
+mod guards;
 mod mapped;
 mod tracked;
 mod two_owners;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 cenote_medium::ships!();
 
 const HELP: &str = "\
-Recovers a Cenote store after a crash: rolls back or completes what was left unfinished.
+Recovers a Cenote store after a crash: rolls back or completes unfinished transactions.
 
 Usage: cenote-recover DIR [--json]
 
@@ -35,7 +35,7 @@ Exit status:
   0  the store is whole, recovered or without need for recovery
   1  programs can open the store, but parts of it are damaged or set aside: see the list
   2  the arguments are wrong
-  3  the store cannot be opened or closed; this has changed nothing for the worse
+  3  the store cannot be opened or closed; its data is as before
   4  another process uses the store
 ";
 
@@ -86,13 +86,15 @@ fn parse(arguments: impl Iterator<Item = std::ffi::OsString>) -> Result<Request,
             Some(other) if options && other.len() > 1 && other.starts_with('-') => {
                 return Err(wrong(format!("unknown option {other:?}")));
             }
-            _ if directory.is_some() => return Err(wrong("more than one directory".into())),
+            _ if directory.is_some() => {
+                return Err(wrong("more than one directory was given".into()));
+            }
             _ => directory = Some(PathBuf::from(argument)),
         }
     }
     match directory {
         Some(directory) => Ok(Request::Recover { directory, json }),
-        None => Err(wrong("no directory was named".into())),
+        None => Err(wrong("no directory was given".into())),
     }
 }
 
@@ -105,7 +107,7 @@ fn recover(directory: &Path, json: bool) -> Result<(u8, String), Failure> {
         Store::open(medium, OpenOptions::default()).map_err(|error| match error {
             OpenError::Locked { path, holder, .. } => Failure(
                 IN_USE,
-                format!("{path} is in use by {holder}: it needs no recovery while that runs"),
+                format!("{path} is in use by {holder}: a store in use needs no recovery"),
             ),
             error => Failure(FAILED, error.to_string()),
         })?;
@@ -161,14 +163,14 @@ fn as_text(directory: &Path, report: &OpenReport) -> String {
     for (id, name) in &report.not_covered {
         let _ = writeln!(
             out,
-            "  pool \"{name}\" (number {id}) was in use when power failed, at a level that does \
-             not cover that"
+            "  pool \"{name}\" (number {id}) was open for writing when power failed, and its \
+             durability level does not cover that"
         );
     }
     if report.orphans_removed > 0 {
         let _ = writeln!(
             out,
-            "  {} files of interrupted creations or removals are gone",
+            "  {} files of interrupted creations or removals were deleted",
             report.orphans_removed
         );
     }

@@ -24,7 +24,7 @@ pub struct BackupReport {
 /// What a backup came to, where there is a copy: whole, under its name. An *error* of the call says
 /// the contrary: there is none.
 #[derive(Debug)]
-#[must_use = "a copy that is not synced may be gone after a loss of power"]
+#[must_use = "a copy that is not synced may be lost after a loss of power"]
 pub enum BackedUp {
     /// The copy survives loss of power.
     Durable(BackupReport),

@@ -440,9 +440,7 @@ fn check_granted(
     if inside && aligned && !mapped {
         return Ok(());
     }
-    let detail = format!(
-        "it granted a puddle of {} bytes at {:#x}, which cannot be",
-        record.size, record.addr
-    );
+    let detail =
+        format!("it granted an invalid puddle of {} bytes at {:#x}", record.size, record.addr);
     Err(StoreError::Refused { detail })
 }

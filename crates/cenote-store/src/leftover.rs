@@ -131,8 +131,8 @@ impl<'m> Leftovers<'m> {
             Fate::Goes => self.gone.push(name),
             Fate::Stays(what) => {
                 let detail = format!(
-                    "{what}: it may be another store's, by a mount or a copy; remove it if it is \
-                     not"
+                    "{what}: it may belong to another store (by a mount or a copy); if it does \
+                     not, remove it"
                 );
                 damage.push(Damage::Orphan { name, detail });
             }

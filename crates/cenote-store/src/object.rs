@@ -44,7 +44,7 @@ pub(crate) fn find(control: &Control, name: &str) -> Result<ObjectInfo, StoreErr
     let Some(puddle) = state.puddles.get(&record.puddle) else {
         return Err(StoreError::ObjectDamaged {
             name: record.name.clone(),
-            detail: "the catalog has no record of its puddle that can be believed".into(),
+            detail: "the catalog has no valid record of its puddle".into(),
         });
     };
     if record.puddle_size() != Some(puddle.size) {

@@ -90,7 +90,7 @@ impl Inner {
             return Ok(());
         }
         let detail = format!(
-            "{ROOTS_LOST}; open the store with DamagePolicy::SkipDamaged to believe it as it is"
+            "{ROOTS_LOST}; open the store with DamagePolicy::SkipDamaged to use it as it is"
         );
         Err(StoreError::JournalDamaged { file: JOURNAL, detail })
     }

@@ -64,8 +64,7 @@ impl DualMapping {
     }
 
     /// The first byte of the alias: readable and writable for [`DualMapping::len`] bytes while
-    /// `self`
-    /// lives.
+    /// `self` lives.
     #[must_use]
     pub fn alias(&self) -> *mut u8 {
         core::ptr::with_exposed_provenance_mut(self.alias)

@@ -17,8 +17,7 @@
 //!   what is async-signal-safe (the functions of [`crate::memory`] are);
 //! * uses at most [`STACK_BUDGET_BYTES`] of stack, since alternate signal stacks are small; more on
 //!   a stack of [`crate::alt_stack`], where it may also allocate, and take locks whose holders
-//!   never
-//!   touch the range;
+//!   never touch the range;
 //! * does not fault itself: signals are blocked, a fault inside kills;
 //! * returns true only if the access can succeed now. After [`RETRIES_MAX`] times of "true" for the
 //!   same address in the same thread with no access taken away in between, the fault goes on as
@@ -65,7 +64,7 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::io;
 
 pub use access::{is_bus_error, is_peek, is_store};
@@ -318,6 +317,9 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
         let resolved = may_give_up(signal, (*info).si_code) && resolve(addr);
         *errno = saved;
         if !(resolved || peeks && peek::give_up(context)) {
+            if signal == libc::SIGSEGV && is_resolvable(signal, (*info).si_code) {
+                explain(addr);
+            }
             if signal == libc::SIGBUS && is_resolvable(signal, (*info).si_code) {
                 tell_bus_error((*info).si_addr().addr());
             }
@@ -335,6 +337,33 @@ static TOLD: AtomicBool = AtomicBool::new(false);
 pub fn tell(line: &str) {
     TOLD.store(true, Ordering::Relaxed);
     write_to_stderr(line.as_bytes());
+}
+
+/// Says what an address is for that a fault leads to which nothing resolves.
+pub type Explainer = fn(addr: usize);
+
+/// Null, or an [`Explainer`].
+static EXPLAINER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// From now on faults of SIGSEGV that nothing resolves are explained so, before the handler that
+/// was there before is asked. One explainer at a time; installs the handler.
+///
+/// # Errors
+/// As [`install`].
+///
+/// # Safety
+/// The explainer is async-signal-safe, and does not fault.
+pub unsafe fn explain_by(explainer: Explainer) -> io::Result<()> {
+    EXPLAINER.store(explainer as *mut (), Ordering::Release);
+    install()
+}
+
+fn explain(addr: usize) {
+    let explainer = EXPLAINER.load(Ordering::Acquire);
+    if !explainer.is_null() {
+        // SAFETY: `explain_by` alone stores there.
+        unsafe { core::mem::transmute::<*mut (), Explainer>(explainer)(addr) }
+    }
 }
 
 /// Async-signal-safe.

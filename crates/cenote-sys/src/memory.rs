@@ -402,7 +402,7 @@ unsafe fn finish_mapping(addr: usize, len: usize) -> io::Result<()> {
 
 /// # Safety
 /// The caller owns the range.
-unsafe fn leave_out_of_children(addr: usize, len: usize) -> io::Result<()> {
+pub(crate) unsafe fn leave_out_of_children(addr: usize, len: usize) -> io::Result<()> {
     // SAFETY: this advice changes nothing in this process.
     Ok(unsafe { kernel::madvise(ptr::without_provenance_mut(addr), len, Advice::LinuxDontFork) }?)
 }

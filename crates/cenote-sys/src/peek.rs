@@ -302,8 +302,8 @@ mod tests {
     }
 
     /// Four pages of a file of six, of which the first is there: the others are behind its end, and
-    /// the last is not accessible.
-    /// The test gets the first address, and the last one that the resolver was asked about.
+    /// the last is not accessible. The test gets the first address, and the last one that the
+    /// resolver was asked about.
     fn cut_short(test: impl FnOnce(usize, &AtomicUsize)) {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(PAGE as u64).expect("a length");

@@ -7,10 +7,11 @@
 //! * until it is killed ([`Acknowledging`]): it says a word after each step that it has done;
 //! * beside its parent ([`Talking`]): it says lines, and waits to be told to go on.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use crate::words::Words;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 const TASK: &str = "CENOTE_TEST_TASK";
@@ -77,14 +78,16 @@ pub fn acknowledge(word: u64) -> bool {
 
 /// A child that says words by [`acknowledge`] until it is killed.
 #[derive(Debug)]
-pub struct Acknowledging(Child);
+pub struct Acknowledging(Words<ChildStderr>);
 
 impl Acknowledging {
     /// Starts it.
     #[must_use]
     pub fn start(command: &mut Command) -> Self {
         let piped = command.stdout(Stdio::null()).stderr(Stdio::piped());
-        Self(piped.spawn().expect("a child"))
+        let mut child = piped.spawn().expect("a child");
+        let pipe = child.stderr.take().expect("a pipe");
+        Self(Words::of(child, pipe))
     }
 
     /// Kills it by `SIGKILL` and returns all words that it has said. With `at_work`, `after` counts
@@ -100,21 +103,15 @@ impl Acknowledging {
         after: Duration,
         is_word: impl Fn(u64) -> bool,
     ) -> Vec<u64> {
-        let mut pipe = self.0.stderr.take().expect("a pipe");
-        let mut said = Vec::new();
         if at_work {
-            said.resize(size_of::<u64>(), 0);
-            pipe.read_exact(&mut said).expect("the child ended by itself");
+            let _ = self.0.hear().expect("a word");
         }
         std::thread::sleep(after);
-        self.0.kill().expect("killed");
-        pipe.read_to_end(&mut said).expect("read");
-        self.0.wait().expect("ended");
-        let (words, rest) = said.as_chunks();
-        let words: Vec<u64> = words.iter().copied().map(u64::from_le_bytes).collect();
-        let fits = rest.is_empty() && words.iter().all(|word| is_word(*word));
-        assert!(fits, "the child said: {}", String::from_utf8_lossy(&said));
-        words
+        let killed = self.0.kill().expect("killed");
+        let whole = killed.bytes.len().is_multiple_of(size_of::<u64>());
+        let fits = whole && killed.words.iter().all(|word| is_word(*word));
+        assert!(fits, "the child said: {}", String::from_utf8_lossy(&killed.bytes));
+        killed.words
     }
 }
 

@@ -91,8 +91,8 @@ pub(crate) fn error_of(refusal: Refusal, name: &str) -> StoreError {
             StoreError::NotStill { pids, waited: Duration::from_millis(waited_ms.into()) }
         }
         Refusal::NoImport => StoreError::Import {
-            detail: "the daemon does not know this import any more, perhaps because it has ended \
-                     meanwhile: import again"
+            detail: "the daemon no longer has this import, perhaps because it was restarted: \
+                     import again"
                 .into(),
         },
         other => StoreError::Refused { detail: words(&other) },

@@ -56,14 +56,14 @@ pub use cenote_relocate::archiving::{
 };
 
 impl Store {
-    /// Writes pools into one archive: types, roots and names with them. Gives the stream back,
+    /// Writes pools into one archive, with their types, roots and names. Returns the stream,
     /// flushed.
     ///
-    /// None of the pools may be open; a thread that opens one meanwhile waits. A pool that power
-    /// failed in is traced first. [`Exported::left`] lists pointers to pools that are not in the
-    /// archive: in another store they dangle. The values of a pool that is protected at rest are
-    /// looked at if the store was opened with [`OpenOptions::key`](crate::OpenOptions); else
-    /// [`Exported::unseen`] names the pool, and the archive has all of the store's types.
+    /// None of the pools may be open. A thread that opens one meanwhile waits. A pool that was open
+    /// for writing at a loss of power is traced first. [`Exported::left`] lists pointers to pools
+    /// that are not in the archive: in another store they dangle. The export reads values of a
+    /// protected pool only if the store was opened with [`OpenOptions::key`](crate::OpenOptions).
+    /// Otherwise [`Exported::unseen`] names the pool, and the archive has all types of the store.
     ///
     /// # Errors
     /// [`Error::Archive`](crate::Error::Archive): a pool is not known, open, or damaged; a store
@@ -128,13 +128,12 @@ impl Store {
         Ok(made)
     }
 
-    /// Reads an archive to its end, checks all that [`Store::import`] with the same options would
-    /// check, values excepted, and changes nothing. The store may be open for reading only.
+    /// Reads an archive to its end and checks it as [`Store::import`] with the same options would,
+    /// except for values. Changes nothing, so the store may be open for reading only.
     ///
     /// # Errors
     /// [`Error::Archive`](crate::Error::Archive): the archive is damaged or was made by a later
-    /// release.
-    /// What the store says of a whole one is in [`Inspected::refused`].
+    /// release. What the store says of a whole one is in [`Inspected::refused`].
     pub fn inspect_archive(
         &self,
         input: impl Read,

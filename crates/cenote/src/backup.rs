@@ -33,17 +33,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Store {
-    /// Makes a copy of the store in `target`, a directory that is not there, or is empty: a closed
-    /// store of the same identity, which any opener opens. Transactions go on but for a moment at
-    /// the end, when what has changed since it was copied is copied again.
+    /// Copies the store into `target`, a directory that is missing or empty. The copy is a closed
+    /// store with the same identity. Transactions go on during the copy. They pause for a moment at
+    /// its end, while changes since the beginning are copied.
     ///
-    /// Pools in direct mode are in the copy as they were at that moment, between transactions, all
-    /// of them at the same; pools in shadowed mode and objects as their last psync left them. The
-    /// copy is complete under its name, or not there, whatever crashes when. It survives loss of
-    /// power if the answer is [`BackedUp::Durable`].
+    /// The copy has all pools in direct mode as they were at that moment, between transactions, and
+    /// pools in shadowed mode and objects as their last psync left them. It appears under its name
+    /// when it is complete, whatever crashes meanwhile. It survives a loss of power if the answer
+    /// is [`BackedUp::Durable`].
     ///
-    /// A daemon copies the store that it keeps, for the superuser and its own user, into a
-    /// directory that it may write. Transactions of all clients go on, but for that moment.
+    /// The store of a daemon is copied by the daemon, into a directory that the daemon may write.
+    /// Only the superuser and the daemon's user may ask for that. Transactions of all clients pause
+    /// for the same moment.
     ///
     /// # Errors
     /// [`StoreError::Backup`]: the target is not empty, or cannot be made; the disk is full;

@@ -259,7 +259,7 @@ impl Client {
                 match offered {
                     Some(offered) => Err(Box::new(TypeMismatch { known: *known, offered }).into()),
                     None => Err(StoreError::Refused {
-                        detail: "the store knows a type with another layout".into(),
+                        detail: "the store has a type of this name with another layout".into(),
                     }),
                 }
             }

@@ -50,8 +50,8 @@ pub enum Error {
     /// was freed, belongs to another pool or store, or was kept from a transaction that was
     /// aborted.
     #[error(
-        "no live value of type {type_name} at {addr:#x} in the pools of this access: was it freed, \
-         or is it of another pool?"
+        "the pools of this access have no live value of type {type_name} at {addr:#x}: was it \
+         freed, or is it in another pool?"
     )]
     Dangling {
         /// Where the pointer leads.
@@ -77,8 +77,8 @@ pub enum Error {
     /// export of it, or threads would wait for each other's views and transactions in a circle:
     /// waiting for it would never end.
     #[error(
-        "waiting for pool \"{pool}\" would never end, as this thread has {by}: end that before, or \
-         use it instead of a new one"
+        "waiting for pool \"{pool}\" would never end, because this thread has {by}: end it first, \
+         or use it instead of a new one"
     )]
     WouldDeadlock {
         /// The pool.
@@ -109,7 +109,7 @@ pub enum Error {
     },
     /// A region pointer cannot lead there, or leads nowhere.
     #[error(
-        "{place} is not in a puddle of this store that region pointers lead to: was its pool \
+        "{place} is in no puddle of this store that region pointers may lead to: was its pool \
          removed?"
     )]
     NoRegion {
@@ -155,8 +155,8 @@ pub enum Error {
     /// Power failed while the pool was in use, or an operator decided about logs that concern it,
     /// and it was not opened for writing since.
     #[error(
-        "pool \"{pool}\" must be traced, after a loss of power or a decision about logs: open it \
-         for writing once"
+        "pool \"{pool}\" needs recovery by tracing, after a loss of power or a decision about \
+         logs: open it for writing once"
     )]
     TraceDue {
         /// The pool.
@@ -171,10 +171,10 @@ pub enum Error {
     /// The pool is damaged, or something that may have been about it is: its values need not be
     /// what transactions made them, so safe code gets to see none.
     #[error(
-        "pool \"{pool}\" is not whole, so its values are not shown: {}; look at it as blocks \
-         (Pool::check, Pool::heap, `cenote check` and `cenote dump`), restore the whole store from \
-         one copy (`cenote backup` makes one), or answer for its values with the unsafe \
-         Store::open_torn",
+        "pool \"{pool}\" is not whole, so programs cannot read its values: {}; look at it as \
+         blocks (Pool::check, Pool::heap, `cenote check` and `cenote dump`), restore the whole \
+         store from one copy (`cenote backup` makes one), or read its values at your own risk with \
+         the unsafe Store::open_torn",
         listed(why)
     )]
     NotWhole {
@@ -186,10 +186,10 @@ pub enum Error {
     /// The pool was looked at when it was opened, because something was damaged or the caller asked
     /// for it, and holds bytes that are no value of their type, or links that lead astray.
     #[error(
-        "pool \"{pool}\" has values that are none of their type, {count} found, so its values are \
-         not shown: {}; look at it as blocks (`cenote check` and `cenote dump`), import it from an \
+        "pool \"{pool}\" has {count} values that are invalid for their types, so programs cannot \
+         read it: {}; look at it as blocks (`cenote check` and `cenote dump`), import it from an \
          archive under another name (`cenote import`), restore the whole store from one copy, or \
-         answer for its values with the unsafe Store::open_torn",
+         read its values at your own risk with the unsafe Store::open_torn",
         first_of(first)
     )]
     InvalidValues {
@@ -224,14 +224,17 @@ pub enum Error {
     },
     /// The transaction is committed and survives any crash of processes; the psync that was to make
     /// it safe from loss of power failed.
-    #[error("the transaction is committed, but not safe from loss of power yet: {source}")]
+    #[error(
+        "the transaction is committed, but does not survive a loss of power yet: {source}; \
+             psync again"
+    )]
     NotPsynced {
         /// Why.
         source: Box<Error>,
     },
     /// A policy of background work ([`Pool::psync_by`](crate::Pool::psync_by),
     /// [`Pool::trim_by`](crate::Pool::trim_by)) that cannot be followed.
-    #[error("the policy cannot be followed: {0}")]
+    #[error("invalid policy: {0}")]
     Policy(&'static str),
     /// Torn data would be taken for values.
     #[error(
@@ -361,8 +364,8 @@ pub enum ReclaimRefused {
     /// A program may hold pointers that are older than the run.
     #[error(
         "a transaction has run on this store in this session, so the program may hold pointers to \
-         values that nothing else leads to: reclaim before the first transaction, or stop \
-         everything and use Pool::collect"
+         values that no root leads to: reclaim before the first transaction, or stop everything \
+         and use Pool::collect"
     )]
     Late,
     /// What another pool leads to is not known.
@@ -394,7 +397,7 @@ pub enum ReclaimRefused {
     #[error("reclaiming was cancelled")]
     Cancelled,
     /// Another run of this store is for something else.
-    #[error("another reclaim is under way on this store: wait for it")]
+    #[error("another reclaim is running on this store: wait for its end")]
     UnderWay,
     /// The system has no thread for it.
     #[error("no thread can be started: {why}")]

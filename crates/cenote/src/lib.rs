@@ -1,9 +1,8 @@
-//! Cenote: pointer-rich data that outlives the process.
+//! Cenote: linked data structures that outlive the process.
 //!
 //! A program builds lists, trees and graphs in a [`Pool`], with plain 64-bit pointers ([`Ptr`]),
-//! and changes them in transactions ([`Pool::write`]). When the program, the machine or the power
-//! fails, the data is there again, as the last committed transaction left it, for that program or
-//! any other. Nothing is serialised and nothing is loaded.
+//! and changes them in transactions ([`Pool::write`]). When the program dies, the next one finds
+//! the data as the last committed transaction left it. It loads and parses nothing.
 //!
 //! ```
 //! use cenote::{Persist, Ptr, Reader, Store};
@@ -27,63 +26,63 @@
 //! }
 //! ```
 //!
-//! What a commit survives depends on where the store lies: [`Store::durability`] says `process`
-//! (any crash of processes) or `power`. A pool in shadowed mode ([`PoolMode::Shadowed`]) survives
-//! loss of power on any disk, as its last [`Pool::psync`] left it.
+//! The medium of a store decides what a commit survives: [`Store::durability`] is `process` (any
+//! crash of programs) or `power` (a loss of power too). A pool in shadowed mode
+//! ([`PoolMode::Shadowed`]) survives a loss of power on any disk, as its last [`Pool::psync`] left
+//! it.
 //!
 //! # What safe code can rely on
 //!
-//! No safe program gets undefined behaviour out of this crate, whatever it does with pointers that
-//! it has kept too long: following one is an error ([`Error::Dangling`]) or leads to another live
-//! value of its type. Pools that are not whole are shown as blocks, not as values
-//! ([`Error::NotWhole`]).
+//! No safe program can cause undefined behaviour with this crate, even if it keeps pointers too
+//! long: following such a pointer is an error ([`Error::Dangling`]) or leads to another live value
+//! of its type. Programs can look at pools that are not whole as blocks, but cannot read their
+//! values ([`Error::NotWhole`]).
 //!
-//! A pointer that dangles may stay in the data, also through a loss of power: a block counts as
-//! allocated then only if its allocation was committed, whatever leads there. [`Pool::traced`]
-//! tells whether a session has traced, and how many blocks of that kind it met.
+//! Dangling pointers may stay in the data. After a loss of power a block counts as allocated only
+//! if its allocation was committed, even if a pointer leads to it. [`Pool::traced`] reports whether
+//! this session has traced the pool, and how many such blocks it found.
 //!
 //! # Who may change a store's files
 //!
-//! What is mapped is the file itself, so the promise above ends at the directory:
+//! Programs map the files themselves, so the promise above has limits:
 //!
-//! * *While a store is open, this crate alone changes its files.* Openers lock the store against
+//! * *While a store is open, only this crate may change its files.* Openers lock the store against
 //!   each other. A program that writes, shortens or replaces the files by other means (`std::fs`, a
-//!   script, a backup that is put back) changes memory under live references: a `bool` that is
-//!   neither, a `NonZero` that is 0, `SIGBUS` where a file ends. No library can prevent that. A
-//!   hard link to a file of the store is a way to change it, too. Keep the directory to one user,
-//!   or to a daemon (`cenoted`), which gives programs pools and no files. Cenote's own way to the
-//!   files, [`Medium`], asks for `unsafe`, and so does what rewrites them when a pool moves
-//!   ([`RelocationOptions::rewriter`]), the store underneath ([`Store::as_raw`]), and declaring a
-//!   pool whole whose logs were discarded ([`Store::declare_whole`]).
-//! * *A store is believed as far as it is checked.* Opening checks control data, headers, logs and
+//!   script, a restored backup, a hard link to a file of the store) changes memory under live
+//!   references: a `bool` gets an invalid value, a `NonZero` gets 0, a load past the end of a file
+//!   raises `SIGBUS`. No library can prevent that. So give the directory to one user, or to a
+//!   daemon (`cenoted`), which gives programs pools and no files. Functions of this crate that can
+//!   change the files in this way are `unsafe`: those of [`Medium`],
+//!   [`RelocationOptions::rewriter`], [`Store::as_raw`] and [`Store::declare_whole`].
+//! * *Opening checks the store, but not all values.* It checks control data, headers, logs and
 //!   layouts. The bytes of values have no checksum, unless the pool is protected at rest
-//!   ([`AtRest`]). [`Pool::check`] looks for bytes that are no value of their type: a `bool`, a
-//!   `char`, a `NonZero`, a [`Ptr`], a discriminant. [`Store::import`] looks for them too, and an
-//!   open that finds damage, or is asked to ([`OpenOptions::verify_values`]).
-//! * *A store that comes from elsewhere* is believed as one's own in all else, unless it is opened
-//!   with [`OpenOptions::verify_values`]: what the collections and texts in it say of themselves.
-//!   Open what its author may be trusted with. *An archive* need not be trusted: [`Store::import`]
-//!   compares each collection with what its header says, and refuses types that nothing describes.
-//!   Pools that are protected at rest are not looked at: only a holder of their key changes them.
-//! * *Damage can be accepted.* Where a log is damaged, its pools show no values until the caller
-//!   decides. [`Store::discard_logs`] gives up what the log would have undone. Then half a
-//!   transaction may be there, and the store remembers that: no session shows values of the pool
-//!   before [`Store::declare_whole`].
-//! * *Threads that `exit` overtakes.* `exit` runs the destructors of its thread's variables while
-//!   other threads go on. A transaction that it left is rolled back by the next opener. A view that
-//!   it left is not waited for: a pool whose last handle such a destructor drops is unmapped, as a
-//!   `Box` there is freed, whatever another thread reads.
+//!   ([`AtRest`]). [`Pool::check`] and [`Store::import`] look for bytes that are invalid for their
+//!   type: a `bool`, a `char`, a `NonZero`, a [`Ptr`], a discriminant. Opening does so if it finds
+//!   damage, or if [`OpenOptions::verify_values`] asks for it.
+//! * *A store of another author needs trust*, unless you open it with
+//!   [`OpenOptions::verify_values`]: collections and texts may claim a wrong length, for example.
+//!   *An archive needs no trust:* [`Store::import`] compares each collection with its header, and
+//!   refuses types without a description. It does not check pools that are protected at rest: only
+//!   a holder of their key can have changed them.
+//! * *Damage can be accepted.* If a log is damaged, programs cannot read values of its pools until
+//!   the caller decides. [`Store::discard_logs`] deletes the log, and the pools may then hold half
+//!   a transaction. The store records that: no session reads values of these pools before
+//!   [`Store::declare_whole`].
+//! * *`exit` does not wait for threads.* It runs the destructors of its thread's variables while
+//!   other threads go on. The next opener rolls back a transaction that `exit` interrupted. `exit`
+//!   does not wait for views: if such a destructor drops the last handle of a pool, the pool is
+//!   unmapped, even if another thread reads it, just as a `Box` would be freed.
 //!
 //! # Copies of a store
 //!
-//! `cp -a` is for stores that are closed. A store that is open is copied by [`Store::backup`], or
-//! by `cenote backup` where no program has it open: consistent, while transactions go on, and
-//! complete under its name or not there. What `cp -a` made of an open store has files of different
-//! moments. It is refused, unless the caller names [`CopyPolicy::CheckAndOpen`].
+//! Copy closed stores with `cp -a` or `cenote backup`, and open stores with [`Store::backup`],
+//! which works while transactions go on. A backup appears under its name when it is complete. A
+//! copy that `cp -a` makes of an open store has files of different moments. Opening refuses such a
+//! copy, unless the caller chooses [`CopyPolicy::CheckAndOpen`].
 //!
-//! The layers below, each a crate that knows nothing of those above it: `cenote-sys`,
+//! The layers below are crates that know nothing of the layers above them: `cenote-sys`,
 //! `cenote-layout`, `cenote-medium`, `cenote-log`, `cenote-store`, `cenote-heap`, `cenote-tx`.
-//! [`raw`] is the door to them.
+//! [`raw`] gives access to them.
 
 extern crate self as cenote;
 

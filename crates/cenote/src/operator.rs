@@ -30,9 +30,8 @@ impl Store {
         Ok(self.inner.store.undecided_logs()?)
     }
 
-    /// Replays the logs of such a client, if they pass their checks now, because what was damaged
-    /// has been brought back. Durable on return. The pools are traced when the first pool is opened
-    /// next.
+    /// Replays the logs of such a client, if they pass their checks now: restore the damaged files
+    /// first. Durable on return. The next opener of a pool traces the pools.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): no log of it is set aside, a pool of it is open or
@@ -41,14 +40,14 @@ impl Store {
         self.decide_logs(client, LogDecision::Apply)
     }
 
-    /// Forgets the logs of such a client. Its pools hold what the transactions had done when the
-    /// client ended, half of one perhaps, and the store remembers that: every session refuses them
-    /// ([`StoreError::PoolTorn`](cenote_store::StoreError::PoolTorn)), or shows them as blocks
-    /// alone under another [`DamagePolicy`](cenote_store::DamagePolicy) than `Refuse`. Durable on
-    /// return.
+    /// Deletes the logs of such a client. Its pools stay as they were when the client ended, so
+    /// they may hold half a transaction. The store records that: every session refuses these pools
+    /// ([`StoreError::PoolTorn`](cenote_store::StoreError::PoolTorn)). Under another
+    /// [`DamagePolicy`](cenote_store::DamagePolicy) than `Refuse` it shows them as blocks. Durable
+    /// on return.
     ///
-    /// What goes on from there: restore the pools, remove them, open the store by
-    /// [`Store::open_torn`] and repair them, and then call [`Store::declare_whole`].
+    /// Afterwards restore the pools, or remove them, or repair them in a store that is opened by
+    /// [`Store::open_torn`] and then call [`Store::declare_whole`].
     ///
     /// # Errors
     /// As [`Store::apply_logs`].
@@ -56,8 +55,8 @@ impl Store {
         self.decide_logs(client, LogDecision::Discard)
     }
 
-    /// Says that a pool whose logs were discarded is whole: its values are shown again, in this
-    /// session and in later ones. Durable on return. Nothing happens if the pool is not torn.
+    /// Declares a pool whole whose logs were discarded. This session and later ones can then read
+    /// its values again. Durable on return. Nothing happens if the pool is not torn.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): there is no such pool, it is open, or the user may

@@ -43,16 +43,16 @@ impl Pool {
         self.inner.handle.at_rest()
     }
 
-    /// Checks every page of a protected pool against its hash trees, as the last psync left it, and
-    /// gives no contents out. `progress` is told pages done and pages altogether; if it
-    /// says `false`, that is all. In modes without a tree nothing is covered; of a pool without
-    /// protection there is nothing to say.
+    /// Checks every page of a protected pool against its hash trees, as the last psync left it.
+    /// `progress` gets the number of checked pages and of all pages; if it returns `false`, the
+    /// check stops. Modes without a tree have no check. A pool without protection has an empty
+    /// answer.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64) -> bool) -> Vec<VerifiedPuddle> {
         self.inner.handle.verify(progress)
     }
 
-    /// Copies bytes of the pool from `addr` on: what a load gives, with an error where a load would
-    /// be a bus error, because a page of a protected pool fails its check.
+    /// Copies bytes of the pool from `addr` on, as loads would. Where a load would be a bus error,
+    /// because a page of a protected pool fails its check, this returns an error.
     ///
     /// # Errors
     /// [`StoreError::Sealed`] with the first page that is damaged; a range that does not lie in one
@@ -70,7 +70,7 @@ impl Pool {
         self.inner.handle.anchors()
     }
 
-    /// Compares a protected pool with what was remembered of it.
+    /// Compares a protected pool with anchors that [`Pool::anchors`] returned earlier.
     ///
     /// # Errors
     /// [`Error::Store`]: it is older than that, or of another history.
@@ -117,9 +117,9 @@ impl Pool {
         self.inner.handle.start()
     }
 
-    /// What tracing found, if the pool had to be traced in this session because power failed while
-    /// it was in use: `freed_blocks` were allocated and led to by nothing, `dangling_blocks`
-    /// were free and stay so, although something leads there.
+    /// The result of tracing, if this session traced the pool because power failed while it was
+    /// open for writing. `freed_blocks` were allocated, but no root led to them. `dangling_blocks`
+    /// are free, although a pointer leads to them.
     #[must_use]
     pub fn traced(&self) -> Option<RecoveryReport> {
         self.inner.store.traced(self.id())
@@ -163,24 +163,25 @@ impl Pool {
         Ok(self.inner.heap.stats()?)
     }
 
-    /// Superblocks of the pool's heap that are out of use, because bits of their descriptors or
-    /// marks have flipped: as far as the pool was looked at when it was opened, and since.
-    /// [`Pool::check`] looks at all of it.
+    /// Superblocks of the pool's heap that are out of use, because their descriptors or marks are
+    /// damaged. Lists those that the opening and later operations found; [`Pool::check`] checks
+    /// all.
     #[must_use]
     pub fn heap_damage(&self) -> Vec<HeapDamage> {
         self.inner.heap.damage()
     }
 
-    /// Looks for damage, leaks, dangling pointers, and bytes that are no value of their type (a
-    /// `bool` of 2, a `NonZero` of 0, a discriminant of no variant), and changes nothing. Waits for
+    /// Looks for damage, leaks, dangling pointers, and bytes that are invalid for their type (a
+    /// `bool` of 2, a `NonZero` of 0, a discriminant of no variant). Changes nothing. Waits for
     /// transactions; views may go on.
     ///
-    /// What only another pool leads to is no leak: where something would be one, all pools of the
-    /// store that can be opened are looked at, and transactions on any of them are waited for.
-    /// What only a pool leads to that cannot be opened, or that this thread has a transaction on,
-    /// counts as a leak.
+    /// A block that only another pool leads to is no leak. So if a block looks like a leak, the
+    /// check also reads all pools of the store that it can open, and waits for transactions on
+    /// them. A block counts as a leak if only a pool leads to it that cannot be opened, or on which
+    /// this thread has a transaction.
     ///
-    /// Links of leaks are verified too, inside the pool: a program may have kept the handle of one.
+    /// The check follows the links of leaks too, inside the pool: a program may have kept the
+    /// handle of one.
     ///
     /// # Errors
     /// [`Error::HeapRecover`] if a puddle cannot be mapped; [`Error::WouldDeadlock`] in a
@@ -189,8 +190,8 @@ impl Pool {
         self.check_with(TraceOptions::default())
     }
 
-    /// [`Pool::check`] by as many threads as `options` allow, with progress reported. It may be
-    /// reported from the beginning a second time, where other pools have to be looked at too.
+    /// [`Pool::check`] by as many threads as `options` allow, with reports of progress. Progress
+    /// begins anew if the check has to read other pools too.
     ///
     /// # Errors
     /// As [`Pool::check`]; [`Error::HeapRecover`] if `progress` breaks it off.
@@ -223,7 +224,7 @@ impl Pool {
         self.trim_with(&mut |_| ControlFlow::Continue(()))
     }
 
-    /// [`Pool::trim`] that tells how far it has come, and ends early if it is told to.
+    /// [`Pool::trim`] with reports of progress, which can end it early.
     ///
     /// # Errors
     /// As [`Pool::trim`].
@@ -237,21 +238,19 @@ impl Pool {
             return Err(self.inner.why_unchangeable());
         }
         let heap = self.inner.heap.to_trace(
-            "give the space of free blocks back",
+            "give space back to the file system",
             "its free blocks serve the next allocations",
         );
         Ok(heap.map_err(cenote_heap::RecoverError::from)?.trim_with(progress)?)
     }
 
-    /// Gives back what is allocated in this pool but cannot be reached from any root of any pool:
-    /// blocks that a raw allocation never attached. Opens all pools of the store, and waits for
-    /// views and transactions on any of them.
+    /// Frees the leaks of this pool: allocated blocks that no root of any pool leads to. Opens all
+    /// pools of the store, and waits for views and transactions on all of them.
     ///
-    /// A block that is not allocated stays so, whatever leads to it: a pointer that dangles is no
-    /// reason to take what lies there for a value.
+    /// A block that is not allocated stays free, even if a pointer leads to it.
     ///
-    /// All that is given back dies at one moment, also if the process dies meanwhile: the next
-    /// opener finds all of it, or nothing.
+    /// All leaks are freed at one moment. If the process dies meanwhile, the next opener finds all
+    /// of them, or none.
     ///
     /// # Errors
     /// [`Error::HeapRecover`]; [`Error::WouldDeadlock`]; [`Error::NotWhole`] if some pool is
@@ -293,10 +292,10 @@ impl Pool {
         let reached = reached_from_elsewhere(&store.store, &StoreTypes(&store.store), &heaps)
             .map_err(|(_, error)| error)?;
         let roots: Vec<u64> = reached.get(&self.id()).into_iter().flatten().copied().collect();
-        let heap = self.inner.heap.to_trace(
-            "give back what nothing leads to",
-            "free the blocks that `check` names, by transactions",
-        );
+        let heap = self
+            .inner
+            .heap
+            .to_trace("free leaks", "free the blocks that `check` names, by transactions");
         let heap = heap.map_err(cenote_heap::RecoverError::from)?;
         let mut options = TraceOptions::default();
         options.believe_marks = true;

@@ -54,8 +54,8 @@ impl Pool {
         AutoPsync::start(self, policy)
     }
 
-    /// Bytes of pages that were stored into since the last psync; 0 in direct mode. What a session
-    /// before this one left without a psync is not counted.
+    /// Bytes of pages that programs stored into since the last psync; 0 in direct mode. Does not
+    /// count stores of earlier sessions.
     #[must_use]
     pub fn unsynced_bytes(&self) -> u64 {
         self.inner.store.store.unsynced_bytes(self.inner.handle.id())
@@ -131,8 +131,8 @@ pub(crate) fn after_commit(pools: &[&PoolInner]) -> Result<()> {
 pub struct PsyncPolicy {
     /// So long after the last one, if anything was stored since.
     pub every: Option<Duration>,
-    /// When pages of so many bytes were stored into since the last one; looked at every few
-    /// milliseconds.
+    /// Psyncs when programs have stored into pages of so many bytes since the last psync. The
+    /// thread checks that every few milliseconds.
     pub bytes: Option<u64>,
     /// Before a transaction is acknowledged. Transactions that commit at the same time share one.
     pub on_commit: bool,
@@ -190,7 +190,7 @@ impl AutoPsync {
         self.thread.figures()
     }
 
-    /// Ends it, and says what failed last, if the newest psync of its thread failed.
+    /// Ends the thread. Returns the error of its newest psync, if that failed.
     ///
     /// # Errors
     /// That failure. [`Error::WouldDeadlock`] in a transaction that its thread may be waiting for:

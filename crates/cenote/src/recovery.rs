@@ -24,9 +24,8 @@ pub struct RecoveryProgress<'a> {
 pub struct RecoveryOptions {
     /// Most threads that trace; `None`: as many as cores that this process may use.
     pub threads: Option<NonZero<usize>>,
-    /// Told how far tracing has come, on the thread that opens the pool. What it asks the store for
-    /// that would wait for that pool is refused
-    /// ([`Error::WouldDeadlock`](crate::Error::WouldDeadlock)).
+    /// Gets the progress of tracing, on the thread that opens the pool. A call to the store that
+    /// would wait for that pool returns [`Error::WouldDeadlock`](crate::Error::WouldDeadlock).
     pub progress: Option<OnRecovery>,
     /// Least time between two reports; 50 ms by default. A pool that is traced in less reports
     /// nothing.

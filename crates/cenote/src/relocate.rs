@@ -122,13 +122,13 @@ impl Pool {
         self.inner.handle.pending_rewrites()
     }
 
-    /// Rewrites now what is still to be rewritten, and tells what was done; `progress` is told
-    /// before each puddle, and at the end, and says whether to go on: what is left when it says
-    /// no is rewritten when it is touched, as before.
+    /// Rewrites all pending puddles now, and reports what it did. It calls `progress` before each
+    /// puddle and at the end. If `progress` returns "no", the rewriting stops: the other puddles
+    /// are rewritten at first touch, as before.
     ///
     /// # Errors
     /// [`Error::Store`](crate::Error::Store): a puddle could not be rewritten, for want of space or
-    /// because it is damaged; it and those behind it are still pending, and as good as they were.
+    /// because it is damaged. That puddle and the later ones stay pending, unchanged.
     pub fn finish_relocation(
         &self,
         progress: &mut dyn FnMut(RelocationProgress) -> ControlFlow<()>,

@@ -25,9 +25,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectOptions {
-    /// How long the daemon may give no sign of life, before a request that waits for it is an error
-    /// (`OpenError::DaemonSilent`, `StoreError::DaemonSilent`). A daemon that works on a long
-    /// request gives signs of life. 30 seconds; at least 20 milliseconds.
+    /// If the daemon gives no sign of life for so long, a request that waits for it returns an
+    /// error (`OpenError::DaemonSilent`, `StoreError::DaemonSilent`). A daemon that works on a long
+    /// request gives signs of life. Default: 30 seconds; at least 20 milliseconds.
     pub silence: Duration,
 }
 

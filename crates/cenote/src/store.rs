@@ -26,10 +26,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Store {
-    /// Opens the store in a directory; formats it first if it is missing or empty.
+    /// Opens the store in a directory; formats the directory first if it is missing or empty.
     ///
-    /// Recovery comes first: what a crash left unfinished is rolled back or completed before
-    /// anything is handed out.
+    /// Recovery comes first: it rolls back or completes all transactions that a crash left
+    /// unfinished. Only then this function returns.
     ///
     /// # Errors
     /// [`Error::Medium`], [`Error::Format`], [`Error::Open`].
@@ -83,11 +83,13 @@ impl Store {
 
     /// Opens the store on a medium, real or simulated.
     ///
-    /// A pool whose values may not be what transactions made them can be looked at as blocks
-    /// ([`Pool::heap`], [`Pool::check`], [`Pool::named_roots`]) but not as values: one that a
-    /// loss of power may have torn and [`PowerLossPolicy::ReadOnly`] opens; one that has lost a
-    /// puddle, or that a log names which is set aside; every pool of a store whose catalog has
-    /// lost records. [`Pool::read`] and [`Pool::write`] of such a pool say why.
+    /// Some pools may hold values that no transaction made. Programs can look at them as blocks
+    /// ([`Pool::heap`], [`Pool::check`], [`Pool::named_roots`]), but not as values; [`Pool::read`]
+    /// and [`Pool::write`] return an error that says why. These are:
+    ///
+    /// * a pool that a loss of power may have torn, opened by [`PowerLossPolicy::ReadOnly`];
+    /// * a pool that has lost a puddle, or that a log names which is set aside;
+    /// * every pool of a store whose catalog has lost records.
     ///
     /// # Errors
     /// As [`Store::open_with`].
@@ -274,9 +276,9 @@ impl Store {
         self.inner.store.pools()
     }
 
-    /// Opens a pool for writing; creates it first if there is none of this name. In a store that
-    /// was opened with a key ([`OpenOptions::key`]) it is created under that key, in authenticated
-    /// mode.
+    /// Opens a pool for writing; creates it first if the store has none of this name. If the store
+    /// was opened with a key ([`OpenOptions::key`]), a new pool is protected under that key, in
+    /// authenticated mode.
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::HeapOpen`], [`Error::HeapRecover`].
@@ -329,9 +331,9 @@ impl Store {
         self.open_pool(name, access, Some(key))
     }
 
-    /// Checks every page of a pool, as [`Pool::verify`], without opening its heap: also of one in
-    /// which that is damaged, so that opening it would end the program. The key of a protected pool
-    /// is that of [`OpenOptions::key`].
+    /// Checks every page of a pool, as [`Pool::verify`], without opening its heap. So it also
+    /// checks a pool whose heap is so damaged that opening it would end the program. The key of a
+    /// protected pool is that of [`OpenOptions::key`].
     ///
     /// # Errors
     /// [`Error::Store`], as of [`Store::pool_with`] for reading.
@@ -437,7 +439,7 @@ impl Store {
         Ok(pools)
     }
 
-    /// Closes the store and says whether that worked. Every pool handle must be gone.
+    /// Closes the store, and returns an error if that fails. Drop all handles of pools first.
     ///
     /// # Errors
     /// [`Error::Store`]: in use, or an error of the medium; then the next open recovers, and no

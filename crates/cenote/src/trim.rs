@@ -63,7 +63,7 @@ impl AutoTrim {
         self.0.figures()
     }
 
-    /// Ends it, and says what failed last, if the newest trim of its thread failed.
+    /// Ends the thread. Returns the error of its newest trim, if that failed.
     ///
     /// # Errors
     /// That failure. [`Error::WouldDeadlock`] in code that a check calls: the thread ends soon

@@ -129,9 +129,9 @@ impl<'p> Tx<'p> {
             .ok_or_else(|| Error::NotInTransaction { pool: pool.inner.handle.name().to_string() })
     }
 
-    /// The value that a pointer leads to, to be changed. What it was before is logged first, whole;
-    /// for one field of a large value [`Tx::set`] logs less. For a type with a [`RelPtr`] in
-    /// it, which must stay where it is, there is only that.
+    /// A mutable reference to the value that a pointer leads to. Logs the whole old value first. To
+    /// change one field of a large value, use [`Tx::set`], which logs only the field. A type with a
+    /// [`RelPtr`] in it must not move: for its fields, use [`Tx::set`] too.
     ///
     /// # Errors
     /// [`Error::Dangling`]; [`Error::Tx`] if the log is full.
@@ -455,11 +455,11 @@ impl<'p> Tx<'p> {
         }
     }
 
-    /// Frees a value when the transaction commits. Until then it can still be read through its
-    /// pointer. What it points to is not freed.
+    /// Frees a value when the transaction commits. Until then the program can read it. Values that
+    /// it points to are not freed.
     ///
-    /// Pointers to it that stay in the data dangle, and following one is an error. At `power`,
-    /// freeing before other changes of the transaction saves a fence at commit.
+    /// Remaining pointers to the value dangle, and following one is an error. At `power`, a free
+    /// before other changes of the transaction saves a fence at commit.
     ///
     /// # Errors
     /// [`Error::Dangling`]; [`Error::Tx`] if this transaction has freed it already, or the log is

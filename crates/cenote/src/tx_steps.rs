@@ -11,8 +11,8 @@ use cenote_medium::planted::{Bug, planted};
 use core::ptr::NonNull;
 
 impl<'p> Tx<'p> {
-    /// Does steps of which the first may change something that only the last makes whole. If they
-    /// fail or panic, the transaction can only abort.
+    /// Runs steps that leave data half changed until the last one. If a step fails or panics, the
+    /// transaction can only abort.
     ///
     /// # Errors
     /// Those of the steps.
@@ -29,9 +29,9 @@ impl<'p> Tx<'p> {
         }
     }
 
-    /// Does steps that allocate, log and write fresh blocks, and change nothing that is there
-    /// already. If they fail, the blocks are given back. If that fails too, or they panic, the
-    /// transaction can only abort.
+    /// Runs steps that allocate, log and write fresh blocks, and change no other data. If a step
+    /// fails, the blocks are freed. If that fails too, or a step panics, the transaction can only
+    /// abort.
     ///
     /// # Errors
     /// Those of the steps.

@@ -38,11 +38,11 @@ impl<'p> View<'p> {
         Self { pool, faults: Faults::default(), _turn: turn, _guard: guard, _not_send: PhantomData }
     }
 
-    /// Ends the view, and says whether its iterators have shown all that there is.
+    /// Ends the view. Returns an error if one of its iterators ended early.
     ///
-    /// An iterator has no way to return an error. One that comes to a page that cannot be read (its
-    /// file was cut short, its disk fails, it does not pass its check) ends there. The error is
-    /// returned here. A view that is dropped instead, after such an iteration, panics with it.
+    /// An iterator cannot return an error. If it reaches a page that cannot be read (the file was
+    /// cut short, the disk fails, the page fails its check), it ends there, and this function
+    /// returns the error. If the view is dropped instead, the drop panics with the error.
     ///
     /// ```
     /// # use cenote::{Reader, Store};
@@ -97,8 +97,8 @@ fn refuse_unreadable(pool: &PoolInner) -> Result<()> {
 }
 
 impl Pool {
-    /// A view: the pool as it is, unchanged as long as the view lives. Waits for a transaction of
-    /// another thread on this pool.
+    /// Begins a view: the pool does not change as long as the view lives. Waits for a transaction
+    /// of another thread on this pool.
     ///
     /// # Errors
     /// [`Error::WouldDeadlock`] in a transaction of this thread on this pool: read through the

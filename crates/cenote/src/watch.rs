@@ -12,7 +12,7 @@ use cenote_store::Listed;
 use std::io;
 use std::path::Path;
 
-/// A daemon that is asked what it is doing, by a session of its own.
+/// A session that asks a daemon for its figures.
 #[derive(Debug)]
 pub struct Watcher {
     line: Line,
@@ -20,8 +20,8 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Connects to the daemon at a socket. What it is asked for counts as messages, and this as one
-    /// of its clients.
+    /// Connects to the daemon at a socket. The daemon counts this session among its clients, and
+    /// its requests among the messages.
     ///
     /// # Errors
     /// No daemon listens there, or the daemon does not let this process in.
@@ -96,7 +96,7 @@ impl Drop for Watcher {
     }
 }
 
-/// What a daemon at a socket is doing: asked by a session of its own, which ends with the answer.
+/// The figures of the daemon at a socket. Opens a session for that, and ends it.
 ///
 /// # Errors
 /// No daemon listens there, or the answer is none.

@@ -163,7 +163,7 @@ fn a_plain_load_that_waits_for_a_rewriter_that_panics_fails_and_does_not_wait_fo
             (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
         assert!(out.contains("waits") && !out.contains("read "), "{backend}: {out}\n{err}");
         assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{backend}: {out}\n{err}");
-        assert!(err.contains("cannot be made ready"), "{backend}: {err}");
+        assert!(err.contains("cannot be rewritten"), "{backend}: {err}");
         let store = open_rewriting(dir.path(), RelocationOptions::default());
         crate::relocate::walk(&store, &store.pool("copy").unwrap(), NODES);
     }

@@ -126,7 +126,7 @@ fn a_file_without_a_record_in_a_closed_store_stays_and_is_told() -> Result<()> {
         let store = opened(&dir, access)?;
         assert!(orphans(&store) > 0, "{:?}", store.report().damage);
         let said = store.report().damage[0].to_string();
-        assert!(said.contains("may be another store's"), "{said}");
+        assert!(said.contains("may belong to another store"), "{said}");
         assert_eq!(count(&store.pool_with("shadowed", Access::ReadOnly)?), 3);
         drop(store);
         assert!(gone.iter().any(|(_, path)| path.exists()));

@@ -347,3 +347,18 @@ fn a_killed_program_leaves_what_it_acknowledged() -> Result<()> {
     }
     Ok(())
 }
+
+/// The first further part of such a pool's table is smaller than the smallest puddle.
+#[test]
+fn the_table_of_a_small_pool_grows() -> Result<()> {
+    let dir = directory();
+    let store = Store::open(dir.path())?;
+    let small = PoolOptions { puddle_size: 256 << 10, ..options() };
+    let pool = store.create_pool("small", &small)?;
+    for _ in 0..20 {
+        pool.write(|tx| (0..100).try_for_each(|_| tx.alloc(Page { words: [7; 512] }).map(drop)))?;
+    }
+    let report = pool.check()?;
+    assert_eq!((report.stats.blocks, report.metadata.len()), (2000, 0), "{report:#?}");
+    Ok(())
+}

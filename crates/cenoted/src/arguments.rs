@@ -6,38 +6,41 @@ use std::path::PathBuf;
 use tracing::Level;
 
 const AFTER: &str = "\
-A service manager may pass the socket (LISTEN_FDS): then --socket is not needed. With \
-Type=notify the daemon tells it when it serves clients.
+If a service manager passes the socket (LISTEN_FDS), leave out --socket. With Type=notify the \
+daemon tells the service manager when it serves clients.
 
-Exit status: 0 it was told to end; 1 it could not start, or cannot go on: start it again, and \
-clients go on; 2 the command line makes no sense.";
+Exit status:
+    0  ended by a signal
+    1  the daemon could not start, or could not go on: start it again, and clients go on
+    2  wrong arguments";
 
 /// Keep a store of persistent memory for the programs of a machine
 ///
-/// Keeps the store in DIR, which it makes if it is missing or empty, and serves programs that
-/// connect to PATH. The store's files are closed to other users; a pool's owner, group and mode
-/// decide who may read or write it. It ends at SIGTERM or SIGINT, and may be killed at any time:
-/// clients go on with their mappings, and with their sessions once it runs again.
+/// The daemon keeps the store in DIR, and serves programs that connect to PATH. If DIR is missing
+/// or empty, the daemon makes the store. Other users cannot open the store's files: the owner,
+/// group and mode of a pool decide which users may read or write it. SIGTERM and SIGINT end the
+/// daemon. It may also be killed at any time: clients go on with their mappings, and with their
+/// sessions when the next daemon runs.
 #[derive(Debug, Parser)]
 #[command(name = "cenoted", version, max_term_width = 100, after_help = AFTER)]
 pub(crate) struct Arguments {
     /// The store's directory
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     store: PathBuf,
-    /// Where clients connect: a path of less than 108 bytes
+    /// The socket to which clients connect: a path of less than 108 bytes
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     socket: Option<PathBuf>,
-    /// Show metrics, in Prometheus' text format, at a UNIX socket (a path with a / in it) or at a
-    /// loopback address with a port; without it only clients can ask for them
+    /// Serve metrics, in Prometheus' text format, at a UNIX socket (a path with a / in it) or at a
+    /// loopback address with a port. If not given, only clients can read metrics (`cenote top`)
     #[arg(long, value_name = "PATH|ADDR", value_parser = MetricsAt::parse)]
     metrics: Option<MetricsAt>,
-    /// What is said on standard error: off, error, warn, info, debug (connections, grants,
-    /// refusals) or trace; without it, what the environment's CENOTED_LOG says, or info
+    /// What to log on standard error: off, error, warn, info, debug (connections, grants, refusals)
+    /// or trace. Default: the environment variable CENOTED_LOG, or info
     #[arg(long, value_name = "LEVEL", value_parser = parse_level)]
     log: Option<LogLevel>,
     #[command(flatten)]
     limits: LimitsOfClients,
-    /// Most bytes of puddles that are kept ready for pools to take
+    /// Most bytes of spare puddles, which make the creation and growth of pools fast
     #[arg(long, value_name = "N", default_value_t = 32 << 20)]
     spare_bytes: u64,
 }
@@ -45,36 +48,36 @@ pub(crate) struct Arguments {
 /// A daemon without clients serves nothing.
 fn parse_clients(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| "use a number from 1 on".into())
+    number.ok_or_else(|| "use a number of 1 or more".into())
 }
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct LimitsOfClients {
-    /// Most connections, and most sessions of programs that live and are not connected
+    /// Most connections, and most sessions of running programs without a connection
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = parse_clients)]
     clients: usize,
-    /// Most connections, and most such sessions, of one user other than root
+    /// Most connections, and most such sessions, of one user (the superuser excepted)
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = parse_clients)]
     clients_per_user: usize,
     /// Most puddles that one client may make
     #[arg(long, value_name = "N", default_value_t = 1 << 20)]
     client_puddles: u64,
-    /// Most bytes of those; without it, as far as there is space
+    /// Most bytes of these puddles; if not given, as far as there is space
     #[arg(long, value_name = "N")]
     client_bytes: Option<u64>,
-    /// Most puddles that one user other than root may have: in its pools and objects, and as logs
-    /// of its programs; without it, any number
+    /// Most puddles that one user (the superuser excepted) may have: in its pools and objects, and
+    /// as logs of its programs; no limit if not given
     #[arg(long, value_name = "N")]
     user_puddles: Option<u64>,
-    /// Most bytes of those
+    /// Most bytes of these puddles
     #[arg(long, value_name = "N")]
     user_bytes: Option<u64>,
-    /// Most types that the programs of one user may register while this daemon runs, root's too;
-    /// types stay for good
+    /// Most types that the programs of one user (also of the superuser) may register while this
+    /// daemon runs; the store keeps types for good
     #[arg(long, value_name = "N", default_value_t = 1 << 16)]
     user_types: u64,
-    /// Most bytes of their descriptions
+    /// Most bytes of the descriptions of these types
     #[arg(long, value_name = "N", default_value_t = 64 << 20)]
     user_type_bytes: u64,
 }

@@ -323,7 +323,7 @@ impl Drop for Crowd<'_> {
 }
 
 fn went_on(called: &Called) -> Refusal {
-    failed(format!("process {} went on before its files were copied", called.session.pid))
+    failed(format!("process {} continued before its files were copied", called.session.pid))
 }
 
 enum Heard {

@@ -12,9 +12,8 @@ pub(crate) struct Careful<R>(pub(crate) R);
 // SAFETY: as `R` does. An image on which that panicked is not used, as the error says.
 unsafe impl<R: Rewriter> Rewriter for Careful<R> {
     fn rewrite(&self, image: &mut [u8], job: &RewriteJob) -> Result<Rewritten, String> {
-        catch_unwind(AssertUnwindSafe(|| self.0.rewrite(image, job))).unwrap_or_else(|_| {
-            Err("what rewrites pointers failed on it; it stays as it was".into())
-        })
+        catch_unwind(AssertUnwindSafe(|| self.0.rewrite(image, job)))
+            .unwrap_or_else(|_| Err("rewriting its pointers failed; it is unchanged".into()))
     }
 }
 
@@ -57,7 +56,7 @@ mod tests {
         let careful = Careful(Panics);
         assert_eq!(careful.rewrite(&mut [], &job), Ok(Rewritten::default()));
         let refused = careful.rewrite(&mut [0; 8], &job).expect_err("it panics");
-        assert!(refused.contains("stays as it was"), "{refused}");
+        assert!(refused.contains("it is unchanged"), "{refused}");
         assert_eq!(careful.repeatable(&[], &job), None, "never in the file that a client may have");
     }
 }

@@ -52,7 +52,8 @@ impl Why {
     fn refusal(self) -> Refusal {
         match self {
             Self::Many => Refusal::Limit {
-                detail: "there are as many connections as this daemon serves: try again later"
+                detail: "this daemon has reached its limit of connections (--clients): try again \
+                         later"
                     .into(),
             },
             Self::Unseen => Refusal::Other {
@@ -266,7 +267,7 @@ fn begin(
     if all >= limits.connections || (peer.uid != 0 && his >= limits.connections_per_user) {
         shared.metrics.limit(LimitHit::Sessions);
         let detail =
-            "there are as many sessions as this daemon has room for: try again later".into();
+            "this daemon has reached its limit of sessions (--clients): try again later".into();
         return Err(Refusal::Limit { detail });
     }
     let hosted_client = HostedClientRecord {

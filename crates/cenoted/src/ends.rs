@@ -29,8 +29,8 @@ pub(crate) fn end(shared: &Shared, session: &Session, well: bool) -> Result<(), 
             let again = sessions.fail(session.client, well);
             say!(
                 shared, Ends, ERROR, pid = session.pid, client = %session.client,
-                "the logs of a client that has ended are not replayed, and its pools stay its \
-                 own: {error}; tried again in {again:?}"
+                "the logs of a client that has ended cannot be replayed, and other clients cannot \
+                 have its pools: {error}; the daemon tries again in {again:?}"
             );
             if matches!(error, StoreError::Poisoned { .. }) {
                 shared.give_up(&error.to_string());
@@ -59,7 +59,7 @@ fn note(shared: &Shared, session: &Session, well: bool, end: &ClientEnd, took: D
             DEBUG,
             pid = session.pid,
             uid = session.uid,
-            "a client has said goodbye"
+            "a client has closed its session"
         );
     } else {
         metrics.replay.note(took);
@@ -70,8 +70,8 @@ fn note(shared: &Shared, session: &Session, well: bool, end: &ClientEnd, took: D
             INFO,
             pid = session.pid,
             uid = session.uid,
-            "a client has ended without a goodbye: {logs} of its {} logs were replayed, {entries} \
-             entries, in {took:?}",
+            "a client has ended without closing its session: {logs} of its {} logs were replayed, \
+             {entries} entries, in {took:?}",
             end.logs.len()
         );
     }
@@ -117,7 +117,7 @@ pub(crate) fn undertake(shared: &Shared) {
             let _ = end(shared, &session, well);
         }
         if let Err(error) = sessions.wait(&mut found) {
-            tracing::error!("waiting for processes fails: {error}");
+            tracing::error!("cannot wait for the ends of processes: {error}");
             return;
         }
     }

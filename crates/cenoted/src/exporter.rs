@@ -70,10 +70,9 @@ impl Exporter {
                 .local_addr()
                 .map_or_else(|e| e.to_string(), |at| format!("http://{at}/metrics")),
         };
-        tracing::info!("metrics are shown at {place}");
+        tracing::info!("serving metrics at {place}");
         let door = Arc::new(door);
-        let no_thread =
-            failed(place.into(), "the system lets this user have no more threads or descriptors");
+        let no_thread = failed(place.into(), "raise this user's limit of threads or descriptors");
         let (stop, stopped) = UnixStream::pair().map_err(no_thread.clone())?;
         let (theirs, shared) = (Arc::clone(&door), Arc::clone(shared));
         let thread = std::thread::Builder::new()
@@ -109,7 +108,7 @@ fn serve(shared: &Shared, door: &Door, stopped: BorrowedFd<'_>) {
         ];
         match rustix::event::poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return tracing::error!("metrics are not shown any more: {errno}"),
+            Err(errno) => return tracing::error!("metrics are no longer served: {errno}"),
         }
         if !fds[1].revents().is_empty() {
             return;
@@ -207,7 +206,7 @@ fn answer(shared: &Shared, request: &[u8]) -> String {
         (Some(b"GET"), Some(_), Some(version)) if version.starts_with(b"HTTP/1.") => {
             ("404 Not Found", "metrics are at /metrics\n".into())
         }
-        _ => ("400 Bad Request", "what is understood here is GET /metrics HTTP/1.1\n".into()),
+        _ => ("400 Bad Request", "this address answers only GET /metrics HTTP/1.1\n".into()),
     };
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; \

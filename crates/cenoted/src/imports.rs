@@ -85,7 +85,7 @@ pub(crate) fn answer(
             }
             done()
         }
-        _ => Err(malformed("it is about no pool that moves")),
+        _ => Err(malformed("it names no pool that moves")),
     }
 }
 
@@ -167,8 +167,8 @@ fn count(shared: &Shared, uid: u32) -> Result<Counted, Refusal> {
         shared.metrics.limit(LimitHit::Imports);
         let Full { all, his, .. } = full;
         let detail = format!(
-            "{all} imports are under way, {his} of this user, and {MOST} and {MOST_OF_USER} are \
-             the most: try again later"
+            "{all} imports are running, {his} of this user; the limits are {MOST} and \
+             {MOST_OF_USER}: try again later"
         );
         Refusal::Limit { detail }
     })

@@ -70,7 +70,8 @@ fn run(config: &Config, mut passed: Vec<OwnedFd>) -> Result<(), Box<dyn std::err
     allow_descriptors(config);
     if passed.len() > 1 {
         return Err(format!(
-            "the service manager passed {} sockets, and one is what is wanted",
+            "the service manager passed {} sockets, but the daemon takes one: check the socket \
+             unit",
             passed.len()
         )
         .into());
@@ -94,7 +95,8 @@ fn run(config: &Config, mut passed: Vec<OwnedFd>) -> Result<(), Box<dyn std::err
 fn said(error: StartError) -> Box<dyn std::error::Error> {
     match error {
         StartError::Open(OpenError::Locked { path, holder, .. }) => {
-            format!("{path} is in use by {holder}: end that first, or keep another store").into()
+            format!("{path} is in use by {holder}: end that process first, or keep another store")
+                .into()
         }
         error => error.into(),
     }
@@ -142,8 +144,8 @@ fn allow_descriptors(config: &Config) {
     );
     if limit.maximum.is_some_and(|most| most < wanted) {
         tracing::warn!(
-            "{} descriptors are all that this process may have, and {} connections may want \
-             {wanted}: raise LimitNOFILE or lower --clients",
+            "this process may have {} descriptors, but {} connections may need {wanted}: raise \
+             LimitNOFILE (ulimit -n), or lower --clients",
             limit.maximum.unwrap_or(0),
             config.limits.connections
         );

@@ -74,7 +74,7 @@ impl Page {
     /// Clients, and what they have.
     fn sessions(&mut self, shared: &Shared) {
         let states = shared.sessions.states();
-        self.each("clients", "gauge", "Sessions, by what they are doing.", "state", &states);
+        self.each("clients", "gauge", "Sessions, by state.", "state", &states);
         let connections = shared.metrics.connections.get();
         self.one("connections_total", "counter", "Connections that were accepted.", connections);
         let (mut writing, mut reading) = (0, 0);
@@ -82,7 +82,7 @@ impl Page {
             if lease.writable { writing += 1 } else { reading += 1 }
         }
         let leases = [("write", writing), ("read", reading)];
-        self.each("leases", "gauge", "Pools that clients have, by what for.", "access", &leases);
+        self.each("leases", "gauge", "Pools that clients have, by access.", "access", &leases);
     }
 
     /// What the store holds.
@@ -115,7 +115,7 @@ impl Page {
         let help = "Requests that were refused, by reason.";
         self.each("refused_total", "counter", help, "reason", &refused);
         let limits = named(&LimitHit::NAMES, &metrics.limits);
-        let help = "Times that a client came to a limit.";
+        let help = "Times that a client reached a limit.";
         self.each("limit_hits_total", "counter", help, "limit", &limits);
     }
 
@@ -126,13 +126,13 @@ impl Page {
             ("grants_total", "Pools that were granted.", &metrics.grants),
             (
                 "puddles_granted_total",
-                "Descriptors of puddles that were given away.",
+                "Descriptors of puddles that were granted.",
                 &metrics.puddles_granted,
             ),
             ("bytes_granted_total", "Bytes of those puddles.", &metrics.bytes_granted),
             (
                 "recoveries_total",
-                "Sessions that ended without a goodbye and were recovered.",
+                "Sessions that ended without a close and were recovered.",
                 &metrics.recoveries,
             ),
             (
@@ -152,7 +152,7 @@ impl Page {
             ),
             (
                 "ends_failed_total",
-                "Ends of sessions that failed and are tried again.",
+                "Ends of sessions that failed and will be tried again.",
                 &metrics.ends_failed,
             ),
             (
@@ -173,8 +173,8 @@ impl Page {
         self.one("clients_set_aside", "gauge", help, aside);
         let psyncs = shared.store.psync_figures().map_or(0, |(_, records, _)| records);
         self.one("psyncs_total", "counter", "Psyncs of pools that the daemon has made.", psyncs);
-        let help = "From the end of a client's process being seen to its logs replayed and its \
-                    leases ended.";
+        let help = "From the moment the daemon sees the end of a client's process to the replay of \
+                    its logs and the end of its leases.";
         self.histogram("replay_seconds", help, &shared.metrics.replay);
     }
 }

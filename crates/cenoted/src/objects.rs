@@ -91,7 +91,7 @@ pub(crate) fn answer(
             shared.store.set_object_owner(credentials, &name, change).map_err(refusal)?;
             done()
         }
-        _ => Err(malformed("it is not about objects")),
+        _ => Err(malformed("it is no request about objects")),
     }
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn answer(
             );
             done()
         }
-        _ => Err(malformed("it is about no pool")),
+        _ => Err(malformed("it names no pool")),
     }
 }
 

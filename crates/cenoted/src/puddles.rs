@@ -62,7 +62,7 @@ pub(crate) fn answer(
             store.client_ensure(client, pool, addr, len).map_err(refusal)?;
             done()
         }
-        _ => Err(malformed("it is about no puddle")),
+        _ => Err(malformed("it names no puddle")),
     }
 }
 

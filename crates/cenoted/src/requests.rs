@@ -79,7 +79,7 @@ fn try_answer(
     if request.rights() == Rights::DaemonApi && !is_keeper(credentials) {
         let kind = request.name();
         return Err(Refusal::Other {
-            detail: format!("only the superuser and the user of the daemon may ask for a {kind}"),
+            detail: format!("only the superuser and the daemon's user may send a {kind} request"),
         });
     }
     match request.topic() {
@@ -152,7 +152,7 @@ fn about_store(
             done()
         }
         Request::DecideLogs { client, apply } => decide_logs(shared, credentials, client, apply),
-        _ => Err(malformed("it is not about the store")),
+        _ => Err(malformed("it is no request about the store")),
     }
 }
 

@@ -89,8 +89,10 @@ impl Server {
             advice: "the daemon's user must own the store",
             source,
         })?;
-        let sessions =
-            Sessions::new(images).map_err(failed("the system has no epoll for the daemon"))?;
+        let sessions = Sessions::new(images).map_err(failed(
+            "the system refused an epoll descriptor to the \
+                                                  daemon",
+        ))?;
         let (listener, socket) = match passed {
             Some(listener) => (listener, None),
             None => {
@@ -106,7 +108,7 @@ impl Server {
             }
         };
         let shared = Shared::new(store, sessions, config.limits)
-            .map_err(failed("the system has no event for the daemon"))?;
+            .map_err(failed("the system refused an event descriptor to the daemon"))?;
         let shared = Arc::new(shared);
         for hosted_client in hosted_clients {
             let unwatched = |source| StartError::Client { pid: hosted_client.pid, source };
@@ -116,7 +118,7 @@ impl Server {
         std::thread::Builder::new()
             .name("cenoted-ends".into())
             .spawn(move || ends::undertake(&undertaker))
-            .map_err(failed("the system lets this user have no more threads"))?;
+            .map_err(failed("raise this user's limit of threads"))?;
         let exporter =
             config.metrics.as_ref().map(|at| Exporter::start(&shared, at)).transpose()?;
         Ok(Self { shared, listener, socket, exporter, report })
@@ -212,11 +214,11 @@ impl Server {
         match self.shared.store.end_hosting() {
             Ok(()) => tracing::info!("the store is closed"),
             Err(StoreError::Hosting { .. }) => {
-                tracing::info!("clients are there, and are left to the next daemon");
+                tracing::info!("clients are still connected: the next daemon serves them");
             }
             Err(error) => {
                 tracing::error!(
-                    "the store was not closed, and is recovered when it is opened next: {error}"
+                    "the store was not closed: {error}; the next process that opens it recovers it"
                 );
             }
         }

@@ -93,7 +93,7 @@ impl Shared {
                     Refusals,
                     WARN,
                     uid,
-                    "a connection is refused: {all} are there, {his} of this user"
+                    "a connection is refused: there are {all}, {his} of this user"
                 );
                 None
             }
@@ -113,7 +113,7 @@ impl Shared {
     /// Ends the daemon, as soon as its main thread is woken.
     pub(crate) fn give_up(&self, why: &str) {
         if self.given_up.set(why.to_owned()).is_ok() {
-            tracing::error!("the daemon ends, because nothing more can be promised: {why}");
+            tracing::error!("the daemon ends, because the store may no longer be durable: {why}");
         }
         let _ = rustix::io::write(&self.gives_up, &1_u64.to_ne_bytes());
     }

@@ -91,9 +91,9 @@ fn hit(
         WARN,
         pid,
         uid,
-        "a client has come to the limit of {most} {what} of {who}"
+        "a client has reached the limit of {most} {what} of {who}"
     );
-    let detail = format!("{who} may have {most} {what} in all, and has come to that");
+    let detail = format!("the limit of {most} {what} for {who} is reached");
     Refusal::Limit { detail }
 }
 

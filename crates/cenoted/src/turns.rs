@@ -47,7 +47,7 @@ impl Turns {
                 return Ok(Turn { number: *held, _held: held });
             }
             if sessions.get(*newest).is_some_and(|session| !session.is_leaving()) {
-                return Err("another one is being made: wait for its end");
+                return Err("another backup is running: wait for its end");
             }
             drop(newest);
             if !more() {

@@ -27,8 +27,8 @@ use std::path::{Path, PathBuf};
 
 /// Persistent memory for programs: stores, pools, and what is in them.
 ///
-/// A store is a directory. It holds pools: named heaps of values that programs change in
-/// transactions, and find again after any crash.
+/// A store is a directory. It holds pools. A pool is a named heap of values: programs change them
+/// in transactions, and find them again after a crash.
 #[derive(Debug, Parser)]
 #[command(
     name = "cenote",
@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
     arg_required_else_help = true
 )]
 pub(crate) struct Cli {
-    /// Print JSON: one object, or one object a line
+    /// Print JSON: one object, or one object per line
     #[arg(long, global = true, help_heading = "Common options")]
     pub(crate) json: bool,
 

@@ -4,14 +4,14 @@ use super::{ChangedStore, StoreDir};
 use clap::{Args, ValueHint};
 use std::path::PathBuf;
 
-/// Make a copy of a pool beside it
+/// Copy a pool within its store
 ///
-/// Pointers in the copy lead into the copy. The first program that touches them rewrites them; a
-/// daemon rewrites them when the pool is next opened.
+/// Pointers in the copy lead into the copy. The first program that touches a pointer rewrites it. A
+/// daemon rewrites all of them when a client next opens the copy.
 ///
-/// A protected pool is copied as it is sealed, for which no key is needed (only if it has moved and
-/// is still to be rewritten, or with --eager). The copy has the original's key, until `rekey` gives
-/// it another, and is sealed under new data keys when it is first touched.
+/// A protected pool stays sealed while it is copied. Two cases need its key: --eager, and a pool
+/// that has moved and whose pointers are not rewritten yet. The copy has the original's key until
+/// `rekey` changes it. A program that first touches data of the copy seals it under new data keys.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -20,24 +20,24 @@ pub(crate) struct ClonePool {
     pub(crate) store: ChangedStore,
     /// The pool
     pub(crate) pool: String,
-    /// What the copy is to be called
+    /// Name of the copy
     pub(crate) name: String,
     /// Rewrite all pointers now
     #[arg(long)]
     pub(crate) eager: bool,
-    /// Share blocks of files, where the file system can, instead of copying them; a daemon refuses
-    /// that. Until the copy is rewritten, a program that writes the original ends with SIGBUS if
-    /// the disk is full
+    /// Share the files' blocks instead of copying them, if the file system can. A daemon refuses
+    /// this option. Until all pointers of the copy are rewritten, a program that writes the
+    /// original ends with SIGBUS if the disk is full
     #[arg(long)]
     pub(crate) reflink: bool,
 }
 
 /// Give a pool new addresses, chosen at random
 ///
-/// Pointers into it, from all pools of the store, are rewritten when they are first touched; by a
-/// daemon, when their pool is next opened. Addresses that are kept in objects or outside the store
-/// lead nowhere afterwards. Protected pools need no key for that before they are opened. No program
-/// may have any pool of the store open.
+/// The first program that touches a pointer into the pool rewrites it, in all pools of the store. A
+/// daemon rewrites the pointers of a pool when a client next opens that pool. Addresses in objects
+/// or outside the store become invalid. Protected pools need no key until a program opens them. No
+/// program may have a pool of the store open.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -51,10 +51,10 @@ pub(crate) struct Randomize {
     pub(crate) eager: bool,
 }
 
-/// Rewrite the pointers of pools that were imported, cloned or moved, now
+/// Rewrite at once the pointers of pools that were imported, cloned or moved
 ///
-/// Without it they are rewritten when they are first touched. A daemon grants a pool only when
-/// nothing of it is left to be rewritten.
+/// Without this command the first program that touches a pointer rewrites it. A daemon grants a
+/// pool only after it has rewritten all pointers of that pool.
 #[derive(Debug, Args)]
 pub(crate) struct Relocate {
     #[command(flatten)]
@@ -65,10 +65,10 @@ pub(crate) struct Relocate {
 
 /// Copy an object, as its last psync left it, into a new file
 ///
-/// Where the file system can share blocks (xfs, btrfs) and the file is in the same one, no data is
-/// copied and hardly any space taken; the command says which it was. A protected object stays
-/// protected, and no key is needed. Its headers and contents are summed up, so that restore finds a
-/// whole snapshot from a damaged one.
+/// If the file system can share blocks (xfs, btrfs) and the file is on the same one, the command
+/// copies no data and takes hardly any space. It prints whether it copied or shared. A protected
+/// object stays protected, and the command needs no key. The snapshot has checksums, so `restore`
+/// recognises a damaged one.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -77,20 +77,20 @@ pub(crate) struct Snapshot {
     pub(crate) store: StoreDir,
     /// The object
     pub(crate) object: String,
-    /// The file, which must not be there
+    /// The new file; it must not exist
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// Copy, also where blocks can be shared: the object keeps the space that it has taken, so
-    /// that no psync finds the disk full
+    /// Copy even if the file system can share blocks. The object then keeps its blocks for itself,
+    /// and a psync needs no further space
     #[arg(long)]
     pub(crate) copy: bool,
 }
 
-/// Make an object again from a snapshot
+/// Make an object from a snapshot
 ///
-/// At its old address if that is free; the command says if it is not, because pointers into the
-/// object do not hold then. A protected object keeps its identity and the key that it had: the one
-/// that the snapshot is of must be removed first, or the snapshot restored into another store.
+/// The object gets its old address if that is free. If not, the command prints the new one:
+/// pointers into the object are then invalid. A protected object keeps its identity and its key, so
+/// remove the original first, or restore the snapshot into another store.
 #[derive(Debug, Args)]
 pub(crate) struct Restore {
     #[command(flatten)]
@@ -105,35 +105,37 @@ pub(crate) struct Restore {
 
 /// Copy a whole store, consistently
 ///
-/// The copy is a closed store: pools in direct mode as they are between two transactions, pools in
-/// shadowed mode and objects as their last psync left them, protected ones sealed as they lie
-/// there. It is complete and on the disk, or not there: a backup that is killed leaves a directory
-/// of another name, which is no store, and which the next backup to the same target removes.
+/// The copy is a closed store. It has pools in direct mode as they are between two transactions,
+/// pools in shadowed mode and objects as their last psync left them. Protected ones stay sealed.
+/// The copy appears under its name when it is complete and on the disk. A backup that is killed
+/// leaves a directory with another name, which is no store. The next backup to the same target
+/// removes that directory.
 ///
-/// A store that a program has open is copied by that program, while it goes on (`Store::backup`).
-/// One that a daemon keeps is copied by the daemon, whose socket is named in the place of the
-/// store: for the superuser and the daemon's own user, into a directory that the daemon may write.
-/// Its clients go on, but for a moment. A client that has no moment between transactions within 2
-/// seconds, or is stopped, ends the backup, which names its process. `cp -a` is for stores that are
-/// closed: its copy of an open store is refused.
+/// If a program has the store open, that program can copy it while it works (`Store::backup`). If a
+/// daemon keeps the store, give the daemon's socket as DIR. Only the superuser and the daemon's own
+/// user may do that, and the daemon must be able to write the target directory. Its clients pause
+/// for a moment. The backup fails, and names the process, if a client is stopped or stays in one
+/// transaction for 2 seconds. Use `cp -a` for closed stores only: Cenote refuses its copy of an
+/// open store.
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
     #[command(flatten)]
     pub(crate) store: ChangedStore,
-    /// The directory of the copy, which must not be there, or be empty
+    /// The directory of the copy; it must be missing or empty
     #[arg(value_name = "TO", value_hint = ValueHint::DirPath)]
     pub(crate) target: PathBuf,
 }
 
 /// Write pools into an archive, with their types
 ///
-/// An archive is one file, or a stream: it holds the pools as they lie in memory, checksummed.
-/// `import` makes pools of it, in another store or beside the originals. No program may have the
-/// pools open; through a daemon, some may read them. Pointers to other pools are told; with
-/// --with-targets those pools are taken along. Objects go by `snapshot`.
+/// An archive is one file, or a stream. It holds the pools as they are in memory, with checksums.
+/// `import` makes pools from it, in another store or beside the originals. No program may have the
+/// pools open; through a daemon, programs may have them open for reading. The command reports
+/// pointers to other pools; with --with-targets it exports those pools too. For objects use
+/// `snapshot`.
 ///
-/// A protected pool stays sealed in the archive, and no key is needed; without it
-/// nothing says where its pointers lead, and all types of the store are taken along.
+/// A protected pool stays sealed in the archive and needs no key. Without the key the command
+/// cannot see where pointers of the pool lead, and exports all types of the store.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -143,28 +145,28 @@ pub(crate) struct Export {
     /// The pools
     #[arg(required = true, value_name = "POOL")]
     pub(crate) pools: Vec<String>,
-    /// The archive, which must not be there; - for standard output
+    /// The archive; it must not exist; - for standard output
     #[arg(required = true, value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
     /// Compress with Zstandard
     #[arg(long)]
     pub(crate) zstd: bool,
-    /// Take along the pools that pointers lead to, and those that theirs lead to
+    /// Export also the pools that pointers lead to, directly or through other pools
     #[arg(long)]
     pub(crate) with_targets: bool,
 }
 
-/// Make pools of an archive
+/// Make pools from an archive
 ///
-/// All of the archive is read and checked before any of it counts: a damaged one changes nothing,
-/// and neither does one with values that are none of their type, or with a broken collection. The
-/// pools keep their addresses where those are free; pointers of others are rewritten when they are
-/// first touched; by a daemon, when their pool is next opened.
+/// The command reads and checks the whole archive first. It refuses a damaged archive, a value that
+/// is invalid for its type, and a broken collection; the store is then unchanged. Pools keep their
+/// addresses if those are free. In other pools the first program that touches a pointer rewrites
+/// it; a daemon rewrites all pointers of a pool when a client next opens it.
 ///
-/// A protected pool comes sealed, with the key that it had where it comes from; none is needed for
-/// importing it, but for --eager. It is sealed under new data keys when it is first touched;
-/// `rekey` gives it another key. An import does not look at its values: trust its author as you
-/// would trust the author of a store.
+/// A protected pool stays sealed, under the key that it had in its store. Only --eager needs that
+/// key; `rekey` changes it. The first program that touches a page seals it under a new data key. An
+/// import does not check the values of a protected pool: trust its author as you would trust the
+/// author of a store.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -174,40 +176,41 @@ pub(crate) struct Import {
     /// The archive; - for standard input
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// Another name for a pool; once for each of the archive's pools, in its order
+    /// A new name for a pool; give one for each pool of the archive, in the archive's order
     #[arg(long = "as", value_name = "NAME")]
     pub(crate) names: Vec<String>,
     /// Rewrite all pointers now
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) eager: bool,
-    /// Only check the archive and say what is in it
+    /// Only check the archive and print what is in it
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 }
 
-/// Make a copy of a store that was not closed a store of its own
+/// Turn the copy of an open store into a normal store
 ///
-/// Such a copy (`cp -a` of a store in use, say) is refused without --accept-copy. This opens every
-/// pool and every object, which checks it. If all are found whole, the store opens as any other
-/// from then on. Otherwise those that are not are named: answer for them with --of-one-moment, or
-/// have them removed with --remove-torn.
+/// Commands and programs refuse a copy of a store that was not closed (`cp -a` of a store in use,
+/// say), because its files may be of different moments. This command opens and checks every pool
+/// and every object. If all are whole, the store opens normally afterwards. If not, the command
+/// names those that may be torn or are damaged: declare the files to be of one moment
+/// (--of-one-moment), or remove these pools and objects (--remove-torn).
 ///
-/// A copy of a store that a crash had left, made while no process had it open, is such a copy too:
-/// nothing in it shows that its files are of one moment.
+/// The copy of a store that a crash had left counts as such a copy too, even if no process had the
+/// store open meanwhile: the files do not show that.
 #[derive(Debug, Args)]
 pub(crate) struct Adopt {
     #[command(flatten)]
     pub(crate) store: ChangedStore,
-    /// Answer for it that no process had the store open while it was copied: what was in use when
-    /// the store was left is recovered by its logs and counts as whole. If a process had it open,
-    /// programs may read values that never were
+    /// Declare that no process had the store open while it was copied. Recovery then replays the
+    /// logs, and every pool counts as whole. If a process had the store open after all, programs
+    /// may read values that never existed
     #[arg(long)]
     pub(crate) of_one_moment: bool,
-    /// Remove the pools and objects that may be torn or are damaged, and keep the others. What is
-    /// not opened for want of its key stays
+    /// Remove the pools and objects that may be torn or are damaged, and keep the others. Protected
+    /// ones whose key was not given stay
     #[arg(long, conflicts_with = "of_one_moment")]
     pub(crate) remove_torn: bool,
-    /// Do not ask before that
+    /// Remove without asking
     #[arg(short = 'y', long)]
     pub(crate) yes: bool,
 }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 /// Make, show, fill and remove objects: raw memory that a psync makes durable as a whole
 ///
-/// An object is one piece of memory at an address of its own. A program attaches it, stores into
-/// it, and calls psync: after any crash the object is as the last psync left it.
+/// An object is one range of memory with a fixed address. A program attaches it, stores into it,
+/// and calls psync. After any crash the object is as the last psync left it.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Object {
@@ -25,7 +25,7 @@ pub(crate) enum ObjectCommand {
     /// List the objects of a store
     #[command(after_help = EXIT_HELP)]
     Ls(Ls),
-    /// Show what is known about an object, and the state it is in
+    /// Show an object's size, address, protection and state
     #[command(after_help = EXIT_HELP)]
     Info(ObjectInfo),
     /// Remove objects and their data, for good
@@ -33,8 +33,8 @@ pub(crate) enum ObjectCommand {
     Rm(ObjectRm),
     /// Copy a file, or standard input, into an object
     ///
-    /// The object holds all of it afterwards, or, if that is interrupted, a beginning that ends
-    /// with a whole psync.
+    /// The command psyncs after every 32 MiB (--every). If it is interrupted, the object holds what
+    /// the last psync made durable.
     #[command(after_help = EXIT_HELP)]
     Import(ObjectImport),
     /// Copy an object into a file, or to standard output
@@ -48,7 +48,7 @@ pub(crate) struct ObjectCreate {
     pub(crate) store: ChangedStore,
     /// The object's name
     pub(crate) object: String,
-    /// Bytes of it
+    /// The object's size in bytes
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) size: u64,
     /// Who may attach it, as the mode of a file: 600, 640, 400
@@ -59,8 +59,8 @@ pub(crate) struct ObjectCreate {
         value_parser = crate::units::parse_mode
     )]
     pub(crate) mode: u32,
-    /// What protects it while no program has it attached: none, integrity, encryption, both, or
-    /// authenticated. For good. Without it: authenticated if a key is given, else none
+    /// How the object is protected at rest: none, integrity, encryption, both, or authenticated.
+    /// This cannot be changed later. Default: authenticated if a key is given, else none
     #[arg(long, value_name = "MODE", value_parser = crate::keys::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
 }
@@ -93,10 +93,10 @@ pub(crate) struct ObjectImport {
     /// The file; standard input if not given
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) input: Option<PathBuf>,
-    /// Where in the object it begins
+    /// Offset in the object to begin at
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes)]
     pub(crate) at: u64,
-    /// Bytes that one psync makes durable together
+    /// Bytes between two psyncs
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = parse_bytes)]
     pub(crate) every: u64,
 }
@@ -107,17 +107,16 @@ pub(crate) struct ObjectExport {
     pub(crate) store: StoreDir,
     /// The object
     pub(crate) object: String,
-    /// The file, which must not be there; standard output if not given
+    /// The new file; it must not exist; standard output if not given
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
-    /// Where in the object to begin
+    /// Offset in the object to begin at
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = parse_bytes)]
     pub(crate) at: u64,
-    /// How many bytes; without it, up to the end
+    /// How many bytes; to the end if not given
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) len: Option<u64>,
-    /// Go on where pages of a protected object are damaged: zeros take their place, and they are
-    /// listed
+    /// Write zeros in place of damaged pages of a protected object, and list these pages
     #[arg(long)]
     pub(crate) skip_damaged: bool,
 }

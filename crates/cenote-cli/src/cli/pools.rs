@@ -9,15 +9,15 @@ use std::time::Duration;
 
 /// Make a store in a directory that is missing or empty
 ///
-/// Nothing that is there is ever overwritten. The window is the part of the address space that the
-/// store's data will have in every program that opens it; it costs no memory.
+/// The command never overwrites a file. A store's data has the same addresses in every program: its
+/// window is that part of the address space. A large window costs no memory.
 #[derive(Debug, Args)]
 pub(crate) struct Format {
     /// The directory
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
-    /// Bytes of the window: all that the store can hold. 768 windows of 64G, or 48 of 1T, fit into
-    /// one process
+    /// Size of the window: the store can hold so many bytes. One process has room for 768 windows
+    /// of 64G, or 48 of 1T
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_bytes)]
     pub(crate) window_size: u64,
     /// First address of the window; chosen if not given
@@ -38,33 +38,33 @@ pub(crate) struct Create {
     pub(crate) store: ChangedStore,
     /// The pool's name
     pub(crate) pool: String,
-    /// Bytes to begin with
+    /// Size of the pool at first
     #[arg(long, value_name = "SIZE", default_value = "2M", value_parser = parse_bytes)]
     pub(crate) size: u64,
-    /// Bytes that it may grow to; without it, as far as there is space
+    /// Size that the pool may grow to; if not given, as far as there is space
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub(crate) size_max: Option<u64>,
-    /// Where stores go: straight into the pool's files (direct), or into a shadow of them that a
-    /// psync makes safe from loss of power on any disk (shadowed). Without it: shadowed where
-    /// a commit does not survive loss of power, but files do
+    /// Where programs store: into the pool's files (direct), or into shadows of them, which a psync
+    /// brings to the files, safe from a loss of power on any disk (shadowed). Default: shadowed on
+    /// disks; direct on persistent memory and on tmpfs
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub(crate) mode: Option<PoolMode>,
-    /// Its allocator: traced (fastest; after a loss of power it is recovered from what its roots
-    /// lead to), or logged (every allocation and free is logged; recovery takes the same time
-    /// whatever the pool holds)
+    /// The pool's allocator: traced (fastest; after a loss of power, recovery follows all pointers
+    /// from the roots), or logged (logs every allocation and free; recovery takes the same time for
+    /// every pool)
     #[arg(long, value_name = "KIND", default_value = "traced", value_parser = parse_heap)]
     pub(crate) heap: HeapKind,
-    /// How it is protected at rest: none, integrity, encryption, both, or authenticated. Such a
-    /// pool is in shadowed mode, and every crash takes it back to its last psync. Without it:
-    /// authenticated if there is a key, else none
+    /// How the pool is protected at rest: none, integrity, encryption, both, or authenticated. A
+    /// protected pool is in shadowed mode, and every crash takes it back to its last psync.
+    /// Default: authenticated if a key is given, else none
     #[arg(long, value_name = "MODE", value_parser = crate::keys::parse_at_rest)]
     pub(crate) at_rest: Option<cenote_object::Mode>,
-    /// Only say what would be done
+    /// Only print what would be done
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 }
 
-/// Say who may read and write a pool through a daemon
+/// Change who may read and write a pool through a daemon
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -94,7 +94,7 @@ pub(crate) struct Chown {
 fn parse_permissions(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(bits) if bits <= 0o777 => Ok(bits),
-        _ => Err("use three octal digits, as 640".into()),
+        _ => Err("use three octal digits, such as 640".into()),
     }
 }
 
@@ -116,34 +116,33 @@ fn parse_mode(text: &str) -> Result<PoolMode, String> {
 
 /// List the pools of a store
 ///
-/// STATE is how a pool was left: fresh (no program has written it), clean (its last writer closed
-/// the store), dirty (its last writer ended without that; the next to write recovers it). A pool
-/// whose files are damaged is listed, said to be damaged, and makes the exit status 1.
+/// STATE is one of: fresh (no program has written the pool), clean (its last writer closed the
+/// store), dirty (its last writer ended without closing; the next writer recovers the pool), and
+/// damaged (files are missing or damaged; the exit status is then 1).
 ///
-/// DIR is the store's directory, or the socket of the daemon that keeps it; a daemon's pools may
-/// be in use, and neither their state nor their roots are shown.
+/// DIR is the store's directory, or the socket of the daemon that keeps it. A daemon does not show
+/// states and roots, because its pools may be in use.
 #[derive(Debug, Args)]
 pub(crate) struct Ls {
     #[command(flatten)]
     pub(crate) store: StoreDir,
 }
 
-/// Show what a store is
+/// Show a store's identity, size, durability and state
 ///
-/// Changes nothing: a store that needs recovery is recovered in memory only.
+/// Changes no file: if the store needs recovery, that happens in memory only.
 #[derive(Debug, Args)]
 pub(crate) struct Info {
     #[command(flatten)]
     pub(crate) store: StoreDir,
-    /// Draw how full the heap of this pool is instead: by use, by type and size, and place by
-    /// place
+    /// Draw how full the heap of this pool is instead: by use, by type and size, and as a map
     #[arg(long, value_name = "POOL")]
     pub(crate) heap: Option<String>,
 }
 
-/// Remove pools and all that is in them, for good
+/// Remove pools and all their contents, for good
 ///
-/// On a terminal it asks first; elsewhere it wants --yes.
+/// On a terminal the command asks first. Elsewhere it needs --yes.
 ///
 /// DIR is the store's directory, or the socket of the daemon that keeps it.
 #[derive(Debug, Args)]
@@ -175,17 +174,17 @@ pub(crate) struct Stats {
 
 /// Watch a daemon and its clients
 ///
-/// On a terminal the picture changes until q or Ctrl-C; elsewhere one follows the other. Rates are
-/// those of the time between two pictures.
+/// On a terminal the picture is updated in place; q or Ctrl-C ends it. Elsewhere the command prints
+/// one picture after the other. Rates are averages since the last picture.
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     /// The daemon's socket
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) socket: PathBuf,
-    /// One picture, after one interval
+    /// Print one picture, after one interval
     #[arg(long)]
     pub(crate) once: bool,
-    /// Time from one picture to the next
+    /// Seconds from one picture to the next
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     pub(crate) interval: Duration,
 }

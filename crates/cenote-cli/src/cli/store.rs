@@ -1,4 +1,4 @@
-//! How a command comes by a store: its directory, its key, and how careful to be.
+//! Arguments that name a store: its directory, its key, and how careful to be.
 
 use crate::units::parse_seconds;
 use clap::{Args, ValueHint};
@@ -28,14 +28,14 @@ impl KeyOf {
     }
 }
 
-/// A store, and how to come by it.
+/// A store, and how to open it.
 #[derive(Debug, Args)]
 pub(crate) struct StoreDir {
     /// The store's directory
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
-    /// Wait so long for a store that another process uses; for a daemon that gives no sign of life,
-    /// 30 seconds unless this is given
+    /// Wait so long if another process uses the store (default 0), or if a daemon gives no sign of
+    /// life (default 30)
     #[arg(
         long,
         value_name = "SECONDS",
@@ -44,8 +44,8 @@ pub(crate) struct StoreDir {
         value_parser = parse_seconds
     )]
     pub(crate) wait: Duration,
-    /// Open a copy that was made while the store was open, and check every pool; `cenote adopt`
-    /// makes it a store of its own
+    /// Open a copy that was made while the store was open, and check every pool. To use the copy as
+    /// a store, run `cenote adopt`
     #[arg(long)]
     pub(crate) accept_copy: bool,
     #[command(flatten)]
@@ -57,8 +57,8 @@ pub(crate) struct StoreDir {
 pub(crate) struct ChangedStore {
     #[command(flatten)]
     pub(crate) at: StoreDir,
-    /// Make a new journal of psyncs, of pools or of objects, if the old one cannot be used; all
-    /// pools in shadowed mode, or all objects, may be torn then
+    /// If the journal of psyncs cannot be used, replace it with an empty one. All pools in shadowed
+    /// mode (the pools' journal) or all objects (the objects' journal) may be torn then
     #[arg(long)]
     pub(crate) give_up_journal: bool,
 }
@@ -74,7 +74,7 @@ impl std::ops::Deref for ChangedStore {
 /// Options of commands that make or remove.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Care {
-    /// Only say what would be done
+    /// Only print what would be done
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
     /// Do not ask

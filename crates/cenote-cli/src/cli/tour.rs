@@ -3,26 +3,27 @@
 use clap::{Args, Parser, ValueHint};
 use std::path::PathBuf;
 
-/// Build an index of words while being killed again and again, and compare
+/// Build an index of words, get killed again and again, and compare the result
 ///
-/// A process indexes the words of the files (by default, of this project's own documents) in a
-/// pool: an ordered tree of words with lists of their positions, linked by plain pointers, a few
-/// words in each transaction. It is killed with SIGKILL at random moments. After each kill,
-/// `cenote-recover`, a program without any of the index's code, recovers the store, and the next
-/// process goes on where the last commit was. At the end the index is compared, entry by entry,
-/// with one that the standard library's collections hold.
+/// A process indexes the words of the files (by default, of Cenote's documents) in a pool. The
+/// index is an ordered tree of words with lists of their positions, linked by plain pointers. Each
+/// transaction adds a few words. The command kills the process with SIGKILL at random moments.
+/// After each kill, `cenote-recover`, a program without the index's code, recovers the store. The
+/// next process goes on after the last commit. At the end the command compares the index, entry by
+/// entry, with one that it has built in collections of the standard library.
 #[derive(Debug, Args)]
 pub(crate) struct Tour {
     /// Text to index
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) files: Vec<PathBuf>,
-    /// Where the store is made, or gone on with; a temporary directory if not given
+    /// Directory of the store; made if it is missing, continued if it holds the store of an earlier
+    /// tour; a temporary directory if not given
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) store: Option<PathBuf>,
-    /// How often to kill
+    /// How many times to kill the process
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = parse_kills)]
     pub(crate) kills: u32,
-    /// Seed of the random moments; a random one if not given
+    /// Seed of the random moments; random if not given
     #[arg(long, value_name = "N", value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
     /// Words in each transaction

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 /// Look for damage, leaks and wrong pointers
 ///
-/// Looks at the superblock, the catalog, every puddle, every log and every heap, and follows every
-/// pointer from the roots. Changes nothing.
+/// Checks the superblock, the catalog, every puddle, every log and every heap, and follows every
+/// pointer from the roots. Changes no file.
 #[derive(Debug, Args)]
 pub(crate) struct Check {
     #[command(flatten)]
@@ -17,21 +17,21 @@ pub(crate) struct Check {
     /// Only these pools
     #[arg(long = "pool", value_name = "NAME")]
     pub(crate) pools: Vec<String>,
-    /// List up to 1,000 findings of each kind and pool, not the first ten of each kind
+    /// List up to 1,000 findings of each kind in each pool, instead of ten of each kind
     #[arg(long)]
     pub(crate) all: bool,
-    /// Most threads that follow pointers; as many as there are cores, if not given
+    /// Use at most so many threads; as many as there are cores if not given
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub(crate) threads: Option<NonZero<usize>>,
 }
 
 fn parse_threads(text: &str) -> Result<NonZero<usize>, String> {
-    text.parse().map_err(|_| "use a number from 1 on".into())
+    text.parse().map_err(|_| "use a number of 1 or more".into())
 }
 
-/// Show what is on the medium: superblock, catalog, puddles, logs, types, blocks
+/// Show the store's files: superblock, catalog, puddles, logs, types, blocks
 ///
-/// With --json, one object a line, each with a "kind".
+/// With --json the command prints one object per line, each with a "kind".
 #[derive(Debug, Args)]
 pub(crate) struct Dump {
     #[command(flatten)]
@@ -44,55 +44,56 @@ pub(crate) struct Dump {
     pub(crate) blocks: bool,
 }
 
-/// Give back what was allocated and never attached
+/// Free leaked blocks: those that no root leads to
 ///
-/// A program that dies between an allocation and the store that was to attach it leaves a block
-/// that nothing leads to. Follows every pointer from the roots of all pools, and frees the blocks
-/// of these pools that it does not come to. `check` names them too.
+/// A program that ends between an allocation and the store of the pointer leaks the block. This
+/// command follows every pointer from the roots of all pools, and frees the blocks of the named
+/// pools that it does not reach. `check` lists them without a change.
 #[derive(Debug, Args)]
 pub(crate) struct Reclaim {
     #[command(flatten)]
     pub(crate) store: ChangedStore,
     /// Only these pools
     pub(crate) pools: Vec<String>,
-    /// Only say what would be given back
+    /// Only print what would be freed
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 }
 
 /// Give free space of pools back to the file system
 ///
-/// What is in the pools, their addresses and the sizes of their files stay; only the space that
-/// free superblocks (64 KiB each) take on the disk becomes free for others. It is taken again as it
-/// is needed.
+/// The contents of the pools, their addresses and the sizes of their files stay. The disk blocks of
+/// free superblocks (64 KiB each) become free for other files. A pool takes disk blocks again when
+/// it needs them.
 #[derive(Debug, Args)]
 pub(crate) struct Trim {
     #[command(flatten)]
     pub(crate) store: ChangedStore,
     /// Only these pools
     pub(crate) pools: Vec<String>,
-    /// Only say what would be done
+    /// Only print what would be done
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
 }
 
 /// Check every page of protected pools and objects, and list those that are damaged
 ///
-/// Every page is compared with the hash tree of its puddle or object, as the last psync left it.
-/// Nothing is changed, and no contents are shown. What is not damaged can be read all the same: of
-/// an object by `cenote object export --skip-damaged`.
+/// The command compares every page with the hash tree of its puddle or object, as the last psync
+/// left it. It changes no file and shows no contents. `cenote object export --skip-damaged` copies
+/// out the undamaged pages of an object.
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) store: StoreDir,
-    /// The pools and objects; without it, all that are protected
+    /// The pools and objects; all protected ones if not given
     pub(crate) names: Vec<String>,
 }
 
-/// Put a protected pool or object under another key
+/// Change the key of a protected pool or object
 ///
-/// Takes the same time for every size: its data key is wrapped anew, and its data is not written
-/// again. The old key still opens copies of the store that were made before.
+/// The command encrypts the data key under the new key. It does not write the data again, so it
+/// takes the same time for every size. The old key still opens copies of the store that were made
+/// before.
 #[derive(Debug, Args)]
 pub(crate) struct Rekey {
     #[command(flatten)]
@@ -112,10 +113,11 @@ pub(crate) struct Rekey {
     pub(crate) new_passphrase_file: Option<PathBuf>,
 }
 
-/// Logs that recovery has set aside, and what becomes of them
+/// List, apply or discard logs that recovery has set aside
 ///
-/// A log that failed its checks is kept and not applied. The pools that its program could write
-/// show no values until `cenote logs apply` or `cenote logs discard` decides about it.
+/// Recovery does not apply a log that fails its checks: it keeps the log. Programs cannot read the
+/// pools that the log's program could write until an operator decides: `cenote logs apply` or
+/// `cenote logs discard`.
 #[derive(Debug, Args)]
 pub(crate) struct Logs {
     #[command(subcommand)]
@@ -124,31 +126,31 @@ pub(crate) struct Logs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LogsCommand {
-    /// List the programs whose logs are set aside, their pools, and what is wrong
+    /// List the programs whose logs are set aside, their pools, and the failed checks
     ///
     /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
     List(LogsList),
-    /// Replay the logs of one program, if they pass their checks now: after what was damaged has
-    /// been brought back
+    /// Replay the logs of one program, if they pass their checks now
+    ///
+    /// Restore the damaged files first.
     ///
     /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
     Apply(LogsDecide),
-    /// Forget the logs of one program: its pools hold what its transactions had done, half of one
-    /// perhaps
+    /// Delete the logs of one program: its pools may then hold half a transaction
     ///
-    /// The store remembers that, and programs are refused these pools: restore them, remove them,
-    /// or declare them whole (`cenote logs declare-whole`).
+    /// The store marks these pools as torn, and programs cannot open them. Restore them, remove
+    /// them, or declare them whole (`cenote logs declare-whole`).
     ///
     /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
     Discard(LogsDecide),
-    /// Declare a pool whole whose logs were discarded: programs can use it again
+    /// Declare a pool whole after its logs were discarded: programs can use it again
     ///
-    /// Programs may misbehave that read half of a transaction, and `cenote check` does not tell: a
-    /// list that is half cut has valid values. Use it if no transaction was running, or if the pool
-    /// was repaired.
+    /// Use this if no transaction was running, or after a repair of the pool. Programs that read
+    /// half a transaction may misbehave. `cenote check` does not find it: half a transaction may
+    /// consist of valid values.
     ///
     /// DIR is the store's directory, or the socket of the daemon that keeps it.
     #[command(after_help = EXIT_HELP)]
@@ -179,13 +181,14 @@ pub(crate) struct LogsDecide {
 }
 
 fn parse_client(text: &str) -> Result<cenote::Uuid, String> {
-    cenote::Uuid::parse(text).ok_or_else(|| "use an identity as `cenote logs list` shows it".into())
+    cenote::Uuid::parse(text)
+        .ok_or_else(|| "use a client's identity from `cenote logs list`".into())
 }
 
-/// Say what this machine gives, and what is used instead of what is missing
+/// Show what this machine offers, and what Cenote uses in place of missing features
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// A directory that is to hold a store
+    /// The directory of a store, or one where you plan a store
     #[arg(default_value = ".", value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
 }

@@ -43,8 +43,8 @@ pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> 
     let path = arguments.store.dir.display().to_string();
     if !store.handle().is_unchecked_copy() {
         out.line(format_args!(
-            "{path} is a store of its own already: nothing was changed, and the contents of pools \
-             and objects were not checked: `cenote check {path}` does that"
+            "{path} opens as a store already, so nothing was changed, and its contents were not \
+             checked: to check them, run `cenote check {path}`"
         ))?;
         let damaged = tell_damage(&store, &damage::of(&store)?, &path, out)?;
         out.object(&json!({ "path": path, "adopted": false, "left": [], "damage": damaged }))?;
@@ -76,15 +76,15 @@ pub(crate) fn run(arguments: &Adopt, out: &mut Out) -> Result<Verdict, Failure> 
     }
     if adopted {
         out.line(format_args!(
-            "{} {path} is a store of its own, and opens as one",
+            "{} {path} is adopted: it opens like any other store",
             out.good("done:")
         ))?;
     } else {
         let next = match left.iter().any(|one| one.is_torn) {
             true => copies::ways_out(&path),
-            false => format!("mend that, and say `cenote adopt {}` again", word(&path)),
+            false => format!("mend that, and run `cenote adopt {}` again", word(&path)),
         };
-        out.line(format_args!("{path} stays an unchecked copy: {next}"))?;
+        out.line(format_args!("{path} is still an unchecked copy: {next}"))?;
     }
     let damage = if adopted { store.damaged_files()? } else { Vec::new() };
     let damaged = tell_damage(&store, &damage, &path, out)?;
@@ -208,7 +208,7 @@ fn confirm(arguments: &Adopt, torn: &[Left]) -> Result<(), Failure> {
     }
     if !a_user_is_there() {
         return Err(Failure::Usage(format!(
-            "{what} was not removed: no terminal to ask at: say --yes"
+            "{what} was not removed: there is no terminal to ask on: give --yes"
         )));
     }
     match asked(&format!("remove {what}, for good?"))? {

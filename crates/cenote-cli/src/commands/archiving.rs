@@ -56,16 +56,16 @@ fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
                 false => path.display().to_string(),
             };
             Failure::Failed(format!(
-                "{shown} is no archive that `cenote export` made ({error}): name one; a snapshot \
-                 of an object is for `cenote restore`"
+                "{shown} is no archive of `cenote export` ({error}): give another file (for a \
+                 snapshot of an object use `cenote restore`)"
             ))
         }
         Error::Archive(ArchivingError::Archive(ArchiveError::Io { at, source, .. }))
             if is_stream(path) && source.kind() == std::io::ErrorKind::BrokenPipe =>
         {
             Failure::Failed(format!(
-                "the reader of standard output has ended after {}: what it has is no whole \
-                 archive; the store is as it was",
+                "the reader of standard output ended after {}: its archive is incomplete; the \
+                 store is unchanged",
                 bytes(at)
             ))
         }
@@ -82,11 +82,14 @@ fn because(error: Error, stop: &Stop, path: &Path) -> Failure {
 pub(crate) fn export(arguments: &Export, out: &mut Out) -> Result<Verdict, Failure> {
     let stream = is_stream(&arguments.file);
     if stream && out.is_json() {
-        return Err(Failure::Usage("an archive is no JSON: name a file".into()));
+        return Err(Failure::Usage(
+            "an archive cannot be printed as JSON: give a file instead of -".into(),
+        ));
     }
     if stream && std::io::stdout().is_terminal() {
         return Err(Failure::Usage(
-            "an archive is nothing for a terminal: name a file, or a pipe".into(),
+            "an archive is binary, and standard output is a terminal: give a file, or a pipe"
+                .into(),
         ));
     }
     let stop = Stop::install();
@@ -163,8 +166,8 @@ fn write(arguments: &Export, store: &Store, stop: &Stop, json: bool) -> cenote::
 
 fn dangling(left: &cenote::LeftEntry) -> String {
     format!(
-        "{} to pool \"{}\", which is not in the archive: elsewhere they lead nowhere \
-         (--with-targets takes it along)",
+        "{} to pool \"{}\", which is not in the archive: they are invalid in another store \
+         (--with-targets exports that pool too)",
         plural(left.pointers, "pointer"),
         left.name
     )
@@ -172,8 +175,8 @@ fn dangling(left: &cenote::LeftEntry) -> String {
 
 fn unseen(pool: &str) -> String {
     format!(
-        "without its key nothing says where the pointers of pool \"{pool}\" lead, and which types \
-         it has: all types of the store are taken along"
+        "the key of pool \"{pool}\" was not given, so its pointers and types cannot be read: the \
+         archive has all types of the store"
     )
 }
 
@@ -190,7 +193,7 @@ fn open_archive(path: &Path, stop: &Stop) -> Result<Box<dyn Read>, Failure> {
     }
     if std::io::stdin().is_terminal() {
         return Err(Failure::Usage(
-            "an archive does not come from a terminal: name a file, or a pipe".into(),
+            "standard input is a terminal: give an archive file, or a pipe".into(),
         ));
     }
     Ok(Box::new(Awaited { stream: std::io::stdin(), stop: stop.clone() }))
@@ -214,9 +217,10 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
         let (puddles, size) = own.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
         let how = match (pool.moved, pool.pending) {
             _ if from.at_rest != AtRest::None => {
-                "protected as it was, and with its key; it is sealed anew when it is first touched"
+                "protected, with the key that it had; it is sealed under new data keys when it is \
+                 first touched"
             }
-            (false, 0) => "at its own addresses: nothing is to be rewritten",
+            (false, 0) => "at its own addresses: nothing to rewrite",
             (false, _) if store.is_connected() => {
                 "at its own addresses; pointers to what moved are rewritten when it is first opened"
             }
@@ -243,16 +247,22 @@ pub(crate) fn import(arguments: &Import, out: &mut Out) -> Result<Verdict, Failu
     }
     if let Some(first) = made.stale.first.first() {
         let count = plural(made.stale.count, "pointer");
-        let text =
-            format!("{count} to other types, where following one is an error; the first: {first}");
+        let text = format!(
+            "{count} to blocks of other types; a program that follows one gets an error; \
+                     the first: {first}"
+        );
         out.line(format_args!("  {} {text}", out.bad("found:")))?;
     }
     let pending = made.imported.pools.iter().filter(|pool| arguments.eager && pool.pending > 0);
     let whole = pending
         .map(|pool| {
             let done = super::relocate::finish(&store, &pool.name, out, &stop);
-            done.map(|done| done.is_whole())
-                .map_err(|failure| failure.after("all is imported, and not rewritten yet"))
+            done.map(|done| done.is_whole()).map_err(|failure| {
+                failure.after(
+                    "the import is complete, but pointers are not \
+                                                  rewritten yet",
+                )
+            })
         })
         .try_fold(true, |all, whole| whole.map(|whole| all && whole));
     // Also when it was stopped: what is registered is there, and the next open goes on.

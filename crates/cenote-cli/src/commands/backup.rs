@@ -52,8 +52,8 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
         BackedUp::Durable(report) => report,
         BackedUp::Unsynced(_, why) => {
             return Err(Failure::Failed(format!(
-                "done, but {why}: {target} is whole; sync the file system, or remove the copy and \
-                 make it again"
+                "done, but {why}: {target} is complete; run `sync`, or remove the copy and repeat \
+                 the backup"
             )));
         }
     };
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
         bytes(made.bytes)
     ))?;
     for damage in &made.damage {
-        out.line(format_args!("{} {damage}: so it is in the copy", out.bad("damaged:")))?;
+        out.line(format_args!("{} {damage}: the copy has the same damage", out.bad("damaged:")))?;
     }
     if unchecked {
         out.line(format_args!(
@@ -91,8 +91,8 @@ pub(crate) fn run(arguments: &Backup, out: &mut Out) -> Result<Verdict, Failure>
 fn who_can(failure: Failure, arguments: &Backup) -> Failure {
     match failure {
         Failure::InUse(text) => Failure::InUse(format!(
-            "{text}; the process that has {} open can copy it while it goes on (Store::backup), \
-             and of a daemon its socket can be named in the place of the directory",
+            "{text}; a program that has {} open can copy it itself (Store::backup); if a daemon \
+             has it open, give the daemon's socket instead of the directory",
             arguments.store.dir.display()
         )),
         failure => failure,

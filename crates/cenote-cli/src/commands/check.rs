@@ -209,8 +209,8 @@ fn control_data(store: &Store, known: &[Damage], findings: &mut Findings) {
             false => answer_for(name),
         };
         let text = format!(
-            "it was in use when power failed or the store was copied, at a durability level that \
-             does not cover that: values may be torn: {next}"
+            "it was open for writing when power failed or the store was copied, and its durability \
+             level does not cover that: values may be torn: {next}"
         );
         findings.add("torn", Some(name), None, text);
     }
@@ -228,12 +228,12 @@ fn advice(dir: &Path, known: &[Damage], findings: &Findings, out: &mut Out) -> R
         out.line(crate::copies::ways_out(&path))?;
     }
     if findings.has("leak") {
-        out.line(format_args!("`cenote reclaim {dir}` gives leaks back"))?;
+        out.line(format_args!("`cenote reclaim {dir}` frees leaks"))?;
     }
     if damage::second_copy(known) {
         out.line(
-            "nothing is lost of what has a second copy: the next command or program that changes \
-             the store writes it again",
+            "the damaged part has a second copy, so nothing is lost: the next command or program \
+             that changes the store writes it again",
         )?;
     }
     Ok(())
@@ -399,13 +399,16 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
             "root",
             Some(name),
             None,
-            format!("root {index} is damaged: what it led to is not known"),
+            format!("root {index} is damaged: its target is unknown"),
         );
     }
     blocks(store, name, report, findings);
     if let Some(trace) = &report.leak_trace {
         for fault in &trace.findings {
-            let text = format!("{fault}, {}; it stands in a leak", type_name(store, fault.target));
+            let text = format!(
+                "{fault}, {}; the pointer is in a leaked block",
+                type_name(store, fault.target)
+            );
             findings.add("pointer", Some(name), Some(fault.at), text);
         }
         findings.more("pointer", trace.faults.saturating_sub(trace.findings.len() as u64));
@@ -429,8 +432,8 @@ fn heap(store: &Store, name: &str, report: &HeapReport, findings: &mut Findings)
         findings.more("pointer", trace.faults.saturating_sub(trace.findings.len() as u64));
         for id in &trace.unknown_types {
             let text = format!(
-                "type {id} has blocks, and the store does not know it: they were searched word by \
-                 word"
+                "type {id} has blocks, but the store has no record of it: each of their words was \
+                 treated as a possible pointer"
             );
             findings.add("type", Some(name), None, text);
         }

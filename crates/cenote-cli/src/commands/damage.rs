@@ -50,7 +50,7 @@ pub(crate) fn text(store: &Store, damage: &Damage) -> String {
         let named = pools.iter().filter(|pool| ids.contains(&pool.record.id));
         let names: Vec<String> = named.map(|pool| format!("\"{}\"", pool.record.name)).collect();
         match names.len() {
-            0 => "no pool is concerned".into(),
+            0 => "no pool is affected".into(),
             1 => format!("concerns pool {}", names[0]),
             _ => format!("concerns pools {}", names.join(", ")),
         }

@@ -32,12 +32,7 @@ pub(crate) fn run(arguments: &Doctor, out: &mut Out) -> Result<Verdict, Failure>
     let dax = info.kind == MediumKind::Dax;
     say(out, Mark::Fact, "file system", &format!("{} ({})", info.fs, info.kind))?;
     if dax {
-        say(
-            out,
-            Mark::Good,
-            "DAX",
-            "yes: files are mapped as the memory that they lie in (MAP_SYNC)",
-        )?;
+        say(out, Mark::Good, "DAX", "yes: programs map the persistent memory itself (MAP_SYNC)")?;
     } else {
         say(
             out,
@@ -63,7 +58,7 @@ pub(crate) fn run(arguments: &Doctor, out: &mut Out) -> Result<Verdict, Failure>
             .protection_keys
             .as_ref()
             .map(|()| "yes (PKU): pages can be made writable for one thread".into()),
-        "mprotect will do it, slower and for all threads at once; nothing needs them yet",
+        "mprotect is used instead, which is slower and changes all threads",
     )?;
 
     out.line("")?;
@@ -118,16 +113,19 @@ fn flush(report: &Report, dax: bool, out: &mut Out) -> Result<(), Failure> {
         FlushInstruction::Clwb => format!("clwb: writes a cache line back and keeps it{use_here}"),
         FlushInstruction::ClflushOpt => {
             format!(
-                "clflushopt, for want of clwb: the line is fetched again when it is used \
-                 next{use_here}"
+                "clflushopt, because clwb is missing: the next use of a line loads it \
+                 again{use_here}"
             )
         }
         FlushInstruction::Clflush => {
-            format!("clflush, for want of clwb and clflushopt: one line after the other{use_here}")
+            format!(
+                "clflush, because clwb and clflushopt are missing: flushes one line after the \
+                     other{use_here}"
+            )
         }
         _ => {
-            let text = "none is known for this processor: stores survive crashes of processes, \
-                not loss of power";
+            let text = "unknown for this processor: commits survive crashes of programs, but no \
+                        loss of power";
             return say(out, Mark::Instead, "flush", text);
         }
     };
@@ -142,7 +140,7 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
             let mode = match found.mode {
                 UserfaultfdMode::Full => "all faults",
                 UserfaultfdMode::UserModeOnly => {
-                    "faults of the program itself, not those inside system calls"
+                    "faults of the program, but not those inside system calls"
                 }
             };
             let protects =
@@ -162,7 +160,7 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
         report
             .dirty_by_write_protection
             .as_ref()
-            .map(|()| "yes: finds the pages of objects that were changed".into()),
+            .map(|()| "yes: finds changed pages of objects".into()),
         instead,
     )?;
     availability(
@@ -172,7 +170,7 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
             .memfd_seals
             .as_ref()
             .map(|()| "yes: memory files of a size that cannot change".into()),
-        "no memory file is handed to another process",
+        "memory files are not passed to other processes",
     )?;
     availability(
         out,
@@ -180,8 +178,8 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
         report
             .membarrier
             .as_ref()
-            .map(|()| "yes: a barrier on all threads is one system call".into()),
-        "each thread pays for its own barriers",
+            .map(|()| "yes: one system call is a barrier for all threads".into()),
+        "each thread executes its own barriers",
     )?;
     availability(
         out,
@@ -228,7 +226,7 @@ fn limits(report: &Report, out: &mut Out) -> Result<(), Failure> {
             known_windows().len(),
             file.display()
         ),
-        None => "not kept, for want of $XDG_STATE_HOME and $HOME".into(),
+        None => "not kept, because $XDG_STATE_HOME and $HOME are not set".into(),
     };
     say(out, Mark::Fact, "known windows", &known)?;
     say(out, Mark::Fact, "open files", &shown(&limits.open_files, &count))?;

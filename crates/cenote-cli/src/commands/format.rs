@@ -51,9 +51,7 @@ pub(crate) fn run(arguments: &Format, out: &mut Out) -> Result<Verdict, Failure>
         let question =
             format!("make a store in {shown}, on {}, durability {}?", info.fs, info.durability);
         if !asked(&question)? {
-            return Err(Failure::Usage(format!(
-                "{shown} was left as it is: the answer was not yes"
-            )));
+            return Err(Failure::Usage(format!("{shown} is unchanged: the answer was not yes")));
         }
     }
     let uuid = Store::format(dir, &options)?;

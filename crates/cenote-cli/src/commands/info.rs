@@ -139,7 +139,7 @@ fn went_on(store: &Store, pools: &[ls::Listed], out: &mut Out) -> Result<(), Fai
         out.field(
             what,
             format_args!(
-                "pool \"{}\" is as its last psync left it; what came after is gone",
+                "pool \"{}\" is as its last psync left it; later changes are lost",
                 pool.name
             ),
         )?;
@@ -160,8 +160,8 @@ fn went_on(store: &Store, pools: &[ls::Listed], out: &mut Out) -> Result<(), Fai
 fn torn(store: &Store, out: &mut Out) -> Result<Vec<String>, Failure> {
     for (_, name) in &store.report().not_covered {
         let text = format!(
-            "pool \"{name}\" was in use when power failed or the store was copied, at a level \
-             that does not cover that"
+            "pool \"{name}\" was open for writing when power failed or the store was copied, and \
+             its durability level does not cover that"
         );
         out.wrong("torn?", text)?;
     }

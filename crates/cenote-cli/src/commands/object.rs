@@ -142,14 +142,11 @@ fn meaning(info: &Info) -> String {
     use cenote_object::ObjectState as S;
     let text = match info.state {
         S::Detached => "detached",
-        S::Write => "left attached; what was not psynced is gone",
+        S::Write => "left attached; stores since the last psync are lost",
         S::Psync => {
-            "a psync was interrupted before it was committed; the object is as the one before left \
-             it"
+            "a psync was interrupted before its commit; the object is as the psync before left it"
         }
-        S::Copy => {
-            "a psync is committed and not copied yet; the next opener that writes completes it"
-        }
+        S::Copy => "a psync is committed and not copied yet; the next writer completes it",
         _ => "in use",
     };
     format!("{} ({text})", info.state)
@@ -217,7 +214,7 @@ fn confirm(arguments: &ObjectRm, what: &str) -> Result<(), Failure> {
     }
     if !a_user_is_there() {
         return Err(Failure::Usage(format!(
-            "{what} was not removed: no terminal to ask at: say --yes"
+            "{what} was not removed: there is no terminal to ask on: give --yes"
         )));
     }
     if asked(&format!("remove {what}, for good?"))? {
@@ -362,11 +359,15 @@ fn export(arguments: &ObjectExport, out: &mut Out) -> Result<Verdict, Failure> {
     let path = arguments.output.as_deref();
     let name = &arguments.object;
     if path.is_none() && out.is_json() {
-        return Err(Failure::Usage("raw bytes are no JSON: name a file with --output".into()));
+        return Err(Failure::Usage(
+            "raw bytes cannot be printed as JSON: give a file with --output".into(),
+        ));
     }
     if path.is_none() && std::io::stdout().is_terminal() {
         return Err(Failure::Usage(
-            "raw bytes are nothing for a terminal: name a file with --output, or a pipe".into(),
+            "the bytes are binary, and standard output is a terminal: give a file with --output, \
+             or a pipe"
+                .into(),
         ));
     }
     let failed = |error: std::io::Error| cannot("write", path, &error);

@@ -65,9 +65,9 @@ fn told(
     let leaks = format!("{} ({})", plural(report.blocks, "block"), bytes(report.bytes));
     match (report.blocks, dry_run) {
         (0, _) => out.line(format_args!("{} pool \"{name}\" has no leaks", out.good("sound:")))?,
-        (_, true) => out.line(format_args!("would give back {leaks} of pool \"{name}\""))?,
+        (_, true) => out.line(format_args!("would free {leaks} of pool \"{name}\""))?,
         (_, false) => {
-            out.line(format_args!("{} gave back {leaks} of pool \"{name}\"", out.good("done:")))?;
+            out.line(format_args!("{} freed {leaks} of pool \"{name}\"", out.good("done:")))?;
         }
     }
     for of_type in &report.types {
@@ -105,7 +105,7 @@ fn told(
 
 fn stopped(name: &str) -> Failure {
     Failure::Interrupted(format!(
-        "stopped at pool \"{name}\"; what was given back stays so, and `cenote reclaim` goes on"
+        "stopped at pool \"{name}\"; what was freed stays free; `cenote reclaim` goes on"
     ))
 }
 

@@ -129,7 +129,7 @@ pub(crate) fn run(arguments: &Relocate, out: &mut Out) -> Result<Verdict, Failur
     let store = opening::to_change(&arguments.store)?;
     let (stop, mut whole) = (Stop::install(), true);
     if names.is_empty() {
-        out.line(format_args!("{} nothing is to be rewritten", out.good("done:")))?;
+        out.line(format_args!("{} nothing to rewrite", out.good("done:")))?;
     }
     let done = names.iter().try_for_each(|name| {
         let done = finish(&store, name, out, &stop)?;
@@ -163,7 +163,7 @@ pub(crate) fn finish(
     let before = store.rewritten();
     let pool = store.pool_with(name, Access::ReadOnly)?;
     if store.is_connected() {
-        out.line(format_args!("pool \"{name}\": the daemon has rewritten what was due"))?;
+        out.line(format_args!("pool \"{name}\": the daemon has rewritten its pending puddles"))?;
         return Ok(Rewritten::default());
     }
     let bar = progress::bar(0, "rewriting", out.is_json());
@@ -183,8 +183,8 @@ pub(crate) fn finish(
     out.line(format_args!("pool \"{name}\": {} rewritten", plural(pointers, "pointer")))?;
     if done.kept > 0 || done.out_of_reach > 0 {
         out.line(format_args!(
-            "{} {} may lead to where something was, and only the program knows (the first at \
-             {:#x})",
+            "{} {} may hold addresses from before the move; only the program can tell (the first \
+             at {:#x})",
             out.warn("kept:"),
             plural(done.kept + done.out_of_reach, "word"),
             done.first_kept,
@@ -192,7 +192,7 @@ pub(crate) fn finish(
     }
     if done.damaged > 0 {
         out.line(format_args!(
-            "{} {} kept as they are",
+            "{} {} left unchanged",
             out.warn("damaged:"),
             plural(done.damaged, "superblock")
         ))?;

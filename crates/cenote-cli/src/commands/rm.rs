@@ -29,7 +29,7 @@ fn confirm(arguments: &Rm, what: &str) -> Result<(), Failure> {
     }
     if !a_user_is_there() {
         return Err(Failure::Usage(format!(
-            "{what} was not removed: no terminal to ask at: say --yes"
+            "{what} was not removed: there is no terminal to ask on: give --yes"
         )));
     }
     if asked(&format!("remove {what}, for good?"))? {
@@ -181,7 +181,7 @@ fn whole_store(arguments: &Rm, out: &mut Out) -> Result<Verdict, Failure> {
 /// A daemon removes pools, and not the store that it keeps.
 fn of_daemon(socket: &Path) -> Failure {
     Failure::Usage(format!(
-        "{} is the socket of a daemon, which keeps the store: stop the daemon, and name the \
+        "{} is the socket of a daemon, which keeps the store: stop the daemon, and give the \
          store's directory",
         socket.display()
     ))
@@ -204,7 +204,7 @@ fn locked(medium: &RealMedium, dir: &Path, wait: Duration) -> Result<LockGuard, 
             Err(holder) if begun.elapsed() >= wait => {
                 let shown = dir.display();
                 return Err(Failure::InUse(format!(
-                    "{shown} is in use by {holder}: end that, or wait with --wait SECONDS"
+                    "{shown} is in use by {holder}: end that process, or wait with --wait SECONDS"
                 )));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(5)),

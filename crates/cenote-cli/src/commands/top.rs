@@ -222,7 +222,7 @@ fn picture(
     let left = (clients.len() - clients_shown) + (pools.len() - pools_shown);
     if left > 0 {
         lines.push(fit(
-            &format!("and {} more, for which there is no room", count(left as u64)),
+            &format!("and {} more, which do not fit on the screen", count(left as u64)),
             width,
         ));
     }
@@ -487,7 +487,7 @@ mod tests {
                     assert_eq!(headings, usize::from(pools > 0), "{said}");
                     let (clients_shown, pools_shown) = (shown("40000"), shown("pool 0"));
                     let left = usize::from(clients) + pools as usize - clients_shown - pools_shown;
-                    let told = format!("and {left} more, for which there is no room");
+                    let told = format!("and {left} more, which do not fit on the screen");
                     assert_eq!(lines.last() == Some(&fit(&told, width)), left > 0, "{said}");
                     // Something of everything, where there are some lines for it; the first in
                     // order.

@@ -47,8 +47,7 @@ pub(crate) fn run(arguments: &Trim, out: &mut Out) -> Result<Verdict, Failure> {
         let given = bytes(report.released_bytes);
         match report.unsupported {
             true => out.line(format_args!(
-                "{} pool \"{name}\" keeps its space: this file system cannot take part of a file \
-                 back",
+                "{} pool \"{name}\" keeps its space: this file system cannot free a part of a file",
                 out.warn("kept:")
             ))?,
             false => out
@@ -70,7 +69,7 @@ pub(crate) fn run(arguments: &Trim, out: &mut Out) -> Result<Verdict, Failure> {
 /// The user has asked to stop before the end of this pool.
 fn stopped(name: &str) -> Failure {
     Failure::Interrupted(format!(
-        "stopped in pool \"{name}\"; the space that was given back stays so: `cenote trim` gives \
+        "stopped in pool \"{name}\"; the space that was given back stays free: `cenote trim` gives \
          back the rest"
     ))
 }

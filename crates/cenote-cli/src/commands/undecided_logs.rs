@@ -75,8 +75,8 @@ fn declared(arguments: &LogsDeclare, out: &mut Out) -> Result<Verdict, Failure> 
         let dir = arguments.store.dir.display();
         let again = crate::failure::word(&dir.to_string());
         out.line(format_args!(
-            "{dir} stays an unchecked copy: `cenote adopt {again}` makes it a store of its own; \
-             with --of-one-moment that answers for all of its pools and objects"
+            "{dir} is still an unchecked copy: `cenote adopt {again}` checks all of it; with \
+             --of-one-moment it declares all pools and objects whole"
         ))?;
     }
     out.object(&json!({ "pool": arguments.pool, "declared": "whole", "changed": is_torn }))?;

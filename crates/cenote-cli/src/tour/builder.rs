@@ -52,7 +52,7 @@ fn acknowledge(words: u64) -> Result<(), Failure> {
 /// Asks the kernel to kill this process when `parent` ends.
 fn die_with(parent: u32) -> Result<(), Failure> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
-        .map_err(|e| Failure::Failed(format!("the builder cannot be bound to its parent: {e}")))?;
+        .map_err(|e| Failure::Failed(format!("the builder cannot be tied to its parent: {e}")))?;
     // It may have ended just before.
     let now = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
     if now == parent {

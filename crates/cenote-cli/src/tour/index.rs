@@ -51,7 +51,7 @@ pub(crate) fn begin(pool: &Pool, text: u64) -> Result<Progress> {
 pub(crate) fn add(pool: &Pool, words: &[&str]) -> Result<u64> {
     pool.write(|tx| {
         let Some(root) = tx.root::<Progress>()? else {
-            return Err(cenote::Error::Aborted("the index has not been begun".into()));
+            return Err(cenote::Error::Aborted("the index does not exist yet".into()));
         };
         let Progress { next: mut position, words: index, .. } = *tx.get(root)?;
         for word in words {

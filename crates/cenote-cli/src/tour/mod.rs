@@ -212,7 +212,7 @@ fn stop_signals() -> Result<Arc<AtomicBool>, Failure> {
 
 fn random_seed() -> Result<u64, Failure> {
     let bytes = cenote_sys::process::random_bytes16().map_err(|e| {
-        Failure::Failed(format!("the system gives no random numbers: {e}: name a --seed"))
+        Failure::Failed(format!("the system gives no random numbers: {e}: give a --seed"))
     })?;
     // Short enough to be typed again.
     Ok(u64::from(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))

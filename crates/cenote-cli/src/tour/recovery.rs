@@ -40,9 +40,7 @@ impl Recoverer {
     /// one program only.
     pub(crate) fn find() -> Result<Self, Failure> {
         let own = std::env::current_exe().map_err(|e| {
-            Failure::Failed(format!(
-                "cannot find out where this program lies: {e}: is /proc mounted?"
-            ))
+            Failure::Failed(format!("cannot find this program's own file: {e}: is /proc mounted?"))
         })?;
         let own_dir = own.parent().unwrap_or(Path::new("."));
         // Of tests: target/debug/deps.
@@ -61,8 +59,8 @@ impl Recoverer {
                 format!("{NAME} cannot be built: {reason}: build it with `cargo build -p {NAME}`")
             }
             Ok(()) => format!(
-                "{NAME} is not there: it belongs beside this program, in {}: install it, or build \
-                 it with `cargo build -p {NAME}`",
+                "{NAME} is missing: it belongs beside this program, in {}: install it, or build it \
+                 with `cargo build -p {NAME}`",
                 dir.display()
             ),
         }))
@@ -112,7 +110,7 @@ impl Recoverer {
             )));
         }
         let report: Value = serde_json::from_slice(&output.stdout).map_err(|e| {
-            Failure::Failed(format!("{} said something strange: {e}", self.program.display()))
+            Failure::Failed(format!("{} printed no valid report: {e}", self.program.display()))
         })?;
         seen.process_times.push(took);
         seen.add(&report);

@@ -178,7 +178,7 @@ impl Watch {
             _ => {
                 let words = words.trim().trim_start_matches("cenote: ");
                 return Err(Failure::Failed(match words {
-                    "" => format!("the builder ended with {status}, and did not say why"),
+                    "" => format!("the builder ended with {status}, without a message"),
                     words => format!("the builder failed: {words}"),
                 }));
             }

@@ -10,12 +10,13 @@ use cenote::{Persist, Pool, Reader, ReclaimOptions, Result};
 use cenote_collections as persistent;
 use cenote_medium::planted::{Bug, plant};
 use cenote_testkit::child::again;
+use cenote_testkit::ended::wait_within;
 use cenote_testkit::environment::number;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the second store keeps.
 #[derive(Persist)]
@@ -137,18 +138,7 @@ fn the_generator_finds_leaks_that_are_given_back_one_by_one() {
     let (dir, other) = (directory(), directory());
     prepare(dir.path(), other.path());
     let mut child = spawn(format!("{}:{}:1:bug", dir.path().display(), other.path().display()));
-    let began = Instant::now();
-    let ended = loop {
-        match child.try_wait().unwrap() {
-            Some(ended) => break Some(ended),
-            None if began.elapsed() > Duration::from_secs(120) => break None,
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    if ended.is_none() {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
+    let ended = wait_within(&mut child, Duration::from_secs(120)).unwrap();
     assert!(ended.is_some_and(|ended| !ended.success()), "nothing noticed it: {ended:?}");
 }
 

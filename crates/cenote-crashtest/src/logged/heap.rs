@@ -22,7 +22,8 @@ thread_local! {
 }
 
 fn options() -> LoggedOptions {
-    LoggedOptions { sub_heaps: SUB_HEAPS, lanes: 2, tickets: 0, levels: 1, cpu: || CPU.get() }
+    let (sub_heaps, cpu) = (SUB_HEAPS, || CPU.get());
+    LoggedOptions { sub_heaps, lanes: 2, tickets: 0, levels: 1, cpu, ..LoggedOptions::default() }
 }
 
 /// A heap of up to three sub-heaps.

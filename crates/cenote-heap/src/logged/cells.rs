@@ -2,21 +2,24 @@
 //!
 //! Invariants:
 //!
-//! * All stores into metadata are in this file. A writer has an address of its own, so that it may
-//!   write through another mapping than the one that is read, and is made for one operation, so
-//!   that rights can be given at its making and taken at its end.
+//! * All stores into metadata are in this file, but for those that make a sub-heap's room zeros
+//!   before it is one. A [`Writer`] is made for one operation, inside the [`Guards`], and stores at
+//!   a distance from where it reads: through another mapping, if the guards have one.
 //! * The first part of the metadata is one range of memory. Each further level of the table is one
 //!   too, whose address is set once, before a record goes into it.
 //! * A cell that is in no part reads as [`EMPTY`], which no structure is, and a store to one is
 //!   dropped: numbers of cells come from media.
 
 use crate::backing::Backing;
-use cenote_layout::LINE_SIZE;
 use cenote_layout::logged::{
     CELL_SIZE, EMPTY, LEVEL_SLOTS, LEVELS_MAX, RawCell, SubHeapGeometry, level_of, slots_of,
 };
-use core::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use cenote_layout::{LINE_SIZE, PAGE_SIZE};
+use cenote_protect::{Guards, Inside, Protection};
+use core::ptr::{NonNull, null_mut, with_exposed_provenance, with_exposed_provenance_mut};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::io;
+use std::sync::OnceLock;
 
 /// Bytes of a word.
 const WORD: u64 = 8;
@@ -63,8 +66,24 @@ impl Words {
 
     /// Stores a word, and flushes its line.
     pub(crate) fn store_flushed<G: Backing>(&self, offset: u64, value: u64, backing: &G) {
+        // SAFETY: the words themselves.
+        unsafe { self.store_far(offset, value, 0, backing) }
+    }
+
+    /// The same, with the store at a distance.
+    ///
+    /// # Safety
+    /// The words are mapped there too, for writing.
+    pub(crate) unsafe fn store_far<G: Backing>(
+        &self,
+        offset: u64,
+        value: u64,
+        distance: usize,
+        backing: &G,
+    ) {
         if let Some(word) = self.at(offset) {
-            word.store(value, Ordering::Release);
+            // SAFETY: the caller's promise.
+            unsafe { stored(word, distance) }.store(value, Ordering::Release);
             // SAFETY: the word lies in mapped memory.
             unsafe { backing.flush(core::ptr::from_ref(word).cast(), WORD as usize) };
         }
@@ -120,7 +139,32 @@ pub(crate) struct Metadata {
     words: Words,
     /// Where levels begin that do not lie in the first part; null if that is nowhere.
     far: [AtomicPtr<AtomicU64>; LEVELS_MAX as usize],
+    /// How far from there stores go.
+    far_distances: [AtomicUsize; LEVELS_MAX as usize],
+    guarded: OnceLock<Guarded>,
+    /// Whether some part could not be guarded.
+    has_gap: AtomicBool,
     pub(crate) geometry: SubHeapGeometry,
+}
+
+/// The guards of a sub-heap's metadata.
+#[derive(Debug)]
+struct Guarded {
+    guards: Guards,
+    /// How far from the first part stores into it go.
+    distance: usize,
+}
+
+/// Where a word is stored that is read at `at`.
+///
+/// # Safety
+/// `at` is mapped and so is what lies at that distance, for writing, as long as the result is
+/// used; both are accessed by atomics alone.
+#[inline]
+unsafe fn stored<T>(at: &T, distance: usize) -> &T {
+    let addr = core::ptr::from_ref(at).expose_provenance().wrapping_add(distance);
+    // SAFETY: the caller's promise.
+    unsafe { &*with_exposed_provenance::<T>(addr) }
 }
 
 impl Metadata {
@@ -133,7 +177,9 @@ impl Metadata {
         // SAFETY: the caller's promise is the same.
         let words = unsafe { Words::new(addr, geometry.metadata_len) }?;
         let far = [const { AtomicPtr::new(null_mut()) }; LEVELS_MAX as usize];
-        Some(Self { words, far, geometry })
+        let far_distances = [const { AtomicUsize::new(0) }; LEVELS_MAX as usize];
+        let (guarded, has_gap) = (OnceLock::new(), AtomicBool::new(false));
+        Some(Self { words, far, far_distances, guarded, has_gap, geometry })
     }
 
     /// Says where a level lies that is not in the first part.
@@ -156,9 +202,70 @@ impl Metadata {
         (!far.is_null()).then(|| far.expose_provenance() as u64)
     }
 
+    /// From now on metadata are guarded, first the first part. No thread uses them yet.
+    ///
+    /// # Safety
+    /// As [`Guards::add`], of the first part; and all further stores are those of writers.
+    pub(crate) unsafe fn guard(&self, guards: Guards) -> io::Result<()> {
+        let first = self.words.base.as_ptr().expose_provenance();
+        let len = self.geometry.metadata_len / PAGE_SIZE * PAGE_SIZE;
+        // SAFETY: the caller's promise.
+        let distance = unsafe { guards.add(first..first + len as usize) }?;
+        let _ = self.guarded.set(Guarded { guards, distance });
+        Ok(())
+    }
+
+    /// Guards levels that are not in the first part, if metadata are guarded: `len` bytes at
+    /// `addr`. No record is in them yet, or no thread uses them.
+    ///
+    /// # Safety
+    /// As [`Guards::add`].
+    pub(crate) unsafe fn guard_far(
+        &self,
+        levels: core::ops::Range<u32>,
+        addr: u64,
+        len: u64,
+    ) -> io::Result<()> {
+        let Some(Guarded { guards, .. }) = self.guarded.get() else { return Ok(()) };
+        let end = addr + len / PAGE_SIZE * PAGE_SIZE;
+        // SAFETY: the caller's promise.
+        let distance = unsafe { guards.add(addr as usize..end as usize) }?;
+        for level in levels {
+            if let Some(far) = self.far_distances.get(level as usize) {
+                far.store(distance, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the guards: the metadata are used no more.
+    pub(crate) fn unguard(&mut self) {
+        self.guarded.take();
+    }
+
+    /// Lets this thread change metadata other than by a writer.
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        self.guarded.get().map_or(Inside::Nothing, |guarded| guarded.guards.enter())
+    }
+
+    /// How all metadata are protected.
+    pub(crate) fn protection(&self) -> Protection {
+        let guarded = self.guarded.get().filter(|_| !self.has_gap.load(Ordering::Relaxed));
+        guarded.map_or(Protection::None, |guarded| guarded.guards.protection())
+    }
+
+    /// A part of the metadata could not be guarded.
+    pub(crate) fn note_gap(&self) {
+        self.has_gap.store(true, Ordering::Relaxed);
+    }
+
     /// A writer of these metadata, for one operation.
+    #[inline]
     pub(crate) fn writer<'a, G: Backing>(&'a self, backing: &'a G) -> Writer<'a, G> {
-        Writer { meta: self, backing }
+        let guarded = self.guarded.get();
+        let inside = guarded.map_or(Inside::Nothing, |guarded| guarded.guards.enter());
+        let distance = guarded.map_or(0, |guarded| guarded.distance);
+        Writer { meta: self, backing, distance, _inside: inside }
     }
 
     /// Where the word at an offset in bytes lies.
@@ -173,33 +280,47 @@ impl Metadata {
     }
 
     fn far_at(&self, offset: u64) -> Option<&AtomicU64> {
-        let (words, inside) = self.far_part(offset)?;
-        // SAFETY: the level is mapped as long as this lives, and so is the word.
-        unsafe { words.at(inside).map(|word| &*core::ptr::from_ref(word)) }
+        self.far_at_distance(offset).map(|(word, _)| word)
     }
 
-    /// The words of the level that an offset lies in, if that is not in the first part, and the
-    /// offset in them.
+    /// The word, and how far from there stores go.
+    fn far_at_distance(&self, offset: u64) -> Option<(&AtomicU64, usize)> {
+        let (words, inside, distance) = self.far_part(offset)?;
+        // SAFETY: the level is mapped as long as this lives, and so is the word.
+        let word = unsafe { words.at(inside).map(|word| &*core::ptr::from_ref(word)) };
+        Some((word?, distance))
+    }
+
+    /// The words of the level that an offset lies in, if that is not in the first part, the offset
+    /// in them, and how far from there stores go.
     #[inline]
-    fn far_part(&self, offset: u64) -> Option<(Words, u64)> {
+    fn far_part(&self, offset: u64) -> Option<(Words, u64, usize)> {
         let behind = offset.checked_sub(self.geometry.table)?;
         let level = level_of(u32::try_from(behind / CELL_SIZE).ok()?);
         let base = NonNull::new(self.far.get(level as usize)?.load(Ordering::Acquire))?;
         // Mapped and accessed by atomics alone (contract of `set_far`).
         let words = Words { base, count: (LEVEL_SLOTS << level) * CELL_SIZE / WORD };
-        Some((words, behind - slots_of(level) * CELL_SIZE))
+        let distance = self.far_distances.get(level as usize)?.load(Ordering::Acquire);
+        Some((words, behind - slots_of(level) * CELL_SIZE, distance))
     }
 
     /// The words of a cell, if it is in a part: none lies in two.
     #[inline]
     fn words_of(&self, cell: u64) -> Option<&CellWords> {
+        self.cell_and_distance(cell, 0).map(|(words, _)| words)
+    }
+
+    /// The words of a cell, and how far from there stores go: `first` in the first part.
+    #[inline]
+    fn cell_and_distance(&self, cell: u64, first: usize) -> Option<(&CellWords, usize)> {
         let offset = cell.checked_mul(CELL_SIZE)?;
         if let Some(words) = self.words.cell_at(offset) {
-            return Some(words);
+            return Some((words, first));
         }
-        let (words, inside) = self.far_part(offset)?;
+        let (words, inside, distance) = self.far_part(offset)?;
         // SAFETY: the level is mapped as long as this lives, and so are the words of the result.
-        unsafe { words.cell_at(inside).map(|words| &*core::ptr::from_ref(words)) }
+        let words = unsafe { words.cell_at(inside).map(|words| &*core::ptr::from_ref(words)) };
+        Some((words?, distance))
     }
 
     /// Whether an address is in a part.
@@ -239,6 +360,9 @@ impl Metadata {
 pub(crate) struct Writer<'a, G> {
     meta: &'a Metadata,
     backing: &'a G,
+    /// From the first part to where stores go.
+    distance: usize,
+    _inside: Inside<'a>,
 }
 
 impl<G: Backing> Writer<'_, G> {
@@ -251,8 +375,10 @@ impl<G: Backing> Writer<'_, G> {
     /// Stores a word after everything that was stored before.
     #[inline]
     pub(crate) fn store(&self, offset: u64, value: u64) {
-        if let Some(word) = self.meta.at(offset) {
-            word.store(value, Ordering::Release);
+        let first = self.meta.words.at(offset).map(|word| (word, self.distance));
+        if let Some((word, distance)) = first.or_else(|| self.meta.far_at_distance(offset)) {
+            // SAFETY: a word of metadata, and where the guards have it stored.
+            unsafe { stored(word, distance) }.store(value, Ordering::Release);
         }
     }
 
@@ -261,14 +387,17 @@ impl<G: Backing> Writer<'_, G> {
     pub(crate) fn store_all(&self, offset: u64, values: &[u64]) {
         let words = self.meta.words.range(offset, values.len());
         for (word, &value) in words.iter().zip(values) {
-            word.store(value, Ordering::Release);
+            // SAFETY: as in `store`.
+            unsafe { stored(word, self.distance) }.store(value, Ordering::Release);
         }
     }
 
     /// Stores a cell.
     #[inline]
     pub(crate) fn store_cell(&self, cell: u64, raw: RawCell) {
-        if let Some(words) = self.meta.words_of(cell) {
+        if let Some((words, distance)) = self.meta.cell_and_distance(cell, self.distance) {
+            // SAFETY: as in `store`, of a cell.
+            let words = unsafe { stored(words, distance) };
             words.iter().zip(raw).for_each(|(word, value)| word.store(value, Ordering::Release));
         }
     }

@@ -1,7 +1,7 @@
 //! Errors of a sub-heap. After any of them nothing has changed.
 
 use crate::error::FreeError;
-pub use crate::logged_error::{AllocRefused, Damage, LoggedError, SubHeapError};
+pub use crate::logged_error::{AllocRefused, Damage, LogFull, LoggedError, SubHeapError};
 
 /// Why a block is not freed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -16,30 +16,9 @@ pub enum FreeRefused {
         /// The address.
         addr: u64,
     },
-    /// A transaction has as many entries as its lane of the micro log can have.
-    #[error(
-        "a transaction allocates and frees at most {entries} blocks of one sub-heap: commit it, \
-         and begin another"
-    )]
-    LaneFull {
-        /// Entries of a lane.
-        entries: usize,
-    },
-    /// Every lane of the micro log of the block's sub-heap has a transaction.
-    #[error("{lanes} transactions use this sub-heap, and more cannot: end one of them")]
-    Lanes {
-        /// Lanes of the micro log.
-        lanes: u32,
-    },
-    /// Transactions of the pool have all tickets of the block's sub-heap.
-    #[error(
-        "transactions allocate and free at most {tickets} blocks of one sub-heap before they end: \
-         commit, and begin another"
-    )]
-    Tickets {
-        /// Tickets of the sub-heap.
-        tickets: u32,
-    },
+    /// No log of the block's sub-heap has room for the free.
+    #[error(transparent)]
+    LogFull(#[from] LogFull),
     /// The metadata are damaged.
     #[error(transparent)]
     Damaged(#[from] Damage),

@@ -25,6 +25,7 @@ use cenote_layout::PAGE_SIZE;
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{LaneLink, LaneState, SUB_HEAPS_MAX};
 use cenote_medium::planted::{Bug, LoggedBug, planted};
+use cenote_protect::Protection;
 use cenote_sys::{cpu_number, numa};
 use core::ptr::{null_mut, without_provenance_mut};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -122,14 +123,22 @@ impl<G: Backing> LoggedHeap<G> {
         options: &LoggedOptions,
         extents: Vec<Extent>,
     ) -> Result<Self, LoggedError> {
-        let root = root.inspect_err(|_| hang(&backing, extent.addr, 0))?;
+        let mut root = root.inspect_err(|_| hang(&backing, extent.addr, 0))?;
         let cpus = cpu_number::available().get() as u32;
         let count = if options.sub_heaps == 0 { cpus } else { options.sub_heaps };
         let homes = (0..count.clamp(1, SUB_HEAPS_MAX)).map(|_| AtomicU32::new(UNKNOWN)).collect();
         let members = (0..SUB_HEAPS_MAX).map(|_| OnceLock::new()).collect();
         let growth = Mutex::new(Growth::new(extents));
         let (cpu, has_nodes) = (options.cpu, numa::nodes() > 1);
-        Ok(Self { backing, root, members, homes, growth, cpu, has_nodes })
+        let protection = match backing.is_writable() {
+            true => options.protection.within(backing.can_map_twice()),
+            false => Protection::None,
+        };
+        let what = format!("pool `{}`", backing.name());
+        // SAFETY: the root puddle is mapped as long as the heap lives, which ends the guards before
+        // its backing, and is one file; all stores there are the root's own.
+        unsafe { root.guard(protection, &what) };
+        Ok(Self { backing, root, members, homes, growth, cpu, has_nodes, protection, what })
     }
 
     /// Attaches all sub-heaps that have a word.

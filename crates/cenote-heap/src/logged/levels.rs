@@ -72,6 +72,7 @@ impl<G: Backing> SubHeap<G> {
         }
         let Some(addr) = self.meta.level_addr(level) else { return Ok(()) };
         let (_, len) = self.meta.geometry.level_range(level);
+        let _inside = self.meta.enter();
         // SAFETY: the metadata are the sub-heap's alone, and no record lies in the level: its slots
         // are not read or written before the level is added again.
         unsafe { self.backing.release(addr, len) }.map(drop)

@@ -114,6 +114,7 @@ impl<G: Backing> SubHeap<G> {
         writer.store_all(0, &words_of(header.as_bytes()));
         writer.flush(0, PAGE_SIZE);
         writer.fence();
+        drop(writer);
         Ok(heap)
     }
 
@@ -199,6 +200,7 @@ impl<G: Backing> SubHeap<G> {
             return Err(SubHeapError::ReadOnly);
         }
         let (undo, undone) = Undo::recover(&heap.meta, &writer)?;
+        drop(writer);
         {
             let mut state = heap.lock();
             state.undo = undo;

@@ -10,6 +10,7 @@ use super::state::SubHeap;
 use crate::backing::{Backing, Extent};
 use crate::error::FreeError;
 use cenote_layout::logged::SubHeapGeometry;
+use cenote_protect::Protection;
 use cenote_sys::cpu_number;
 use core::ptr::without_provenance_mut;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -29,11 +30,15 @@ pub struct LoggedOptions {
     pub levels: u32,
     /// Tells the number of the CPU that a thread runs on.
     pub cpu: fn() -> u32,
+    /// How metadata are protected against stray stores, as far as that can be had here.
+    pub protection: Protection,
 }
 
 impl Default for LoggedOptions {
     fn default() -> Self {
-        Self { sub_heaps: 0, lanes: 16, tickets: 8192, levels: 5, cpu: cpu_number::current }
+        let protection = Protection::default();
+        let cpu = cpu_number::current;
+        Self { sub_heaps: 0, lanes: 16, tickets: 8192, levels: 5, cpu, protection }
     }
 }
 
@@ -77,6 +82,10 @@ pub struct LoggedHeap<G: Backing> {
     pub(crate) growth: Mutex<Growth>,
     pub(crate) cpu: fn() -> u32,
     pub(crate) has_nodes: bool,
+    /// How metadata are protected.
+    pub(crate) protection: Protection,
+    /// What explanations of faults name.
+    pub(crate) what: String,
 }
 
 /// The CPU has no sub-heap yet.
@@ -101,6 +110,9 @@ impl<G: Backing> LoggedHeap<G> {
             let extent = growth.use_up(puddle).ok_or(LoggedError::Puddle { number, puddle })?;
             self.mark(&extent, is_data.then_some(number));
         }
+        // SAFETY: its metadata are mapped as long as the heap lives, which ends the guards before
+        // its backing, and each part lies in one puddle; all stores are those of writers.
+        unsafe { heap.guard(self.protection, &self.what) };
         if let Some(place) = self.members.get(number as usize) {
             let _ = place.set(Member::new(heap));
         }
@@ -125,6 +137,16 @@ impl<G: Backing> LoggedHeap<G> {
     #[inline]
     pub(crate) fn member(&self, number: u32) -> Option<&Member<G>> {
         self.members.get(number as usize)?.get()
+    }
+
+    /// How metadata are protected: what was asked for, or what of it can be had here.
+    #[must_use]
+    pub fn protection(&self) -> Protection {
+        let all = self.members().map(|(_, member)| member.heap.meta.protection());
+        match all.chain([self.root.protection()]).all(|of| of == self.protection) {
+            true => self.protection,
+            false => Protection::None,
+        }
     }
 
     /// The sub-heap in whose data an address lies.
@@ -154,6 +176,11 @@ pub(crate) fn hang<G: Backing>(backing: &G, addr: u64, mark: usize) {
 
 impl<G: Backing> Drop for LoggedHeap<G> {
     fn drop(&mut self) {
+        // Before the backing: the last reference to it may be a sub-heap's.
+        self.root.unguard();
+        for member in self.members.iter_mut().filter_map(OnceLock::get_mut) {
+            member.heap.meta.unguard();
+        }
         for extent in self.backing.extents() {
             hang(&self.backing, extent.addr, 0);
         }

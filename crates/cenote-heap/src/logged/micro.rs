@@ -21,7 +21,7 @@
 //! Durability: words are flushed and fenced before the next step. An allocation has the two fences
 //! of its change, a commit without frees has one.
 
-use super::error::{AllocRefused, Damage, Fault, FreeRefused};
+use super::error::{AllocRefused, Damage, Fault, FreeRefused, LogFull};
 use super::micro_entry::{Holder, NewEntry, entry_at, lane_at};
 use super::slab::GRAIN;
 use super::state::{Entry, Lane, State, SubHeap};
@@ -293,9 +293,9 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Takes a lane for a thread's transactions.
-    pub(crate) fn take_lane(&self, state: &mut State) -> Result<u32, AllocRefused> {
+    pub(crate) fn take_lane(&self, state: &mut State) -> Result<u32, LogFull> {
         let free = state.lanes.iter().position(|lane| !lane.open);
-        let lane = free.ok_or(AllocRefused::Lanes { lanes: self.meta.geometry.lanes })?;
+        let lane = free.ok_or(LogFull::Lanes { lanes: self.meta.geometry.lanes })?;
         state.lanes[lane].open = true;
         Ok(lane as u32)
     }
@@ -316,7 +316,7 @@ impl<G: Backing> SubHeap<G> {
         }
         let entry = state
             .next_entry(lane, MicroKind::Free)
-            .ok_or(FreeRefused::LaneFull { entries: LANE_ENTRIES })?;
+            .ok_or(LogFull::Lane { entries: LANE_ENTRIES })?;
         self.change(state, |plan| entry.plan(plan, grain)).map_err(Fault::damage)?;
         state.note(lane, grain, MicroKind::Free);
         Ok(())
@@ -326,7 +326,7 @@ impl<G: Backing> SubHeap<G> {
     ///
     /// # Errors
     /// All lanes are taken.
-    pub fn micro_log(&self) -> Result<MicroLog<'_, G>, AllocRefused> {
+    pub fn micro_log(&self) -> Result<MicroLog<'_, G>, LogFull> {
         let lane = self.take_lane(&mut self.lock())?;
         Ok(MicroLog { heap: self, lane, stuck: false })
     }

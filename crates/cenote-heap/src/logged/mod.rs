@@ -55,9 +55,10 @@ mod transaction;
 mod undo;
 mod used_tickets;
 
+pub use cenote_protect::Protection;
 pub use check::SubHeapReport;
 pub use data::Region;
-pub use error::{AllocRefused, Damage, FreeRefused, LoggedError, SubHeapError};
+pub use error::{AllocRefused, Damage, FreeRefused, LogFull, LoggedError, SubHeapError};
 pub use levels::RemoveFailed;
 pub use make::{Place, Recovered};
 pub use members::{LoggedHeap, LoggedOptions};

@@ -24,6 +24,7 @@ use cenote_layout::logged::{
     CELL_SIZE, Cell, EMPTY, LEVELS_MAX, PARTS_MAX, PartEntry, PartKind, RawCell, UNIT_SIZE,
 };
 use cenote_medium::planted::{Bug, LoggedBug, planted};
+use cenote_protect::{Guards, Protection};
 
 /// What the entry of a part is stored as; 0 if there is none.
 fn entry_in(meta: &Metadata, index: u32) -> RawCell {
@@ -52,10 +53,26 @@ impl<G: Backing> SubHeap<G> {
         }
     }
 
+    /// Guards all metadata from now on, where that can be had. No thread uses the sub-heap yet.
+    ///
+    /// # Safety
+    /// As [`cenote_protect::Guards::add`], of all parts of the metadata.
+    pub(crate) unsafe fn guard(&self, protection: Protection, what: &str) {
+        // SAFETY: the caller's promise.
+        if unsafe { self.meta.guard(Guards::new(protection, what)) }.is_ok() {
+            self.learn_levels(&self.backing.extents());
+        }
+    }
+
     fn place_levels(&self, part: &PartEntry, extents: &[Extent]) {
         let Some(region) = Region::of(part, extents).filter(|_| !part.is_data()) else { return };
         let (first, count) = part.levels();
         let mut at = region.addr();
+        // SAFETY: a part of the sub-heap, in one puddle, as below; all stores are those of writers.
+        let guarded = unsafe { self.meta.guard_far(first..first + count, at, region.len) };
+        if guarded.is_err() {
+            self.meta.note_gap();
+        }
         for level in first..first + count {
             let (_, len) = self.meta.geometry.level_range(level);
             if at + len > region.addr() + region.len {

@@ -17,6 +17,7 @@ use cenote_layout::header::{self, HeaderError};
 use cenote_layout::heap::{ROOT_COUNT, RootSlot};
 use cenote_layout::logged::{LoggedHeader, SUB_HEAPS_MAX, SubHeapGeometry, SubHeapWord};
 use cenote_layout::puddle::header_space;
+use cenote_protect::{Guards, Protection};
 use core::ptr::NonNull;
 use zerocopy::IntoBytes;
 
@@ -25,6 +26,8 @@ use zerocopy::IntoBytes;
 pub(crate) struct Root {
     words: Words,
     extent: Extent,
+    /// Of header and words, and how far from there stores go.
+    guarded: Option<(Guards, usize)>,
     /// How sub-heaps are laid out.
     pub(crate) geometry: SubHeapGeometry,
 }
@@ -73,7 +76,7 @@ impl Root {
             }
         }
         backing.fence();
-        Ok(Self { words, extent, geometry })
+        Ok(Self { words, extent, guarded: None, geometry })
     }
 
     /// A heap that is to be read, and that no program has made yet.
@@ -86,7 +89,7 @@ impl Root {
     ) -> Result<Self, LoggedError> {
         // SAFETY: the caller's promise is the same.
         let words = unsafe { words(&extent) }?;
-        Ok(Self { words, extent, geometry })
+        Ok(Self { words, extent, guarded: None, geometry })
     }
 
     /// Whether no program has made a heap in a root puddle, or one died before that was done: the
@@ -114,7 +117,7 @@ impl Root {
         let header = read(&words)?;
         let geometry = header.geometry().ok_or(LoggedError::RootSize { size: extent.size })?;
         words.settle(backing);
-        Ok(Self { words, extent, geometry })
+        Ok(Self { words, extent, guarded: None, geometry })
     }
 
     /// Where sub-heap `number` has its word.
@@ -141,8 +144,34 @@ impl Root {
 
     /// Names a sub-heap, durably.
     pub(crate) fn name<G: Backing>(&self, number: u32, bits: u64, backing: &G) {
-        self.words.store_flushed(Self::word_at(number), bits, backing);
+        let guarded = self.guarded.as_ref();
+        let _inside = guarded.map(|(guards, _)| guards.enter());
+        let distance = guarded.map_or(0, |(_, distance)| *distance);
+        // SAFETY: the guards say where stores go.
+        unsafe { self.words.store_far(Self::word_at(number), bits, distance, backing) };
         backing.fence();
+    }
+
+    /// Guards header and words from now on, where that can be had.
+    ///
+    /// # Safety
+    /// As [`Guards::add`], of the root puddle.
+    pub(crate) unsafe fn guard(&mut self, protection: Protection, what: &str) {
+        let guards = Guards::new(protection, what);
+        let start = start(&self.extent) as usize;
+        // SAFETY: the caller's promise; behind the header and the words are the roots.
+        let added = unsafe { guards.add(start..start + LoggedHeader::ROOTS as usize) };
+        self.guarded = added.ok().map(|distance| (guards, distance));
+    }
+
+    /// Ends the guards: the puddle is used no more.
+    pub(crate) fn unguard(&mut self) {
+        self.guarded = None;
+    }
+
+    /// How header and words are protected.
+    pub(crate) fn protection(&self) -> Protection {
+        self.guarded.as_ref().map_or(Protection::None, |(guards, _)| guards.protection())
     }
 
     /// Where the metadata of sub-heap `number` begin, if there is room in the root puddle.

@@ -5,7 +5,7 @@
 
 use super::buddy::class_for;
 use super::data::DataParts;
-use super::error::{AllocRefused, Damage, Fault, FreeRefused};
+use super::error::{AllocRefused, Damage, Fault, FreeRefused, LogFull};
 use super::levels::RemoveFailed;
 use super::micro_entry::{Holder, NewEntry};
 use super::slab::{GRAIN, Located, slot_size};
@@ -118,7 +118,7 @@ impl<G: Backing> SubHeap<G> {
             Some(Holder::Lane(lane)) => Some(
                 state
                     .next_entry(lane, MicroKind::Alloc)
-                    .ok_or(AllocRefused::LaneFull { entries: LANE_ENTRIES })?,
+                    .ok_or(LogFull::Lane { entries: LANE_ENTRIES })?,
             ),
             Some(Holder::Ticket(ticket)) => Some(state.ticket_entry(ticket, MicroKind::Alloc)),
             None => None,

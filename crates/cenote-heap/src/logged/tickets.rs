@@ -28,7 +28,7 @@
 //! lock is free. So the first word that is zero ends what an opener reads.
 
 use super::cells::Metadata;
-use super::error::{AllocRefused, Damage, Fault, FreeRefused};
+use super::error::{AllocRefused, Damage, Fault, FreeRefused, LogFull};
 use super::micro_entry::{Holder, NewEntry, ticket_entry_at};
 use super::slab::{GRAIN, Located};
 use super::state::{State, SubHeap};
@@ -100,7 +100,7 @@ impl<G: Backing> SubHeap<G> {
         let tickets = self.meta.geometry.tickets;
         let early = planted(Bug::Logged(LoggedBug::TicketMarkedEarly));
         let mark = if early { ALLOCATED } else { TAKEN };
-        let ticket = self.take_ticket(&mut state, mark).ok_or(AllocRefused::Tickets { tickets })?;
+        let ticket = self.take_ticket(&mut state, mark).ok_or(LogFull::Tickets { tickets })?;
         let holder = Some(Holder::Ticket(ticket));
         let request = Request { size, align, type_id, holder, apart: false };
         match self.alloc_locked(&mut state, &request) {
@@ -124,8 +124,7 @@ impl<G: Backing> SubHeap<G> {
             None => {}
         }
         let tickets = self.meta.geometry.tickets;
-        let ticket =
-            self.take_ticket(&mut state, ALLOCATED).ok_or(FreeRefused::Tickets { tickets })?;
+        let ticket = self.take_ticket(&mut state, ALLOCATED).ok_or(LogFull::Tickets { tickets })?;
         let entry = state.ticket_entry(ticket, MicroKind::Free);
         match self.change(&mut state, |plan| entry.plan(plan, grain)) {
             Ok(()) => {
@@ -300,10 +299,7 @@ impl From<FreeRefused> for FreeError {
             FreeRefused::NoBlock(error) => error,
             FreeRefused::InTransaction { addr } => Self::InTransaction { addr },
             FreeRefused::Damaged(damage) => Self::Metadata(damage),
-            FreeRefused::Tickets { tickets } => Self::Tickets { tickets },
-            FreeRefused::LaneFull { .. } | FreeRefused::Lanes { .. } => {
-                Self::Tickets { tickets: 0 }
-            }
+            FreeRefused::LogFull(full) => Self::LogFull(full),
         }
     }
 }

@@ -13,8 +13,8 @@
 //! So the deciding word keeps its number as long as a lane is linked to it. A transaction with one
 //! lane is that of [`super::micro`].
 
-use super::error::{AllocRefused, Damage, FreeRefused};
-use super::members::LoggedHeap;
+use super::error::{AllocRefused, Damage, FreeRefused, LogFull};
+use super::members::{LoggedHeap, Member};
 use super::micro_entry::Holder;
 use super::sub_heap::Request;
 use crate::backing::Backing;
@@ -48,7 +48,12 @@ impl<G: Backing> LoggedHeap<G> {
     }
 
     /// The lane that a transaction has in a sub-heap; takes one if it has none.
-    fn lane_in(&self, lanes: &mut Vec<Held>, sub_heap: u32) -> Result<u32, AllocRefused> {
+    fn lane_in(
+        &self,
+        lanes: &mut Vec<Held>,
+        sub_heap: u32,
+        member: &Member<G>,
+    ) -> Result<u32, LogFull> {
         if let Some(held) = lanes.iter().find(|held| held.sub_heap == sub_heap) {
             return Ok(held.lane);
         }
@@ -61,7 +66,6 @@ impl<G: Backing> LoggedHeap<G> {
             }),
             None => None,
         };
-        let member = self.member(sub_heap).ok_or(AllocRefused::TableFull)?;
         let mut state = member.heap.lock();
         let lane = member.heap.take_lane(&mut state)?;
         if let Some(held) = state.lanes.get_mut(lane as usize) {
@@ -87,7 +91,7 @@ impl<G: Backing> HeapLog<'_, G> {
     ) -> Result<BlockInfo, AllocRefused> {
         let Self { heap, lanes, .. } = self;
         let block = heap.with_room(size.max(align), &mut |number, member| {
-            let lane = heap.lane_in(lanes, number)?;
+            let lane = heap.lane_in(lanes, number, member)?;
             let request =
                 Request { size, align, type_id, holder: Some(Holder::Lane(lane)), apart: false };
             member.heap.alloc_locked(&mut member.heap.lock(), &request)
@@ -106,10 +110,7 @@ impl<G: Backing> HeapLog<'_, G> {
         let (number, member) = self.heap.owner_of(addr)?;
         // Before a lane is taken for it.
         member.heap.find(addr)?;
-        let lane = self.heap.lane_in(&mut self.lanes, number).map_err(|refused| match refused {
-            AllocRefused::Lanes { lanes } => FreeRefused::Lanes { lanes },
-            _ => FreeRefused::InTransaction { addr },
-        })?;
+        let lane = self.heap.lane_in(&mut self.lanes, number, member)?;
         member.heap.free_in(&mut member.heap.lock(), lane, addr)
     }
 

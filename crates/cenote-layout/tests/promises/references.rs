@@ -2,8 +2,7 @@
 //!
 //! `CRATE/FILE` means `FILE.rs` or `FILE/mod.rs` of the crate `cenote-CRATE`; `cenote` and
 //! `cenoted` are crates of that name. A module lies in `src`, in `src/kernel` or in a folder of
-//! that,
-//! a test in `tests` or there. Behind `::` stands
+//! that. A test lies in `tests`, or where modules do. Behind `::` stands
 //! * the name of one test of that file;
 //! * the beginning of the name and `*`: it fits one test of that file;
 //! * nothing, and no `::`: all tests of that file.

@@ -34,8 +34,8 @@ pub enum ArchivingError {
     },
     /// Which blocks are allocated is not known after a loss of power.
     #[error(
-        "pool \"{pool}\" must be traced, after a loss of power or a decision about logs: open it \
-         for writing once, then export it"
+        "pool \"{pool}\" needs recovery by tracing, after a loss of power or a decision about \
+         logs: open it for writing once, then export it"
     )]
     TraceDue {
         /// Its name.
@@ -52,7 +52,7 @@ pub enum ArchivingError {
     /// Which pools are its pointers' targets is not known.
     #[error(
         "pool \"{pool}\" is protected at rest, and without its key its pointers cannot be read: \
-         open the store with the key, or name the pools to be taken along"
+         open the store with the key, or name all pools to export"
     )]
     NoKey {
         /// Its name.
@@ -117,7 +117,7 @@ pub enum ArchivingError {
     ProgramType(Box<TypeMismatch>),
     /// Bytes in a pool are no values of their types, or its structures' links lead astray.
     #[error(
-        "pool \"{pool}\" of the archive has values that are none of their type, {} found: {}; \
+        "pool \"{pool}\" of the archive has {} values that are invalid for their types: {}; \
          nothing was imported: repair or leave out the pool where it came from (`cenote check`), \
          or import an older archive",
         .count, listed(first)

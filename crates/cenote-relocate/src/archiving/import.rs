@@ -91,9 +91,8 @@ impl Unpacked {
 ///
 /// # Errors
 /// The archive: see [`cenote_archive::ArchiveError`]; values that are none
-/// ([`ArchivingError::Values`]).
-/// The store: a name that is taken, a type with another layout, no room in the window or on the
-/// disk. Nothing is left then.
+/// ([`ArchivingError::Values`]). The store: a name that is taken, a type with another layout, no
+/// room in the window or on the disk. Nothing is left then.
 pub fn unpack<R: Read>(
     store: &Store,
     input: R,

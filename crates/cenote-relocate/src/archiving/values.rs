@@ -5,10 +5,10 @@
 //! ([`cenote_layout::values`]), every broken link of one of Cenote's own structures, every
 //! collection that is not what its header says ([`Structures`]), and every block that has no room
 //! for its type, or a type that neither the archive nor the store describes: a program could
-//! describe it later. *What is
-//! reported:* a pointer of the program that leads to a block of another type, or inside one. It is
-//! checked whenever it is followed, and a program may leave one behind when it frees its target.
-//! One that leads to no block, or out of the archive, is not looked at further.
+//! describe it later. *What is reported:* a pointer of the program that leads to a block of another
+//! type, or inside one. It is checked whenever it is followed, and a program may leave one behind
+//! when it frees its target. One that leads to no block, or out of the archive, is not looked at
+//! further.
 //!
 //! Two passes read each file: one learns which blocks there are, the other looks at values. The
 //! first keeps a bit for each place of a block, at most 1/128 of the pools' bytes. Then collections

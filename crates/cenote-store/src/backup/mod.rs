@@ -410,7 +410,7 @@ impl Backup {
     /// As [`Backup::copy_ahead`]; something has come to lie at the target. There is no copy then.
     pub fn finish(mut self) -> Result<BackedUp, StoreError> {
         let Some(Head { block, records, names }) = self.control.take() else {
-            return Err(StoreError::Backup { detail: "its files are of no one moment".into() });
+            return Err(StoreError::Backup { detail: "its files are of different moments".into() });
         };
         let (stamped, seal) = &self.sealed;
         for (name, copied) in &self.copied {
@@ -473,8 +473,8 @@ impl Inner {
             return Ok(());
         }
         let detail =
-            "the store is open to look, and was not closed: what recovery brings into its files \
-             would be missing; open it for writing, or copy its pools out (`cenote export`)"
+            "the store is open read-only and was not closed, so its copy would lack what recovery \
+             writes: open it for writing, or copy its pools out (`cenote export`)"
                 .into();
         Err(StoreError::Backup { detail })
     }

@@ -235,9 +235,9 @@ impl<'a> Wanted<'a> {
 
 fn not_shared(name: &str) -> StoreError {
     let detail = format!(
-        "pool \"{name}\" is in shadowed mode, whose psyncs need a moment at which no process \
-         writes, and processes that share a pool have none together: open it with \
-         Access::ReadWrite in one of them"
+        "pool \"{name}\" is in shadowed mode, whose psyncs need a moment without a writer, and \
+         processes that share a pool have no such moment: open it with Access::ReadWrite in one \
+         process"
     );
     StoreError::Refused { detail }
 }

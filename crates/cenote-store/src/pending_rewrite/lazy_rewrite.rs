@@ -265,8 +265,7 @@ impl LazyRewrite {
             Err(_) => false,
             Ok(Err(error)) => {
                 cenote_sys::fault::tell(&format!(
-                    "cenote: puddle {} at {:#x} cannot be made ready: {error}; it is still to be \
-                     rewritten\n",
+                    "cenote: puddle {} at {:#x} cannot be rewritten: {error}; it stays pending\n",
                     puddle.uuid(),
                     puddle.addr()
                 ));
@@ -366,11 +365,9 @@ impl LazyRewrite {
             Failed::Sealed(error) => at_rest(pool, error),
             Failed::Store(error) => *error,
             Failed::Panicked => {
-                let detail = format!("what rewrites pointers panicked at puddle {puddle}");
+                let detail = format!("the rewriter panicked at puddle {puddle}");
                 self.poisoned.set(detail.into());
-                not_rewritten(
-                    "what rewrites pointers panicked; this session changes nothing any more".into(),
-                )
+                not_rewritten("the rewriter panicked; this session writes nothing more".into())
             }
         }
     }

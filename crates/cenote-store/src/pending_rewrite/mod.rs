@@ -252,9 +252,9 @@ impl Inner {
         }
         let waits = control.catalog.state.waits_for(record.pool).map(|client| {
             format!(
-                "it has moved, and a log of client {client} that may be about it was not applied \
-                 yet: bring back what is damaged, decide about the log (`cenote logs`), or open \
-                 the store for reading"
+                "it has moved, and a log of client {client} that may change it was not applied \
+                 yet: restore the damaged files, decide about the log (`cenote logs`), or open the \
+                 store for reading"
             )
         });
         waits.or_else(|| control.kept_problem(record.uuid, true))
@@ -313,7 +313,7 @@ impl Inner {
         };
         Ok(match found {
             Found::Old => None,
-            Found::New => Some("it was rewritten, and psyncs of it wait still".into()),
+            Found::New => Some("it was rewritten, but its kept psyncs are not applied yet".into()),
             Found::Damaged(problem) => Some(problem),
         })
     }
@@ -332,10 +332,12 @@ impl Inner {
             state.relocations.get(&pending.relocation),
         ) {
             (Some(known), _) => Arc::clone(known),
-            (None, None) => return Err("it has moved, and the catalog has lost where from".into()),
+            (None, None) => {
+                return Err("it has moved, and the catalog has lost its old address".into());
+            }
             (None, Some(relocation)) => {
                 let moves = Moves::new(relocation).map_err(|reason| {
-                    format!("it has moved, and the record of that cannot be: {reason}")
+                    format!("it has moved, and the record of the move is invalid: {reason}")
                 })?;
                 let moves = Arc::new(moves);
                 needs.moves.insert(pending.relocation, Arc::clone(&moves));

@@ -52,8 +52,8 @@ impl Replaying<'_> {
         let inner = self.inner;
         let state = &self.control.catalog.state;
         if state.is_protected(record.pool) {
-            let why =
-                "its pool is protected at rest: its logs are memory, and this is none of them";
+            let why = "its pool is protected at rest, and has its logs in memory: this log cannot \
+                       belong to it";
             return Ok(Some(why.into()));
         }
         let key = (record.uuid, self.moved);
@@ -88,9 +88,9 @@ impl Replaying<'_> {
             }
             Found::New if self.moved.is_none() => Ok(None),
             Found::New => Ok(Some("it was rewritten since the log was written".into())),
-            Found::Old => {
-                Ok(Some("it has moved and was not touched since, so no log can be about it".into()))
-            }
+            Found::Old => Ok(Some(
+                "it has moved and was not touched since, so no log can have entries for it".into(),
+            )),
         }
     }
 

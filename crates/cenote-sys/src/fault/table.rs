@@ -1,24 +1,12 @@
-//! The table of ranges whose faults are resolved: a list of chunks of slots, which grows and never
-//! shrinks.
-//!
-//! Invariant: a chunk that a reader can reach is whole and stays where it is for ever. [`grow`]
-//! fills a chunk before one store (release) links it behind the last one; readers follow links with
-//! acquire loads, take no lock and allocate nothing, so a signal handler may read the table at any
-//! instruction, also one that interrupts [`grow`]. The first chunk is static: a process of up to 64
-//! ranges reads what it read when the table had that many places and no more.
-//!
-//! Chunks are never freed, because a handler may be inside one at any time: a process that had
-//! 1,000 ranges at once keeps 56 KiB. A forked child has a copy of all chunks, as of the static
-//! one.
+//! The table of ranges whose faults are resolved: a list of slots that handlers read without a lock
+//! ([`crate::slots`]). A process that had 1,000 ranges at once keeps 56 KiB.
 
+use crate::slots::{CHUNK, SlotList, Slots};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub(super) const FREE: u32 = 0;
 pub(super) const LIVE: u32 = 1;
-
-/// Slots of one chunk.
-const CHUNK: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -61,58 +49,15 @@ impl Slot {
     }
 }
 
-struct Chunk {
-    slots: [Slot; CHUNK],
-    /// Null, or a chunk that is never freed.
-    next: AtomicPtr<Chunk>,
-}
-
-impl Chunk {
-    const fn new() -> Self {
-        Self { slots: [const { Slot::new() }; CHUNK], next: AtomicPtr::new(ptr::null_mut()) }
-    }
-
-    fn next(&self) -> Option<&'static Self> {
-        // SAFETY: null, or linked by `grow` after it was filled, and never freed.
-        unsafe { self.next.load(Ordering::Acquire).as_ref() }
-    }
-}
-
-static FIRST: Chunk = Chunk::new();
+static TABLE: SlotList<Slot> = SlotList::new([const { Slot::new() }; CHUNK]);
 
 /// All slots, in an order that does not change. Async-signal-safe.
-pub(super) fn slots() -> Slots {
-    Slots { chunk: &FIRST, at: 0 }
-}
-
-/// See [`slots`]. Written out, because adaptors of iterators that are not inlined take more of an
-/// alternate signal stack than there is.
-pub(super) struct Slots {
-    chunk: &'static Chunk,
-    at: usize,
-}
-
-impl Iterator for Slots {
-    type Item = &'static Slot;
-
-    #[inline]
-    fn next(&mut self) -> Option<&'static Slot> {
-        if self.at == CHUNK {
-            self.chunk = self.chunk.next()?;
-            self.at = 0;
-        }
-        self.at += 1;
-        Some(&self.chunk.slots[self.at - 1])
-    }
+#[inline]
+pub(super) fn slots() -> Slots<Slot> {
+    TABLE.iter()
 }
 
 /// A free slot of a new chunk. Under the lock of the table, and not in a signal handler.
 pub(super) fn grow() -> &'static Slot {
-    let new: &'static Chunk = Box::leak(Box::new(Chunk::new()));
-    let mut last = &FIRST;
-    while let Some(next) = last.next() {
-        last = next;
-    }
-    last.next.store(ptr::from_ref(new).cast_mut(), Ordering::Release);
-    &new.slots[0]
+    &TABLE.grow([const { Slot::new() }; CHUNK])[0]
 }

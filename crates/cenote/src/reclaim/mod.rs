@@ -142,23 +142,24 @@ pub struct ReclaimedType {
 type Outcome = core::result::Result<ReclaimReport, ReclaimRefused>;
 
 impl Store {
-    /// From now on, leaks of pools that are opened for writing are found and given back by a thread
-    /// in the background, once in this session: values that were allocated and never attached, say
-    /// because a program died between the two. To be called before the first transaction, best
-    /// right after the store was opened; pools that are open already take part.
+    /// Starts a thread that finds and frees the leaks of all pools that are open for writing, once
+    /// in this session. A leak is a value that was allocated and never attached, say because a
+    /// program died between the two. Call this before the first transaction, best right after the
+    /// store was opened. Pools that are open already take part.
     ///
-    /// The thread begins when all pools of the store are open, because any of them may lead to
-    /// values of any other; if they are not within 10 seconds after the first one, it gives up.
-    /// Transactions wait for it 100 microseconds at a time, more or less, and once for all
-    /// leaks of a pool to be condemned: some nanoseconds for each
-    /// ([`ReclaimReport::longest_hold`]). While it works, the first change of each value is a
-    /// little slower. It ends when a pool is closed. A value that a transaction of this session
-    /// has allocated is never given back, whether it is attached or not.
+    /// The thread begins when all pools of the store are open, because each pool may lead to values
+    /// of each other pool. If they are not open 10 seconds after the first one, the thread gives
+    /// up. Transactions wait for the thread about 100 microseconds at a time. Once they wait while
+    /// all leaks of a pool are condemned, some nanoseconds for each leak
+    /// ([`ReclaimReport::longest_hold`]). While the thread works, the first change of each value is
+    /// a little slower. The thread ends when a pool is closed. It never frees a value that a
+    /// transaction of this session has allocated, attached or not.
     ///
-    /// [`Pool::reclaim`] waits for it and tells what it did. A pointer or handle that the program
-    /// has kept from before it opened the pool makes no difference: if no root leads there, the
-    /// value is given back, with all that only it leads to, at one moment. What the program reads
-    /// through it is whole before, and [`Error::Dangling`] afterwards.
+    /// [`Pool::reclaim`] waits for the thread and returns its report. A pointer or handle that the
+    /// program has kept from before it opened the pool protects no value: if no root leads to the
+    /// value, the thread frees it, with all values that only it leads to, at one moment. Before
+    /// that moment the program reads whole values through it, afterwards it gets
+    /// [`Error::Dangling`].
     ///
     /// # Errors
     /// [`Error::Reclaim`]: a transaction has run already; a run is under way; there is no thread.
@@ -183,10 +184,9 @@ impl Store {
 }
 
 impl Pool {
-    /// Gives back what was allocated in this pool before this session and never attached; other
-    /// threads may go on with transactions meanwhile. If a run in the background is under way
-    /// ([`Store::reclaim_in_background`]) this waits for it; if one has been, it says what that
-    /// did.
+    /// Frees the values that were allocated in this pool before this session and never attached.
+    /// Other threads may go on with transactions. If [`Store::reclaim_in_background`] was called,
+    /// this waits for that run and returns its report.
     ///
     /// # Errors
     /// As [`Pool::reclaim_with`].
@@ -194,12 +194,12 @@ impl Pool {
         self.reclaim_with(ReclaimOptions::default())
     }
 
-    /// As [`Pool::reclaim`], with options. Opens all pools of the store, for reading only if the
-    /// run only says what it would do in a pool that is open so.
+    /// As [`Pool::reclaim`], with options. Opens all pools of the store: for reading only, if this
+    /// is a dry run in a pool that is open for reading only.
     ///
-    /// A run begins before the first transaction of the session: then every value that the program
-    /// can come to know of is led to by a root. [`Pool::collect`] can be called at any time; it
-    /// stops all threads, and takes what the program holds in its own memory only for leaks.
+    /// A run must begin before the first transaction of the session: at that time a root leads to
+    /// every value that the program can find. [`Pool::collect`] can be called at any time. It stops
+    /// all threads, and frees also values to which only the program's own memory has pointers.
     ///
     /// A type with a filter function is copied and scanned as a whole, so a very large block of
     /// such a type makes a slice longer.

@@ -311,7 +311,7 @@ fn while_a_client_waits_for_its_backup_another_one_is_refused() {
     }
     other.tell(second.to_str().expect("text"));
     let said = other.hear();
-    assert!(said.starts_with("failed") && said.contains("another one is being made"), "{said}");
+    assert!(said.starts_with("failed") && said.contains("another backup is running"), "{said}");
     let said = asker.hear();
     assert!(said.starts_with("failed") && said.contains("process"), "{said}");
     assert!(!first.exists() && !second.exists());

@@ -34,7 +34,7 @@ fn outcome<T>(result: Result<T, ObjectError>) -> &'static str {
         Err(ObjectError::Unverified { .. }) => "unverified",
         Err(ObjectError::Store(StoreError::ObjectDamaged { .. })) => "damaged",
         Err(ObjectError::Store(StoreError::Refused { detail }))
-            if detail.contains("shows whether it is") =>
+            if detail.contains("show whether it is") =>
         {
             "not covered"
         }

@@ -227,7 +227,7 @@ impl Hostile {
 
 /// Whether a part of the daemon got a request that another part answers.
 fn is_misrouted(reply: &Reply) -> bool {
-    let wrong = ["it is not about", "it is about no", "it is no look", "the session has begun"];
+    let wrong = ["it is no request", "it names no", "it is no look", "the session has begun"];
     matches!(reply, Reply::Refused(Refusal::Malformed { detail })
         if wrong.iter().any(|wrong| detail.starts_with(wrong)))
 }

@@ -303,7 +303,7 @@ fn a_pool_that_grows_counts_for_its_owner_also_if_another_lets_it_grow() {
         |index| raw.ask(&Request::TakePuddle { pool: record.id, index, size: 128 << 10 }).0;
     assert!(matches!(take(1), Reply::Puddles { .. }));
     let reply = take(2);
-    assert!(limit(&reply).contains("the pool's owner may have 2 puddles"), "{reply:?}");
+    assert!(limit(&reply).contains("limit of 2 puddles for the pool's owner"), "{reply:?}");
 }
 
 #[test]

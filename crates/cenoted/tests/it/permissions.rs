@@ -110,7 +110,7 @@ fn only_the_keeper_of_a_store_has_it_copied() {
     let request = Request::Backup { target: target.display().to_string(), within_ms: 0 };
     as_user(BOB, BOB, || {
         let denied = Raw::connect(&daemon).ask(&request).0;
-        let is_denied = |detail: &str| detail.contains("only the superuser and the user");
+        let is_denied = |detail: &str| detail.contains("only the superuser and the daemon");
         assert!(
             matches!(&denied, Reply::Refused(Refusal::Other { detail }) if is_denied(detail)),
             "{denied:?}"

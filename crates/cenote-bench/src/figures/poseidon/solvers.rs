@@ -4,8 +4,7 @@
 //!   of the cache lie a quarter of the block apart. The paper says "results up to (4, 5)"; A(4, 2)
 //!   has 19,729 digits, so here it is all A(m, n) with m below 4 and n below 5, the last of which
 //!   is 125. What the cache is to hold is cleared first. `--live-mib N` sets the size of the block:
-//!   16
-//!   MiB without it, because each of 16 threads has one in each system, in memory.
+//!   16 MiB without it, because each of 16 threads has one in each system, in memory.
 //! * `kruskal`: three blocks of 512 bytes hold the edges of a complete graph of 5 vertices with
 //!   random weights, the sets of vertices, and the minimum spanning tree.
 //! * `queens`: a block of 32 bytes holds the board, on which the first solution for 8 queens is

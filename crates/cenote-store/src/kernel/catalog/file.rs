@@ -185,8 +185,7 @@ impl Found {
             for (frame, offset) in &scan.frames {
                 let known = frames.entry((frame.batch, frame.index)).or_insert(frame);
                 if *known != frame {
-                    let detail =
-                        format!("batch {} says something else in the other file", frame.batch);
+                    let detail = format!("batch {} differs in the other file", frame.batch);
                     self.lose(FILES[file], (*offset as u64, frame.len as u64), detail);
                 }
             }

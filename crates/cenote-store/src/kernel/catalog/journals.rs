@@ -41,9 +41,9 @@
 //! * the superblock is older than it: generations grow, so the bit *refused* keeps that.
 //!
 //! A caller that accepts the loss has a new journal made, and its naming (4) clears both bits; of
-//! pools the module `given_up` has the states.
-//! Where a copy of the superblock is lost, or put back and accepted, or the files are of different
-//! moments, its bits do not count: no journal is settled.
+//! pools the module `given_up` has the states. Where a copy of the superblock is lost, or put back
+//! and accepted, or the files are of different moments, its bits do not count: no journal is
+//! settled.
 //!
 //! A journal's header names the generation of the superblock's copy that names it (4): a superblock
 //! that is older was put back, unless the crash came between 3 and 4, when the journal has no
@@ -243,8 +243,8 @@ impl Journals {
         let other = JournalOf::ALL.get(by).map_or("the catalog", |by| by.file());
         (last < named && !planted(Bug::TieIgnored)).then(|| {
             format!(
-                "it was put back: it ends with record {last}, and {other} says that record {named} \
-                 was durable"
+                "an older copy was put back: it ends with record {last}, and {other} says that \
+                 record {named} was durable"
             )
         })
     }

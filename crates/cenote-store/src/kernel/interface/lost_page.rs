@@ -24,8 +24,8 @@ pub struct LostPage {
 /// A page of a log, or of a log space, of this session that was lost while the store was open.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error(
-    "page {page} of log {puddle} was lost while the store was open: its file was cut short, or \
-     its disk fails; the store acknowledges nothing more, and shows no values, because a \
+    "page {page} of log {puddle} was lost while the store was open: its file was cut short, or its \
+     disk fails; the store acknowledges nothing more, and refuses to read values, because a \
      transaction may be half done: close it, check the medium, open it again"
 )]
 pub struct LostLog {

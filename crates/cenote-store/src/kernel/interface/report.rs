@@ -179,7 +179,7 @@ struct Pools<'a>(&'a [PoolId]);
 impl fmt::Display for Pools<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            return f.write_str("no pool is concerned");
+            return f.write_str("no pool is affected");
         }
         f.write_str("concerns pools")?;
         for pool in self.0 {

@@ -8,9 +8,9 @@ use crate::kernel::interface::report::{Damage, PoolStart};
 use crate::kernel::puddles::puddle::Puddle;
 use crate::kernel::store::Store;
 use crate::kernel::store::pool_core::{PoolCore, Sharing};
-use cenote_layout::catalog::{PoolRecord, Record};
+use cenote_layout::catalog::{PoolMode, PoolRecord, Record};
 use cenote_layout::id::PoolId;
-use cenote_medium::{Durability, FileName, MediumError, Operation};
+use cenote_medium::{Durability, FileName, MediumError, MediumKind, Operation};
 use std::sync::Arc;
 
 /// An open pool. Cloning is cheap; while a handle lives, the store is open.
@@ -211,6 +211,14 @@ impl PoolHandle {
             inner.medium.sync(puddle.file_name()).map_err(|error| inner.failed(error))?;
         }
         Ok(())
+    }
+
+    /// Whether the memory of puddles is that of their files, mapped shared and writable, so that a
+    /// second mapping of it shows the same bytes, and no store through one has to be noted.
+    #[must_use]
+    pub fn can_map_twice(&self) -> bool {
+        let is_real = self.store.inner().info.kind != MediumKind::Simulated;
+        self.writable && is_real && self.record().mode == PoolMode::Direct
     }
 
     /// The puddle of the pool in whose body the range lies.

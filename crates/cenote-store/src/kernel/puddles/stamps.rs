@@ -3,9 +3,9 @@
 //!
 //! A copy of a store is made file by file, and an operator may put back one file alone. Files of
 //! protected pools and objects notice; those of others, and of objects without protection, have no
-//! checksum over their contents. Each has a
-//! *stamp* instead: an *era*, if a session may write it, or a *seal*, if none has since a close.
-//! The catalog names the seal of each puddle, and the superblock the era.
+//! checksum over their contents. Each has a *stamp* instead: an *era*, if a session may write it,
+//! or a *seal*, if none has since a close. The catalog names the seal of each puddle, and the
+//! superblock the era.
 //!
 //! # States
 //!

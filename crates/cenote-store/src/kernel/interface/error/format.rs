@@ -30,7 +30,7 @@ pub enum FormatError {
         found: String,
     },
     /// The options make no sense.
-    #[error("the store cannot be formatted so: {0}")]
+    #[error("invalid options for formatting the store: {0}")]
     Options(String),
     /// Another process is formatting or using it.
     #[error("{path} is in use by {holder}: wait until it is done")]
@@ -41,7 +41,9 @@ pub enum FormatError {
         holder: String,
     },
     /// No place for the window.
-    #[error("no {len} bytes of address space are free for the window: choose a smaller window_len")]
+    #[error(
+        "the address space has no {len} free bytes for the window: choose a smaller window_len"
+    )]
     NoWindow {
         /// Bytes that were wanted.
         len: u64,

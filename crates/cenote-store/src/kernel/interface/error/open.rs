@@ -69,9 +69,9 @@ pub enum OpenError {
     },
     /// Files that were copied while a session had the store open, and that session goes on.
     #[error(
-        "{path} is a copy of a store that {holder} has open: it was made file by file while the \
-         store was written, and may hold what never was; copy a store with `cenote backup`, or \
-         close it first"
+        "{path} is a copy of a store that {holder} has open: it was made file by file while \
+         programs wrote the store, and may hold values that never existed; copy a store with \
+         `cenote backup`, or close it first"
     )]
     CopyOfOpen {
         /// The directory.
@@ -85,7 +85,7 @@ pub enum OpenError {
     #[error(
         "{path} is a copy of a store that was not closed, or was put back from one: its files are \
          of different moments; use a copy that `cenote backup` made, or open it with \
-         CopyPolicy::CheckAndOpen (--accept-copy; `cenote adopt` makes it a store of its own)"
+         CopyPolicy::CheckAndOpen (--accept-copy; `cenote adopt` checks it)"
     )]
     Copied {
         /// The directory.
@@ -110,7 +110,7 @@ pub enum OpenError {
     #[error("{path} is in use by clients of a daemon that has ended: processes {}{}; start cenoted \
             again where it ran, or end them",
         joined(pids),
-        if *seen { "" } else { " by the numbers of the container or the boot that they run in" })]
+        if *seen { "" } else { " (numbers of another container or an earlier boot)" })]
     Clients {
         /// The directory.
         path: String,
@@ -245,7 +245,7 @@ pub enum OpenError {
         note: String,
     },
     /// The options make no sense.
-    #[error("the store cannot be opened so: {0}")]
+    #[error("invalid options for opening the store: {0}")]
     Options(String),
     /// The medium: a full disk, no permission, an I/O error.
     #[error("{path}: {source}")]

@@ -12,8 +12,8 @@ use cenote_medium::MediumError;
 use cenote_sealed::SealedError;
 use std::time::Duration;
 
-const GIVE_UP: &str = "give the journal up, and what it has of psyncs (of pools \
-    JournalPolicy::GiveUp, --give-up-journal; of objects accept_damaged_journal)";
+const GIVE_UP: &str = "give up the journal and the psyncs in it (of pools: JournalPolicy::GiveUp \
+                       or --give-up-journal; of objects: accept_damaged_journal)";
 
 /// The holder that an error names while the daemon copies, moves or rewrites a pool: for a moment.
 pub const BY_DAEMON: &str = "the daemon itself";
@@ -27,8 +27,9 @@ pub enum StoreError {
     Medium(MediumError),
     /// The store is not this session's any more. Nothing was written, and nothing will be.
     #[error(
-        "{file} of this store was replaced or rewritten while it was open ({detail}), so nothing \
-         more is written: close the store, find the program that did that, and open it again"
+        "{file} of this store was replaced or rewritten while it was open ({detail}), so the store \
+         writes nothing more: close it, find the program that changed the file, and open the store \
+         again"
     )]
     Fenced {
         /// The file.
@@ -46,8 +47,8 @@ pub enum StoreError {
     /// may still be done when it goes on; then it is done before anything that this client asks
     /// next.
     #[error(
-        "{socket}: the daemon gave no sign of life for {:.1} s: {why}; what was asked may still be \
-         done then",
+        "{socket}: the daemon gave no sign of life for {:.1} s: {why}; the daemon may still carry \
+         out the request",
         waited.as_secs_f64()
     )]
     DaemonSilent {
@@ -60,8 +61,8 @@ pub enum StoreError {
     },
     /// A pool's permissions do not allow it.
     #[error(
-        "pool \"{name}\" may not be {what} by this user: its owner can change that (cenote chmod, \
-         cenote chown)"
+        "pool \"{name}\" may not be {what} by this user: ask its owner to change that (`cenote \
+         chmod`, `cenote chown`)"
     )]
     Permission {
         /// The pool.
@@ -118,14 +119,14 @@ pub enum StoreError {
         detail: String,
     },
     /// A copy of the store was made, and it is not known whether it survives a loss of power.
-    #[error("the copy may be gone after a loss of power: {detail}")]
+    #[error("the copy may be lost after a loss of power: {detail}")]
     BackupUnsynced {
         /// Why.
         detail: String,
     },
     /// No copy was made: clients of the daemon did not stand between two transactions in time.
-    #[error("no backup was made: {} {}; see what they do (a long transaction, a stopped process), \
-            and try again",
+    #[error("no backup was made: {} {}; end the long transaction or continue the stopped process, \
+             and try again",
         if pids.len() == 1 { "this process" } else { "these processes" },
         of_processes(pids, *waited))]
     NotStill {
@@ -142,8 +143,8 @@ pub enum StoreError {
     },
     /// A daemon closes a store while clients are there.
     #[error(
-        "{clients} clients are there: the store is taken over by the next daemon, or recovered \
-         when they have ended"
+        "{clients} clients are connected: the next daemon takes the store over, or recovery runs \
+         when the clients have ended"
     )]
     Hosting {
         /// How many.
@@ -288,9 +289,9 @@ pub enum StoreError {
     },
     /// Power failed while the pool was written at a level that does not cover it.
     #[error(
-        "pool \"{name}\" was open for writing when power failed, at durability level process, \
-         which does not cover that: it may be torn; open the store with PowerLossPolicy::ReadOnly \
-         or AsIs to use it all the same"
+        "pool \"{name}\" was open for writing when power failed, and may be torn: durability level \
+         process does not cover a loss of power; to use the pool nevertheless, open the store with \
+         PowerLossPolicy::ReadOnly or AsIs"
     )]
     PoolNotCovered {
         /// The name.
@@ -321,8 +322,8 @@ pub enum StoreError {
     },
     /// A psync of a pool that has no primary.
     #[error(
-        "pool \"{name}\" is in direct mode: its transactions are as durable as they can be there \
-         without psync; create a pool with PoolMode::Shadowed to psync it"
+        "pool \"{name}\" is in direct mode, which has no psync: its commits are durable without \
+         one, up to the store's level; to use psync, create a pool with PoolMode::Shadowed"
     )]
     NotShadowed {
         /// The name.
@@ -371,9 +372,9 @@ pub enum StoreError {
     },
     /// What cannot be done with a pool that is protected at rest.
     #[error(
-        "pool \"{name}\" is protected at rest: {what} cannot be; copy its values into a pool \
-         without protection, if they may lie there, or use it in shadowed mode in a store of this \
-         process"
+        "pool \"{name}\" is protected at rest, and does not allow this: {what}; use the pool in \
+         shadowed mode in a store of this process, or copy its values into a pool without \
+         protection"
     )]
     Protected {
         /// The pool.
@@ -382,7 +383,10 @@ pub enum StoreError {
         what: &'static str,
     },
     /// The pool is older than an anchor that a program kept of it.
-    #[error("pool \"{name}\" was put back to an earlier state: {detail}; find out by whom")]
+    #[error(
+        "pool \"{name}\" was replaced by an earlier state: {detail}; find out which program or \
+             user did that"
+    )]
     PoolRolledBack {
         /// The pool.
         name: String,
@@ -390,10 +394,7 @@ pub enum StoreError {
         detail: String,
     },
     /// Pools of several stores in one psync.
-    #[error(
-        "pools are psynced together only if they are of one store: psync those of each store by \
-         themselves"
-    )]
+    #[error("one psync takes pools of one store only: psync the pools of each store separately")]
     NotTogether,
     /// One psync is larger than the journal may become.
     #[error(

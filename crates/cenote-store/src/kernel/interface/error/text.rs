@@ -36,7 +36,7 @@ pub(crate) fn plural_pages(count: u64) -> String {
 }
 
 pub(crate) fn of_processes(pids: &[u32], waited: core::time::Duration) -> String {
-    format!("had no moment between transactions within {} ms: {}", waited.as_millis(), joined(pids))
+    format!("stayed in one transaction for {} ms: {}", waited.as_millis(), joined(pids))
 }
 
 pub(crate) fn joined(pids: &[u32]) -> String {

@@ -1,0 +1,259 @@
+//! Metadata of a logged heap are protected against stray stores: in pools of a store, whose files
+//! can be mapped twice.
+
+use cenote_heap::logged::{LoggedHeap, LoggedOptions, Protection};
+use cenote_heap::{Backing, MemoryBacking, MemoryOptions, PoolBacking};
+use cenote_layout::catalog::{HeapKind, PoolMode};
+use cenote_layout::id::{TypeId, Uuid};
+use cenote_layout::logged::LoggedHeader;
+use cenote_layout::puddle::header_space;
+use cenote_medium::{Medium, MediumOptions, RealMedium};
+use cenote_protect::{Kind, explain};
+use cenote_store::{Access, FormatOptions, OpenOptions, PoolOptions, Store, format};
+use cenote_testkit::child::{ended, task, with_task};
+use cenote_testkit::directories::directory;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::sync::Arc;
+
+type Heap = LoggedHeap<PoolBacking>;
+
+const SIGSEGV: i32 = 11;
+const BLOCKS: u64 = 3000;
+
+fn options(protection: Protection) -> LoggedOptions {
+    let (sub_heaps, lanes, tickets, levels) = (1, 2, 64, 2);
+    LoggedOptions { sub_heaps, lanes, tickets, levels, cpu: || 0, protection }
+}
+
+fn medium(path: &Path) -> Arc<dyn Medium> {
+    let options = MediumOptions { create: true, ..MediumOptions::default() };
+    Arc::new(RealMedium::open(path, &options).expect("a directory"))
+}
+
+/// A store with a pool, in which no heap is yet.
+fn make(path: &Path, mode: PoolMode) {
+    let uuid = Some(Uuid::from_random_bytes([7; 16]));
+    let window = FormatOptions { window_base: None, window_len: 1 << 30, uuid };
+    format(medium(path), &window).expect("formatted");
+    let (puddle_size, size_max, heap) = (1 << 20, 64 << 20, HeapKind::Logged);
+    let pool = PoolOptions { puddle_size, size_max, heap, mode, ..PoolOptions::default() };
+    open(path).create_pool("x", &pool).expect("a pool");
+}
+
+fn open(path: &Path) -> Store {
+    Store::open(medium(path), OpenOptions::default()).expect("a store").0
+}
+
+/// The heap of the pool; made, if there is none.
+fn heap(store: &Store, protection: Protection) -> Heap {
+    Heap::open_pool(backing(store), &options(protection)).expect("a heap")
+}
+
+fn backing(store: &Store) -> PoolBacking {
+    let pool = store.open_pool("x", Access::ReadWrite).expect("a pool");
+    // SAFETY: a second heap of the pool is refused, and no reference is given out.
+    unsafe { PoolBacking::of(pool) }
+}
+
+fn alloc(heap: &Heap, size: u64) -> u64 {
+    heap.alloc(size, 1, TypeId(7)).expect("room").addr
+}
+
+/// Allocates so many blocks that there are later parts of data and of the table.
+fn fill(heap: &Heap) -> Vec<u64> {
+    (0..BLOCKS).map(|i| alloc(heap, if i % 3 == 0 { 40 } else { 300 })).collect()
+}
+
+fn held(heap: &Heap) -> Vec<(u64, u64)> {
+    let mut all = Vec::new();
+    for (_, sub) in heap.sub_heaps() {
+        let report = sub.check();
+        assert_eq!(report.damage, []);
+        all.extend(report.blocks.iter().map(|block| (block.addr, block.size)));
+    }
+    all
+}
+
+/// An address in each guarded range: the words of sub-heaps, the first part of one sub-heap's
+/// metadata, and a later part of the table.
+fn metadata(store: &Store) -> [usize; 3] {
+    let backing = backing(store);
+    let root = backing.extents()[0];
+    let start = (root.addr + header_space(root.size)) as usize;
+    let is_far = |at: &usize| explain(*at).is_some_and(|found| found.kind == Kind::Metadata);
+    let bodies = backing.extents().into_iter().skip(1);
+    let far = bodies.map(|e| (e.addr + header_space(e.size)) as usize).find(is_far);
+    let words = start + LoggedHeader::WORDS as usize;
+    let first = start + LoggedHeader::SUB_HEAPS as usize + 4096;
+    [words + 8, first + 64, far.expect("a later part of the table") + 32]
+}
+
+#[test]
+fn a_heap_works_with_each_protection_and_opens_with_every_other() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let mut blocks = Vec::new();
+    let all = [Protection::Keys, Protection::Hidden, Protection::Mprotect, Protection::None];
+    // Keys, where the processor has them.
+    for protection in all.map(|protection| protection.within(true)) {
+        let store = open(&path);
+        let heap = heap(&store, protection);
+        assert_eq!(held(&heap).len(), blocks.len(), "{protection:?}");
+        for block in blocks.drain(..) {
+            heap.free(block).expect("freed");
+        }
+        for (_, sub) in heap.sub_heaps() {
+            sub.compact().expect("compact");
+        }
+        blocks = fill(&heap);
+        assert_eq!(heap.protection(), protection);
+        let is_guarded = metadata_or_none(&store);
+        assert_eq!(is_guarded, protection != Protection::None);
+        let mut log = heap.log();
+        let block = log.alloc(64, 1, TypeId(7), false).expect("room");
+        log.free(blocks[0]).expect("freed later");
+        log.abort().expect("ended");
+        assert!(heap.find(block.addr).is_err() && heap.find(blocks[0]).is_ok());
+    }
+}
+
+/// Whether the table's later parts and all else is guarded.
+fn metadata_or_none(store: &Store) -> bool {
+    let root = backing(store).extents()[0];
+    let words = (root.addr + header_space(root.size) + LoggedHeader::WORDS) as usize;
+    let is_guarded = explain(words).is_some();
+    if is_guarded {
+        let kinds = metadata(store).map(|at| explain(at).map(|found| found.kind));
+        assert_eq!(kinds, [Some(Kind::Metadata); 3]);
+        assert_eq!(explain(words).expect("explained").what(), "pool `x`");
+    }
+    is_guarded
+}
+
+#[test]
+fn the_end_of_a_heap_gives_all_rights_back() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let store = open(&path);
+    for protection in [Protection::Hidden, Protection::Mprotect, Protection::Hidden] {
+        let heap = heap(&store, protection);
+        let blocks = fill(&heap);
+        let places = metadata(&store);
+        blocks.into_iter().for_each(|block| heap.free(block).expect("freed"));
+        drop(heap);
+        for at in places {
+            assert_eq!(explain(at), None);
+            let word = core::ptr::with_exposed_provenance_mut::<u64>(at);
+            // SAFETY: a word of a mapped puddle that no heap uses now; it stays what it was.
+            unsafe { word.write_volatile(word.read_volatile()) };
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_mapped_twice_is_not_guarded_by_a_hidden_mapping() {
+    let memory = MemoryBacking::new(MemoryOptions::default());
+    let heap = LoggedHeap::create(memory, &options(Protection::Hidden)).expect("a heap");
+    heap.alloc(100, 1, TypeId(7)).expect("room");
+    assert_eq!(heap.protection(), Protection::None);
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Shadowed);
+    let store = open(&path);
+    let hidden = self::heap(&store, Protection::Hidden);
+    fill(&hidden);
+    assert_eq!(hidden.protection(), Protection::None);
+    drop(hidden);
+    let heap = self::heap(&store, Protection::Mprotect);
+    alloc(&heap, 100);
+    assert_eq!((heap.protection(), held(&heap).len()), (Protection::Mprotect, 3001));
+}
+
+#[test]
+fn memory_is_guarded_by_rights_of_pages_while_levels_come_and_go() {
+    let options = LoggedOptions { sub_heaps: 1, levels: 6, ..options(Protection::Mprotect) };
+    let memory = MemoryBacking::new(MemoryOptions::default());
+    let heap = LoggedHeap::create(memory, &options).expect("a heap");
+    let blocks: Vec<u64> =
+        (0..BLOCKS).map(|_| heap.alloc(300, 1, TypeId(7)).expect("room").addr).collect();
+    blocks.into_iter().for_each(|block| heap.free(block).expect("freed"));
+    for (_, sub) in heap.sub_heaps() {
+        assert!(sub.compact().expect("compact") > 0);
+        assert_eq!((sub.check().damage, sub.check().blocks), (vec![], vec![]));
+    }
+    assert_eq!(heap.protection(), Protection::Mprotect);
+}
+
+/// Not a test of its own: what a child process runs, which stores into metadata.
+#[test]
+fn child() {
+    let Some((task, path)) = task() else { return };
+    let (protection, place) = task.split_once(' ').expect("two words");
+    let protection = match protection {
+        "Keys" => Protection::Keys,
+        "Hidden" => Protection::Hidden,
+        _ => Protection::Mprotect,
+    };
+    let store = open(&path);
+    let heap = heap(&store, protection);
+    alloc(&heap, 300);
+    let at = metadata(&store)[place.parse::<usize>().expect("a number")];
+    // SAFETY: a word of mapped metadata; the store faults, or the heap is damaged, which the
+    // parent finds.
+    unsafe { core::ptr::with_exposed_provenance_mut::<u64>(at).write_volatile(1) };
+}
+
+#[test]
+fn a_stray_store_kills_its_process_and_the_heap_is_as_it_was() {
+    for protection in [Protection::Keys, Protection::Hidden, Protection::Mprotect] {
+        for place in 0..3 {
+            let dir = directory();
+            let path = dir.path().join("store");
+            make(&path, PoolMode::Direct);
+            let before = {
+                let store = open(&path);
+                let heap = heap(&store, protection);
+                fill(&heap);
+                held(&heap).len()
+            };
+            let task = format!("{protection:?} {place}");
+            let (status, said) = ended(&mut with_task("protected::child", &task, &path));
+            assert_eq!(status.signal(), Some(SIGSEGV), "{task}: {said}");
+            assert!(said.contains("cenote: stray write at 0x"), "{said}");
+            assert!(said.contains("metadata of pool `x`"), "{said}");
+            let store = open(&path);
+            // One more: the child's own block.
+            assert_eq!(held(&heap(&store, Protection::None)).len(), before + 1);
+        }
+    }
+}
+
+/// Nanoseconds of an allocation and a free of 64 bytes, optimised, by protection, alternating.
+/// `PROTECTED_PAIRS` says how many.
+#[test]
+fn pairs_are_timed_by_protection() {
+    let pairs = std::env::var("PROTECTED_PAIRS").ok().and_then(|text| text.parse().ok());
+    let pairs: u64 = pairs.unwrap_or(500);
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    for round in 0..3 {
+        for protection in
+            [Protection::None, Protection::Hidden, Protection::Keys, Protection::Mprotect]
+        {
+            let store = open(&path);
+            let heap = heap(&store, protection);
+            alloc(&heap, 64);
+            let began = std::time::Instant::now();
+            for _ in 0..pairs {
+                let addr = alloc(&heap, 64);
+                heap.free(addr).expect("freed");
+            }
+            let ns = began.elapsed().as_nanos() as f64 / pairs as f64;
+            println!("{round}: {:?}, a pair: {ns:.0} ns", heap.protection());
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Guards of metadata: only code that has entered them writes the ranges.
+//!
+//! | [`Protection`] | who can write a range, other than through the guards |
+//! | --- | --- |
+//! | `None` | every store |
+//! | `Hidden` | a store to the second mapping, which no pointer in memory leads to |
+//! | `Mprotect` | every store, as long as any thread is inside the guards |
+//! | `Keys` | a store to the second mapping, by a thread that is inside the guards |
+//!
+//! With `Hidden` and `Keys` the range at its own address is read-only from [`Guards::add`] on.
+//! Stores go through a second mapping of the same pages
+//! ([`cenote_sys::second_mapping`]), [`Guards::add`] says how far away. With `Keys` that mapping
+//! has a protection key too, which only a thread inside the guards has opened. So neither takes a
+//! right away from a load, and neither changes rights of pages in an operation.
+//!
+//! With `Mprotect` the first thread that enters opens all ranges, and the last one that leaves
+//! closes them. Where the kernel refuses that, the store faults.
+
+use crate::explain::tell_of_faults;
+use crate::owner::{Owner, Whole};
+use crate::right::Right;
+use crate::table::Kind;
+use cenote_medium::planted::{Bug, planted};
+use cenote_sys::fork_guard;
+use cenote_sys::protection_keys::{Before, Key};
+use cenote_sys::second_mapping::SecondMapping;
+use core::ops::Range;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const PAGE: usize = 4096;
+
+/// How metadata are protected against stray stores. The module's table compares them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Protection {
+    /// Not at all.
+    None,
+    /// Stores go through a second mapping at a random address.
+    #[default]
+    Hidden,
+    /// Pages are writable while a thread is inside. For tests and comparison: two system calls for
+    /// each operation.
+    Mprotect,
+    /// As `Hidden`, and the second mapping has a protection key.
+    Keys,
+}
+
+impl Protection {
+    /// What of it can be had: keys where the processor has them, second mappings where the memory
+    /// can have one (`twice`).
+    #[must_use]
+    pub fn within(self, twice: bool) -> Self {
+        match self {
+            Self::Hidden | Self::Keys if !twice => Self::None,
+            Self::Keys if Key::of_process().is_none() => Self::Hidden,
+            other => other,
+        }
+    }
+}
+
+/// Ranges of metadata of one owner, and the way in.
+#[derive(Debug)]
+pub struct Guards {
+    protection: Protection,
+    /// With [`Protection::Keys`].
+    key: Option<Key>,
+    /// What explanations name: `pool "x"`.
+    what: String,
+    token: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How often guards were entered and not left: with [`Protection::Mprotect`].
+    inside: u32,
+    ranges: Vec<Guarded>,
+}
+
+#[derive(Debug)]
+struct Guarded {
+    owner: Owner<Whole>,
+    _second: Option<SecondMapping>,
+}
+
+impl Guarded {
+    /// Gives the whole range a right.
+    fn give(&self, right: Right) -> io::Result<()> {
+        self.owner.rights().change(right);
+        let pages = (self.owner.range().len() / PAGE) as u64;
+        // SAFETY: the range is the guards' (contract of `Guards::add`), and all code that stores
+        // there is inside them.
+        unsafe { self.owner.set(0..pages, right) }.map(drop)
+    }
+}
+
+impl Guards {
+    /// Without ranges yet. `what` as in [`Owner::new`].
+    #[must_use]
+    pub fn new(protection: Protection, what: &str) -> Self {
+        let key = if protection == Protection::Keys { Key::of_process() } else { None };
+        let (what, token) = (what.to_owned(), fork_guard::token());
+        Self { protection, key, what, token, state: Mutex::default() }
+    }
+
+    /// How ranges are protected.
+    #[must_use]
+    pub const fn protection(&self) -> Protection {
+        self.protection
+    }
+
+    /// Guards a range of whole pages. Returns what is to be added to an address in it, wrapping
+    /// around, for a store.
+    ///
+    /// # Errors
+    /// What the kernel says. The range is not guarded.
+    ///
+    /// # Safety
+    /// The range is mapped and writable, until the guards end. From now on all stores there are
+    /// made by code that has entered, at the distance that was returned. For a second mapping one
+    /// file is mapped there, shared, from the first byte of the range to the last.
+    pub unsafe fn add(&self, range: Range<usize>) -> io::Result<usize> {
+        if self.protection == Protection::None || range.is_empty() {
+            return Ok(0);
+        }
+        tell_of_faults()?;
+        let twice = matches!(self.protection, Protection::Hidden | Protection::Keys);
+        let second = match twice {
+            // SAFETY: the caller's promise.
+            true => Some(unsafe { SecondMapping::new(range.start, range.len()) }?),
+            false => None,
+        };
+        if let (Some(second), Some(key)) = (&second, self.key) {
+            second.lock_by(key)?;
+        }
+        let distance = second.as_ref().map_or(0, SecondMapping::distance);
+        let whole = Whole::new(Right::Write);
+        let owner = Owner::new(range, Kind::Metadata, &self.what, whole);
+        let guarded = Guarded { owner, _second: second };
+        let mut state = self.state();
+        if state.inside == 0 && !planted(Bug::GuardsOpen) {
+            guarded.give(Right::Read)?;
+        }
+        state.ranges.push(guarded);
+        Ok(distance)
+    }
+
+    /// Lets this thread store into the ranges, until the result is dropped.
+    #[inline]
+    pub fn enter(&self) -> Inside<'_> {
+        match self.protection {
+            Protection::None | Protection::Hidden => Inside::Nothing,
+            Protection::Keys => {
+                self.key.map_or(Inside::Nothing, |key| Inside::Keyed(key, key.open()))
+            }
+            Protection::Mprotect => {
+                self.open();
+                Inside::Counted(self)
+            }
+        }
+    }
+
+    #[cold]
+    fn open(&self) {
+        let mut state = self.state();
+        state.inside += 1;
+        if state.inside == 1 {
+            // A range that stays closed lets the store fault, and that is told.
+            state.ranges.iter().for_each(|guarded| drop(guarded.give(Right::Write)));
+        }
+    }
+
+    #[cold]
+    fn close(&self) {
+        let mut state = self.state();
+        state.inside -= 1;
+        if state.inside == 0 {
+            state.ranges.iter().for_each(|guarded| drop(guarded.give(Right::Read)));
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Guards {
+    fn drop(&mut self) {
+        // A child does not have the ranges.
+        if fork_guard::is_current(self.token) {
+            let ranges = core::mem::take(&mut self.state().ranges);
+            // Where that is refused, what comes after finds read-only pages, and says so.
+            ranges.iter().for_each(|guarded| drop(guarded.give(Right::Write)));
+        }
+    }
+}
+
+/// A thread is inside guards. The thread that entered leaves.
+#[derive(Debug)]
+#[must_use = "leaves at once"]
+pub enum Inside<'a> {
+    /// Nothing is to be done.
+    Nothing,
+    /// Pages are open.
+    Counted(&'a Guards),
+    /// The key is open; what it was before.
+    Keyed(Key, Before),
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        match self {
+            Self::Nothing => {}
+            Self::Counted(guards) => guards.close(),
+            Self::Keyed(key, before) => key.close(*before),
+        }
+    }
+}

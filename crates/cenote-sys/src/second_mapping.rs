@@ -1,0 +1,188 @@
+//! A second mapping of memory that is mapped shared already, at an address that chance chose.
+//!
+//! The kernel makes it from the first one (`mremap` of length 0), so that no descriptor of a file
+//! is needed. It has the rights of the first one at that moment, and keeps them when those of the
+//! first one change.
+//!
+//! # Where it lies
+//!
+//! In 24 TiB of addresses ([`PLACES`]) that nothing else is put into: windows of stores lie below,
+//! and so do programs; what the kernel places lies above. The next of these is more than 1 TiB
+//! away. Its address is the first one's modulo 2 MiB, so that large pages can serve both. On each
+//! side is a page without access.
+//!
+//! A value of [`SecondMapping`] holds the *distance* of the two mappings, which is no address: no
+//! word of memory leads to the second one but while it is used. The list of reservations does not
+//! have it either.
+//!
+//! # Safety argument
+//!
+//! The place is reserved first, where nothing lies; the second mapping replaces the reservation.
+//! It belongs to the value, and ends with it, in the process that made it.
+
+use crate::fork_guard;
+use crate::memory;
+use crate::process;
+use core::ops::Range;
+use core::ptr;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use std::io;
+
+/// Where second mappings lie.
+pub const PLACES: Range<usize> = 0x5800_0000_0000..0x7000_0000_0000;
+/// They lie as the first one does, modulo this.
+const STEP: usize = 2 << 20;
+/// How often another place is tried: a second mapping may lie there.
+const TRIES: u32 = 16;
+
+/// See the module.
+pub struct SecondMapping {
+    first: usize,
+    len: usize,
+    distance: usize,
+    token: u64,
+}
+
+impl core::fmt::Debug for SecondMapping {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "SecondMapping(of {:#x}, {} bytes)", self.first, self.len)
+    }
+}
+
+impl SecondMapping {
+    /// Of `len` bytes at `first`, whole pages.
+    ///
+    /// # Errors
+    /// What the kernel says: the memory is not shared (`EINVAL`), or there are too many mappings.
+    ///
+    /// # Safety
+    /// The range is mapped, and one file lies there from its first byte to its last.
+    pub unsafe fn new(first: usize, len: usize) -> io::Result<Self> {
+        if cfg!(miri) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let token = fork_guard::token();
+        let place = reserve(first, len)?;
+        let (from, to) = (ptr::without_provenance_mut(first), ptr::without_provenance_mut(place));
+        // SAFETY: the old mapping stays as it is (its length is given as 0), and what is replaced
+        // is our reservation.
+        let mapped = unsafe { rustix::mm::mremap_fixed(from, 0, len, MremapFlags::MAYMOVE, to) };
+        let second = Self { first, len, distance: place.wrapping_sub(first), token };
+        crate::mappings::made();
+        // SAFETY: mapped just now.
+        let kept = unsafe { memory::leave_out_of_children(place, len) };
+        mapped.map_err(io::Error::from).and(kept)?;
+        Ok(second)
+    }
+
+    /// What is to be added to an address of the first mapping, wrapping around.
+    #[must_use]
+    pub const fn distance(&self) -> usize {
+        self.distance
+    }
+
+    /// Gives the second mapping a protection key: see [`crate::protection_keys`].
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn lock_by(&self, key: crate::protection_keys::Key) -> io::Result<()> {
+        // SAFETY: the value's own mapping; its users open the key.
+        unsafe { key.assign(self.first.wrapping_add(self.distance), self.len) }
+    }
+}
+
+impl Drop for SecondMapping {
+    fn drop(&mut self) {
+        // A child does not have it, and may have something else there.
+        if fork_guard::is_current(self.token) {
+            let page = memory::page_bytes();
+            let start = self.first.wrapping_add(self.distance) - page;
+            // SAFETY: the value's own, with its two pages without access.
+            let _ = unsafe {
+                rustix::mm::munmap(ptr::without_provenance_mut(start), self.len + 2 * page)
+            };
+        }
+    }
+}
+
+/// Reserves a place by chance, with a page on each side.
+fn reserve(first: usize, len: usize) -> io::Result<usize> {
+    let page = memory::page_bytes();
+    let steps = ((PLACES.end - PLACES.start).saturating_sub(len) / STEP).saturating_sub(2);
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    for _ in 0..TRIES {
+        let random = u128::from_ne_bytes(process::random_bytes16()?);
+        // 2^128 is so much more than the number of places that none is likelier than another by
+        // more than 2^-100.
+        let step = (random % steps.max(1) as u128) as usize + 1;
+        let place = PLACES.start + step * STEP + first % STEP;
+        let start = ptr::without_provenance_mut(place - page);
+        // SAFETY: with FIXED_NOREPLACE (and on kernels without it: as a mere wish) no existing
+        // mapping is replaced.
+        let got =
+            unsafe { rustix::mm::mmap_anonymous(start, len + 2 * page, ProtFlags::empty(), flags) };
+        match got {
+            Ok(at) if at == start => return Ok(place),
+            Ok(at) => {
+                // SAFETY: mapped just now, not handed out.
+                let _ = unsafe { rustix::mm::munmap(at, len + 2 * page) };
+            }
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::dual_mapping::nameless_file;
+    use crate::memory::{Access, OwnedRegion, protect, whole_file};
+    use std::os::fd::AsFd;
+
+    fn shared(pages: usize) -> OwnedRegion {
+        let file = nameless_file("second").expect("a file");
+        file.set_len((pages * 4096) as u64).expect("its length");
+        // SAFETY: nothing else has the file.
+        unsafe { whole_file(file.as_fd(), pages * 4096) }.expect("mapped")
+    }
+
+    #[test]
+    fn a_store_through_the_second_mapping_is_seen_through_the_first_which_is_read_only() {
+        let region = shared(4);
+        let first = region.as_ptr().expose_provenance();
+        // SAFETY: a shared mapping of one file.
+        let second = unsafe { SecondMapping::new(first + 4096, 2 * 4096) }.expect("mapped twice");
+        // SAFETY: our own; stores go through the second mapping from now on.
+        unsafe { protect(first, 4 * 4096, Some(Access::ReadOnly)) }.expect("protected");
+        let to = (first + 4096 + 8).wrapping_add(second.distance());
+        assert!(PLACES.contains(&to));
+        assert_eq!(to % STEP, (first + 4096 + 8) % STEP);
+        // SAFETY: inside the second mapping, which is writable; loads from the first.
+        unsafe {
+            core::ptr::with_exposed_provenance_mut::<u64>(to).write_volatile(7);
+            assert_eq!(region.as_ptr().add(4096 + 8).cast::<u64>().read_volatile(), 7);
+        }
+        assert!(!format!("{second:?}").contains(&format!("{:x}", to & !4095)));
+    }
+
+    #[test]
+    fn private_memory_is_not_mapped_twice() {
+        let region = memory::anonymous(4096).expect("memory");
+        // SAFETY: mapped; the kernel refuses.
+        let refused = unsafe { SecondMapping::new(region.as_ptr().expose_provenance(), 4096) };
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn places_differ() {
+        let region = shared(1);
+        let first = region.as_ptr().expose_provenance();
+        // SAFETY: a shared mapping of one file.
+        let again = || unsafe { SecondMapping::new(first, 4096) }.expect("mapped twice");
+        let all: Vec<SecondMapping> = (0..8).map(|_| again()).collect();
+        let places: std::collections::BTreeSet<usize> = all.iter().map(|s| s.distance).collect();
+        assert_eq!(places.len(), 8);
+    }
+}
