@@ -41,8 +41,9 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::WouldDeadlock`] in any transaction of this thread, and if threads would wait for
-    /// each other in a circle; [`Error::Store`]: the pool is in direct mode or read-only, the disk is full or fails (the last psync stays, and the next one
-    /// includes everything since), the store is poisoned (a sync failed: the next open decides).
+    /// each other in a circle; [`Error::Store`]: the pool is in direct mode or read-only, the
+    /// disk is full or fails (the last psync stays, and the next one includes everything since),
+    /// the store is poisoned (a sync failed: the next open decides).
     pub fn psync(&self) -> Result<Psync> {
         run(&self.inner.store, &[&self.inner])
     }

@@ -1,13 +1,12 @@
 //! Threads that wait for pools while they have others, and circles of them.
 //!
 //! A thread that has no pool may wait: the holder of the pool that it wants waits for others, not
-//! for it.
-//! One that has pools (views, transactions that it is in, or gates that let its psync in) is noted,
-//! with what it has and what it wants, **before** it waits. If those that are noted would then wait
-//! for each other in a circle, it is refused. *No circle is missed:* each begins with the last of its threads to be noted, and
-//! what a thread has does not change while it waits. *None is seen that is not there:* a thread has
-//! what it has noted, and cannot have got what it waits for as long as another one noted that it
-//! has that.
+//! for it. One that has pools (views, transactions that it is in, or gates that let its psync in)
+//! is noted, with what it has and what it wants, **before** it waits. If those that are noted would
+//! then wait for each other in a circle, it is refused. *No circle is missed:* each begins with the
+//! last of its threads to be noted, and what a thread has does not change while it waits. *None is
+//! seen that is not there:* a thread has what it has noted, and cannot have got what it waits for
+//! as long as another one noted that it has that.
 //!
 //! *A second view passes writers that wait.* A thread with a view that waited behind a writer would
 //! wait for a thread that has nothing, and so is not noted; that one waits for views.
