@@ -7,7 +7,7 @@ default:
 test:
     scripts/test.sh
 
-# Crash enumeration to its full depth; `test` goes less deep.
+# Crash enumeration, and flipped bits of heaps, to their full depth; `test` goes less deep.
 histories:
     scripts/histories.sh
 
@@ -42,7 +42,7 @@ stress:
 adversary *HARNESSES:
     scripts/adversary.sh {{HARNESSES}}
 
-# In Miri: what works on the simulated medium. Hours.
+# In Miri: what works on the simulated medium. About an hour.
 miri *SUITES:
     scripts/miri.sh {{SUITES}}
 

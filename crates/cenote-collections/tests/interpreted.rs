@@ -1,8 +1,6 @@
 //! All layers on the simulated medium, few operations each, so that Miri can run them
 //! (`scripts/miri.sh`): every collection, an abort, a process that dies in a transaction, a leak
-//! that is collected, threads.
-//!
-//! Values have no padding: Miri reports padding that is read as bytes, see `cenote_sys::bytes`.
+//! that is collected, threads, a value with padding.
 
 use cenote::{
     Durability, Error, OpenOptions, Persist, Pool, PoolOptions, Ptr, Reader, ReclaimRefused,
@@ -18,8 +16,12 @@ const WINDOW_LEN: u64 = 1 << 28;
 
 /// A store that keeps no history: nothing is compared at each flush.
 fn formatted() -> Result<Arc<SimMedium>> {
+    formatted_for(Durability::Process)
+}
+
+fn formatted_for(durability: Durability) -> Result<Arc<SimMedium>> {
     let base = cenote_sys::memory::find_free(WINDOW_LEN as usize, 1 << 30).expect("addresses");
-    let options = SimOptions { record: false, ..SimOptions::new(Durability::Process) };
+    let options = SimOptions { record: false, ..SimOptions::new(durability) };
     let sim = SimMedium::new(options);
     let format =
         FormatOptions { window_base: Some(base as u64), window_len: WINDOW_LEN, uuid: None };
@@ -234,5 +236,47 @@ fn a_reclaim_that_begins_while_a_root_is_set_or_put_back_loads_whole_words() -> 
     });
     let view = pool.read()?;
     assert_eq!(view.root::<Node>()?, Some(nodes[1]));
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, Persist, PartialEq)]
+#[persist(name = "interpreted::Padded")]
+#[repr(C)]
+struct Padded {
+    small: u8,
+    word: u64,
+}
+
+/// Miri sees whether the log or a hash reads padding as bytes.
+#[test]
+fn a_value_with_padding_is_logged_hashed_and_put_back() -> Result<()> {
+    for durability in [Durability::Process, Durability::Power] {
+        let sim = formatted_for(durability)?;
+        let (_store, pool) = open(sim.clone())?;
+        let value = pool.write(|tx| -> Result<_> {
+            let value = tx.alloc(Padded { small: 1, word: 2 })?;
+            #[cfg(miri)]
+            // SAFETY: the block holds such values as long as the program runs.
+            unsafe {
+                let at = core::ptr::from_ref(tx.get(value)?).cast::<u8>();
+                cenote_sys::bytes::interpreted::name_padding(at.add(1), 7);
+            }
+            tx.set_root(value)?;
+            Ok(value)
+        })?;
+        let aborted = pool.write(|tx| -> Result<()> {
+            *tx.get_mut(value)? = Padded { small: 3, word: 4 };
+            Err(Error::AsIs)
+        });
+        assert!(matches!(aborted, Err(Error::AsIs)));
+        assert_eq!(*pool.read()?.get(value)?, Padded { small: 1, word: 2 });
+        pool.write(|tx| -> Result<()> {
+            *tx.get_mut(value)? = Padded { small: 5, word: 6 };
+            Ok(())
+        })?;
+        assert_eq!(*pool.read()?.get(value)?, Padded { small: 5, word: 6 });
+        // The simulation compares memory with its files when it ends, padding too.
+        sim.stop_looking();
+    }
     Ok(())
 }

@@ -107,8 +107,7 @@ pub enum Bug {
     SealOfUnfinished,
     /// A file of control data that cannot be read fails the open, whatever the other copy says.
     UnreadableNotRead,
-    /// A session that finds one copy of the superblock open leaves the other one clean until it has
-    /// recovered the store.
+    /// A session that finds one copy of the superblock open leaves the other one clean at first.
     OtherCopyClean,
     /// A close forgets which files were marked in pools that no session leased.
     MarkForgotten,
@@ -122,8 +121,7 @@ pub enum Bug {
     TraceDueForgotten,
     /// A refill calls a superblock full without looking whether blocks of it were freed meanwhile.
     RefillUnchecked,
-    /// A free believes what its thread remembers of a superblock that has become another kind's
-    /// since.
+    /// A free believes what its thread remembers of a superblock that has changed its kind since.
     RememberedUnchecked,
     /// A superblock is taken with the marks that its former blocks have left.
     MarksNotCleared,
@@ -539,6 +537,8 @@ pub enum Bug {
     LostPageOfZeros,
     /// Threads wait for each other's pools in a circle.
     CircleNotSeen,
+    /// A psync that waits for another one of its pool is in no list of threads that wait.
+    GateNotNoted,
     /// A move of the window forgets the stamps of the objects that move.
     MovedObjectUnsealed,
     /// A thread that has pools waits for another process as long as it takes.

@@ -74,13 +74,13 @@ pub(crate) fn fill(pool: &PoolHandle, value: u8) {
         // SAFETY: the body of a puddle that this test alone has, mapped, and writable by tracking.
         unsafe { at.write_bytes(value, 4096) };
     }
-    match pool.store().begin_psync(&[pool]).expect("begun") {
+    match pool.store().begin_psync(&[pool], &|_| None).expect("begun") {
         Begun::Mine(mut psync) => {
             // SAFETY: this thread alone has the pool.
             unsafe { psync.copy() }.expect("copied");
             psync.commit().expect("committed");
         }
-        Begun::Done(_) => panic!("no other psync runs"),
+        Begun::Done(_) | Begun::Refused => panic!("no other psync runs"),
     }
 }
 

@@ -52,7 +52,7 @@ fn fill(pool: &PoolHandle, value: u64, psyncs: bool) {
     if !psyncs {
         return;
     }
-    if let Begun::Mine(mut psync) = pool.store().begin_psync(&[pool]).expect("begun") {
+    if let Begun::Mine(mut psync) = pool.store().begin_psync(&[pool], &|_| None).expect("begun") {
         // SAFETY: this thread alone has the pool.
         unsafe { psync.copy() }.expect("copied");
         psync.commit().expect("committed");

@@ -37,16 +37,34 @@ struct GateState {
     last: Psync,
 }
 
+/// Why a psync was not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotIn {
+    /// Another psync, which did this.
+    Shared(Psync),
+    /// The caller must not wait.
+    Refused,
+}
+
 impl Gate {
     /// Lets the caller in, with the psync's number; or, if it `may_share`, tells it what a psync
-    /// did that was let in after this call.
-    pub(crate) fn enter(&self, may_share: bool) -> Result<u64, Psync> {
+    /// did that was let in after this call. Before it waits it asks `before_waiting`, whose answer
+    /// lives while it waits.
+    pub(crate) fn enter<N>(
+        &self,
+        may_share: bool,
+        before_waiting: impl FnOnce() -> Option<N>,
+    ) -> Result<u64, NotIn> {
         let mut state = locked(&self.state);
         let wanted = state.begun + 1;
+        let _noted = match state.busy {
+            true => Some(before_waiting().ok_or(NotIn::Refused)?),
+            false => None,
+        };
         while state.busy {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             if may_share && state.done >= wanted {
-                return Err(state.last);
+                return Err(NotIn::Shared(state.last));
             }
         }
         state.busy = true;
@@ -57,7 +75,7 @@ impl Gate {
     /// Keeps psyncs out until the answer is dropped.
     pub(crate) fn alone(&self) -> Alone<'_> {
         // It does not share, so it is let in.
-        Alone(self, self.enter(false).unwrap_or_default())
+        Alone(self, self.enter(false, || Some(())).unwrap_or_default())
     }
 
     pub(crate) fn leave(&self, number: u64, done: Option<Psync>) {
@@ -85,7 +103,7 @@ mod tests {
     use super::*;
 
     fn entered(gate: &Gate) -> u64 {
-        gate.enter(true).expect("no psync is in")
+        gate.enter(true, || None::<()>).expect("no psync is in")
     }
 
     #[test]
@@ -97,7 +115,7 @@ mod tests {
             let waiters: Vec<_> = (0..8)
                 .map(|_| {
                     scope.spawn(|| {
-                        gate.enter(true).inspect(|&number| {
+                        gate.enter(true, || Some(())).inspect(|&number| {
                             std::thread::sleep(Duration::from_millis(20));
                             gate.leave(number, Some(done(number)));
                         })
@@ -112,10 +130,21 @@ mod tests {
             // it began.
             assert!(answers.contains(&Ok(2)), "{answers:?}");
             assert!(
-                answers.iter().all(|answer| !matches!(answer, Err(done) if done.seq == first)),
+                answers
+                    .iter()
+                    .all(|answer| !matches!(answer, Err(NotIn::Shared(done)) if done.seq == first)),
                 "{answers:?}"
             );
         });
+    }
+
+    #[test]
+    fn who_must_not_wait_is_refused_and_leaves_the_gate_as_it_is() {
+        let gate = Gate::default();
+        let first = entered(&gate);
+        assert_eq!(gate.enter(true, || None::<()>), Err(NotIn::Refused));
+        gate.leave(first, None);
+        assert_eq!(entered(&gate), first + 1);
     }
 
     #[test]
@@ -125,7 +154,7 @@ mod tests {
         gate.leave(first, None);
         let second = entered(&gate);
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| gate.enter(true));
+            let waiter = scope.spawn(|| gate.enter(true, || Some(())));
             std::thread::sleep(Duration::from_millis(30));
             gate.leave(second, None);
             assert_eq!(waiter.join().expect("no panic"), Ok(3));

@@ -123,7 +123,7 @@ pub use kernel::store::log_list::LogLease;
 pub use log_decision::{LogDecision, UndecidedLogs};
 pub use object_info::{ListedObject, NewObject, ObjectInfo};
 pub use pools::PoolInfo;
-pub use psync::{Begun, Psyncing};
+pub use psync::{BeforeWaiting, Begun, Psyncing};
 pub use rekey::Rekeyed;
 pub use sealed::VerifiedPuddle;
 

@@ -66,7 +66,7 @@
 //! is a property of the mapping and stays.
 
 use crate::connection::Connection;
-use crate::gate::Psync;
+use crate::gate::{NotIn, Psync};
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::pools::pool::PoolHandle;
 use crate::kernel::store::{Control, Inner, Store};
@@ -78,6 +78,7 @@ use cenote_layout::catalog::PoolMode;
 use cenote_layout::id::PoolId;
 use cenote_medium::planted::{Bug, planted};
 use cenote_shadow::Packed;
+use core::any::Any;
 use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -96,13 +97,17 @@ struct Work {
 }
 
 impl Work {
-    /// Enters pools, which are in the order of their numbers.
-    fn enter(shadows: Vec<Arc<Shadow>>) -> Result<Self, Psync> {
+    /// Enters pools, which are in the order of their numbers. `before_waiting` is told how many of
+    /// them it has.
+    fn enter<N>(
+        shadows: Vec<Arc<Shadow>>,
+        before_waiting: impl Fn(usize) -> Option<N>,
+    ) -> Result<Self, NotIn> {
         let (entered, psync, held) = (Vec::new(), Default::default(), Duration::ZERO);
         let mut work = Self { shadows: entered, psync, packed: None, held, is_empty: false };
         let alone = shadows.len() == 1;
         for shadow in shadows {
-            let number = shadow.gate.enter(alone)?;
+            let number = shadow.gate.enter(alone, || before_waiting(work.shadows.len()))?;
             work.shadows.push((shadow, number));
         }
         Ok(work)
@@ -207,7 +212,14 @@ pub enum Begun {
     Mine(Psyncing),
     /// While this one waited, another psync of the pool began and was committed.
     Done(Psync),
+    /// It would have had to wait, and must not.
+    Refused,
 }
+
+/// Asked before a psync waits for another one: how many of its pools, in the order of their
+/// numbers, it has; the next one it waits for. The answer lives while it waits; without one it must
+/// not.
+pub type BeforeWaiting<'a> = &'a dyn Fn(usize) -> Option<Box<dyn Any>>;
 
 /// A psync in progress: [`Psyncing::copy`] while no thread writes, then [`Psyncing::commit`]. If it
 /// is dropped before that, nothing has happened.
@@ -246,12 +258,16 @@ impl Psyncing {
 impl Store {
     /// Begins a psync of pools that are open for writing: after a loss of power all of them are as
     /// this psync leaves them, or none is. Waits for psyncs of these pools that are in
-    /// progress.
+    /// progress, if `before_waiting` lets it.
     ///
     /// # Errors
     /// A pool in direct mode, one of another store, a read-only handle; the medium, if pages of a
     /// session before this one have to be found.
-    pub fn begin_psync(&self, pools: &[&PoolHandle]) -> Result<Begun, StoreError> {
+    pub fn begin_psync(
+        &self,
+        pools: &[&PoolHandle],
+        before_waiting: BeforeWaiting<'_>,
+    ) -> Result<Begun, StoreError> {
         self.check_usable()?;
         let inner = self.inner();
         let mut ids = BTreeSet::new();
@@ -271,9 +287,10 @@ impl Store {
             ids.insert(pool.id());
         }
         let shadows = ids.iter().filter_map(|id| inner.known_shadow(*id)).collect();
-        let work = match Work::enter(shadows) {
+        let work = match Work::enter(shadows, before_waiting) {
             Ok(work) => work,
-            Err(done) => return Ok(Begun::Done(done)),
+            Err(NotIn::Shared(done)) => return Ok(Begun::Done(done)),
+            Err(NotIn::Refused) => return Ok(Begun::Refused),
         };
         work.prepare(inner)?;
         Ok(Begun::Mine(Psyncing { work, store: self.clone() }))
@@ -332,7 +349,7 @@ pub(crate) fn psync_quiet(
     for shadow in shadows {
         // One by one: there is nothing to be kept together, and less to be in memory. One that
         // cannot be psynced keeps no other from it: what is in memory alone has no other chance.
-        let Ok(mut work) = Work::enter(vec![shadow]) else { continue };
+        let Ok(mut work) = Work::enter(vec![shadow], |_| Some(())) else { continue };
         let done =
             work.prepare(inner).and_then(|()| work.copy(inner)).and_then(|()| work.commit(inner));
         first = first.and(done.map(drop));

@@ -133,12 +133,13 @@ pub(crate) fn lock_all<'p>(pools: &[&'p PoolInner]) -> Result<Vec<RwLockWriteGua
     take_all(pools, PoolInner::lock_to_write, |pool| pool.lock.try_write())
 }
 
-/// The same as readers do, past writers that wait.
+/// The same as readers do, past writers that wait, for a psync that the gates of all of them let
+/// in.
 ///
 /// # Errors
 /// As [`PoolInner::lock_to_read`].
 pub(crate) fn hold_all<'p>(pools: &[&'p PoolInner]) -> Result<Vec<RwLockReadGuard<'p, ()>>> {
-    take_all(pools, PoolInner::lock_past_writers, |pool| pool.lock.try_read_recursive())
+    take_all(pools, |pool| pool.lock_in_psync(pools), |pool| pool.lock.try_read_recursive())
 }
 
 /// All or none, waiting for one at a time with nothing in hand.

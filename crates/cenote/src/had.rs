@@ -8,23 +8,45 @@ pub(crate) enum How {
 }
 
 impl How {
-    pub(crate) fn excludes(self, other: Self) -> bool {
+    fn excludes(self, other: Self) -> bool {
         self == Self::Alone || other == Self::Alone
     }
+}
+
+/// What of a pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Lock,
+    /// The gate that lets one psync in after the other.
+    Gate,
 }
 
 /// A pool by its place, which is compared and not followed.
 #[derive(Clone, Copy)]
 pub(crate) struct Had {
-    pub(crate) pool: *const (),
-    pub(crate) how: How,
+    pool: *const (),
+    what: What,
+    how: How,
 }
 
 // SAFETY: an address.
 unsafe impl Send for Had {}
 
 impl Had {
+    /// The pool's lock.
     pub(crate) fn new<P>(pool: *const P, how: How) -> Self {
-        Self { pool: pool.cast(), how }
+        Self { pool: pool.cast(), what: What::Lock, how }
+    }
+
+    /// The pool's gate, by a psync.
+    pub(crate) fn gate<P>(pool: *const P) -> Self {
+        Self { pool: pool.cast(), what: What::Gate, how: How::Alone }
+    }
+
+    /// Whether who has this keeps it from who wants `wanted`.
+    pub(crate) fn keeps(self, wanted: Self) -> bool {
+        core::ptr::eq(self.pool, wanted.pool)
+            && self.what == wanted.what
+            && self.how.excludes(wanted.how)
     }
 }

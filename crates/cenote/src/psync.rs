@@ -16,7 +16,9 @@
 //! A psync of several pools that waits in 2 keeps others waiting in 1. So a thread must not wait in
 //! 1 while it holds what a psync waits for in 2, or what such a transaction may wait for in turn.
 //! That is any transaction at all, on whatever pools: it is refused (`refuse_inside`). A thread
-//! with a view may wait: psyncs hold pools as readers do, and pass writers that wait.
+//! with a view may wait: psyncs hold pools as readers do, and pass writers that wait. But a
+//! transaction on another store may wait for that view and keep a pool that the psync in 2 waits
+//! for: both waits are noted ([`crate::waits`]), and the last thread of such a circle is refused.
 
 use crate::background::{Background, Job};
 use crate::error::{Error, Result};
@@ -38,9 +40,10 @@ impl Pool {
     /// time share the work.
     ///
     /// # Errors
-    /// [`Error::WouldDeadlock`] in any transaction of this thread; [`Error::Store`]: the pool is in
-    /// direct mode or read-only, the disk is full or fails (the last psync stays, and the next one
-    /// includes everything since), the store is poisoned (a sync failed: the next open decides).
+    /// [`Error::WouldDeadlock`] in any transaction of this thread, and if threads would wait for
+    /// each other in a circle; [`Error::Store`]: the pool is in direct mode or read-only, the
+    /// disk is full or fails (the last psync stays, and the next one includes everything since),
+    /// the store is poisoned (a sync failed: the next open decides).
     pub fn psync(&self) -> Result<Psync> {
         run(&self.inner.store, &[&self.inner])
     }
@@ -84,8 +87,13 @@ fn run(store: &Inner, pools: &[&PoolInner]) -> Result<Psync> {
     store.refuse_forked()?;
     refuse_inside()?;
     let handles: Vec<_> = pools.iter().map(|pool| &pool.handle).collect();
-    let mut psyncing = match store.store.begin_psync(&handles)? {
+    let before_waiting = |entered: usize| pools[entered].before_gate(&pools[..entered]);
+    let mut psyncing = match store.store.begin_psync(&handles, &before_waiting)? {
         Begun::Done(psync) => return Ok(psync),
+        Begun::Refused => {
+            let pool = pools[0].handle.name().to_string();
+            return Err(Error::WouldDeadlock { pool, by: "what that waits for" });
+        }
         Begun::Mine(psyncing) => psyncing,
     };
     // As a reader, so that views go on; past writers that wait, because the thread that waits for

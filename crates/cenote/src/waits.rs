@@ -1,12 +1,12 @@
 //! Threads that wait for pools while they have others, and circles of them.
 //!
 //! A thread that has no pool may wait: the holder of the pool that it wants waits for others, not
-//! for it. One that has pools (views, or transactions that it is in) is noted, with what it has and
-//! what it wants, **before** it waits. If those that are noted would then wait for each other in a
-//! circle, it is refused. *No circle is missed:* each begins with the last of its threads to be
-//! noted, and what a thread has does not change while it waits. *None is seen that is not there:* a
-//! thread has what it has noted, and cannot have got what it waits for as long as another one noted
-//! that it has that.
+//! for it. One that has pools (views, transactions that it is in, or gates that let its psync in)
+//! is noted, with what it has and what it wants, **before** it waits. If those that are noted would
+//! then wait for each other in a circle, it is refused. *No circle is missed:* each begins with the
+//! last of its threads to be noted, and what a thread has does not change while it waits. *None is
+//! seen that is not there:* a thread has what it has noted, and cannot have got what it waits for
+//! as long as another one noted that it has that.
 //!
 //! *A second view passes writers that wait.* A thread with a view that waited behind a writer would
 //! wait for a thread that has nothing, and so is not noted; that one waits for views.
@@ -23,6 +23,7 @@ use crate::unwaiting::must_not_wait;
 use crate::viewed::{had_in_views, is_any_viewed_here};
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::process_lock::ProcessLock;
+use core::any::Any;
 use core::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
@@ -36,8 +37,7 @@ struct Waiter {
 impl Waiter {
     /// Whether `other` waits until this one goes on.
     fn keeps(&self, other: &Self) -> bool {
-        let Had { pool, how } = other.wants;
-        self.has.iter().any(|had| core::ptr::eq(had.pool, pool) && had.how.excludes(how))
+        self.has.iter().any(|had| had.keeps(other.wants))
     }
 }
 
@@ -95,14 +95,14 @@ impl PoolInner {
         let taken = if nested { self.lock.try_read_recursive() } else { self.lock.try_read() };
         match taken {
             Some(guard) => Ok(guard),
-            None => self.wait_for_read_lock(nested),
+            None => self.wait_for_read_lock(nested, &[]),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn wait_for_read_lock(&self, nested: bool) -> Result<RwLockReadGuard<'_, ()>> {
-        let _noted = self.before_waiting(How::Shared, false)?;
+    fn wait_for_read_lock(&self, nested: bool, gates: &[&Self]) -> Result<RwLockReadGuard<'_, ()>> {
+        let _noted = self.before_waiting(How::Shared, false, gates)?;
         match patience(false) {
             Some(until) => self.in_time(self.lock.try_read_recursive_until(until)),
             None if nested => Ok(self.lock.read_recursive()),
@@ -115,10 +115,28 @@ impl PoolInner {
     /// # Errors
     /// As [`PoolInner::lock_to_read`].
     pub(crate) fn lock_past_writers(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        self.lock_in_psync(&[])
+    }
+
+    /// The same for a psync, which the gates of these pools let in.
+    ///
+    /// # Errors
+    /// As [`PoolInner::lock_to_read`].
+    pub(crate) fn lock_in_psync(&self, gates: &[&Self]) -> Result<RwLockReadGuard<'_, ()>> {
         match self.lock.try_read_recursive() {
             Some(guard) => Ok(guard),
-            None => self.wait_for_read_lock(true),
+            None => self.wait_for_read_lock(true, gates),
         }
+    }
+
+    /// Notes that a psync waits for the pool's gate, which the gates of others let in; the answer
+    /// lives while it waits. `None`: it would close a circle.
+    pub(crate) fn before_gate(&self, others: &[&Self]) -> Option<Box<dyn Any>> {
+        if planted(Bug::GateNotNoted) {
+            return Some(Box::new(()));
+        }
+        let noted = self.noted(Had::gate(self), false, others).ok()?;
+        Some(Box::new(noted))
     }
 
     /// The pool's lock, alone, for this thread's innermost transaction, which has nothing yet.
@@ -137,15 +155,20 @@ impl PoolInner {
     #[cold]
     #[inline(never)]
     fn wait_for_write_lock(&self) -> Result<RwLockWriteGuard<'_, ()>> {
-        let _noted = self.before_waiting(How::Alone, true)?;
+        let _noted = self.before_waiting(How::Alone, true, &[])?;
         match patience(true) {
             Some(until) => self.in_time(self.lock.try_write_until(until)),
             None => Ok(self.lock.write()),
         }
     }
 
-    /// `begins`: for the innermost transaction, which has nothing yet.
-    fn before_waiting(&self, how: How, begins: bool) -> Result<Option<Noted>> {
+    fn before_waiting(&self, how: How, begins: bool, gates: &[&Self]) -> Result<Option<Noted>> {
+        self.noted(Had::new(self, how), begins, gates)
+    }
+
+    /// `begins`: for the innermost transaction, which has nothing yet. `gates`: that let this
+    /// thread's psync in.
+    fn noted(&self, wants: Had, begins: bool, gates: &[&Self]) -> Result<Option<Noted>> {
         let refused = || {
             let pool = self.handle.name().to_string();
             Err(Error::WouldDeadlock { pool, by: "what that waits for" })
@@ -155,10 +178,11 @@ impl PoolInner {
         }
         let mut has = had_in_views();
         has.extend(had_in_transactions(begins));
+        has.extend(gates.iter().map(|pool| Had::gate(core::ptr::from_ref(*pool))));
         if has.is_empty() {
             return Ok(None);
         }
-        match note(Had::new(self, how), has) {
+        match note(wants, has) {
             Some(noted) => Ok(Some(noted)),
             None => refused(),
         }

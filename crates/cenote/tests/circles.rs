@@ -2,8 +2,9 @@
 //! would close it gets an error.
 
 use crate::support::{directory, within};
-use cenote::{Error, Pool, ReclaimPolicy, Result, Store};
+use cenote::{Error, Pool, PoolMode, PoolOptions, ReclaimPolicy, Result, Store};
 use cenote_medium::planted::{Bug, plant};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::time::Duration;
@@ -154,6 +155,82 @@ fn is_found(bug: Bug, work: fn(Bug)) {
         let patience = Duration::from_secs(if waits { 2 } else { 60 });
         assert_eq!(ended.recv_timeout(patience).is_err(), waits, "{bug:?}");
     }
+}
+
+/// Where the kernel tells of the calling thread.
+fn this_thread() -> PathBuf {
+    Path::new("/proc").join(std::fs::read_link("/proc/thread-self").expect("this thread"))
+}
+
+/// Returns when a thread sleeps, and goes on sleeping.
+fn until_it_sleeps(thread: &Path) {
+    let mut seen = 0;
+    while seen < 3 {
+        let stat = std::fs::read_to_string(thread.join("stat")).expect("a thread");
+        let (_, state) = stat.rsplit_once(") ").expect("a state");
+        seen = if state.starts_with('S') { seen + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A thread with a view of a pool of another store wants to psync what one that psyncs keeps, which
+/// waits for a transaction, which wants that view's pool. How many of the three are refused.
+fn circle_of_psyncs(together: bool, bug: Bug) -> usize {
+    let directories = [directory(), directory()];
+    let [one, two] = directories.each_ref().map(|at| Store::open(at.path()).expect("a store"));
+    let options = PoolOptions { mode: PoolMode::Shadowed, ..PoolOptions::default() };
+    let [a, b] = ["a", "b"].map(|name| one.create_pool(name, &options).expect("a pool"));
+    let other = two.pool("x").expect("a pool");
+    let (written, (tell, told)) = (Barrier::new(2), mpsc::channel());
+    let refused = |done: Result<()>| match done {
+        Ok(()) => 0,
+        Err(Error::WouldDeadlock { .. }) => 1,
+        Err(error) => panic!("{error}"),
+    };
+    let view = other.read().expect("a view");
+    std::thread::scope(|scope| {
+        let transaction = scope.spawn(|| {
+            plant(bug);
+            refused(a.write(|tx| {
+                tx.alloc(1u64)?;
+                written.wait();
+                tell.send(this_thread()).expect("a listener");
+                other.write(|tx| tx.alloc(1u64).map(drop))
+            }))
+        });
+        let psync = scope.spawn(|| {
+            plant(bug);
+            written.wait();
+            tell.send(this_thread()).expect("a listener");
+            let pools = [&a, &b];
+            one.psync(&pools[..if together { 2 } else { 1 }]).map(drop)
+        });
+        for _ in 0..2 {
+            until_it_sleeps(&told.recv().expect("a thread"));
+        }
+        plant(bug);
+        let own = refused(if together { b.psync() } else { a.psync() }.map(drop));
+        drop(view);
+        own + refused(psync.join().expect("no panic")) + transaction.join().expect("no panic")
+    })
+}
+
+#[test]
+fn a_psync_in_a_view_that_closes_a_circle_over_two_stores_is_refused_to_one_of_them() {
+    within(60, || {
+        for together in [false, true] {
+            for _ in 0..5 {
+                assert_eq!(circle_of_psyncs(together, Bug::None), 1, "{together}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_psync_that_waits_unnoted_is_found() {
+    is_found(Bug::GateNotNoted, |bug| {
+        let _ = circle_of_psyncs(true, bug);
+    });
 }
 
 #[test]
