@@ -17,5 +17,6 @@ mod protected;
 mod reclaim;
 mod slabs;
 mod store;
+mod stray;
 mod tracing;
 mod trim;

@@ -10,6 +10,7 @@ use cenote_layout::id::TypeId;
 use cenote_layout::logged::{LoggedHeader, SUB_HEAPS_MAX, SubHeapGeometry};
 use cenote_layout::puddle::header_space;
 use cenote_medium::planted::{Bug, LoggedBug, plant};
+use cenote_testkit::random::next;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -215,6 +216,20 @@ fn at_the_limit_slots_of_all_sub_heaps_are_used() {
     }
     all.iter().for_each(|addr| heap.free(*addr).expect("freed"));
     heap.alloc(512 << 10, 1, TypeId(3)).expect("one block of what was slabs");
+}
+
+/// More data have free blocks, whose records may find no slot: then the table grows first.
+#[test]
+fn a_full_table_stops_no_growth_of_data() {
+    let sizes = [24, 40, 100, 200, 300, 1000, 5000];
+    for mut seed in 0..400 {
+        let heap = LoggedHeap::create(memory(32 << 20), &LoggedOptions { levels: 1, ..options(1) });
+        let heap = heap.expect("a heap");
+        for number in 0..300 {
+            let done = heap.alloc(sizes[next(&mut seed) as usize % sizes.len()], 1, TypeId(7));
+            assert!(done.is_ok(), "{seed}, {number}: {done:?}");
+        }
+    }
 }
 
 #[test]

@@ -206,6 +206,30 @@ fn child() {
     unsafe { core::ptr::with_exposed_provenance_mut::<u64>(at).write_volatile(1) };
 }
 
+/// Not a test of its own: a process that has no room for more mappings than its program needs.
+#[test]
+fn crowded() {
+    let Some((_, path)) = task() else { return };
+    let store = open(&path);
+    // All puddles are mapped.
+    let blocks = fill(&heap(&store, Protection::Hidden));
+    cenote_sys::mappings::set_limit(16);
+    let heap = heap(&store, Protection::Hidden);
+    assert_eq!(heap.protection(), Protection::None);
+    blocks.into_iter().for_each(|block| heap.free(block).expect("freed"));
+    assert_eq!(held(&heap).len(), 0);
+    cenote_sys::mappings::set_limit(65_530);
+}
+
+#[test]
+fn a_heap_works_without_guards_where_the_program_needs_its_mappings() {
+    let dir = directory();
+    let path = dir.path().join("store");
+    make(&path, PoolMode::Direct);
+    let (status, said) = ended(&mut with_task("protected::crowded", "-", &path));
+    assert!(status.success(), "{said}");
+}
+
 #[test]
 fn a_stray_store_kills_its_process_and_the_heap_is_as_it_was() {
     for protection in [Protection::Keys, Protection::Hidden, Protection::Mprotect] {

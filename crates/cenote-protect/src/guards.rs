@@ -140,7 +140,11 @@ impl Guards {
         let guarded = Guarded { owner, _second: second };
         let mut state = self.state();
         if state.inside == 0 && !planted(Bug::GuardsOpen) {
-            guarded.give(Right::Read)?;
+            let closed = guarded.give(Right::Read);
+            closed.inspect_err(|_| {
+                // It may have closed a part, where stores at no distance would fault.
+                let _ = guarded.give(Right::Write);
+            })?;
         }
         state.ranges.push(guarded);
         Ok(distance)

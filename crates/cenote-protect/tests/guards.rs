@@ -98,6 +98,18 @@ fn a_range_that_comes_while_a_thread_is_inside_is_closed_when_that_leaves() {
 }
 
 #[test]
+fn a_range_that_cannot_be_closed_is_left_open() {
+    let pages = Pages::new(2);
+    // SAFETY: our own page, which nothing uses. What is left of the range fails half way.
+    let cut = unsafe { libc::munmap(word(pages.address(1)).cast(), PAGE) };
+    assert_eq!(cut, 0);
+    let guards = Guards::new(Protection::Mprotect, "pool `x`");
+    // SAFETY: our own pages; the guards refuse.
+    unsafe { guards.add(pages.range()) }.expect_err("no memory");
+    assert_eq!((pages.right(0), explain(pages.base)), (Right::Write, None));
+}
+
+#[test]
 fn memory_that_is_not_shared_has_no_second_mapping() {
     let pages = Pages::new(1);
     let guards = Guards::new(Protection::Hidden, "pool `x`");

@@ -69,6 +69,8 @@ pub struct Report {
     pub dirty_by_private_copy: Availability<()>,
     /// Memory protection keys can be had.
     pub protection_keys: Availability<()>,
+    /// A second mapping of shared memory, for metadata of heaps.
+    pub second_mapping: Availability<()>,
     /// Memory files can be sealed against change.
     pub memfd_seals: Availability<()>,
     /// Barriers on all threads of a process.
@@ -103,6 +105,7 @@ impl Report {
             dirty_by_write_protection: dirty_by_write_protection(),
             dirty_by_private_copy: dirty_by_private_copy(),
             protection_keys: protection_keys(),
+            second_mapping: second_mapping(),
             memfd_seals: memfd_seals(),
             membarrier: membarrier(),
             wipe_on_fork: wipe_on_fork(),
@@ -284,6 +287,24 @@ pub fn protection_keys() -> Availability<()> {
     } else {
         Missing::failed("no protection key is free, or a sandbox refuses pkey_alloc", &error)
     })
+}
+
+/// Maps a memory file, and its mapping a second time.
+///
+/// # Errors
+/// The reason why that does not work.
+pub fn second_mapping() -> Availability<()> {
+    let file = crate::dual_mapping::nameless_file("cenote-probe")
+        .and_then(|file| file.set_len(memory::page_bytes() as u64).map(|()| file))
+        .map_err(|e| Missing::failed("no memory file", &e))?;
+    // SAFETY: nothing else has the file.
+    let region = unsafe { memory::whole_file(file.as_fd(), memory::page_bytes()) }
+        .map_err(|e| Missing::failed("a memory file cannot be mapped", &e))?;
+    let first = region.as_ptr().expose_provenance();
+    // SAFETY: a shared mapping of one file.
+    unsafe { crate::second_mapping::SecondMapping::new(first, memory::page_bytes()) }
+        .map(drop)
+        .map_err(|e| Missing::failed("the kernel maps no memory twice", &e))
 }
 
 /// Seals a memory file and sees that its length cannot change any more.
@@ -487,6 +508,7 @@ mod tests {
         show("dirty pages by write protection", &report.dirty_by_write_protection);
         show("dirty pages by private copy", &report.dirty_by_private_copy);
         show("protection keys", &report.protection_keys);
+        show("second mapping", &report.second_mapping);
         show("memfd seals", &report.memfd_seals);
         show("membarrier", &report.membarrier);
         show("wipe on fork", &report.wipe_on_fork);

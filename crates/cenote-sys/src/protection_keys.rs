@@ -15,6 +15,7 @@
 //! `wrpkru` changes the rights of this thread to pages with a key, and no byte. It is executed only
 //! if the kernel has given a key, so the processor knows it.
 
+use core::marker::PhantomData;
 use std::io;
 use std::sync::OnceLock;
 
@@ -22,10 +23,15 @@ use std::sync::OnceLock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(u32);
 
-/// What a thread's register was.
+/// What a thread's register was. It stays in its thread.
+///
+/// ```compile_fail
+/// fn is_send<T: Send>() {}
+/// is_send::<cenote_sys::protection_keys::Before>();
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "the key stays open until it is given back"]
-pub struct Before(u32);
+pub struct Before(u32, PhantomData<*const ()>);
 
 impl Key {
     /// The key of this process; `None`: the processor or the kernel has none, or no more. Always
@@ -53,7 +59,7 @@ impl Key {
     pub fn open(self) -> Before {
         let before = kernel::register();
         kernel::set_register(before & !(3 << (2 * self.0)));
-        Before(before)
+        Before(before, PhantomData)
     }
 
     /// Takes [`Key::open`] back.

@@ -1,15 +1,15 @@
 //! A second mapping of memory that is mapped shared already, at an address that chance chose.
 //!
 //! The kernel makes it from the first one (`mremap` of length 0), so that no descriptor of a file
-//! is needed. It has the rights of the first one at that moment, and keeps them when those of the
-//! first one change.
+//! is needed. It can be read and written, whatever rights the first one has.
 //!
 //! # Where it lies
 //!
-//! In 24 TiB of addresses ([`PLACES`]) that nothing else is put into: windows of stores lie below,
-//! and so do programs; what the kernel places lies above. The next of these is more than 1 TiB
-//! away. Its address is the first one's modulo 2 MiB, so that large pages can serve both. On each
-//! side is a page without access.
+//! In 24 TiB of addresses ([`PLACES`]): windows of stores lie below. With the kernel's default of
+//! 28 random bits (`vm.mmap_rnd_bits`) programs lie below too, and what the kernel places above,
+//! more than 1 TiB away. With 32 bits either may lie in it. Nothing that is there is replaced. Its
+//! address is the first one's modulo 2 MiB, so that large pages can serve both. On each side is a
+//! page without access.
 //!
 //! A value of [`SecondMapping`] holds the *distance* of the two mappings, which is no address: no
 //! word of memory leads to the second one but while it is used. The list of reservations does not
@@ -21,6 +21,7 @@
 //! It belongs to the value, and ends with it, in the process that made it.
 
 use crate::fork_guard;
+use crate::mappings;
 use crate::memory;
 use crate::process;
 use core::ops::Range;
@@ -32,6 +33,8 @@ use std::io;
 pub const PLACES: Range<usize> = 0x5800_0000_0000..0x7000_0000_0000;
 /// They lie as the first one does, modulo this.
 const STEP: usize = 2 << 20;
+/// What it adds to the process: itself, the page on each side, and two pieces of the first one.
+const MAPPINGS: u64 = 5;
 /// How often another place is tried: a second mapping may lie there.
 const TRIES: u32 = 16;
 
@@ -53,7 +56,8 @@ impl SecondMapping {
     /// Of `len` bytes at `first`, whole pages.
     ///
     /// # Errors
-    /// What the kernel says: the memory is not shared (`EINVAL`), or there are too many mappings.
+    /// What the kernel says: the memory is not shared (`EINVAL`). There are so many mappings that
+    /// the program needs the rest ([`mappings::room`]).
     ///
     /// # Safety
     /// The range is mapped, and one file lies there from its first byte to its last.
@@ -62,16 +66,21 @@ impl SecondMapping {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let token = fork_guard::token();
+        mappings::room(MAPPINGS)?;
         let place = reserve(first, len)?;
         let (from, to) = (ptr::without_provenance_mut(first), ptr::without_provenance_mut(place));
         // SAFETY: the old mapping stays as it is (its length is given as 0), and what is replaced
         // is our reservation.
         let mapped = unsafe { rustix::mm::mremap_fixed(from, 0, len, MremapFlags::MAYMOVE, to) };
         let second = Self { first, len, distance: place.wrapping_sub(first), token };
-        crate::mappings::made();
+        mappings::made();
+        mappings::made();
         // SAFETY: mapped just now.
         let kept = unsafe { memory::leave_out_of_children(place, len) };
         mapped.map_err(io::Error::from).and(kept)?;
+        // Whatever rights the first one has at this moment.
+        // SAFETY: the value's own, which nothing uses yet.
+        unsafe { memory::protect(place, len, Some(memory::Access::ReadWrite)) }?;
         Ok(second)
     }
 
@@ -165,6 +174,21 @@ mod tests {
             assert_eq!(region.as_ptr().add(4096 + 8).cast::<u64>().read_volatile(), 7);
         }
         assert!(!format!("{second:?}").contains(&format!("{:x}", to & !4095)));
+    }
+
+    #[test]
+    fn it_is_writable_although_the_first_one_is_read_only() {
+        let region = shared(1);
+        let first = region.as_ptr().expose_provenance();
+        // SAFETY: our own.
+        unsafe { protect(first, 4096, Some(Access::ReadOnly)) }.expect("protected");
+        // SAFETY: a shared mapping of one file.
+        let second = unsafe { SecondMapping::new(first, 4096) }.expect("mapped twice");
+        let to = core::ptr::with_exposed_provenance_mut::<u64>(first.wrapping_add(second.distance));
+        // SAFETY: inside the second mapping.
+        unsafe { to.write_volatile(9) };
+        // SAFETY: inside the first one.
+        assert_eq!(unsafe { region.as_ptr().cast::<u64>().read_volatile() }, 9);
     }
 
     #[test]

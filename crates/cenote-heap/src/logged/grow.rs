@@ -155,14 +155,23 @@ impl<G: Backing> LoggedHeap<G> {
     ) -> Result<BlockInfo, AllocRefused> {
         for _ in 0..TRIES {
             let Some(member) = self.member(home) else { break };
+            let wants_data = matches!(refused, AllocRefused::Full { .. });
             let grown = match refused {
                 AllocRefused::Full { .. } => self.add_data_to(home, member, size),
                 AllocRefused::TableFull => self.add_levels_to(member),
                 other => Err(other),
             };
-            if let Err(error) = grown {
-                refused = error;
-                break;
+            match grown {
+                Ok(()) => {}
+                // Levels first: more data have free blocks, which need records.
+                Err(AllocRefused::TableFull) if wants_data => {
+                    refused = AllocRefused::TableFull;
+                    continue;
+                }
+                Err(error) => {
+                    refused = error;
+                    break;
+                }
             }
             match act(home, member) {
                 Err(error) if error.is_full() => refused = error,
