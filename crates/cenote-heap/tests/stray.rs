@@ -10,7 +10,7 @@ use cenote_heap::logged::{LoggedHeap, LoggedOptions, Protection};
 use cenote_heap::{Backing, Extent, MemoryBacking, MemoryOptions, PoolBacking};
 use cenote_layout::catalog::HeapKind;
 use cenote_layout::id::{TypeId, Uuid};
-use cenote_layout::logged::{LoggedHeader, SubHeapGeometry, UNDO_HALF_SIZE, UNDO_OFFSET};
+use cenote_layout::logged::{LoggedHeader, SubHeapGeometry};
 use cenote_layout::puddle::header_space;
 use cenote_medium::{Medium, MediumOptions, RealMedium};
 use cenote_protect::{Kind, explain};
@@ -217,14 +217,6 @@ impl Bare {
         self.heap.as_ref().expect("open")
     }
 
-    /// Whether a range meets the seal of a change. A seal that is damaged is no seal: the next open
-    /// takes the last change back. docs/attacks.md has it, "Known, and not closed".
-    fn meets_seal(&self, at: usize, len: usize) -> bool {
-        let (first, len) = (self.metadata[1].start, len as u64);
-        let mut seals = (0..2).map(|half| first + UNDO_OFFSET + half * UNDO_HALF_SIZE + 24);
-        seals.any(|seal| seal < at as u64 + len && (at as u64) < seal + 8)
-    }
-
     /// Works on. Whether nothing was found.
     fn work(&mut self, seed: &mut u64) -> bool {
         let heap = self.heap.take().expect("open");
@@ -238,6 +230,9 @@ impl Bare {
     fn reopen(&mut self, seed: &mut u64) -> bool {
         drop(self.heap.take());
         match LoggedHeap::open(self.memory.clone(), &options(Protection::None)) {
+            // A seal that fits no more: the open takes the last change back, and says so.
+            // docs/attacks.md has it, "Known, and not closed".
+            Ok((_, recovered)) if recovered.undone => false,
             Ok((heap, _)) => {
                 let is_whole = self.model.is_whole(&heap);
                 self.heap = Some(heap);
@@ -260,7 +255,7 @@ fn damage_of_unguarded_metadata_is_found_and_never_an_overlap() {
         unsafe { store_by_kernel(at, &bytes) }.expect("writable");
         let is_harmless = match number % 16 {
             0 => bare.work(&mut seed),
-            1 if !bare.meets_seal(at, bytes.len()) => bare.reopen(&mut seed),
+            1 => bare.reopen(&mut seed),
             _ => bare.model.is_whole(bare.heap()),
         };
         (found, harmless) = (found + u64::from(!is_harmless), harmless + u64::from(is_harmless));
