@@ -38,6 +38,10 @@ loom:
 stress:
     cargo test -p cenote-heap --test overlap --test killed
 
+# 10^6 random writes into a logged pool: guarded metadata never change, other damage is found.
+stray:
+    STRAY_WRITES=1000000 cargo test -p cenote-heap --test all stray:: -- --nocapture
+
 # Kills, losses of power, faults, mutations and races on real stores, five minutes each.
 adversary *HARNESSES:
     scripts/adversary.sh {{HARNESSES}}

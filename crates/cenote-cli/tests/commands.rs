@@ -422,6 +422,7 @@ fn doctor_says_what_a_directory_gives() {
         "userfaultfd",
         "PAGEMAP_SCAN",
         "protection keys",
+        "safe metadata",
         "huge pages",
         "open files",
     ] {

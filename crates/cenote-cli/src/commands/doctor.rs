@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: &Doctor, out: &mut Out) -> Result<Verdict, Failure>
             .protection_keys
             .as_ref()
             .map(|()| "yes (PKU): pages can be made writable for one thread".into()),
-        "mprotect is used instead, which is slower and changes all threads",
+        "nothing needs them unless a program asks for them",
     )?;
 
     out.line("")?;
@@ -91,6 +91,27 @@ fn say(out: &mut Out, mark: Mark, label: &str, text: &str) -> Result<(), Failure
         out.line(format_args!("{:20}{line}", ""))?;
     }
     Ok(())
+}
+
+/// What can be done with mappings.
+fn mappings(report: &Report, out: &mut Out) -> Result<(), Failure> {
+    let hidden =
+        "yes: of logged pools, read-only at their address, written through a hidden mapping";
+    availability(
+        out,
+        "safe metadata",
+        report.second_mapping.as_ref().map(|()| hidden.into()),
+        "stray stores into metadata of heaps are not stopped",
+    )?;
+    availability(
+        out,
+        "sealed memory",
+        report
+            .memfd_seals
+            .as_ref()
+            .map(|()| "yes: memory files of a size that cannot change".into()),
+        "memory files are not passed to other processes",
+    )
 }
 
 /// Something that is there, in words, or why not and what is used instead.
@@ -163,15 +184,7 @@ fn kernel(report: &Report, out: &mut Out) -> Result<(), Failure> {
             .map(|()| "yes: finds changed pages of objects".into()),
         instead,
     )?;
-    availability(
-        out,
-        "sealed memory",
-        report
-            .memfd_seals
-            .as_ref()
-            .map(|()| "yes: memory files of a size that cannot change".into()),
-        "memory files are not passed to other processes",
-    )?;
+    mappings(report, out)?;
     availability(
         out,
         "membarrier",
@@ -266,6 +279,8 @@ fn as_json(report: &Report, info: &cenote_medium::MediumInfo, read_only: bool) -
         "dirty_by_write_protection": there(&report.dirty_by_write_protection),
         "dirty_by_private_copy": there(&report.dirty_by_private_copy),
         "protection_keys": there(&report.protection_keys),
+        "heap_metadata": if report.second_mapping.is_ok() { "hidden" } else { "none" },
+        "second_mapping": there(&report.second_mapping),
         "memfd_seals": there(&report.memfd_seals),
         "membarrier": there(&report.membarrier), "wipe_on_fork": there(&report.wipe_on_fork),
         "transparent_huge_pages": report.transparent_huge_pages.as_ref().ok(),
