@@ -37,12 +37,10 @@ fn keys(n: u64, seed: u64) -> std::vec::Vec<u64> {
         .collect()
 }
 
-fn run(level: &str, pool: &Pool, n: u64) -> Result<()> {
+fn lists(level: &str, pool: &Pool, n: u64) -> Result<()> {
     let say = |what: &str, ns: f64| println!("{level:<8} {what:<44} {ns:>8.1} ns");
     let (list, forward, vec) = pool
         .write(|tx| -> Result<_> { Ok((List::new(tx)?, ForwardList::new(tx)?, Vec::new(tx)?)) })?;
-    let keys = keys(n, 1);
-
     say(
         "empty transaction",
         measure(n, || (0..n).try_for_each(|_| pool.write(|_| -> Result<()> { Ok(()) })))?,
@@ -66,7 +64,12 @@ fn run(level: &str, pool: &Pool, n: u64) -> Result<()> {
         measure(n, || (0..n).try_for_each(|i| pool.write(|tx| forward.push_back(tx, i))))?
     });
     say("vector: push", measure(n, || (0..n).try_for_each(|i| pool.write(|tx| vec.push(tx, i))))?);
+    Ok(())
+}
 
+fn trees(level: &str, pool: &Pool, n: u64) -> Result<()> {
+    let say = |what: &str, ns: f64| println!("{level:<8} {what:<44} {ns:>8.1} ns");
+    let keys = keys(n, 1);
     let tree = pool.write(BTreeMap::<u64, u64>::new)?;
     let insert = |tree: BTreeMap<u64, u64>| {
         keys.iter().try_for_each(|&k| pool.write(|tx| tree.insert(tx, k, k).map(drop)))
@@ -94,7 +97,12 @@ fn run(level: &str, pool: &Pool, n: u64) -> Result<()> {
             (0..n).try_for_each(|k| pool.write(|tx| tree.insert(tx, k, k).map(drop)))
         })?
     });
+    Ok(())
+}
 
+fn maps(level: &str, pool: &Pool, n: u64) -> Result<()> {
+    let say = |what: &str, ns: f64| println!("{level:<8} {what:<44} {ns:>8.1} ns");
+    let keys = keys(n, 1);
     let map = pool.write(HashMap::<u64, u64>::new)?;
     say("hash map: insert, growing", {
         measure(n, || {
@@ -132,6 +140,12 @@ fn run(level: &str, pool: &Pool, n: u64) -> Result<()> {
         start.elapsed().as_nanos() as f64 / n as f64
     });
     Ok(())
+}
+
+fn run(level: &str, pool: &Pool, n: u64) -> Result<()> {
+    lists(level, pool, n)?;
+    trees(level, pool, n)?;
+    maps(level, pool, n)
 }
 
 /// The same on std's collections.

@@ -423,6 +423,21 @@ struct Nested {
     names: HashMap<InlineStr<15>, String>,
 }
 
+/// Elements of more bytes than a node has room for.
+fn are_large(tx: &mut cenote::Tx<'_>) -> cenote::Result<()> {
+    let large = BTreeMap::<u64, [u64; 300]>::new(tx)?;
+    let hash = HashMap::<u64, [u64; 300]>::new(tx)?;
+    for i in 0..60 {
+        large.insert(tx, i, [i; 300])?;
+        hash.insert(tx, i, [i; 300])?;
+    }
+    (0..60).try_for_each(|i| {
+        assert_eq!(large.remove(tx, &i)?, Some([i; 300]));
+        assert_eq!(hash.remove(tx, &i)?, Some([i; 300]));
+        Ok(())
+    })
+}
+
 #[test]
 fn elements_may_be_empty_aligned_large_or_collections() {
     let directory = directory();
@@ -466,17 +481,7 @@ fn elements_may_be_empty_aligned_large_or_collections() {
             }
         }
 
-        let large = BTreeMap::<u64, [u64; 300]>::new(tx)?;
-        let hash = HashMap::<u64, [u64; 300]>::new(tx)?;
-        for i in 0..60 {
-            large.insert(tx, i, [i; 300])?;
-            hash.insert(tx, i, [i; 300])?;
-        }
-        for i in 0..60 {
-            assert_eq!(large.remove(tx, &i)?, Some([i; 300]));
-            assert_eq!(hash.remove(tx, &i)?, Some([i; 300]));
-        }
-
+        are_large(tx)?;
         let top = List::<Nested>::new(tx)?;
         let inner = Nested { children: List::new(tx)?, names: HashMap::new(tx)? };
         let name = String::from_str(tx, "a text on the heap")?;
@@ -486,8 +491,7 @@ fn elements_may_be_empty_aligned_large_or_collections() {
         tx.set_root(root)
     })
     .unwrap();
-    // What hangs at the root is alive, through three levels of collections; the rest is found and
-    // given back.
+    // What hangs at the root is alive, through three levels of collections; the rest goes.
     pool.collect().unwrap();
     assert_sound(&pool);
     let view = pool.read().unwrap();

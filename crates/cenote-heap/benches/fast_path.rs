@@ -34,18 +34,24 @@ fn order() -> [usize; 100] {
     order
 }
 
-fn main() {
-    let options = MemoryOptions { puddle_size: 64 << 20, size_max: 1 << 30, writable: true };
-    let heap = match TracedHeap::open(MemoryBacking::new(options)) {
-        Ok(heap) => heap,
-        Err(error) => return eprintln!("{error}"),
-    };
-    let alloc = |size| match heap.alloc_inline(black_box(size), 8, T, |_| Ok(Taking::Allocated)) {
+type MemoryHeap = TracedHeap<MemoryBacking>;
+
+#[inline(always)]
+fn alloc(heap: &MemoryHeap, size: u64) -> u64 {
+    match heap.alloc_inline(black_box(size), 8, T, |_| Ok(Taking::Allocated)) {
         Ok(block) => block.addr.as_ptr() as u64,
         Err(error) => panic!("{error}"),
-    };
-    let free = |addr| heap.free_inline(black_box(addr)).unwrap_or_else(|error| panic!("{error}"));
-    let through: &dyn cenote_heap::Heap = black_box(&heap);
+    }
+}
+
+#[inline(always)]
+fn free(heap: &MemoryHeap, addr: u64) {
+    heap.free_inline(black_box(addr)).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// 100 blocks that are freed in a random order.
+fn in_random_order(heap: &MemoryHeap) {
+    let through: &dyn cenote_heap::Heap = black_box(heap);
     let order = order();
     let rounds = 500;
     for size in [64, 256, 1024] {
@@ -55,8 +61,8 @@ fn main() {
             200 * rounds,
             || {
                 for _ in 0..rounds {
-                    blocks.iter_mut().for_each(|b| *b = alloc(size));
-                    order.iter().for_each(|&i| free(blocks[i]));
+                    blocks.iter_mut().for_each(|b| *b = alloc(heap, size));
+                    order.iter().for_each(|&i| free(heap, blocks[i]));
                 }
             },
         );
@@ -74,28 +80,32 @@ fn main() {
             }
         });
     }
+}
+
+/// Many at once, some of many, two threads.
+fn in_bulk(heap: &MemoryHeap) {
     let mut blocks = vec![0; 100_000];
     for size in [16, 64, 256] {
         measure(
             &format!("threadtest: 100,000 x {size} B, alloc all, free all, a pair"),
             100_000,
             || {
-                blocks.iter_mut().for_each(|b| *b = alloc(size));
-                blocks.iter().for_each(|b| free(*b));
+                blocks.iter_mut().for_each(|b| *b = alloc(heap, size));
+                blocks.iter().for_each(|b| free(heap, *b));
             },
         );
     }
-    let mut many: Vec<u64> = (0..1000).map(|i| alloc(64 + i % 337)).collect();
+    let mut many: Vec<u64> = (0..1000).map(|i| alloc(heap, 64 + i % 337)).collect();
     let mut seed = 1u64;
     measure("64-400 B, 1000 live, replace one at random, a pair", 50_000, || {
         for _ in 0..50_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let at = (seed >> 33) as usize % 1000;
-            free(many[at]);
-            many[at] = alloc(64 + (seed >> 13) % 337);
+            free(heap, many[at]);
+            many[at] = alloc(heap, 64 + (seed >> 13) % 337);
         }
     });
-    let addr = alloc(64);
+    let addr = alloc(heap, 64);
     measure("is_live", 100_000, || {
         let live = (0..100_000u64).filter(|_| heap.is_live(black_box(addr), T)).count();
         assert_eq!(live, 100_000);
@@ -106,11 +116,21 @@ fn main() {
                 scope.spawn(|| {
                     let mut blocks = vec![0; 100_000];
                     for _ in 0..10 {
-                        blocks.iter_mut().for_each(|b| *b = alloc(64));
-                        blocks.iter().for_each(|b| free(*b));
+                        blocks.iter_mut().for_each(|b| *b = alloc(heap, 64));
+                        blocks.iter().for_each(|b| free(heap, *b));
                     }
                 });
             }
         });
     });
+}
+
+fn main() {
+    let options = MemoryOptions { puddle_size: 64 << 20, size_max: 1 << 30, writable: true };
+    let heap = match TracedHeap::open(MemoryBacking::new(options)) {
+        Ok(heap) => heap,
+        Err(error) => return eprintln!("{error}"),
+    };
+    in_random_order(&heap);
+    in_bulk(&heap);
 }

@@ -26,20 +26,24 @@ fn measure(name: &str, operations: u64, mut run: impl FnMut()) {
     println!("{name:48} {:7.2} ns (median {:.2})", times[0], times[7]);
 }
 
-fn main() {
-    let options = MemoryOptions { puddle_size: 64 << 20, size_max: 1 << 30, writable: true };
-    let backing = MemoryBacking::new(options);
-    let heap = match TracedHeap::open(backing.clone()) {
-        Ok(heap) => heap,
-        Err(error) => return eprintln!("{error}"),
-    };
-    let alloc = |size| match heap.alloc(black_box(size), 8, T) {
+const N: u64 = 1_000_000;
+
+type MemoryHeap = TracedHeap<MemoryBacking>;
+
+#[inline(always)]
+fn alloc(heap: &MemoryHeap, size: u64) -> u64 {
+    match heap.alloc(black_box(size), 8, T) {
         Ok(block) => block.addr.as_ptr() as u64,
         Err(error) => panic!("{error}"),
-    };
-    let free = |addr| heap.free(black_box(addr)).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
 
-    const N: u64 = 1_000_000;
+#[inline(always)]
+fn free(heap: &MemoryHeap, addr: u64) {
+    heap.free(black_box(addr)).unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn one_after_the_other(heap: &MemoryHeap) {
     let word = AtomicU64::new(0);
     measure("for comparison: two locked instructions", N, || {
         for _ in 0..2 * N {
@@ -50,7 +54,7 @@ fn main() {
     for size in [16, 64, 1024, 4096] {
         measure(&format!("alloc + free of {size} B, a pair"), N, || {
             for _ in 0..N {
-                free(alloc(size));
+                free(heap, alloc(heap, size));
             }
         });
     }
@@ -58,33 +62,39 @@ fn main() {
     for size in [64, 1024] {
         measure(&format!("100,000 x {size} B: alloc all, free all, a pair"), 10 * 100_000, || {
             for _ in 0..10 {
-                blocks.iter_mut().for_each(|b| *b = alloc(size));
-                blocks.iter().for_each(|b| free(*b));
+                blocks.iter_mut().for_each(|b| *b = alloc(heap, size));
+                blocks.iter().for_each(|b| free(heap, *b));
             }
         });
     }
+}
+
+fn among_live_ones(heap: &MemoryHeap) {
     // 100 live blocks, one replaced at random: Poseidon's pattern.
-    let mut live: Vec<u64> = (0..100).map(|_| alloc(64)).collect();
+    let mut live: Vec<u64> = (0..100).map(|_| alloc(heap, 64)).collect();
     let mut seed = 1u64;
     measure("100 live of 64 B, replace one, a pair", N, || {
         for _ in 0..N {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let at = (seed >> 57) as usize % 100;
-            free(live[at]);
-            live[at] = alloc(64);
+            free(heap, live[at]);
+            live[at] = alloc(heap, 64);
         }
     });
     let mut step = 0usize;
     measure("64-400 B, 1000 live, replace one, a pair", N, || {
-        let mut many: Vec<u64> = (0..1000).map(|i| alloc(64 + i % 337)).collect();
+        let mut many: Vec<u64> = (0..1000).map(|i| alloc(heap, 64 + i % 337)).collect();
         for _ in 0..N {
             step = (step + 617) % 1000;
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            free(many[step]);
-            many[step] = alloc(64 + (seed >> 40) % 337);
+            free(heap, many[step]);
+            many[step] = alloc(heap, 64 + (seed >> 40) % 337);
         }
-        many.iter().for_each(|b| free(*b));
+        many.iter().for_each(|b| free(heap, *b));
     });
+}
+
+fn in_other_ways(heap: &MemoryHeap) {
     measure("free in two steps (transaction) and alloc", N, || {
         for _ in 0..N {
             match heap.alloc(64, 8, T) {
@@ -98,9 +108,13 @@ fn main() {
     });
     measure("large block of 256 KiB, a pair", 100_000, || {
         for _ in 0..100_000 {
-            free(alloc(256 << 10));
+            free(heap, alloc(heap, 256 << 10));
         }
     });
+}
+
+fn lookups(heap: &MemoryHeap, backing: &MemoryBacking) {
+    let live: Vec<u64> = (0..64).map(|_| alloc(heap, 64)).collect();
     measure("is_live, puddle known", 10 * N, || {
         // SAFETY: the slot is this heap's, which is alive.
         let puddle = backing
@@ -120,11 +134,14 @@ fn main() {
         }
         assert_eq!(black_box(count), 10 * N);
     });
+}
+
+fn tracing(heap: &MemoryHeap) {
     // Tracing: a list of 64-byte nodes in order of allocation.
     let mut next = 0u64;
     let count = 2_000_000u64;
     for _ in 0..count {
-        let node = alloc(64);
+        let node = alloc(heap, 64);
         // SAFETY: a fresh block of 64 bytes.
         unsafe {
             let words = std::ptr::with_exposed_provenance_mut::<u64>(node as usize);
@@ -142,4 +159,18 @@ fn main() {
             }
         });
     }
+}
+
+fn main() {
+    let options = MemoryOptions { puddle_size: 64 << 20, size_max: 1 << 30, writable: true };
+    let backing = MemoryBacking::new(options);
+    let heap = match TracedHeap::open(backing.clone()) {
+        Ok(heap) => heap,
+        Err(error) => return eprintln!("{error}"),
+    };
+    one_after_the_other(&heap);
+    among_live_ones(&heap);
+    in_other_ways(&heap);
+    lookups(&heap, &backing);
+    tracing(&heap);
 }

@@ -202,32 +202,66 @@ fn reachable(blocks: &[Option<Block>]) -> BTreeSet<usize> {
     seen
 }
 
+/// 600 blocks: the first one leads to some, others to some before or behind them, none to the rest.
+fn linked(backing: &MemoryBacking, random: &mut Random) -> Vec<Option<Block>> {
+    let mut blocks: Vec<Option<Block>> = Vec::new();
+    let heap = TracedHeap::open(backing.clone()).unwrap();
+    for _ in 0..600 {
+        blocks.push(Some(Block::make(&heap, random)));
+    }
+    for at in 0..blocks.len() {
+        let mut block = blocks[at].take().unwrap();
+        for cell in 0..block.to.len() {
+            if random.below(3) > 0 {
+                let to = random.below(600) as usize;
+                let addr = blocks[to].as_ref().map_or(block.addr, |block| block.addr);
+                block.point(cell, addr, false);
+                block.to[cell] = Some(to);
+            }
+        }
+        blocks[at] = Some(block);
+    }
+    heap.set_root(0, blocks[0].as_ref().unwrap().addr, TypeId::UNTYPED).unwrap();
+    blocks
+}
+
+/// What a program does beside a reclaim: it points, makes or frees.
+fn change(heap: &TracedHeap<MemoryBacking>, blocks: &mut Vec<Option<Block>>, random: &mut Random) {
+    // Everything that is `Some` is known to the program: reachable, or held in its memory.
+    let known: Vec<usize> = (0..blocks.len()).filter(|&at| blocks[at].is_some()).collect();
+    let at = known[random.below(known.len() as u64) as usize];
+    match random.below(8) {
+        0..=4 => {
+            let to = known[random.below(known.len() as u64) as usize];
+            let to_addr = blocks[to].as_ref().unwrap().addr;
+            let block = blocks[at].as_mut().unwrap();
+            let cell = random.below(block.to.len() as u64) as usize;
+            let clear = random.below(2) == 0;
+            block.point(cell, if clear { 0 } else { to_addr }, true);
+            block.to[cell] = (!clear).then_some(to);
+        }
+        5..=6 => blocks.push(Some(Block::make(heap, random))),
+        // Freed, and all that led there is cleared first.
+        _ if at != 0 => {
+            for block in blocks.iter_mut().flatten() {
+                for cell in 0..block.to.len() {
+                    if block.to[cell] == Some(at) {
+                        block.point(cell, 0, true);
+                        block.to[cell] = None;
+                    }
+                }
+            }
+            heap.free(blocks[at].take().unwrap().addr).unwrap();
+        }
+        _ => {}
+    }
+}
+
 /// One history; `Err` if something that is in use was given back, or a leak was not.
 fn history(seed: u64) -> Result<(), String> {
     let mut random = Random(seed);
     let backing: MemoryBacking = backing(512 << 10, 256 << 20);
-    let mut blocks: Vec<Option<Block>> = Vec::new();
-    {
-        let heap = TracedHeap::open(backing.clone()).unwrap();
-        for _ in 0..600 {
-            blocks.push(Some(Block::make(&heap, &mut random)));
-        }
-        // The first block leads to some; all others to some before or behind them. No block leads
-        // to the rest.
-        for at in 0..blocks.len() {
-            let mut block = blocks[at].take().unwrap();
-            for cell in 0..block.to.len() {
-                if random.below(3) > 0 {
-                    let to = random.below(600) as usize;
-                    let addr = blocks[to].as_ref().map_or(block.addr, |block| block.addr);
-                    block.point(cell, addr, false);
-                    block.to[cell] = Some(to);
-                }
-            }
-            blocks[at] = Some(block);
-        }
-        heap.set_root(0, blocks[0].as_ref().unwrap().addr, TypeId::UNTYPED).unwrap();
-    }
+    let mut blocks = linked(&backing, &mut random);
     let live = reachable(&blocks);
     let leaks: BTreeSet<u64> = (0..600)
         .filter(|at| !live.contains(at))
@@ -238,44 +272,14 @@ fn history(seed: u64) -> Result<(), String> {
 
     let heap = TracedHeap::open(backing).unwrap();
     heap.begin_reclaim(Arc::new(types()));
-    let change = |blocks: &mut Vec<Option<Block>>, random: &mut Random| {
-        // Everything that is `Some` is known to the program: reachable, or held in its memory.
-        let known: Vec<usize> = (0..blocks.len()).filter(|&at| blocks[at].is_some()).collect();
-        let at = known[random.below(known.len() as u64) as usize];
-        match random.below(8) {
-            0..=4 => {
-                let to = known[random.below(known.len() as u64) as usize];
-                let to_addr = blocks[to].as_ref().unwrap().addr;
-                let block = blocks[at].as_mut().unwrap();
-                let cell = random.below(block.to.len() as u64) as usize;
-                let clear = random.below(2) == 0;
-                block.point(cell, if clear { 0 } else { to_addr }, true);
-                block.to[cell] = (!clear).then_some(to);
-            }
-            5..=6 => blocks.push(Some(Block::make(&heap, random))),
-            // Freed, and all that led there is cleared first.
-            _ if at != 0 => {
-                for block in blocks.iter_mut().flatten() {
-                    for cell in 0..block.to.len() {
-                        if block.to[cell] == Some(at) {
-                            block.point(cell, 0, true);
-                            block.to[cell] = None;
-                        }
-                    }
-                }
-                heap.free(blocks[at].take().unwrap().addr).unwrap();
-            }
-            _ => {}
-        }
-    };
     // Also before the first slice, while puddles are not adopted yet.
-    (0..random.below(60)).for_each(|_| change(&mut blocks, &mut random));
+    (0..random.below(60)).for_each(|_| change(&heap, &mut blocks, &mut random));
     while heap.prepare_reclaim().unwrap() {
-        (0..random.below(30)).for_each(|_| change(&mut blocks, &mut random));
+        (0..random.below(30)).for_each(|_| change(&heap, &mut blocks, &mut random));
     }
     let mut slices = 0;
     while slice(&heap) {
-        (0..random.below(12)).for_each(|_| change(&mut blocks, &mut random));
+        (0..random.below(12)).for_each(|_| change(&heap, &mut blocks, &mut random));
         slices += 1;
         if slices > 100_000 {
             return Err("it does not end".into());
@@ -290,7 +294,7 @@ fn history(seed: u64) -> Result<(), String> {
     }
     let mut given = BTreeSet::new();
     while heap.give_back_slice(5, false, &mut |block| assert!(given.insert(block.addr))).unwrap() {
-        (0..random.below(12)).for_each(|_| change(&mut blocks, &mut random));
+        (0..random.below(12)).for_each(|_| change(&heap, &mut blocks, &mut random));
     }
     heap.end_reclaim();
     let expected: BTreeSet<u64> = blocks.iter().flatten().map(|block| block.addr).collect();

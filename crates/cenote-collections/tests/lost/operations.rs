@@ -230,7 +230,7 @@ fn change_lists(tx: &mut Tx<'_>, all: &All, number: usize) -> Result<Text> {
 }
 
 fn change_maps(tx: &mut Tx<'_>, all: &All, number: usize) -> Result<Text> {
-    let All { tree, hash, small, .. } = *all;
+    let All { tree, .. } = *all;
     let broad = |number| [number; 40];
     Ok(match number {
         0 => text(tree.insert(tx, 1000, broad(1))?),
@@ -250,6 +250,14 @@ fn change_maps(tx: &mut Tx<'_>, all: &All, number: usize) -> Result<Text> {
         14 => text(tree.entry(tx, 505)?.or_insert(broad(2))?),
         15 => text(tree.first_entry(tx)?.map(|entry| entry.remove()).transpose()?),
         16 => text(tree.last_entry(tx)?.map(|entry| *entry.get())),
+        _ => change_hash_maps(tx, all, number)?,
+    })
+}
+
+fn change_hash_maps(tx: &mut Tx<'_>, all: &All, number: usize) -> Result<Text> {
+    let All { tree, hash, small, .. } = *all;
+    let broad = |number| [number; 40];
+    Ok(match number {
         17 => text(hash.insert(tx, 1000, broad(1))?),
         18 => text(hash.insert(tx, 45, broad(1))?),
         19 => text(hash.remove(tx, &30)?),

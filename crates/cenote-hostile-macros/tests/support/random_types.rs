@@ -286,6 +286,25 @@ impl Module<'_> {
         }
     }
 
+    /// The tag of the next variant, and what is written for it: `next` is free to be left out.
+    fn tag(
+        &mut self,
+        next: i128,
+        used: &[i128],
+        (low, high): (i128, i128),
+        integer: &str,
+    ) -> (i128, String) {
+        if self.random.below(2) != 0 && !used.contains(&next) && next <= high {
+            return (next, String::new());
+        }
+        let near = if self.random.below(2) == 0 { low + 1 } else { high - 40 };
+        let mut tag = near + self.random.below(30) as i128;
+        while used.contains(&tag) {
+            tag += 1;
+        }
+        (tag, format!(" = {}", self.discriminant(tag, integer)))
+    }
+
     fn enumeration(&mut self) -> Made {
         let number = self.number;
         let &(integer, bits, signed) = self.random.choose(TAGS);
@@ -300,34 +319,15 @@ impl Module<'_> {
         let names = ["A", "B", "Option", "Some", "PERSIST_TAG_0", "r#Self_", "Tag"];
         let count = 1 + self.random.below(names.len());
         for (i, name) in names.iter().take(count).enumerate() {
-            let mut explicit = String::new();
-            if self.random.below(2) == 0 || used.contains(&next) || next > high {
-                let near = if self.random.below(2) == 0 { low + 1 } else { high - 40 };
-                let mut tag = near + self.random.below(30) as i128;
-                while used.contains(&tag) {
-                    tag += 1;
-                }
-                explicit = format!(" = {}", self.discriminant(tag, integer));
-                next = tag;
-            }
+            let (tag, explicit) = self.tag(next, &used, (low, high), integer);
+            next = tag;
             used.push(next);
             let bytes = next as u64 & (u64::MAX >> (64 - bits));
             next += 1;
 
             let named = self.random.below(2) == 0;
             let fields = if self.random.below(3) == 0 { Vec::new() } else { self.fields(named) };
-            let body: Vec<String> = fields
-                .iter()
-                .map(|field| match named {
-                    true => format!("{} {}: {}", field.attribute, field.name, field.ty),
-                    false => format!("{} {}", field.attribute, field.ty),
-                })
-                .collect();
-            let body = match (fields.is_empty(), named) {
-                (true, _) => String::new(),
-                (_, true) => format!(" {{ {} }}", body.join(", ")),
-                (_, false) => format!("({})", body.join(", ")),
-            };
+            let body = body(&fields, named);
             let attribute = self.attribute();
             written.push(format!("    {attribute} {name}{body}{explicit},\n"));
             let made = constructor(&format!("{path}::{name}"), &fields);
@@ -363,13 +363,29 @@ impl Module<'_> {
         );
         let tags: Vec<u64> =
             used.iter().map(|tag| *tag as u64 & (u64::MAX >> (64 - bits))).collect();
+        let bytes = bits / 8;
         let probe = format!(
-            "        probe_tag(self, {}, &{tags:?}, path, found);\n        match self {{\n{arms}        \
-             }}\n",
-            bits / 8
+            "        probe_tag(self, {bytes}, &{tags:?}, path, found);\n        match self \
+             {{\n{arms}        }}\n"
         );
         let probe = implementation(&path, &probe);
         Made { path, value, check, probe }
+    }
+}
+
+/// The fields of a variant, as they are declared.
+fn body(fields: &[Field], named: bool) -> String {
+    let written: Vec<String> = fields
+        .iter()
+        .map(|field| match named {
+            true => format!("{} {}: {}", field.attribute, field.name, field.ty),
+            false => format!("{} {}", field.attribute, field.ty),
+        })
+        .collect();
+    match (fields.is_empty(), named) {
+        (true, _) => String::new(),
+        (_, true) => format!(" {{ {} }}", written.join(", ")),
+        (_, false) => format!("({})", written.join(", ")),
     }
 }
 

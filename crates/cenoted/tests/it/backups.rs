@@ -76,6 +76,31 @@ struct Scene {
 }
 
 impl Scene {
+    /// Kills or stops the victim; another takes its place.
+    fn harm(&mut self, victim: &Victim, asker: &mut Actor) {
+        let restart = |role| Actor::start(role, &self.daemon).in_background();
+        match victim {
+            Victim::Writer => {
+                let next = restart("count-in-two-later");
+                core::mem::replace(&mut self.two, next).kill();
+            }
+            Victim::Sharer => {
+                let next = restart("mover");
+                core::mem::replace(&mut self.movers[0], next).kill();
+            }
+            Victim::SharerForAWhile => {
+                self.movers[1].signal(Signal::STOP);
+                std::thread::sleep(Duration::from_millis(300));
+                self.movers[1].signal(Signal::CONT);
+            }
+            Victim::Daemon => {
+                self.daemon.kill();
+                self.daemon.restart();
+            }
+            Victim::Command => asker.signal(Signal::KILL),
+        }
+    }
+
     fn start() -> Self {
         let daemon = Daemon::start(&[]);
         let store = daemon.connect();
@@ -347,27 +372,7 @@ fn any_process_killed_in_a_backup_leaves_a_whole_copy_or_none_and_clients_go_on(
             0 => scene.wait_for_standstill(),
             _ => std::thread::sleep(Duration::from_millis(10 + round * 37 % 170)),
         }
-        let restart = |role| Actor::start(role, &scene.daemon).in_background();
-        match victim {
-            Victim::Writer => {
-                let next = restart("count-in-two-later");
-                core::mem::replace(&mut scene.two, next).kill();
-            }
-            Victim::Sharer => {
-                let next = restart("mover");
-                core::mem::replace(&mut scene.movers[0], next).kill();
-            }
-            Victim::SharerForAWhile => {
-                scene.movers[1].signal(Signal::STOP);
-                std::thread::sleep(Duration::from_millis(300));
-                scene.movers[1].signal(Signal::CONT);
-            }
-            Victim::Daemon => {
-                scene.daemon.kill();
-                scene.daemon.restart();
-            }
-            Victim::Command => asker.signal(Signal::KILL),
-        }
+        scene.harm(&victim, &mut asker);
         let said = match victim {
             Victim::Command => {
                 asker.kill();

@@ -351,7 +351,7 @@ fn a_child_plays_its_role() {
         "object" => crate::objects::obey(&socket),
         "psyncer" => crate::shadowed::obey(&socket),
         "ordinary" => crate::ordinary::obey(&socket),
-        "importer" => crate::moving::import_on(&socket),
+        "importer" => crate::imports::import_on(&socket),
         "unmapper" => crate::hostile::unmap(&socket),
         "other-layout" => crate::types::have_another_layout(&socket),
         "mover" => crate::shared::move_between(&socket),

@@ -330,21 +330,13 @@ fn torn<T>(result: cenote::Result<T>) {
 }
 
 #[test]
-fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
+fn logs_that_are_set_aside_are_applied_by_an_operator() {
     let mut daemon = Daemon::start(&[]);
     {
         let pool = daemon.connect().pool("numbers").expect("pool");
         make_counter(&pool);
         add(&pool);
     }
-    let dies_with_a_damaged_log = |daemon: &mut Daemon| {
-        let mut child = Actor::start("holder", daemon);
-        assert_eq!(child.hear(), "inside");
-        daemon.kill();
-        child.kill();
-        damage_the_log(daemon);
-        daemon.restart();
-    };
     dies_with_a_damaged_log(&mut daemon);
     {
         let store = daemon.connect();
@@ -374,9 +366,29 @@ fn logs_that_are_set_aside_are_applied_or_discarded_by_an_operator() {
         assert_eq!((count(&pool), add(&pool)), (1, 2));
         assert_eq!(pool.check().expect("check").leaked_blocks, 0);
     }
+}
+
+/// Client and daemon die inside a transaction, and its log is damaged; a daemon runs again.
+fn dies_with_a_damaged_log(daemon: &mut Daemon) {
+    let mut child = Actor::start("holder", daemon);
+    assert_eq!(child.hear(), "inside");
+    daemon.kill();
+    child.kill();
+    damage_the_log(daemon);
+    daemon.restart();
+}
+
+/// Without a daemon, and the other way.
+#[test]
+fn logs_that_are_discarded_leave_a_torn_pool_that_its_owner_declares_whole() {
+    let mut daemon = Daemon::start(&[]);
+    {
+        let pool = daemon.connect().pool("numbers").expect("pool");
+        make_counter(&pool);
+        assert_eq!((add(&pool), add(&pool)), (1, 2));
+    }
     dies_with_a_damaged_log(&mut daemon);
     daemon.stop();
-    // The same without a daemon, and the other way.
     let store = Store::open(daemon.store()).expect("open");
     let client = store.undecided_logs().expect("list")[0].client;
     let others = cenote_store::Credentials { uid: 4242, gid: 4242, groups: Vec::new() };

@@ -3,7 +3,8 @@
 
 use crate::common::{Daemon, add, make_counter};
 use crate::hostile::{Raw, refused};
-use crate::moving::{AT, files, spec as import_spec};
+use crate::imports::{AT, spec as import_spec};
+use crate::moving::files;
 use cenote_proto::{Refusal, Reply, Request};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};

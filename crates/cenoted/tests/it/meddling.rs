@@ -56,6 +56,30 @@ pub(crate) fn look(socket: &Path) {
     say(&written.to_string());
 }
 
+/// What another client may try with the pools of one that lives, and may not; and what it may do.
+fn meddle(daemon: &Daemon) {
+    let store = daemon.connect();
+    for name in ["held", "written"] {
+        assert!(store.remove_pool(name).is_err());
+        assert!(store.randomize_pool(name).is_err());
+        assert!(store.clone_pool(name, "copy").is_err());
+        assert!(store.export(&[name], std::io::sink(), Default::default()).is_err());
+        for access in [Access::ReadOnly, Access::ReadWrite, Access::Shared] {
+            assert!(store.pool_with(name, access).is_err(), "{name} {access:?}");
+        }
+        let none = PermissionChange { permissions: Some(0), ..PermissionChange::default() };
+        store.set_permissions(name, none).expect("its owner may");
+    }
+    // Others come and go, where space is.
+    let other = store.pool("other").expect("pool");
+    make_counter(&other);
+    for _ in 0..10 {
+        add(&other);
+    }
+    drop(other);
+    store.remove_pool("other").expect("removed");
+}
+
 #[test]
 fn what_a_client_holds_stays_as_it_was_when_others_meddle() {
     let mut daemon = Daemon::start(&[]);
@@ -77,28 +101,6 @@ fn what_a_client_holds_stays_as_it_was_when_others_meddle() {
         looker.tell("look");
         assert_eq!(looker.hear(), format!("{sum} {expected} {ITEMS}"), "{after}");
         expected -= 1;
-    };
-    let meddle = |daemon: &Daemon| {
-        let store = daemon.connect();
-        for name in ["held", "written"] {
-            assert!(store.remove_pool(name).is_err());
-            assert!(store.randomize_pool(name).is_err());
-            assert!(store.clone_pool(name, "copy").is_err());
-            assert!(store.export(&[name], std::io::sink(), Default::default()).is_err());
-            for access in [Access::ReadOnly, Access::ReadWrite, Access::Shared] {
-                assert!(store.pool_with(name, access).is_err(), "{name} {access:?}");
-            }
-            let none = PermissionChange { permissions: Some(0), ..PermissionChange::default() };
-            store.set_permissions(name, none).expect("its owner may");
-        }
-        // Others come and go, where space is.
-        let other = store.pool("other").expect("pool");
-        make_counter(&other);
-        for _ in 0..10 {
-            add(&other);
-        }
-        drop(other);
-        store.remove_pool("other").expect("removed");
     };
     meddle(&daemon);
     looks(&mut looker, "another client");

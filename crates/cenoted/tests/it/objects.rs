@@ -16,9 +16,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-const LEN: u64 = 1 << 20;
+pub(crate) const LEN: u64 = 1 << 20;
 
-fn objects_of(store: &Store) -> Objects {
+pub(crate) fn objects_of(store: &Store) -> Objects {
     Objects::open(&store.handle(), &ObjectsOptions::default()).expect("objects")
 }
 
@@ -53,18 +53,22 @@ pub(crate) fn obey(socket: &Path) {
     say("detached");
 }
 
-fn told(actor: &mut Actor, order: &str) -> String {
+pub(crate) fn told(actor: &mut Actor, order: &str) -> String {
     actor.tell(order);
     actor.hear()
 }
 
-fn start(daemon: &Daemon, how: &str) -> Actor {
+pub(crate) fn start(daemon: &Daemon, how: &str) -> Actor {
     let mut actor = Actor::start("object", daemon);
     assert_eq!(told(&mut actor, how), "attached");
     actor
 }
 
-fn busy_by<T: std::fmt::Debug>(attached: Result<T, ObjectError>, writing: &str, by: u32) {
+pub(crate) fn busy_by<T: std::fmt::Debug>(
+    attached: Result<T, ObjectError>,
+    writing: &str,
+    by: u32,
+) {
     match attached {
         Err(ref error @ ObjectError::Busy { what, pid, .. }) => {
             assert_eq!((what, pid, error.errno()), (writing, by, 11));
@@ -423,6 +427,14 @@ fn owner_group_and_mode_decide_who_attaches() {
     });
 }
 
+/// A run of lines of an object, as a transfer lists it.
+fn run(object: u32, lines: u32, first_line: u64) -> Vec<u8> {
+    let mut bytes = object.to_le_bytes().to_vec();
+    bytes.extend(lines.to_le_bytes());
+    bytes.extend(first_line.to_le_bytes());
+    bytes
+}
+
 #[test]
 fn a_client_changes_nothing_but_what_it_has_attached() {
     let mut daemon = Daemon::start(&[]);
@@ -438,12 +450,6 @@ fn a_client_changes_nothing_but_what_it_has_attached() {
     // and the daemon's user.
     let file = File::from(files.into_iter().next().expect("a descriptor"));
     assert!(file.write_all_at(b"x", mine.data_offset()).is_err(), "it is for reading");
-    let run = |object: u32, lines: u32, first_line: u64| -> Vec<u8> {
-        let mut bytes = object.to_le_bytes().to_vec();
-        bytes.extend(lines.to_le_bytes());
-        bytes.extend(first_line.to_le_bytes());
-        bytes
-    };
     let transfer = |runs: &[Vec<u8>], data: usize| [runs.concat(), vec![0xaa; data]].concat();
     let end = LEN / 64;
     let (me, other) = (mine.id(), theirs.id());
@@ -561,57 +567,5 @@ fn an_objects_descriptor_cannot_be_opened_again_for_writing() {
             assert_eq!(opened.expect_err("opened").kind(), std::io::ErrorKind::PermissionDenied);
             raw.ask(&Request::DetachObject { object: items[0].record.puddle });
         }
-    });
-}
-
-#[test]
-fn a_snapshot_through_a_daemon_is_what_the_last_psync_left() {
-    let daemon = Daemon::start(&[]);
-    let elsewhere = tempfile::tempdir().expect("directory");
-    let file = daemon.path("snapshot");
-    {
-        let store = daemon.connect();
-        let objects = objects_of(&store);
-        objects.pcreate("matrix", LEN, None, 0o600).expect("create");
-        let mut writer = start(&daemon, "write");
-        for order in ["store 7", "psync", "store 9"] {
-            assert_eq!(told(&mut writer, order), "done");
-        }
-        let busy = objects.snapshot("matrix", &file, Blocks::SharedIfPossible);
-        busy_by(busy, "writing", writer.pid());
-        assert!(!file.exists(), "nothing is left of what was refused");
-        writer.kill();
-        // The call waits for the end of the dead client.
-        let made = objects.snapshot("matrix", &file, Blocks::SharedIfPossible).expect("snapshot");
-        assert!(!made.shared && made.bytes > LEN);
-        let again = objects.snapshot("matrix", &file, Blocks::Copied).expect_err("it is there");
-        assert_eq!(again.errno(), 17);
-        // It was given back: a writer has it at once, and meanwhile there is no snapshot.
-        let mut writer = start(&daemon, "write");
-        assert_eq!(told(&mut writer, "sum"), "7");
-        let refused = objects.restore(&file, Some("again")).expect_err("through a daemon");
-        assert!(refused.to_string().contains("stop the daemon"), "{refused}");
-        assert_eq!(told(&mut writer, "end"), "detached");
-        assert!(writer.ends());
-    }
-    // It is a snapshot as any other.
-    let path = elsewhere.path().join("store");
-    let store = Store::open(&path).expect("another store");
-    let objects = objects_of(&store);
-    objects.restore(&file, None).expect("restore");
-    let attached = objects.attach("matrix", Permission::Read, None).expect("attach");
-    assert!(
-        attached.as_slice().iter().all(|byte| *byte == 7),
-        "what was psynced, and nothing else"
-    );
-    attached.detach().expect("detach");
-    drop(objects);
-    if !is_root() {
-        return;
-    }
-    as_user(BOB, BOB, || {
-        let store = daemon.connect();
-        let denied = objects_of(&store).snapshot("matrix", &daemon.path("his"), Blocks::Copied);
-        assert_eq!(denied.expect_err("it is not his").errno(), 13);
     });
 }
