@@ -6,9 +6,9 @@ use cenote_heap::{Backing, Counts, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
     CLASS_MAX, CLASS_MIN, LANE_ENTRIES, LANES_OFFSET, LEVELS_OFFSET, LISTS_OFFSET, SubHeapGeometry,
-    UNIT_SIZE,
+    UNDO_HALF_SIZE, UNDO_OFFSET, UNIT_SIZE,
 };
-use cenote_medium::planted::{Bug, plant};
+use cenote_medium::planted::{Bug, LoggedBug, plant};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -402,6 +402,50 @@ fn one_flipped_bit_of_any_cell_is_found_and_never_followed() {
         // Back as it was, and the log empty.
         restore(&place, &before);
     }
+}
+
+/// Which bits of the seal of the last change are flipped without an error of the next open.
+fn silent_bits_of_a_seal() -> Vec<u32> {
+    let (backing, place, heap) = new(64 << 10);
+    let _ = heap.alloc(64, 1, TypeId(1)).expect("room");
+    let kept = heap.alloc(2000, 1, TypeId(2)).expect("room").addr;
+    let blocks = heap.check().blocks;
+    drop(heap);
+    let at = place.metadata.addr() as usize;
+    let word = |offset: usize| core::ptr::with_exposed_provenance_mut::<u64>(at + offset);
+    let undo = UNDO_OFFSET as usize;
+    let halves = [undo, undo + UNDO_HALF_SIZE as usize];
+    // SAFETY: words of the test's memory, which no thread uses meanwhile.
+    let last = halves.into_iter().max_by_key(|half| unsafe { *word(half + 8) }).expect("two");
+    let whole = place.metadata.len as usize / 8;
+    // SAFETY: as above.
+    let before = unsafe { core::slice::from_raw_parts(word(0), whole) }.to_vec();
+    let mut silent = Vec::new();
+    for bit in 0..64 {
+        // SAFETY: as above.
+        unsafe { *word(last + 24) ^= 1 << bit };
+        // SAFETY: as in `open`.
+        match unsafe { SubHeap::open(backing.clone(), &place.metadata) } {
+            Err(error) => assert!(error.to_string().contains("seal"), "{error}"),
+            Ok((heap, undone)) => {
+                assert!(undone && heap.find(kept).is_err(), "bit {bit}: the change is taken back");
+                silent.push(bit);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { word(0).copy_from_nonoverlapping(before.as_ptr(), whole) };
+    }
+    assert_eq!(open(&backing, &place).check().blocks, blocks);
+    silent
+}
+
+#[test]
+fn a_damaged_seal_of_the_last_change_is_found_and_takes_nothing_back() {
+    assert_eq!(silent_bits_of_a_seal(), []);
+    plant(Bug::Logged(LoggedBug::SealDamageUndone));
+    let silent = silent_bits_of_a_seal();
+    plant(Bug::None);
+    assert_eq!(silent.len(), 64, "{:?} was not found", LoggedBug::SealDamageUndone);
 }
 
 /// Puts metadata back, and makes the undo log empty.

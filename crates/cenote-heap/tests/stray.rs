@@ -230,10 +230,9 @@ impl Bare {
     fn reopen(&mut self, seed: &mut u64) -> bool {
         drop(self.heap.take());
         match LoggedHeap::open(self.memory.clone(), &options(Protection::None)) {
-            // A seal that fits no more: the open takes the last change back, and says so.
-            // docs/attacks.md has it, "Known, and not closed".
-            Ok((_, recovered)) if recovered.undone => false,
-            Ok((heap, _)) => {
+            Ok((heap, recovered)) => {
+                // Whole changes were made, at level `process`: none looks broken off.
+                assert!(!recovered.undone, "a made change was taken back");
                 let is_whole = self.model.is_whole(&heap);
                 self.heap = Some(heap);
                 is_whole && self.work(seed)

@@ -40,7 +40,7 @@ pub use micro::{LaneLink, LaneState, LaneWord, MICRO_SEQUENCE_BITS, MicroEntry, 
 pub use part::{PartEntry, PartKind};
 pub use slab::{SLAB_SIZES, SlabRecord, slab_class};
 pub use ticket::{TICKET_SIZE, TICKETS_MAX, TicketWord};
-pub use undo::{UndoEntry, UndoHeader, seal_in_order, seal_of_contents, undo_check};
+pub use undo::{UndoEntry, UndoHeader, is_seal, seal_in_order, seal_of_contents, undo_check};
 
 /// Bytes of a cell.
 pub const CELL_SIZE: u64 = 32;

@@ -24,6 +24,11 @@
 //! | fits | anything | flushes record and cells, fences |
 //! | does not | the record before, whole; or zeros, if this is the first | undoes it |
 //! | does not | neither | refuses: a damaged record |
+//! | is damaged | anything | refuses: a damaged seal |
+//!
+//! A seal that does not fit is 0; or its change's, and power was lost before the cells were
+//! durable; or that of the record before in its half, and power was lost before the header was
+//! durable, so no cell has changed. Any other word is damage.
 //!
 //! A process may die between a store and its flush, and the next opener sees the store. So recovery
 //! makes durable what it relies on: a change whose seal fits, and the record of one that it undoes.
@@ -41,9 +46,9 @@ use crate::backing::Backing;
 use cenote_layout::LINE_SIZE;
 use cenote_layout::logged::{
     CELL_SIZE, RawCell, UNDO_CELLS_MAX, UNDO_ENTRY_SIZE, UNDO_HALF_SIZE, UNDO_HEADER_SIZE,
-    UNDO_OFFSET, seal_in_order, seal_of_contents, undo_check,
+    UNDO_OFFSET, is_seal, seal_in_order, seal_of_contents, undo_check,
 };
-use cenote_medium::planted::{Bug, Step, planted, reach};
+use cenote_medium::planted::{Bug, LoggedBug, Step, planted, reach};
 use zerocopy::IntoBytes;
 
 /// Words of a record's header: check, sequence, count, seal, 4 that are 0.
@@ -131,7 +136,7 @@ impl Undo {
             Half::Zero | Half::Torn => None,
         });
         let last = whole.max_by_key(|record| record.sequence);
-        last.is_some_and(|record| !record.is_sealed(meta))
+        last.is_some_and(|record| record.state(meta) == ChangeState::BrokenOff)
     }
 
     /// The undo log after a crash, or after none. Says whether a change was undone.
@@ -151,9 +156,16 @@ impl Undo {
             }
         };
         let undo = Self { sequence: last.sequence, ..Self::default() };
-        if last.is_sealed(meta) || planted(Bug::ChangeNotUndone) {
-            last.settle(writer);
-            return Ok((undo, false));
+        match last.state(meta) {
+            ChangeState::BrokenOff if !planted(Bug::ChangeNotUndone) => {}
+            ChangeState::Damaged => {
+                let offset = half_of(last.sequence) + SEAL as u64 * 8;
+                return Err(Damage { offset, what: "the seal of the last change" });
+            }
+            ChangeState::Made | ChangeState::BrokenOff => {
+                last.settle(writer);
+                return Ok((undo, false));
+            }
         }
         let is_before = match other {
             Half::Whole(before) => before.sequence + 1 == last.sequence,
@@ -175,6 +187,17 @@ enum Half {
     Zero,
     Torn,
     Whole(Record),
+}
+
+/// What became of a change whose record is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChangeState {
+    /// Its seal fits.
+    Made,
+    /// A crash came before its seal, or before its cells were durable.
+    BrokenOff,
+    /// Its seal is a word that no program leaves there.
+    Damaged,
 }
 
 /// A whole record.
@@ -212,16 +235,25 @@ impl Half {
 }
 
 impl Record {
-    /// Whether the change is made.
-    fn is_sealed(&self, meta: &Metadata) -> bool {
-        if self.seal == 0 {
-            return false;
+    /// What became of the change.
+    fn state(&self, meta: &Metadata) -> ChangeState {
+        let (sequence, seal) = (self.sequence, self.seal);
+        if seal == seal_in_order(sequence) || seal != 0 && planted(Bug::ChangeSealBelieved) {
+            return ChangeState::Made;
         }
-        if self.seal == seal_in_order(self.sequence) || planted(Bug::ChangeSealBelieved) {
-            return true;
+        if is_seal(sequence, seal) {
+            let contents: Vec<RawCell> =
+                self.cells.iter().map(|&(cell, _)| meta.cell(cell)).collect();
+            return match seal == seal_of_contents(sequence, &contents) {
+                true => ChangeState::Made,
+                false => ChangeState::BrokenOff,
+            };
         }
-        let contents: Vec<RawCell> = self.cells.iter().map(|&(cell, _)| meta.cell(cell)).collect();
-        self.seal == seal_of_contents(self.sequence, &contents)
+        let is_of_before = sequence.checked_sub(2).is_some_and(|before| is_seal(before, seal));
+        match seal == 0 || is_of_before || planted(Bug::Logged(LoggedBug::SealDamageUndone)) {
+            true => ChangeState::BrokenOff,
+            false => ChangeState::Damaged,
+        }
     }
 
     /// Makes the change durable: the process that made it may have died before it did so, and

@@ -108,3 +108,16 @@ fn geometry_has_room_for_all_blocks_and_a_header_says_it() {
     assert!((0..24).all(|level| home_of(u64::MAX, level) < LEVEL_SLOTS << level));
     assert_eq!((level_of(127), level_of(128), level_of(383), level_of(384)), (0, 1, 1, 2));
 }
+
+#[test]
+fn a_seal_is_one_of_its_change_alone_and_no_flipped_bit_makes_another() {
+    let contents = [[1, 2, 3, 4], [5, 6, 7, 8]];
+    for sequence in 1..200 {
+        for seal in [seal_in_order(sequence), seal_of_contents(sequence, &contents)] {
+            assert!(is_seal(sequence, seal) && seal != 0);
+            assert!(!is_seal(sequence + 1, seal) && !is_seal(sequence + 2, seal));
+            assert!((0..64).all(|bit| !is_seal(sequence, seal ^ 1 << bit)), "{sequence}");
+        }
+    }
+    assert_ne!(seal_of_contents(7, &contents), seal_of_contents(7, &contents[..1]));
+}

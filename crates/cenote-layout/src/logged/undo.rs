@@ -58,8 +58,25 @@ pub const fn seal_in_order(sequence: u64) -> u64 {
     !(sequence ^ seed::UNDO)
 }
 
+/// Bits of a seal of contents that are a hash of the contents; above them is a check of these bits.
+const SEAL_HASH_BITS: u32 = 40;
+
 /// The seal of a change at level `power`: it fits only if every cell holds its new contents.
 #[must_use]
 pub fn seal_of_contents(sequence: u64, contents: &[RawCell]) -> u64 {
-    checksum(seed::UNDO_SEAL ^ sequence.rotate_left(32), contents.as_bytes())
+    let seed = seed::UNDO_SEAL ^ sequence.rotate_left(32);
+    checked_seal(sequence, checksum(seed, contents.as_bytes()))
+}
+
+/// Whether a word is a seal of change `sequence`, whatever its cells hold now. Damage of a seal is
+/// found so; it does not pass for a change that was broken off.
+#[must_use]
+pub fn is_seal(sequence: u64, word: u64) -> bool {
+    word == seal_in_order(sequence) || word == checked_seal(sequence, word)
+}
+
+/// The low bits of a hash, with their check above them.
+fn checked_seal(sequence: u64, hash: u64) -> u64 {
+    let low = hash & ((1 << SEAL_HASH_BITS) - 1);
+    low | checksum(seed::UNDO_SEAL, [sequence, low].as_bytes()) << SEAL_HASH_BITS
 }

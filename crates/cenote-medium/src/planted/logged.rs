@@ -36,4 +36,6 @@ pub enum LoggedBug {
     OwnTicketSettled,
     /// An opener frees no block of a transaction that a crash broke off.
     TicketNotRecovered,
+    /// A change whose seal is damaged passes for one that a crash broke off.
+    SealDamageUndone,
 }
