@@ -23,6 +23,24 @@ pub(crate) struct Item {
     pub(crate) next: Option<Ptr<Item>>,
 }
 
+/// Sends a signal. After SIGSTOP it waits until every thread has stopped: one that runs on another
+/// processor goes on for a moment.
+fn send(pid: rustix::process::Pid, signal: rustix::process::Signal) {
+    rustix::process::kill_process(pid, signal).expect("signal");
+    if signal != rustix::process::Signal::STOP {
+        return;
+    }
+    let threads = format!("/proc/{}/task", pid.as_raw_nonzero());
+    let is_stopped = |thread: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // Behind the name, which ends with the last bracket.
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+    };
+    until("it stops", 60, || {
+        std::fs::read_dir(&threads).expect("it runs").flatten().all(is_stopped).then_some(())
+    });
+}
+
 /// A store, and the daemon that keeps it while there is one.
 pub(crate) struct Daemon {
     dir: tempfile::TempDir,
@@ -91,7 +109,7 @@ impl Daemon {
 
     /// SIGSTOP, SIGCONT.
     pub(crate) fn signal(&mut self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(self.pid(), signal).expect("signal");
+        send(self.pid(), signal);
     }
 
     /// Waits until it ends by itself; what it said on standard error, where that was asked for.
@@ -206,8 +224,7 @@ impl Actor {
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
-            .expect("signal");
+        send(rustix::process::Pid::from_child(&self.child), signal);
     }
 
     /// Hears it in the background from here on.
@@ -245,8 +262,7 @@ impl Heard {
     }
 
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
-            .expect("signal");
+        send(rustix::process::Pid::from_child(&self.child), signal);
     }
 
     /// The last number that it said.
