@@ -435,7 +435,8 @@ pub(super) fn verify_where_taken(
             contents.and_then(|contents| compare(contents, states, kind, image.note(), level));
         match compared {
             // A reader cannot trace, at home neither.
-            Err(what) if access == Access::ReadOnly && what.contains("must be traced") => {}
+            Err(what)
+                if access == Access::ReadOnly && what.contains("needs recovery by tracing") => {}
             compared => {
                 compared.map_err(|what| format!("{access:?}, where its window is taken: {what}"))?
             }

@@ -131,7 +131,8 @@ impl<'a> Wanted<'a> {
         }
         if state.trace_due.contains(id) && !self.access.writes() {
             let what = format!(
-                "pool \"{name}\" must be traced after a loss of power: open it for writing once, or"
+                "pool \"{name}\" needs recovery by tracing, after a loss of power: open it for \
+                 writing once, or"
             );
             return Err(StoreError::NotHosted { what });
         }
