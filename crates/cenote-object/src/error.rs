@@ -172,7 +172,7 @@ pub enum ObjectError {
         limit: u64,
     },
     /// Objects of two stores, or one object twice, in one psync.
-    #[error("objects are psynced together only if they are different objects of one store")]
+    #[error("one psync takes different objects of one store: name each only once")]
     NotTogether,
     /// Records of the journal are lost.
     #[error(
