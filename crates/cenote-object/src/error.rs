@@ -120,7 +120,7 @@ pub enum ObjectError {
         name: String,
     },
     /// A range that the object does not have.
-    #[error("object \"{name}\" has {len} bytes: there are none at {offset} for {wanted}")]
+    #[error("object \"{name}\" has {len} bytes: choose a range in it, not {wanted} at {offset}")]
     Range {
         /// The object.
         name: String,
