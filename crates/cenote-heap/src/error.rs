@@ -25,7 +25,7 @@ pub enum OpenError {
     },
     /// As many processes have the pool open for writing as can.
     #[error(
-        "{most} processes have this pool open for writing, and more cannot: close it in one of them"
+        "{most} processes have this pool open for writing, the upper limit: close it in one of them"
     )]
     Members {
         /// How many can.

@@ -154,7 +154,7 @@ pub enum LogFull {
         entries: usize,
     },
     /// Every lane of the micro log has a transaction.
-    #[error("{lanes} transactions use this sub-heap, and more cannot: end one of them")]
+    #[error("{lanes} transactions use this sub-heap, the upper limit: end one of them")]
     Lanes {
         /// Lanes of the micro log.
         lanes: u32,

@@ -120,7 +120,7 @@ pub enum ObjectError {
         name: String,
     },
     /// A range that the object does not have.
-    #[error("object \"{name}\" has {len} bytes: there are none at {offset} for {wanted}")]
+    #[error("object \"{name}\" has {len} bytes: choose a range in it, not {wanted} at {offset}")]
     Range {
         /// The object.
         name: String,
@@ -172,7 +172,7 @@ pub enum ObjectError {
         limit: u64,
     },
     /// Objects of two stores, or one object twice, in one psync.
-    #[error("objects are psynced together only if they are different objects of one store")]
+    #[error("one psync takes different objects of one store: name each only once")]
     NotTogether,
     /// Records of the journal are lost.
     #[error(

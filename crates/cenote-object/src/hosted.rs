@@ -257,7 +257,7 @@ impl Host {
         store.check_usable()?;
         if objects.is_empty() || objects.len() > OBJECTS_MAX {
             return Err(StoreError::Refused {
-                detail: "one to 1024 objects are psynced at once".into(),
+                detail: "one psync takes 1 to 1024 objects".into(),
             }
             .into());
         }

@@ -112,7 +112,7 @@ impl Loaded {
                 file: catalog::FILES[file],
                 offset: 0,
                 len: 0,
-                detail: "it ends in half a batch although the store was closed".into(),
+                detail: "its last batch is incomplete, but the store was closed".into(),
                 effect: DamageEffect::ReadFromOther,
             });
         }
