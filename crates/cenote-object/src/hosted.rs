@@ -256,10 +256,9 @@ impl Host {
         let (shared, store) = (self.shared(), self.raw());
         store.check_usable()?;
         if objects.is_empty() || objects.len() > OBJECTS_MAX {
-            return Err(StoreError::Refused {
-                detail: "one psync takes 1 to 1024 objects".into(),
-            }
-            .into());
+            return Err(
+                StoreError::Refused { detail: "one psync takes 1 to 1024 objects".into() }.into()
+            );
         }
         distinct(objects, OBJECTS_MAX).map_err(of_transfer)?;
         let mut targets = Vec::with_capacity(objects.len());
