@@ -428,7 +428,7 @@ fn silent_bits_of_a_seal() -> Vec<u32> {
         match unsafe { SubHeap::open(backing.clone(), &place.metadata) } {
             Err(error) => assert!(error.to_string().contains("seal"), "{error}"),
             Ok((heap, undone)) => {
-                assert!(undone && heap.find(kept).is_err(), "bit {bit}: the change is taken back");
+                assert!(undone.undone && heap.find(kept).is_err(), "bit {bit}: it is taken back");
                 silent.push(bit);
             }
         }

@@ -2,16 +2,17 @@
 //! users.
 
 use crate::common::{Actor, Counter, Daemon, add, count, make};
-use crate::hostile::{Raw, refused};
+use crate::hostile::Raw;
 use crate::limits::figure;
 use crate::permissions::{ALICE, BOB, STAFF, as_user, is_root};
 use cenote::{
     Access, ArchivingError, Error, ExportOptions, ImportOptions, ImportedArchive, Persist,
     PoolMode, PoolOptions, Ptr, Reader, Store,
 };
-use cenote_proto::Request;
+use cenote_proto::{Reply, Request};
 use cenote_store::StoreError;
 use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 
 fn readable() -> PoolOptions {
     PoolOptions { permissions: 0o644, ..PoolOptions::default() }
