@@ -5,8 +5,8 @@
 //!
 //! * Each change: every history up to a depth, and a sample of those of up to 6. The depth is 4
 //!   with one log, which commits sealed and lazily, at both levels; in the other strategies 4 at
-//!   level `process`; at `power` 2, and a third of those of 3. With one log also all that extend one in 16 of the
-//!   longest.
+//!   level `process`; at `power` 2, and a third of those of 3. With one log also all that extend
+//!   one in 16 of the longest.
 //! * `scripts/histories.sh` (`just histories`): depth 6 with one log at both levels and in all
 //!   strategies at level `process`; 4 in the other strategies at `power`.
 //!
