@@ -405,8 +405,10 @@ fn one_flipped_bit_of_any_cell_is_found_and_never_followed() {
 }
 
 /// Which bits of the seal of the last change are flipped without an error of the next open.
-fn silent_bits_of_a_seal() -> Vec<u32> {
-    let (backing, place, heap) = new(64 << 10);
+fn silent_bits_of_a_seal(power: bool) -> Vec<u32> {
+    let (backing, place) = memory(64 << 10, 4);
+    let backing = if power { backing } else { backing.at_process() };
+    let heap = format(&backing, &place, 4);
     let _ = heap.alloc(64, 1, TypeId(1)).expect("room");
     let kept = heap.alloc(2000, 1, TypeId(2)).expect("room").addr;
     let blocks = heap.check().blocks;
@@ -441,11 +443,13 @@ fn silent_bits_of_a_seal() -> Vec<u32> {
 
 #[test]
 fn a_damaged_seal_of_the_last_change_is_found_and_takes_nothing_back() {
-    assert_eq!(silent_bits_of_a_seal(), []);
-    plant(Bug::Logged(LoggedBug::SealDamageUndone));
-    let silent = silent_bits_of_a_seal();
-    plant(Bug::None);
-    assert_eq!(silent.len(), 64, "{:?} was not found", LoggedBug::SealDamageUndone);
+    for power in [false, true] {
+        assert_eq!(silent_bits_of_a_seal(power), []);
+        plant(Bug::Logged(LoggedBug::SealDamageUndone));
+        let silent = silent_bits_of_a_seal(power);
+        plant(Bug::None);
+        assert_eq!(silent.len(), 64, "{:?} was not found", LoggedBug::SealDamageUndone);
+    }
 }
 
 /// Puts metadata back, and makes the undo log empty.

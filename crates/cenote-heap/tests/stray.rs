@@ -204,6 +204,7 @@ impl Bare {
     fn new(seed: &mut u64) -> Self {
         let (puddle_size, size_max) = (256 << 10, 32 << 20);
         let memory = MemoryBacking::new(MemoryOptions { puddle_size, size_max, writable: true });
+        let memory = if next(seed) % 2 == 0 { memory.at_process() } else { memory };
         let heap = LoggedHeap::create(memory.clone(), &options(Protection::None)).expect("a heap");
         let mut model = Model::default();
         for _ in 0..2 * BLOCKS {
@@ -231,8 +232,12 @@ impl Bare {
         drop(self.heap.take());
         match LoggedHeap::open(self.memory.clone(), &options(Protection::None)) {
             Ok((heap, recovered)) => {
-                // Whole changes were made, at level `process`: none looks broken off.
-                assert!(!recovered.undone, "a made change was taken back");
+                // At level `power` a damaged cell of the last change looks as if power had been
+                // lost before it was durable. docs/attacks.md has it, "Known, and not closed".
+                if recovered.undone {
+                    assert!(self.memory.is_power(), "a made change was taken back");
+                    return false;
+                }
                 let is_whole = self.model.is_whole(&heap);
                 self.heap = Some(heap);
                 is_whole && self.work(seed)

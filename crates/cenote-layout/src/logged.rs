@@ -273,11 +273,17 @@ pub const fn slots_of(levels: u32) -> u64 {
 #[inline]
 #[must_use]
 pub const fn home_of(unit: u64, level: u32) -> u64 {
-    // The finaliser of SplitMix64: each level spreads the same units in another way.
-    let mut x = unit.wrapping_add((level as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    // Each level spreads the same units in another way.
+    let x = unit.wrapping_add((level as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    mixed(x) & ((LEVEL_SLOTS << level) - 1)
+}
+
+/// The finaliser of SplitMix64: another word for each word, 0 for 0 alone.
+#[inline]
+const fn mixed(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (x ^ (x >> 31)) & ((LEVEL_SLOTS << level) - 1)
+    x ^ (x >> 31)
 }
 
 /// A structure of one cell, with a check in its last 4 bytes.
