@@ -60,7 +60,8 @@ const SLAB_GOES: Script =
 
 #[track_caller]
 fn visit(what: &str, script: &Script, number: usize, every: u64) {
-    for level in [Power, Process] {
+    // At level `process` a moment has one image.
+    for (level, every) in [(Power, every), (Process, (every / 8).max(1))] {
         match run::<OneSubHeap>(script, level, place(number), (Bug::None, When::Running), every) {
             Ok(tally) => {
                 println!("{level} level, {what}: {tally:?}");

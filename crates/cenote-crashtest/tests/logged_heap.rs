@@ -40,7 +40,8 @@ const ACROSS: Script = Script {
 
 #[track_caller]
 fn visit(what: &str, script: &Script, number: usize, every: u64) {
-    for level in [Power, Process] {
+    // At level `process` a moment has one image.
+    for (level, every) in [(Power, every), (Process, every / 8)] {
         match run::<WholeHeap>(script, level, place(number), (Bug::None, When::Running), every) {
             Ok(tally) => {
                 println!("{level} level, {what}: {tally:?}");
