@@ -204,7 +204,7 @@ impl Bare {
     fn new(seed: &mut u64) -> Self {
         let (puddle_size, size_max) = (256 << 10, 32 << 20);
         let memory = MemoryBacking::new(MemoryOptions { puddle_size, size_max, writable: true });
-        let memory = if next(seed) % 2 == 0 { memory.at_process() } else { memory };
+        let memory = if next(seed).is_multiple_of(2) { memory.at_process() } else { memory };
         let heap = LoggedHeap::create(memory.clone(), &options(Protection::None)).expect("a heap");
         let mut model = Model::default();
         for _ in 0..2 * BLOCKS {
