@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # Real DAX: a virtual machine with emulated persistent memory (ext4, dax=always), where `cenote
-# doctor` must find MAP_SYNC and level `power`, the tour must
-# end with an identical index, and a program that says which steps it committed is stopped with the
-# whole machine, MACHINE_STOPS times (default 4). After each stop the
-# next boot, with another boot id, must find every step that was said. The emulated processor has
-# protection keys: the tests of guards run there with them. Caches of the processor
-# outlive such a stop; for missing flushes there is the simulated medium.
+# doctor` must find MAP_SYNC and level `power`, the tour must end with an identical index, and a
+# program that says which steps it committed is stopped with the whole machine, MACHINE_STOPS times
+# (default 4). After each stop the next boot, with another boot id, must find every step that was
+# said. The emulated processor has protection keys: the tests of guards run there with them. Caches
+# of the processor outlive such a stop; for missing flushes there is the simulated medium.
 # Skipped, with a reason, where QEMU, a kernel or root are not to be had.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -50,12 +49,12 @@ kernel=$(ls "$work"/kernel/boot/vmlinuz-*)
 release=${kernel##*/vmlinuz-}
 depmod -b "$work/kernel" "$release"
 
-# With features as in other builds, and the test as all tests are built: so nothing is built twice.
+# With features as in other builds, and the tests as all tests are built: so nothing is built twice.
 cargo build -q --release -p cenote-cli -p cenote-recover
 steps=$(cargo test -q --workspace --test sigkill --no-run --message-format=json |
     sed -n '/cenote-collections/s/.*"executable":"\([^"]*sigkill[^"]*\)".*/\1/p')
 [ -x "$steps" ] || { echo "error: the test of kills was not built" >&2; exit 1; }
-guards=$(cargo test -q -p cenote-protect --test all --no-run --message-format=json |
+guards=$(cargo test -q --workspace --test all --no-run --message-format=json |
     sed -n '/cenote-protect/s/.*"executable":"\([^"]*\)".*/\1/p')
 [ -x "$guards" ] || { echo "error: the test of guards was not built" >&2; exit 1; }
 
