@@ -97,7 +97,7 @@ for manifest in $(grep -l '^test = false' crates/*/Cargo.toml); do
     fi
 done
 
-cargo run --quiet -p cenote-structure -- check || failed=1
+scripts/structure.sh check || failed=1
 
 present=$(ls -d crates/*/ | wc -l)
 [ "$failed" -eq 0 ] && echo "layers: ${#order[@]} known, $present present, none looks up"

@@ -3,4 +3,4 @@
 # shrinks. `sizes.sh lower` lowers that list, `sizes.sh list` prints what is over a limit today.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec cargo run --quiet -p cenote-structure -- sizes "$@"
+exec scripts/structure.sh sizes "$@"
