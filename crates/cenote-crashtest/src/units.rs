@@ -23,7 +23,7 @@
 use crate::canon::{Context, EntryAt, PuddleAt, allocated, puddles, view};
 use cenote_layout::log::{ENTRIES_OFFSET, EntryHeader, Kind, LogHeader, RANGE_OFFSET, entry_size};
 use cenote_layout::puddle::Role;
-use cenote_medium::sim::{CrashState, Explorer, Image, Limits, Place};
+use cenote_medium::sim::{CrashPlace, CrashState, Explorer, Image, Limits};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use zerocopy::FromBytes;
@@ -236,7 +236,7 @@ fn ranges(state: &CrashState, latest: &Image, at_latest: &[PuddleAt]) -> Ranges 
         }
         let range = log.body + RANGE_OFFSET;
         let pending = |unit| {
-            matches!(state.place(unit), Some(Place::Word { file, offset })
+            matches!(state.place(unit), Some(CrashPlace::Word { file, offset })
                 if *file == *log.name && offset == range)
         };
         // The range must be the same in all images.
@@ -287,7 +287,7 @@ fn classes(state: &CrashState, grain: Grain) -> (Classes, Vec<(u64, u64)>) {
     let mut together: BTreeMap<(&str, u64), Vec<usize>> = BTreeMap::new();
     for unit in 0..state.units() {
         let part = match state.place(unit) {
-            Some(Place::Word { file, offset }) => {
+            Some(CrashPlace::Word { file, offset }) => {
                 let puddle = at.iter().find(|p| *p.name == *file);
                 puddle.map_or(Part::Alone, |p| {
                     match p.parts.marks.iter().any(|part| part.contains(&offset)) {
@@ -309,7 +309,7 @@ fn classes(state: &CrashState, grain: Grain) -> (Classes, Vec<(u64, u64)>) {
             (Part::Volatile, _) => out.volatile.push(unit),
             (Part::Indifferent, _) => out.indifferent.push(unit),
             (Part::Sealed, _) => sealed.push(unit),
-            (Part::Together(start), Some(Place::Word { file, .. })) => {
+            (Part::Together(start), Some(CrashPlace::Word { file, .. })) => {
                 together.entry((file, start)).or_default().push(unit);
             }
             _ => out.choices.push(alone(unit)),

@@ -22,7 +22,7 @@ mod trim;
 
 use crate::apply_queue::Queued;
 use crate::file::{mark, new_header, replace, write_header};
-use crate::record::{Draft, Place, Read, read};
+use crate::record::{Draft, Read, RecordPlace, read};
 use crate::room::Room;
 use crate::roots::{Root, Roots};
 use crate::scan::Scan;
@@ -304,7 +304,7 @@ impl Journal {
     /// The medium: a full disk, or a failed sync, which poisons; a record that is too large.
     pub fn append(&self, draft: &Draft<'_>) -> Result<Ticket, JournalError> {
         let mut state = self.make_room(draft.total_len())?;
-        let place = Place {
+        let place = RecordPlace {
             seq: state.written + 1,
             epoch: state.header.epoch,
             chain: state.chain,

@@ -40,7 +40,7 @@ mod transfer;
 
 pub use apply_queue::{Primary, Target};
 pub use changes::{Changes, Pages};
-pub use file::{Found, look};
+pub use file::{FoundJournal, look};
 pub use journal::{Home, Journal, Settings, Ticket};
 pub use quiet::Quiet;
 pub use record::{Draft, Record};

@@ -13,7 +13,7 @@ const GATHER_MAX: usize = 256 << 10;
 
 /// What a record says about its place among the others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RecordPlace {
     pub(crate) seq: u64,
     pub(crate) epoch: u64,
     pub(crate) chain: u64,
@@ -62,7 +62,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The header with its tables, and their checksum.
-    fn head(&self, place: &Place) -> (Vec<u8>, u64) {
+    fn head(&self, place: &RecordPlace) -> (Vec<u8>, u64) {
         let header = RecordHeader {
             magic: PSYNC_MAGIC,
             seq: place.seq,
@@ -96,7 +96,7 @@ impl<'a> Draft<'a> {
         &self,
         file: &FileHandle,
         offset: u64,
-        place: &Place,
+        place: &RecordPlace,
     ) -> Result<u64, MediumError> {
         let data = &self.changes.data;
         let data_at = offset + self.head_len();

@@ -5,7 +5,7 @@
 //! there without a gap; the first place where none follows is the end if nothing later relies on
 //! it, and damage if a later record says that one was durable there.
 
-use super::file::{Found, found_in, read_header};
+use super::file::{FoundJournal, found_in, read_header};
 use super::record::{Read, Record, read};
 use super::roots::Roots;
 use cenote_layout::PAGE_SIZE;
@@ -42,7 +42,7 @@ pub struct Scan {
 impl Scan {
     /// The header.
     #[must_use]
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> FoundJournal {
         found_in(&self.header, self.alone, self.last.0, self.newest.as_ref())
     }
 

@@ -40,7 +40,7 @@
 
 use crate::body::{Body, next_epoch};
 use crate::damage::{CrashKind, LogDamage, Refusal};
-use crate::scan::{Entry, Scan, scan};
+use crate::scan::{Scan, ScannedEntry, scan};
 use cenote_layout::id::Uuid;
 use cenote_layout::log::{
     ContentHash, Kind, LAST_BASE, LOG_QUARANTINED, LogRange, SequenceRange, Stage, TailWord,
@@ -112,7 +112,7 @@ pub trait ReplayTarget {
 
 /// An entry with the checked pointer to what it changes.
 struct Action {
-    entry: Entry,
+    entry: ScannedEntry,
     /// The bits of the word at `target` that it sets (true) or clears; otherwise `target` is its
     /// range.
     bits: Option<(u64, bool)>,

@@ -25,7 +25,8 @@
 //!
 //! *A client that dies* loses its shadow, which was its private memory. Its answered psyncs are
 //! committed; the last one may be committed without an answer. Its lease ends with its session, so
-//! the next attach waits until that is settled; the header tells how the client ended ([`Found`]).
+//! the next attach waits until that is settled; the header tells how the client ended
+//! ([`FoundState`]).
 //!
 //! *A daemon that dies* is followed by one that reads the leases from the catalog, and recovers the
 //! journal before it answers. A client sends a psync again that was not answered: pages are

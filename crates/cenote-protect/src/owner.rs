@@ -2,7 +2,7 @@
 
 use crate::lock::RightsLock;
 use crate::right::Right;
-use crate::table::{self, Entry, Kind, Slot};
+use crate::table::{self, Kind, OwnerEntry, Slot};
 use cenote_medium::planted::{Bug, planted};
 use cenote_sys::fork_guard;
 use cenote_sys::memory;
@@ -90,7 +90,7 @@ impl<R: Rights> Owner<R> {
     pub fn new(range: Range<usize>, kind: Kind, what: &str, rights: R) -> Self {
         let placed = Box::new(Placed { base: range.start, rights });
         let context = (&raw const *placed).cast();
-        let entry = Entry { range: range.clone(), kind, what, allows: allows::<R>, context };
+        let entry = OwnerEntry { range: range.clone(), kind, what, allows: allows::<R>, context };
         // SAFETY: `R` keeps the rules of `Rights`, and `placed` stays where it is until after
         // `retire`, which `drop` calls.
         let slot = unsafe { table::place(&entry) };

@@ -56,7 +56,7 @@ impl Kind {
 pub(crate) type Allows = unsafe fn(*const (), usize) -> Right;
 
 /// What an owner is placed with.
-pub(crate) struct Entry<'a> {
+pub(crate) struct OwnerEntry<'a> {
     pub(crate) range: Range<usize>,
     pub(crate) kind: Kind,
     pub(crate) what: &'a str,
@@ -122,7 +122,7 @@ impl Slot {
         self.version.store(version + 1, Ordering::Release);
     }
 
-    fn fill(&self, token: u64, entry: &Entry<'_>) {
+    fn fill(&self, token: u64, entry: &OwnerEntry<'_>) {
         let mut len = entry.what.len().min(NAME_LEN);
         while !entry.what.is_char_boundary(len) {
             len -= 1;
@@ -260,7 +260,7 @@ impl Index {
 /// # Safety
 /// Until [`displace`] has returned, `entry.allows` may be called with `entry.context` and any
 /// address of the range, on any thread, in a signal handler.
-pub(crate) unsafe fn place(entry: &Entry<'_>) -> &'static Slot {
+pub(crate) unsafe fn place(entry: &OwnerEntry<'_>) -> &'static Slot {
     let token = fork_guard::token();
     let mut index = INDEX.lock();
     index.be_of(token);

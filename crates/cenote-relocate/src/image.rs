@@ -325,7 +325,7 @@ fn each_block(
 
 /// A pointer, as it stands in an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundPointer {
     /// Bytes from the puddle's start to the word.
     pub offset: u64,
     /// How it says where it leads. [`PointerKind::PERHAPS`]: only a program's filter tells whether
@@ -346,7 +346,7 @@ pub fn for_each_pointer(
     image: &mut [u8],
     puddle: &PuddleRecord,
     types: &TypeTable,
-    visit: &mut dyn FnMut(Found),
+    visit: &mut dyn FnMut(FoundPointer),
 ) -> Result<(), String> {
     let contents = contents(image, puddle)?;
     for number in 0..contents.roots.map_or(0, |_| ROOT_COUNT as usize) {
@@ -354,7 +354,12 @@ pub fn for_each_pointer(
         // A damaged root leads nowhere that is known.
         let target = root(image, at).map_or(0, |root| root.addr);
         if target != 0 {
-            visit(Found { offset: at as u64, kind: PointerKind::NATIVE, target, region: None });
+            visit(FoundPointer {
+                offset: at as u64,
+                kind: PointerKind::NATIVE,
+                target,
+                region: None,
+            });
         }
     }
     let mut room = Vec::new();
@@ -374,7 +379,7 @@ pub fn for_each_pointer(
                     _ => (value & !slot.tag_mask, None),
                 };
                 if target != 0 || region.is_some() {
-                    visit(Found { offset, kind: slot.kind, target, region });
+                    visit(FoundPointer { offset, kind: slot.kind, target, region });
                 }
             });
         },

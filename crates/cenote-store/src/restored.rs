@@ -10,7 +10,7 @@ use crate::kernel::puddles::puddle::{
 };
 use crate::kernel::puddles::verify::{about_file, of_file, verify_file};
 use crate::kernel::store::{Control, Inner};
-use crate::pending_rewrite::Found;
+use crate::pending_rewrite::FoundRewrite;
 use crate::pending_rewrite::reseal::SealedFile;
 use crate::primaries::{JOURNAL, Patches, check_run, of_shadowed_pool};
 use cenote_journal::{Roots, scan};
@@ -138,7 +138,7 @@ fn problem_of(
     of_file(match state.pending.get(&record.uuid) {
         None => inner.check_primary(state, record),
         Some(pending) => {
-            inner.look_at(primary_name(record.uuid), record, pending).map(Found::damage)
+            inner.look_at(primary_name(record.uuid), record, pending).map(FoundRewrite::damage)
         }
     })
 }
@@ -174,9 +174,10 @@ fn copy_primary(
     inner.medium.ensure(name, 0, record.size)?;
     let good = match pending {
         None => verify_file(&inner.medium, record, inner.uuid, true)?.is_none(),
-        Some(pending) => {
-            !matches!(inner.look_at(file_name(record.uuid), record, pending)?, Found::Damaged(_))
-        }
+        Some(pending) => !matches!(
+            inner.look_at(file_name(record.uuid), record, pending)?,
+            FoundRewrite::Damaged(_)
+        ),
     };
     if !good {
         return Err(MediumError::from_io(
@@ -247,7 +248,7 @@ fn map_primary(
     let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, Kind::Primary)));
     control.puddles.insert(record.uuid, NonNull::from(&*puddle));
     if let Some(pending) = control.catalog.state.pending.get(&record.uuid)
-        && inner.look_at(primary_name(record.uuid), record, pending)? != Found::New
+        && inner.look_at(primary_name(record.uuid), record, pending)? != FoundRewrite::New
     {
         // It is rewritten from this file when it is touched, with kept psyncs laid over it.
         return inner.frontier().hold_patched(record, puddle.file_name(), patches);

@@ -143,7 +143,7 @@ impl Unsealing<'_> {
         Ok(())
     }
 
-    fn own(&mut self, record: &PuddleRecord, keys: &PoolKeys) -> Result<Found, StoreError> {
+    fn own(&mut self, record: &PuddleRecord, keys: &PoolKeys) -> Result<FoundFile, StoreError> {
         let with = (self.mode, keys.own.as_ref(), self.patches_of(record));
         match self.inner.open_sealed(self.control, self.name, *record, with) {
             // The key is the pool's own, and fits: this file is not the one that belongs here, or
@@ -161,7 +161,7 @@ impl Unsealing<'_> {
         record: &PuddleRecord,
         pending: PendingRewriteRecord,
         keys: &Arc<PoolKeys>,
-    ) -> Result<Found, StoreError> {
+    ) -> Result<FoundFile, StoreError> {
         if self.mode.has_key() && keys.before.is_none() {
             return Ok(Err("the key that it is sealed under is not in the root puddle".into()));
         }
@@ -174,7 +174,7 @@ impl Unsealing<'_> {
 }
 
 /// A puddle's entry in its pool's list and what was opened of it, or what is wrong.
-type Found = Result<(Option<Digest>, Option<Opened>), String>;
+type FoundFile = Result<(Option<Digest>, Option<Opened>), String>;
 
 impl Inner {
     /// Opens the protection of puddles of a pool, in index order, with the caller's key. One that

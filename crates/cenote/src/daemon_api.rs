@@ -11,7 +11,7 @@ use cenote_layout::id::{PoolId, TypeId, Uuid};
 use cenote_layout::puddle::Role;
 use cenote_layout::types::TypeRecord;
 use cenote_log::CrashKind;
-use cenote_proto::{MESSAGE_LEN_MAX, Place, PoolSpec, Reply, Request, encode};
+use cenote_proto::{MESSAGE_LEN_MAX, PoolSpec, PuddlePlace, Reply, Request, encode};
 use cenote_store::relocate::ImportManifest;
 use cenote_store::{
     Access, BackedUp, DaemonApi, Grant, Granted, Listed, ListedObject, LogDecision, MemberList,
@@ -316,7 +316,7 @@ impl DaemonApi for Client {
                 Reply::Places { items, more } => {
                     let last = items.last().map(|place| (place.pool, place.index));
                     places.extend(items.into_iter().map(|place| {
-                        let Place { pool, index, addr, size } = place;
+                        let PuddlePlace { pool, index, addr, size } = place;
                         PuddleRecord { uuid: Uuid::NIL, pool, role: Role::Heap, index, addr, size }
                     }));
                     if !more || last <= after {

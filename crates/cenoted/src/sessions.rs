@@ -81,7 +81,7 @@ fn pause(tries: u32) -> Duration {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct SessionEntry {
     session: Arc<Session>,
     state: State,
     token: u64,
@@ -89,7 +89,7 @@ struct Entry {
     tries: u32,
 }
 
-impl Entry {
+impl SessionEntry {
     /// Whether its end is not done with, and about to be: one that has failed several times is not
     /// waited for.
     fn is_ending(&self, images: &Images) -> bool {
@@ -105,7 +105,7 @@ impl Entry {
 /// All sessions.
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    table: Mutex<HashMap<Uuid, Entry>>,
+    table: Mutex<HashMap<Uuid, SessionEntry>>,
     tokens: AtomicU64,
     waiting: OwnedFd,
     /// Has the undertaker look at ends that failed.
@@ -140,7 +140,7 @@ impl Sessions {
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<Uuid, Entry>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<Uuid, SessionEntry>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -204,7 +204,7 @@ impl Sessions {
         let session = Arc::new(Session::new(who, process, sign));
         let token = self.tokens.fetch_add(1, Ordering::Relaxed);
         let entry =
-            Entry { session: Arc::clone(&session), state: State::Attached, token, tries: 0 };
+            SessionEntry { session: Arc::clone(&session), state: State::Attached, token, tries: 0 };
         self.table().insert(who.client, entry);
         session
     }
@@ -301,13 +301,13 @@ impl Sessions {
     /// A detached session whose program is gone, claimed.
     pub(crate) fn claim_gone(&self) -> Option<Arc<Session>> {
         let mut table = self.table();
-        let gone = |entry: &&mut Entry| {
+        let gone = |entry: &&mut SessionEntry| {
             entry.state == State::Detached && entry.session.is_over(&self.images)
         };
         table.values_mut().find(gone).map(|entry| self.bury(entry))
     }
 
-    fn bury(&self, entry: &mut Entry) -> Arc<Session> {
+    fn bury(&self, entry: &mut SessionEntry) -> Arc<Session> {
         entry.state = State::Ending;
         if let Some(process) = entry.session.process() {
             let _ = epoll::delete(&self.waiting, process);
@@ -345,7 +345,7 @@ impl Sessions {
     /// How long until an end is to be tried again, or a program may be gone.
     fn next_look(&self, now: Instant) -> Option<Duration> {
         let table = self.table();
-        let at = |entry: &Entry| match entry.state {
+        let at = |entry: &SessionEntry| match entry.state {
             State::Failed { at, .. } => Some(at.saturating_duration_since(now)),
             State::Detached => Some(LOOK_EVERY),
             _ => None,

@@ -29,7 +29,7 @@ use crate::failure::{Failure, Verdict};
 use crate::output::Out;
 use crate::progress;
 use crate::units::{count, plural};
-use place::Place;
+use place::TourPlace;
 use plan::{Kill, Plan};
 use recovery::{Recoverer, Recoveries, eprint_line};
 use report::Tally;
@@ -50,8 +50,11 @@ pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
         None => random_seed()?,
     };
     let words = text.words();
-    let place =
-        Place::take(arguments.store.as_deref(), arguments.keep, text::fingerprint(&text.normal))?;
+    let place = TourPlace::take(
+        arguments.store.as_deref(),
+        arguments.keep,
+        text::fingerprint(&text.normal),
+    )?;
 
     let mut different: Vec<&str> = words.clone();
     different.sort_unstable();
@@ -103,7 +106,7 @@ pub(crate) fn run(arguments: &Tour, out: &mut Out) -> Result<Verdict, Failure> {
 /// What builders build from, where, and what comes after them.
 struct Site<'a> {
     text: &'a Text,
-    place: &'a Place,
+    place: &'a TourPlace,
     recoverer: &'a Recoverer,
     stop: &'a Arc<AtomicBool>,
 }
@@ -173,7 +176,12 @@ fn recover(
 }
 
 /// Leaves a usable store, or none.
-fn interrupted(place: &Place, recoverer: &Recoverer, tally: &Tally, files: &[PathBuf]) -> Failure {
+fn interrupted(
+    place: &TourPlace,
+    recoverer: &Recoverer,
+    tally: &Tally,
+    files: &[PathBuf],
+) -> Failure {
     let mut seen = Recoveries::default();
     let mut plan = Plan::new(0, 0, 0);
     // The terminal sends Ctrl-C to all processes of the tour: a recovery may have been stopped by

@@ -11,7 +11,7 @@
 
 use super::BTreeMap;
 use super::iter::Range;
-use super::node::{Entry, Leaf, Slots};
+use super::node::{Leaf, NodeEntry, Slots};
 use crate::shared::{self, Read, lines, log_many};
 use cenote::persist::Persist;
 use cenote::{Ptr, Result, Tx};
@@ -163,8 +163,8 @@ impl<'t, K: Persist, V: Persist> RangeMut<'t, K, V> {
             };
             // SAFETY: a live leaf; `place!` makes no reference.
             let entries = leaf.map(|leaf| unsafe { place!(leaf, entries) });
-            let whole =
-                lines(size_of::<Slots<Entry<K, V>>>()) < positions.len() * lines(size_of::<V>());
+            let whole = lines(size_of::<Slots<NodeEntry<K, V>>>())
+                < positions.len() * lines(size_of::<V>());
             let all = entries.filter(|_| whole).map(shared::range);
             let each = if whole { 0..0 } else { positions };
             // SAFETY: positions below the leaf's length.

@@ -228,7 +228,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         self,
         reader: &'r impl Reader,
         key: &Q,
-    ) -> Result<Option<&'r node::Entry<K, V>>>
+    ) -> Result<Option<&'r node::NodeEntry<K, V>>>
     where
         K: Borrow<Q>,
     {
@@ -295,7 +295,7 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
         // SAFETY: the entry just found, of a live leaf in a pool that is held; logged first, and
         // the transaction is borrowed exclusively.
         unsafe {
-            let entry = core::ptr::with_exposed_provenance_mut::<node::Entry<K, V>>(leaf_entry);
+            let entry = core::ptr::with_exposed_provenance_mut::<node::NodeEntry<K, V>>(leaf_entry);
             let value = &raw mut (*entry).value;
             log(tx, &[range(value)])?;
             Ok(Some(&mut *value))

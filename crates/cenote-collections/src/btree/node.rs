@@ -185,12 +185,12 @@ unsafe impl<S: Persist> Persist for Slots<S> {
 
 /// A key with its value.
 #[repr(C)]
-pub(crate) struct Entry<K, V> {
+pub(crate) struct NodeEntry<K, V> {
     pub(crate) key: K,
     pub(crate) value: V,
 }
 
-persist_block!("cenote/BTreeEntry", Entry<K, V> { key: K, value: V });
+persist_block!("cenote/BTreeEntry", NodeEntry<K, V> { key: K, value: V });
 
 /// A key with the child that begins there.
 #[repr(C)]
@@ -206,7 +206,7 @@ persist_block!("cenote/BTreeBranch", Branch<K, C> { key: K, child: Option<Ptr<C>
 pub(crate) struct Leaf<K, V> {
     pub(crate) next: Option<Ptr<Leaf<K, V>>>,
     pub(crate) previous: Option<Ptr<Leaf<K, V>>>,
-    pub(crate) entries: Slots<Entry<K, V>>,
+    pub(crate) entries: Slots<NodeEntry<K, V>>,
 }
 
 persist_block!(
@@ -214,7 +214,7 @@ persist_block!(
     Leaf<K, V> {
         next: Option<Ptr<Leaf<K, V>>>,
         previous: Option<Ptr<Leaf<K, V>>>,
-        entries: Slots<Entry<K, V>>
+        entries: Slots<NodeEntry<K, V>>
     }
 );
 
@@ -233,14 +233,14 @@ impl<K, V> Leaf<K, V> {
     /// # Safety
     /// `at` is less than the length.
     #[inline]
-    pub(crate) unsafe fn entry(&self, at: usize) -> &Entry<K, V> {
+    pub(crate) unsafe fn entry(&self, at: usize) -> &NodeEntry<K, V> {
         // SAFETY: a used slot holds an entry.
         unsafe {
             &*self
                 .entries
                 .slots
                 .as_ptr()
-                .cast::<Entry<K, V>>()
+                .cast::<NodeEntry<K, V>>()
                 .add(self.entries.permutation.slot(at))
         }
     }

@@ -4,7 +4,7 @@
 //! What will happen on which level is decided first, from the nodes' lengths alone; then everything
 //! is logged, then freed, then written.
 
-use super::node::{Branch, CAPACITY, Entry, Inner, Leaf, Slots};
+use super::node::{Branch, CAPACITY, Inner, Leaf, NodeEntry, Slots};
 use super::{BTreeHeader, BTreeMap, Path, branches, copy_of, whole};
 use crate::shared::{OrLost, Range, Read, log, log_and_free, open, range, touch_any};
 use cenote::persist::Persist;
@@ -216,13 +216,13 @@ impl<K: Persist, V: Persist> BTreeMap<K, V> {
                 let [slot, permutation] = Slots::remove_ranges(entries, at);
                 log(tx, &[slot, permutation, range(place!(self.header, len))])?;
                 (*self.header.as_ptr()).len -= 1;
-                let Entry { key, value } = Slots::remove(entries, at);
+                let NodeEntry { key, value } = Slots::remove(entries, at);
                 return Ok((key, value));
             }
             if header.height == 0 {
                 log_and_free(tx, self.header, leaf, &[range(self.header.as_ptr())])?;
                 self.header.as_ptr().write(BTreeHeader::EMPTY);
-                let Entry { key, value } = Slots::place(entries, at).read();
+                let NodeEntry { key, value } = Slots::place(entries, at).read();
                 return Ok((key, value));
             }
             self.log_plan(tx, &plan)?;

@@ -4,7 +4,7 @@
 //! made with stay true until it is used or dropped. Where the caller gets the transaction in
 //! between ([`VacantEntry::try_insert_with`]), the key is looked up again.
 
-use super::page::{Entry as Pair, Page};
+use super::page::{Page, PageEntry as Pair};
 use super::{HashHeader, HashMap};
 use crate::shared::{OrLost, log, make_and_insert, open, range};
 use cenote::persist::Persist;

@@ -4,7 +4,7 @@
 //! of fresh pages, then everything is logged with one fence, then the entries that moved are
 //! cleared in the old bucket and the new bucket is linked.
 
-use super::page::{Directory, Entry, FAN_OUT, FAN_OUT_BITS, Page, SLOTS, Segment, Set, Tags};
+use super::page::{Directory, FAN_OUT, FAN_OUT_BITS, Page, PageEntry, SLOTS, Segment, Set, Tags};
 use super::{HashHeader, HashMap, Slot, bucket_of, child_of};
 use crate::shared::{OrLost, Range, Read, build, log, log_with, open, range, span};
 use cenote::persist::Persist;
@@ -29,11 +29,11 @@ enum Target<K, V> {
     /// A fresh page, in front of those that this link leads to.
     Page(Ptr<Page<K, V>>, *mut Option<Ptr<Page<K, V>>>),
     /// The new bucket; it is there already, at this place.
-    Done(*mut Entry<K, V>),
+    Done(*mut PageEntry<K, V>),
 }
 
 /// The first page of a new bucket, and the place of the entry that was put there last.
-type Built<K, V> = (Option<Ptr<Page<K, V>>>, *mut Entry<K, V>);
+type Built<K, V> = (Option<Ptr<Page<K, V>>>, *mut PageEntry<K, V>);
 
 /// How the new bucket gets into the tree.
 struct Grown<K, V> {
@@ -71,7 +71,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
                 log(tx, &[range(place)])?;
                 return Ok(Some(place.replace(value)));
             }
-            self.add(tx, &header, hash, Entry { key, value }).map(|_| None)
+            self.add(tx, &header, hash, PageEntry { key, value }).map(|_| None)
         }
     }
 
@@ -85,8 +85,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         tx: &mut Tx<'_>,
         header: &HashHeader<K, V>,
         hash: u64,
-        entry: Entry<K, V>,
-    ) -> Result<*mut Entry<K, V>> {
+        entry: PageEntry<K, V>,
+    ) -> Result<*mut PageEntry<K, V>> {
         // SAFETY: live blocks of a pool that is held, by contract. What is written was logged, or
         // is fresh.
         unsafe {
@@ -161,7 +161,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         tx: &mut Tx<'_>,
         next: Option<Ptr<Page<K, V>>>,
         hash: u64,
-        entry: Entry<K, V>,
+        entry: PageEntry<K, V>,
     ) -> Result<Ptr<Page<K, V>>> {
         // SAFETY: the header is live by contract; the page is fresh and empty.
         unsafe {
@@ -180,8 +180,8 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         tx: &mut Tx<'_>,
         header: &HashHeader<K, V>,
         hash: u64,
-        entry: Entry<K, V>,
-    ) -> Result<*mut Entry<K, V>> {
+        entry: PageEntry<K, V>,
+    ) -> Result<*mut PageEntry<K, V>> {
         // SAFETY: live blocks of a pool that is held. What is written was logged, or is fresh;
         // between the first write and the last nothing fails.
         unsafe {
@@ -238,7 +238,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         header: &HashHeader<K, V>,
         split: &Split<K, V>,
         home: u64,
-        newcomer: Option<(u8, Entry<K, V>)>,
+        newcomer: Option<(u8, PageEntry<K, V>)>,
     ) -> Result<(Grown<K, V>, Target<K, V>)> {
         // SAFETY: live blocks of a pool that is held; those written to are fresh.
         unsafe {
@@ -260,7 +260,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
             // 2. The log.
             let mut ranges: Vec<Range> = Vec::with_capacity(12);
             for &(page, moved) in split.moves.iter().filter(|(_, moved)| !moved.is_empty()) {
-                if size_of::<Entry<K, V>>() <= WHOLE_SIZE_MAX {
+                if size_of::<PageEntry<K, V>>() <= WHOLE_SIZE_MAX {
                     ranges.push(range(page.as_ptr()));
                 } else {
                     ranges.push(range(place!(page, tags)));
@@ -294,7 +294,7 @@ impl<K: Persist + Hash + Eq, V: Persist> HashMap<K, V> {
         self,
         tx: &mut Tx<'_>,
         split: &Split<K, V>,
-        newcomer: Option<(u8, Entry<K, V>)>,
+        newcomer: Option<(u8, PageEntry<K, V>)>,
     ) -> Result<Built<K, V>> {
         let mut first: Option<Ptr<Page<K, V>>> = None;
         let mut last_put = core::ptr::null_mut();

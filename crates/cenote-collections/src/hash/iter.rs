@@ -1,6 +1,6 @@
 //! Iteration over all entries, bucket by bucket, in no order that means anything.
 
-use super::page::{Entry, Page, Set};
+use super::page::{Page, PageEntry, Set};
 use super::{HashHeader, HashMap};
 use crate::shared::open;
 use cenote::lost::Faults;
@@ -79,7 +79,7 @@ unsafe fn first_readable<'r, K, V>(
 
 impl<'r, K, V> Iter<'r, K, V> {
     #[inline]
-    fn step(&mut self) -> Option<&'r Entry<K, V>> {
+    fn step(&mut self) -> Option<&'r PageEntry<K, V>> {
         loop {
             if let Some(page) = self.page {
                 if let Some(slot) = self.slots.next() {

@@ -243,7 +243,7 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
         self,
         reader: &'r impl Reader,
         key: &Q,
-    ) -> Result<Option<&'r page::Entry<K, V>>>
+    ) -> Result<Option<&'r page::PageEntry<K, V>>>
     where
         K: Borrow<Q>,
     {

@@ -1,7 +1,7 @@
 //! Removal: one slot and the tags. A page that gets empty leaves a chain of several; the number of
 //! buckets stays.
 
-use super::page::{Entry, Page, Set};
+use super::page::{Page, PageEntry, Set};
 use super::{HashHeader, HashMap, bucket_of};
 use crate::shared::{OrLost, log, log_and_free, open, range};
 use cenote::persist::Persist;
@@ -78,12 +78,12 @@ impl<K: Persist, V: Persist> HashMap<K, V> {
                 log_and_free(tx, self.header, page, &[range(link), len])?;
                 *link = page.as_ref().next;
                 (*self.header.as_ptr()).len -= 1;
-                let Entry { key, value } = Page::place(page, slot).read();
+                let PageEntry { key, value } = Page::place(page, slot).read();
                 return Ok((key, value));
             }
             log(tx, &[range(Page::place(page, slot)), range(place!(page, tags)), len])?;
             (*self.header.as_ptr()).len -= 1;
-            let Entry { key, value } = Page::take(page, slot);
+            let PageEntry { key, value } = Page::take(page, slot);
             Ok((key, value))
         }
     }

@@ -2,7 +2,7 @@
 
 use super::backing::{SimBacking, window_len};
 use super::{Do, End, Held, Subject, text};
-use cenote_heap::logged::{MicroLog, Place, Region, SubHeap};
+use cenote_heap::logged::{MicroLog, Region, SubHeap, SubHeapPlace};
 use cenote_heap::{Backing, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::SubHeapGeometry;
@@ -32,13 +32,13 @@ impl std::fmt::Debug for OneSubHeap {
     }
 }
 
-fn place(backing: &SimBacking) -> Place {
+fn place(backing: &SimBacking) -> SubHeapPlace {
     let region = |extent: &cenote_heap::Extent| {
         let (puddle, base) = (extent.index, extent.addr);
         Region { puddle, base, from: 0, len: extent.size }
     };
     let extents = backing.extents();
-    Place { data: region(&extents[0]), metadata: region(&extents[1]) }
+    SubHeapPlace { data: region(&extents[0]), metadata: region(&extents[1]) }
 }
 
 impl Subject for OneSubHeap {
@@ -166,7 +166,7 @@ fn allocations_until_growth() -> Result<u32, String> {
     let base = backing.take(len).map_err(text)?.addr;
     let metadata = Region { puddle: 1, base, from: 0, len };
     let base = backing.extents()[0].addr;
-    let place = Place { data: Region { puddle: 0, base, from: 0, len: DATA_LEN }, metadata };
+    let place = SubHeapPlace { data: Region { puddle: 0, base, from: 0, len: DATA_LEN }, metadata };
     // SAFETY: two puddles of memory of this function's own, which the sub-heap keeps.
     let heap = unsafe { SubHeap::format(backing, &place, 0, LANES) }.map_err(text)?;
     heap.alloc_apart(8192, 1, TypeId(1)).map_err(text)?;

@@ -5,7 +5,7 @@
 //! the same blocks are allocated.
 
 use super::error::{AllocRefused, Fault};
-use super::plan::{Found, Plan};
+use super::plan::{FoundRecord, Plan};
 use super::state::{State, SubHeap};
 use super::table::window;
 use crate::backing::Backing;
@@ -77,7 +77,7 @@ impl<G: Backing> SubHeap<G> {
                     let Some(record) = BlockRecord::from_raw(raw, cell) else { return Ok(false) };
                     // The record of the right one of two buddies goes.
                     match record.is_free() && record.unit() & record.units() != 0 {
-                        true => merge_pair(plan, Found { slot, record }),
+                        true => merge_pair(plan, FoundRecord { slot, record }),
                         false => Ok(false),
                     }
                 })
@@ -101,7 +101,7 @@ fn merge_at(plan: &mut Plan<'_>, unit: u64, class: u8) -> Result<bool, Fault> {
     }
 }
 
-fn merge_pair(plan: &mut Plan<'_>, found: Found) -> Result<bool, Fault> {
+fn merge_pair(plan: &mut Plan<'_>, found: FoundRecord) -> Result<bool, Fault> {
     let Some(buddy) = plan.free_buddy(&found)? else { return Ok(false) };
     plan.merge(found, buddy)?;
     Ok(true)

@@ -22,7 +22,7 @@ use super::buddy::class_for;
 use super::cells::zero;
 use super::data::Region;
 use super::error::{AllocRefused, LoggedError, SubHeapError};
-use super::make::Place;
+use super::make::SubHeapPlace;
 use super::members::{LoggedHeap, Member, UNKNOWN, hang};
 use super::spares::PUDDLE_UNIT;
 use super::state::SubHeap;
@@ -110,7 +110,7 @@ impl<G: Backing> LoggedHeap<G> {
             // SAFETY: the region is in a puddle of the pool, mapped, and no sub-heap names it.
             unsafe { zero(metadata.addr(), metadata.len, &*self.backing) };
         }
-        let place = Place { data: Region::body(&data), metadata };
+        let place = SubHeapPlace { data: Region::body(&data), metadata };
         let (backing, geometry) = (Arc::clone(&self.backing), self.root.geometry);
         // SAFETY: both regions lie in puddles of the pool that no sub-heap names, or are this
         // sub-heap's part of the root puddle; the metadata are zeros.

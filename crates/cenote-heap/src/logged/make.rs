@@ -32,7 +32,7 @@ use zerocopy::IntoBytes;
 
 /// Where the first parts of a sub-heap lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SubHeapPlace {
     /// Its data.
     pub data: Region,
     /// Its metadata: at least as many bytes as [`SubHeapGeometry`] asks for.
@@ -72,7 +72,7 @@ impl<G: Backing> SubHeap<G> {
     /// The regions do not fit, or the medium reports an error.
     pub unsafe fn format(
         backing: G,
-        place: &Place,
+        place: &SubHeapPlace,
         number: u32,
         lanes: u32,
     ) -> Result<Self, SubHeapError> {
@@ -89,7 +89,7 @@ impl<G: Backing> SubHeap<G> {
     /// As there.
     pub(crate) unsafe fn make(
         backing: G,
-        place: &Place,
+        place: &SubHeapPlace,
         number: u32,
         geometry: SubHeapGeometry,
     ) -> Result<Self, SubHeapError> {

@@ -24,7 +24,7 @@
 use super::error::{AllocRefused, Damage, Fault, FreeRefused, LogFull};
 use super::micro_entry::{Holder, NewEntry, entry_at, lane_at};
 use super::slab::GRAIN;
-use super::state::{Entry, Lane, State, SubHeap};
+use super::state::{Lane, LaneEntry, State, SubHeap};
 use super::sub_heap::Request;
 use crate::backing::Backing;
 use crate::block::BlockInfo;
@@ -80,7 +80,7 @@ impl<G: Backing> SubHeap<G> {
         &self,
         state: &mut State,
         (lane, word): (u32, LaneWord),
-        entries: &[Entry],
+        entries: &[LaneEntry],
         repeated: bool,
     ) -> Result<u64, Damage> {
         let kind = match word.state {
@@ -144,7 +144,7 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// What a lane's transaction did, after a crash.
-    fn entries_of(&self, lane: u32, word: LaneWord) -> Result<Vec<Entry>, Damage> {
+    fn entries_of(&self, lane: u32, word: LaneWord) -> Result<Vec<LaneEntry>, Damage> {
         let mut entries = Vec::new();
         for index in 0..LANE_ENTRIES {
             let at = entry_at(lane, index);
@@ -272,7 +272,7 @@ impl<G: Backing> SubHeap<G> {
         &self,
         state: &mut State,
         lane: u32,
-        entries: Vec<Entry>,
+        entries: Vec<LaneEntry>,
         ended: Result<u64, Damage>,
     ) -> Result<(), Damage> {
         let Some(held) = state.lanes.get_mut(lane as usize) else { return Ok(()) };

@@ -35,7 +35,7 @@ impl Levels {
 
 /// A record and the slot that it lies in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     pub(crate) slot: u32,
     pub(crate) record: BlockRecord,
 }
@@ -62,7 +62,7 @@ impl Plan<'_> {
     }
 
     /// Plans what a slot is to hold.
-    pub(crate) fn set_record(&mut self, found: &Found) -> Result<(), Fault> {
+    pub(crate) fn set_record(&mut self, found: &FoundRecord) -> Result<(), Fault> {
         let cell = self.meta.geometry.slot_cell(found.slot);
         self.change.write(self.meta, cell, &found.record)
     }

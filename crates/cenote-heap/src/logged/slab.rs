@@ -9,7 +9,7 @@
 //! freed, and of all slabs before free blocks are merged: nothing is traced to open.
 
 use super::error::{Damage, Fault};
-use super::plan::{Found, Plan};
+use super::plan::{FoundRecord, Plan};
 use super::rooms::Slabs;
 use super::state::{State, SubHeap};
 use crate::backing::Backing;
@@ -36,9 +36,9 @@ pub(crate) fn slot_size(size: u64, align: u64) -> Option<u32> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Located {
     /// A block of the buddy system, allocated or free.
-    Block(Found),
+    Block(FoundRecord),
     /// A slot of a slab, used or not.
-    Slot(Found, SlabRecord, u32),
+    Slot(FoundRecord, SlabRecord, u32),
 }
 
 impl Located {
@@ -120,14 +120,14 @@ impl Plan<'_> {
 
     /// The slab around a unit, where it was the last time.
     #[inline]
-    fn near_slab(&mut self, unit: u64) -> Option<(Found, SlabRecord)> {
+    fn near_slab(&mut self, unit: u64) -> Option<(FoundRecord, SlabRecord)> {
         let slot = self.slabs.near.get(Slabs::near_at(unit))?.checked_sub(1)?;
         *self.probes += 1;
         let cell = self.meta.geometry.slot_cell(slot);
         let slab = SlabRecord::from_raw(self.change.get(self.meta, cell), cell)?;
         let record = slab.as_block();
         let units = record.unit()..record.unit() + record.units();
-        units.contains(&unit).then_some((Found { slot, record }, slab))
+        units.contains(&unit).then_some((FoundRecord { slot, record }, slab))
     }
 
     /// Plans that a slot is allocated: of a slab that has room, or of a new one.
@@ -144,7 +144,7 @@ impl Plan<'_> {
         let index = if behind != 0 { behind } else { free }.trailing_zeros();
         slab.used |= 1 << index;
         self.set_slab(slot, &slab)?;
-        Ok(Located::Slot(Found { slot, record: slab.as_block() }, slab, index))
+        Ok(Located::Slot(FoundRecord { slot, record: slab.as_block() }, slab, index))
     }
 
     /// The oldest slab that is known to have room.
@@ -269,7 +269,7 @@ impl<G: Backing> SubHeap<G> {
             let cell = self.meta.geometry.slot_cell(slot);
             let slab = SlabRecord::from_raw(self.meta.cell(cell), cell);
             if let Some(slab) = slab.filter(|slab| slab.used == 0) {
-                let found = Found { slot, record: slab.as_block() };
+                let found = FoundRecord { slot, record: slab.as_block() };
                 self.change(state, |plan| plan.release(found)).map_err(Fault::damage)?;
                 state.slabs.known.remove(&slot);
             }

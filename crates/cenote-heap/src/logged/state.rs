@@ -24,7 +24,7 @@ pub struct SubHeap<G> {
 }
 
 /// One entry of a running transaction: a block, and what is to become of it.
-pub(crate) type Entry = (u64, MicroKind);
+pub(crate) type LaneEntry = (u64, MicroKind);
 
 /// A lane of the micro log in use.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct Lane {
     /// Whether one runs.
     pub(crate) open: bool,
     /// What its entries say.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<LaneEntry>,
     /// Which lane of another sub-heap decides for this one's transaction.
     pub(crate) link: Option<LaneLink>,
 }

@@ -21,7 +21,7 @@
 
 use super::bin::Bin;
 use super::geometry::{Geometry, divide};
-use super::line::{Line, Place};
+use super::line::{Line, PuddleLines};
 use super::superblock::PuddleHeap;
 use crate::class::CLASS_COUNT;
 use cenote_layout::SLOT_SIZE;
@@ -86,7 +86,7 @@ pub(crate) struct Cache {
     /// Bins by type and class: some of `bins`, and `nothing` elsewhere.
     table: [[*mut Bin; CLASSES]; TYPES],
     /// Puddles of this heap by a hash of slots.
-    places: [Place; PUDDLES],
+    places: [PuddleLines; PUDDLES],
     bins: HashMap<(TypeId, u32), *mut Bin>,
     /// A bin of no blocks.
     _nothing: Box<Bin>,
@@ -99,7 +99,7 @@ impl Cache {
         Box::new(Self {
             hot: [const { Hot::NONE }; HOT],
             table: [[pointer; CLASSES]; TYPES],
-            places: [Place::NOWHERE; PUDDLES],
+            places: [PuddleLines::NOWHERE; PUDDLES],
             bins: HashMap::new(),
             _nothing: nothing,
         })
@@ -191,7 +191,7 @@ impl Cache {
     /// The place of the puddle of this heap that covers the slot of `addr`, if this cache has seen
     /// it. Else any place of this heap's, or none: the thread that asks it about `addr` is told so.
     #[inline]
-    pub(crate) fn place_of(&self, addr: u64) -> &Place {
+    pub(crate) fn place_of(&self, addr: u64) -> &PuddleLines {
         &self.places[(addr / SLOT_SIZE) as usize % PUDDLES]
     }
 

@@ -1,7 +1,7 @@
 //! A superblock's descriptor where it lies, and the place of a puddle.
 //!
 //! [`Line`] is a descriptor as atomic words: five persistent ones, and three that mean something in
-//! this session only (anchor, link, geometry). [`Place`] answers about one address with them;
+//! this session only (anchor, link, geometry). [`PuddleLines`] answers about one address with them;
 //! [`super::superblock`] says in which order they are written and read.
 //!
 //! Invariant: while the geometry is "none", no thread reads type, class or marks of the superblock.
@@ -141,7 +141,7 @@ pub(crate) struct List {
 /// Where a puddle lies: what answers about one address. A copy of it is in each thread's cache.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct Place {
+pub(crate) struct PuddleLines {
     pub(super) base: u64,
     /// Bytes of whole superblocks.
     pub(super) size: u64,
@@ -151,7 +151,7 @@ pub(crate) struct Place {
     pub(super) marks: u64,
 }
 
-impl Place {
+impl PuddleLines {
     /// No place.
     pub(crate) const NOWHERE: Self = Self { base: 0, size: 0, lines: core::ptr::null(), marks: 0 };
 

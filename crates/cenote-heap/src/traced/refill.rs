@@ -24,7 +24,7 @@
 //! Where processes share the heap, all of this happens inside the gate ([`super::gate`]).
 
 use super::anchor;
-use super::bin::{Bin, Entry};
+use super::bin::{Bin, BinEntry};
 use super::cache::Cache;
 use super::large::large_kind;
 use super::line::{Line, List};
@@ -418,19 +418,19 @@ impl<'a, G: Backing> Freed<'a, G> {
 
     /// Whether the block is of the same superblock as the one before it.
     #[inline]
-    fn is_next(&self, entry: Entry) -> bool {
+    fn is_next(&self, entry: BinEntry) -> bool {
         (entry.addr / SUPERBLOCK_SIZE) as u32 == self.last
     }
 
     #[inline(always)]
-    fn free(&self, entry: Entry) {
+    fn free(&self, entry: BinEntry) {
         // SAFETY: the mark of a block that a cache of this heap has; it lies in the mapping.
         unsafe { (*entry.mark).store(mark::FREE, Ordering::Release) };
         reach(Step::BlockSpilled);
     }
 
     #[inline(never)]
-    fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: BinEntry) {
         self.free(entry);
         let reference = (entry.addr / SUPERBLOCK_SIZE) as u32;
         self.last = reference;

@@ -49,7 +49,7 @@
 
 use super::anchor;
 use super::geometry::Geometry;
-use super::line::{Line, List, Place};
+use super::line::{Line, List, PuddleLines};
 use super::marks;
 use super::runs;
 use crate::class::blocks_per_superblock;
@@ -68,7 +68,7 @@ use zerocopy::FromZeros;
 /// long as the heap.
 #[derive(Debug)]
 pub struct PuddleHeap {
-    place: Place,
+    place: PuddleLines,
     pub(crate) base: u64,
     count: u32,
     pub(crate) index: u32,
@@ -127,7 +127,7 @@ impl PuddleHeap {
         });
         let lines = copy.as_ref().map_or(mapped.as_ptr().cast_const(), |copy| copy.as_ptr());
         let marks = base + layout.marks;
-        let place = Place { base, size: layout.superblocks * SUPERBLOCK_SIZE, lines, marks };
+        let place = PuddleLines { base, size: layout.superblocks * SUPERBLOCK_SIZE, lines, marks };
         let adopted = AtomicBool::new(false);
         let mut puddle = Self {
             place,
@@ -165,7 +165,7 @@ impl PuddleHeap {
         unsafe { slot.cast::<Self>().as_ref() }
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> PuddleLines {
         self.place
     }
 
@@ -196,7 +196,7 @@ impl PuddleHeap {
     }
 
     /// The mark of the block that begins at `addr`, in a superblock of this geometry; see
-    /// [`Place::mark`].
+    /// [`PuddleLines::mark`].
     #[inline]
     pub(crate) fn mark(&self, geometry: Geometry, addr: u64) -> Option<&AtomicU8> {
         let offset = addr.wrapping_sub(self.base);

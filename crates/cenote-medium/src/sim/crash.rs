@@ -14,8 +14,8 @@
 
 mod image;
 
-pub(crate) use image::Entry;
 pub use image::Image;
+pub(crate) use image::ImageEntry;
 
 use super::content::{Content, SECTOR};
 use super::model::{Binding, File, Holes, Inode, Model, NameStep, Names, directory_of};
@@ -52,7 +52,7 @@ enum Values {
 
 /// Where a unit of a [`CrashState`] lies. A file that has no name any more is "".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum CrashPlace<'a> {
     /// 8 bytes of a mapped file.
     Word {
         /// The file.
@@ -322,16 +322,16 @@ impl CrashState {
 
     /// Where a unit lies, for tests that decide several units together.
     #[must_use]
-    pub fn place(&self, unit: usize) -> Option<Place<'_>> {
+    pub fn place(&self, unit: usize) -> Option<CrashPlace<'_>> {
         let unit = self.units.get(unit)?;
         let file = || self.file_name(unit.inode).unwrap_or_default();
         Some(match &unit.values {
-            Values::Words { word, .. } => Place::Word { file: file(), offset: word * 8 },
+            Values::Words { word, .. } => CrashPlace::Word { file: file(), offset: word * 8 },
             Values::Sectors { sector, .. } => {
-                Place::Sector { file: file(), offset: sector * SECTOR as u64 }
+                CrashPlace::Sector { file: file(), offset: sector * SECTOR as u64 }
             }
-            Values::Lengths(_) => Place::Length { file: file() },
-            Values::Name(_) => Place::Name,
+            Values::Lengths(_) => CrashPlace::Length { file: file() },
+            Values::Name(_) => CrashPlace::Name,
         })
     }
 
@@ -439,14 +439,14 @@ impl CrashState {
         mut file_of: impl FnMut(Inode, &Ends) -> (Arc<Content>, u64),
     ) -> Image {
         let mut entries = BTreeMap::new();
-        let mut seen: Vec<(Inode, Entry)> = Vec::new();
+        let mut seen: Vec<(Inode, ImageEntry)> = Vec::new();
         for (name, binding) in names {
             let directory = directory_of(name);
             if !directory.is_empty() && names.get(directory) != Some(&Binding::Directory) {
                 continue;
             }
             let entry = match binding {
-                Binding::Directory => Entry::Directory,
+                Binding::Directory => ImageEntry::Directory,
                 Binding::File(inode) => {
                     match (seen.iter().find(|(of, _)| of == inode), self.files.get(inode)) {
                         (Some((_, entry)), _) => entry.clone(),
@@ -460,7 +460,7 @@ impl CrashState {
                                 CrashKind::Process => &file.holes,
                                 CrashKind::Power => &file.holes_at_worst,
                             };
-                            let entry = Entry::File { content, len, holes: Arc::clone(holes) };
+                            let entry = ImageEntry::File { content, len, holes: Arc::clone(holes) };
                             seen.push((*inode, entry.clone()));
                             entry
                         }

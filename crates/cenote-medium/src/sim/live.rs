@@ -11,7 +11,7 @@
 //! * An address outside every mapping of this simulation is never read: it may be other code's.
 
 use super::content::{Content, PAGE, WORD};
-use super::crash::{CrashKind, CrashState, Entry, Image};
+use super::crash::{CrashKind, CrashState, Image, ImageEntry};
 use super::fault::{FaultEffect, FaultPoint, Faults};
 use super::model::{Binding, Event, File, Holes, Inode, Model, Names, Store, pages};
 use super::options::Origin;
@@ -180,15 +180,15 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    pub(crate) fn new(entries: &BTreeMap<Arc<str>, Entry>, origin: Origin) -> Self {
+    pub(crate) fn new(entries: &BTreeMap<Arc<str>, ImageEntry>, origin: Origin) -> Self {
         let mut names = Names::new();
         let mut files = BTreeMap::new();
         let mut base = Model::default();
         let mut next_inode = 1;
         for (name, entry) in entries {
             let binding = match entry {
-                Entry::Directory => Binding::Directory,
-                Entry::File { content, len, holes } => {
+                ImageEntry::Directory => Binding::Directory,
+                ImageEntry::File { content, len, holes } => {
                     let file = LiveFile {
                         content: Arc::clone(content),
                         len: *len,
@@ -394,11 +394,11 @@ impl Live {
         self.observe();
         let entries = self.names.iter().filter_map(|(name, binding)| {
             let entry = match binding {
-                Binding::Directory => Entry::Directory,
+                Binding::Directory => ImageEntry::Directory,
                 Binding::File(inode) => {
                     let file = self.files.get(inode)?;
                     let (content, holes) = (Arc::clone(&file.content), Arc::clone(&file.holes));
-                    Entry::File { content, len: file.len, holes }
+                    ImageEntry::File { content, len: file.len, holes }
                 }
             };
             Some((Arc::clone(name), entry))

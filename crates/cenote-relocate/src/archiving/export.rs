@@ -19,7 +19,7 @@
 //! opened with a key, which has to be the pool's then; without it all types of the store are taken
 //! along, and where its pointers lead is not known.
 
-use super::scan::{Body, Found, Scan, World, closure, is_zero};
+use super::scan::{Body, FoundReferences, Scan, World, closure, is_zero};
 use super::{ArchivingError, OnArchiving, tell};
 use cenote_archive::{ArchiveWriter, Codec, LeftEntry, Manifest, PoolEntry, PuddleEntry, Totals};
 use cenote_layout::PAGE_SIZE;
@@ -139,7 +139,7 @@ fn name_of(infos: &[PoolInfo], id: PoolId) -> Option<&str> {
 #[derive(Default)]
 struct Taken {
     sources: BTreeMap<PoolId, QuiescentPool>,
-    found: Found,
+    found: FoundReferences,
     /// Names of those that could not be looked into.
     unseen: Vec<String>,
 }

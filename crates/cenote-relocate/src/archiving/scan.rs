@@ -65,7 +65,7 @@ impl<'a> World<'a> {
 
 /// Where pointers lead that leave their pool.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Found {
+pub(super) struct FoundReferences {
     /// Types of allocated blocks.
     pub(super) types: BTreeSet<TypeId>,
     /// By pool: pointers, and the type of a block that has one.
@@ -222,7 +222,7 @@ pub(super) struct Scan<'a> {
 
 impl Scan<'_> {
     /// Adds what is in the puddle to `found`.
-    pub(super) fn run(&self, found: &mut Found) -> Result<(), ArchivingError> {
+    pub(super) fn run(&self, found: &mut FoundReferences) -> Result<(), ArchivingError> {
         let Some(geometry) = HeapGeometry::new(self.body.puddle.size, self.body.puddle.index == 0)
         else {
             return Ok(());
@@ -251,7 +251,11 @@ impl Scan<'_> {
         })
     }
 
-    fn roots(&self, geometry: &HeapGeometry, found: &mut Found) -> Result<(), ArchivingError> {
+    fn roots(
+        &self,
+        geometry: &HeapGeometry,
+        found: &mut FoundReferences,
+    ) -> Result<(), ArchivingError> {
         let mut bytes = Vec::new();
         self.body.read(geometry.roots, ROOT_COUNT * size_of::<RootSlot>() as u64, &mut bytes)?;
         for slot in bytes.chunks_exact(size_of::<RootSlot>()) {
@@ -266,7 +270,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn values(&self, offset: u64, bytes: &[u8], record: &TypeRecord, found: &mut Found) {
+    fn values(&self, offset: u64, bytes: &[u8], record: &TypeRecord, found: &mut FoundReferences) {
         let addr = self.body.puddle.addr.saturating_add(offset);
         record.for_each_pointer(bytes, &mut |at, field| {
             let Some(word) = bytes.get(at..at + 8).and_then(|word| word.try_into().ok()) else {
@@ -293,7 +297,7 @@ impl Scan<'_> {
         }
     }
 
-    fn leads(&self, pool: Option<PoolId>, from: TypeId, found: &mut Found) {
+    fn leads(&self, pool: Option<PoolId>, from: TypeId, found: &mut FoundReferences) {
         if let Some(pool) = pool.filter(|pool| *pool != self.body.puddle.pool) {
             found.foreign.entry(pool).or_insert((0, from)).0 += 1;
         }

@@ -83,7 +83,7 @@ pub fn check_values(import: &Import) -> Result<Stale, ArchivingError> {
     }
     let types = import.types();
     let look = Look::new(types, &files)?;
-    let mut found = Found::default();
+    let mut found = FoundValues::default();
     for (number, (puddle, pool, file)) in files.iter().enumerate() {
         let before = found.refused.count;
         look.at((number, puddle), &read(file), &mut found)?;
@@ -111,7 +111,7 @@ pub fn values_in(
 ) -> Result<(Stale, Stale), ArchivingError> {
     let mut look = Look { blocks: Blocks::default(), rules: rules(&types), types };
     look.blocks.learn(&Body { bytes: read, puddle })?;
-    let mut found = Found::default();
+    let mut found = FoundValues::default();
     look.at((0, puddle), read, &mut found)?;
     Ok((found.refused, found.stale))
 }
@@ -120,7 +120,7 @@ pub fn values_in(
 type Files<'f> = [(PuddleRecord, &'f str, FileHandle)];
 
 #[derive(Default)]
-struct Found {
+struct FoundValues {
     /// Headers of collections, by puddle.
     headers: Vec<(usize, u64, TypeId)>,
     /// The first pool with something that is refused.
@@ -158,7 +158,7 @@ impl Look {
         &self,
         (number, puddle): (usize, &PuddleRecord),
         read: ReadAt<'_>,
-        found: &mut Found,
+        found: &mut FoundValues,
     ) -> Result<(), ArchivingError> {
         let body = Body { bytes: read, puddle };
         let mut bytes = Vec::new();
@@ -203,7 +203,7 @@ impl Look {
     }
 
     /// Follows all collections.
-    fn structures(&self, files: &Files<'_>, found: &mut Found) -> Result<(), ArchivingError> {
+    fn structures(&self, files: &Files<'_>, found: &mut FoundValues) -> Result<(), ArchivingError> {
         let mut values = Values::new(self.types.values().cloned());
         let mut structures = Structures::new(&mut values);
         let mut reader =
@@ -223,7 +223,7 @@ impl Look {
         Ok(())
     }
 
-    fn pointers(&self, record: &TypeRecord, part: Part<'_>, found: &mut Found) {
+    fn pointers(&self, record: &TypeRecord, part: Part<'_>, found: &mut FoundValues) {
         let Part { block, at, bytes } = part;
         record.for_each_pointer(bytes, &mut |offset, field| {
             let Some(word) = bytes.get(offset..offset + 8).and_then(|word| word.try_into().ok())

@@ -7,7 +7,7 @@
 //! many, never one too few.
 
 use super::program::{Program, Scan, Target, copy_of};
-use super::table::{Found, Table};
+use super::table::{FoundBlock, Table};
 use super::worker::{Gift, Worker};
 use super::{Kinds, Root, Tracer};
 use crate::backing::Backing;
@@ -170,7 +170,7 @@ impl<G: Backing> Worker<'_, '_, G> {
 
     /// Follows what stood in a part of a block. Conditions are not asked: what they would be asked
     /// about need not have been copied.
-    fn old_block(&mut self, block: &Found, old: &Old) {
+    fn old_block(&mut self, block: &FoundBlock, old: &Old) {
         let Some(program) = self.program(block.program) else { return };
         let (from, to) = (old.addr.max(block.start), old.end().min(block.start + block.size));
         match &program.scan {

@@ -11,7 +11,7 @@
 use super::program::{
     ANY, FAR, LEAF, Map, NUMBER, Program, Scan, Slot, Target, copy_of, holds, load, prefetch,
 };
-use super::table::{Found, Miss, Table};
+use super::table::{FoundBlock, Miss, Table};
 use super::{Root, Tracer};
 use crate::backing::Backing;
 use crate::report::{Fault, Finding, LISTED_MAX, TraceCounts};
@@ -213,7 +213,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     }
 
     /// The block that an address leads to.
-    pub(super) fn find(&self, addr: u64) -> Option<Found> {
+    pub(super) fn find(&self, addr: u64) -> Option<FoundBlock> {
         self.table_of(addr).ok()?.find_other(addr).ok()
     }
 
@@ -318,7 +318,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     }
 
     #[inline(always)]
-    fn reached(&mut self, at: u64, found: Found) {
+    fn reached(&mut self, at: u64, found: FoundBlock) {
         self.counts.blocks += 1;
         if found.program & LEAF != 0 {
             return;
@@ -343,7 +343,7 @@ impl<'t, 'g, G: Backing> Worker<'t, 'g, G> {
     }
 
     #[cold]
-    fn put_off(&mut self, found: Found) {
+    fn put_off(&mut self, found: FoundBlock) {
         self.parts.push(Part {
             addr: found.start,
             size: found.size,

@@ -117,7 +117,7 @@ pub(crate) struct Merged {
 /// once.
 pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
     let scans = [scan(bytes[0]), scan(bytes[1])];
-    let mut found = Found::default();
+    let mut found = FoundDamage::default();
     let frames = found.frames(&scans);
     let complete = complete_batches(&frames);
     let last_complete = complete.last().copied().unwrap_or(0);
@@ -131,7 +131,7 @@ pub(crate) fn merge(bytes: [Option<&[u8]>; 2], at_least: u64) -> Merged {
     for (file, scan) in scans.iter().enumerate() {
         found.damage_of_file(file, scan, torn == Some(file), last_complete);
     }
-    let Found { damage, lost } = found;
+    let FoundDamage { damage, lost } = found;
 
     let mut records = Vec::new();
     let mut canonical = Vec::new();
@@ -165,13 +165,13 @@ type Frames<'a> = BTreeMap<(u64, u32), &'a Frame>;
 
 /// What is wrong with the two files.
 #[derive(Default)]
-struct Found {
+struct FoundDamage {
     damage: Vec<Damage>,
     /// Whether something is lost in both.
     lost: bool,
 }
 
-impl Found {
+impl FoundDamage {
     /// Something is lost that neither file has.
     fn lose(&mut self, file: &'static str, (offset, len): (u64, u64), detail: String) {
         self.lost = true;

@@ -30,8 +30,8 @@ use crate::kernel::interface::options::CopyPolicy;
 use crate::kernel::interface::report::Damage;
 use crate::kernel::puddles::puddle::{DIR, PRIMARY_DIR};
 use crate::kernel::store::{Inner, LOCK};
-use crate::kernel::superblock::origin::{Origin, Place, living_opener};
-use crate::kernel::superblock::{FILE, Found, load};
+use crate::kernel::superblock::origin::{Origin, StorePlace, living_opener};
+use crate::kernel::superblock::{FILE, FoundSuperblock, load};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileName, Holder, LockGuard, LockKind, MediumError, MediumInfo, OwnedMedium};
@@ -50,7 +50,7 @@ pub(crate) fn take(
     medium: &OwnedMedium,
     exclusive: bool,
     timeout: Duration,
-) -> Result<(Locks, Place), OpenError> {
+) -> Result<(Locks, StorePlace), OpenError> {
     let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
     let path = || medium.describe().path;
     let failed = |source| OpenError::Medium { path: path(), source: Box::new(source) };
@@ -107,7 +107,7 @@ pub(crate) fn linked(medium: &OwnedMedium) -> Result<Vec<Damage>, MediumError> {
     Ok(found)
 }
 
-type Taken = Result<(Locks, Place), Holder>;
+type Taken = Result<(Locks, StorePlace), Holder>;
 
 fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> {
     let lock = match medium.lock(LOCK, kind)? {
@@ -129,7 +129,7 @@ fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> 
     let all = [lock, held, also, puddles];
     Ok(medium
         .hold_dir(PRIMARY_DIR, kind)?
-        .map(|primaries| ((all, primaries), Place { directory, superblock })))
+        .map(|primaries| ((all, primaries), StorePlace { directory, superblock })))
 }
 
 impl Inner {
@@ -183,8 +183,8 @@ fn in_words(pid: u32) -> String {
 /// Refuses a copy of an open store, unless the policy allows it. Whether it is one.
 pub(crate) fn recognise(
     info: &MediumInfo,
-    found: &Found,
-    place: Place,
+    found: &FoundSuperblock,
+    place: StorePlace,
     now: (Uuid, u64),
     policy: CopyPolicy,
 ) -> Result<bool, OpenError> {

@@ -19,7 +19,7 @@
 //! Stores into mappings and records of journals are not checked: they go to inodes that this
 //! session opened, and no other session opens these while its locks are held.
 
-use crate::kernel::superblock::origin::Place;
+use crate::kernel::superblock::origin::StorePlace;
 use crate::kernel::superblock::poison::Poisoned;
 use crate::kernel::superblock::{self, Copies, FILE};
 use cenote_layout::superblock::Superblock;
@@ -76,7 +76,7 @@ impl Fence {
     /// were lost: it says "open", too, before anything else is written.
     pub(crate) fn begin(
         medium: &OwnedMedium,
-        (site, half_open): (Place, bool),
+        (site, half_open): (StorePlace, bool),
         (block, poisoned): (&mut Superblock, &Arc<Poisoned>),
     ) -> Result<Self, MediumError> {
         let fence = Self::new(medium, site.superblock, block, poisoned)?;
