@@ -93,12 +93,12 @@ fn sum(bytes: &[u8]) -> u64 {
 
 /// Key to the step that put the value, and its length.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Model {
+pub(crate) struct TableModel {
     pub(crate) step: u64,
     values: BTreeMap<u64, (u64, usize)>,
 }
 
-impl Model {
+impl TableModel {
     /// Goes on to a step.
     pub(crate) fn advance(&mut self, seed: u64, to: u64) {
         while self.step < to {
@@ -276,7 +276,7 @@ fn link(
 }
 
 /// Compares both structures, byte by byte, with a model of the same step.
-pub(crate) fn compare(pools: [&Pool; 2], seed: u64, model: &Model) -> Outcome {
+pub(crate) fn compare(pools: [&Pool; 2], seed: u64, model: &TableModel) -> Outcome {
     let (table_view, index_view) = (pools[0].read()?, pools[1].read()?);
     let (table, index) = (table_view.root::<Table>()?, index_view.root::<Index>()?);
     let (Some(table), Some(index)) = (table, index) else { return found("a root is missing") };

@@ -34,7 +34,7 @@ pub struct Chunk<'a> {
 
 /// What comes next in an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step<'a> {
+pub enum ArchiveStep<'a> {
     /// Bytes of a puddle.
     Chunk(Chunk<'a>),
     /// A section of a later release, which says itself that it can be left out. There may be any
@@ -217,11 +217,11 @@ impl<R: Read> ArchiveReader<R> {
     ///
     /// # Errors
     /// As [`ArchiveReader::next_chunk`].
-    pub fn step(&mut self) -> Result<Step<'_>, ArchiveError> {
+    pub fn step(&mut self) -> Result<ArchiveStep<'_>, ArchiveError> {
         Ok(match self.next_section()? {
-            Next::Chunk(start, section) => Step::Chunk(self.unpacked(start, &section)?),
-            Next::Skipped => Step::Skipped,
-            Next::End => Step::End,
+            Next::Chunk(start, section) => ArchiveStep::Chunk(self.unpacked(start, &section)?),
+            Next::Skipped => ArchiveStep::Skipped,
+            Next::End => ArchiveStep::End,
         })
     }
 

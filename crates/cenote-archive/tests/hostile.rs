@@ -2,7 +2,7 @@
 //! Each is a typed error.
 
 use crate::common::{Parts, manifest, node, pool, puddle, read, write};
-use cenote_archive::{ArchiveError, ArchiveReader, Codec, Manifest, Step};
+use cenote_archive::{ArchiveError, ArchiveReader, ArchiveStep, Codec, Manifest};
 use cenote_layout::archive::{
     ArchiveEntry, FLAG_SKIP, INCOMPAT_SEALED, MANIFEST_LEN_MAX, SectionKind,
 };
@@ -395,8 +395,8 @@ fn sections_that_are_skipped_have_an_end_in_the_manifest_and_are_told_behind_it(
     let mut reader = ArchiveReader::open(bytes.as_slice()).expect("its manifest is whole");
     let mut skipped = 0;
     // Its end counts none of them, and is refused.
-    while let Ok(step @ (Step::Skipped | Step::Chunk(_))) = reader.step() {
-        skipped += u64::from(step == Step::Skipped);
+    while let Ok(step @ (ArchiveStep::Skipped | ArchiveStep::Chunk(_))) = reader.step() {
+        skipped += u64::from(step == ArchiveStep::Skipped);
     }
     assert_eq!(skipped, 1000, "the reader returns after each");
 }

@@ -274,7 +274,7 @@ const WITHIN: [(&str, Within); 15] = [
         });
     }),
     ("a check", |at, act| {
-        let mut progress = |_: &cenote::Progress| {
+        let mut progress = |_: &cenote::TraceProgress| {
             act(at);
             ControlFlow::Continue(())
         };

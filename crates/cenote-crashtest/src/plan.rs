@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// What is looked at, and how closely.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ExplorePlan {
     /// What the pools' heaps are.
     pub heap: HeapKind,
     /// Durability level of the medium.
@@ -71,7 +71,7 @@ pub enum When {
 
 /// What a run has visited.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
+pub struct ExploreTally {
     /// Histories.
     pub histories: u64,
     /// Moments at which a crash was made.
@@ -117,7 +117,7 @@ pub struct Tally {
     pub took: Duration,
 }
 
-impl Tally {
+impl ExploreTally {
     /// Adds what another thread or run has visited.
     pub fn add(&mut self, other: &Self) {
         self.histories += other.histories;
@@ -143,7 +143,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for ExploreTally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             histories,

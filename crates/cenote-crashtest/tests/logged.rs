@@ -2,7 +2,9 @@
 //! is its recovery; and each protocol step that is left out is found.
 
 use Do::{Alloc, Compact, Fill, Free, FreeAll, Small, Transaction};
-use cenote_crashtest::logged::{Do, End, OneSubHeap, Script, When, die_and_lose_power, run};
+use cenote_crashtest::logged::{
+    Do, OneSubHeap, Script, TransactionEnd, When, die_and_lose_power, run,
+};
 use cenote_crashtest::rig::window_base;
 use cenote_medium::Durability::{self, Power, Process};
 use cenote_medium::counters;
@@ -29,10 +31,10 @@ const SHRINKS: Script = Script { before: &[Fill, FreeAll], crashed: &[Compact, A
 const TRANSACTIONS: Script = Script {
     before: &[Alloc(64), Alloc(128), Alloc(64)],
     crashed: &[
-        Transaction(&[64, 300], &[1], End::Commit),
-        Transaction(&[64], &[0], End::Abort),
-        Transaction(&[64, 64], &[], End::WithLast),
-        Transaction(&[], &[0, 1], End::Commit),
+        Transaction(&[64, 300], &[1], TransactionEnd::Commit),
+        Transaction(&[64], &[0], TransactionEnd::Abort),
+        Transaction(&[64, 64], &[], TransactionEnd::WithLast),
+        Transaction(&[], &[0, 1], TransactionEnd::Commit),
         Alloc(64),
     ],
 };
@@ -44,8 +46,8 @@ const SLABS: Script = Script {
         Small(32),
         Small(16),
         Free(1),
-        Transaction(&[32, 16], &[0], End::Commit),
-        Transaction(&[48], &[1], End::Abort),
+        Transaction(&[32, 16], &[0], TransactionEnd::Commit),
+        Transaction(&[48], &[1], TransactionEnd::Abort),
         Free(0),
         Free(0),
         Free(0),

@@ -3,7 +3,7 @@
 
 use Do::{Across, Alloc, Cpu, Free};
 use cenote_crashtest::logged::{
-    Do, End, Script, Subject, When, WholeHeap, die_and_lose_power, run,
+    Do, Script, Subject, TransactionEnd, When, WholeHeap, die_and_lose_power, run,
 };
 use cenote_crashtest::rig::window_base;
 use cenote_medium::Durability::{self, Power, Process};
@@ -30,10 +30,10 @@ const MORE_LEVELS: Script =
 const ACROSS: Script = Script {
     before: &[Alloc(64), Alloc(128), Cpu(1), Alloc(64), Alloc(256)],
     crashed: &[
-        Across(&[(0, 64), (1, 300)], &[0, 2], End::Commit),
-        Across(&[(1, 64), (0, 64)], &[1], End::Abort),
-        Across(&[(1, 64), (0, 64)], &[], End::WithLast),
-        Across(&[], &[0, 3], End::Commit),
+        Across(&[(0, 64), (1, 300)], &[0, 2], TransactionEnd::Commit),
+        Across(&[(1, 64), (0, 64)], &[1], TransactionEnd::Abort),
+        Across(&[(1, 64), (0, 64)], &[], TransactionEnd::WithLast),
+        Across(&[], &[0, 3], TransactionEnd::Commit),
         Alloc(64),
     ],
 };

@@ -6,7 +6,7 @@
 //! `scripts/histories.sh` visits all.
 
 use cenote::HeapKind;
-use cenote_crashtest::explore::{Plan, Recoveries, Tally, When, run};
+use cenote_crashtest::explore::{ExplorePlan, ExploreTally, Recoveries, When, run};
 use cenote_crashtest::history::{History, Op};
 use cenote_crashtest::rig::Strategy;
 use cenote_crashtest::tier::number_of_change;
@@ -14,8 +14,8 @@ use cenote_crashtest::units::{Grain, Reach};
 use cenote_medium::Durability;
 use cenote_medium::planted::{Bug, LoggedBug};
 
-fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> Plan {
-    Plan {
+fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> ExplorePlan {
+    ExplorePlan {
         heap: HeapKind::Logged,
         level,
         strategy,
@@ -33,7 +33,7 @@ fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> Plan 
 }
 
 #[track_caller]
-fn visit(plan: &Plan) -> Tally {
+fn visit(plan: &ExplorePlan) -> ExploreTally {
     let (tally, violation) = run(plan);
     println!("{} level, {}: {tally}", plan.level, plan.strategy.name);
     if let Some(violation) = violation {
@@ -85,7 +85,7 @@ fn power_may_fail_anywhere_whatever_way_a_transaction_commits() {
 /// With the bug some history fails, and without it none.
 #[track_caller]
 fn caught(bug: LoggedBug, when: When, level: Durability, histories: &[&str]) {
-    let with = |bug: Bug| Plan {
+    let with = |bug: Bug| ExplorePlan {
         bug: (bug, when),
         all_operations: true,
         ..plan(level, Strategy::LAZY, parsed(histories))

@@ -5,11 +5,11 @@
 
 use cenote::{Access, HeapKind, Reader, Store};
 use cenote_crashtest::data::{Other, Root};
-use cenote_crashtest::explore::{Plan, Recoveries, When, run};
+use cenote_crashtest::explore::{ExplorePlan, Recoveries, When, run};
 use cenote_crashtest::history::History;
 use cenote_crashtest::rig::{POOLS, Strategy, base_image, open_options, window_base};
 use cenote_crashtest::units::{Grain, Reach};
-use cenote_layout::log::Kind;
+use cenote_layout::log::EntryKind;
 use cenote_log::{Body, LogWriter, SegmentSource};
 use cenote_medium::Durability;
 use cenote_medium::planted::{Bug, plant};
@@ -25,7 +25,7 @@ fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories
     let grain = if by_words { Grain::Words } else { Grain::Classes };
     let recovery = matches!(bug, Bug::ReplayNotFenced | Bug::ReplayMarkNotFlushed);
     let reach = Reach { grain, exhaustive: 12, samples: 32 };
-    let plan = |bug: Bug| Plan {
+    let plan = |bug: Bug| ExplorePlan {
         heap: HeapKind::Traced,
         level,
         strategy,
@@ -220,7 +220,7 @@ fn recovered(
                 .map_err(|e| text(&e))?;
             for (addr, contents) in entries(word, other) {
                 writer
-                    .append(Kind::Undo, addr, 8, (&raw const contents).cast())
+                    .append(EntryKind::Undo, addr, 8, (&raw const contents).cast())
                     .map_err(|e| text(&e))?;
             }
         }

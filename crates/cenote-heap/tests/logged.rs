@@ -2,7 +2,7 @@
 //! worst fragmentation, and what operations cost.
 
 use cenote_heap::logged::{AllocRefused, FreeRefused, LogFull, Region, SubHeap, SubHeapPlace};
-use cenote_heap::{Backing, Counts, FreeError, MemoryBacking, MemoryOptions};
+use cenote_heap::{Backing, DurabilityCounts, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
     CLASS_MAX, CLASS_MIN, LANE_ENTRIES, LANES_OFFSET, LEVELS_OFFSET, LISTS_OFFSET, SubHeapGeometry,
@@ -468,7 +468,7 @@ fn restore(place: &SubHeapPlace, before: &[u8]) {
 fn cost<T>(backing: &MemoryBacking, act: impl FnOnce() -> T) -> (u64, u64) {
     let before = backing.counts();
     let _ = act();
-    let Counts { flushed_lines, fences, .. } = backing.counts();
+    let DurabilityCounts { flushed_lines, fences, .. } = backing.counts();
     (flushed_lines - before.flushed_lines, fences - before.fences)
 }
 

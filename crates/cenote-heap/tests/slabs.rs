@@ -1,7 +1,7 @@
 //! Blocks under 256 bytes of a sub-heap: slots of slabs of one type.
 
 use cenote_heap::logged::{FreeRefused, Region, SubHeap, SubHeapPlace};
-use cenote_heap::{Backing, Counts, FreeError, MemoryBacking, MemoryOptions};
+use cenote_heap::{Backing, DurabilityCounts, FreeError, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{SLAB_SIZES, SubHeapGeometry, slab_class};
 use cenote_medium::planted::{Bug, LoggedBug, plant};
@@ -189,7 +189,7 @@ fn small_blocks_flush_and_fence_exactly_so_often() {
     let cost = |act: &mut dyn FnMut()| {
         let before = backing.counts();
         act();
-        let Counts { flushed_lines, fences, .. } = backing.counts();
+        let DurabilityCounts { flushed_lines, fences, .. } = backing.counts();
         (flushed_lines - before.flushed_lines, fences - before.fences)
     };
     let mut all: Vec<u64> = (0..70).map(|_| alloc(&heap, 64, 1)).collect();

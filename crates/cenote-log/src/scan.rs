@@ -23,7 +23,7 @@ use cenote_layout::LINE_SIZE;
 use cenote_layout::header;
 use cenote_layout::id::Uuid;
 use cenote_layout::log::{
-    AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, Kind,
+    AllocationMark, CONTROL_OFFSET, ENTRIES_OFFSET, ENTRY_HEADER_SIZE, EntryHeader, EntryKind,
     LOG_QUARANTINED, LogControl, LogHeader, LogRange, RANGE_OFFSET, Seal, SequenceRange, Stage,
     TailWord, entry_seed, entry_size, epoch_from_word,
 };
@@ -35,7 +35,7 @@ use zerocopy::FromBytes;
 #[derive(Clone, Copy, Debug)]
 pub struct ScannedEntry {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Address of its range.
     pub addr: u64,
     /// Bytes of its range.
@@ -75,10 +75,10 @@ impl ScannedEntry {
         // SAFETY: the caller's promise.
         unsafe {
             match self.kind {
-                Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit => {
+                EntryKind::ClearBitsOnAbort | EntryKind::ClearBitsOnCommit => {
                     Some(AllocationMark { word: self.addr, mask: self.word() })
                 }
-                Kind::Allocation => AllocationMark::read_from_bytes(self.data()).ok(),
+                EntryKind::Allocation => AllocationMark::read_from_bytes(self.data()).ok(),
                 _ => None,
             }
         }
@@ -87,7 +87,7 @@ impl ScannedEntry {
 
 /// What a scan found.
 #[derive(Clone, Debug)]
-pub(crate) struct Scan {
+pub(crate) struct LogScan {
     pub(crate) owner: Uuid,
     pub(crate) log_id: u64,
     pub(crate) capacity: u64,
@@ -194,7 +194,7 @@ pub(crate) unsafe fn scan(
     crash: CrashKind,
     writing: bool,
     segment: FindSegment<'_>,
-) -> Result<Scan, LogDamage> {
+) -> Result<LogScan, LogDamage> {
     // SAFETY: mapped and unchanging by contract.
     let bytes = unsafe { head.bytes() };
     let lines = read_head(bytes, head.capacity(), writing)?;
@@ -202,7 +202,7 @@ pub(crate) unsafe fn scan(
     if lines.is_stale(bytes, crash) {
         return Err(LogDamage::Stale(range.to_word()));
     }
-    let mut found = Scan {
+    let mut found = LogScan {
         owner: header.owner,
         log_id: header.log_id,
         capacity: header.capacity,
@@ -225,7 +225,7 @@ pub(crate) unsafe fn scan(
         found.entries.push(entry);
         area = &area[entry_size(u64::from(entry.kind.data_len(entry.size))) as usize..];
         match entry.kind {
-            Kind::Seal => {
+            EntryKind::Seal => {
                 // SAFETY: the data lies in the log, unchanged by contract.
                 let seal = Seal::read_from_bytes(unsafe { entry.data() })
                     .map_err(|_| LogDamage::Entry { index, why: "it is a seal of another size" })?;
@@ -235,7 +235,7 @@ pub(crate) unsafe fn scan(
                 found.seal = Some(seal.contents);
                 break;
             }
-            Kind::Jump => {
+            EntryKind::Jump => {
                 // SAFETY: by contract.
                 let next = unsafe { follow(entry.addr, &header, found.segments, segment) }?;
                 found.areas.push((start, area.as_ptr() as usize - start as usize));
@@ -253,7 +253,7 @@ pub(crate) unsafe fn scan(
     Ok(found)
 }
 
-impl Scan {
+impl LogScan {
     /// Refuses a log of which entries are missing: damaged, and not torn. `rest` is what follows
     /// the last entry that was found.
     fn refuse_missing(&self, head: &Head, rest: &[u8], crash: CrashKind) -> Result<(), LogDamage> {
@@ -368,7 +368,7 @@ impl EntryCheck {
 
     /// Whether a writer of this log wrote header and data in this epoch. They may say anything.
     fn is_whole(&self, header: &EntryHeader, rest: &[u8]) -> bool {
-        match Kind::from_u8(header.kind) {
+        match EntryKind::from_u8(header.kind) {
             Some(kind) => self.data(header, rest, kind.data_len(header.size)).is_some(),
             None => {
                 self.data(header, rest, 0).is_some()
@@ -380,7 +380,7 @@ impl EntryCheck {
     /// What stands at the start of `area`, where entry number `index` belongs.
     fn read(&self, area: &[u8], index: u32) -> FoundEntry {
         let Some((header, rest)) = self.header(area) else { return FoundEntry::Nothing };
-        let Some(kind) = Kind::from_u8(header.kind) else {
+        let Some(kind) = EntryKind::from_u8(header.kind) else {
             let whole = self.is_whole(&header, rest);
             return if whole {
                 FoundEntry::Nonsense("it is of no known kind")
@@ -400,7 +400,7 @@ impl EntryCheck {
         if header.order != kind.order() as u8 {
             return FoundEntry::Nonsense("its order is not that of its kind");
         }
-        let bits = matches!(kind, Kind::ClearBitsOnAbort | Kind::ClearBitsOnCommit);
+        let bits = matches!(kind, EntryKind::ClearBitsOnAbort | EntryKind::ClearBitsOnCommit);
         if bits && header.size != 8 {
             return FoundEntry::Nonsense("it is about bits, but not of one word");
         }
@@ -422,7 +422,7 @@ impl EntryCheck {
         let mut budget = 8 * area.len() + (16 << 20);
         for at in (0..area.len()).step_by(LINE_SIZE as usize) {
             let Some((header, rest)) = self.header(&area[at..]) else { continue };
-            let Some(kind) = Kind::from_u8(header.kind) else { continue };
+            let Some(kind) = EntryKind::from_u8(header.kind) else { continue };
             let fenced = header.unfenced != u16::MAX
                 && header.index.saturating_sub(u32::from(header.unfenced)) > missing;
             let later = header.index > missing && (any || fenced);

@@ -39,7 +39,7 @@ use crate::header::{self, Writer};
 use crate::objects::Objects;
 use crate::options::Permission;
 use crate::shared::{files, rooted};
-use cenote_journal::{Delivered, Limits, Target, TransferError, distinct};
+use cenote_journal::{ApplyTarget, Delivered, Limits, TransferError, distinct};
 use cenote_layout::catalog::AtRest;
 use cenote_layout::id::Uuid;
 use cenote_layout::object::ObjectState;
@@ -272,7 +272,7 @@ impl Host {
             let lines = info.record.at_rest != AtRest::None;
             // Sealed lines may be any of its body, others are pages of its data.
             let len = if lines { info.body_len() } else { info.record.span() };
-            let target = Target {
+            let target = ApplyTarget {
                 id: info.id(),
                 file,
                 data_offset: info.data_offset(),

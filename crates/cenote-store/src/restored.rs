@@ -1,12 +1,12 @@
 //! Goes back to the last psync of pools whose shadows are void ([`crate::shadow`] has the states).
 
 use crate::differing::compare;
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::catalog::journals::{JournalOf, readable};
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::{Damage, OpenReport, RestoredPool};
 use crate::kernel::puddles::puddle::{
-    DIR, Kind, Puddle, create_file, file_name, pool_named, primary_name, text,
+    DIR, MappingKind, Puddle, create_file, file_name, pool_named, primary_name, text,
 };
 use crate::kernel::puddles::verify::{about_file, of_file, verify_file};
 use crate::kernel::store::{Control, Inner};
@@ -215,7 +215,7 @@ fn past(inner: &Inner, control: &Control) -> Result<(Patches, Option<Roots>), St
         opened => readable(opened)?,
     };
     let scan = match readable(scan(&file, inner.uuid, false))? {
-        Ok(cenote_journal::Scan { damage: Some(detail), .. }) | Err(detail) => {
+        Ok(cenote_journal::JournalScan { damage: Some(detail), .. }) | Err(detail) => {
             return Err(StoreError::JournalDamaged { file: JOURNAL, detail });
         }
         Ok(scan) => scan,
@@ -245,7 +245,7 @@ fn map_primary(
 ) -> Result<(), MediumError> {
     let addr = record.addr.wrapping_add(inner.window.distance());
     let here = PuddleRecord { addr, ..*record };
-    let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, Kind::Primary)));
+    let puddle = Box::leak(Box::new(Puddle::new(here, MapMode::PrivateCopy, MappingKind::Primary)));
     control.puddles.insert(record.uuid, NonNull::from(&*puddle));
     if let Some(pending) = control.catalog.state.pending.get(&record.uuid)
         && inner.look_at(primary_name(record.uuid), record, pending)? != FoundRewrite::New
@@ -267,7 +267,7 @@ fn map_primary(
 
 /// Pools in shadowed mode whose shadows are void: power failed while they were leased for writing,
 /// or failed before and they could not be restored.
-pub(crate) fn void(state: &State, crash: Option<CrashKind>) -> BTreeSet<PoolId> {
+pub(crate) fn void(state: &CatalogState, crash: Option<CrashKind>) -> BTreeSet<PoolId> {
     let mut void = BTreeSet::new();
     if crash == Some(CrashKind::Power) {
         void.extend(

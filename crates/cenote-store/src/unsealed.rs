@@ -29,7 +29,7 @@ pub(crate) struct UnsealedPool {
 
 /// The list in the root puddle's header, and what the puddles are.
 #[derive(Default)]
-struct List {
+struct HeaderList {
     members: Option<Digest>,
     entries: Vec<(u32, Option<Digest>)>,
     /// A puddle is damaged, which is said of that one.
@@ -38,7 +38,7 @@ struct List {
     put_back: Option<String>,
 }
 
-impl List {
+impl HeaderList {
     fn problem(self) -> Option<String> {
         if self.put_back.is_some() {
             return self.put_back;
@@ -69,7 +69,7 @@ struct Unsealing<'a> {
     patches: Patches,
     roots: Option<Roots>,
     needs: Needs,
-    list: List,
+    list: HeaderList,
     puddles: Vec<Unsealed>,
     /// The keys of before may be needed: a puddle is pending, or cannot be looked at.
     any_due: bool,
@@ -203,7 +203,7 @@ impl Inner {
             patches,
             roots,
             needs: Needs::default(),
-            list: List::default(),
+            list: HeaderList::default(),
             puddles: Vec::new(),
             any_due: false,
         };

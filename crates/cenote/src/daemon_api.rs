@@ -14,8 +14,8 @@ use cenote_log::CrashKind;
 use cenote_proto::{MESSAGE_LEN_MAX, PoolSpec, PuddlePlace, Reply, Request, encode};
 use cenote_store::relocate::ImportManifest;
 use cenote_store::{
-    Access, BackedUp, DaemonApi, Grant, Granted, Listed, ListedObject, LogDecision, MemberList,
-    NewObject, ObjectInfo, PermissionChange, PoolOptions, PoolStart, Psync, StoreError,
+    Access, BackedUp, DaemonApi, Grant, Granted, ListedObject, LogDecision, MemberList, NewObject,
+    ObjectInfo, PermissionChange, PoolListing, PoolOptions, PoolStart, Psync, StoreError,
     UndecidedLogs,
 };
 use std::fs::File;
@@ -47,7 +47,7 @@ impl DaemonApi for Client {
         self.done(&Request::RemovePool { name: name.into() }, name)
     }
 
-    fn pools(&self) -> core::result::Result<Vec<Listed>, StoreError> {
+    fn pools(&self) -> core::result::Result<Vec<PoolListing>, StoreError> {
         pages_of_pools(|request| Ok(self.answer(request, "")?.0), |other| unexpected(&other))
     }
 

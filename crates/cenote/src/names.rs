@@ -38,21 +38,21 @@ pub(crate) const NAME_LEN_MAX: usize = 231;
 /// Where a root leads. 0: nowhere.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Target {
+pub(crate) struct RootTarget {
     addr: u64,
     type_id: u64,
 }
 
 #[repr(C)]
 pub(crate) struct Directory {
-    pub(crate) numbered: Target,
+    pub(crate) numbered: RootTarget,
     pub(crate) chains: [Option<Ptr<NameEntry>>; CHAINS],
 }
 
 #[repr(C)]
 pub(crate) struct NameEntry {
     pub(crate) next: Option<Ptr<NameEntry>>,
-    pub(crate) target: Target,
+    pub(crate) target: RootTarget,
     pub(crate) len: u8,
     pub(crate) name: [u8; NAME_LEN_MAX],
 }
@@ -79,30 +79,30 @@ macro_rules! persist {
     };
 }
 
-persist!("cenote/RootTarget", Target, |layout| {
+persist!("cenote/RootTarget", RootTarget, |layout| {
     layout.field::<u64>("addr", offset_of!(Self, addr));
     layout.field::<u64>("type_id", offset_of!(Self, type_id));
     layout.untyped_pointer(offset_of!(Self, addr));
 });
 persist!("cenote/RootDirectory", Directory, |layout| {
-    layout.field::<Target>("numbered", offset_of!(Self, numbered));
+    layout.field::<RootTarget>("numbered", offset_of!(Self, numbered));
     layout.field::<[Option<Ptr<NameEntry>>; CHAINS]>("chains", offset_of!(Self, chains));
 });
 persist!("cenote/NamedRoot", NameEntry, |layout| {
     layout.field::<Option<Ptr<NameEntry>>>("next", offset_of!(Self, next));
-    layout.field::<Target>("target", offset_of!(Self, target));
+    layout.field::<RootTarget>("target", offset_of!(Self, target));
     layout.field::<u8>("len", offset_of!(Self, len));
     layout.field::<[u8; NAME_LEN_MAX]>("name", offset_of!(Self, name));
 });
 
-impl From<RootEntry> for Target {
+impl From<RootEntry> for RootTarget {
     fn from(entry: RootEntry) -> Self {
         Self { addr: entry.addr, type_id: entry.type_id.0 }
     }
 }
 
-impl From<Target> for RootEntry {
-    fn from(target: Target) -> Self {
+impl From<RootTarget> for RootEntry {
+    fn from(target: RootTarget) -> Self {
         Self { addr: target.addr, type_id: TypeId(target.type_id) }
     }
 }

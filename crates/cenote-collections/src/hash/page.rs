@@ -139,13 +139,13 @@ persist_block!("cenote/HashEntry", PageEntry<K, V> { key: K, value: V });
 
 /// See the module.
 #[repr(C)]
-pub(crate) struct Page<K, V> {
+pub(crate) struct HashPage<K, V> {
     pub(crate) tags: Tags,
-    pub(crate) next: Option<Ptr<Page<K, V>>>,
+    pub(crate) next: Option<Ptr<HashPage<K, V>>>,
     slots: [MaybeUninit<PageEntry<K, V>>; SLOTS],
 }
 
-impl<K, V> Page<K, V> {
+impl<K, V> HashPage<K, V> {
     pub(crate) const fn new(next: Option<Ptr<Self>>) -> Self {
         Self { tags: Tags::EMPTY, next, slots: [const { MaybeUninit::zeroed() }; SLOTS] }
     }
@@ -209,7 +209,7 @@ impl<K, V> Page<K, V> {
 
 // SAFETY: described where they are; unused slots are zero. The name belongs to this crate, see
 // `shared`.
-unsafe impl<K: Persist, V: Persist> Persist for Page<K, V> {
+unsafe impl<K: Persist, V: Persist> Persist for HashPage<K, V> {
     const TYPE_ID: TypeId =
         TypeId::of_name("cenote/HashPage").apply(K::TYPE_ID.0).apply(V::TYPE_ID.0);
 
@@ -227,10 +227,13 @@ unsafe impl<K: Persist, V: Persist> Persist for Page<K, V> {
 /// First pages of buckets that follow each other.
 #[repr(C)]
 pub(crate) struct Segment<K, V> {
-    pub(crate) pages: [Option<Ptr<Page<K, V>>>; FAN_OUT],
+    pub(crate) pages: [Option<Ptr<HashPage<K, V>>>; FAN_OUT],
 }
 
-persist_block!("cenote/HashSegment", Segment<K, V> { pages: [Option<Ptr<Page<K, V>>>; FAN_OUT] });
+persist_block!(
+    "cenote/HashSegment",
+    Segment<K, V> { pages: [Option<Ptr<HashPage<K, V>>>; FAN_OUT] }
+);
 
 /// A level above segments, or above directories.
 #[repr(C)]
@@ -294,7 +297,7 @@ mod tests {
 
     #[test]
     fn records_are_accepted_and_sizes_fill_size_classes() {
-        Page::<[u8; 3], Ptr<u64>>::record().check().unwrap();
+        HashPage::<[u8; 3], Ptr<u64>>::record().check().unwrap();
         Segment::<u64, u64>::record().check().unwrap();
         let record = Directory::<u64, u64>::record();
         record.check().unwrap();
@@ -302,6 +305,6 @@ mod tests {
             record.variants[0].fields[0].offset as usize,
             offset_of!(Directory<u64, u64>, children)
         );
-        assert_eq!((size_of::<Page<u64, u64>>(), size_of::<Segment<u64, u64>>()), (128, 1024));
+        assert_eq!((size_of::<HashPage<u64, u64>>(), size_of::<Segment<u64, u64>>()), (128, 1024));
     }
 }

@@ -1,7 +1,7 @@
 //! One sub-heap in two files.
 
 use super::backing::{SimBacking, window_len};
-use super::{Do, End, Held, Subject, text};
+use super::{Do, Held, Subject, TransactionEnd, text};
 use cenote_heap::logged::{MicroLog, Region, SubHeap, SubHeapPlace};
 use cenote_heap::{Backing, MemoryBacking, MemoryOptions};
 use cenote_layout::id::TypeId;
@@ -145,13 +145,13 @@ impl Run<'_> {
                     self.log.free(addr).map_err(text)?;
                 }
                 for (i, &size) in sizes.iter().enumerate() {
-                    let is_last = end == End::WithLast && i + 1 == sizes.len();
+                    let is_last = end == TransactionEnd::WithLast && i + 1 == sizes.len();
                     self.log.alloc(size, 1, kind, is_last).map_err(text)?;
                 }
                 match end {
-                    End::Commit => self.log.commit().map_err(text)?,
-                    End::Abort => self.log.abort().map_err(text)?,
-                    End::WithLast => {}
+                    TransactionEnd::Commit => self.log.commit().map_err(text)?,
+                    TransactionEnd::Abort => self.log.abort().map_err(text)?,
+                    TransactionEnd::WithLast => {}
                 }
             }
         }

@@ -6,7 +6,7 @@
 //! to log in each split and merge.
 
 use super::error::Fault;
-use super::plan::{FoundRecord, Plan};
+use super::plan::{ChangePlan, FoundRecord};
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{BlockRecord, BlockState, CLASS_MAX, CLASS_MIN, units_of};
 use cenote_medium::planted::{Bug, LoggedBug, planted};
@@ -31,7 +31,7 @@ pub(crate) fn cover(from: u64, end: u64) -> impl Iterator<Item = BlockRecord> {
     })
 }
 
-impl Plan<'_> {
+impl ChangePlan<'_> {
     /// Plans an allocated block of a class, and the free blocks that are left of the one that it is
     /// split from.
     pub(crate) fn allocate_record(

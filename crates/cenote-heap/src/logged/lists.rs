@@ -4,14 +4,14 @@
 //! while its list has an older one. Links name slots, plus 1; 0 ends a list.
 
 use super::error::Fault;
-use super::plan::{FoundRecord, Plan};
+use super::plan::{ChangePlan, FoundRecord};
 use cenote_layout::logged::{BlockRecord, CLASS_MAX, ListHead};
 use cenote_medium::planted::{Bug, planted};
 
 const HEAD: &str = "a list head does not fit its check, or its list";
 const LINK: &str = "a list of free blocks leads to what is no free block of its class";
 
-impl Plan<'_> {
+impl ChangePlan<'_> {
     /// The list of a class.
     pub(crate) fn list(&self, class: u8) -> Result<ListHead, Fault> {
         self.change.read(self.meta, ListHead::cell(class), HEAD)

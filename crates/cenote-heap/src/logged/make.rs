@@ -15,7 +15,7 @@ use super::data::{DataParts, Region};
 use super::error::{AllocRefused, Damage, Fault, SubHeapError};
 use super::plan::Levels;
 use super::rooms::Slabs;
-use super::state::{Lane, State, SubHeap};
+use super::state::{Lane, SubHeap, SubHeapState};
 use super::undo::Undo;
 use super::used_tickets::Tickets;
 use crate::backing::{Backing, Extent};
@@ -224,7 +224,7 @@ impl<G: Backing> SubHeap<G> {
         let meta = unsafe { Metadata::new(metadata.addr(), geometry) };
         let (addr, needed) = (metadata.addr(), geometry.metadata_len);
         let region = SubHeapError::Region { region: "metadata", addr, len: metadata.len, needed };
-        let state = State {
+        let state = SubHeapState {
             undo: Undo::default(),
             change: Change::default(),
             levels: Levels::default(),
@@ -242,7 +242,7 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Adds a free block that has no record yet.
-    fn add_free(&self, state: &mut State, record: BlockRecord) -> Result<(), SubHeapError> {
+    fn add_free(&self, state: &mut SubHeapState, record: BlockRecord) -> Result<(), SubHeapError> {
         loop {
             let planned = self.change(state, |plan| {
                 let found = plan.insert(record)?;

@@ -42,7 +42,7 @@ pub(crate) struct FoundRecord {
 
 /// A change in the making.
 #[derive(Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct ChangePlan<'a> {
     pub(crate) meta: &'a Metadata,
     pub(crate) change: &'a mut Change,
     pub(crate) levels: Levels,
@@ -54,7 +54,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) probes: &'a mut u64,
 }
 
-impl Plan<'_> {
+impl ChangePlan<'_> {
     /// The record in a slot that a list leads to.
     pub(crate) fn record_in(&self, slot: u32) -> Result<BlockRecord, Fault> {
         let cell = self.meta.geometry.slot_cell(slot);

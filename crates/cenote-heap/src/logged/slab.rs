@@ -9,9 +9,9 @@
 //! freed, and of all slabs before free blocks are merged: nothing is traced to open.
 
 use super::error::{Damage, Fault};
-use super::plan::{FoundRecord, Plan};
+use super::plan::{ChangePlan, FoundRecord};
 use super::rooms::Slabs;
-use super::state::{State, SubHeap};
+use super::state::{SubHeap, SubHeapState};
 use crate::backing::Backing;
 use cenote_layout::id::TypeId;
 use cenote_layout::logged::{
@@ -77,7 +77,7 @@ impl Located {
     }
 }
 
-impl Plan<'_> {
+impl ChangePlan<'_> {
     /// The slab in a slot of the table.
     pub(crate) fn slab_in(&self, slot: u32) -> Result<SlabRecord, Fault> {
         let cell = self.meta.geometry.slot_cell(slot);
@@ -209,7 +209,7 @@ impl Slabs {
 
 impl<G: Backing> SubHeap<G> {
     /// Notes that a slot was allocated: where to look next, and whether its slab is full.
-    pub(crate) fn slot_taken(&self, state: &mut State, located: &Located) {
+    pub(crate) fn slot_taken(&self, state: &mut SubHeapState, located: &Located) {
         let Located::Slot(found, slab, index) = located else { return };
         let slabs = &mut state.slabs;
         slabs.note_near(located.grain() / GRAINS, found.slot);
@@ -235,7 +235,7 @@ impl<G: Backing> SubHeap<G> {
     /// Frees a located block.
     pub(crate) fn free_located(
         &self,
-        state: &mut State,
+        state: &mut SubHeapState,
         located: &Located,
         keep_slab: bool,
     ) -> Result<(), Damage> {
@@ -245,7 +245,7 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Looks at all slabs, once after the sub-heap was opened. Says whether that was now.
-    pub(crate) fn gather_slabs(&self, state: &mut State) -> bool {
+    pub(crate) fn gather_slabs(&self, state: &mut SubHeapState) -> bool {
         if replace(&mut state.slabs.gathered, true) {
             return false;
         }
@@ -262,7 +262,7 @@ impl<G: Backing> SubHeap<G> {
     }
 
     /// Gives all slabs back that have no used slot.
-    pub(crate) fn release_empty_slabs(&self, state: &mut State) -> Result<(), Damage> {
+    pub(crate) fn release_empty_slabs(&self, state: &mut SubHeapState) -> Result<(), Damage> {
         self.gather_slabs(state);
         let known: Vec<u32> = state.slabs.known.iter().copied().collect();
         for slot in known {

@@ -11,7 +11,7 @@
 //!   however full the heap is: that is a wrong free, or one more block.
 
 use super::error::Fault;
-use super::plan::{FoundRecord, Plan};
+use super::plan::{ChangePlan, FoundRecord};
 use cenote_layout::logged::{
     BlockRecord, Cell, EMPTY, LEVEL_SLOTS, LevelEntry, PROBE_WINDOW, RawCell, home_of, level_of,
     slots_of,
@@ -25,7 +25,7 @@ pub(crate) fn window(unit: u64, level: u32) -> impl Iterator<Item = u32> {
     (0..PROBE_WINDOW).map(move |i| (first + ((home + i) & mask)) as u32)
 }
 
-impl Plan<'_> {
+impl ChangePlan<'_> {
     fn slot(&self, slot: u32) -> (u64, RawCell) {
         let cell = self.meta.geometry.slot_cell(slot);
         (cell, self.change.get(self.meta, cell))

@@ -18,7 +18,7 @@ pub use image::Image;
 pub(crate) use image::ImageEntry;
 
 use super::content::{Content, SECTOR};
-use super::model::{Binding, File, Holes, Inode, Model, NameStep, Names, directory_of};
+use super::model::{Binding, File, Holes, Inode, MediumModel, NameStep, Names, directory_of};
 use super::options::Origin;
 use super::random::mix;
 use std::collections::{BTreeMap, HashMap};
@@ -152,13 +152,13 @@ pub struct CrashState {
 
 impl CrashState {
     /// The state of `model` after `event` events of a history that is set up as `origin`.
-    pub(crate) fn new(model: &Model, event: usize, origin: Origin) -> Self {
+    pub(crate) fn new(model: &MediumModel, event: usize, origin: Origin) -> Self {
         let (units, steps) = Self::undecided(model);
         Self { units, steps, ..Self::of_processes(model, event, origin) }
     }
 
     /// What a loss of power decides.
-    fn undecided(model: &Model) -> (Vec<Unit>, Vec<NameStep>) {
+    fn undecided(model: &MediumModel) -> (Vec<Unit>, Vec<NameStep>) {
         let mut units = Vec::new();
         let mut steps = Vec::new();
         for (number, change) in model.name_changes.iter().enumerate() {
@@ -202,7 +202,7 @@ impl CrashState {
 
     /// The same without what a loss of power decides: one image of that, with everything lost, and
     /// [`CrashState::image_process`].
-    pub(crate) fn of_processes(model: &Model, event: usize, origin: Origin) -> Self {
+    pub(crate) fn of_processes(model: &MediumModel, event: usize, origin: Origin) -> Self {
         let ends = |(&inode, file): (&Inode, &File)| {
             let (floor, latest) = (Arc::clone(&file.floor), Arc::clone(&file.latest));
             let floor_len = file.lengths.first().copied().unwrap_or(0);

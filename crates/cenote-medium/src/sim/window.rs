@@ -51,14 +51,14 @@ const IDLE_MAX: usize = 4;
 
 /// A reserved window; given back when dropped, with everything that is mapped in it.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct SimWindow {
     base: u64,
     len: u64,
     idle: Vec<(u64, u64)>,
     keep: bool,
 }
 
-impl Window {
+impl SimWindow {
     pub(crate) fn reserve(base: u64, len: u64) -> Result<Self, MediumError> {
         let refused = |source| MediumError::WindowTaken { base, len, source };
         let me = std::thread::current().id();
@@ -131,7 +131,7 @@ impl Window {
         }
     }
 
-    /// Leaves writable memory for later simulations, in this window or, with [`Window::keep`],
+    /// Leaves writable memory for later simulations, in this window or, with [`SimWindow::keep`],
     /// after it.
     pub(crate) fn leave_idle(&mut self, addr: u64, len: u64) {
         self.idle.push((addr, len));
@@ -143,7 +143,7 @@ impl Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for SimWindow {
     fn drop(&mut self) {
         let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = registry.iter().position(|entry| entry.base == self.base) {

@@ -31,14 +31,14 @@ const STEP: u64 = 1 << 20;
 pub(super) type ReadAt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<(), ArchivingError>;
 
 /// What the scan needs to know of a store.
-pub(super) struct World<'a> {
+pub(super) struct ScanWorld<'a> {
     /// A type's record.
     pub(super) type_of: &'a dyn Fn(TypeId) -> Option<Arc<TypeRecord>>,
     /// Puddles of pools, by address: first address, first behind it, pool.
     places: Vec<(u64, u64, PoolId)>,
 }
 
-impl<'a> World<'a> {
+impl<'a> ScanWorld<'a> {
     pub(super) fn new(
         type_of: &'a dyn Fn(TypeId) -> Option<Arc<TypeRecord>>,
         puddles: &[PuddleRecord],
@@ -78,7 +78,7 @@ fn is_kept(mark: &u8) -> bool {
 }
 
 /// Allocated blocks of a superblock, or a large one.
-pub(super) struct Held {
+pub(super) struct HeldBlocks {
     /// Offset of the first block's place in the puddle.
     pub(super) base: u64,
     /// Bytes of a block.
@@ -107,7 +107,7 @@ impl Body<'_> {
     /// believed beyond that: what `visit` gets lies in the puddle.
     pub(super) fn each_held(
         &self,
-        visit: &mut dyn FnMut(&Held) -> Result<(), ArchivingError>,
+        visit: &mut dyn FnMut(&HeldBlocks) -> Result<(), ArchivingError>,
     ) -> Result<(), ArchivingError> {
         let Some(geometry) = HeapGeometry::new(self.puddle.size, self.puddle.index == 0) else {
             return Ok(());
@@ -140,7 +140,7 @@ impl Body<'_> {
         geometry: &HeapGeometry,
         descriptor: &Descriptor,
         marks: &[u8],
-    ) -> Result<Option<Held>, ArchivingError> {
+    ) -> Result<Option<HeldBlocks>, ArchivingError> {
         let state = SuperblockState::from_u32(descriptor.state);
         let small = matches!(state, Some(SuperblockState::Small | SuperblockState::SmallCut));
         let large =
@@ -154,7 +154,7 @@ impl Body<'_> {
             let span = size.div_ceil(SUPERBLOCK_SIZE);
             let fits = number.saturating_add(span) <= geometry.superblocks;
             let kept = fits && marks.first().is_some_and(is_kept);
-            return Ok(kept.then(|| Held { base, size, type_id, large, kept: vec![true] }));
+            return Ok(kept.then(|| HeldBlocks { base, size, type_id, large, kept: vec![true] }));
         }
         if size > SUPERBLOCK_SIZE {
             return Ok(None);
@@ -170,7 +170,7 @@ impl Body<'_> {
         }
         let marks = if tiny { &own[..] } else { marks };
         let kept: Vec<bool> = marks.get(..count).unwrap_or_default().iter().map(is_kept).collect();
-        Ok(kept.contains(&true).then_some(Held { base, size, type_id, large, kept }))
+        Ok(kept.contains(&true).then_some(HeldBlocks { base, size, type_id, large, kept }))
     }
 
     /// Calls `visit` with the bytes of the allocated blocks: the block's offset in the puddle, the
@@ -179,13 +179,13 @@ impl Body<'_> {
     /// not, its value.
     pub(super) fn each_block(
         &self,
-        held: &Held,
+        held: &HeldBlocks,
         value: u64,
         repeats: bool,
         bytes: &mut Vec<u8>,
         visit: &mut dyn FnMut(u64, u64, &[u8]),
     ) -> Result<(), ArchivingError> {
-        let Held { base, size, .. } = *held;
+        let HeldBlocks { base, size, .. } = *held;
         if !held.large {
             self.read(base, SUPERBLOCK_SIZE, bytes)?;
             for ((block, kept), bytes) in
@@ -213,14 +213,14 @@ impl Body<'_> {
 }
 
 /// One puddle that is looked at.
-pub(super) struct Scan<'a> {
+pub(super) struct PuddleScan<'a> {
     pub(super) body: Body<'a>,
-    pub(super) world: &'a World<'a>,
+    pub(super) world: &'a ScanWorld<'a>,
     /// Whether pointers are looked at, not just types.
     pub(super) pointers: bool,
 }
 
-impl Scan<'_> {
+impl PuddleScan<'_> {
     /// Adds what is in the puddle to `found`.
     pub(super) fn run(&self, found: &mut FoundReferences) -> Result<(), ArchivingError> {
         let Some(geometry) = HeapGeometry::new(self.body.puddle.size, self.body.puddle.index == 0)
@@ -354,7 +354,7 @@ mod tests {
             puddle(2, 0x20_0000),
             puddle(3, 0x50_0000),
         ];
-        let world = World::new(&|_| None, &puddles);
+        let world = ScanWorld::new(&|_| None, &puddles);
         for (addr, pool) in [
             (0x1f_ffff, None),
             (0x20_0000, Some(2)),

@@ -8,7 +8,7 @@ use crate::kernel::interface::error::OpenError;
 use crate::kernel::interface::options::{DamagePolicy, OpenOptions};
 use crate::kernel::interface::report::{Damage, DamageEffect, OpenReport};
 use crate::kernel::puddles::stamps::Stamps;
-use crate::kernel::puddles::window::{Space, Window};
+use crate::kernel::puddles::window::{Space, StoreWindow};
 use crate::kernel::store::{Control, Inner, LOCK, Store};
 use crate::kernel::superblock::fence::Fence;
 use crate::kernel::superblock::origin::StorePlace;
@@ -191,7 +191,7 @@ impl Loaded {
         };
         let space = Space::new(home.0, place.len);
         let store = Store::new(Arc::new(Inner {
-            window: Window::of_store(place.base, place.len, place.distance, &info.path),
+            window: StoreWindow::of_store(place.base, place.len, place.distance, &info.path),
             persistence: medium.persistence(durability),
             medium,
             uuid: block.store,

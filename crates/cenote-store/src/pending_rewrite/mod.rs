@@ -59,7 +59,7 @@ mod progress;
 pub(crate) mod replace;
 pub(crate) mod reseal;
 
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::Damage;
 use crate::kernel::interface::rewriter::{RewriteJob, TypeTable};
@@ -298,7 +298,7 @@ impl Inner {
     /// it has to be as it was before.
     pub(crate) fn problem_of_old(
         &self,
-        state: &State,
+        state: &CatalogState,
         record: &PuddleRecord,
         pending: &PendingRewriteRecord,
     ) -> Result<Option<String>, MediumError> {

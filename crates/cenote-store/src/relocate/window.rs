@@ -5,7 +5,7 @@
 //!
 //! All that the medium says is about the *home* window: catalog, logs, pointers. Nothing can be
 //! mapped there. A free window of this process is reserved instead, and every puddle is mapped at
-//! one *distance* from its address ([`crate::kernel::puddles::window::Window::distance`]).
+//! one *distance* from its address ([`crate::kernel::puddles::window::StoreWindow::distance`]).
 //!
 //! 1. *Recovered.* Recovery is that of any open. A log entry says an address at home; replay looks
 //!    that up in the catalog, as always, and stores at the distance. What it restores are bytes
@@ -94,7 +94,7 @@
 //! [`WindowPolicy::Fixed`].
 
 use super::what_keeps::{logged_pool, name_of, what_keeps};
-use crate::kernel::catalog::State;
+use crate::kernel::catalog::CatalogState;
 use crate::kernel::interface::error::{OpenError, StoreError};
 use crate::kernel::interface::options::{OpenOptions, WindowPolicy};
 use crate::kernel::interface::report::OpenReport;
@@ -131,7 +131,7 @@ pub(crate) struct WindowPlace {
 }
 
 /// Base and bytes of the window that the medium says.
-pub(crate) fn home(state: &State, block: &Superblock) -> (u64, u64) {
+pub(crate) fn home(state: &CatalogState, block: &Superblock) -> (u64, u64) {
     state.window.unwrap_or((block.window_base, block.window_len))
 }
 
@@ -206,7 +206,7 @@ impl From<MediumError> for Failed {
 }
 
 /// The records that a move of the window makes, and the puddles that it does without.
-struct Plan {
+struct WindowPlan {
     records: Vec<Record>,
     gone: Vec<PuddleRecord>,
 }
@@ -275,7 +275,7 @@ impl Inner {
         self.commit_move(control, plan)
     }
 
-    fn commit_move(&self, control: &mut Control, plan: Plan) -> Result<(), Failed> {
+    fn commit_move(&self, control: &mut Control, plan: WindowPlan) -> Result<(), Failed> {
         let waits = match waits_at_home(&control.catalog.state, &plan.records) {
             true => INCOMPAT_WAITING_MOVED,
             false => 0,
@@ -361,7 +361,7 @@ impl Inner {
     }
 
     /// What the batch says.
-    fn plan_move(&self, control: &Control, home: (u64, u64)) -> Result<Plan, Failed> {
+    fn plan_move(&self, control: &Control, home: (u64, u64)) -> Result<WindowPlan, Failed> {
         let state = &control.catalog.state;
         let distance = self.window.distance();
         let mut composed = Composed { home, distance, known: BTreeMap::new() };
@@ -421,7 +421,7 @@ impl Inner {
             all.extend(state.stamps_of_objects());
         }
         all.push(Record::Window { base: self.window.base(), len: self.window.len() });
-        Ok(Plan { records: all, gone })
+        Ok(WindowPlan { records: all, gone })
     }
 
     /// The generation of a puddle that moves now; 0 where its header cannot be read, or is
@@ -505,7 +505,7 @@ fn is_waiting(control: &Control, puddle: &PuddleRecord) -> bool {
 }
 
 /// Whether programs that know nothing of what waits would misread a store that these records move.
-fn waits_at_home(state: &State, records: &[Record]) -> bool {
+fn waits_at_home(state: &CatalogState, records: &[Record]) -> bool {
     let misread = |pending: &PendingRewriteRecord| {
         let of = state.puddles.get(&pending.puddle);
         of.is_some_and(|of| {
@@ -531,7 +531,7 @@ impl Composed {
     fn of_log(
         &mut self,
         inner: &Inner,
-        state: &State,
+        state: &CatalogState,
         log: &PuddleRecord,
     ) -> Result<PendingRewriteRecord, Failed> {
         let from = state.pending.get(&log.uuid).map_or(log.addr, |pending| pending.from);
@@ -539,7 +539,12 @@ impl Composed {
         Ok(PendingRewriteRecord { puddle: log.uuid, relocation, from, generation: 0 })
     }
 
-    fn of(&mut self, inner: &Inner, state: &State, before: Option<Uuid>) -> Result<Uuid, Failed> {
+    fn of(
+        &mut self,
+        inner: &Inner,
+        state: &CatalogState,
+        before: Option<Uuid>,
+    ) -> Result<Uuid, Failed> {
         if let Some(known) = self.known.get(&before) {
             return Ok(known.id);
         }

@@ -44,7 +44,7 @@ const _: () = assert!(size_of::<Cell>() == 16);
 
 /// A puddle.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct PuddleTable {
     pub(super) base: u64,
     /// Bytes, of whole superblocks.
     pub(super) size: u64,
@@ -74,7 +74,7 @@ pub(super) enum Miss {
     Lost,
 }
 
-impl Table {
+impl PuddleTable {
     /// Reads the descriptors of a puddle.
     pub(super) fn new(puddle: &PuddleHeap, kinds: &mut Kinds<'_>) -> Self {
         Self::of_claims(puddle.base, classify(puddle), kinds)
@@ -165,7 +165,7 @@ impl Table {
     }
 
     /// The small block that an address leads to, and the offset of the address in it; `None`: ask
-    /// [`Table::find_other`].
+    /// [`PuddleTable::find_other`].
     #[inline(always)]
     pub(super) fn find_small(&self, addr: u64) -> Option<(FoundBlock, u64)> {
         let offset = addr.wrapping_sub(self.base);

@@ -34,7 +34,9 @@ use crate::kernel::superblock::origin::{Origin, StorePlace, living_opener};
 use crate::kernel::superblock::{FILE, FoundSuperblock, load};
 use cenote_layout::id::Uuid;
 use cenote_medium::planted::{Bug, planted};
-use cenote_medium::{FileName, Holder, LockGuard, LockKind, MediumError, MediumInfo, OwnedMedium};
+use cenote_medium::{
+    FileName, LockGuard, LockHolder, LockKind, MediumError, MediumInfo, OwnedMedium,
+};
 use cenote_sys::process;
 use std::time::{Duration, Instant};
 
@@ -66,7 +68,7 @@ pub(crate) fn take(
         };
         let waited = started.elapsed();
         if waited >= timeout {
-            let Holder { pid, text } = named(medium, holder);
+            let LockHolder { pid, text } = named(medium, holder);
             return Err(OpenError::Locked { path: path(), pid, holder: text, waited });
         }
         std::thread::sleep(LOCK_RETRY.min(timeout - waited));
@@ -107,9 +109,9 @@ pub(crate) fn linked(medium: &OwnedMedium) -> Result<Vec<Damage>, MediumError> {
     Ok(found)
 }
 
-type Taken = Result<(Locks, StorePlace), Holder>;
+type TakenLocks = Result<(Locks, StorePlace), LockHolder>;
 
-fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<Taken, MediumError> {
+fn try_take(medium: &OwnedMedium, kind: LockKind) -> Result<TakenLocks, MediumError> {
     let lock = match medium.lock(LOCK, kind)? {
         Ok(guard) => guard,
         Err(holder) => return Ok(Err(holder)),
@@ -162,13 +164,13 @@ impl Inner {
 }
 
 /// A holder that its lock does not name: a writer, by what the superblock says.
-fn named(medium: &OwnedMedium, holder: Holder) -> Holder {
+fn named(medium: &OwnedMedium, holder: LockHolder) -> LockHolder {
     if holder.pid.is_some() {
         return holder;
     }
     let found = load(medium, false).ok().filter(|found| !found.clean);
     match found.and_then(|found| living_opener(&found.newest)) {
-        Some(pid) => Holder { pid: Some(pid), text: in_words(pid) },
+        Some(pid) => LockHolder { pid: Some(pid), text: in_words(pid) },
         None => holder,
     }
 }

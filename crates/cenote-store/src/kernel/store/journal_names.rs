@@ -5,7 +5,7 @@ use crate::kernel::interface::error::StoreError;
 use crate::kernel::interface::report::{Damage, OpenReport};
 use crate::kernel::store::{Control, Inner, Store};
 use crate::kernel::superblock::about::about_control;
-use cenote_journal::{FoundJournal, Scan, Tie, look, scan};
+use cenote_journal::{FoundJournal, JournalScan, Tie, look, scan};
 use cenote_layout::superblock::{JOURNAL_REFUSED, JOURNAL_SETTLED, JournalMark, Superblock};
 use cenote_medium::planted::{Bug, planted};
 use cenote_medium::{FileHandle, MediumError};
@@ -189,7 +189,7 @@ impl Inner {
             if !control.journals.named[of as usize] && !planted(Bug::BackupUnchecked) {
                 let file = FileHandle::open(&self.medium, of.file())?;
                 match scan(&file, self.uuid, false)? {
-                    Ok(Scan { damage: Some(detail), .. }) | Err(detail) => {
+                    Ok(JournalScan { damage: Some(detail), .. }) | Err(detail) => {
                         return Err(StoreError::JournalDamaged { file: of.file(), detail });
                     }
                     Ok(scan) => self.check_journal(control, of, &scan.found())?,
