@@ -30,7 +30,7 @@
 use crate::canon::{Context, canonical};
 use crate::data::Model;
 use crate::history::{History, Op};
-pub use crate::plan::{ExplorePlan, ExploreTally, Recoveries, Violation, When};
+pub use crate::plan::{ExplorePlan, ExploreTally, ExploreWhen, Recoveries, Violation};
 use crate::rig::{Rig, base_image, stay_on_one_processor, window_base};
 use crate::units::{Grain, Images, Reach};
 use crate::verify::{open, verify};
@@ -173,7 +173,7 @@ impl Worker<'_> {
 
     fn recovering(&self) {
         let (bug, when) = self.plan.bug;
-        plant(if when == When::Running { Bug::None } else { bug });
+        plant(if when == ExploreWhen::Running { Bug::None } else { bug });
     }
 
     fn history(
@@ -218,7 +218,7 @@ impl Worker<'_> {
         op: Op,
     ) -> Result<(), String> {
         let (bug, when) = self.plan.bug;
-        let bug = if when == When::Recovering { Bug::None } else { bug };
+        let bug = if when == ExploreWhen::Recovering { Bug::None } else { bug };
         let expected =
             if op == Op::Commit { rig.working().clone() } else { rig.committed().clone() };
         rig.step(op, bug).map_err(|e| format!("operation {number}: {e}"))?;

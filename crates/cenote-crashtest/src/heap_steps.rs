@@ -17,7 +17,7 @@
 //!   block is found by an allocation before the heap grows; new blocks overlap no others; no store
 //!   goes where the file has no space.
 
-use crate::explore::{ExploreTally, When, guarded, name_image};
+use crate::explore::{ExploreTally, ExploreWhen, guarded, name_image};
 use crate::rig::{SMALL_LOG, WINDOW_LEN};
 use crate::tier::Sampled;
 use crate::units::{Grain, Images, Reach};
@@ -228,7 +228,7 @@ pub fn run(
     script: &Script,
     level: Durability,
     window: u64,
-    bug: (Bug, When),
+    bug: (Bug, ExploreWhen),
     recoveries: Sampled,
 ) -> Result<ExploreTally, String> {
     let began = Instant::now();
@@ -239,7 +239,7 @@ pub fn run(
         ..FormatOptions::default()
     };
     cenote_store::format(sim.clone(), &format).map_err(text)?;
-    plant(if bug.1 == When::Recovering { Bug::None } else { bug.0 });
+    plant(if bug.1 == ExploreWhen::Recovering { Bug::None } else { bug.0 });
     let states = play(script, &sim);
     plant(Bug::None);
     watch(None);
@@ -247,7 +247,7 @@ pub fn run(
     let mut check =
         Check { level, recoveries, seen: HashSet::new(), tally: ExploreTally::default() };
     check.tally.histories = 1;
-    plant(if bug.1 == When::Running { Bug::None } else { bug.0 });
+    plant(if bug.1 == ExploreWhen::Running { Bug::None } else { bug.0 });
     // The state before the first event belongs to what went before.
     let walk = if level == Durability::Power { sim.walk() } else { sim.walk_of_processes() };
     let result = walk.skip(1).try_for_each(|state| {

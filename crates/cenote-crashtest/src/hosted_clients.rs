@@ -19,7 +19,7 @@
 mod check;
 
 use self::check::Check;
-use crate::explore::{ExploreTally, When};
+use crate::explore::{ExploreTally, ExploreWhen};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::tier::Sampled;
 use crate::walk::Walk;
@@ -506,7 +506,7 @@ pub fn run(
     level: Durability,
     window: u64,
     alive: bool,
-    (bug, when): (Bug, When),
+    (bug, when): (Bug, ExploreWhen),
     recoveries: Sampled,
 ) -> Result<ExploreTally, String> {
     let began = Instant::now();
@@ -523,7 +523,7 @@ pub fn run(
         let (store, hosted_clients, known) = (None, BTreeMap::new(), KnownClients::default());
         let mut run = Run { sim: sim.clone(), alive, store, hosted_clients, known };
         let mut before = KnownClients::default();
-        plant(if when == When::Recovering { Bug::None } else { bug });
+        plant(if when == ExploreWhen::Recovering { Bug::None } else { bug });
         let done = script[..=number].iter().try_for_each(|&step| {
             before = run.known.clone();
             sim.forget_trace();
@@ -546,7 +546,7 @@ pub fn run(
         run.stop();
         walk.tally.histories += 1;
         let check = Check { level, alive };
-        plant(if when == When::Running { Bug::None } else { bug });
+        plant(if when == ExploreWhen::Running { Bug::None } else { bug });
         let walked = (1..=events).try_for_each(|event| {
             let state = sim.state_after(event);
             let over = state.note() == 1;

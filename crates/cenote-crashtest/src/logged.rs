@@ -131,7 +131,7 @@ fn text(error: impl std::fmt::Display) -> String {
 
 /// Which part of a run a bug is planted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum LoggedWhen {
     /// The run that is crashed.
     Running,
     /// Recoveries.
@@ -195,14 +195,14 @@ pub fn run<S: Subject>(
     script: &Script,
     level: Durability,
     base: u64,
-    (bug, when): (Bug, When),
+    (bug, when): (Bug, LoggedWhen),
     recovery_every: u64,
 ) -> Result<LoggedTally, String> {
     let sim = prepared::<S>(script, level, base)?;
     let heap: S = resumed(&sim, base)?;
     let mut states = vec![heap.held()?];
     sim.note(0);
-    plant(if when == When::Running { bug } else { Bug::None });
+    plant(if when == LoggedWhen::Running { bug } else { Bug::None });
     let played = watched(&sim, || {
         heap.play(script.crashed, 100, &mut |heap| {
             states.push(heap.held()?);
@@ -216,7 +216,7 @@ pub fn run<S: Subject>(
         return Err("a store where the file has no space, while running".into());
     }
     drop(heap);
-    plant(if when == When::Recovering { bug } else { Bug::None });
+    plant(if when == LoggedWhen::Recovering { bug } else { Bug::None });
     let mut check = Check { level, base, recovery_every, tally: LoggedTally::default() };
     let checked = check.all::<S>(&sim, &states);
     plant(Bug::None);

@@ -38,7 +38,7 @@ pub struct ExplorePlan {
     /// too; 0: on none.
     pub again_every: u64,
     /// A bug that is planted, and where.
-    pub bug: (Bug, When),
+    pub bug: (Bug, ExploreWhen),
     /// A fault of the medium, from the first operation of a history on.
     pub fault: Option<Fault>,
     /// Look at the crash points of all operations, not only of the last: for single histories.
@@ -60,7 +60,7 @@ pub enum Recoveries {
 
 /// In which part of a history a bug is planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum ExploreWhen {
     /// While the history runs; recovery is sound.
     Running,
     /// While an image is recovered.

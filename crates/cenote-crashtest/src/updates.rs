@@ -5,7 +5,7 @@
 //! [`KnownStore`]. Whatever a crash leaves, the next open works, what was acknowledged is there,
 //! what was in flight is there whole or not at all, and no file is left that no record names.
 
-use crate::explore::{ExploreTally, When};
+use crate::explore::{ExploreTally, ExploreWhen};
 use crate::rig::{SMALL_LOG, WINDOW_LEN, pool_options};
 use crate::tier::Sampled;
 use crate::walk::Walk;
@@ -255,7 +255,7 @@ pub fn run(
     script: &[Update],
     level: Durability,
     window: u64,
-    bug: (Bug, When),
+    bug: (Bug, ExploreWhen),
     recoveries: Sampled,
 ) -> Result<ExploreTally, String> {
     let began = Instant::now();
@@ -267,7 +267,7 @@ pub fn run(
         let mut run =
             Run { sim: sim.clone(), window, pools: BTreeMap::new(), log: None, store: None, known };
         let mut before = KnownStore::default();
-        plant(if bug.1 == When::Recovering { Bug::None } else { bug.0 });
+        plant(if bug.1 == ExploreWhen::Recovering { Bug::None } else { bug.0 });
         let result = script[..=number].iter().try_for_each(|&step| {
             before = run.known.clone();
             sim.forget_trace();
@@ -282,7 +282,7 @@ pub fn run(
         let acknowledged = [run.known.clone()];
         run.stop();
         walk.tally.histories += 1;
-        plant(if bug.1 == When::Running { Bug::None } else { bug.0 });
+        plant(if bug.1 == ExploreWhen::Running { Bug::None } else { bug.0 });
         let result = (1..=events).try_for_each(|event| {
             let state = sim.state_after(event);
             let may: &[KnownStore] = if state.note() == 1 { &acknowledged } else { &in_flight };

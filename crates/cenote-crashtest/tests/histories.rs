@@ -15,7 +15,7 @@
 //! of every test here but the one that goes word by word.
 
 use cenote::HeapKind;
-use cenote_crashtest::explore::{ExplorePlan, ExploreTally, Recoveries, When, run};
+use cenote_crashtest::explore::{ExplorePlan, ExploreTally, ExploreWhen, Recoveries, run};
 use cenote_crashtest::history::{History, Op};
 use cenote_crashtest::rig::Strategy;
 use cenote_crashtest::tier::number_of_change;
@@ -41,7 +41,7 @@ fn plan(level: Durability, strategy: Strategy, histories: Vec<History>) -> Explo
         merged_every: 100,
         thorough_every: 256,
         again_every: 6000,
-        bug: (Bug::None, When::Both),
+        bug: (Bug::None, ExploreWhen::Both),
         fault: None,
         all_operations: false,
         threads: 1,

@@ -5,7 +5,7 @@ use ClientStep::{
     Commit, Create, CreateShadowed, Damage, Decide, End, Grant, Half, Kill, Log, Psync, Repair,
     Serve, Settle, Stop, Store,
 };
-use cenote_crashtest::explore::When;
+use cenote_crashtest::explore::ExploreWhen;
 use cenote_crashtest::hosted_clients::{ClientStep, run};
 use cenote_crashtest::rig::window_base;
 use cenote_crashtest::tier::Sampled;
@@ -142,7 +142,7 @@ fn visit(
         level,
         window_base(5200 + place),
         alive,
-        (Bug::None, When::Both),
+        (Bug::None, ExploreWhen::Both),
         Sampled::of_change(every),
     ) {
         Ok(tally) => println!("{level} level, {what}, {} steps: {tally}", script.len()),
@@ -187,13 +187,13 @@ fn clients_psync_pools_in_shadowed_mode() {
 
 #[track_caller]
 fn caught(bug: Bug, script: &[ClientStep], level: Durability, alive: bool, place: usize) {
-    caught_in((bug, When::Running, 0), script, level, alive, place);
+    caught_in((bug, ExploreWhen::Running, 0), script, level, alive, place);
 }
 
 /// The same where the bug is in other places, and one in `every` recoveries is crashed in turn.
 #[track_caller]
 fn caught_in(
-    (bug, when, every): (Bug, When, u64),
+    (bug, when, every): (Bug, ExploreWhen, u64),
     script: &[ClientStep],
     level: Durability,
     alive: bool,
@@ -247,7 +247,7 @@ fn an_applied_log_that_was_not_replayed_is_found() {
 
 #[test]
 fn a_closed_store_that_is_recovered_before_it_says_open_is_found() {
-    caught_in((Bug::OpenSaidLate, When::Both, 1), DISCARDED, Durability::Power, false, 16);
+    caught_in((Bug::OpenSaidLate, ExploreWhen::Both, 1), DISCARDED, Durability::Power, false, 16);
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_journal_half_that_clients_write_anew_too_early_is_found() {
 #[test]
 fn a_shadow_that_a_client_left_and_that_is_believed_after_a_loss_of_power_is_found() {
     caught_in(
-        (Bug::ShadowNotRestored, When::Recovering, 0),
+        (Bug::ShadowNotRestored, ExploreWhen::Recovering, 0),
         &PSYNCS[..11],
         Durability::Process,
         false,

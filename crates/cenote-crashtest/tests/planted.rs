@@ -5,7 +5,7 @@
 
 use cenote::{Access, HeapKind, Reader, Store};
 use cenote_crashtest::data::{Other, Root};
-use cenote_crashtest::explore::{ExplorePlan, Recoveries, When, run};
+use cenote_crashtest::explore::{ExplorePlan, ExploreWhen, Recoveries, run};
 use cenote_crashtest::history::History;
 use cenote_crashtest::rig::{POOLS, Strategy, base_image, open_options, window_base};
 use cenote_crashtest::units::{Grain, Reach};
@@ -17,7 +17,7 @@ use cenote_medium::sim::{CrashKind, SimMedium};
 
 /// Looks at every crash point of a few histories, with the bug and without.
 #[track_caller]
-fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories: &[&str]) {
+fn caught(bug: Bug, when: ExploreWhen, level: Durability, strategy: Strategy, histories: &[&str]) {
     // Torn entries are seen by words only, and so is what replay does to marks that it finds in
     // either state; recoveries are crashed where only that shows the bug.
     let by_words =
@@ -53,7 +53,7 @@ fn caught(bug: Bug, when: When, level: Durability, strategy: Strategy, histories
 }
 
 use Durability::{Power, Process};
-use When::{Both, Recovering, Running};
+use ExploreWhen::{Both, Recovering, Running};
 
 #[test]
 fn data_changed_before_its_undo_entry_is_durable() {

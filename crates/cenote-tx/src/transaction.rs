@@ -217,9 +217,8 @@ impl<'c> Transaction<'c> {
         {
             let writer = &mut context.writer;
             // SAFETY: the caller promises a readable range; it was settled.
-            if let Some(old) =
-                unsafe { writer.append_line(EntryKind::Undo, start, len as u32, ptr) }
-            {
+            let old = unsafe { writer.append_line(EntryKind::Undo, start, len as u32, ptr) };
+            if let Some(old) = old {
                 context.ranges.push(Range { start, end, old });
                 return Ok(true);
             }
