@@ -68,7 +68,7 @@ pub(super) struct ReclaimPhase {
 
 impl core::fmt::Debug for ReclaimPhase {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Progress").field("at", &self.at).finish_non_exhaustive()
+        f.debug_struct("ReclaimPhase").field("at", &self.at).finish_non_exhaustive()
     }
 }
 
